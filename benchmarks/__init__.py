@@ -1,0 +1,1 @@
+"""Measure rlrun: python -m benchmarks --help."""

@@ -1,0 +1,67 @@
+"""Notes of when a loop passed two environment steps, taken alike for both sides of a comparison."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TypedDict
+
+import torch
+
+
+class Mark(TypedDict):
+    """One look at the clocks; `steps_of_optimisers` is the sum over all optimisers."""
+
+    step: int
+    seconds: float
+    processor_seconds: float
+    steps_of_optimisers: int
+
+
+class Clock:
+    """Mark the first update at or after environment step `first`, and the first at or after `last`.
+
+    Optimisers are counted by their own records, so that the window holds no counting.
+    """
+
+    def __init__(self, *, first: int, last: int) -> None:
+        self.due = first
+        self.last = last
+        self.marks: list[Mark] = []
+        self.parameters = 0
+        self._optimisers: list[torch.optim.Optimizer] = []
+
+    def watch(self, optimisers: Iterable[torch.optim.Optimizer]) -> None:
+        """Tell whose steps to count."""
+        self._optimisers = list(optimisers)
+        groups = [group for optimiser in self._optimisers for group in optimiser.param_groups]
+        self.parameters = sum(parameter.numel() for group in groups for parameter in group["params"])
+
+    def note(self, step: int) -> bool:
+        """Mark this moment, once `step >= due`; True at the last mark."""
+        made = sum(_steps(optimiser) for optimiser in self._optimisers)
+        now = Mark(
+            step=step,
+            seconds=time.perf_counter(),
+            processor_seconds=time.process_time(),
+            steps_of_optimisers=made,
+        )
+        self.marks.append(now)
+        self.due = self.last
+        return len(self.marks) == 2
+
+    def report(self) -> dict[str, float]:
+        """Return what lies between the marks: env steps, seconds, optimiser steps; and the trained parameters."""
+        first, last = self.marks
+        found: dict[str, float] = {"env_steps": last["step"] - first["step"], "parameters": self.parameters}
+        found["seconds"] = last["seconds"] - first["seconds"]
+        found["processor_seconds"] = last["processor_seconds"] - first["processor_seconds"]
+        found["steps_of_optimisers"] = last["steps_of_optimisers"] - first["steps_of_optimisers"]
+        return found
+
+
+def _steps(optimiser: torch.optim.Optimizer) -> int:
+    """Return how many steps an optimiser made, by its first parameter."""
+    for state in optimiser.state.values():
+        return int(state["step"])
+    return 0

@@ -1,0 +1,36 @@
+"""What a measurement was made on, without a name or a path of the machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = ("torch", "numpy", "gymnasium", "hydra-core", "typer")
+
+
+def machine() -> dict[str, object]:
+    """Return date, processor, cores and versions."""
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "processor": processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        **{package: metadata.version(package) for package in PACKAGES},
+    }
+
+
+def processor() -> str:
+    """Return the model of the processor."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()
+
+
+def load() -> float:
+    """Return how many processes wanted a core in the last minute."""
+    return round(os.getloadavg()[0], 2)

@@ -1,0 +1,50 @@
+"""Measured work runs in processes of its own, one thread each, with a scratch folder to work in."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[1]
+THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+class Failed(Exception):
+    """A measured process did not end well."""
+
+
+class Finished(NamedTuple):
+    """What a process printed, and the processor time it and its children took."""
+
+    output: str
+    processor_seconds: float
+
+
+def run(words: list[str], *, folder: Path) -> Finished:
+    """Run a Python process in a folder, with the benchmarks importable.
+
+    words: what follows `python`, such as `["-m", "rlrun", "--help"]`.
+
+    Raises:
+        Failed: it ended with an error.
+    """
+    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, **THREADS, "PYTHONPATH": paths}
+    output, errors = folder / f"{os.urandom(4).hex()}.out", folder / f"{os.urandom(4).hex()}.err"
+    with output.open("w") as out, errors.open("w") as err:
+        process = subprocess.Popen([sys.executable, *words], cwd=folder, env=environment, stdout=out, stderr=err)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise Failed(f"python {' '.join(words)} exited with {process.returncode}: {errors.read_text()[-2_000:]}")
+    return Finished(output.read_text(), usage.ru_utime + usage.ru_stime)
+
+
+def run_for_json(words: list[str], *, folder: Path) -> dict[str, Any]:
+    """Run a Python process whose last line is one JSON object."""
+    found: dict[str, Any] = json.loads(run(words, folder=folder).output.strip().splitlines()[-1])
+    return found

@@ -1,0 +1,129 @@
+"""Deep Q-learning (Mnih et al. 2013, arXiv 1312.5602) with double targets (van Hasselt et al. 2015, arXiv 1509.06461).
+
+Works on every action space that is made of choices. Several decisions at once (MultiDiscrete,
+MultiBinary, dicts of these) count as one joint choice while there are few combinations, else
+values add up over decisions. With more than one critic the smallest value counts.
+
+Differences from the papers: the target network may follow slowly instead of by jumps, and the
+reward may come from several steps (then the batch holds their `discount`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlrun import ops
+from rlrun.callback import Callback
+from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.nn import Critics, Follow, frozen_copy
+from rlrun.spaces import Spaces, require_discrete
+from rlrun.typing import Tree
+
+
+class QNetwork(Critics):
+    """Values of every choice [M, B, K], and the action that takes the best.
+
+    Raises:
+        SpaceError: some part of the action is continuous.
+    """
+
+    def __init__(self, spaces: Spaces, *, members: int = 1, **options: Any) -> None:
+        require_discrete(spaces.action, "DQN")
+        super().__init__(spaces, members=members, **options)
+
+    def act(self, observation: Tree, explore: bool = False) -> Tree:
+        """Return the action of the largest value, the smallest of the members' counting."""
+        return self.codec.join(None, self.codec.best(self(observation).amin(0)))
+
+
+class QTarget(Callback):
+    """Bellman target from a slow copy of the network.
+
+    Args:
+        network: trained by `QLoss`.
+        discount: γ a step.
+        rate: share by which the slow copy moves each time.
+        every: updates between two moves; with `rate` 1 the copy jumps.
+        double: the network chooses the next action and the slow copy values it (1509.06461 eq. 4).
+    """
+
+    data_group: str | None = "default"
+    provides = ("q_target",)
+
+    def __init__(
+        self,
+        network: QNetwork,
+        *,
+        discount: float = 0.99,
+        rate: float = 0.005,
+        every: int = 1,
+        double: bool = True,
+        data_group: str = "default",
+    ) -> None:
+        self.network = network
+        self.target_network = frozen_copy(network)
+        self.discount = discount
+        self.rate = rate
+        self.every = every
+        self.double = double
+        self.data_group = data_group
+        self._follow = Follow(self.target_network, network)
+
+    @torch.no_grad()
+    def begin_batch(
+        self, next_observation: Tree, reward: Tensor, terminated: Tensor, discount: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        codec = self.network.codec
+        values = self.target_network(next_observation)  # [M, B, K]
+        chooser = self.network(next_observation) if self.double else values
+        best = codec.best(chooser.amin(0))  # [M, B, K] -> [B, D]
+        value = codec.select(values, best).amin(0)  # [M, B] -> [B]
+        factor = self.discount if discount is None else discount
+        return {"q_target": ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)}
+
+    def end_batch(self, update: int) -> None:
+        if update % self.every == 0:
+            self._follow.move(self.rate)
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        return f"slow copy of {path_of(self.network)}, moved by {self.rate} every {self.every} updates"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"target_network": self.target_network.state_dict()}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if weights:
+            self.target_network.load_state_dict(state["target_network"])
+
+
+class QLoss(LossCallback):
+    """Distance of the taken choice's value to the target, summed over members.
+
+    Args:
+        huber: from this distance on the loss grows linearly; None = squared everywhere.
+    """
+
+    def __init__(self, network: QNetwork, optimiser: Optimiser, *, huber: float | None = None, **options: Any) -> None:
+        super().__init__(network, optimiser, **options)
+        self.codec = network.codec
+        self.huber = huber
+        self._value: Tensor | None = None
+
+    def loss(self, observation: Tree, action: Tree, q_target: Tensor) -> Tensor:
+        k = self.codec.choices(action)
+        value = self.codec.select(self.network(observation), k)  # [M, B, K] -> [M, B]
+        self._value = value.detach()
+        difference = value - q_target
+        distance = difference.square() if self.huber is None else ops.huber(difference, delta=self.huber)
+        return distance.sum(0)
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        value = {} if self._value is None else {"value/mean": self._value.mean()}
+        return {**super().metrics, **value}

@@ -1,0 +1,245 @@
+"""Soft actor-critic (Haarnoja et al. 2018, arXiv 1812.05905), for continuous, discrete and mixed actions.
+
+An action has a continuous part c (all Box leaves) and discrete choices k. The policy is
+π(c, k | s) = π(c | s) · softmax_k(min_i Q_i(s, c, k) / α_k): a squashed Gaussian for c, and
+for k the exact optimum under the critics, so only c needs a network of its own. Where an
+action has one part only, the other factor is absent.
+
+Differences from the paper: two critics share one stacked ensemble; their losses are summed;
+expectations over k are exact, not sampled; each part has a temperature of its own, held at
+an entropy target of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlrun import ops
+from rlrun.callback import Callback
+from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.nn import ActionCodec, Follow, SquashedGaussian, frozen_copy
+from rlrun.spaces import Spaces
+from rlrun.typing import Tree
+
+
+class Temperature(nn.Module):
+    """α of the continuous part and of the discrete choices, learned on a log scale.
+
+    Args:
+        spaces: of the environment.
+        initial: α to start from.
+        largest: upper bound on α; None = free.
+    """
+
+    def __init__(self, spaces: Spaces, *, initial: float = 1.0, largest: float | None = None) -> None:
+        super().__init__()
+        codec = ActionCodec(spaces.action)
+        self.parts = tuple(
+            name for name, there in (("continuous", codec.continuous), ("discrete", codec.discrete)) if there
+        )
+        self.largest = None if largest is None else math.log(largest)
+        self.log = nn.Parameter(torch.full((len(self.parts),), math.log(initial)))  # [parts]
+
+    def of(self, part: str) -> Tensor:
+        """Return α of a part ("continuous" or "discrete"), without gradient."""
+        return self.log.detach()[self.parts.index(part)].exp()
+
+
+class SoftPolicy(nn.Module):
+    """π(c, k | s), and what acts by it.
+
+    Args:
+        spaces: of the environment.
+        critics: whose minimum defines the discrete choices.
+        temperature: α.
+        hidden: widths of the Gaussian's layers.
+    """
+
+    def __init__(
+        self, spaces: Spaces, critics: nn.Module, temperature: Temperature, *, hidden: tuple[int, ...] = (256, 256)
+    ) -> None:
+        super().__init__()
+        self.codec = ActionCodec(spaces.action)
+        self.gaussian = SquashedGaussian(spaces, hidden=hidden) if self.codec.continuous else None
+        self._borrowed = (critics, temperature)  # in a tuple: their parameters are not this network's
+
+    def continuous(self, observation: Tree) -> tuple[Tensor | None, Tensor | None]:
+        """Sample c [B, A] with its log-probability [B]; None where actions have no continuous part."""
+        return (None, None) if self.gaussian is None else self.gaussian(observation)
+
+    def choices(self, values: Tensor) -> Tensor:
+        """Log-probabilities of the discrete choices [B, K] from critics' values [M, B, K]."""
+        return self.codec.log_softmax(values.amin(0), self._borrowed[1].of("discrete"))
+
+    def act(self, observation: Tree, explore: bool = True) -> Tree:
+        """Return an action: sampled, or the most likely one."""
+        if self.gaussian is None:
+            c = None
+        else:
+            c = self.gaussian(observation)[0] if explore else self.gaussian.mode(observation)
+        if not self.codec.discrete:
+            return self.codec.join(c, None)
+        values = self._borrowed[0](observation, c)
+        k = self.codec.sample(self.choices(values)) if explore else self.codec.best(values.amin(0))
+        return self.codec.join(c, k)
+
+
+class QTarget(Callback):
+    """Soft Bellman target from slowly moving critics (eqs. 2 and 3)."""
+
+    data_group: str | None = "default"
+    provides = ("q_target",)
+
+    def __init__(
+        self,
+        critics: nn.Module,
+        policy: SoftPolicy,
+        temperature: Temperature,
+        *,
+        discount: float = 0.99,
+        rate: float = 0.005,
+        data_group: str = "default",
+    ) -> None:
+        self.critics = critics
+        self.target_critics = frozen_copy(critics)
+        self.policy = policy
+        self.temperature = temperature
+        self.discount = discount
+        self.rate = rate
+        self.data_group = data_group
+        self._follow = Follow(self.target_critics, critics)
+
+    @torch.no_grad()
+    def begin_batch(
+        self, next_observation: Tree, reward: Tensor, terminated: Tensor, discount: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        c, log_prob = self.policy.continuous(next_observation)  # [B, A], [B]
+        value = self.target_critics(next_observation, c).amin(0)  # [M, B] -> [B], or [M, B, K] -> [B, K]
+        if self.policy.codec.discrete:
+            choices = self.policy.choices(self.critics(next_observation, c))  # [B, K]
+            soft = value - self.temperature.of("discrete") * choices
+            value = self.policy.codec.expect(choices.exp(), soft)  # [B, K] -> [B]
+        if log_prob is not None:
+            value = value - self.temperature.of("continuous") * log_prob  # eq. 3
+        factor = self.discount if discount is None else discount
+        return {"q_target": ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)}
+
+    def end_batch(self) -> None:
+        self._follow.move(self.rate)
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        return f"slow copy of {path_of(self.critics)}, moved by {self.rate} an update"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"target_critics": self.target_critics.state_dict()}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if weights:
+            self.target_critics.load_state_dict(state["target_critics"])
+
+
+class QLoss(LossCallback):
+    """Squared distance of each critic to the common target, summed over critics (eq. 5)."""
+
+    def __init__(self, network: nn.Module, optimiser: Optimiser, *, spaces: Spaces, **options: Any) -> None:
+        super().__init__(network, optimiser, **options)
+        self.codec = ActionCodec(spaces.action)
+        self._value: Tensor | None = None
+
+    def loss(self, observation: Tree, action: Tree, q_target: Tensor) -> Tensor:
+        c, k = self.codec.split(action)
+        value = self.network(observation, c)  # [M, B] or [M, B, K]
+        if k is not None:
+            value = self.codec.select(value, k)  # [M, B, K] -> [M, B]
+        self._value = value.detach()
+        distance: Tensor = (value - q_target).square().sum(0)
+        return distance
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        value = {} if self._value is None else {"value/mean": self._value.mean()}
+        return {**super().metrics, **value}
+
+
+class PolicyLoss(LossCallback):
+    """KL divergence of π(c | s) from the critics' Boltzmann distribution (eq. 7)."""
+
+    provides = ("policy_entropy",)
+
+    def __init__(
+        self, network: SoftPolicy, optimiser: Optimiser, *, critics: nn.Module, temperature: Temperature, **options: Any
+    ) -> None:
+        super().__init__(network, optimiser, **options)
+        self.policy = network
+        self.critics = critics
+        self.temperature = temperature
+
+    def loss(self, observation: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+        c, log_prob = self.policy.continuous(observation)  # [B, A], [B]
+        value = self.critics(observation, c)  # [M, B] or [M, B, K]
+        entropies = [] if log_prob is None else [-log_prob.detach()]
+        minimum = value.amin(0)
+        if self.policy.codec.discrete:
+            choices = self.policy.choices(value.detach())
+            entropies.append(-self.policy.codec.expect(choices.exp(), choices))
+            minimum = self.policy.codec.expect(choices.exp(), minimum)  # [B, K] -> [B]
+        loss = -minimum if log_prob is None else self.temperature.of("continuous") * log_prob - minimum
+        return loss, {"policy_entropy": torch.stack(entropies, -1)}  # [B, parts]
+
+
+class TemperatureLoss(LossCallback):
+    """Hold the entropy of each part at its target (eq. 17).
+
+    As in widespread practice, the gradient is taken for log α in place of α.
+
+    Args:
+        target: entropy of each part in nats; None: that of a policy which spreads a share of its
+            probability over the other choices, or over a band of the continuous range.
+        share: of each part, for the default target; 0.184 makes minus one nat a continuous dimension.
+    """
+
+    def __init__(
+        self,
+        network: Temperature,
+        optimiser: Optimiser,
+        *,
+        spaces: Spaces,
+        target: Mapping[str, float | None] | None = None,
+        share: Mapping[str, float] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(network, optimiser, **options)
+        self.temperature = network
+        given = dict(target or {})
+        shares = {"continuous": 0.184, "discrete": 0.1, **(share or {})}
+        wanted = []
+        for part in network.parts:
+            default = getattr(ops.target_entropy(spaces.action, min_prob=shares[part]), part)
+            wanted.append(default if given.get(part) is None else given[part])
+        self.target = torch.tensor(wanted, dtype=torch.float32)  # [parts]
+        self._entropy: Tensor | None = None
+
+    def loss(self, policy_entropy: Tensor) -> Tensor:
+        self._entropy = policy_entropy.detach()
+        return (self.temperature.log * (policy_entropy - self.target)).sum(-1)  # [B, parts] -> [B]
+
+    @torch.no_grad()
+    def end_batch(self) -> None:
+        if self.temperature.largest is not None:
+            self.temperature.log.clamp_(max=self.temperature.largest)
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        found = dict(super().metrics)
+        for index, part in enumerate(self.temperature.parts):
+            found[f"temperature/{part}"] = self.temperature.of(part)
+            if self._entropy is not None:
+                found[f"entropy/{part}"] = self._entropy[..., index].mean()
+        return found

@@ -1,0 +1,47 @@
+"""What every command that builds parts does first: set up the process, and find what has a state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from rlrun.build import Builder
+from rlrun.errors import RequestError
+from rlrun.typing import Stateful
+
+
+def prepare_process(config: DictConfig) -> str:
+    """Set threads and precision of this process; return the device as used.
+
+    Raises:
+        RequestError: the device is not there.
+    """
+    torch.set_num_threads(int(config.threads))
+    torch.set_float32_matmul_precision(str(config.precision))
+    wanted = str(config.device)
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=wanted)
+    except (RuntimeError, AssertionError) as error:
+        raise RequestError(f"device={wanted}: {str(error).splitlines()[0]}") from None
+    return wanted
+
+
+def builder_of(config: DictConfig, **used: Any) -> Builder:
+    """Return a builder of a config in which `auto` is what this process really uses."""
+    live = config.copy()
+    for key, value in used.items():
+        OmegaConf.update(live, key, value)
+    return Builder(live)
+
+
+def stateful(built: dict[str, Any]) -> dict[str, Stateful]:
+    """Return every built part that has a state, each once, by its shortest config path."""
+    found: dict[int, tuple[str, Stateful]] = {}
+    for path, part in sorted(built.items(), key=lambda item: (item[0].count("."), item[0])):
+        if isinstance(part, Stateful) and not isinstance(part, type):
+            found.setdefault(id(part), (path, part))
+    return dict(sorted(found.values()))

@@ -1,0 +1,176 @@
+"""From a config path to the object it describes.
+
+The same path is the same object, so `${networks.critic}` in two places is one critic. A node with
+`_partial_: true` is a recipe. Nothing is built that the asked path does not lead to, and parts that
+need each other in a circle are an error.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rlrun.config.targets import check_arguments, explain, find_target
+from rlrun.config.tree import Path, Place, children, dotted, locate, mentions, plain, split, substitute
+from rlrun.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
+
+_NOT_ARGUMENTS = ("_target_", "_partial_", "_args_", "_convert_", "_recursive_")
+
+
+class Builder:
+    """Build the parts of one config, each at most once.
+
+    `trusted` is for a config that somebody else wrote: the only packages whose classes it may name.
+    """
+
+    def __init__(self, config: Any, trusted: Sequence[str] | None = None) -> None:
+        self._config = config
+        self.tree = plain(config)
+        self.trusted = trusted
+        self.built: dict[str, Any] = {}  # path -> object
+        self._open: list[Path] = []  # under construction, outermost first
+
+    def get(self, path: str) -> Any:
+        """Return the object at a path.
+
+        Raises: BuildError with the place in the config; errors of `rlrun` that a constructor raises keep their class.
+        """
+        return self._at(split(path), ())
+
+    def _at(self, path: Path, asked: Path) -> Any:
+        try:
+            place = locate(self.tree, path, asked=asked)
+        except ConfigError as error:
+            raise BuildError(str(error)) from error
+        found = self._object(place.path, place.node)
+        return self._attribute(found, place, [asked, *place.links][-1]) if place.beyond else found
+
+    def _object(self, path: Path, node: Any) -> Any:
+        if not isinstance(node, (Mapping, list)):
+            return self._scalar(path, node)
+        name = dotted(path)
+        if name not in self.built:
+            if path in self._open:
+                chain = " -> ".join(map(dotted, [*self._open[self._open.index(path) :], path]))
+                raise BuildError(f"{name}: these parts need each other in a circle: {chain}")
+            self._open.append(path)
+            try:
+                self.built[name] = self._container(path, node)
+            finally:
+                self._open.pop()
+        return self.built[name]
+
+    def _container(self, path: Path, node: Any) -> Any:
+        if isinstance(node, list):
+            return [self._at((*path, key), path) for key, _ in children(node)]
+        if "_target_" in node:
+            return self._call(path, node)
+        return {key: self._at((*path, str(key)), path) for key in node}
+
+    def _call(self, path: Path, node: Mapping[str, Any]) -> Any:
+        place, text = dotted(path), self._at((*path, "_target_"), path)
+        target = find_target(text, place, self.trusted)
+        partial = self._at((*path, "_partial_"), path) if "_partial_" in node else False
+        count, names = self.given(path, node)
+        check_arguments(target, text, place, count=count, names=names, partial=bool(partial))
+        positional = self._at((*path, "_args_"), path) if "_args_" in node else []
+        named = {name: self._at((*path, name), path) for name in names}
+        if partial:
+            return functools.partial(target, *positional, **named)
+        try:
+            return target(*positional, **named)
+        except MissingExtra:
+            raise
+        except RlrunError as error:
+            error.args = (f"{place}: {error}",)
+            raise
+        except Exception as error:
+            raise BuildError(f"{place}: {text}: {explain(error)}") from error
+
+    def given(self, path: Path, node: Mapping[str, Any]) -> tuple[int, list[str]]:
+        """Return how many positional arguments a node gives, and the names of the others."""
+        positional = locate(self.tree, (*path, "_args_")).node if "_args_" in node else []
+        count = len(positional) if isinstance(positional, list) else 0
+        return count, [str(name) for name in node if name not in _NOT_ARGUMENTS]
+
+    def _scalar(self, path: Path, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value == "???":
+            raise BuildError(f"{dotted(path)}: a value is needed: {dotted(path)}=…")
+        return self._text(path, value) if "${" in value else value
+
+    def _text(self, path: Path, value: str) -> Any:
+        """Evaluate a text with interpolations inside; what comes out of objects is put in first."""
+        from omegaconf import DictConfig, ListConfig, OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+
+        try:
+            mentioned = [locate(self.tree, target, asked=path) for target in mentions(value, path)]
+            if any(place.beyond for place in mentioned):
+                filled = substitute(value, path, lambda target: self._at(target, path))
+                found = OmegaConf.create({"value": filled})["value"]
+            else:
+                found = self._resolved(path)
+        except (OmegaConfBaseException, ConfigError) as error:
+            raise BuildError(_placed(str(error).splitlines()[0], path)) from error
+        return OmegaConf.to_container(found, resolve=True) if isinstance(found, (DictConfig, ListConfig)) else found
+
+    def _resolved(self, path: Path) -> Any:
+        from omegaconf import ListConfig, OmegaConf
+
+        if not OmegaConf.is_config(self._config):
+            self._config = OmegaConf.create(self._config)
+        node = self._config
+        for key in path:
+            node = node[int(key)] if isinstance(node, ListConfig) else node[key]
+        return node
+
+    def _attribute(self, found: Any, place: Place, asked: Path) -> Any:
+        """Go on beyond an object: an attribute, or an entry where there is a dict."""
+        for index, name in enumerate(place.beyond):
+            if isinstance(found, Mapping) and name in found:
+                found = found[name]
+            elif hasattr(found, name):
+                found = getattr(found, name)
+            else:
+                known = [*found] if isinstance(found, Mapping) else [each for each in dir(found) if each[0] != "_"]
+                so_far = dotted((*place.path, *place.beyond[:index]))
+                near = did_you_mean(name, map(str, known), f"{so_far}.")
+                asker = f"{dotted(asked)}: " if asked else ""
+                raise BuildError(f"{asker}'{so_far}' ({type(found).__name__}) has no '{name}'{near}")
+        return found
+
+
+def build(config: Any, path: str, trusted: Sequence[str] | None = None) -> Any:
+    """Return the object at one path of a config, built with all that it leads to."""
+    return Builder(config, trusted).get(path)
+
+
+def check_targets(config: Any, path: str = "trainer", trusted: Sequence[str] | None = None) -> list[BuildError]:
+    """Import every target that `path` leads to and compare arguments with signatures; build nothing."""
+    builder = Builder(config, trusted)
+    errors = []
+    for here, node in _targets(builder, path):
+        try:
+            text, (count, names) = builder.get(dotted((*here, "_target_"))), builder.given(here, node)
+            target = find_target(text, dotted(here), trusted)
+            partial = bool(node.get("_partial_"))
+            check_arguments(target, text, dotted(here), count=count, names=names, partial=partial)
+        except BuildError as error:
+            errors.append(error)
+    return errors
+
+
+def _targets(builder: Builder, path: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    from rlrun.config.reading import reached
+
+    for here, node in reached(builder.tree, [path]).items():
+        if isinstance(node, Mapping) and "_target_" in node:
+            yield here, node
+
+
+def _placed(message: str, path: Path) -> str:
+    place = dotted(path)
+    return message if message.startswith(f"{place}:") else f"{place}: {message}"

@@ -1,0 +1,104 @@
+"""A callback: the unit from which algorithms are put together."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+EVENTS = (
+    "restore_state",
+    "begin_training",
+    "begin_cycle",
+    "begin_batch",
+    "backward",
+    "end_batch",
+    "end_cycle",
+    "end_training",
+)
+
+
+class Hook(NamedTuple):
+    """A hook that somebody overrode: what to call, the arguments it asks for, and the name to show."""
+
+    method: Callable[..., Any]
+    arguments: Mapping[str, inspect.Parameter]
+    label: str
+
+
+class Stop(Exception):
+    """Raised by any hook to end training in order; the reason is its message."""
+
+
+class SkipBatch(Exception):
+    """Raised by any hook to leave the rest of this update out."""
+
+
+class Callback:
+    """Take part in training by overriding some of eight hooks.
+
+    A hook asks for data by the names of its arguments: they are looked up in the callback's
+    data group first, then in the run's state. An argument with a default is optional. A dict
+    that a hook returns is added to the data group, or to the state where there is no group.
+    """
+
+    data_group: str | None = None  # whose names the batch hooks see first
+    provides: tuple[str, ...] = ()  # names this callback adds to (or rewrites in) its group
+    cycle: int = 0  # begin_cycle and end_cycle every so many updates; 0 = never
+    name: str = ""  # its key in the trainer's callbacks, set when the plan is made
+
+    def restore_state(self, *names: Any) -> dict[str, Any] | None:
+        """Load what was saved; other callbacks may not be ready yet."""
+
+    def begin_training(self, *names: Any) -> dict[str, Any] | None:
+        """Prepare; may add names to the run's state."""
+
+    def begin_cycle(self, *names: Any) -> dict[str, Any] | None:
+        """Start a cycle of `cycle` updates."""
+
+    def begin_batch(self, *names: Any) -> dict[str, Any] | None:
+        """Add targets or reshape data before any gradient is taken."""
+
+    def backward(self, *names: Any) -> dict[str, Any] | None:
+        """Take gradients and step optimisers."""
+
+    def end_batch(self, *names: Any) -> dict[str, Any] | None:
+        """Follow up on an update: slow copies, priorities, periodic work."""
+
+    def end_cycle(self, *names: Any) -> dict[str, Any] | None:
+        """End a cycle of `cycle` updates."""
+
+    def end_training(self, error: BaseException | None, *names: Any) -> None:
+        """Clean up, whatever happened; `error` is what ended training early."""
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """Numbers and scalar tensors to log, by full name; read at the logger's interval only."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return whatever influences training: tensors, numbers, nested dicts and lists of these."""
+        return {}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        """Take back what `state_dict` returned."""
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        """Say in a few words what this callback does, for `explain`; `path_of` names a built part."""
+        return ""
+
+    def hook(self, event: str) -> Hook | None:
+        """Return the hook for an event, or None where nobody overrode it."""
+        if getattr(type(self), event) is getattr(Callback, event):
+            return None
+        found = self.hook_of(getattr(self, event), event)
+        if event == "end_training":  # its first argument is the error, given by the trainer
+            return found._replace(arguments=dict(list(found.arguments.items())[1:]))
+        return found
+
+    @staticmethod
+    def hook_of(method: Callable[..., Any], label: str) -> Hook:
+        """Describe a bound method as a hook, by its signature."""
+        return Hook(method, dict(inspect.signature(method).parameters), label)

@@ -1,0 +1,21 @@
+"""Plumbing that knows no algorithm."""
+
+from rlrun.callbacks.checkpoint import Checkpointer
+from rlrun.callbacks.evaluate import Evaluator
+from rlrun.callbacks.log import Logger
+from rlrun.callbacks.loss import LossCallback
+from rlrun.callbacks.schedule import Schedule
+from rlrun.callbacks.sinks import make_sinks
+from rlrun.callbacks.stop import Budget, Interrupt, Interrupted
+
+__all__ = [
+    "Budget",
+    "Checkpointer",
+    "Evaluator",
+    "Interrupt",
+    "Interrupted",
+    "Logger",
+    "LossCallback",
+    "Schedule",
+    "make_sinks",
+]

@@ -1,0 +1,170 @@
+"""Periodic evaluation on environments of its own, which changes no bit of training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlrun.callback import Callback, Stop
+from rlrun.collect import video as videos
+from rlrun.collect.agents import Agent
+from rlrun.collect.evaluate import LANES, Evaluation, evaluate, undisturbed
+from rlrun.env import Env
+from rlrun.rundir import RunDir
+
+
+class Recorder(Protocol):
+    """Takes a record of metrics at once."""
+
+    def write(self, step: int | None, update: int, metrics: dict[str, Any]) -> None: ...
+
+
+class Keeper(Protocol):
+    """Keeps the checkpoint of the best evaluation."""
+
+    def mark_best(self, step: int, update: int) -> None: ...
+
+
+class Evaluator(Callback):
+    """Play some episodes of the frozen agent every so many environment steps, and once at the end.
+
+    Every evaluation plays the same episodes, started by `seed`, `seed + 1`, …
+
+    Args:
+        env: what to copy; training's own lanes are never touched.
+        agent: what acts, at its best.
+        every: environment steps (updates, where there is no collector); 0 or None = never, not even at the end.
+        episodes: an evaluation.
+        seed: of the first episode.
+        max_steps: of an episode.
+        video: write a video of each evaluation's first episode.
+        logger: gets `evaluation/…` at once.
+        checkpointer: keeps the best.
+    """
+
+    cycle = 1
+
+    def __init__(
+        self,
+        env: Env,
+        agent: Agent,
+        *,
+        every: int | None,
+        episodes: int = 10,
+        seed: int = 0,
+        max_steps: int | None = 10_000,
+        video: bool = False,
+        logger: Recorder | None = None,
+        checkpointer: Keeper | None = None,
+    ) -> None:
+        self.env = env
+        self.agent = agent
+        self.every = every or 0
+        self.episodes = episodes
+        self.seed = seed
+        self.max_steps = max_steps
+        self.video = bool(video)
+        if self.video:
+            videos.require("evaluation.video")
+        self.logger = logger
+        self.checkpointer = checkpointer
+        self.abandon: Callable[[], None] | None = None
+        self.last: dict[str, Any] | None = None
+        self.best: dict[str, Any] | None = None
+        self._next = self.every or math.inf
+        self._evaluated: tuple[int | None, int] | None = None
+        self._lanes: Env | None = None
+        self._videos: Path | None = None
+        self._now: tuple[int | None, int] = (None, 0)  # environment step and update of the newest finished update
+
+    @property
+    def mean_return(self) -> float:
+        """Of the newest evaluation; minus infinity before the first."""
+        return -math.inf if self.last is None else float(self.last["mean_return"])
+
+    def begin_training(self, callbacks: dict[str, Callback], run_dir: Path | None) -> None:
+        self.abandon = getattr(callbacks.get("interrupt"), "check", None)
+        self._videos = None if run_dir is None else RunDir(run_dir).videos
+
+    def end_cycle(self, update: int, step: int | None = None) -> None:
+        clock = update if step is None else step
+        self._now = (step, update)
+        if clock >= self._next:
+            due, self._next = self._next, (clock // self.every + 1) * self.every
+            try:
+                self._evaluate(step, update)
+            except Stop:  # abandoned: it is still due when the run goes on
+                self._next = due
+                raise
+
+    def end_training(self, error: BaseException | None) -> None:
+        try:
+            step, update = self._now
+            ended_well = update > 0 and (error is None or type(error) is Stop)
+            if self.every and ended_well and (self.last is None or self._evaluated != self._now):
+                self._evaluate(step, update)
+        finally:
+            if self._lanes is not None:
+                self._lanes.close()
+
+    def _evaluate(self, step: int | None, update: int) -> Evaluation:
+        clock = update if step is None else step
+        with undisturbed():
+            if self._lanes is None:
+                self._lanes = self.env.copy(num_envs=min(self.episodes, LANES))
+            result = evaluate(
+                self._lanes,
+                self.agent,
+                episodes=self.episodes,
+                seed=self.seed,
+                max_steps=self.max_steps,
+                abandon=self.abandon,
+            )
+            if self.video and self._videos is not None:
+                self._film(self._videos / f"{clock:010d}.mp4")
+        self.last = {
+            "mean_return": result.mean_return,
+            "std_return": result.std_return,
+            "episodes": self.episodes,
+            "env_steps": step or 0,
+        }
+        self._evaluated = (step, update)
+        if self.logger is not None:
+            length = sum(result.lengths) / len(result.lengths)
+            found = {"mean_return": result.mean_return, "std_return": result.std_return, "mean_length": length}
+            self.logger.write(step, update, {f"evaluation/{name}": value for name, value in found.items()})
+        if self.best is None or result.mean_return >= self.best["mean_return"]:  # of equals the more trained one
+            self.best = self.last
+            if self.checkpointer is not None:
+                self.checkpointer.mark_best(clock, update)
+        return result
+
+    def _film(self, path: Path) -> None:
+        """Play the first episode once more, where pictures are drawn."""
+        stage = self.env.copy(num_envs=1, render_mode="rgb_array")
+        try:
+            with videos.Recorder(stage, lambda episode: path) as recorder:
+                evaluate(stage, self.agent, episodes=1, seed=self.seed, max_steps=self.max_steps, watch=recorder)
+        finally:
+            stage.close()
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        return f"{self.episodes} episodes every {self.every:,} steps" if self.every else "off"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "last": self.last,
+            "best": self.best,
+            "next": self._next if self.every else 0,
+            "evaluated": self._evaluated,
+        }
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if numbers:
+            self.last, self.best = state["last"], state["best"]
+            self._next = state["next"] or math.inf
+            self._evaluated = None if state["evaluated"] is None else tuple(state["evaluated"])

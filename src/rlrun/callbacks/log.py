@@ -1,0 +1,177 @@
+"""Write down what happens: metrics of all callbacks, on one axis, to any number of sinks."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlrun.callback import Callback, Stop
+from rlrun.callbacks.pace import following
+from rlrun.callbacks.sinks import Record, Sink, axis_of
+from rlrun.errors import RlrunError
+from rlrun.rundir import RunDir
+
+_messages = logging.getLogger("rlrun")
+
+
+class Logger(Callback):
+    """Read the metrics of all callbacks at an interval, and write one record to every sink.
+
+    A record is `{"env_steps", "updates", "seconds", **metrics}`; without a collector `env_steps`
+    is 0 and the axis is updates. Only `seconds`, names under `time/` and names ending in
+    `_per_second` depend on the clock. A sink that fails is left out with one warning, unless
+    what it raises is an `RlrunError`. It stands after the evaluator, whose last record it closes on.
+
+    Args:
+        sinks: where records go.
+        every: environment steps (updates, where there is no collector); 0 or None = only at the end.
+    """
+
+    cycle = 1
+
+    def __init__(self, sinks: Iterable[Sink], *, every: int | None) -> None:
+        self.every = every
+        self._all = list(sinks)
+        self._sinks: list[Sink] = []
+        self._callbacks: Mapping[str, Callback] = {}
+        self._start = time.perf_counter()
+        self._before = 0.0  # seconds of training before this process
+        self._last = {"env_steps": 0, "updates": 0, "seconds": 0.0}  # of the newest record of all callbacks' metrics
+        self._records = 0
+        self._newest = 0  # axis of the newest counted record
+        self._due = following(0, every)
+
+    @property
+    def seconds(self) -> float:
+        """Of training so far, those before a resume included."""
+        return self._before + time.perf_counter() - self._start
+
+    def begin_training(
+        self, callbacks: Mapping[str, Callback], run_dir: Path | None, config: Mapping[str, Any] | None = None
+    ) -> None:
+        self._callbacks = callbacks
+        self._start = time.perf_counter()
+        run = None if run_dir is None else RunDir(run_dir)
+        for sink in self._all:
+            if run is not None or not sink.writes_files:
+                self._sinks.append(sink)
+                self._try(sink, sink.open, run, config or {}, records=self._records, axis=self._newest)
+        self._start = time.perf_counter()
+
+    def end_cycle(self, update: int, step: int | None = None) -> None:
+        if (update if step is None else step) >= self._due:
+            self._write_all(step, update)
+
+    def write(self, step: int | None, update: int, metrics: Mapping[str, Any]) -> None:
+        """Write a record of these metrics now.
+
+        Args:
+            step: environment step; None without a collector.
+            update: gradient update.
+            metrics: full name -> number or scalar tensor.
+
+        Raises:
+            RlrunError: a metric is not a scalar, or the metrics file cannot be written.
+        """
+        self._count({"env_steps": step or 0, "updates": update, "seconds": self.seconds, **to_host(metrics)})
+
+    def end_training(self, error: BaseException | None, update: int = 0, step: int | None = None) -> None:
+        in_order = error is None or isinstance(error, Stop)
+        try:
+            if update > self._last["updates"] or (step or 0) > self._last["env_steps"]:
+                self._write_last(step, update)
+        except Exception:
+            if in_order:
+                raise
+        finally:
+            self._close(None if in_order else error)
+
+    def _write_all(self, step: int | None, update: int) -> None:
+        record = self._collect(step, update)
+        self._last = {name: record[name] for name in ("env_steps", "updates", "seconds")}
+        self._due = following(axis_of(record), self.every)
+        self._count(record)
+
+    def _write_last(self, step: int | None, update: int) -> None:
+        """Write where training ends; a resumed run, which goes on from here, drops a record that was not due."""
+        if (update if step is None else step) >= self._due:
+            self._write_all(step, update)
+        else:
+            self._emit(self._collect(step, update))
+
+    def _collect(self, step: int | None, update: int) -> Record:
+        metrics: dict[str, Any] = {}
+        for callback in self._callbacks.values():
+            metrics.update(callback.metrics)
+        seconds, last = self.seconds, self._last
+        elapsed = max(seconds - last["seconds"], 1e-9)
+        rates = {"time/updates_per_second": (update - last["updates"]) / elapsed}
+        if step is not None:
+            rates["time/env_steps_per_second"] = (step - last["env_steps"]) / elapsed
+        return {"env_steps": step or 0, "updates": update, "seconds": seconds, **to_host(metrics), **rates}
+
+    def _count(self, record: Record) -> None:
+        self._emit(record)
+        self._records += 1
+        self._newest = axis_of(record)
+
+    def _emit(self, record: Record) -> None:
+        for sink in list(self._sinks):
+            self._try(sink, sink.write, record)
+
+    def _close(self, error: BaseException | None) -> None:
+        for sink in list(self._sinks):
+            self._try(sink, sink.close, error)
+        self._sinks = []
+
+    def _try(self, sink: Sink, method: Callable[..., None], *args: Any, **named: Any) -> None:
+        try:
+            method(*args, **named)
+        except RlrunError:
+            raise
+        except Exception as error:
+            self._sinks = [other for other in self._sinks if other is not sink]
+            name, kind = type(sink).__name__.lower(), type(error).__name__
+            _messages.warning("logger %s failed and is left out from here: %s: %s", name, kind, error)
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        return f"every {self.every:,} steps" if self.every else "at the end"
+
+    def state_dict(self) -> dict[str, Any]:
+        counters = {"records": self._records, "newest": self._newest}
+        return {"last": dict(self._last), "seconds": self.seconds, **counters}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if numbers:
+            self._last, self._before = dict(state["last"]), state["seconds"]
+            self._records, self._newest = state["records"], state["newest"]
+            self._due = following(axis_of(self._last), self.every)
+
+
+def to_host(metrics: Mapping[str, Any]) -> dict[str, float | int]:
+    """Return python numbers, in the same order; all tensors of a device come over in one copy.
+
+    Raises:
+        RlrunError: a metric is not a scalar.
+    """
+    found: dict[str, Any] = dict(metrics)
+    by_device: dict[torch.device, list[str]] = {}
+    for name, value in found.items():
+        if isinstance(value, Tensor):
+            if value.numel() != 1:
+                raise RlrunError(f"metric '{name}' has shape {list(value.shape)}; a metric is one number")
+            by_device.setdefault(value.device, []).append(name)
+        elif type(value) not in (int, float):
+            found[name] = float(value)
+    for names in by_device.values():
+        stacked = torch.stack([found[name].detach().reshape(()).float() for name in names])  # [number of metrics]
+        found.update(zip(names, stacked.tolist(), strict=True))
+    return found

@@ -1,0 +1,124 @@
+"""The one place where gradients are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlrun.callback import Callback, Hook
+from rlrun.schedules import Schedule
+
+Optimiser = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+class LossCallback(Callback):
+    """Step one optimiser on one network, by the loss that a subclass defines.
+
+    A subclass writes `loss`, whose arguments are looked up by name; it returns the loss of
+    each element, or that and a dict of named tensors for later callbacks (declared in
+    `provides`). If the data group holds `weight` ([B], importance or validity), elements
+    are weighted by it.
+
+    Args:
+        network: what is trained; one without parameters is only evaluated.
+        optimiser: a partial, completed with the network's parameters.
+        max_grad_norm: clip the norm of all gradients together; None = never.
+        schedule: learning rate as a function of the number of updates made.
+        compile: run `loss` through `torch.compile`.
+    """
+
+    data_group: str | None = "default"
+
+    def __init__(
+        self,
+        network: nn.Module,
+        optimiser: Optimiser,
+        *,
+        max_grad_norm: float | None = None,
+        schedule: Schedule | None = None,
+        data_group: str = "default",
+        compile: bool = False,
+    ) -> None:
+        self.network = network
+        self.parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        self.optimiser = optimiser(self.parameters) if self.parameters else None
+        self.max_grad_norm = max_grad_norm
+        self.schedule = schedule
+        self.data_group = data_group
+        self.updates = 0
+        self._loss: Callable[..., Any] = torch.compile(self.loss) if compile else self.loss
+        self._last: Tensor | None = None
+        self._norm: Tensor | None = None
+
+    def loss(self, *names: Any) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of each element: [B], [B, T], or a scalar."""
+        raise TypeError(f"{type(self).__name__} does not define a loss")
+
+    def backward(self, *values: Any, weight: Tensor | None = None, **optional: Any) -> dict[str, Tensor] | None:
+        """Evaluate the loss and step the optimiser on this network's parameters only."""
+        with torch.set_grad_enabled(self.optimiser is not None):
+            result = self._loss(*values, **optional)
+        value: Tensor
+        named: dict[str, Tensor] | None
+        value, named = result if isinstance(result, tuple) else (result, None)
+        loss = value.mean() if weight is None else _weighted(value, weight)
+        self._last = loss.detach()
+        if self.optimiser is not None:
+            self._step(loss, self.optimiser)
+        return named
+
+    def _step(self, loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+        torch.autograd.backward(loss, inputs=self.parameters)  # other networks in the graph keep no gradient
+        if self.max_grad_norm is not None:
+            self._norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm, foreach=False)
+        if self.schedule is not None:
+            for group in optimiser.param_groups:
+                group["lr"] = self.schedule(self.updates)
+        optimiser.step()
+        self.updates += 1
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        if self._last is None or self.optimiser is None:
+            return {}
+        found: dict[str, Any] = {f"loss/{self.name}": self._last}
+        if self._norm is not None:
+            found[f"grad_norm/{self.name}"] = self._norm
+        if self.schedule is not None:
+            found[f"learning_rate/{self.name}"] = self.optimiser.param_groups[0]["lr"]
+        return found
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        if self.optimiser is None:
+            return f"evaluates {path_of(self.network)}"
+        count = sum(parameter.numel() for parameter in self.parameters)
+        return f"trains {path_of(self.network)} ({type(self.optimiser).__name__.lower()}, {count:,} parameters)"
+
+    def hook(self, event: str) -> Hook | None:
+        found = super().hook(event)
+        if event != "backward" or found is None:
+            return found
+        loss = Callback.hook_of(self.loss, "loss")
+        return Hook(self.backward, {**loss.arguments, "weight": found.arguments["weight"]}, "loss")
+
+    def state_dict(self) -> dict[str, Any]:
+        optimiser = self.optimiser.state_dict() if self.optimiser is not None else {}
+        return {"optimiser": optimiser, "updates": self.updates}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if optimiser and self.optimiser is not None:
+            self.optimiser.load_state_dict(state["optimiser"])
+        if numbers:
+            self.updates = state["updates"]
+
+
+def _weighted(value: Tensor, weight: Tensor) -> Tensor:
+    """Mean of the weighted elements; `weight` may lack trailing dimensions of `value`."""
+    return (value * weight.reshape(weight.shape + (1,) * (value.dim() - weight.dim()))).mean()

@@ -1,0 +1,109 @@
+"""What a person at a terminal sees of a run; everything is formatted here, at the logger's interval."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from rlrun.rundir import RunDir
+
+SHOWN_LOSSES = 4
+
+
+class Terminal:
+    """One live line on a terminal; elsewhere plain lines, now and then. Both on standard error, never wrapped.
+
+    Args:
+        total: environment steps (updates, without an environment) of the whole run.
+        seconds: between plain lines, at least.
+        stream: standard error unless given.
+    """
+
+    writes_files = False
+
+    def __init__(self, total: int | None = None, *, seconds: float = 10.0, stream: TextIO | None = None) -> None:
+        self.total = total
+        self.seconds = seconds
+        self.stream = stream
+        self._known: dict[str, Any] = {}
+        self._unseen = False
+        self._printed = -math.inf
+        self._live: Any = None
+
+    def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
+        stream = self.stream or sys.stderr
+        if stream.isatty() and os.environ.get("TERM") != "dumb":
+            self._live = _live(stream)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        self._known.update(record)
+        self._unseen = True
+        pause = self.seconds if self._live is None else 0.1  # redrawing faster than the eye costs time
+        if time.monotonic() - self._printed >= pause:
+            self._show()
+
+    def close(self, error: BaseException | None) -> None:
+        if self._unseen:
+            self._show()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _show(self) -> None:
+        self._printed = time.monotonic()
+        self._unseen = False
+        text = line(self._known, total=self.total, with_bar=self._live is not None)
+        if self._live is None:
+            print(text, file=self.stream or sys.stderr, flush=True)
+            return
+        from rich.text import Text
+
+        if not self._live.is_started:
+            self._live.start()
+        self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+
+def _live(stream: TextIO) -> Any:
+    from rich.console import Console
+    from rich.live import Live
+
+    # no refresh thread: it would take the interpreter from training ten times a second
+    return Live(console=Console(file=stream), auto_refresh=False, redirect_stdout=False)
+
+
+def line(record: Mapping[str, Any], *, total: int | None = None, with_bar: bool = False) -> str:
+    """Return a record in one line: progress, returns, losses, speed, time to go."""
+    unit = "steps" if record["env_steps"] else "updates"
+    at = record["env_steps"] or record["updates"]
+    rate = record.get("time/env_steps_per_second" if record["env_steps"] else "time/updates_per_second", 0.0)
+    parts = [f"{at:,}/{total:,} {unit} {at / total:.0%}" if total else f"{at:,} {unit}"]
+    if total and with_bar:
+        parts.insert(0, bar(at / total))
+    for label, name in (("return", "episode/return"), ("evaluation", "evaluation/mean_return")):
+        if name in record:
+            parts.append(f"{label} {record[name]:.1f}")
+    losses = {name.removeprefix("loss/"): value for name, value in record.items() if name.startswith("loss/")}
+    if losses:
+        parts.append("loss " + " ".join(f"{name}={value:.3g}" for name, value in list(losses.items())[:SHOWN_LOSSES]))
+    if rate > 0:
+        parts.append(f"{rate:,.0f} {unit}/s")
+        if total and total > at:
+            parts.append(f"{duration((total - at) / rate)} to go")
+    return "  ".join(parts)
+
+
+def bar(share: float, width: int = 12) -> str:
+    """Return a bar of so many cells."""
+    full = min(width, int(share * width))
+    return "━" * full + "─" * (width - full)
+
+
+def duration(seconds: float) -> str:
+    """Return a time as h:mm:ss, or m:ss below an hour."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,38 @@
+"""Any number as a function of time, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rlrun.callback import Callback
+from rlrun.schedules import Schedule as Function
+from rlrun.schedules import as_schedule
+
+
+class Schedule(Callback):
+    """Provide a number to every hook that asks for it by name.
+
+    Args:
+        provides: the name.
+        value: a function of the environment step (of the update, where there is no collector), or a number.
+    """
+
+    def __init__(self, provides: str, value: Function | float) -> None:
+        self.provides = (provides,)
+        self.value = as_schedule(value)
+        self._last = self.value(0)
+
+    def begin_training(self) -> dict[str, float]:
+        return {self.provides[0]: self._last}
+
+    def begin_batch(self, update: int, step: int | None = None) -> dict[str, float]:
+        self._last = self.value(update if step is None else step)
+        return {self.provides[0]: self._last}
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        return {f"schedule/{self.provides[0]}": self._last}
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        return f"follows {type(self.value).__name__.lower()}"

@@ -1,0 +1,209 @@
+"""Where records of metrics go."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from rlrun.callbacks.progress import Terminal
+from rlrun.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
+from rlrun.files import finite, reason, write_text
+from rlrun.rundir import RunDir
+
+Record = dict[str, Any]  # env_steps, updates, seconds, and metrics by full name
+
+
+class Sink(Protocol):
+    """Takes records, in the order of time."""
+
+    writes_files: bool  # left out of a run without a directory
+
+    def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
+        """Start, or go on after so many records, the last of which stood at `axis`; forget what came later."""
+
+    def write(self, record: Record) -> None:
+        """Take one record."""
+
+    def close(self, error: BaseException | None) -> None:
+        """Finish; `error` is what made the run fail."""
+
+
+class Jsonl:
+    """`metrics.jsonl`: one JSON object a line; a number that JSON lacks (NaN, infinity) is null."""
+
+    writes_files = True
+
+    def __init__(self) -> None:
+        self._handle: int | None = None
+        self._path = ""
+
+    def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
+        assert run is not None
+        self._path = str(run.metrics)
+        try:
+            self._handle = os.open(run.metrics, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            with open(run.metrics, "rb") as file:
+                lines = [line for _, line in zip(range(records), file, strict=False) if line.endswith(b"\n")]
+            os.ftruncate(self._handle, sum(map(len, lines)))
+        except OSError as error:
+            raise RlrunError(f"{self._path} cannot be opened: {reason(error)}") from error
+
+    def write(self, record: Record) -> None:
+        """Append a line.
+
+        Raises:
+            RlrunError: the disk does not take it.
+        """
+        assert self._handle is not None
+        line = json.dumps(finite(record), allow_nan=False).encode() + b"\n"
+        try:
+            if os.write(self._handle, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise RlrunError(f"{self._path} cannot be written: {reason(error)}") from error
+
+    def close(self, error: BaseException | None) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+class TensorBoard:
+    """`tensorboard/`: tags are the metrics' names, the axis is environment steps."""
+
+    writes_files = True
+
+    def __init__(self) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise MissingExtra("logger tensorboard", "tensorboard", "tensorboard") from None
+        self._make = SummaryWriter
+        self._writer: Any = None
+
+    def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
+        assert run is not None
+        purge = axis + 1 if records else None  # hides what a run that was interrupted wrote beyond its checkpoint
+        self._writer = self._make(str(run.tensorboard), purge_step=purge, flush_secs=10)  # type: ignore[no-untyped-call]
+
+    def write(self, record: Record) -> None:
+        at = axis_of(record)
+        for name, value in record.items():
+            self._writer.add_scalar(name, value, at)
+
+    def close(self, error: BaseException | None) -> None:
+        self._writer.close()
+
+
+class Wandb:
+    """Weights & Biases, offline unless told otherwise; files lie in the run's `wandb/`.
+
+    Args:
+        project: on the server.
+        name: of the run there; its folder's name unless given.
+        mode: `offline`, `online` or `disabled`; the variable WANDB_MODE unless given, else `offline`.
+        tags: of the run.
+        group: of runs.
+        entity: user or team.
+    """
+
+    writes_files = True
+
+    def __init__(
+        self,
+        project: str = "rlrun",
+        *,
+        name: str | None = None,
+        mode: str | None = None,
+        tags: Iterable[str] = (),
+        group: str | None = None,
+        entity: str | None = None,
+    ) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise MissingExtra("logger wandb", "wandb", "wandb") from None
+        self._wandb: Any = wandb
+        self._mode = mode or os.environ.get("WANDB_MODE", "offline")
+        self._name = name
+        self._arguments = {"project": project, "tags": list(tags), "group": group, "entity": entity}
+        self._session: Any = None
+        self._next = 0
+
+    def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
+        assert run is not None
+        run.wandb.mkdir(exist_ok=True)
+        note = run.wandb / "id"
+        if not note.is_file():
+            write_text(note, secrets.token_hex(4))  # not from a generator that training uses
+        self._session = self._wandb.init(
+            **self._arguments,
+            name=self._name or run.path.name,
+            id=note.read_text(encoding="utf-8"),
+            mode=self._mode,
+            resume="allow" if self._mode == "online" else None,
+            dir=str(run.path),
+            config=dict(config),
+            settings=self._wandb.Settings(silent=True, console="off"),
+        )
+        self._session.define_metric("env_steps")
+        self._session.define_metric("*", step_metric="env_steps")
+        # the service wants its own counter to rise; a resumed session starts at 0 offline, at its last one online
+        self._next = max(records, self._session.step)
+
+    def write(self, record: Record) -> None:
+        self._session.log(
+            record if record["env_steps"] else {**record, "env_steps": record["updates"]}, step=self._next
+        )
+        self._next += 1
+
+    def close(self, error: BaseException | None) -> None:
+        self._session.finish(exit_code=0 if error is None else 1)
+
+
+SINKS: dict[str, type[Any]] = {"terminal": Terminal, "jsonl": Jsonl, "tensorboard": TensorBoard, "wandb": Wandb}
+
+
+def make_sinks(names: Iterable[Any] | None = None, *, total: int | None = None) -> list[Sink]:
+    """Return the sinks of the config's `logger` list; `jsonl` is among them always, and first.
+
+    Args:
+        names: each a name, a mapping of one name to its arguments, or a sink.
+        total: the run's budget on the axis of records, for the terminal.
+
+    Raises:
+        ConfigError: an unknown name, or one given twice.
+        BuildError: arguments that a sink does not take.
+        MissingExtra: a sink's package is not installed.
+    """
+    wanted: dict[str, Mapping[str, Any]] = {"jsonl": {}}
+    made: list[Sink] = []
+    for entry in names or ():
+        if hasattr(entry, "write"):
+            made.append(entry)
+            continue
+        if isinstance(entry, Mapping) and len(entry) == 1:
+            ((name, arguments),) = entry.items()
+        else:
+            name, arguments = str(entry), {}
+        if name not in SINKS:
+            raise ConfigError(f"logger '{name}' is unknown; there are {', '.join(SINKS)}{did_you_mean(name, SINKS)}")
+        wanted[name] = {**({"total": total} if name == "terminal" else {}), **(arguments or {})}
+    return [_make(name, arguments) for name, arguments in wanted.items()] + made
+
+
+def _make(name: str, arguments: Mapping[str, Any]) -> Sink:
+    try:
+        sink: Sink = SINKS[name](**arguments)
+    except TypeError as error:
+        raise BuildError(f"logger.{name}: {error}") from None
+    return sink
+
+
+def axis_of(record: Mapping[str, Any]) -> int:
+    """Return a record's place on the axis: environment steps, or updates where there are none."""
+    return int(record["env_steps"] or record["updates"])

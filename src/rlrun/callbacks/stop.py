@@ -1,0 +1,118 @@
+"""When training ends: the budget, or a signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from rlrun.callback import Callback, Stop
+from rlrun.callbacks.evaluate import Evaluator
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+class Interrupted(Stop):
+    """A signal asked the run to leave; it can be resumed."""
+
+
+class Budget(Callback):
+    """End training at the first update at or after whichever limit comes first.
+
+    Args:
+        env_steps: environment steps, all lanes together.
+        updates: gradient updates.
+        seconds: of training, this process.
+        mean_return: of an evaluation.
+        evaluator: whose evaluations count.
+    """
+
+    cycle = 1
+
+    def __init__(
+        self,
+        *,
+        env_steps: int | None = None,
+        updates: int | None = None,
+        seconds: float | None = None,
+        mean_return: float | None = None,
+        evaluator: Evaluator | None = None,
+    ) -> None:
+        self.env_steps = float("inf") if env_steps is None else env_steps
+        self.updates = float("inf") if updates is None else updates
+        self.seconds = float("inf") if seconds is None else seconds
+        self.mean_return = float("inf") if mean_return is None else mean_return
+        self.evaluator = evaluator
+        self._start = time.monotonic()
+
+    def begin_training(self) -> None:
+        self._start = time.monotonic()
+
+    def end_cycle(self, update: int, step: int = 0) -> None:
+        if step >= self.env_steps:
+            raise Stop(f"{step} of {self.env_steps} environment steps")
+        if update >= self.updates:
+            raise Stop(f"{update} of {self.updates} updates")
+        if time.monotonic() - self._start >= self.seconds:
+            raise Stop(f"{self.seconds} seconds")
+        if self.evaluator is not None and self.evaluator.mean_return >= self.mean_return:
+            raise Stop(f"evaluation reached a mean return of {self.evaluator.mean_return:.1f}")
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        limits = {
+            "environment steps": self.env_steps,
+            "updates": self.updates,
+            "seconds": self.seconds,
+            "mean return": self.mean_return,
+        }
+        return "stops at " + ", ".join(f"{n:,} {what}" for what, n in limits.items() if n != float("inf"))
+
+
+class Interrupt(Callback):
+    """Leave in order on SIGINT, SIGTERM and SIGUSR1: finish the update first; a second signal leaves at once."""
+
+    cycle = 1
+
+    def __init__(self) -> None:
+        self.requested: str | None = None
+        self._update = 0
+        self._previous: dict[int, Any] = {}
+
+    def begin_training(self) -> None:
+        if threading.current_thread() is threading.main_thread():  # python allows handlers nowhere else
+            self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.requested is not None:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        self.requested = signal.Signals(number).name
+        if self._update == 0:  # still warming up: nothing is half done that could be worth keeping
+            raise Interrupted(self.requested)
+
+    def begin_batch(self, update: int) -> None:
+        self._update = update
+
+    def check(self) -> None:
+        """Raise where long work inside an update, such as an evaluation, can be given up.
+
+        Raises:
+            Interrupted: a signal came.
+        """
+        if self.requested is not None:
+            raise Interrupted(self.requested)
+
+    def end_cycle(self) -> None:
+        if self.requested is not None:
+            raise Interrupted(self.requested)
+
+    def end_training(self, error: BaseException | None) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        return "leaves in order on a signal"

@@ -1,0 +1,15 @@
+"""`rlrun check`."""
+
+from __future__ import annotations
+
+import typer
+
+from rlrun.cli.words import ConfigDir, Words
+
+
+def check(words: Words = None, config_dir: ConfigDir = None) -> None:
+    """Check everything that can be known without training: keys, targets, wiring, spaces, memory, disk."""
+    from rlrun import experiment
+
+    for line in experiment.check(words or [], config_dir=config_dir):
+        typer.echo(line)

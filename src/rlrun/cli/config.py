@@ -1,0 +1,32 @@
+"""`rlrun config`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rlrun.cli.words import ConfigDir, Words
+
+
+def config(
+    words: Words = None,
+    resolve: Annotated[bool, typer.Option("--resolve", help="Replace interpolations by their values.")] = False,
+    package: Annotated[str | None, typer.Option(help="Only this part, such as algorithm.", show_default=False)] = None,
+    provenance: Annotated[bool, typer.Option("--provenance", help="Say which file or word set each key.")] = False,
+    cfg: Annotated[str, typer.Option(help="Understood for Hydra's sake: job.")] = "job",
+    config_dir: ConfigDir = None,
+) -> None:
+    """Print the composed YAML; keys, choices and interpolations are checked."""
+    from rlrun import config as configuration
+    from rlrun.errors import ConfigError
+
+    if cfg != "job":
+        raise ConfigError(f"--cfg {cfg}: only 'job' is understood")
+    composed = configuration.compose(words or [], config_dir=config_dir)
+    if provenance:
+        for key, source in configuration.provenance(composed).items():
+            if package is None or key == package or key.startswith(f"{package}."):
+                typer.echo(f"{key}: {source}")
+        return
+    typer.echo(configuration.to_yaml(composed.config, resolve=resolve, package=package), nl=False)

@@ -1,0 +1,14 @@
+"""`rlrun explain`."""
+
+from __future__ import annotations
+
+import typer
+
+from rlrun.cli.words import ConfigDir, Words
+
+
+def explain(words: Words = None, config_dir: ConfigDir = None) -> None:
+    """Print the data flow of one update: who asks for what, who provides it, who trains which network."""
+    from rlrun import experiment
+
+    typer.echo(experiment.explain(words or [], config_dir=config_dir))

@@ -1,0 +1,36 @@
+"""What several commands take from the command line, and its completion."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+GROUPS = ("algorithm", "env", "memory", "with", "experiment")
+
+
+def complete(incomplete: str) -> list[str]:
+    """Complete `group=choice` from the file names in conf/; imports neither hydra nor torch."""
+    from rlrun.config import choices
+
+    group, equals, _ = incomplete.partition("=")
+    if not equals:
+        return [f"{name}=" for name in (*GROUPS, "seed") if name.startswith(incomplete)]
+    bare = group.lstrip("+")
+    return [f"{group}={name}" for name in choices(bare)] if bare in GROUPS else []
+
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[OVERRIDE]...",
+        help="algorithm=sac env=pendulum seed=3 algorithm.discount=0.98 env.id=Acrobot-v1 …",
+        autocompletion=complete,
+        show_default=False,
+    ),
+]
+ConfigDir = Annotated[
+    Path | None,
+    typer.Option("--config-dir", help="Your own conf folder, searched first (default: ./conf).", show_default=False),
+]

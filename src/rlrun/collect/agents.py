@@ -1,0 +1,177 @@
+"""What acts: from a batch of observations to a response.
+
+An agent is called with trees of numpy arrays [N, …] and answers with a dict of the same:
+`action` (policy actions), and any further column that the memory shall hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from rlrun.schedules import Schedule, as_schedule
+from rlrun.spaces import Box, Composite, Space, Spaces
+from rlrun.typing import Array, Tree
+
+Response = dict[str, Any]
+
+
+class Acting(Protocol):
+    """A network that acts."""
+
+    def act(self, observation: Tree, explore: bool) -> Tree:
+        """Return an action for observations [N, …], trees of tensors."""
+
+
+class Agent(Protocol):
+    """Maps observations to responses; also what is evaluated and exported."""
+
+    outputs: tuple[str, ...]  # the names a response holds
+
+    def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
+        """Act on observations [N, …]; `explore` False asks for the best known action."""
+
+    def initial_state(self, count: int) -> Tree | None:
+        """The recurrent state of `count` fresh episodes; None where there is none."""
+
+
+def to_tensors(tree: Tree, device: torch.device | str = "cpu") -> Tree:
+    """Turn a tree of arrays into tensors; on the CPU they share memory with the arrays."""
+    if isinstance(tree, dict):
+        return {name: to_tensors(part, device) for name, part in tree.items()}
+    tensor = torch.from_numpy(tree)
+    return tensor if device == "cpu" else tensor.to(device)
+
+
+def to_arrays(tree: Tree) -> Tree:
+    """Turn a tree of tensors into arrays on the CPU."""
+    if isinstance(tree, dict):
+        return {name: to_arrays(part) for name, part in tree.items()}
+    return tree.numpy() if tree.device.type == "cpu" else tree.cpu().numpy()
+
+
+class PolicyAgent:
+    """Act by a policy's own distribution.
+
+    Args:
+        policy: the network.
+        device: where the policy lives.
+    """
+
+    outputs = ("action",)
+
+    def __init__(self, policy: Acting, *, device: str = "cpu") -> None:
+        self.policy = policy
+        self.device = device
+        self._act = policy.act
+
+    @torch.no_grad()
+    def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
+        return {"action": to_arrays(self._act(to_tensors(observation, self.device), explore))}
+
+    def initial_state(self, count: int) -> None:
+        return None
+
+
+class EpsilonGreedy:
+    """Take a uniformly random action with probability epsilon, else the policy's best.
+
+    Args:
+        policy: the network.
+        epsilon: a number or a schedule over environment steps, all lanes together.
+        spaces: of the environment.
+        seed: of the coin and of the random actions.
+    """
+
+    outputs = ("action",)
+
+    def __init__(
+        self, policy: Acting, *, epsilon: float | Schedule, spaces: Spaces, seed: int, device: str = "cpu"
+    ) -> None:
+        self.policy = policy
+        self.epsilon = as_schedule(epsilon)
+        self.device = device
+        self.steps = 0  # environment steps acted in while exploring
+        self.uniform = RandomAgent(spaces.action, seed=seed)
+        self._act = policy.act
+
+    @torch.no_grad()
+    def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
+        if not explore:
+            return {"action": self._greedy(observation)}
+        count = _count(observation)
+        random = self.uniform.rng.random(count) < self.epsilon(self.steps)
+        self.steps += count
+        if random.all():
+            return self.uniform.draw(count)
+        if not random.any():
+            return {"action": self._greedy(observation)}
+        return {"action": _where(random, self.uniform.draw(count)["action"], self._greedy(observation))}
+
+    def _greedy(self, observation: Tree) -> Tree:
+        return to_arrays(self._act(to_tensors(observation, self.device), False))
+
+    def initial_state(self, count: int) -> None:
+        return None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return {"explore/epsilon": self.epsilon(self.steps)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps, "uniform": self.uniform.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+        self.uniform.load_state_dict(state["uniform"])
+
+
+class RandomAgent:
+    """Act uniformly at random over the action space; unbounded parts get standard normal actions."""
+
+    outputs = ("action",)
+
+    def __init__(self, space: Space, *, seed: int) -> None:
+        self.space = space
+        self.rng = np.random.default_rng(seed)
+
+    def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
+        return self.draw(_count(observation))
+
+    def draw(self, count: int) -> Response:
+        """Draw actions for `count` lanes."""
+        return {"action": self._draw(self.space, count)}
+
+    def _draw(self, space: Space, count: int) -> Tree:
+        if isinstance(space, Composite):
+            return {name: self._draw(part, count) for name, part in space.parts.items()}
+        if not isinstance(space, Box):
+            choices = np.array(space.choices)
+            return self.rng.integers(0, choices, size=(count, len(choices))).reshape((count, *space.shape))
+        shape = (count, *space.shape)
+        drawn = self.rng.uniform(-1.0, 1.0, shape) if space.bounded else self.rng.standard_normal(shape)
+        return drawn.astype(np.float32)
+
+    def initial_state(self, count: int) -> None:
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rng.bit_generator.state = state["rng"]
+
+
+def _count(observation: Tree) -> int:
+    while isinstance(observation, dict):
+        observation = next(iter(observation.values()))
+    return int(observation.shape[0])
+
+
+def _where(condition: Array, chosen: Tree, other: Tree) -> Tree:
+    """Choose row by row between two trees of arrays [N, …]."""
+    if isinstance(chosen, dict):
+        return {name: _where(condition, chosen[name], other[name]) for name in chosen}
+    return np.where(condition.reshape((-1,) + (1,) * (chosen.ndim - 1)), chosen, other)

@@ -1,0 +1,182 @@
+"""From the environment into memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from rlrun.callback import Callback
+from rlrun.collect.agents import Agent, RandomAgent, Response
+from rlrun.env import Env, Step
+from rlrun.errors import DataError
+from rlrun.memory import Table
+from rlrun.typing import Array, Tree
+
+
+class Collector(Callback):
+    """Step all lanes of an environment with an agent, and store what happened.
+
+    Provides `step`, the number of environment steps made by all lanes together.
+
+    Args:
+        env: the lanes.
+        agent: what acts.
+        table: where rows go.
+        seed: lane i is first reset with `seed + i`.
+        warm_up_seed: of the uniformly random actions before learning starts.
+        window: how many of the newest episodes the logged return and length are means of.
+
+    Raises:
+        DataError: a NaN or infinite reward or observation came; nothing of that step is stored.
+    """
+
+    provides = ("step",)
+
+    def __init__(
+        self, env: Env, agent: Agent, table: Table, *, seed: int = 0, warm_up_seed: int = 0, window: int = 20
+    ) -> None:
+        self.env = env
+        self.agent = agent
+        self.table = table
+        self.seed = seed
+        self.random = RandomAgent(env.spaces.action, seed=warm_up_seed)
+        self.steps = 0
+        self.episodes = 0
+        self.observation: Tree = None
+        self._returns: deque[float] = deque(maxlen=window)
+        self._lengths: deque[int] = deque(maxlen=window)
+        self._return = np.zeros(env.num_envs)
+        self._length = np.zeros(env.num_envs, dtype=np.int64)
+        self._extras = tuple(name for name in agent.outputs if name != "action" and name in table.names())
+
+    def begin_training(self) -> dict[str, int]:
+        self.observation = self.env.reset(self.seed)
+        _require_finite(self.observation, "observation", self.steps)
+        return {"step": self.steps}
+
+    def begin_batch(self) -> dict[str, int]:
+        return {"step": self.steps}
+
+    def end_training(self, error: BaseException | None) -> None:
+        self.env.close()
+
+    def collect(self, steps: int, random: bool = False) -> int:
+        """Make at least `steps` environment steps, a multiple of the number of lanes.
+
+        Args:
+            steps: wanted, all lanes together.
+            random: act uniformly at random in place of the agent.
+
+        Returns:
+            The number of environment steps made.
+        """
+        act: Callable[[Tree], Response] = self.random if random else self.agent
+        lanes = self.env.num_envs
+        rounds = -(-steps // lanes)
+        for _ in range(rounds):
+            self._step(act)
+        return rounds * lanes
+
+    def _step(self, act: Callable[[Tree], Response]) -> None:
+        response = act(self.observation)
+        step = self.env.step(response["action"])
+        _require_finite(step.reward, "reward", self.steps)
+        _require_finite(step.observation, "observation", self.steps)
+        row = {
+            "observation": self.observation,
+            "action": response["action"],
+            "reward": step.reward,
+            "terminated": step.terminated,
+            "truncated": step.truncated,
+        }
+        for name in self._extras:
+            row[name] = response[name]
+        self._store(row, step)
+        self.steps += self.env.num_envs
+
+    def _store(self, row: dict[str, Tree], step: Step) -> None:
+        """Add a row of every lane that really stepped, and begin new episodes where one ended."""
+        if step.valid is None:
+            self.table.add(None, row)
+            self._return += step.reward
+            self._length += 1
+        else:
+            lanes = np.flatnonzero(step.valid)
+            self.table.add(lanes, _rows(row, lanes))
+            self._return += step.reward * step.valid
+            self._length += step.valid
+        ended = step.terminated | step.truncated
+        if ended.any():
+            lanes = np.flatnonzero(ended)
+            self.table.close(lanes, _rows(step.observation, lanes))
+            self._record(lanes)
+            self.observation = self.env.restart(ended)
+        else:
+            self.observation = step.observation
+
+    def _record(self, lanes: Array) -> None:
+        self.episodes += len(lanes)
+        self._returns.extend(self._return[lanes].tolist())
+        self._lengths.extend(self._length[lanes].tolist())
+        self._return[lanes] = 0.0
+        self._length[lanes] = 0
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        found = dict(getattr(self.agent, "metrics", {}))
+        found["episode/count"] = self.episodes
+        if self._returns:
+            found["episode/return"] = float(np.mean(self._returns))
+            found["episode/length"] = float(np.mean(self._lengths))
+        return found
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        return f"{self.env.num_envs} × {self.env.name} -> {path_of(self.table)}, acting by {path_of(self.agent)}"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "episodes": self.episodes,
+            "returns": list(self._returns),
+            "lengths": list(self._lengths),
+            "return": self._return,
+            "length": self._length,
+            "random": self.random.state_dict(),
+        }
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if not numbers:
+            return
+        self.steps, self.episodes = state["steps"], state["episodes"]
+        self._returns.extend(state["returns"])
+        self._lengths.extend(state["lengths"])
+        self._return[:], self._length[:] = state["return"], state["length"]
+        self.random.load_state_dict(state["random"])
+
+
+def _rows(tree: Tree, lanes: Array) -> Tree:
+    if isinstance(tree, dict):
+        return {name: _rows(part, lanes) for name, part in tree.items()}
+    return tree[lanes]
+
+
+def _require_finite(tree: Tree, name: str, step: int) -> None:
+    """Refuse NaN and infinity before they enter memory.
+
+    Raises:
+        DataError: with lane, step and value.
+    """
+    if isinstance(tree, dict):
+        for key, part in tree.items():
+            _require_finite(part, f"{name}.{key}", step)
+    elif tree.dtype.kind == "f" and not np.isfinite(tree.sum()) and not np.isfinite(tree).all():
+        lane, *rest = np.argwhere(~np.isfinite(tree))[0].tolist()
+        place = f"{name}{rest}" if rest else name
+        raise DataError(
+            f"the environment gave {place} = {tree[(lane, *rest)]} in lane {lane} after {step} environment steps"
+        )

@@ -1,0 +1,115 @@
+"""Episodes of a frozen agent, on environments of their own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlrun.collect.agents import Agent
+from rlrun.env import Env
+
+LANES = 16  # episodes side by side; enough to make acting cheap
+
+
+@dataclass
+class Evaluation:
+    """What some episodes came to; episode i was started by `reset(seed=seeds[i])`."""
+
+    returns: list[float]
+    lengths: list[int]
+    seeds: list[int]
+    frames: list[list[Any]] = field(default_factory=list, repr=False)
+
+    @property
+    def mean_return(self) -> float:
+        return float(np.mean(self.returns))
+
+    @property
+    def std_return(self) -> float:
+        return float(np.std(self.returns))
+
+
+def evaluate(
+    env: Env,
+    agent: Agent,
+    *,
+    episodes: int,
+    seed: int,
+    max_steps: int | None = None,
+    explore: bool = False,
+    watch: Callable[[int, int], None] | None = None,
+    abandon: Callable[[], None] | None = None,
+) -> Evaluation:
+    """Play exactly `episodes` episodes, each counted whichever ends first.
+
+    Args:
+        env: separate from training; its lanes play episodes side by side.
+        agent: what acts.
+        episodes: how many; episode i starts with `reset(seed=seed + i)`, whatever the number of lanes.
+        seed: of the first episode.
+        max_steps: end an episode after so many steps.
+        explore: act as in training rather than at best.
+        watch: called with (lane, episode) at each new frame, for videos.
+        abandon: called at each step; may raise to give up.
+
+    Returns:
+        Returns and lengths in the order of the episodes.
+    """
+    lanes = env.num_envs
+    playing = np.arange(lanes)  # lane -> episode
+    pending = lanes
+    returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
+    active = playing < episodes
+    observation = env.reset([seed + int(episode) for episode in playing])
+    while active.any():
+        if abandon is not None:
+            abandon()
+        _watch(watch, playing, active)
+        step = env.step(agent(observation, explore=explore)["action"])
+        returns[playing[active]] += step.reward[active]
+        lengths[playing[active]] += 1
+        ended = step.terminated | step.truncated
+        if max_steps is not None:
+            ended |= active & (lengths[np.minimum(playing, episodes - 1)] >= max_steps)
+        observation = step.observation
+        if ended.any():
+            pending = _advance(playing, ended & active, pending, episodes)
+            active = playing < episodes
+            seeds = [seed + int(playing[lane]) for lane in np.flatnonzero(ended)]  # idle lanes play on, uncounted
+            observation = env.reset_lanes(ended, seeds)
+    return Evaluation(returns.tolist(), lengths.tolist(), [seed + i for i in range(episodes)])
+
+
+def _advance(playing: Any, ended: Any, pending: int, episodes: int) -> int:
+    """Give each lane whose episode ended the next one; past the last, the lane is idle."""
+    for lane in np.flatnonzero(ended):
+        playing[lane] = pending
+        pending += 1
+    return pending
+
+
+def _watch(watch: Callable[[int, int], None] | None, playing: Any, active: Any) -> None:
+    if watch is not None:
+        for lane in np.flatnonzero(active):
+            watch(int(lane), int(playing[lane]))
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Put the process-wide random generators back as they were, whatever happens inside."""
+    python, legacy, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)
+        torch.set_rng_state(torch_state)
+        if cuda:
+            torch.cuda.set_rng_state_all(cuda)

@@ -1,0 +1,36 @@
+"""Find config files, compose them, check them and say where each value came from."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlrun.config.composition import Composed as Composed
+    from rlrun.config.composition import compose as compose
+    from rlrun.config.origins import provenance as provenance
+    from rlrun.config.places import choices as choices
+    from rlrun.config.places import group_names as group_names
+    from rlrun.config.reading import unread as unread
+    from rlrun.config.saved import load as load
+    from rlrun.config.saved import to_yaml as to_yaml
+
+_HOMES = {
+    "Composed": "composition",
+    "compose": "composition",
+    "choices": "places",
+    "group_names": "places",
+    "provenance": "origins",
+    "unread": "reading",
+    "load": "saved",
+    "to_yaml": "saved",
+}
+
+__all__ = ["Composed", "choices", "compose", "group_names", "load", "provenance", "to_yaml", "unread"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: shell completion lists files and must load neither hydra nor yaml."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rlrun.config' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"rlrun.config.{_HOMES[name]}"), name)

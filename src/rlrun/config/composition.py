@@ -1,0 +1,158 @@
+"""Compose a run's config: words, the user's files and the packaged ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.object_type import ObjectType
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rlrun.config import places, reading, schema
+from rlrun.config.layering import Files, hydra_as_of_now, list_files, listed_groups, mistyped_group, settle, tuned_pair
+from rlrun.config.merging import apply, merge
+from rlrun.config.origins import WORD, Layer, origins
+from rlrun.config.sources import PAIR, Repository, one_line
+from rlrun.config.tree import dotted, leaves, plain, split
+from rlrun.config.words import Word, parse
+from rlrun.errors import ConfigError, did_you_mean
+
+PRIMARY = "train"
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A composed config and how it came about."""
+
+    config: DictConfig  # unresolved; its keys are closed
+    words: list[str]  # of the command line, each key once
+    choices: dict[str, Any]  # group -> option, list of options, or None
+    layers: list[Layer]  # what each file and the words put in, in order
+    project: Path  # the user's folder, on sys.path
+
+    @property
+    def pair(self) -> str | None:
+        """The tuned pair that was applied."""
+        found: str | None = self.choices.get(PAIR)
+        return found
+
+
+def compose(
+    words: Sequence[str] = (),
+    config_dir: str | Path | None = None,
+    *,
+    packaged: Path | None = None,
+    roots: Sequence[str] = reading.ROOTS,
+    check: bool = True,
+) -> Composed:
+    """Compose `train.yaml` with the words of a command line, and check the result.
+
+    Precedence: packaged files < the tuned pair < the user's files < words. Nothing is built and no
+    class imported. `packaged` stands in for the folder that comes with rlrun; `roots` are the keys
+    that are read whatever is built.
+
+    Raises: ConfigError, in one line, for whatever is wrong.
+    """
+    folder = Path(config_dir) if config_dir is not None else None
+    repository = Repository(places.search_path(folder, packaged=packaged))
+    project = places.project_dir(folder)
+    places.add_to_path(project)
+    with hydra_as_of_now():
+        composed = _compose(repository, parse(words), project)
+    if check:
+        validate(composed, roots)
+    return composed
+
+
+def _compose(repository: Repository, words: list[Word], project: Path) -> Composed:
+    listed = listed_groups(repository, PRIMARY)
+    is_group = {word.key: _is_group(repository, word) for word in words}
+    settings = [word for word in words if not is_group[word.key]]
+    chosen = settle(repository, [word for word in words if is_group[word.key]], listed)
+    try:
+        files = list_files(repository, chosen, primary=PRIMARY)
+    except ConfigError as error:
+        raise ConfigError(mistyped_group(settings, listed) or str(error)) from error
+    config, layers = _assemble(repository, files, settings)
+    pair = tuned_pair(repository, words, files.choices)
+    if pair is not None and not _env_changed(config, layers):
+        word = Word(f"{PAIR}={pair}", "" if PAIR in listed else "+", PAIR, pair)
+        files = list_files(repository, [*chosen, word], primary=PRIMARY)
+        config, layers = _assemble(repository, files, settings)
+    return Composed(config, [word.text for word in words], files.choices, layers, project)
+
+
+def _is_group(repository: Repository, word: Word) -> bool:
+    return not isinstance(word.value, dict) and "." not in word.group and repository.group_exists(word.group)
+
+
+def _assemble(repository: Repository, files: Files, settings: list[Word]) -> tuple[DictConfig, list[Layer]]:
+    config, layers = merge(repository, files.defaults)
+    groups = repository.get_group_options("", ObjectType.GROUP)
+    content: dict[str, Any] = {}
+    for word in settings:
+        if word.sign != "~":
+            content |= {word.key: word.value}
+        apply(config, word, groups)
+    spread = OmegaConf.create()
+    for key, value in content.items():
+        OmegaConf.update(spread, key, value, force_add=True)
+    return config, [*layers, Layer(WORD, "", False, plain(spread))]
+
+
+def _env_changed(config: DictConfig, layers: list[Layer]) -> bool:
+    """Say whether the environment is another one than the env file names."""
+    for key in ("env.id", "env.target"):
+        origin = origins(config, layers).get(split(key))
+        if origin is not None and not origin.config_path.startswith("env/"):
+            return True
+    return False
+
+
+def validate(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
+    """Check types, interpolations, values that are still to be given, and keys that nobody reads.
+
+    Raises: ConfigError for the first thing that is wrong.
+    """
+    config = composed.config
+    try:
+        for key, value in schema.check_kinds(config).items():
+            OmegaConf.update(config, key, value, merge=False)
+        for key in reading.missing(config, roots):
+            raise ConfigError(f"{key}: a value is needed: {key}=…")
+        reading.resolve_texts(config, roots)
+    except OmegaConfBaseException as error:
+        raise ConfigError(one_line(error)) from error
+    _check_env(config)
+    _check_unread(composed, roots)
+
+
+def _check_env(config: DictConfig) -> None:
+    env = plain(config).get("env")
+    if isinstance(env, dict) and "id" in env and "target" in env and env["id"] is None and env["target"] is None:
+        raise ConfigError("env: no environment is named: env=NAME (rlrun list envs), env.id=ID or env.target=CLASS")
+
+
+def _check_unread(composed: Composed, roots: Sequence[str]) -> None:
+    """Refuse what a word or a user's file set and nobody reads.
+
+    A packaged file may hold a number that stays unread once `~callbacks.x` took its reader out.
+    """
+    tree, setters = plain(composed.config), origins(composed.config, composed.layers)
+    keys = [dotted(path) for path, _ in leaves(tree)]
+    for key in reading.unread(tree, roots):
+        inside = [path for path in setters if path[: len(split(key))] == split(key)]
+        if not inside or not all(setters[path].packaged for path in inside):
+            near = did_you_mean(key, [other for other in keys if not other.startswith(key)])
+            raise ConfigError(f"{key}: no part reads this key{near}")
+    given = {path for layer in composed.layers if layer.label != WORD for path, _ in leaves(layer.content)}
+    for path, layer in setters.items():
+        block = path[0]
+        if layer.label == WORD and block in schema.SETTINGS and path not in given:
+            names = schema.known(block)
+            if dotted(path[1:]) not in names:
+                near = did_you_mean(dotted(path[1:]), names, f"{block}.")
+                raise ConfigError(f"{dotted(path)}: no part reads this key{near}")

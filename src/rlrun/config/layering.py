@@ -1,0 +1,159 @@
+"""From words to the ordered list of files that make up a config; Hydra decides, nothing is merged yet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from hydra import version
+from hydra._internal.defaults_list import create_defaults_list
+from hydra.core.default_element import ConfigDefault, GroupDefault
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from rlrun.config.sources import PRESETS, Repository, one_line
+from rlrun.config.words import Word, hydra_words
+from rlrun.errors import ConfigError, did_you_mean, nearest
+
+
+class Files(NamedTuple):
+    """The files in the order of merging, and what was chosen from each group."""
+
+    defaults: list[Any]  # Hydra's ResultDefault
+    choices: dict[str, Any]  # group -> option, list of options, or None
+
+
+@contextmanager
+def hydra_as_of_now() -> Iterator[None]:
+    """Let Hydra 1.3 behave as such, and leave its global version as it was found.
+
+    Nothing else of Hydra's global state is touched, so a user's own Hydra application may be active.
+    """
+    if not hasattr(version, "base_at_least"):  # 1.4 has one behaviour only
+        yield
+        return
+    base = version.VersionBase.instance()
+    found = base.version_base
+    base.setbase(version._get_version("1.3"))
+    try:
+        yield
+    finally:
+        base.version_base = found
+
+
+def listed_groups(repository: Repository, config_path: str) -> dict[str, Any]:
+    """Return the groups in a file's defaults list, and in those of files it starts from, with their options."""
+    result = repository.load_config(config_path)
+    if result is None:
+        raise ConfigError(f"no '{config_path}.yaml' on the search path: {places(repository)}")
+    found: dict[str, Any] = {}
+    for item in result.defaults_list or ():
+        if isinstance(item, GroupDefault) and not item.override:
+            found[str(item.group).removeprefix("/")] = item.value
+        elif isinstance(item, ConfigDefault) and not item.is_self():
+            inner = str(item.path).removeprefix("/")
+            found |= listed_groups(repository, inner) if repository.config_exists(inner) else {}
+    return found
+
+
+def places(repository: Repository) -> str:
+    """Return the search path as text."""
+    return ", ".join(str(place.path) for place in repository.places)
+
+
+def settle(repository: Repository, words: Sequence[Word], listed: dict[str, Any]) -> list[Word]:
+    """Write the words that choose from a group as Hydra wants them.
+
+    Whether `+` is needed follows from the defaults list, so both `with=rnd` and `+with=rnd` work;
+    `group=null` takes the group out.
+
+    Raises: ConfigError if an option does not exist.
+    """
+    settled = []
+    for word in words:
+        if word.sign == "~" or word.value is None:
+            if word.key in listed:
+                settled.append(word._replace(sign="~"))
+            elif word.sign == "~":
+                raise ConfigError(f"~{word.key}: nothing was chosen for it")
+            continue
+        for option in word.value if isinstance(word.value, list) else [word.value]:
+            if not isinstance(option, str) or not repository.config_exists(f"{word.group}/{option}"):
+                raise ConfigError(f"{word.key}: {unknown_option(repository, word.group, str(option))}")
+        settled.append(word._replace(sign="" if word.key in listed else "+"))
+    return settled
+
+
+def unknown_option(repository: Repository, group: str, option: str) -> str:
+    """Say that an option does not exist, with the nearest one or all."""
+    options = repository.get_group_options(group)
+    near = did_you_mean(option, options)
+    return f"there is no '{option}'" + (near or f"; there are {', '.join(options) or 'none'}")
+
+
+def list_files(repository: Repository, words: Sequence[Word], *, primary: str) -> Files:
+    """Return the files that the settled words ask for.
+
+    Raises: ConfigError for whatever Hydra refuses.
+    """
+    try:
+        found = create_defaults_list(
+            repo=repository,
+            config_name=primary,
+            overrides_list=hydra_words(words),
+            prepend_hydra=False,
+            skip_missing=False,
+        )
+    except RecursionError as error:
+        raise ConfigError(f"the defaults lists of {places(repository)} include each other in a circle") from error
+    except (HydraException, OmegaConfBaseException, ValueError, AssertionError) as error:
+        raise ConfigError(_rewritten(repository, error)) from error
+    chosen = {word.key: word.value for word in words if isinstance(word.value, list)}
+    return Files(found.defaults, {**found.overrides.known_choices, **chosen})
+
+
+def _rewritten(repository: Repository, error: BaseException) -> str:
+    text = str(error)
+    if found := re.search(r"You must specify '([^']+)'", text):
+        group = found[1].split("@")[0]
+        options = repository.get_group_options(group)
+        return f"{group}: nothing is chosen: {group}=NAME with one of {', '.join(options) or 'none'}"
+    if found := re.search(r"In '([^']+)': Could not (?:find|load) '([^']+)'", text):
+        parent, asked = found.groups()
+        group, _, option = asked.rpartition("/")
+        near = unknown_option(repository, group, option) if group else "no such file"
+        return f"{_label(repository, parent)}: its defaults name '{asked}': {near}"
+    if found := re.search(r"In '([^']+)': (.*)", text, re.S):
+        return f"{_label(repository, found[1])}: {one_line(found[2])}"
+    return one_line(text)
+
+
+def _label(repository: Repository, config_path: str) -> str:
+    result = repository.load_config(config_path)
+    return result.path if result else config_path
+
+
+def mistyped_group(words: Sequence[Word], listed: dict[str, Any]) -> str | None:
+    """Return a message if a word looks like a choice from a group whose name is misspelt."""
+    for word in words:
+        near = nearest(word.key, listed)
+        if "." not in word.key and near is not None and near != word.key:
+            return f"{word.key}: no such key or group (did you mean '{near}'?)"
+    return None
+
+
+def tuned_pair(repository: Repository, words: Sequence[Word], choices: dict[str, Any]) -> str | None:
+    """Return the name of the packaged pair for the chosen algorithm and environment, if it may apply.
+
+    It may not if a preset is named, `pair` is, or either file is the user's own.
+    """
+    algorithm, env = choices.get("algorithm"), choices.get("env")
+    named = choices.get(PRESETS) is not None or any(word.key == "pair" for word in words)
+    if named or not isinstance(algorithm, str) or not isinstance(env, str):
+        return None
+    name = f"{algorithm}_{env}"
+    exists = repository.config_exists(f"pair/{name}")
+    own = not (repository.is_ours(f"algorithm/{algorithm}") and repository.is_ours(f"env/{env}"))
+    return name if exists and not own else None

@@ -1,0 +1,119 @@
+"""Merge files in order, then apply the words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from rlrun.config.origins import Layer
+from rlrun.config.schema import OPEN
+from rlrun.config.sources import PAIR, Repository, one_line
+from rlrun.config.tree import children, dotted, leaves, plain, split
+from rlrun.config.words import Word
+from rlrun.errors import ConfigError, did_you_mean
+
+
+def merge(repository: Repository, defaults: Sequence[Any]) -> tuple[DictConfig, list[Layer]]:
+    """Return the merged files, keys closed, and what each of them put in.
+
+    Raises: ConfigError if a file does not fit what came before it.
+    """
+    layers = [_layer(repository, default) for default in defaults]
+    layers = [_yield_to_own(layer, layers) if layer.config_path.startswith(f"{PAIR}/") else layer for layer in layers]
+    config = OmegaConf.create()
+    for layer in layers:
+        try:
+            config.merge_with(OmegaConf.create(layer.content))
+        except OmegaConfBaseException as error:
+            raise ConfigError(f"{layer.label}: {one_line(error)}") from error
+    OmegaConf.set_struct(config, True)
+    for key in OPEN:
+        node = OmegaConf.select(config, key, throw_on_missing=False, throw_on_resolution_failure=False)
+        if isinstance(node, DictConfig):
+            OmegaConf.set_struct(node, False)
+    return config, layers
+
+
+def _layer(repository: Repository, default: Any) -> Layer:
+    result = repository.load_config(default.config_path)
+    if result is None:
+        raise ConfigError(f"there is no config file '{default.config_path}'")
+    content = plain(result.config)
+    for key in reversed(split(default.package or "")):
+        content = {key: content}
+    return Layer(result.path, default.config_path, repository.is_ours(default.config_path), content)
+
+
+def _yield_to_own(pair: Layer, layers: Sequence[Layer]) -> Layer:
+    """Take out of a tuned pair what a user's own file sets, wherever in the order that file stands."""
+    own = {path for layer in layers if not layer.packaged for path, _ in leaves(layer.content)}
+    kept: dict[str, Any] = {}
+    for path, value in leaves(pair.content):
+        if not any(path[: len(other)] == other or other[: len(path)] == path for other in own):
+            node = kept
+            for key in path[:-1]:
+                node = node.setdefault(key, {})
+            node[path[-1]] = value
+    return pair._replace(content=kept)
+
+
+def apply(config: DictConfig, word: Word, groups: Sequence[str]) -> None:
+    """Change, add or delete what a word says.
+
+    Raises: ConfigError if the key does not exist, or cannot take the value.
+    """
+    if "@" in word.key or "/" in word.key:
+        raise ConfigError(f"{word.key}: no such group{did_you_mean(word.group, groups)}")
+    is_open = any(word.key.startswith(f"{key}.") for key in OPEN)
+    if word.sign == "~" or not (word.sign or is_open):
+        _find(config, word, groups)
+    try:
+        if word.sign == "~":
+            _delete(config, word)
+        elif word.value is None or not isinstance(word.value, (dict, list)):
+            OmegaConf.update(config, word.key, word.value, merge=False, force_add=bool(word.sign or is_open))
+        else:
+            OmegaConf.update(config, word.key, word.value, merge=True, force_add=bool(word.sign or is_open))
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{word.key}: {_inner(config, word) or one_line(error)}") from error
+
+
+def _find(config: DictConfig, word: Word, groups: Sequence[str]) -> None:
+    """Raise ConfigError, with the nearest match, unless the word's key exists."""
+    node = plain(config)
+    path = split(word.key)
+    for index, key in enumerate(path):
+        names = dict(children(node))
+        if key not in names:
+            if isinstance(node, str) and node.startswith("${"):
+                raise ConfigError(f"{word.key}: '{dotted(path[:index])}' is a link to {node}: change that instead")
+            prefix = "".join(f"{part}." for part in path[:index])
+            near = did_you_mean(key, [*names, *(groups if not index else ())], prefix)
+            what = "no such key" if index or len(path) > 1 else "no such key or group"
+            raise ConfigError(f"{word.key}: {what}" + (near or f"; +{word.key}=… adds one"))
+        node = names[key]
+
+
+def _delete(config: DictConfig, word: Word) -> None:
+    *parents, last = split(word.key)
+    parent = OmegaConf.select(config, dotted(tuple(parents))) if parents else config
+    if word.conditional and parent[last] != word.value:
+        raise ConfigError(f"~{word.key}: its value is {parent[last]}, not {word.value}")
+    if not isinstance(parent, DictConfig):
+        raise ConfigError(f"~{word.key}: an entry of a list cannot be deleted; give the whole list")
+    with open_dict(parent):
+        del parent[last]
+
+
+def _inner(config: DictConfig, word: Word) -> str:
+    """Say so where a dict that a word gives holds a key that does not exist."""
+    node = OmegaConf.select(config, word.key, throw_on_resolution_failure=False)
+    if not isinstance(node, DictConfig) or not isinstance(word.value, dict):
+        return ""
+    for key in word.value:
+        if key not in node:
+            return f"no such key '{key}'{did_you_mean(str(key), map(str, node))}"
+    return ""

@@ -1,0 +1,107 @@
+"""Which keys of a config somebody reads, found without building anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rlrun.config.tree import Path, child, children, dotted, link_of, locate, mentions, plain, split
+from rlrun.errors import ConfigError
+
+# Read by the experiment itself, whatever is built; `trainer` is what everything else hangs on.
+ROOTS = (
+    "seed",
+    "stop",
+    "num_envs",
+    "evaluation",
+    "checkpoint",
+    "log",
+    "logger",
+    "device",
+    "threads",
+    "precision",
+    "compile",
+    "expect",
+    "init",
+    "load",
+    "launcher",
+    "sweep",
+    "trainer",
+)
+
+
+def reached(config: Any, roots: Iterable[str] = ROOTS) -> dict[Path, Any]:
+    """Return every node that is read: the roots, what is below, and what interpolations lead to.
+
+    Raises: ConfigError if an interpolation on the way dangles or goes round in a circle.
+    """
+    tree = plain(config)
+    found: dict[Path, Any] = {}
+    waiting: list[tuple[Path, Path]] = [(split(root), ()) for root in roots if split(root)[0] in tree]
+    while waiting:
+        path, asked = waiting.pop()
+        if path in found:
+            continue
+        place = locate(tree, path, asked=asked)
+        for link in place.links:
+            found[link] = text = _at(tree, link)
+            if text.count("${") > 1:  # ${a.${b}} reads b
+                waiting += [(target, link) for target in mentions(text, link)]
+        if place.path not in found:
+            found[place.path] = place.node
+            waiting += [((*place.path, key), ()) for key, _ in children(place.node)]
+            waiting += [(target, place.path) for target in mentions(place.node, place.path)]
+    return found
+
+
+def _at(tree: Any, path: Path) -> Any:
+    for key in path:
+        tree = child(tree, key)
+    return tree
+
+
+def unread(config: Any, roots: Iterable[str] = ROOTS) -> list[str]:
+    """Return the keys that nobody reads; for a block of which nothing is read, the block."""
+    read = reached(config, roots)
+    above = {path[:length] for path in read for length in range(len(path) + 1)}
+
+    def walk(node: Any, here: Path) -> list[str]:
+        if here in read:
+            return []
+        if here not in above:
+            return [dotted(here)]
+        return [key for name, entry in children(node) for key in walk(entry, (*here, name))]
+
+    return walk(plain(config), ())
+
+
+def missing(config: Any, roots: Iterable[str] = ROOTS) -> list[str]:
+    """Return the keys that are read and still wait for a value."""
+    return [dotted(path) for path, node in reached(config, roots).items() if node == "???"]
+
+
+def resolve_texts(config: Any, roots: Iterable[str] = ROOTS) -> None:
+    """Evaluate each `${resolver:…}` that is read and depends on no object.
+
+    Raises: ConfigError if one fails.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    tree = plain(config)
+    for path, node in reached(config, roots).items():
+        if not isinstance(node, str) or "${" not in node or link_of(tree, path, node) is not None:
+            continue
+        if any(locate(tree, target, asked=path).beyond for target in mentions(node, path)):
+            continue  # known only when the object is built
+        try:
+            OmegaConf.select(config, dotted(path))
+        except OmegaConfBaseException as error:
+            raise ConfigError(f"{dotted(path)}: {str(error).splitlines()[0]}") from error
+
+
+def is_object(node: Any) -> bool:
+    """Say whether a node is, or holds, something to be built."""
+    if isinstance(node, Mapping) and "_target_" in node:
+        return True
+    return any(is_object(entry) for _, entry in children(node))

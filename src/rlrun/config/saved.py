@@ -1,0 +1,68 @@
+"""Print a config, and read the copy that a run keeps."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rlrun.config.files import read_yaml
+from rlrun.config.reading import is_object
+from rlrun.config.sources import one_line
+from rlrun.config.tree import children, dotted, link_of, locate, mentions, plain, split
+from rlrun.errors import ConfigError
+
+
+def to_yaml(config: Any, resolve: bool = False, package: str | None = None) -> str:
+    """Return a config, or the part of it at `package`, as YAML.
+
+    With `resolve`, values stand in place of interpolations; links to objects stay, because the same
+    object in two places is not two objects.
+
+    Raises: ConfigError if there is nothing at `package`, or an interpolation leads nowhere.
+    """
+    tree = plain(config)
+    here = split(package or "")
+    place = locate(tree, here)
+    if place.beyond:
+        raise ConfigError(f"{package}: an attribute of what {dotted(place.path)} builds; the config ends there")
+    node = _resolved(tree, config, place.path, place.node) if resolve else place.node
+    if not isinstance(node, (dict, list)):
+        return OmegaConf.to_yaml(OmegaConf.create([node])).removeprefix("- ")
+    return OmegaConf.to_yaml(OmegaConf.create(node))
+
+
+def _resolved(tree: Any, config: Any, here: tuple[str, ...], node: Any) -> Any:
+    if isinstance(node, Mapping):
+        return {key: _resolved(tree, config, (*here, str(key)), entry) for key, entry in node.items()}
+    if isinstance(node, list):
+        return [_resolved(tree, config, (*here, key), entry) for key, entry in children(node)]
+    if not isinstance(node, str) or "${" not in node:
+        return node
+    if link_of(tree, here, node) is not None:
+        place = locate(tree, here)
+        if place.beyond or is_object(place.node):
+            return node
+        return _resolved(tree, config, place.path, copy.deepcopy(place.node))
+    if any(locate(tree, target, asked=here).beyond for target in mentions(node, here)):
+        return node
+    try:
+        value = OmegaConf.select(OmegaConf.create(config), dotted(here))
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{dotted(here)}: {one_line(str(error).splitlines()[0])}") from error
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
+def load(path: str | Path) -> DictConfig:
+    """Read a saved config; nothing in it is evaluated or built.
+
+    Raises: ConfigError if the file is damaged.
+    """
+    try:
+        return OmegaConf.create(read_yaml(Path(path)))
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{path}: {one_line(error)}") from error

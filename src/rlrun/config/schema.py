@@ -1,0 +1,201 @@
+"""Types and ranges of the keys that every run has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun.config.tree import child, dotted, locate, plain, split
+from rlrun.errors import ConfigError, did_you_mean
+
+OPEN = ("env.kwargs", "env.reset_options")  # arguments of somebody else: new keys need no `+`
+SETTINGS = ("stop", "evaluation", "checkpoint", "log")  # blocks in which only known keys have a meaning
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a value may be: `convert` returns it, or raises ValueError."""
+
+    words: str  # "a whole number from 0"
+    convert: Callable[[Any], Any]
+
+
+def whole(least: int = 0) -> Kind:
+    """A whole number; 1e6 is one."""
+
+    def convert(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < least:
+            raise ValueError
+        return int(value)
+
+    return Kind(f"a whole number from {least}", convert)
+
+
+def number(least: float | None = None, most: float | None = None, *, above: bool = False) -> Kind:
+    """A number, finite and within bounds; `above`: the lower one excluded."""
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value - value != 0:
+            raise ValueError
+        if least is not None and (value < least or (above and value == least)):
+            raise ValueError
+        if most is not None and value > most:
+            raise ValueError
+        return value
+
+    words = "a number" + ("" if least is None else f" above {least}" if above else f" from {least}")
+    return Kind(words + ("" if most is None else f" to {most}"), convert)
+
+
+def of_type(words: str, *types: type) -> Kind:
+    """A value of some type."""
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            raise ValueError
+        return value
+
+    return Kind(words, convert)
+
+
+def one_of(*names: str) -> Kind:
+    """One of a few words."""
+
+    def convert(value: Any) -> Any:
+        if value not in names:
+            raise ValueError
+        return value
+
+    return Kind("one of " + ", ".join(names), convert)
+
+
+def either(*kinds: Kind) -> Kind:
+    """A value of the first kind that takes it."""
+
+    def convert(value: Any) -> Any:
+        for kind in kinds:
+            try:
+                return kind.convert(value)
+            except ValueError:
+                continue
+        raise ValueError
+
+    return Kind(" or ".join(kind.words for kind in kinds), convert)
+
+
+def _list_of_names(value: Any) -> Any:
+    if value is None:
+        return []
+    entries = [value] if isinstance(value, (str, Mapping)) else value
+    if not isinstance(entries, list) or not all(isinstance(entry, (str, Mapping)) for entry in entries):
+        raise ValueError
+    return entries
+
+
+def _widths(value: Any) -> Any:
+    entries = value if isinstance(value, list) else [value]
+    return [whole(1).convert(entry) for entry in entries]
+
+
+def _device(value: Any) -> Any:
+    if not isinstance(value, str) or not re.fullmatch(r"auto|cpu|(?:cuda|mps|xpu)(?::\d+)?", value):
+        raise ValueError
+    return value
+
+
+def _threads(value: Any) -> int:
+    if value != "auto":
+        raise ValueError
+    return 1  # more collapse beside another busy process
+
+
+NULL = Kind("null", lambda value: value if value is None else _refuse())
+TRUTH = of_type("true or false", bool)
+TEXT = of_type("a text", str)
+BLOCK = of_type("keys with values", dict)
+
+KINDS: dict[str, Kind] = {
+    "seed": whole(),
+    "num_envs": whole(1),
+    "stop.env_steps": either(whole(), NULL),
+    "stop.updates": either(whole(), NULL),
+    "stop.seconds": either(number(0), NULL),
+    "stop.mean_return": either(number(), NULL),
+    "evaluation.every": either(whole(), NULL),
+    "evaluation.episodes": whole(1),
+    "evaluation.max_steps": either(whole(1), NULL),
+    "evaluation.video": TRUTH,
+    "checkpoint.every": either(whole(), NULL),
+    "checkpoint.seconds": either(number(0), NULL),
+    "checkpoint.keep_last": either(whole(1), NULL),
+    "checkpoint.keep_best": either(TRUTH, whole(), NULL),
+    "log.every": either(whole(), NULL),
+    "logger": Kind("a list of loggers", _list_of_names),
+    "device": Kind("one of auto, cpu, cuda, cuda:1, mps, xpu", _device),
+    "threads": either(whole(1), Kind("auto", _threads)),
+    "precision": one_of("highest", "high", "medium"),
+    "compile": TRUTH,
+    "env.id": either(TEXT, NULL),
+    "env.target": either(TEXT, NULL),
+    "env.kwargs": either(BLOCK, NULL),
+    "env.reset_options": either(BLOCK, NULL),
+    "env.wrappers": either(of_type("a list", list), NULL),
+    "env.vectorization": one_of("auto", "sync", "async", "native", "envpool"),
+    "algorithm.discount": number(0, 1),
+    "algorithm.lr": either(number(0, above=True), BLOCK),
+    "algorithm.batch_size": whole(1),
+    "algorithm.hidden": either(Kind("a list of whole numbers from 1", _widths), NULL),
+    "algorithm.warmup_steps": whole(),
+    "algorithm.updates_per_step": either(number(0, above=True), NULL),
+}
+
+
+def check_kinds(config: Any, kinds: Mapping[str, Kind] = KINDS) -> dict[str, Any]:
+    """Return the values that mean the same in another form: `1e6` as a whole number, one logger as a list.
+
+    Raises: ConfigError if a value has the wrong type or is out of range.
+    """
+    tree = plain(config)
+    changed = {}
+    for key, kind in kinds.items():
+        value = _value(tree, key)
+        if value is _UNKNOWN:
+            continue
+        try:
+            converted = kind.convert(value)
+        except (ValueError, OverflowError):
+            given = repr(value) if isinstance(value, str) else str(value).lower()
+            near = did_you_mean(value, kind.words.removeprefix("one of ").split(", ")) if isinstance(value, str) else ""
+            raise ConfigError(f"{key}: wanted {kind.words}, got {given}{near}") from None
+        if type(converted) is not type(value):
+            changed[key] = converted
+    return changed
+
+
+_UNKNOWN: Any = object()
+
+
+def _value(tree: Any, key: str) -> Any:
+    """Return a key's value, or unknown where it is absent, waits for a value or comes out of an object."""
+    *parents, last = split(key)
+    node = tree
+    for parent in parents:
+        node = child(node, parent)
+    entries = node if isinstance(node, Mapping) else {}
+    if last not in entries:
+        return _UNKNOWN
+    place = locate(tree, (*parents, last), asked=split(key))
+    text = isinstance(place.node, str) and (place.node == "???" or "${" in place.node)
+    built = isinstance(place.node, Mapping) and "_target_" in place.node
+    return _UNKNOWN if text or built or place.beyond else place.node
+
+
+def _refuse() -> Any:
+    raise ValueError
+
+
+def known(block: str) -> list[str]:
+    """Return the keys of a block that have a meaning."""
+    return [dotted(split(key)[1:]) for key in KINDS if split(key)[0] == block]

@@ -1,0 +1,197 @@
+"""Config folders as Hydra sees them.
+
+`rlrun/GROUP/NAME`, wherever it is written, means the packaged file: so a user's
+`conf/algorithm/sac.yaml` can start from ours with `defaults: [rlrun/algorithm/sac]`. The group
+`pair` shows packaged experiments once more, as tuned numbers without the choices they were tuned for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from hydra._internal.config_repository import ConfigRepository
+from hydra.core.default_element import ConfigDefault
+from hydra.core.object_type import ObjectType
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rlrun.config.files import read_yaml
+from rlrun.config.places import Place
+from rlrun.errors import ConfigError
+
+Names: TypeAlias = list[str]
+
+OURS = "rlrun"
+PAIR = "pair"
+PRESETS = "experiment"
+_CHOSEN = ("algorithm", "env")  # what a pair was chosen by, and therefore does not choose
+_HEADER = re.compile(r"#\s*@package\s+(\S+)\s*$")
+
+
+class FolderSource(ConfigSource):  # type: ignore[misc]
+    """A user's or a plugin's folder of config files."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(provider=OURS if place.packaged else "project", path=f"{self.scheme()}://{place.path}")
+        self.folder = place.path
+
+    @staticmethod
+    def scheme() -> str:
+        return "file"
+
+    def available(self) -> bool:
+        return self.folder.is_dir()
+
+    def file(self, config_path: str) -> Path:
+        """Return the file behind a config path."""
+        return self.folder / f"{config_path.removesuffix('.yaml')}.yaml"
+
+    def label(self, config_path: str) -> str:
+        """Return the name under which messages and provenance show a file."""
+        return str(self.file(config_path))
+
+    def is_group(self, config_path: str) -> bool:
+        return (self.folder / config_path).is_dir()
+
+    def is_config(self, config_path: str) -> bool:
+        return self.file(config_path).is_file()
+
+    def list(self, config_path: str, results_filter: ObjectType | None = None) -> Names:
+        entries = sorted((self.folder / config_path).iterdir())
+        groups = [entry.name for entry in entries if entry.is_dir()]
+        configs = [entry.stem for entry in entries if entry.suffix == ".yaml"]
+        if results_filter is None:
+            return groups + configs
+        return groups if results_filter == ObjectType.GROUP else configs
+
+    def read(self, config_path: str) -> dict[str, Any]:
+        """Return the content of a file."""
+        return read_yaml(self.file(config_path), self.label(config_path))
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        place = self.label(config_path)
+        try:
+            config = OmegaConf.create(self.read(config_path))
+        except OmegaConfBaseException as error:
+            raise ConfigError(f"{place}: {one_line(error)}") from error
+        header = {"package": package_header(self.file(config_path))}
+        return ConfigResult(provider=self.provider, path=place, config=config, header=header)
+
+
+class PackagedSource(FolderSource):
+    """The folder that comes with rlrun."""
+
+    def file(self, config_path: str) -> Path:
+        inside, _ = _inside(config_path)
+        if inside.startswith(f"{PAIR}/"):
+            inside = PRESETS + inside.removeprefix(PAIR)
+        return super().file(inside)
+
+    def label(self, config_path: str) -> str:
+        tuned = " (tuned pair)" if _inside(config_path)[0].startswith(f"{PAIR}/") else ""
+        return f"{OURS}/{self.file(config_path).relative_to(self.folder)}{tuned}"
+
+    def is_group(self, config_path: str) -> bool:
+        inside, _ = _inside(config_path)
+        return super().is_group(PRESETS if inside == PAIR else inside)
+
+    def list(self, config_path: str, results_filter: ObjectType | None = None) -> Names:
+        inside, _ = _inside(config_path)
+        return super().list(PRESETS if inside == PAIR else inside, results_filter)
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        inside, reached = _inside(config_path)
+        result = super().load_config(config_path)
+        if reached and result.header["package"] is None:
+            # Written in whatever file: the packaged one keeps its own place in the config.
+            result.header["package"] = inside.rpartition("/")[0].replace("/", ".") or "_global_"
+        if inside.startswith(f"{PAIR}/"):
+            content = self.read(config_path)
+            content["defaults"] = [item for item in content.get("defaults", ()) if not _chooses(item, _CHOSEN)]
+            result.config = OmegaConf.create(content)
+        return result
+
+
+class Repository(ConfigRepository):  # type: ignore[misc]
+    """All folders of the search path; each file is read once."""
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        self.places = places
+        self.sources = [PackagedSource(place) if place.packaged else FolderSource(place) for place in places]
+        self.cache: dict[str, ConfigResult | None] = {}
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        if config_path not in self.cache:
+            self.cache[config_path] = self._load(config_path)
+        return self.cache[config_path]
+
+    def is_ours(self, config_path: str) -> bool:
+        """Say whether the packaged folder is where a config path leads."""
+        source = self._find_object_source(config_path, ObjectType.CONFIG)
+        return isinstance(source, PackagedSource)
+
+    def _load(self, config_path: str) -> ConfigResult | None:
+        try:
+            result = super().load_config(config_path)
+        except ValueError as error:  # a defaults list that is none
+            raise ConfigError(one_line(error)) from error
+        if result is not None:
+            for item in result.defaults_list or ():
+                _refuse_itself(item, config_path, result.path)
+                _place(item, config_path)
+        return result
+
+
+def _refuse_itself(item: Any, config_path: str, label: str) -> None:
+    if isinstance(item, ConfigDefault) and item.path in (config_path.rpartition("/")[2], f"/{config_path}"):
+        hint = f": to start from the packaged file, write '{OURS}/{config_path}'"
+        raise ConfigError(f"{label}: its defaults name the file itself{hint}")
+
+
+def _place(item: Any, config_path: str) -> None:
+    """Make a line of a defaults list mean the same in whatever file, with or without `@package`, it stands."""
+    if isinstance(item, ConfigDefault):
+        if _inside(str(item.path))[1] and item.package in ("", "_global_"):
+            item.package = None  # the packaged file knows its own place
+        return
+    if config_path.startswith(f"{OURS}/") and config_path.count("/") == 1:
+        item.group = "/" + str(item.group).removeprefix("/")  # groups of rlrun/train are the top-level ones
+    if item.override and item.package is None and str(item.group).startswith("/"):
+        item.package = "_global_" + str(item.group).replace("/", ".")
+
+
+def package_header(path: Path) -> str | None:
+    """Return what `# @package` says among the comments that head a file."""
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            if line.strip() and not line.lstrip().startswith("#"):
+                break
+            if found := _HEADER.match(line.strip()):
+                return found[1]
+    return None
+
+
+def one_line(error: BaseException | str) -> str:
+    """Return an error's message without its line breaks and Hydra's appendices."""
+    text = str(error).split("\nSee http")[0].split("Config search path:")[0].split("\n    full_key:")[0]
+    return " ".join(text.split())
+
+
+def _inside(config_path: str) -> tuple[str, bool]:
+    """Cut everything up to a segment `rlrun`; say whether there was one."""
+    parts = config_path.split("/")
+    if OURS in parts[:-1]:
+        return "/".join(parts[len(parts) - parts[::-1].index(OURS) :]), True
+    return config_path, False
+
+
+def _chooses(item: Any, groups: tuple[str, ...]) -> bool:
+    """Say whether a line of a defaults list is `override /GROUP: …` for one of the groups."""
+    if isinstance(item, str):
+        return False
+    words = str(next(iter(item))).split()
+    return "override" in words and words[-1].lstrip("/").split("@")[0] in groups

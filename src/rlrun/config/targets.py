@@ -1,0 +1,153 @@
+"""From the text of a `_target_` to the class or function it names, unless it may never be one."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import Any
+
+from rlrun.errors import BuildError, RlrunError, did_you_mean
+
+# What a config that arrived with a run directory may name without `--trust`.
+TRUSTED = ("rlrun", "torch.nn", "torch.optim", "torch.distributions", "gymnasium.wrappers", "gymnasium.spaces")
+
+# No part of a training run: they start programs, load code or run text as code.
+NEVER = """
+    os posix nt posixpath ntpath sys builtins importlib _frozen_importlib imp zipimport
+    subprocess _posixsubprocess multiprocessing concurrent asyncio signal pty _thread
+    shutil socket _socket socketserver ssl http urllib ftplib smtplib xmlrpc
+    pickle _pickle copyreg marshal shelve dill cloudpickle joblib ctypes _ctypes cffi
+    runpy code codeop pdb bdb cProfile profile trace timeit gc webbrowser pydoc doctest
+    types.FunctionType types.CodeType operator.attrgetter operator.methodcaller operator.call
+    pip setuptools distutils ensurepip venv site pkgutil hydra yaml
+    numpy.load numpy.loadtxt numpy.fromfile numpy.f2py numpy.distutils numpy.lib._npyio_impl numpy.lib.npyio
+    pandas.read_pickle pandas.eval numexpr
+    torch.load torch.serialization torch.hub torch.package torch.jit.load torch.export.load torch.multiprocessing
+    torch.utils.collect_env torch.utils.cpp_extension torch.utils.model_zoo torch.utils.bottleneck
+    torch.ops.load_library torch.classes.load_library torch._inductor torch.distributed
+    rlrun.build rlrun.cli rlrun.config
+""".split()  # noqa: SIM905
+
+
+_ABSENT: Any = object()
+
+
+def find_target(text: Any, place: str, trusted: Sequence[str] | None = None) -> Any:
+    """Import what a `_target_` names.
+
+    Raises: BuildError if it does not exist or is refused.
+    """
+    if not isinstance(text, str) or not all(part.isidentifier() for part in text.split(".")):
+        raise BuildError(f"{place}: `_target_` wants a path such as my_package.MyClass, got {text!r}")
+    _admit(text, text, place, trusted)
+    name, *rest = text.split(".")
+    found: Any = _import(name, text, place)
+    for index, part in enumerate(rest):
+        name = f"{name}.{part}"
+        inner = _attribute(found, part, name, place)
+        if inner is _ABSENT and isinstance(found, ModuleType) and _is_module(name):
+            inner = _import(name, text, place)
+        if inner is _ABSENT:
+            raise BuildError(f"{place}: {_unknown(found, '.'.join(rest[: index + 1]), text)}")
+        found = inner
+        if isinstance(found, ModuleType):
+            _admit(found.__name__, text, place, trusted)
+    if not callable(found):
+        raise BuildError(f"{place}: {text} is a {type(found).__name__}, wanted a class or function")
+    # A forbidden function can also be reached through a module that imported it.
+    _admit(f"{getattr(found, '__module__', None) or ''}.{getattr(found, '__qualname__', '')}", text, place, None)
+    return found
+
+
+def within(name: str, packages: Iterable[str]) -> bool:
+    """Say whether a dotted name is one of the packages or inside one."""
+    return any(f"{name}.".startswith(f"{package}.") for package in packages)
+
+
+def _admit(name: str, text: str, place: str, trusted: Sequence[str] | None) -> None:
+    if within(name, NEVER):
+        raise BuildError(f"{place}: {text} can never be a `_target_`: it reaches beyond a training run")
+    if trusted is not None and not within(name, trusted):
+        package = name.split(".")[0]
+        raise BuildError(f"{place}: {text} comes with the run and is not trusted; --trust {package} allows it")
+
+
+def _attribute(owner: Any, part: str, name: str, place: str) -> Any:
+    try:
+        return getattr(owner, part, _ABSENT)
+    except RlrunError:
+        raise
+    except Exception as error:  # a module that imports on first use
+        raise BuildError(f"{place}: importing {name} failed: {explain(error)}") from error
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _import(name: str, text: str, place: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise BuildError(f"{place}: {text} needs the package '{error.name}', which is not installed") from error
+        near = did_you_mean(name, [module.name for module in pkgutil.iter_modules()])
+        raise BuildError(f"{place}: {text}: there is no module '{name}'{near}") from error
+    except RlrunError:
+        raise
+    except Exception as error:
+        raise BuildError(f"{place}: importing {name} failed: {explain(error)}") from error
+
+
+def _unknown(owner: Any, asked: str, text: str) -> str:
+    last = asked.rpartition(".")[2]
+    names = [name for name in dir(owner) if not name.startswith("_")]
+    if not isinstance(owner, ModuleType):
+        return f"{text}: {owner.__qualname__} has no '{last}'{did_you_mean(last, names)}"
+    names += [module.name for module in pkgutil.iter_modules(getattr(owner, "__path__", []))]
+    near = did_you_mean(last, names, f"{owner.__name__}.")
+    # Somebody else's module of the same name, found first, is the usual reason.
+    return f"{text}: {owner.__name__} ({getattr(owner, '__file__', None) or 'a folder'}) has no '{last}'{near}"
+
+
+def explain(error: BaseException) -> str:
+    """Return an exception's message on one line, with its class where the message alone says little."""
+    message = " ".join(str(error).split())
+    telling = isinstance(error, (ValueError, TypeError, RlrunError)) and message
+    return message if telling else f"{type(error).__name__}: {message}".rstrip(": ")
+
+
+def check_arguments(target: Any, text: str, place: str, *, count: int, names: Iterable[str], partial: bool) -> None:
+    """Compare given arguments with a signature.
+
+    Raises: BuildError for an argument that is unknown, missing or given twice.
+    """
+    try:
+        parameters = [*inspect.signature(target).parameters.values()]
+    except (ValueError, TypeError):  # some classes written in C have none
+        return
+    kinds = {parameter.kind for parameter in parameters}
+    named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    if count > len(positional) and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        raise BuildError(f"{place}: {text} takes {len(positional)} positional arguments, got {count} in `_args_`")
+    taken = {one.name for one in positional[:count]}
+    for name in (names := list(names)):
+        if name in taken:
+            raise BuildError(f"{place}.{name}: {text} gets '{name}' twice, by name and in `_args_`")
+        if name not in {one.name for one in named} and inspect.Parameter.VAR_KEYWORD not in kinds:
+            known = [one.name for one in named]
+            hint = did_you_mean(name, known) or f"; it takes {', '.join(known) or 'none'}"
+            raise BuildError(f"{place}.{name}: {text} takes no argument '{name}'{hint}")
+    if partial:
+        return
+    for one in (*positional, *(each for each in named if each not in positional)):
+        if one.default is one.empty and one.name not in taken and one.name not in names:
+            raise BuildError(f"{place}: {text} needs the argument '{one.name}'")

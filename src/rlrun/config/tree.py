@@ -1,0 +1,138 @@
+"""Find one's way in a config whose interpolations are not resolved.
+
+A config is a tree of plain dicts, lists and scalars. `${a.b}` alone in a value is a *link*: it stands
+for the node at that path. A path may go on beyond a node with `_target_`; what follows are attributes
+of the object that will be built there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from rlrun.errors import ConfigError, did_you_mean
+
+Path: TypeAlias = tuple[str, ...]
+
+_LINK = re.compile(r"\$\{\s*(\.*[^\s:{}$,'\"]+)\s*\}")
+_SELECT = re.compile(r"\$\{\s*oc\.(?:select|dict\.keys|dict\.values)\s*:\s*([^\s:{}$,'\"]+)")
+_ABSENT: Any = object()
+
+
+class Place(NamedTuple):
+    """Where a path leads."""
+
+    path: Path  # of the node, free of links
+    node: Any
+    beyond: Path  # attributes of the object that is built from the node
+    links: tuple[Path, ...]  # the places of the links that were followed
+
+
+def dotted(path: Path) -> str:
+    """Write a path as people do."""
+    return ".".join(path)
+
+
+def split(text: str) -> Path:
+    """Read `a.b`, `a[0]` or `a["b"]`."""
+    return tuple(part.strip("'\"") for part in re.split(r"[.\[\]]+", text) if part)
+
+
+def plain(config: Any) -> Any:
+    """Return a config as plain dicts and lists, interpolations unresolved."""
+    if isinstance(config, (dict, list)):
+        return config
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(config, resolve=False)
+
+
+def children(node: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the entries of a dict or list by key; nothing for a scalar."""
+    if isinstance(node, Mapping):
+        yield from ((str(key), child) for key, child in node.items())
+    elif isinstance(node, list):
+        yield from ((str(index), child) for index, child in enumerate(node))
+
+
+def child(node: Any, key: str) -> Any:
+    """Return one entry of a dict or list, or the absent object."""
+    if isinstance(node, Mapping):
+        return node[key] if key in node else dict(children(node)).get(key, _ABSENT)
+    if isinstance(node, list) and re.fullmatch(r"-?\d+", key) and -len(node) <= int(key) < len(node):
+        return node[int(key)]
+    return _ABSENT
+
+
+def link_of(tree: Any, here: Path, value: Any) -> Path | None:
+    """Return the absolute path to which a value is a link, or None where it is none."""
+    if not isinstance(value, str) or not value.startswith("${"):
+        return None
+    if value.count("${") > 1 and value.endswith("}"):  # ${networks.${which}}: the inner ones are scalars
+        inner = re.sub(_LINK, lambda found: str(locate(tree, absolute(found[1], here), asked=here).node), value[2:])
+        value = "${" + inner
+    found = _LINK.fullmatch(value)
+    return absolute(found[1], here) if found else None
+
+
+def mentions(value: Any, here: Path) -> list[Path]:
+    """Return the absolute paths of all config nodes that a value mentions."""
+    if not isinstance(value, str) or "${" not in value:
+        return []
+    unescaped = re.sub(r"\\\$\{", "", value)
+    found = re.findall(_LINK, unescaped) + re.findall(_SELECT, unescaped)
+    return [absolute(text, here) for text in found]
+
+
+def substitute(value: str, here: Path, read: Any) -> str:
+    """Replace each `${path}` in a value by what `read` returns for its absolute path."""
+    return re.sub(_LINK, lambda found: str(read(absolute(found[1], here))), value)
+
+
+def absolute(text: str, here: Path) -> Path:
+    """Return the absolute path for an interpolation that stands at `here`; leading dots are relative."""
+    dots = len(text) - len(text.lstrip("."))
+    if not dots:
+        return split(text)
+    return here[: len(here) - dots] + split(text)
+
+
+def locate(tree: Any, path: Path, *, asked: Path = (), trail: tuple[Path, ...] = ()) -> Place:
+    """Follow a path, and every link on the way and at its end.
+
+    Raises: ConfigError, with the place that asked, if it leads nowhere or round in a circle.
+    """
+    node = tree
+    here: Path = ()
+    for index, key in enumerate((*path, None)):
+        link = link_of(tree, here, node)
+        if link is not None:
+            if here in trail:
+                chain = " -> ".join(map(dotted, [*trail[trail.index(here) :], here]))
+                raise ConfigError(f"{dotted(here)}: interpolations go round in a circle: {chain}")
+            return locate(tree, link + path[index:], asked=here, trail=(*trail, here))
+        if key is None:
+            break
+        found = child(node, key)
+        if found is _ABSENT:
+            if isinstance(node, Mapping) and "_target_" in node:
+                return Place(here, node, path[index:], trail)
+            raise ConfigError(_dangling(node, path, here, asked))
+        node, here = found, (*here, key)
+    return Place(here, node, (), trail)
+
+
+def _dangling(node: Any, path: Path, here: Path, asked: Path) -> str:
+    place = f"{dotted(asked)}: '${{{dotted(path)}}}' leads nowhere" if asked else f"{dotted(path)}: no such key"
+    prefix = f"{dotted(here)}." if here else ""
+    return place + did_you_mean(path[len(here)], [key for key, _ in children(node)], prefix)
+
+
+def leaves(node: Any, here: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield every scalar, list and empty dict with its path."""
+    if isinstance(node, Mapping) and node:
+        for key, entry in children(node):
+            yield from leaves(entry, (*here, key))
+    else:
+        yield here, node

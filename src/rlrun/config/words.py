@@ -1,0 +1,106 @@
+"""The words of the command line: `algorithm=sac`, `+with=rnd`, `~callbacks.x`, `seed=3`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
+from rlrun.config.sources import one_line
+from rlrun.errors import ConfigError
+
+_DECIMAL = re.compile(r"[-+]?0[0-9][0-9_]*")
+_CLOSING = {"[": "]", "{": "}", "(": ")"}
+
+
+class Word(NamedTuple):
+    """A word, taken apart."""
+
+    text: str  # as typed
+    sign: str  # "", "+", "++" or "~"
+    key: str  # a config key, or a group with or without `@package`
+    value: Any  # None for `null` and for `~key`
+
+    @property
+    def group(self) -> str:
+        """The key without its package."""
+        return self.key.split("@")[0]
+
+    @property
+    def conditional(self) -> bool:
+        """Whether this is `~key=value`: delete only if the value is that."""
+        return self.sign == "~" and "=" in self.text
+
+
+def parse(texts: Iterable[str]) -> list[Word]:
+    """Return the words, each key once: the last one wins.
+
+    Raises: ConfigError if a word is malformed or asks for several values.
+    """
+    words: dict[str, Word] = {}
+    for text in texts:
+        word = _parse(text.strip())
+        words.pop(word.key, None)
+        words[word.key] = word
+    return list(words.values())
+
+
+def _parse(text: str) -> Word:
+    key = text.lstrip("+~").partition("=")[0]
+    if not key or ("=" not in text and not text.startswith("~")):
+        raise ConfigError(f"'{text}': a word of the command line has the form KEY=VALUE, +KEY=VALUE or ~KEY")
+    if key.split(".")[0].split("/")[0] == "hydra":
+        raise ConfigError(f"{key}: Hydra's own settings play no part here; --run-dir names the run directory")
+    try:
+        found = OverridesParser.create().parse_overrides([text])[0]
+    except HydraException as error:
+        raise ConfigError(f"'{text}': {_malformed(text, error)}") from error
+    if found.is_sweep_override():
+        example = f"; a list is written {key}=[{text.partition('=')[2]}]" if found.is_choice_sweep() else ""
+        raise ConfigError(f"'{text}': one run takes one value; several make a sweep: train -m{example}")
+    sign = "~" if found.is_delete() else "++" if found.is_force_add() else "+" if found.is_add() else ""
+    key = found.key_or_group + (f"@{found.package}" if found.package is not None else "")
+    quoted = isinstance(found.value(), str) and text.endswith(("'", '"'))
+    return Word(text, sign, key, found.value() if quoted else decimal(found.value()))
+
+
+def decimal(value: Any) -> Any:
+    """Read numbers with leading zeros as decimal: `seed=012` is twelve."""
+    if isinstance(value, str):
+        return int(value.replace("_", "")) if _DECIMAL.fullmatch(value) else value
+    if isinstance(value, list):
+        return [decimal(item) for item in value]
+    if isinstance(value, dict):
+        return {key: decimal(item) for key, item in value.items()}
+    return value
+
+
+def _malformed(text: str, error: HydraException) -> str:
+    """Say what is wrong with a word that the grammar refuses."""
+    for quote in "'\"":
+        if text.count(quote) % 2:
+            return f"the quote {quote} is not closed"
+    open_ones: list[str] = []
+    for letter in text:
+        if letter in _CLOSING:
+            open_ones.append(letter)
+        elif letter in _CLOSING.values() and (not open_ones or _CLOSING[open_ones.pop()] != letter):
+            return f"'{letter}' closes nothing"
+    if open_ones:
+        return f"'{open_ones[-1]}' is not closed"
+    key, _, value = text.partition("=")
+    if "=" in value:
+        return f"quote a value that holds '=': {key}='\"{value}\"'"
+    return f"cannot be read: {one_line(error)}"
+
+
+def hydra_words(words: Sequence[Word]) -> list[Any]:
+    """Return words that choose from groups in Hydra's own form."""
+    texts = []
+    for word in words:
+        value = f"[{','.join(word.value)}]" if isinstance(word.value, list) else word.value
+        texts.append(f"{word.sign}{word.key}" + ("" if value is None else f"={value}"))
+    return list(OverridesParser.create().parse_overrides(texts))

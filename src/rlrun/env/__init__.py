@@ -1,0 +1,8 @@
+"""Environments: made from a name in the config, checked, and stepped as lanes."""
+
+from __future__ import annotations
+
+from rlrun.env.make import make
+from rlrun.env.vector import Env, Step, spaces_of
+
+__all__ = ["Env", "Step", "make", "spaces_of"]

@@ -1,0 +1,175 @@
+"""Lanes that step as a whole: gymnasium's vector environments, native ones, EnvPool, worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from rlrun.env.spaces import action_writer, batch_reader, from_gymnasium, lane_writer, put_rows, take_rows
+from rlrun.env.sync import lane_seeds
+from rlrun.env.vector import Env, Seed, Step
+from rlrun.errors import RlrunError
+from rlrun.spaces import Spaces
+from rlrun.typing import Array, Tree
+
+
+class LaneInfos(Mapping[int, dict[str, Any]]):
+    """What a vector environment said beside, by lane; taken apart only where somebody looks."""
+
+    def __init__(self, columns: dict[str, Any], count: int) -> None:
+        self._columns = columns
+        self._count = count
+
+    def __getitem__(self, lane: int) -> dict[str, Any]:
+        if not 0 <= lane < self._count:
+            raise KeyError(lane)
+        row = _row(self._columns, lane)
+        final: dict[str, Any] | None = row.get("final_info")
+        return row if final is None else final  # where a lane reset within the step, the rest is of the next episode
+
+    def __iter__(self) -> Iterator[int]:
+        return (lane for lane in range(self._count) if self[lane])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _row(columns: dict[str, Any], lane: int) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for name, column in columns.items():
+        present = columns.get(f"_{name}")
+        if (name.startswith("_") and name[1:] in columns) or (present is not None and not present[lane]):
+            continue
+        row[name] = _row(column, lane) if isinstance(column, dict) else column[lane]
+    return row
+
+
+class BatchedEnv(Env):
+    """Make any of the three ways in which vector environments reset look the same.
+
+    DISABLED: ended lanes are reset by a mask. NEXT_STEP: the row after an end is the reset itself, so it
+    is marked invalid. SAME_STEP: the true successor is taken from `final_obs` of the info.
+
+    vector: the environment, or `remake` makes it from a seed where that is the only way to seed it.
+    """
+
+    def __init__(
+        self,
+        vector: VectorEnv[Any, Any, Any],
+        *,
+        reset_options: dict[str, Any] | None = None,
+        place: str = "environment",
+        remake: Callable[[list[int]], VectorEnv[Any, Any, Any]] | None = None,
+    ) -> None:
+        self.vector = vector
+        self.num_envs = vector.num_envs
+        self._place, self._options, self._remake = place, reset_options or None, remake
+        theirs, actions = vector.single_observation_space, vector.single_action_space
+        self.spaces = Spaces(
+            observation=from_gymnasium(theirs, f"{place}: the observation space"),
+            action=from_gymnasium(actions, f"{place}: the action space", action=True),
+        )
+        self._read = batch_reader(theirs)
+        self._write = lane_writer(theirs)
+        self._to_env = action_writer(actions, self.num_envs)
+        self._mode = AutoresetMode((vector.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        self._ended = np.zeros(self.num_envs, np.bool_)  # by the last step
+        self._next: Tree = None  # what to act on next
+        self._closed = False
+
+    def reset(self, seed: Seed = None) -> Tree:
+        seeds = lane_seeds(seed, self.num_envs)
+        if self._remake is not None and seed is not None:
+            self.vector.close()
+            self.vector = self._remake([one or 0 for one in seeds])
+        options = dict(self._options) if self._options else None
+        return self._reset(self._seed_argument(seed, seeds), options)
+
+    def _seed_argument(self, seed: Seed, seeds: list[int | None]) -> Any:
+        """One generator for all lanes takes one integer; one a lane takes a list."""
+        if seed is None or self._remake is not None:
+            return None
+        return seeds if isinstance(self.vector.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) else seeds[0]
+
+    def _reset(self, seed: Any, options: dict[str, Any] | None) -> Tree:
+        observation, _ = self._call("reset", lambda: self.vector.reset(seed=seed, options=options))
+        self._ended[:] = False
+        self._next = self._read(observation)
+        return self._next
+
+    def step(self, action: Tree) -> Step:
+        if self._to_env is not None:
+            action = self._to_env(action)
+        raw, reward, terminated, truncated, info = self._call("step", lambda: self.vector.step(action))
+        observation = self._next = self._read(raw)
+        reward = np.array(reward, np.float32)
+        terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
+        before, self._ended = self._ended, terminated | truncated
+        valid = None
+        if self._mode is AutoresetMode.NEXT_STEP and before.any():
+            valid = ~before
+        elif self._mode is AutoresetMode.SAME_STEP and self._ended.any():
+            observation = self._successor(observation, info)
+        return Step(observation, reward, terminated, truncated, valid, LaneInfos(info, self.num_envs) if info else {})
+
+    def _successor(self, observation: Tree, info: dict[str, Any]) -> Tree:
+        """Return the observations with the last ones of ended episodes put back."""
+        final = info.get("final_obs")
+        if final is None:
+            raise RlrunError(f"{self._place} resets within a step but gives no 'final_obs' in its info")
+        successor = take_rows(observation, np.arange(self.num_envs))
+        if isinstance(final, np.ndarray) and final.dtype == object:
+            for lane in np.flatnonzero(self._ended).tolist():
+                self._write(successor, lane, final[lane])
+        else:
+            put_rows(successor, self._ended, take_rows(self._read(final), self._ended))
+        return successor
+
+    def restart(self, ended: Array) -> Tree:
+        if not ended.any():
+            return self._next
+        if self._mode is AutoresetMode.DISABLED:
+            return self._reset(None, {**(self._options or {}), "reset_mask": np.array(ended, np.bool_)})
+        if (ended & ~self._ended).any():
+            raise RlrunError(f"{self._place} resets its lanes by itself; an episode cannot be cut short from outside")
+        return self._next
+
+    def reset_lanes(self, lanes: Array, seeds: Sequence[int | None]) -> Tree:
+        if lanes.all():
+            return self.reset(list(seeds))
+        if self._mode is not AutoresetMode.DISABLED:
+            raise RlrunError(f"{self._place} resets its lanes by itself; chosen lanes cannot be seeded")
+        all_seeds: list[int | None] = [None] * self.num_envs
+        for lane, seed in zip(np.flatnonzero(lanes).tolist(), seeds, strict=True):
+            all_seeds[lane] = seed
+        return self._reset(all_seeds, {**(self._options or {}), "reset_mask": np.array(lanes, np.bool_)})
+
+    def render(self) -> Any:
+        frames = self.vector.render()
+        return None if frames is None else frames[0]
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if not isinstance(self.vector, AsyncVectorEnv):
+            self.vector.close()
+            return
+        try:
+            self.vector.close(timeout=5)
+        except (EOFError, OSError):  # a worker died before it was asked to leave
+            self.vector.close(terminate=True)
+
+    def _call(self, what: str, function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except Exception as error:
+            if not isinstance(self.vector, AsyncVectorEnv):
+                raise
+            self._closed = True
+            self.vector.close(terminate=True)
+            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise RlrunError(f"a worker of {self._place} failed in {what}: {reason.splitlines()[0]}") from error

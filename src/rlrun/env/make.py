@@ -1,0 +1,210 @@
+"""From an environment's name in the config to lanes that are ready to be reset."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+
+from rlrun.env.batched import BatchedEnv
+from rlrun.env.find import construct, find_target, lookup, spec_of
+from rlrun.env.sync import SyncEnv
+from rlrun.env.vector import Env
+from rlrun.errors import BuildError, ConfigError, MissingExtra, RequestError, did_you_mean
+from rlrun.spaces import Spaces, leaves
+
+VECTORIZATIONS = ("auto", "sync", "async", "native", "envpool")
+Wrapper = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that names an environment: what `make` was told, kept to make more of the same."""
+
+    id: str | None = None
+    target: str | None = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    reset_options: dict[str, Any] | None = None
+    wrappers: tuple[Wrapper, ...] = ()
+    vectorization: str = "sync"
+    render_mode: str | None = None
+
+    @property
+    def place(self) -> str:
+        """What messages call the environment."""
+        return f"env.id '{self.id}'" if self.target is None else f"env.target '{self.target}'"
+
+    @property
+    def name(self) -> str:
+        """A short name for run directories: `ALE/Pong-v5` is `pong`, `my_pkg.MyEnv` is `myenv`."""
+        words = re.split(r"[/:.]", self.id) if self.target is None and self.id else (self.target or "").split(".")
+        return re.sub(r"-v\d+$", "", re.sub(r"[^\w-]", "", words[-1])).lower() or "env"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return self.kwargs if self.render_mode is None else {**self.kwargs, "render_mode": self.render_mode}
+
+    def build(self) -> gymnasium.Env[Any, Any]:
+        """Make one environment and put the wrappers around it, the first innermost."""
+        env = construct(self.place, self._constructor(), self.arguments)
+        if not isinstance(env, gymnasium.Env):
+            raise BuildError(f"{self.place} made a {type(env).__name__}, wanted a gymnasium.Env")
+        for index, wrapper in enumerate(self.wrappers):
+            env = self._wrap(env, index, wrapper)
+        return env
+
+    def _constructor(self) -> Callable[..., Any]:
+        if self.target is not None:
+            return find_target(self.target)
+        assert self.id is not None
+        return lookup(self.id)
+
+    def _wrap(self, env: gymnasium.Env[Any, Any], index: int, wrapper: Wrapper) -> gymnasium.Env[Any, Any]:
+        try:
+            return wrapper(env)
+        except RequestError:
+            raise
+        except Exception as error:
+            raise BuildError(f"env.wrappers[{index}] around {self.place}: {type(error).__name__}: {error}") from error
+
+
+def make(
+    id: str | None = None,
+    *,
+    target: str | None = None,
+    kwargs: dict[str, Any] | None = None,
+    reset_options: dict[str, Any] | None = None,
+    wrappers: Sequence[Wrapper] = (),
+    vectorization: str = "auto",
+    num_envs: int = 1,
+) -> Env:
+    """Make `num_envs` lanes of a registered environment, or of one named by its import path.
+
+    id: a registered id, `module:Id` too; target: a class or a function that makes one environment;
+    wrappers: callables that take an environment and return one, the innermost first.
+
+    Raises:
+        RequestError: the environment cannot be found, built or read by any network; the message names the key.
+    """
+    if (id is None) == (target is None):
+        given = "neither" if id is None else "both"
+        raise ConfigError(f"env wants one of env.id and env.target, got {given}")
+    if vectorization not in VECTORIZATIONS:
+        hint = did_you_mean(vectorization, VECTORIZATIONS)
+        raise ConfigError(f"env.vectorization is one of {', '.join(VECTORIZATIONS)}, got '{vectorization}'{hint}")
+    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+        raise ConfigError(f"num_envs wants a whole number above 0, got {num_envs!r}")
+    chosen = "sync" if vectorization == "auto" else vectorization
+    recipe = Recipe(id, target, dict(kwargs or {}), reset_options, tuple(wrappers), chosen)
+    return _assemble(recipe, num_envs)
+
+
+def _assemble(recipe: Recipe, num_envs: int) -> Env:
+    env = _BUILDERS[recipe.vectorization](recipe, num_envs)
+    env.name = recipe.name
+    env.vectorization = recipe.vectorization
+    env.copier = partial(_copy, recipe, env.spaces)
+    return env
+
+
+def _copy(recipe: Recipe, spaces: Spaces, num_envs: int, render_mode: str | None) -> Env:
+    """Make lanes in this process; keep a native engine where the single environment is another one."""
+    again = replace(recipe, render_mode=render_mode or recipe.render_mode)
+    plain = replace(again, vectorization="sync")
+    if recipe.vectorization in ("sync", "async"):
+        return _assemble(plain, num_envs)
+    if recipe.vectorization == "envpool":  # its ids and arguments are its own
+        return _assemble(again, num_envs)
+    try:
+        env = _assemble(plain, num_envs)
+    except RequestError:
+        return _assemble(again, num_envs)
+    if _alike(env.spaces, spaces):
+        return env
+    env.close()
+    return _assemble(again, num_envs)
+
+
+def _alike(one: Spaces, other: Spaces) -> bool:
+    def layout(spaces: Spaces) -> list[tuple[str, type, tuple[int, ...], str, int]]:
+        both = [*leaves(spaces.observation), *leaves(spaces.action)]
+        return [(path, type(leaf), leaf.shape, leaf.dtype, leaf.size) for path, leaf in both]
+
+    return layout(one) == layout(other)
+
+
+def _sync(recipe: Recipe, num_envs: int) -> Env:
+    lanes = [recipe.build() for _ in range(num_envs)]
+    return SyncEnv(lanes, reset_options=recipe.reset_options, place=recipe.place)
+
+
+class _Worker:
+    """Build an environment in a worker, which leaves Ctrl-C to the process that started it."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.parent = os.getpid()
+
+    def __call__(self) -> gymnasium.Env[Any, Any]:
+        if os.getpid() != self.parent:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return self.recipe.build()
+
+
+def _async(recipe: Recipe, num_envs: int) -> Env:
+    # `copy=False`: the reader copies anyway, and once is enough.
+    workers = [_Worker(recipe)] * num_envs
+    vector = AsyncVectorEnv(workers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+    return BatchedEnv(vector, reset_options=recipe.reset_options, place=recipe.place)
+
+
+def _native(recipe: Recipe, num_envs: int) -> Env:
+    _refuse_wrappers(recipe)
+    if recipe.id is None:
+        raise ConfigError(f"env.vectorization 'native' needs env.id, got {recipe.place}")
+    if spec_of(recipe.id).vector_entry_point is None:
+        raise ConfigError(f"{recipe.place} has no native vector environment; env.vectorization: sync or async")
+    build = partial(gymnasium.make_vec, recipe.id, num_envs, "vector_entry_point")
+    vector = construct(recipe.place, build, recipe.arguments)
+    return BatchedEnv(vector, reset_options=recipe.reset_options, place=recipe.place)
+
+
+def _envpool(recipe: Recipe, num_envs: int) -> Env:
+    _refuse_wrappers(recipe)
+    if recipe.id is None:
+        raise ConfigError(f"env.vectorization 'envpool' needs env.id, got {recipe.place}")
+    try:
+        envpool = importlib.import_module("envpool")
+    except ModuleNotFoundError as error:
+        raise MissingExtra("env.vectorization 'envpool'", "envpool", "envpool") from error
+    if recipe.id not in (known := envpool.list_all_envs()):
+        raise ConfigError(f"env.id: EnvPool has no environment '{recipe.id}'{did_you_mean(recipe.id, known)}")
+
+    def remake(seeds: Sequence[int]) -> Any:
+        first = int(seeds[0]) % np.iinfo(np.int32).max  # EnvPool counts on from one int32 seed
+        return envpool.make(recipe.id, env_type="gymnasium", num_envs=num_envs, seed=first, **recipe.arguments)
+
+    vector = construct(recipe.place, partial(remake, [0]), {})
+    return BatchedEnv(vector, reset_options=recipe.reset_options, place=recipe.place, remake=remake)
+
+
+def _refuse_wrappers(recipe: Recipe) -> None:
+    if recipe.wrappers:
+        raise ConfigError(f"env.wrappers wrap single environments; env.vectorization '{recipe.vectorization}' has none")
+
+
+_BUILDERS: dict[str, Callable[[Recipe, int], Env]] = {
+    "sync": _sync,
+    "async": _async,
+    "native": _native,
+    "envpool": _envpool,
+}

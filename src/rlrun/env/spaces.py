@@ -1,0 +1,209 @@
+"""From gymnasium's spaces and containers to ours and back.
+
+Every converter is chosen once, when an environment is made; for plain arrays that need no
+change it is the cheapest thing that does the job (`operator.setitem`, the identity).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from rlrun.errors import SpaceError
+from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Space
+from rlrun.typing import Array, Tree
+
+Write = Callable[[Tree, int, Any], None]  # (buffer tree [N, …], lane, one lane's observation)
+Convert = Callable[[Any], Any]
+
+# Dtypes that torch lacks or that no network wants, and what holds their numbers.
+_DTYPES = {"float64": "float32", "float16": "float32", "bool": "uint8"}
+_DTYPES |= {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
+
+
+def from_gymnasium(space: gymnasium.Space[Any], place: str, *, action: bool = False) -> Space:
+    """Translate a gymnasium space; the parts of a Tuple are named "0", "1", ….
+
+    Actions inside `rlrun` are float32 in [-1, 1] for every Box, whatever numbers the environment takes.
+
+    Raises:
+        SpaceError: a part is of a kind that no network reads (Text, Graph, Sequence, OneOf, …).
+    """
+    if isinstance(space, gymnasium.spaces.Box):
+        dtype = "float32" if action else _DTYPES.get(space.dtype.name, space.dtype.name)
+        with np.errstate(over="ignore"):  # the largest float64 is no bound: infinite as float32
+            low, high = space.low.astype(dtype), space.high.astype(dtype)
+        return Box(shape=tuple(space.shape), low=low, high=high, dtype=dtype)
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return Discrete(n=int(space.n), start=int(space.start))
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return MultiDiscrete(nvec=space.nvec, start=space.start, dtype=space.dtype.name)
+    if isinstance(space, gymnasium.spaces.MultiBinary):
+        return MultiDiscrete(nvec=np.full(space.shape, 2), start=np.zeros(space.shape, np.int64), dtype="int8")
+    parts = _parts(space)
+    if not parts:
+        raise SpaceError(
+            f"{place} is {type(space).__name__}; wanted Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple "
+            "of these (a wrapper in env.wrappers can turn it into one)"
+        )
+    return Composite({name: from_gymnasium(part, f"{place}.{name}", action=action) for name, part in parts.items()})
+
+
+def _parts(space: gymnasium.Space[Any]) -> dict[str, gymnasium.Space[Any]]:
+    """Return the parts of a Dict or Tuple by name; nothing for a single space."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return dict(space.spaces)
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return {str(index): part for index, part in enumerate(space.spaces)}
+    return {}
+
+
+def _key(space: gymnasium.Space[Any], name: str) -> str | int:
+    """Return what finds a part in the environment's own container."""
+    return int(name) if isinstance(space, gymnasium.spaces.Tuple) else name
+
+
+def empty(space: Space, count: int) -> Tree:
+    """Return zeros for `count` lanes: [N, …]."""
+    if isinstance(space, Composite):
+        return {name: empty(part, count) for name, part in space.parts.items()}
+    return np.zeros((count, *space.shape), dtype=space.dtype)
+
+
+def copy_into(target: Tree, source: Tree) -> None:
+    """Copy a tree of arrays into another of the same shapes."""
+    if isinstance(target, dict):
+        for name, part in target.items():
+            copy_into(part, source[name])
+    else:
+        np.copyto(target, source)
+
+
+def put_rows(target: Tree, rows: Array, source: Tree) -> None:
+    """Write `source` [n, …] into the rows of a tree that an index or boolean array names."""
+    if isinstance(target, dict):
+        for name, part in target.items():
+            put_rows(part, rows, source[name])
+    else:
+        target[rows] = source
+
+
+def take_rows(tree: Tree, rows: Array) -> Tree:
+    """Return the rows of a tree that an index or boolean array names."""
+    if isinstance(tree, dict):
+        return {name: take_rows(part, rows) for name, part in tree.items()}
+    return tree[rows]
+
+
+def lane_writer(space: gymnasium.Space[Any]) -> Write:
+    """Return what writes one lane's observation into a buffer made by `empty`."""
+    if parts := _parts(space):
+        writers = [(name, _key(space, name), lane_writer(part)) for name, part in parts.items()]
+
+        def write_parts(buffer: Tree, lane: int, value: Any) -> None:
+            for name, key, write in writers:
+                write(buffer[name], lane, value[key])
+
+        return write_parts
+    start = _start(space)
+    if start is None:
+        return operator.setitem
+
+    def write_shifted(buffer: Tree, lane: int, value: Any) -> None:
+        buffer[lane] = value - start
+
+    return write_shifted
+
+
+def _start(space: gymnasium.Space[Any]) -> Any:
+    """Return what the environment's counting starts from, None where there is nothing to subtract."""
+    start = getattr(space, "start", None)
+    return start if start is not None and np.any(start) else None
+
+
+def batch_reader(space: gymnasium.Space[Any]) -> Convert:
+    """Return what copies a vector environment's observations into a fresh tree [N, …]."""
+    if parts := _parts(space):
+        readers = [(name, _key(space, name), batch_reader(part)) for name, part in parts.items()]
+        return lambda value: {name: read(value[key]) for name, key, read in readers}
+    ours = from_gymnasium(space, "observation space")
+    assert not isinstance(ours, Composite)
+    dtype, start = np.dtype(ours.dtype), _start(space)
+    if start is None:
+        return lambda value: np.array(value, dtype=dtype, order="C")
+    return lambda value: np.subtract(value, start).astype(dtype)
+
+
+def action_writer(space: gymnasium.Space[Any], count: int) -> Convert | None:
+    """Return what maps a tree of policy actions [N, …] to the batch the environment takes; None: no change.
+
+    Bounds are applied last, so rounding never leaves the environment's space. `count` is N.
+    """
+    if parts := _parts(space):
+        writers = [(name, action_writer(part, count) or _identity) for name, part in parts.items()]
+        if isinstance(space, gymnasium.spaces.Tuple):
+            return lambda action: tuple(write(action[name]) for name, write in writers)
+        return lambda action: {name: write(action[name]) for name, write in writers}
+    if isinstance(space, gymnasium.spaces.Box):
+        return _box_writer(space, count)
+    if isinstance(space, gymnasium.spaces.Discrete) and _start(space) is None:
+        return None
+    start, dtype = getattr(space, "start", 0), space.dtype
+    return lambda action: np.add(action, start).astype(dtype, copy=False)
+
+
+def _box_writer(space: gymnasium.spaces.Box, count: int) -> Convert:
+    if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        return lambda action: np.array(action, dtype=space.dtype)
+    if space.dtype not in (np.float32, np.float64):
+        return _whole_number_writer(space)
+    # Bounds in the shape of the batch: broadcasting would cost more than the arithmetic.
+    low, high = (np.repeat(bound[None], count, axis=0) for bound in (space.low, space.high))
+    half, middle, dtype = 0.5 * (high - low), 0.5 * (high + low), space.dtype
+
+    def bound(action: Array) -> Array:  # writing in place would take twice as long for few numbers
+        return np.minimum(np.maximum(action, low), high)
+
+    def write_unit(action: Array) -> Array:
+        return bound(np.asarray(action, dtype))
+
+    def write_centred(action: Array) -> Array:
+        return bound(np.asarray(action, dtype) * half)
+
+    def write_scaled(action: Array) -> Array:
+        return bound(np.asarray(action, dtype) * half + middle)
+
+    if (low == -1.0).all() and (high == 1.0).all():
+        return write_unit
+    return write_scaled if middle.any() else write_centred
+
+
+def _whole_number_writer(space: gymnasium.spaces.Box) -> Convert:
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    half, middle = 0.5 * (high - low), 0.5 * (high + low)
+    return lambda action: np.clip(np.rint(action * half + middle), low, high).astype(space.dtype)
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+def lane_splitter(space: gymnasium.Space[Any]) -> Callable[[Any], Iterator[Any]] | None:
+    """Return what walks a batch of environment actions lane by lane; None: the batch is an array, walk it itself."""
+    parts = _parts(space)
+    if not parts:
+        return None
+    splitters = [(_key(space, name), lane_splitter(part) or iter) for name, part in parts.items()]
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return lambda batch: zip(*(split(batch[key]) for key, split in splitters), strict=True)
+    names = [key for key, _ in splitters]
+
+    def split_dict(batch: Any) -> Iterator[dict[Any, Any]]:
+        for values in zip(*(split(batch[key]) for key, split in splitters), strict=True):
+            yield dict(zip(names, values, strict=True))
+
+    return split_dict

@@ -1,0 +1,150 @@
+"""One-glance tasks, one for each kind of space; reached as `rlrun.env.toys.…`.
+
+All are the same game: look, answer, get reward 1 for each right answer, see the next question. Questions
+are drawn independently, and after `steps` of them the episode is cut off (truncated). So the answer
+is known: the return of a perfect policy is `steps` (10), whatever the discount.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+from rlrun.typing import Array
+
+
+class _Quiz(gymnasium.Env[Any, Any]):
+    """Ask `steps` questions."""
+
+    steps = 10
+    observation: Any
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.step_number = 0
+        self.observation = self.ask()
+        return self.observation, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        reward = float(self.mark(action))
+        self.step_number += 1
+        self.observation = self.ask()
+        return self.observation, reward, False, self.step_number >= self.steps, {}
+
+    @abstractmethod
+    def ask(self) -> Any:
+        """Draw the next observation."""
+
+    @abstractmethod
+    def mark(self, action: Any) -> float:
+        """Return how right an action is for the present observation, 0 to 1."""
+
+
+class DictObservation(_Quiz):
+    """Compare a vector with a threshold given beside it.
+
+    observation: {"level": [2] in [-1, 1], "side": 0 or 1}; action: 0 or 1.
+    Answer: 1 where level[side] > 0, else 0; return 10, against 5 at random.
+    """
+
+    def __init__(self) -> None:
+        self.observation_space = Dict({"level": Box(-1.0, 1.0, (2,), np.float32), "side": Discrete(2)})
+        self.action_space = Discrete(2)
+
+    def ask(self) -> dict[str, Any]:
+        return {
+            "level": self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32),
+            "side": self.np_random.integers(2),
+        }
+
+    def mark(self, action: Any) -> float:
+        return int(action) == int(self.observation["level"][self.observation["side"]] > 0.0)
+
+
+class ImageObservation(_Quiz):
+    """Tell which half of a noisy picture is bright.
+
+    observation: uint8 [16, 16, 1] ([3, 16, 16] with `channels_first`); action: 0 left, 1 right.
+    Answer: the half with the larger mean; return 10, against 5 at random.
+    """
+
+    def __init__(self, channels_first: bool = False) -> None:
+        self.shape = (3, 16, 16) if channels_first else (16, 16, 1)
+        self.columns = 2 if channels_first else 1  # the axis that runs from left to right
+        self.observation_space = Box(0, 255, self.shape, np.uint8)
+        self.action_space = Discrete(2)
+
+    def ask(self) -> Array:
+        self.bright = int(self.np_random.integers(2))
+        image = self.np_random.integers(0, 100, self.shape, dtype=np.uint8)
+        half = slice(8, 16) if self.bright else slice(0, 8)
+        image[(slice(None),) * self.columns + (half,)] += 120
+        return image
+
+    def mark(self, action: Any) -> float:
+        return int(action) == self.bright
+
+
+class MultiDiscreteAction(_Quiz):
+    """Answer three questions at once.
+
+    observation: [3] in [0, 1]; action: MultiDiscrete [2, 3, 4].
+    Answer: floor(observation * [2, 3, 4]); each part right gives a third: return 10, against
+    10 * (1/2 + 1/3 + 1/4) / 3 = 3.61 at random.
+    """
+
+    choices = np.array([2, 3, 4])
+
+    def __init__(self) -> None:
+        self.observation_space = Box(0.0, 1.0, (3,), np.float32)
+        self.action_space = MultiDiscrete(self.choices)
+
+    def ask(self) -> Array:
+        return self.np_random.random(3, dtype=np.float32)
+
+    def mark(self, action: Any) -> float:
+        right = np.minimum((self.observation * self.choices).astype(np.int64), self.choices - 1)
+        return float((np.asarray(action) == right).mean())
+
+
+class TupleSpaces(_Quiz):
+    """Answer in two parts what is asked in two parts.
+
+    observation: (Discrete 3, MultiBinary 2); action: (Discrete 3, Box [2] in [0, 1]).
+    Answer: the same number, and the same bits as 0.0 and 1.0; half the reward for each, the second part
+    losing with the distance: return 10, against 10 * (1/2 * 1/3 + 1/2 * 1/2) = 4.17 at random.
+    """
+
+    def __init__(self) -> None:
+        self.observation_space = Tuple((Discrete(3), MultiBinary(2)))
+        self.action_space = Tuple((Discrete(3), Box(0.0, 1.0, (2,), np.float32)))
+
+    def ask(self) -> tuple[Any, Array]:
+        return self.np_random.integers(3), self.np_random.integers(0, 2, 2, dtype=np.int8)
+
+    def mark(self, action: Any) -> float:
+        number, bits = self.observation
+        distance = float(np.abs(np.asarray(action[1]) - bits).mean())
+        return 0.5 * float(int(action[0]) == number) + 0.5 * (1.0 - distance)
+
+
+class DiscreteStart(_Quiz):
+    """Repeat a number where counting starts at 3.
+
+    observation: Discrete(4, start=-1); action: Discrete(4, start=3).
+    Answer: action = observation + 4; return 10, against 2.5 at random.
+    """
+
+    def __init__(self) -> None:
+        self.observation_space = Discrete(4, start=-1)
+        self.action_space = Discrete(4, start=3)
+
+    def ask(self) -> Any:
+        return self.np_random.integers(-1, 3)
+
+    def mark(self, action: Any) -> float:
+        return int(action) == int(self.observation) + 4

@@ -1,0 +1,85 @@
+"""What the rest of `rlrun` sees of an environment: lanes that step together and restart one by one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+
+from rlrun.errors import RlrunError
+from rlrun.spaces import Spaces
+from rlrun.typing import Array, Tree
+
+Seed = int | Sequence[int | None] | None
+
+
+class Step(NamedTuple):
+    """One step of every lane.
+
+    observation: tree [N, …], the true successor, also of a lane whose episode ended; reward: [N] float32;
+    terminated, truncated: [N] bool; valid: [N] bool, False where the row is no transition of the task
+    (a vector environment's own reset) and must not be stored, or None where all rows are real;
+    info: lane -> what the environment said beside, for lanes where it said something.
+    """
+
+    observation: Tree
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array | None
+    info: Mapping[int, dict[str, Any]]
+
+
+class Env(ABC):
+    """N lanes of one environment.
+
+    Arrays that `reset`, `step` and `restart` return may be buffers: they stay as they are through
+    the next `step` and the `restart` after it, then they are written again.
+    """
+
+    spaces: Spaces
+    num_envs: int
+    name: str = "env"
+    vectorization: str = "sync"
+    lanes: Sequence[gymnasium.Env[Any, Any]] = ()  # the environments themselves, where they live in this process
+    copier: Callable[[int, str | None], Env] | None = None  # set by `make`
+
+    @abstractmethod
+    def reset(self, seed: Seed = None) -> Tree:
+        """Start an episode in every lane; with an integer `s` lane i gets seed s + i. Returns observation [N, …]."""
+
+    @abstractmethod
+    def step(self, action: Tree) -> Step:
+        """Step every lane with policy actions [N, …] (Box in [-1, 1], Discrete from 0)."""
+
+    @abstractmethod
+    def restart(self, ended: Array) -> Tree:
+        """Begin new episodes in the lanes where `ended` [N] is True; return the observations [N, …] to act on."""
+
+    @abstractmethod
+    def reset_lanes(self, lanes: Array, seeds: Sequence[int | None]) -> Tree:
+        """Start episodes in chosen lanes, each with a seed of its own; return the observations of all lanes.
+
+        lanes: [N] bool; seeds: one for each chosen lane, in order; each lane is called with `reset(seed=…)`.
+        """
+
+    @abstractmethod
+    def render(self) -> Any:
+        """Return a frame of the first lane: [H, W, 3] uint8."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of simulators, windows and workers; a second call does nothing."""
+
+    def copy(self, num_envs: int = 1, render_mode: str | None = None) -> Env:
+        """Return another environment of the same making, with nothing shared, to evaluate on."""
+        if self.copier is None:
+            raise RlrunError(f"environment '{self.name}' was not made by rlrun.env.make and cannot be copied")
+        return self.copier(num_envs, render_mode)
+
+
+def spaces_of(env: Env) -> Spaces:
+    """Return what an environment gives and takes, one lane."""
+    return env.spaces

@@ -1,0 +1,178 @@
+"""Wrappers to list under `env.wrappers`, the innermost first.
+
+    env:
+      wrappers:
+        - {_target_: rlrun.env.wrappers.ResizeGrey, _partial_: true, size: 84}
+        - {_target_: rlrun.env.wrappers.FrameStack, _partial_: true, count: 4}
+
+Any other callable that takes an environment and returns one does as well, `gymnasium.wrappers.…` among them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict
+from gymnasium.wrappers import TimeLimit
+
+from rlrun.errors import ConfigError, SpaceError
+from rlrun.typing import Array
+
+__all__ = ["ActionRepeat", "FloatScale", "FrameStack", "PreviousAction", "ResizeGrey", "TimeLimit"]
+
+AnyEnv = gymnasium.Env[Any, Any]
+_LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
+
+
+def _box(env: AnyEnv, wrapper: str) -> Box:
+    """Return the observation space of an environment whose observation is one array."""
+    space = env.observation_space
+    if not isinstance(space, Box):
+        raise SpaceError(f"{wrapper} wants a Box observation, got {type(space).__name__}")
+    return space
+
+
+def _at_least_one(count: int, wrapper: str) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ConfigError(f"{wrapper}.count wants a whole number above 0, got {count!r}")
+    return count
+
+
+class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Observe the last `count` observations, the oldest first; an episode starts with its first one repeated.
+
+    Vectors [D] and grey images [H, W] become [count, …]; images with channels are joined along these:
+    [H, W, C] becomes [H, W, count * C] and [C, H, W] becomes [count * C, H, W].
+    """
+
+    def __init__(self, env: AnyEnv, count: int) -> None:
+        super().__init__(env)
+        space = _box(env, "FrameStack")
+        self.frames: deque[Array] = deque(maxlen=_at_least_one(count, "FrameStack"))
+        image = len(space.shape) == 3
+        # Channels are the short side of an image, in front or at the end.
+        self.axis = (0 if space.shape[0] < space.shape[-1] else -1) if image else 0
+        self.join = np.concatenate if image else np.stack
+        low, high = (self.join([bound] * count, axis=self.axis) for bound in (space.low, space.high))
+        self.observation_space = Box(low, high, dtype=space.dtype.type)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        self.frames.extend([np.array(observation)] * (self.frames.maxlen or 1))
+        return self.join(self.frames, axis=self.axis), info
+
+    def step(self, action: Any) -> tuple[Array, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self.frames.append(np.array(observation))
+        return self.join(self.frames, axis=self.axis), reward, terminated, truncated, info
+
+
+class ResizeGrey(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Shrink images [H, W, 3] or [H, W] to `size` by averaging areas, and to grey unless told otherwise.
+
+    The result is uint8: [size, size], or [size, size, 3] with `grey=False`.
+    """
+
+    def __init__(self, env: AnyEnv, size: int | tuple[int, int] = 84, grey: bool = True) -> None:
+        super().__init__(env)
+        space = _box(env, "ResizeGrey")
+        coloured = len(space.shape) == 3 and space.shape[-1] == 3
+        if space.dtype != np.uint8 or not (coloured or len(space.shape) == 2):
+            raise SpaceError(
+                f"ResizeGrey wants uint8 images [H, W, 3] or [H, W], got {list(space.shape)} {space.dtype}"
+            )
+        self.size = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+        self.grey = grey and coloured
+        shape = self.size if grey or not coloured else (*self.size, 3)
+        self.observation_space = Box(0, 255, shape, np.uint8)
+
+    def observation(self, observation: Array) -> Array:
+        import torch
+        from torch.nn.functional import interpolate
+
+        pixels = observation.astype(np.float32)
+        if self.grey:
+            pixels = pixels @ _LUMINANCE
+        channels = torch.from_numpy(pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0).copy())
+        small = interpolate(channels[None], size=self.size, mode="area")[0].round().to(torch.uint8).numpy()  # [C, h, w]
+        return small[0] if pixels.ndim == 2 else np.ascontiguousarray(np.moveaxis(small, 0, -1))
+
+
+class FloatScale(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Map bounded observations, such as uint8 pixels, to float32 in [low, high]: [0, 1], or [-1, 1] with `low=-1`."""
+
+    def __init__(self, env: AnyEnv, low: float = 0.0, high: float = 1.0) -> None:
+        super().__init__(env)
+        space = _box(env, "FloatScale")
+        if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+            raise SpaceError("FloatScale wants an observation with finite bounds")
+        bottom, top = space.low.astype(np.float32), space.high.astype(np.float32)
+        self.factor = np.float32(high - low) / np.where(top > bottom, top - bottom, np.float32(1.0))
+        self.bottom, self.low = bottom, np.float32(low)
+        self.observation_space = Box(low, high, space.shape, np.float32)
+
+    def observation(self, observation: Array) -> Array:
+        return (observation - self.bottom) * self.factor + self.low
+
+
+class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Take each action `count` times, sum the rewards, stop where the episode ends."""
+
+    def __init__(self, env: AnyEnv, count: int) -> None:
+        super().__init__(env)
+        self.count = _at_least_one(count, "ActionRepeat")
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        total = 0.0
+        for _ in range(self.count):
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return observation, total, terminated, truncated, info
+
+
+class PreviousAction(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Observe the action that led here, too: {"observation": …, "previous_action": …}.
+
+    At the start of an episode it is the action of zeros (of `start` where counting starts elsewhere).
+    """
+
+    def __init__(self, env: AnyEnv) -> None:
+        super().__init__(env)
+        self.observation_space = Dict(
+            {"observation": env.observation_space, "previous_action": _with_zero(env.action_space)}
+        )
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        return {"observation": observation, "previous_action": _zero(self.env.action_space)}, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return {"observation": observation, "previous_action": action}, reward, terminated, truncated, info
+
+
+def _with_zero(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    """Widen a Box to hold zero, so that the start of an episode lies within the space."""
+    if isinstance(space, Box):
+        return Box(np.minimum(space.low, 0), np.maximum(space.high, 0), dtype=space.dtype.type)
+    if isinstance(space, Dict):
+        return Dict({name: _with_zero(part) for name, part in space.spaces.items()})
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return gymnasium.spaces.Tuple([_with_zero(part) for part in space.spaces])
+    return space
+
+
+def _zero(space: gymnasium.Space[Any]) -> Any:
+    if isinstance(space, Dict):
+        return {name: _zero(part) for name, part in space.spaces.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return tuple(_zero(part) for part in space.spaces)
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return space.start
+    start = np.asarray(getattr(space, "start", 0), space.dtype)
+    return np.broadcast_to(start, space.shape or ()).copy()

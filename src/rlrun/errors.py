@@ -1,0 +1,74 @@
+"""Everything that `rlrun` raises on purpose.
+
+    RlrunError                 exit code 1: the run failed
+    ├── DataError              a NaN or infinite number came out of the environment
+    └── RequestError           exit code 2: the request is wrong
+        ├── ConfigError        a key, a choice, an interpolation or a value of the config
+        ├── BuildError         a `_target_` or one of its arguments
+        ├── WiringError        a callback asks for a name that nobody provides
+        ├── SpaceError         a space that a part cannot handle
+        ├── MissingExtra       an optional package is not installed
+        └── RunDirError        a run directory that cannot be made, read or used
+
+Messages are one line: the place, what was wanted, what there is, and the nearest match.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RlrunError(Exception):
+    """A failure that `rlrun` can explain in one line."""
+
+    exit_code = 1
+
+
+class DataError(RlrunError):
+    """A number that no algorithm can learn from."""
+
+
+class RequestError(RlrunError):
+    """The user's request cannot be carried out as it stands."""
+
+    exit_code = 2
+
+
+class ConfigError(RequestError):
+    """A key, a choice, an interpolation or a value of the config is wrong."""
+
+
+class BuildError(RequestError):
+    """A part cannot be built from its config."""
+
+
+class WiringError(RequestError):
+    """The data flow between callbacks has a hole or a circle."""
+
+
+class SpaceError(RequestError):
+    """A part cannot handle the environment's observation or action space."""
+
+
+class RunDirError(RequestError):
+    """A run directory cannot be created, read or used."""
+
+
+class MissingExtra(RequestError):
+    """An optional package is needed and not installed."""
+
+    def __init__(self, place: str, package: str, extra: str) -> None:
+        super().__init__(f"{place} needs the package '{package}', which is not installed: pip install 'rlrun[{extra}]'")
+
+
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """Return the choice most like `word`, or None where none is near."""
+    found = difflib.get_close_matches(word, [str(choice) for choice in choices], n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def did_you_mean(word: str, choices: Iterable[str], prefix: str = "") -> str:
+    """Return ` (did you mean 'x'?)` for the nearest choice, or an empty string."""
+    match = nearest(word, choices)
+    return f" (did you mean '{prefix}{match}'?)" if match else ""

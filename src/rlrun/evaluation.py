@@ -1,0 +1,107 @@
+"""Episodes of a finished run's policy; the twin of `rlrun eval`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from rlrun import config as configuration
+from rlrun.assembly import builder_of, prepare_process, stateful
+from rlrun.collect import video as videos
+from rlrun.collect.evaluate import LANES, Evaluation
+from rlrun.collect.evaluate import evaluate as play
+from rlrun.rundir import RunDir
+from rlrun.storage import load
+
+
+@dataclass
+class EvaluationReport(Evaluation):
+    """Episodes of a run's frozen policy, and where it came from."""
+
+    run: Path = Path()
+    checkpoint: str = ""
+    env_steps: int = 0
+    seed: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `rlrun eval --json` prints."""
+        return {
+            "run": str(self.run),
+            "checkpoint": self.checkpoint,
+            "env_steps": self.env_steps,
+            "seed": self.seed,
+            "seeds": self.seeds,
+            "episodes": len(self.returns),
+            "returns": self.returns,
+            "lengths": self.lengths,
+            "mean_return": self.mean_return,
+            "std_return": self.std_return,
+        }
+
+    def describe(self) -> str:
+        lowest, highest = min(self.returns), max(self.returns)
+        return (
+            f"mean return {self.mean_return:.2f} ± {self.std_return:.2f} over {len(self.returns)} episodes "
+            f"(lowest {lowest:.2f}, highest {highest:.2f}; checkpoint {self.checkpoint})"
+        )
+
+
+def evaluate(
+    run: Path | str,
+    *,
+    episodes: int = 20,
+    seed: int = 0,
+    checkpoint: str = "latest",
+    stochastic: bool = False,
+    video: Path | None = None,
+) -> EvaluationReport:
+    """Play episodes with the frozen policy of a run; the twin of `rlrun eval`.
+
+    Args:
+        run: a run directory.
+        episodes: how many; episode i starts with `reset(seed=seed + i)`.
+        seed: of the first episode.
+        checkpoint: `latest`, `best`, or a number of environment steps.
+        stochastic: sample actions as in training, in place of the best ones.
+        video: a folder for one mp4 an episode.
+
+    Raises:
+        RequestError: no such run or checkpoint, or videos cannot be written.
+    """
+    if video is not None:
+        videos.require("--video")
+    directory = RunDir.open(run)
+    where = directory.checkpoint(checkpoint)
+    saved = configuration.load(directory.config)
+    builder = builder_of(saved, device=prepare_process(saved), num_envs=1)
+    builder.get("seeds").apply()
+    agent, env = builder.get("agent"), builder.get("env")
+    states = load(where)
+    for path, part in stateful(builder.built).items():
+        if path in states:
+            part.load_state_dict(states[path])
+    torch.manual_seed(seed)
+    lanes = env.copy(num_envs=1 if video else min(episodes, LANES), render_mode="rgb_array" if video else None)
+    limit = OmegaConf.select(saved, "evaluation.max_steps")
+    with ExitStack() as stack:
+        stack.callback(env.close)
+        stack.callback(lanes.close)
+        watch = None
+        if video is not None:
+            name = Path(video)
+            watch = stack.enter_context(videos.Recorder(lanes, lambda i: name / f"episode_{i:03d}_seed_{seed + i}.mp4"))
+        found = play(lanes, agent, episodes=episodes, seed=seed, max_steps=limit, explore=stochastic, watch=watch)
+    return EvaluationReport(
+        found.returns,
+        found.lengths,
+        found.seeds,
+        run=directory.path,
+        checkpoint=where.name,
+        env_steps=int(where.name.split("-")[0]),
+        seed=seed,
+    )

@@ -1,0 +1,70 @@
+"""What a run was made with: command, versions, source, machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import socket
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("rlrun", "torch", "hydra-core", "omegaconf", "gymnasium", "numpy", "wandb", "typer", "rich", "safetensors")
+
+
+def manifest(command: Sequence[str], *, seed: int, project: Path, parent: str | None = None) -> dict[str, Any]:
+    """Describe the circumstances of a run.
+
+    Args:
+        command: the words that started it.
+        seed: the run's.
+        project: folder of the user's own code.
+        parent: the run, with checkpoint, from which this one starts.
+    """
+    return {
+        "command": list(command),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seed": seed,
+        "parent": parent,
+        "project": str(project.absolute()),
+        "git": git(project),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "host": socket.gethostname(),
+    }
+
+
+def git(project: Path) -> dict[str, Any] | None:
+    """Return the commit, and a hash of what tracked files hold beyond it; None without git or a commit."""
+    commit = _ask_git(project, "rev-parse", "HEAD")
+    difference = _ask_git(project, "diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD")
+    if commit is None or difference is None:
+        return None
+    dirty = hashlib.sha256(difference).hexdigest() if difference else None
+    return {"commit": commit.decode().strip(), "dirty": dirty}
+
+
+def _ask_git(project: Path, *words: str) -> bytes | None:
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(project), *words],
+            capture_output=True,
+            timeout=10,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # reading must not touch the user's index
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout if found.returncode == 0 else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,60 @@
+"""Networks for any space, and what algorithms call on them.
+
+A network of your own, named by `_target_`, takes part by answering the same calls. Observations are
+trees of tensors [B, …] (or [B, T, …]), c [B, A] is the continuous part of an action in [-1, 1], k [B, D]
+are the choices of its discrete part; `rlrun.nn.ActionCodec` cuts action trees into c and k.
+
+Soft actor-critic calls, on the policy (only where the action space has a Box):
+
+    policy(observation) -> c, log_prob                  [B, A], [B], with gradients to the parameters
+    policy.mode(observation) -> c                       without noise
+
+on the critics, and on a copy of them:
+
+    critics(observation, c) -> value                    [M, B] without choices (c is None without a Box)
+    critics(observation, c) -> values                   [M, B, width] with choices
+    critics.codec                                       the ActionCodec that gives `values` their meaning
+
+and on the temperature:
+
+    temperature() -> positive number(s)                 [] or [count]
+    temperature.log                                     the parameter itself
+
+DQN calls `network(observation) -> values` [M, B, width] and `network.codec`; `Critics(members=1)` is such a network.
+
+On-policy algorithms call, on the policy:
+
+    policy.sample(observation) -> action, log_prob      tree, [B]
+    policy.evaluate(observation, action)                -> log_prob, entropy: [B], [B]
+    policy.mode(observation) -> action                  tree
+
+and `value(observation) -> value` [B].
+"""
+
+from rlrun.nn.actions import ActionCodec
+from rlrun.nn.copy import Follow, frozen_copy
+from rlrun.nn.critics import Critics, LogScalar, Value
+from rlrun.nn.encoders import Encoder, ImageEncoder, flatten
+from rlrun.nn.ensemble import Ensemble
+from rlrun.nn.init import normal_, orthogonal_, xavier_uniform_
+from rlrun.nn.mlp import MLP
+from rlrun.nn.policy import Policy, SquashedGaussian
+
+__all__ = [
+    "MLP",
+    "ActionCodec",
+    "Critics",
+    "Encoder",
+    "Ensemble",
+    "Follow",
+    "ImageEncoder",
+    "LogScalar",
+    "Policy",
+    "SquashedGaussian",
+    "Value",
+    "flatten",
+    "frozen_copy",
+    "normal_",
+    "orthogonal_",
+    "xavier_uniform_",
+]

@@ -1,0 +1,36 @@
+"""Slow copies of networks."""
+
+from __future__ import annotations
+
+import copy
+from typing import TypeVar
+
+from torch import nn
+
+from rlrun.ops.targets import lerp_
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def frozen_copy(network: Network) -> Network:
+    """Return a copy of a network that takes no gradients."""
+    return copy.deepcopy(network).requires_grad_(False)
+
+
+class Follow:
+    """Let a network follow another of the same shape; starts by being equal.
+
+    The tensors are listed once, so moving all of them is one call.
+    """
+
+    def __init__(self, slow: nn.Module, fast: nn.Module) -> None:
+        slow.load_state_dict(fast.state_dict())
+        self.slow = list(slow.parameters())
+        self.fast = list(fast.parameters())
+        self.slow_buffers = list(slow.buffers())
+        self.fast_buffers = list(fast.buffers())
+
+    def move(self, rate: float = 1.0) -> None:
+        """Go the share `rate` of the way; 1 makes a hard copy. Buffers (statistics) are always copied."""
+        lerp_(self.slow, self.fast, rate=rate)
+        lerp_(self.slow_buffers, self.fast_buffers, rate=1.0)

@@ -1,0 +1,138 @@
+"""From an observation tree to one row of numbers, whatever the space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rlrun.nn.init import Initialiser, initialiser
+from rlrun.nn.mlp import Activation, activation_module
+from rlrun.ops.choices import one_hot
+from rlrun.ops.trees import leaves_of
+from rlrun.spaces import Box, Discrete, Leaf, Space, Spaces, leaves
+from rlrun.typing import Tree
+
+# kernel size, stride, padding and channels of each layer
+NATURE = ((8, 4, 0, 32), (4, 2, 0, 64), (3, 1, 0, 64))  # Mnih et al. 2015; needs 36 pixels a side
+SMALL = ((3, 1, 1, 32), (3, 2, 1, 64))
+
+
+def observation_space(spaces: Spaces | Space) -> Space:
+    """Return the observation space of `spaces`, or the space itself."""
+    return spaces.observation if isinstance(spaces, Spaces) else spaces
+
+
+def flatten(space: Space, tree: Tree) -> Tensor:
+    """Code an observation tree as numbers: [B, …] leaves -> [B, space.size].
+
+    Choices become one-hot, pixels lie in [0, 1]; several leading dimensions are kept.
+    """
+    parts = [vector(leaf, value) for (_, leaf), value in zip(leaves(space), leaves_of(space, tree), strict=True)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def vector(leaf: Leaf, value: Tensor) -> Tensor:
+    """Code one leaf as numbers, choices counted from 0 whatever their `start`: [..., *shape] -> [..., size]."""
+    lead = value.shape[: value.dim() - len(leaf.shape)]
+    if isinstance(leaf, Box):
+        flat = value if len(leaf.shape) == 1 else value.reshape(*lead, leaf.size)
+        return flat.float() * (1.0 / 255.0) if leaf.dtype == "uint8" else flat.float()
+    if isinstance(leaf, Discrete):
+        return one_hot(value.unsqueeze(-1), leaf.choices)
+    return one_hot(value.reshape(*lead, len(leaf.choices)), leaf.choices)
+
+
+class Encoder(nn.Module):
+    """Turn observations into [B, size] or [B, T, size].
+
+    A plain vector is passed through as it is, images go through a stack of convolutions, other
+    leaves are flattened; all leaves are put side by side. `size` is the width of the result.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces | Space,
+        *,
+        features: int | None = None,
+        activation: Activation = "relu",
+        init: str | Initialiser = "default",
+    ) -> None:
+        super().__init__()
+        self.space = observation_space(spaces)
+        self.parts = [leaf for _, leaf in leaves(self.space)]
+        self.images = nn.ModuleList(
+            ImageEncoder(leaf, features=features, activation=activation, init=init)
+            if isinstance(leaf, Box) and leaf.image
+            else nn.Identity()
+            for leaf in self.parts
+        )
+        sizes = [part.size for part in self.parts]
+        self.size = sum(
+            image.size if isinstance(image, ImageEncoder) else size
+            for image, size in zip(self.images, sizes, strict=True)
+        )
+        self.plain = _is_plain(self.space)
+
+    def forward(self, observation: Tree) -> Tensor:
+        if self.plain:
+            return observation  # type: ignore[no-any-return]
+        parts = [
+            image(value) if isinstance(image, ImageEncoder) else vector(leaf, value)
+            for leaf, image, value in zip(self.parts, self.images, leaves_of(self.space, observation), strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+class ImageEncoder(nn.Module):
+    """Convolutions and one dense layer over pixels [..., H, W], [..., H, W, C] or [..., C, H, W].
+
+    Which of the three it is follows from the shape: the channels are the smallest dimension.
+    """
+
+    def __init__(
+        self,
+        leaf: Box,
+        *,
+        features: int | None = None,
+        activation: Activation = "relu",
+        init: str | Initialiser = "default",
+    ) -> None:
+        super().__init__()
+        self.shape = leaf.shape
+        self.channels_last = len(leaf.shape) == 3 and leaf.shape[2] == min(leaf.shape)
+        channels, height, width = self._picture(torch.zeros(leaf.shape)).shape[-3:]
+        large = min(height, width) >= 36
+        self.convolutions = nn.Sequential(
+            *_convolutions(channels, NATURE if large else SMALL, activation), nn.Flatten()
+        )
+        wide = self.convolutions(torch.zeros(1, channels, height, width)).shape[1]
+        self.size = features or (512 if large else 128)
+        self.dense = nn.Sequential(nn.Linear(wide, self.size), activation_module(activation))
+        self.apply(initialiser(init))
+
+    def _picture(self, pixels: Tensor) -> Tensor:
+        """Return pixels as [B, C, H, W]."""
+        flat = pixels.reshape(-1, *self.shape)
+        if len(self.shape) == 2:
+            return flat.unsqueeze(1)
+        return flat.movedim(-1, 1) if self.channels_last else flat
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        picture = self._picture(pixels).float() * (1.0 / 255.0)
+        lead = pixels.shape[: pixels.dim() - len(self.shape)]
+        return self.dense(self.convolutions(picture)).reshape(*lead, self.size)  # type: ignore[no-any-return]
+
+
+def _convolutions(channels: int, stack: Sequence[tuple[int, int, int, int]], activation: Activation) -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    for kernel, stride, padding, outputs in stack:
+        layers += [nn.Conv2d(channels, outputs, kernel, stride, padding), activation_module(activation)]
+        channels = outputs
+    return layers
+
+
+def _is_plain(space: Space) -> bool:
+    """True where the observation already is the row of numbers."""
+    return isinstance(space, Box) and len(space.shape) == 1 and space.dtype == "float32"

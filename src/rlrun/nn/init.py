@@ -1,0 +1,69 @@
+"""How the weights of a network begin.
+
+An initialiser is a function of one layer; it leaves alone what it does not know. In config it is
+a word, `default`, `orthogonal`, `xavier` or `normal`, or such a function.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from torch import nn
+
+from rlrun.errors import ConfigError, did_you_mean
+
+DENSE = (nn.Linear, nn.Conv1d, nn.Conv2d)
+Initialiser = Callable[[nn.Module], None]
+
+
+def orthogonal_(layer: nn.Module, gain: float = math.sqrt(2.0)) -> None:
+    """Orthogonal weights, zero bias."""
+    if isinstance(layer, DENSE):
+        nn.init.orthogonal_(layer.weight, gain)
+        _zero_bias(layer)
+
+
+def xavier_uniform_(layer: nn.Module, gain: float = 1.0) -> None:
+    """Uniform weights whose spread keeps the variance of values and gradients, zero bias."""
+    if isinstance(layer, DENSE):
+        nn.init.xavier_uniform_(layer.weight, gain)
+        _zero_bias(layer)
+
+
+def normal_(layer: nn.Module, std: float = 0.01) -> None:
+    """Normal weights, zero bias."""
+    if isinstance(layer, DENSE):
+        nn.init.normal_(layer.weight, 0.0, std)
+        _zero_bias(layer)
+
+
+def keep_(layer: nn.Module) -> None:
+    """Leave torch's own initial weights."""
+
+
+INITIALISERS: dict[str, Initialiser] = {
+    "default": keep_,
+    "orthogonal": orthogonal_,
+    "xavier": xavier_uniform_,
+    "normal": normal_,
+}
+
+
+def initialiser(init: str | Initialiser) -> Initialiser:
+    """Return the initialiser of that name, or the function itself.
+
+    Raises:
+        ConfigError: there is no initialiser of that name.
+    """
+    if callable(init):
+        return init
+    if init not in INITIALISERS:
+        words = ", ".join(INITIALISERS)
+        raise ConfigError(f"init must be one of {words}, not '{init}'{did_you_mean(init, INITIALISERS)}")
+    return INITIALISERS[init]
+
+
+def _zero_bias(layer: nn.Linear | nn.Conv1d | nn.Conv2d) -> None:
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)

@@ -1,0 +1,76 @@
+"""Dense layers one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+from torch import nn
+
+from rlrun.errors import ConfigError, did_you_mean
+from rlrun.nn.init import Initialiser, initialiser, orthogonal_
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    # in place is safe: no layer of ours needs its own output for its gradient
+    "relu": lambda: nn.ReLU(inplace=True),
+    "leaky_relu": lambda: nn.LeakyReLU(inplace=True),
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+}
+Activation = str | Callable[[], nn.Module]
+
+
+def activation_module(activation: Activation) -> nn.Module:
+    """Return a new activation by its name, or by the class (or partial) itself.
+
+    Raises:
+        ConfigError: there is no activation of that name.
+    """
+    if callable(activation):
+        return activation()
+    if activation not in ACTIVATIONS:
+        words = ", ".join(ACTIVATIONS)
+        raise ConfigError(
+            f"activation must be one of {words}, not '{activation}'{did_you_mean(activation, ACTIVATIONS)}"
+        )
+    return ACTIVATIONS[activation]()
+
+
+class MLP(nn.Sequential):
+    """Dense layers with an activation after each but the last: [..., inputs] -> [..., outputs].
+
+    With an `output_gain` the last layer begins orthogonal with that gain and without bias, whatever `init` says.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        hidden: Sequence[int] = (256, 256),
+        activation: Activation = "relu",
+        layer_norm: bool = False,
+        dropout: float = 0.0,
+        init: str | Initialiser = "default",
+        output_gain: float | None = None,
+    ) -> None:
+        begin = initialiser(init)
+        super().__init__(
+            *_layers((inputs, *hidden), activation, layer_norm, dropout), nn.Linear((inputs, *hidden)[-1], outputs)
+        )
+        self.apply(begin)
+        if output_gain is not None:
+            orthogonal_(self[-1], output_gain)
+
+
+def _layers(widths: Sequence[int], activation: Activation, layer_norm: bool, dropout: float) -> Iterator[nn.Module]:
+    """Yield dense layer, dropout, norm, activation for each hidden width; this order is DroQ's (arXiv:2110.02034)."""
+    for inputs, outputs in pairwise(widths):
+        yield nn.Linear(inputs, outputs)
+        if dropout > 0.0:
+            yield nn.Dropout(dropout)
+        if layer_norm:
+            yield nn.LayerNorm(outputs)
+        yield activation_module(activation)

@@ -1,0 +1,67 @@
+"""Targets of learning: bootstrapped values, target entropies, slowly moving parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlrun.spaces import Box, Space, leaves
+
+
+def bootstrap(reward: Tensor, *, discount: float | Tensor, terminated: Tensor, value: Tensor) -> Tensor:
+    """Return reward + discount * value, without the value where the episode really ended.
+
+    reward, terminated: [B]; value: [B] or [M, B], of the state that was reached.
+    For an n-step target the reward is the discounted sum of n, and the discount its n-th power.
+    """
+    # filling and not multiplying: a value of infinity at a terminal state must not become NaN
+    return reward + discount * value.masked_fill(terminated, 0.0)
+
+
+class TargetEntropy(NamedTuple):
+    """How much randomness a policy shall keep, for its two parts."""
+
+    continuous: float
+    discrete: float
+
+
+def target_entropy(space: Space, *, min_prob: float = 0.1) -> TargetEntropy:
+    """Return the default target entropies of a policy over an action space.
+
+    Continuous: all the density on a share `min_prob` of the range. Discrete: one choice has
+    probability 1 - min_prob, the others share the rest. Summed over entries. `min_prob` = 0.184
+    gives the -1 per continuous action of the paper (arXiv:1812.05905).
+    """
+    continuous = discrete = 0.0
+    for _, leaf in leaves(space):
+        if isinstance(leaf, Box):
+            continuous += leaf.size * range_entropy(2.0, min_prob=min_prob)  # policy actions lie in [-1, 1]
+        else:
+            discrete += choice_entropy(leaf.choices, min_prob=min_prob)
+    return TargetEntropy(continuous, discrete)
+
+
+def range_entropy(width: float, *, min_prob: float = 0.1) -> float:
+    """Return the entropy of a uniform density over a share `min_prob` of a range."""
+    return math.log(width) + math.log(min_prob)
+
+
+def choice_entropy(choices: Sequence[int], *, min_prob: float = 0.1) -> float:
+    """Return the entropy of decisions whose favourite has probability 1 - min_prob, summed."""
+    rest = (1.0 - min_prob) * math.log1p(-min_prob)
+    return sum(min_prob * (math.log(n - 1) - math.log(min_prob)) - rest for n in choices if n > 1)
+
+
+@torch.no_grad()
+def lerp_(slow: Sequence[Tensor], fast: Sequence[Tensor], *, rate: float) -> None:
+    """Move each slow tensor by the share `rate` of its distance to the fast one."""
+    if not slow:
+        return
+    if rate == 1.0:
+        torch._foreach_copy_(list(slow), list(fast))
+    else:
+        torch._foreach_lerp_(list(slow), list(fast), rate)

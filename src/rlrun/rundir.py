@@ -1,0 +1,288 @@
+"""Names and layout of a run directory.
+
+runs/<algorithm>-<env>/<date>_<time>_s<seed>[-k]/
+├── config.yaml, overrides.txt      what was asked for
+├── manifest.json                   with which versions, where (written last: with it the folder is a run)
+├── status.json                     running, completed, failed or stopped; host, pid, heartbeat
+├── metrics.jsonl, summary.json     what came out
+├── checkpoints/<env_steps>-<updates>/, checkpoints/latest, checkpoints/best
+└── log.txt, tensorboard/, wandb/, videos/, exports/
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from rlrun.errors import RlrunError, RunDirError
+from rlrun.files import read_json, reason, write_json, write_text
+
+Status = Literal["running", "completed", "failed", "stopped"]
+SILENT = 300.0  # seconds without a heartbeat after which a running run counts as interrupted
+ATTEMPTS = 3
+CHECKPOINT = re.compile(r"\d{10,}-\d{10,}")
+
+
+class RunDir:
+    """A run's folder: the paths in it, and how it is made, claimed, opened and given up.
+
+    Attributes:
+        path: absolute.
+        config, overrides, manifest, status, metrics, summary, log: files.
+        checkpoints, tensorboard, wandb, videos, exports: folders.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).absolute()
+        self.config = self.path / "config.yaml"
+        self.overrides = self.path / "overrides.txt"
+        self.manifest = self.path / "manifest.json"
+        self.status = self.path / "status.json"
+        self.metrics = self.path / "metrics.jsonl"
+        self.summary = self.path / "summary.json"
+        self.log = self.path / "log.txt"
+        self.checkpoints = self.path / "checkpoints"
+        self.tensorboard = self.path / "tensorboard"
+        self.wandb = self.path / "wandb"
+        self.videos = self.path / "videos"
+        self.exports = self.path / "exports"
+        self._owned = False  # made or claimed by this object, so that it may be discarded
+        self._made: list[Path] = []  # folders that exist because of this object, outermost first
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return f"RunDir({str(self.path)!r})"
+
+    @classmethod
+    def create(cls, root: str | os.PathLike[str] = "runs", *, algorithm: str, env: str, seed: int) -> RunDir:
+        """Make a new folder under `root`; two runs of the same second get different ones.
+
+        Raises:
+            RunDirError: the place is not writable.
+        """
+        family = Path(root).absolute() / _file_name(f"{algorithm}-{env}")
+        stem = f"{datetime.now():%Y-%m-%d_%H-%M-%S}_s{seed}"
+        k = 1
+        while not (run := cls(family / (stem if k == 1 else f"{stem}-{k}")))._make():
+            k += 1
+        return run
+
+    @classmethod
+    def claim(cls, path: str | os.PathLike[str]) -> RunDir:
+        """Take the folder that the user named: made if absent, used if empty.
+
+        Raises:
+            RunDirError: it holds a run or other files, is a file, or is not writable.
+        """
+        run = cls(path)
+        if run.path.exists() and not run.path.is_dir():
+            raise RunDirError(f"run directory {run.path} is a file")
+        if not run._make():
+            if is_run(run.path):
+                raise RunDirError(f"run directory {run.path} holds a run already: resume it, or name another folder")
+            held = sorted(entry.name for entry in run.path.iterdir())
+            if held or not run._take():
+                raise RunDirError(f"run directory {run.path} is not empty: it holds {_some(held or ['checkpoints'])}")
+        return run
+
+    def _make(self) -> bool:
+        """Make the folder by one atomic mkdir; False where it exists."""
+        self._made = [folder for folder in (*reversed(self.path.parents), self.path) if not folder.exists()]
+        for attempt in range(ATTEMPTS):
+            try:
+                self.path.mkdir(parents=True)
+                break
+            except FileExistsError:
+                self._made = []
+                return False
+            except OSError as error:
+                if isinstance(error, FileNotFoundError) and attempt < ATTEMPTS - 1:
+                    continue  # another run that gave up has just removed the parent
+                self._remove_made()
+                raise RunDirError(f"run directory {self.path} cannot be made: {reason(error)}") from error
+        return self._take()
+
+    def _take(self) -> bool:
+        """Make the subfolder that marks a folder as taken, in one atomic step; False where somebody was faster."""
+        try:
+            self.checkpoints.mkdir()
+        except FileExistsError:
+            return False
+        except OSError as error:
+            self._remove_made()
+            raise RunDirError(f"run directory {self.path} is not writable: {reason(error)}") from error
+        self._owned = True
+        return True
+
+    def discard(self) -> None:
+        """Remove what a start that failed has made: the content, and every folder made for it."""
+        if not self._owned:
+            return
+        for entry in self.path.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        self._remove_made()
+        self._owned = False
+
+    def _remove_made(self) -> None:
+        for folder in reversed(self._made):
+            try:
+                folder.rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError:  # another run lives in it by now
+                return
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> RunDir:
+        """Return an existing run.
+
+        Raises:
+            RunDirError: there is none; the message names the nearest.
+        """
+        place = Path(path).absolute()
+        if is_run(place):
+            return cls(place)
+        if not place.exists():
+            raise RunDirError(f"{place} does not exist")
+        for parent in place.parents:
+            if is_run(parent):
+                raise RunDirError(f"{place} is inside a run, not a run itself (did you mean '{parent}'?)")
+        beneath = max(runs_beneath(place), key=lambda run: run.manifest.stat().st_mtime, default=None)
+        hint = f"; the newest run beneath it is {beneath.path}" if beneath is not None else ""
+        raise RunDirError(f"{place} is not a run directory: it has no config.yaml with a manifest.json{hint}")
+
+    def start(self, *, config: str, overrides: Iterable[str], manifest: Mapping[str, Any]) -> None:
+        """Write what was asked for; with the manifest, the last file, the folder becomes a run."""
+        write_text(self.config, config)
+        write_text(self.overrides, "".join(f"{word}\n" for word in overrides))
+        self.write_status("running")
+        write_json(self.manifest, manifest)
+
+    def write_status(self, status: Status) -> None:
+        """Say what this process makes of the run now."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        write_json(self.status, {"status": status, "host": socket.gethostname(), "pid": os.getpid(), "heartbeat": now})
+
+    def read_status(self) -> dict[str, Any]:
+        """Return the status file's content; a `running` that is silent reads `interrupted`."""
+        try:
+            status: dict[str, Any] = read_json(self.status)
+        except RunDirError:
+            return {"status": "interrupted", "host": None, "pid": None, "heartbeat": None}
+        if status["status"] == "running" and not _alive(status):
+            status["status"] = "interrupted"
+        return status
+
+    def checkpoint_dirs(self) -> list[Path]:
+        """Return all checkpoints, oldest step first."""
+        found = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
+        return sorted((path for path in found if CHECKPOINT.fullmatch(path.name)), key=checkpoint_key)
+
+    def checkpoint(self, which: str | int = "latest") -> Path:
+        """Return the folder of a checkpoint: `latest`, `best`, or a step (with `-updates` if several share it).
+
+        Raises:
+            RunDirError: there is no such checkpoint; the message lists those there are.
+        """
+        word = str(which)
+        held = self.checkpoint_dirs()
+        if word in ("latest", "best"):
+            pointer = self.checkpoints / word
+            name = pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else None
+            matching = [path for path in held if path.name == name]
+        else:
+            step = int(word.replace("_", "")) if word.replace("_", "").isdecimal() else None
+            matching = [path for path in held if path.name == word or checkpoint_key(path)[0] == step]
+        if not matching:
+            steps = [str(checkpoint_key(path)[0]) for path in held]
+            names = [name for name in ("latest", "best") if (self.checkpoints / name).is_file()]
+            raise RunDirError(f"{self.path} has no checkpoint '{word}'; it has {_some(names + steps)}")
+        return matching[-1]
+
+
+class Heartbeat:
+    """Keep a run's status fresh, from a thread of its own, for as long as a `with` block lasts."""
+
+    def __init__(self, run: RunDir, *, seconds: float = 30.0) -> None:
+        self._beat: Callable[[], None] = lambda: run.write_status("running")
+        self._seconds = seconds
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Heartbeat:
+        self._beat()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _keep(self) -> None:
+        while not self._over.wait(self._seconds):
+            try:
+                self._beat()
+            except RlrunError:  # a full disk ends the run where its data is written, not here
+                continue
+
+
+def is_run(path: Path) -> bool:
+    """Tell whether a folder is a run's."""
+    return (path / "manifest.json").is_file() and (path / "config.yaml").is_file()
+
+
+def runs_beneath(path: Path, depth: int = 4) -> Iterator[RunDir]:
+    """Yield the runs in a folder and in the folders under it, in the order of their names."""
+    if is_run(path):
+        yield RunDir(path)
+        return
+    try:
+        folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    except OSError:
+        return
+    for folder in folders if depth > 0 else ():
+        yield from runs_beneath(folder, depth - 1)
+
+
+def checkpoint_name(axis: int, update: int) -> str:
+    """Return a checkpoint's folder name; `axis` is the environment step (the update, without an environment)."""
+    return f"{axis:010d}-{update:010d}"
+
+
+def checkpoint_key(path: Path) -> tuple[int, int]:
+    """Return the axis and the update in a checkpoint's name."""
+    axis, update = path.name.split("-")
+    return int(axis), int(update)
+
+
+def _alive(status: Mapping[str, Any]) -> bool:
+    age = (datetime.now(UTC) - datetime.fromisoformat(status["heartbeat"])).total_seconds()
+    if status["host"] != socket.gethostname() or age > SILENT:
+        return age <= SILENT
+    if status["pid"] == os.getpid():  # a restarted container gives a process its predecessor's number
+        return False
+    try:
+        os.kill(status["pid"], 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's process: it does live
+        return True
+    return True
+
+
+def _file_name(words: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", words).strip("-.")[:100]
+
+
+def _some(names: list[str], most: int = 12) -> str:
+    shown = ", ".join(names[-most:]) or "none"
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown

@@ -1,0 +1,172 @@
+"""What an environment gives and takes, without any environment library.
+
+Observations and actions are *trees*: an array for a single space, a dict of trees for
+composite ones (the parts of a Tuple are named "0", "1", …). Inside `rlrun` actions are
+*policy actions*: Box actions lie in [-1, 1], Discrete ones start at 0. The environment
+layer maps them to what the environment expects (`to_env`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rlrun.errors import SpaceError
+from rlrun.typing import Array
+
+
+@dataclass(frozen=True)
+class Box:
+    """Real numbers or an image, with bounds (infinite where there are none)."""
+
+    shape: tuple[int, ...]
+    low: Array
+    high: Array
+    dtype: str = "float32"
+
+    @property
+    def size(self) -> int:
+        """Width of the flat network input."""
+        return int(np.prod(self.shape))
+
+    @property
+    def bounded(self) -> bool:
+        return bool(np.isfinite(self.low).all() and np.isfinite(self.high).all())
+
+    @property
+    def image(self) -> bool:
+        """True for uint8 pixels [H, W] or [H, W, C], [C, H, W]: at least 8 pixels a side."""
+        return self.dtype == "uint8" and len(self.shape) in (2, 3) and sorted(self.shape)[-2] >= 8
+
+    def to_env(self, action: Array) -> Array:
+        """Map [-1, 1] to the bounds; leave the numbers alone where there are none."""
+        if not self.bounded:
+            return action.astype(self.dtype)
+        clipped = np.clip(action, -1.0, 1.0)
+        mapped: Array = self.low + 0.5 * (clipped + 1.0) * (self.high - self.low)
+        return mapped.astype(self.dtype)
+
+    def from_env(self, action: Array) -> Array:
+        """Map the bounds to [-1, 1]."""
+        if not self.bounded:
+            return np.asarray(action, dtype=np.float32)
+        span = np.where(self.high > self.low, self.high - self.low, 1.0)
+        return (2.0 * (action - self.low) / span - 1.0).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """One of `n` choices; the environment counts from `start`."""
+
+    n: int
+    start: int = 0
+    dtype: str = "int64"
+    shape: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return self.n
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """Number of choices of each decision."""
+        return (self.n,)
+
+    def to_env(self, action: Array) -> Array:
+        return action + self.start
+
+    def from_env(self, action: Array) -> Array:
+        return np.asarray(action, dtype=np.int64) - self.start
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """Several choices at once; MultiBinary is the case of two choices each."""
+
+    nvec: Array
+    start: Array
+    dtype: str = "int64"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.nvec.shape)
+
+    @property
+    def size(self) -> int:
+        return int(self.nvec.sum())
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        return tuple(int(n) for n in self.nvec.reshape(-1))
+
+    def to_env(self, action: Array) -> Array:
+        return (action + self.start).astype(self.dtype)
+
+    def from_env(self, action: Array) -> Array:
+        return np.asarray(action, dtype=np.int64) - self.start
+
+
+@dataclass(frozen=True)
+class Composite:
+    """Named parts, each a space; from Dict and Tuple."""
+
+    parts: dict[str, Space] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts.values())
+
+    def to_env(self, action: dict[str, Any]) -> dict[str, Any]:
+        return {name: part.to_env(action[name]) for name, part in self.parts.items()}
+
+    def from_env(self, action: dict[str, Any]) -> dict[str, Any]:
+        return {name: part.from_env(action[name]) for name, part in self.parts.items()}
+
+
+Leaf = Box | Discrete | MultiDiscrete
+Space = Leaf | Composite
+
+
+def leaves(space: Space, prefix: str = "") -> Iterator[tuple[str, Leaf]]:
+    """Walk the leaves of a space as ("a.b", leaf); the path of a single space is ""."""
+    if isinstance(space, Composite):
+        for name, part in space.parts.items():
+            yield from leaves(part, f"{prefix}.{name}" if prefix else name)
+    else:
+        yield prefix, space
+
+
+def describe(space: Space) -> str:
+    """Return a space in a few words, for messages."""
+    if isinstance(space, Composite):
+        return "{" + ", ".join(f"{name}: {describe(part)}" for name, part in space.parts.items()) + "}"
+    if isinstance(space, Box):
+        return f"Box{list(space.shape)} {space.dtype}"
+    if isinstance(space, Discrete):
+        return f"Discrete({space.n})"
+    return f"MultiDiscrete({list(space.choices)})"
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """The observation and action space of an environment, one lane."""
+
+    observation: Space
+    action: Space
+
+
+def require_discrete(space: Space, place: str) -> None:
+    """Refuse an action space with a continuous part, in the name of `place`.
+
+    Raises:
+        SpaceError: some leaf is a Box.
+    """
+    for path, leaf in leaves(space):
+        if isinstance(leaf, Box):
+            where = f"action part '{path}'" if path else "the action space"
+            raise SpaceError(
+                f"{place} handles discrete actions only; {where} is {describe(leaf)} (algorithm=sac handles both)"
+            )

@@ -1,0 +1,106 @@
+"""The training loop: eight events, and no knowledge of reinforcement learning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from rlrun.callback import Callback, SkipBatch, Stop
+from rlrun.typing import Groups
+from rlrun.wiring import Group, Plan, State, plan
+
+
+class Loader(Protocol):
+    """Yields data groups; owns pacing, warm-up and epochs."""
+
+    def names(self) -> Mapping[str, tuple[str, ...]]:
+        """What each data group will hold, known before a step is made."""
+
+    def __iter__(self) -> Iterator[Groups]: ...
+
+
+class Trainer:
+    """Call every callback's hooks, for each batch that the loader yields.
+
+    The plan is made here, so wiring mistakes show before anything runs. `state` holds what
+    hooks may ask for besides the batch: `update` (number of the running update, from 1),
+    `callbacks`, `loader`, `run_dir`, `config`, `parts`, and whatever callbacks add to it.
+
+    Raises:
+        WiringError: a callback asks for a name that nobody provides.
+    """
+
+    def __init__(self, callbacks: Mapping[str, Callback], loader: Loader) -> None:
+        self.callbacks = {name: callback for name, callback in callbacks.items() if callback is not None}
+        self.loader = loader
+        self.state: State = {
+            "update": 0,
+            "callbacks": self.callbacks,
+            "loader": loader,
+            "run_dir": None,  # where files go, if anywhere; these three are set by the experiment
+            "config": {},
+            "parts": {},  # config path -> whatever has a state_dict
+        }
+        self.plan: Plan = plan(self.callbacks, loader.names(), self.state)
+
+    def train(self) -> State:
+        """Run until the loader ends or a hook raises `Stop`; `end_training` is called whatever happens.
+
+        Returns:
+            The run's state; `state["stopped_by"]` is the `Stop` that ended it, or None.
+        """
+        error: BaseException | None = None
+        try:
+            for call in self.plan.calls("restore_state", "begin_training"):
+                call({}, self.state)
+            self._loop()
+        except BaseException as raised:
+            error = raised
+        self.state["stopped_by"] = error
+        self._end(error)
+        if error is not None and not isinstance(error, Stop):
+            raise error
+        return self.state
+
+    def _loop(self) -> None:
+        state, batches = self.state, iter(self.loader)
+        update_calls = self.plan.calls("begin_batch", "backward", "end_batch")
+        begin, end = self.plan.cycles("begin_cycle"), self.plan.cycles("end_cycle")
+        verified = False
+        for batch in batches:
+            groups: dict[str, Any] = {name: Group(group, state) for name, group in batch.items()}
+            if not verified:
+                self.plan.verify(groups)
+                verified = True
+            update = state["update"] = state["update"] + 1
+            for cycle, call in begin:
+                if (update - 1) % cycle == 0:
+                    call(groups, state)
+            try:
+                for call in update_calls:
+                    call(groups, state)
+            except SkipBatch:
+                pass
+            for cycle, call in end:
+                if update % cycle == 0:
+                    call(groups, state)
+
+    def _end(self, error: BaseException | None) -> None:
+        """Let every callback clean up; the first failure is raised after all had their turn."""
+        failure: BaseException | None = None
+        for step in self.plan.steps["end_training"]:
+            try:
+                named = {
+                    name: self.state[name] for name in step.asks if name in self.state
+                }  # the start may have failed
+                step.method(error, **named)
+            except BaseException as raised:
+                failure = failure or raised
+        if failure is not None and (error is None or isinstance(error, Stop)):
+            raise failure
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"update": self.state["update"]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state["update"] = state["update"]

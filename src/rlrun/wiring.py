@@ -1,0 +1,297 @@
+"""The plan of a run: who asks for what, who provides it, and in which order they are called.
+
+It is made once, when the trainer is built, from the callbacks and from the names that the
+loader promises. On the update path nothing is searched for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any
+
+from rlrun.callback import EVENTS, Callback, Hook
+from rlrun.errors import WiringError, did_you_mean
+from rlrun.typing import Batch, Groups
+
+OUTSIDE = ("restore_state", "begin_training", "end_training")  # events without a batch
+
+State = dict[str, Any]
+Call = Callable[[Groups, State], None]
+
+
+class Group(dict[str, Any]):
+    """One data group; a name it lacks is looked up in the run's state."""
+
+    __slots__ = ("state",)
+
+    def __init__(self, batch: Batch, state: State) -> None:
+        super().__init__(batch)
+        self.state = state
+
+    def __missing__(self, name: str) -> Any:
+        return self.state[name]
+
+
+@dataclass
+class Step:
+    """One hook of one callback, with its names resolved."""
+
+    callback: Callback
+    event: str
+    label: str
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    method: Callable[..., Any]
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        return self.required + self.optional
+
+    def call(self) -> Call:
+        """Return the hook as a function of the data groups and the state."""
+        method, optional = self.method, self.optional
+        pick = _picker(self.required)
+        key = self.callback.data_group or ""
+
+        def plain(groups: Groups, state: State) -> None:
+            data = groups[key]
+            result = method(*pick(data))
+            if result:
+                data.update(result)
+
+        def bare(groups: Groups, state: State) -> None:
+            result = method()
+            if result:
+                groups[key].update(result)
+
+        def with_optional(groups: Groups, state: State) -> None:
+            data = groups[key]
+            result = method(*pick(data), **{name: data[name] for name in optional})
+            if result:
+                data.update(result)
+
+        def into_state(groups: Groups, state: State) -> None:
+            result = method(*pick(state), **{name: state[name] for name in optional})
+            if result:
+                state.update(result)
+
+        if self.callback.data_group is None or self.event in OUTSIDE:
+            return into_state
+        if optional:
+            return with_optional
+        return plain if self.required else bare
+
+
+def _picker(names: tuple[str, ...]) -> Callable[[Any], Iterable[Any]]:
+    """Return a function that reads these names of a mapping, in order, as arguments."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    if names:
+        (name,) = names
+        return lambda data: (data[name],)
+    return lambda data: ()
+
+
+@dataclass
+class Plan:
+    """Resolved hooks by event, in calling order."""
+
+    names: dict[str, tuple[str, ...]]
+    steps: dict[str, list[Step]] = field(default_factory=dict)
+
+    def calls(self, *events: str) -> list[Call]:
+        return [step.call() for event in events for step in self.steps[event]]
+
+    def cycles(self, event: str) -> list[tuple[int, Call]]:
+        """The hooks of `begin_cycle` or `end_cycle` with the length of their cycle."""
+        return [(step.callback.cycle, step.call()) for step in self.steps[event] if step.callback.cycle > 0]
+
+    def verify(self, groups: Groups) -> None:
+        """Compare a real batch with what the loader promised.
+
+        Raises:
+            WiringError: a promised group or name is missing.
+        """
+        for group, names in self.names.items():
+            missing = [name for name in names if name not in groups.get(group, {})]
+            if missing:
+                raise WiringError(f"loader promised {_list(missing)} in data group '{group}' and did not deliver")
+
+
+def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], state: Iterable[str]) -> Plan:
+    """Resolve every argument of every hook, and order the `begin_batch` hooks.
+
+    Args:
+        callbacks: by name, in the order of the config; ties keep it.
+        names: data group -> the names a batch of it holds.
+        state: names that the run's state holds before the first hook.
+
+    Raises:
+        WiringError: a hook asks for what nobody provides, a group is unknown, or hooks wait for each other.
+    """
+    made = Plan({group: tuple(held) for group, held in names.items()})
+    for name, callback in callbacks.items():
+        callback.name = name
+        if callback.data_group is not None and callback.data_group not in made.names:
+            hint = did_you_mean(callback.data_group, made.names)
+            raise WiringError(
+                f"callbacks.{name}: data group '{callback.data_group}' does not exist; "
+                f"the loader has {_list(made.names)}{hint}"
+            )
+    known_state = set(state)
+    for event in EVENTS:
+        members = [(callback, hook) for callback in callbacks.values() if (hook := callback.hook(event)) is not None]
+        made.steps[event] = [_resolve(made, event, *member, callbacks, known_state) for member in members]
+    made.steps["begin_batch"] = _ordered(made, made.steps["begin_batch"])
+    _check_backward_order(made)
+    return made
+
+
+def _provided_in(callback: Callback) -> str | None:
+    """The event in which a callback's `provides` come into being."""
+    for event in ("begin_training", "begin_batch", "backward", "end_batch"):
+        if callback.hook(event) is not None and (event != "begin_training" or callback.data_group is None):
+            return event
+    return None
+
+
+def _resolve(
+    made: Plan, event: str, callback: Callback, hook: Hook, callbacks: Mapping[str, Callback], state: set[str]
+) -> Step:
+    """Sort a hook's arguments into those it needs and those it takes where they exist."""
+    group = callback.data_group
+    in_batch = event not in OUTSIDE
+    known = set(state)
+    for other in callbacks.values():
+        if other.data_group is None or (in_batch and other.data_group == group):
+            known |= set(other.provides)
+    if group is not None and in_batch:
+        known |= set(made.names[group])
+    required: list[str] = []
+    optional: list[str] = []
+    for name, parameter in hook.arguments.items():
+        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+            continue
+        if parameter.default is not inspect.Parameter.empty:
+            optional += [name] if name in known else []
+        elif name in known:
+            required.append(name)
+        else:
+            raise WiringError(_unknown(callback, hook, name, known, group if in_batch else None))
+    return Step(callback, event, hook.label, tuple(required), tuple(optional), hook.method)
+
+
+def _unknown(callback: Callback, hook: Hook, name: str, known: set[str], group: str | None) -> str:
+    place = f"data group '{group}' has" if group is not None else "the run's state has"
+    return (
+        f"callbacks.{callback.name}.{hook.label} asks for '{name}'; "
+        f"{place} {_list(sorted(known))}{did_you_mean(name, known)}"
+    )
+
+
+def _ordered(made: Plan, steps: list[Step]) -> list[Step]:
+    """Sort `begin_batch` hooks: first those that provide a name, then those that rewrite it, then its readers."""
+    graph: dict[int, set[int]] = {index: set() for index in range(len(steps))}
+    providers = [(i, name) for i, step in enumerate(steps) for name in step.callback.provides]
+    for name in {name for _, name in providers}:
+        sources = [i for i, provided in providers if provided == name and name not in steps[i].asks]
+        rewriters = [i for i, provided in providers if provided == name and name in steps[i].asks]
+        chain = sources + rewriters
+        for before, after in pairwise(chain):
+            graph[after].add(before)
+        for index, step in enumerate(steps):
+            if name in step.asks and index not in chain:
+                graph[index] |= {i for i in chain if _sees(step.callback, steps[i].callback)}
+        _check_source(made, name, [steps[i] for i in sources], [steps[i] for i in rewriters])
+    return [steps[index] for index in _sort(graph, steps)]
+
+
+def _sees(reader: Callback, provider: Callback) -> bool:
+    return provider.data_group is None or provider.data_group == reader.data_group
+
+
+def _check_source(made: Plan, name: str, sources: list[Step], rewriters: list[Step]) -> None:
+    for step in rewriters:
+        group = step.callback.data_group
+        if not sources and name in step.required and name not in made.names.get(group or "", ()):
+            raise WiringError(
+                f"callbacks.{step.callback.name}.{step.label} rewrites '{name}', but nobody provides it first"
+            )
+
+
+def _sort(graph: dict[int, set[int]], steps: list[Step]) -> list[int]:
+    """Topological order in which the config's order decides between equals."""
+    sorter = TopologicalSorter(graph)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        circle = " -> ".join(f"callbacks.{steps[index].callback.name}" for index in error.args[1])
+        raise WiringError(f"begin_batch hooks wait for each other: {circle}") from None
+    order: list[int] = []
+    ready: list[int] = []
+    while sorter.is_active():
+        ready += sorter.get_ready()
+        ready.sort()
+        order.append(ready.pop(0))
+        sorter.done(order[-1])
+    return order
+
+
+def _check_backward_order(made: Plan) -> None:
+    """Refuse a `backward` hook that asks for what a later one provides: losses run in the config's order."""
+    provided_by = {
+        name: step.callback
+        for step in made.steps["backward"]
+        if _provided_in(step.callback) == "backward"
+        for name in step.callback.provides
+    }
+    seen: set[str] = set()
+    for step in made.steps["begin_batch"] + made.steps["backward"]:
+        for name in step.required:
+            provider = provided_by.get(name)
+            held = made.names.get(step.callback.data_group or "", ())
+            if (
+                provider is not None
+                and provider.name not in seen
+                and provider is not step.callback
+                and name not in held
+            ):
+                raise WiringError(
+                    f"callbacks.{step.callback.name}.{step.label} asks for '{name}', which "
+                    f"callbacks.{provider.name} provides only later; put '{provider.name}' first"
+                )
+        if step.event == "backward":
+            seen.add(step.callback.name)
+
+
+def explain(made: Plan, path_of: Callable[[object], str] = lambda part: type(part).__name__) -> str:
+    """Return the data flow of one update as text, one line a hook."""
+    rows = [("loader", f"{group}:", " ".join(names), "", "") for group, names in made.names.items()]
+    for event in ("begin_batch", "backward", "end_batch", "end_cycle"):
+        for step in made.steps[event]:
+            rows.append(_row(step, event, path_of))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines, last = [], ""
+    for head, *rest in rows:
+        shown = head if head != last else ""
+        last = head
+        cells = [cell.ljust(width) for cell, width in zip((shown, *rest), (*widths, 0), strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _row(step: Step, event: str, path_of: Callable[[object], str]) -> tuple[str, str, str, str, str]:
+    callback = step.callback
+    provides = f"-> {' '.join(callback.provides)}" if _provided_in(callback) == event and callback.provides else ""
+    first = next(e for e in ("backward", "begin_batch", "end_batch", "end_cycle") if callback.hook(e) is not None)
+    note = callback.note(path_of) if event == first else ""
+    return event, callback.name, " ".join(step.asks) or "—", provides, note
+
+
+def _list(words: Iterable[str]) -> str:
+    return ", ".join(words) or "nothing"

@@ -1,0 +1,307 @@
+"""The logger and its sinks."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import random
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.callback import Callback, Stop
+from rlrun.callbacks import sinks
+from rlrun.callbacks.log import Logger, to_host
+from rlrun.callbacks.progress import Terminal, duration, line
+from rlrun.callbacks.sinks import Jsonl, TensorBoard, Wandb, make_sinks
+from rlrun.errors import BuildError, ConfigError, MissingExtra, RlrunError
+from rlrun.rundir import RunDir
+
+
+class Loss(Callback):
+    """Stands for a callback with something to tell."""
+
+    reads = 0
+
+    @property
+    def metrics(self):
+        self.reads += 1
+        return {"loss/q": torch.tensor(0.5), "episode/return": 7.0}
+
+
+class Memory:
+    """A sink that remembers, and fails when asked to."""
+
+    writes_files = False
+
+    def __init__(self, fails=""):
+        self.records, self.fails, self.closed, self.tries = [], fails, [], 0
+
+    def open(self, run, config, *, records, axis):
+        self.opened = (records, axis, config)
+
+    def write(self, record):
+        self.tries += 1
+        if self.fails:
+            raise ConnectionError(self.fails)
+        self.records.append(record)
+
+    def close(self, error):
+        self.closed.append(error)
+
+
+def begun(*into, every=10, callbacks=None, run=None, state=None):
+    logger = Logger(into, every=every)
+    if state is not None:
+        logger.load_state_dict(state)
+    logger.begin_training(callbacks or {"q": Loss()}, run)
+    return logger
+
+
+def read(run):
+    return [json.loads(text) for text in run.metrics.read_text().splitlines()]
+
+
+def test_metrics_are_read_only_when_due():
+    sink, loss = Memory(), Loss()
+    logger = begun(sink, callbacks={"q": loss})
+    for update in range(1, 11):
+        logger.end_cycle(update, step=update * 4)
+    assert loss.reads == 4
+    assert [record["env_steps"] for record in sink.records] == [12, 20, 32, 40]
+
+
+def test_record_holds_axis_metrics_and_speed():
+    sink = Memory()
+    begun(sink).end_cycle(5, step=20)
+    (record,) = sink.records
+    assert list(record)[:3] == ["env_steps", "updates", "seconds"]
+    assert (record["env_steps"], record["updates"], record["loss/q"], record["episode/return"]) == (20, 5, 0.5, 7.0)
+    assert record["time/env_steps_per_second"] == pytest.approx(20 / record["seconds"])
+
+
+def test_without_environment_updates_are_the_axis():
+    sink = Memory()
+    logger = begun(sink)
+    for update in range(1, 25):
+        logger.end_cycle(update)
+    assert [(record["env_steps"], record["updates"]) for record in sink.records] == [(0, 10), (0, 20)]
+    assert "time/env_steps_per_second" not in sink.records[0]
+
+
+def test_only_named_numbers_depend_on_the_clock(monkeypatch):
+    records = []
+    for speed in (1, 3):
+        sink, ticks = Memory(), iter(range(0, 1000, speed))
+        monkeypatch.setattr("rlrun.callbacks.log.time.perf_counter", lambda ticks=ticks: float(next(ticks)))
+        begun(sink).end_cycle(5, step=20)
+        records.append(sink.records[0])
+    differing = {name for name in records[0] if records[0][name] != records[1][name]}
+    assert differing == {"seconds", "time/env_steps_per_second", "time/updates_per_second"}
+
+
+def test_all_tensors_come_over_in_one_copy(monkeypatch):
+    copies = []
+    original = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: copies.append(tensor.shape) or original(tensor))
+    metrics = {"a": torch.tensor(2), "b": 1, "c": torch.ones(1, requires_grad=True), "d": np.float32(0.25)}
+    assert to_host(metrics) == {"a": 2.0, "b": 1, "c": 1.0, "d": 0.25}
+    assert copies == [(2,)]
+
+
+def test_metric_that_is_no_scalar_is_named():
+    with pytest.raises(RlrunError, match=r"metric 'loss/q' has shape \[3\]"):
+        to_host({"loss/q": torch.ones(3)})
+
+
+def test_end_writes_what_is_new_once():
+    sink = Memory()
+    logger = begun(sink)
+    logger.end_cycle(5, step=20)
+    logger.end_training(None, update=5, step=20)
+    assert [record["updates"] for record in sink.records] == [5]
+    sink = Memory()
+    logger = begun(sink)
+    logger.end_training(Stop("over"), update=3, step=6)
+    assert [record["updates"] for record in sink.records] == [3]
+    assert sink.closed == [None]
+
+
+def test_sinks_learn_of_a_failure():
+    sink, error = Memory(), ValueError("x")
+    begun(sink).end_training(error, update=0)
+    assert sink.closed == [error]
+
+
+def test_failing_sink_is_left_out_with_one_warning(caplog):
+    bad, good = Memory("no network"), Memory()
+    logger = begun(bad, good)
+    with caplog.at_level(logging.WARNING, "rlrun"):
+        for update in (10, 20, 30):
+            logger.end_cycle(update)
+    assert (bad.tries, len(good.records)) == (1, 3)
+    assert [entry.getMessage() for entry in caplog.records] == [
+        "logger memory failed and is left out from here: ConnectionError: no network"
+    ]
+
+
+def test_evaluation_is_written_at_once(tmp_path):
+    run = RunDir.claim(tmp_path / "run")
+    logger = begun(Jsonl(), run=run)
+    logger.write(15, 3, {"evaluation/mean_return": 9.0})
+    (record,) = read(run)
+    assert (record["env_steps"], record["updates"], record["evaluation/mean_return"]) == (15, 3, 9.0)
+
+
+def test_number_that_json_lacks_is_null(tmp_path):
+    run = RunDir.claim(tmp_path / "run")
+    begun(Jsonl(), run=run).write(15, 3, {"loss/q": torch.tensor(float("nan")), "loss/p": float("inf")})
+    assert (read(run)[0]["loss/q"], read(run)[0]["loss/p"]) == (None, None)
+
+
+def test_full_disk_ends_the_run_by_name(tmp_path, monkeypatch):
+    logger = begun(Jsonl(), run=RunDir.claim(tmp_path / "run"))
+    monkeypatch.setattr(os, "write", lambda handle, data: len(data) - 1)  # the disk took all but the last byte
+    with pytest.raises(RlrunError, match=r"metrics\.jsonl cannot be written: No space left on device"):
+        logger.write(1, 1, {})
+
+
+def test_resumed_metrics_equal_uninterrupted_ones(tmp_path):
+    def train(logger, first, last):
+        for update in range(first, last + 1):
+            logger.end_cycle(update, step=update * 4)
+
+    whole, parts = RunDir.claim(tmp_path / "whole"), RunDir.claim(tmp_path / "parts")
+    train(begun(Jsonl(), run=whole), 1, 20)
+    killed = begun(Jsonl(), run=parts)
+    train(killed, 1, 7)
+    state = json.loads(json.dumps(killed.state_dict()))
+    train(killed, 8, 12)  # beyond the checkpoint, with a line torn by the kill
+    with open(parts.metrics, "a") as file:
+        file.write('{"env_steps": 5')
+    train(begun(Jsonl(), run=parts, state=state), 8, 20)
+    steps = [record["env_steps"] for record in read(parts)]
+    assert steps == [record["env_steps"] for record in read(whole)] == [12, 20, 32, 40, 52, 60, 72, 80]
+
+
+def test_record_of_an_early_end_is_dropped_on_resume(tmp_path):
+    run = RunDir.claim(tmp_path / "run")
+    logger = begun(Jsonl(), run=run)
+    logger.end_cycle(10)
+    logger.end_training(Stop("SIGTERM"), update=13)
+    assert [record["updates"] for record in read(run)] == [10, 13]
+    begun(Jsonl(), run=run, state=logger.state_dict()).end_cycle(20)
+    assert [record["updates"] for record in read(run)] == [10, 20]
+
+
+def test_seconds_go_on_after_resume():
+    state = {**begun(Memory()).state_dict(), "seconds": 100.0}
+    sink = Memory()
+    begun(sink, state=state).write(1, 1, {})
+    assert 100 < sink.records[0]["seconds"] < 105
+
+
+def test_run_without_directory_writes_no_files():
+    sink = Memory()
+    begun(Jsonl(), sink).end_cycle(10)
+    assert len(sink.records) == 1
+
+
+def test_plain_terminal_prints_one_line_a_record():
+    stream = io.StringIO()
+    terminal = Terminal(1_000_000, seconds=0, stream=stream)
+    logger = begun(terminal, callbacks={"q": Loss(), **{f"long{i}": Loss() for i in range(9)}})
+    for update in (10, 20, 30):
+        logger.end_cycle(update, step=update * 1000)
+    logger.write(30_000, 30, {"evaluation/mean_return": 123.456})
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 4
+    assert lines[-1].startswith("30,000/1,000,000 steps 3%  return 7.0  evaluation 123.5  loss q=0.5")
+    assert " to go" in lines[-1]
+
+
+def test_plain_terminal_waits_and_shows_the_last():
+    stream = io.StringIO()
+    logger = begun(Terminal(seconds=1000, stream=stream))
+    for update in range(10, 200, 10):
+        logger.end_cycle(update, step=update)
+    logger.end_training(None, update=190, step=190)
+    assert [text.split("  ")[0] for text in stream.getvalue().splitlines()] == ["10 steps", "190 steps"]
+
+
+def test_live_terminal_redraws_one_line(monkeypatch):
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    before = sys.stdout
+    logger = begun(Terminal(100, stream=stream))
+    logger.end_cycle(20, step=50)
+    assert sys.stdout is before
+    logger.end_training(None, update=40, step=100)
+    text = stream.getvalue()
+    assert "100/100 steps" in text
+    assert text.count("\n") == 1
+
+
+def test_line_names_what_it_shows():
+    record = {"env_steps": 0, "updates": 50, "time/updates_per_second": 10.0, "loss/vae": 0.123456}
+    assert line(record, total=100) == "50/100 updates 50%  loss vae=0.123  10 updates/s  0:05 to go"
+    assert duration(3725) == "1:02:05"
+
+
+def test_tensorboard_reads_back_by_env_steps(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = RunDir.claim(tmp_path / "run")
+    logger = begun(TensorBoard(), run=run)
+    for update in (10, 20):
+        logger.end_cycle(update, step=update * 4)
+    state = logger.state_dict()
+    logger.end_cycle(30, step=120)  # lost: beyond the checkpoint
+    logger.end_training(None, update=30, step=120)
+    resumed = begun(TensorBoard(), run=run, state=state)
+    resumed.end_cycle(35, step=140)
+    resumed.end_training(None, update=35, step=140)
+    events = EventAccumulator(str(run.tensorboard)).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss/q")] == [(40, 0.5), (80, 0.5), (140, 0.5)]
+
+
+def test_wandb_offline_needs_no_network_and_no_random_numbers(tmp_path, capfd):
+    run = RunDir.claim(tmp_path / "run")
+    before = (random.getstate(), np.random.get_state()[2], torch.get_rng_state().sum())
+    for update in (10, 20):  # a run and its resume
+        logger = begun(Wandb(mode="offline"), run=run)
+        logger.end_cycle(update, step=update * 4)
+        logger.end_training(None, update=update, step=update * 4)
+    assert (random.getstate(), np.random.get_state()[2], torch.get_rng_state().sum()) == before
+    identity = (run.wandb / "id").read_text()
+    files = list(run.wandb.glob(f"offline-run-*-{identity}/run-{identity}.wandb"))
+    assert files
+    assert all(path.stat().st_size > 0 for path in files)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_sinks_are_made_by_name():
+    made = make_sinks(["terminal", {"wandb": {"project": "x", "mode": "disabled"}}], total=500)
+    assert [type(sink).__name__ for sink in made] == ["Jsonl", "Terminal", "Wandb"]
+    assert made[1].total == 500
+    assert [type(sink) for sink in make_sinks(["jsonl"])] == [type(sink) for sink in make_sinks(None)] == [Jsonl]
+
+
+def test_unknown_sink_gets_a_hint():
+    with pytest.raises(ConfigError, match=r"logger 'tensorbord' is unknown.*did you mean 'tensorboard'"):
+        make_sinks(["tensorbord"])
+    with pytest.raises(BuildError, match=r"logger\.wandb: .*'projekt'"):
+        make_sinks([{"wandb": {"projekt": "x"}}])
+
+
+@pytest.mark.parametrize(("sink", "module"), [("TensorBoard", "torch.utils.tensorboard"), ("Wandb", "wandb")])
+def test_missing_package_names_the_extra_at_once(monkeypatch, sink, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtra, match=rf"pip install 'rlrun\[{sink.lower()}\]'"):
+        getattr(sinks, sink)()

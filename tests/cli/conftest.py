@@ -1,0 +1,77 @@
+"""The `rlrun` command, called in this process from an empty folder."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from rlrun.cli.main import main
+
+TINY = (
+    "algorithm.hidden=[8,8]",
+    "algorithm.batch_size=4",
+    "algorithm.warmup_steps=20",
+    "stop.env_steps=40",
+    "evaluation.every=0",
+    "logger=[]",
+)
+
+
+class Outcome(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Stand in an empty folder; afterwards no module of it is known any more."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def write(project: Path) -> Callable[[str, str], Path]:
+    """Write a file of the project."""
+
+    def write_file(name: str, text: str) -> Path:
+        path = project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write_file
+
+
+@pytest.fixture
+def rlrun(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., Outcome]:
+    """Call the command with some words."""
+
+    def call(*words: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["rlrun", *map(str, words)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main()
+        return Outcome(left.value.code, *capfd.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def tiny_run(rlrun: Callable[..., Outcome]) -> Callable[..., Outcome]:
+    """Train for a moment."""
+    return lambda *words: rlrun("train", *TINY, *words)

@@ -1,0 +1,55 @@
+"""A project folder with its own `conf/`, and the packaged folder in miniature."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlrun.config import compose as compose_with
+from rlrun.errors import ConfigError
+
+PACKAGED = Path(__file__).parent / "fixture_conf"
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in an empty folder; leave `sys.path` as it was."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+@pytest.fixture
+def write(project: Path) -> Callable[[str, str], Path]:
+    """Write a file of the project."""
+
+    def write_file(name: str, text: str) -> Path:
+        path = project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write_file
+
+
+@pytest.fixture
+def compose() -> Callable[..., Any]:
+    """Compose from the packaged folder in miniature."""
+    return lambda *words, **options: compose_with([*words], packaged=PACKAGED, **options)
+
+
+@pytest.fixture
+def refusal(compose: Callable[..., Any]) -> Callable[..., str]:
+    """Return the one line with which a request is refused."""
+
+    def refuse(*words: str, **options: Any) -> str:
+        with pytest.raises(ConfigError) as caught:
+            compose(*words, **options)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    return refuse

@@ -1,0 +1,199 @@
+"""Words, files and their precedence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+from hydra import compose as hydra_compose
+from hydra import initialize
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+from omegaconf.errors import ConfigAttributeError
+
+GROUPS = ("algorithm=dqn", "env=pendulum")
+
+
+def test_words_choose_files_and_change_keys(compose):
+    config = compose("algorithm=sac", "env=pendulum", "algorithm.lr=1e-2", "seed=3").config
+    assert (config.env.id, config.seed, config.algorithm.lr) == ("Pendulum-v1", 3, 0.01)
+
+
+def test_an_algorithm_chooses_its_memory(compose):
+    assert compose("algorithm=sac", "env=pendulum").config.memory.exponent == 0.6
+    assert compose("algorithm=sac", "env=pendulum", "memory=replay").choices["memory"] == "replay"
+
+
+def test_interpolations_stay_unresolved(compose):
+    config = compose(*GROUPS).config
+    assert OmegaConf.to_container(config)["trainer"]["loader"] == "${loader}"
+
+
+def test_keys_of_the_result_are_closed(compose):
+    with pytest.raises(ConfigAttributeError):
+        compose(*GROUPS).config.nothing = 1
+
+
+def test_an_addition_works_with_and_without_plus(compose):
+    for word in ("+with=rnd", "with=rnd"):
+        assert "novelty" in compose(*GROUPS, word).config.callbacks
+
+
+def test_several_additions_work_at_once(compose):
+    composed = compose(*GROUPS, "+with=[rnd,scale]")
+    assert {"novelty", "scale"} <= set(composed.config.callbacks)
+    assert composed.choices["with"] == ["rnd", "scale"]
+
+
+def test_a_plus_before_a_listed_group_is_harmless(compose):
+    assert compose("+algorithm=sac", "env=pendulum").choices["algorithm"] == "sac"
+
+
+def test_null_takes_a_group_out(compose):
+    composed = compose(*GROUPS, "with=rnd", "with=null", "experiment=null")
+    assert "novelty" not in composed.config.callbacks
+    assert "env" not in compose("algorithm=dqn", "env=null", check=False).config
+
+
+def test_the_last_of_repeated_words_wins(compose):
+    composed = compose("algorithm=sac", "env=pendulum", "seed=1", "algorithm=dqn", "+seed=2", "with=rnd", "+with=scale")
+    assert (composed.choices["algorithm"], composed.config.seed) == ("dqn", 2)
+    assert "novelty" not in composed.config.callbacks
+    assert composed.words.count("seed=1") == 0
+
+
+@pytest.mark.parametrize(("word", "value"), [("012", 12), ("08", 8), ("1_000", 1000), ("1e3", 1000)])
+def test_numbers_are_decimal(compose, word, value):
+    seed = compose(*GROUPS, f"seed={word}").config.seed
+    assert (seed, type(seed)) == (value, int)
+
+
+def test_a_quoted_number_stays_a_text(compose):
+    assert compose(*GROUPS, "env.kwargs.code='012'").config.env.kwargs.code == "012"
+
+
+def test_numbers_in_files_are_decimal_too(compose, write):
+    write("conf/env/mine.yaml", "defaults: [gym]\nid: A-v0\nkwargs: {a: 012, b: 1e-3, c: '012', d: 1_000, e: 12:30}\n")
+    kwargs = compose("algorithm=dqn", "env=mine").config.env.kwargs
+    assert dict(kwargs) == {"a": 12, "b": 0.001, "c": "012", "d": 1000, "e": "12:30"}
+
+
+def test_arguments_of_an_environment_need_no_plus(compose):
+    config = compose(*GROUPS, "env.kwargs.size=3", "env.reset_options.low=-0.5").config
+    assert (config.env.kwargs.size, config.env.reset_options.low) == (3, -0.5)
+
+
+def test_a_tilde_deletes(compose):
+    assert "temperature" not in compose("algorithm=sac", "env=pendulum", "~callbacks.temperature").config.callbacks
+
+
+def test_one_logger_is_a_list_of_one(compose):
+    assert list(compose(*GROUPS, "logger=wandb").config.logger) == ["wandb"]
+
+
+def test_the_users_file_replaces_ours(compose, write):
+    write("conf/env/pendulum.yaml", "defaults: [gym]\nid: Mine-v0\n")
+    assert compose(*GROUPS).config.env.id == "Mine-v0"
+
+
+def test_config_dir_comes_before_the_folder_conf(compose, write, tmp_path):
+    write("conf/env/pendulum.yaml", "defaults: [gym]\nid: Second-v0\n")
+    write("elsewhere/settings/env/pendulum.yaml", "defaults: [gym]\nid: First-v0\n")
+    composed = compose(*GROUPS, config_dir=tmp_path / "elsewhere" / "settings")
+    assert composed.config.env.id == "First-v0"
+    assert composed.project == tmp_path / "elsewhere"
+    assert sys.path[-1] == str(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["rlrun/algorithm/dqn", "/rlrun/algorithm/dqn", "rlrun/algorithm/dqn@_global_", "rlrun/algorithm/dqn@_here_"],
+)
+@pytest.mark.parametrize("header", ["# @package _global_\nalgorithm:\n  ", ""])
+def test_the_users_algorithm_starts_from_ours(compose, write, path, header):
+    start = f"defaults: ['{path}']\n"
+    body = "# @package _global_\n" + start + "algorithm:\n  discount: 0.5\n" if header else start + "discount: 0.5\n"
+    write("conf/algorithm/dqn.yaml", body)
+    config = compose(*GROUPS).config
+    assert dict(config.algorithm) == {"hidden": [64], "discount": 0.5, "lr": 1e-3, "batch_size": 32}
+    assert config.networks.q._target_ == "parts.Network"
+
+
+def test_other_groups_and_train_start_from_ours_too(compose, write):
+    write("conf/env/pendulum.yaml", "defaults: [rlrun/env/pendulum]\nnum_envs: 7\n")
+    write("conf/train.yaml", "defaults: [rlrun/train, _self_]\nseed: 5\n")
+    config = compose("algorithm=sac", "env=pendulum").config
+    assert (config.seed, config.env.id, config.env.num_envs) == (5, "Pendulum-v1", 7)
+    assert config.memory.exponent == 0.6
+
+
+def test_the_packaged_header_may_stand_below_other_comments(compose):
+    assert "algorithm" not in compose(*GROUPS).config.algorithm
+
+
+def test_a_users_hydra_application_stays_untouched(compose, tmp_path):
+    (tmp_path / "app.yaml").write_text("a: 1\n")
+    GlobalHydra.instance().clear()
+    with initialize(version_base="1.3", config_path=None):
+        before = GlobalHydra.instance().hydra
+        compose(*GROUPS)
+        assert GlobalHydra.instance().hydra is before
+        assert hydra_compose(overrides=["+a=1"]).a == 1
+
+
+def test_composing_leaves_no_hydra_behind(compose):
+    GlobalHydra.instance().clear()
+    compose(*GROUPS)
+    assert not GlobalHydra.instance().is_initialized()
+
+
+def test_composing_imports_neither_torch_nor_gymnasium(project):
+    code = "import sys; from rlrun.config import compose; compose(['algorithm=dqn', 'env=cartpole']); "
+    code += "assert not {'torch', 'gymnasium', 'numpy'} & set(sys.modules), 'heavy'"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.speed
+def test_composing_takes_less_than_a_tenth_of_a_second(compose):
+    compose(*GROUPS)
+    seconds = []
+    for _ in range(5):
+        start = time.process_time()
+        compose("algorithm=dqn", "env=cartpole", "seed=3")
+        seconds.append(time.process_time() - start)
+    assert min(seconds) < 0.1
+
+
+def test_an_experiment_may_bring_additions_and_the_user_more(compose, write):
+    text = "# @package _global_\ndefaults: [/with/rnd, override /algorithm: sac, override /env: pendulum]\nseed: 4\n"
+    write("conf/experiment/mine.yaml", text)
+    composed = compose("experiment=mine", "with=scale")
+    assert {"novelty", "scale", "temperature"} <= set(composed.config.callbacks)
+    assert composed.choices["algorithm"] == "sac"
+
+
+def test_the_users_algorithm_may_choose_another_memory(compose, write):
+    write("conf/algorithm/mine.yaml", "defaults: [rlrun/algorithm/sac, override /memory: replay]\nlr: 0.5\n")
+    composed = compose("algorithm=mine", "env=pendulum")
+    assert (composed.choices["memory"], composed.config.algorithm.lr) == ("replay", 0.5)
+
+
+@pytest.mark.parametrize("suffix", ["", "@_here_", "@_global_"])
+def test_the_memory_our_algorithm_chooses_stays_chosen(compose, write, suffix):
+    write("conf/algorithm/mine.yaml", f"defaults: ['rlrun/algorithm/sac{suffix}']\nlr: 0.5\n")
+    composed = compose("algorithm=mine", "env=pendulum")
+    assert (composed.choices["memory"], composed.config.algorithm.lr) == ("prioritised", 0.5)
+
+
+def test_dicts_and_entries_of_lists_can_be_given(compose, write):
+    write("conf/with/wrapped.yaml", "# @package _global_\nenv: {wrappers: [{_target_: parts.Wrap, size: 1}]}\n")
+    config = compose(*GROUPS, "with=wrapped", "env.kwargs={a:1,b:[2]}", "env.wrappers.0.size=3").config
+    assert config.env.kwargs == {"a": 1, "b": [2]}
+    assert config.env.wrappers[0].size == 3
+
+
+def test_a_missing_dict_of_arguments_is_made(compose, write):
+    write("conf/env/bare.yaml", "_target_: parts.Env\nid: Bare-v0\nkwargs: null\nnum_envs: 1\n")
+    assert compose("algorithm=dqn", "env=bare", "env.kwargs.x=1").config.env.kwargs == {"x": 1}

@@ -1,0 +1,86 @@
+"""Tuned pairs: packaged algorithm < tuned pair < user's files < words."""
+
+from __future__ import annotations
+
+import pytest
+
+PAIR = ("algorithm=dqn", "env=cartpole")
+
+
+def test_a_pair_is_applied_by_itself(compose):
+    composed = compose(*PAIR)
+    assert composed.pair == "dqn_cartpole"
+    assert (composed.config.algorithm.lr, composed.config.num_envs, composed.config.memory.length) == (2.5e-3, 4, 9000)
+
+
+def test_a_pair_chooses_the_memory_it_was_tuned_with(compose):
+    assert compose(*PAIR).choices["memory"] == "prioritised"
+    assert compose(*PAIR, "memory=replay").choices["memory"] == "replay"
+
+
+def test_a_preset_gives_the_same_as_its_pair(compose):
+    named, found = compose("experiment=dqn_cartpole"), compose(*PAIR)
+    assert named.config == found.config
+    assert named.config.expect == {"return": 475}
+    assert named.pair is None
+
+
+def test_words_beat_the_pair(compose):
+    config = compose(*PAIR, "algorithm.lr=0.5").config
+    assert (config.algorithm.lr, config.algorithm.batch_size) == (0.5, 64)
+
+
+@pytest.mark.parametrize("word", ["env.id=Other-v0", "env.target=my.Env", "pair=null", "~pair"])
+def test_a_word_switches_the_pair_off(compose, word):
+    composed = compose(*PAIR, word)
+    assert composed.pair is None
+    assert composed.config.algorithm.lr == 1e-3
+
+
+def test_the_same_env_id_in_a_word_switches_it_off_too(compose):
+    assert compose(*PAIR, "env.id=CartPole-v1").pair is None
+
+
+def test_arguments_of_the_environment_leave_the_pair_on(compose):
+    assert compose(*PAIR, "env.kwargs.size=3").pair == "dqn_cartpole"
+
+
+def test_another_environment_has_no_pair(compose):
+    assert compose("algorithm=dqn", "env=pendulum").pair is None
+    assert compose("algorithm=sac", "env=cartpole").pair is None
+
+
+def test_a_named_preset_switches_the_pair_off(compose, write):
+    write("conf/experiment/mine.yaml", "# @package _global_\nalgorithm: {discount: 0.5}\n")
+    composed = compose(*PAIR, "experiment=mine")
+    assert (composed.pair, composed.config.algorithm.lr, composed.config.algorithm.discount) == (None, 1e-3, 0.5)
+
+
+@pytest.mark.parametrize("name", ["algorithm/dqn", "env/cartpole"])
+def test_the_users_own_file_switches_the_pair_off(compose, write, name):
+    write(f"conf/{name}.yaml", f"defaults: [rlrun/{name}]\n")
+    composed = compose(*PAIR)
+    assert composed.pair is None
+    assert composed.config.algorithm.lr == 1e-3
+
+
+def test_the_users_files_beat_the_pair(compose, write):
+    write("conf/memory/prioritised.yaml", "defaults: [rlrun/memory/prioritised]\nlength: 5\n")
+    write("conf/train.yaml", "defaults: [rlrun/train, _self_]\nnum_envs: 2\n")
+    config = compose(*PAIR).config
+    assert (config.memory.length, config.num_envs, config.algorithm.lr) == (5, 2, 2.5e-3)
+
+
+def test_a_users_experiment_of_that_name_is_no_pair(compose, write):
+    write("conf/experiment/dqn_pendulum.yaml", "# @package _global_\nseed: 9\n")
+    assert compose("algorithm=dqn", "env=pendulum").config.seed == 0
+
+
+def test_a_pair_works_where_train_does_not_list_it(compose, write):
+    write(
+        "conf/train.yaml",
+        "defaults: [memory: replay, algorithm: dqn, env: gym, _self_]\nnum_envs: 1\n"
+        "spaces: {_target_: parts.Spaces}\ntrainer: {_target_: parts.Trainer, a: '${callbacks}', b: '${loader}'}\n",
+    )
+    config = compose(*PAIR).config
+    assert (config.algorithm.lr, config.num_envs) == (2.5e-3, 1)

@@ -1,0 +1,88 @@
+"""Where config files are looked for, and what is listed without reading YAML."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from rlrun.config import places
+from rlrun.config.places import choices, group_names, packaged_dir, search_path
+
+PACKAGED = Path(__file__).parent / "fixture_conf"
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """Install plugins by name and module."""
+
+    def install(**modules):
+        entries = [EntryPoint(name, module, places.PLUGINS) for name, module in modules.items()]
+        monkeypatch.setattr(places.metadata, "entry_points", lambda group: entries)
+
+    package = tmp_path / "site" / "a_plugin"
+    (package / "conf" / "env").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    (package / "conf" / "env" / "plugged.yaml").write_text("# From a plugin\ndefaults: [gym]\nid: Plugged-v0\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    return install
+
+
+def test_options_are_listed_with_their_first_comment():
+    assert choices("algorithm", packaged=PACKAGED) == {
+        "dqn": "Deep Q-learning in miniature (arXiv 1312.5602)",
+        "sac": "Soft actor-critic in miniature",
+    }
+
+
+def test_the_users_options_come_first_and_are_merged(write):
+    write("conf/algorithm/mine.yaml", "a: 1\n")
+    write("conf/algorithm/sac.yaml", "# @package _global_\n# Mine\na: 1\n")
+    found = choices("algorithm", packaged=PACKAGED)
+    assert [*found] == ["dqn", "mine", "sac"]
+    assert (found["mine"], found["sac"]) == ("", "Mine")
+
+
+def test_an_unknown_group_has_no_options():
+    assert choices("nothing", packaged=PACKAGED) == {}
+
+
+def test_groups_are_the_folders(write):
+    write("conf/launcher/local.yaml", "a: 1\n")
+    assert group_names(packaged=PACKAGED) == ["algorithm", "env", "experiment", "launcher", "memory", "with"]
+
+
+def test_the_packaged_folder_is_nobodys_own(monkeypatch):
+    monkeypatch.chdir(packaged_dir().parent)
+    assert [place.packaged for place in search_path()] == [True]
+
+
+def test_listing_imports_neither_hydra_nor_yaml():
+    code = "import sys; from rlrun.config import choices, group_names; choices('env'); group_names(); "
+    code += "assert not {'hydra', 'omegaconf', 'yaml', 'torch'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_project_cannot_replace_installed_packages(tmp_path):
+    places.add_to_path(tmp_path)
+    places.add_to_path(tmp_path)
+    assert sys.path.count(str(tmp_path)) == 1
+    assert sys.path[-1] == str(tmp_path)
+
+
+def test_a_plugin_brings_config_files_without_being_imported(plugin, compose):
+    plugin(good="a_plugin")
+    assert choices("env", packaged=PACKAGED)["plugged"] == "From a plugin"
+    assert compose("algorithm=dqn", "env=plugged").config.env.id == "Plugged-v0"
+
+
+def test_a_broken_plugin_is_left_out_with_a_warning(plugin, compose, caplog):
+    plugin(good="a_plugin", bad="no_such_package", worse="a_plugin.inner.x")
+    with caplog.at_level(logging.WARNING, "rlrun"):
+        assert compose("algorithm=dqn", "env=plugged").config.env.id == "Plugged-v0"
+    assert "plugin 'bad' is left out: no package 'no_such_package'" in caplog.text
+    assert "plugin 'worse' is left out" in caplog.text

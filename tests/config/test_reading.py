@@ -1,0 +1,111 @@
+"""Which keys somebody reads, where each came from, and how a config is printed and read back."""
+
+from __future__ import annotations
+
+import pytest
+from omegaconf import OmegaConf
+
+from rlrun.config import load, provenance, to_yaml, unread
+from rlrun.config.reading import missing
+from rlrun.config.tree import locate
+from rlrun.errors import ConfigError
+
+GROUPS = ("algorithm=dqn", "env=pendulum")
+
+
+def test_a_key_that_nothing_leads_to_is_unread():
+    config = {"seed": 1, "trainer": {"_target_": "T", "a": "${x.y}"}, "x": {"y": 1, "z": 2}, "w": {"v": {"u": 1}}}
+    assert unread(config) == ["x.z", "w"]
+
+
+def test_roots_can_be_given():
+    assert unread({"a": {"b": 1}, "c": 2}, roots=["a"]) == ["c"]
+
+
+def test_links_are_followed_through_links():
+    config = {"trainer": "${a.b.c}", "a": "${d}", "d": {"b": {"c": "${e}", "f": 1}}, "e": [1, "${g}"], "g": 0}
+    assert unread(config) == ["d.b.f"]
+
+
+def test_texts_resolvers_and_nested_links_count_as_reading():
+    trainer = {"t": "x-${a}-${b.c}", "r": "${oc.select:d,1}", "n": "${e.${f}}", "s": "${.t}"}
+    config = {"trainer": trainer, "a": 1, "b": {"c": 2}, "d": 3, "e": {"k": 4, "l": 5}, "f": "k", "g": 6}
+    assert unread(config) == ["e.l", "g"]
+
+
+def test_an_attribute_of_an_object_reads_the_whole_object():
+    config = {"trainer": "${spaces.action.size}", "spaces": {"_target_": "S", "env": "${env}"}, "env": {"id": 1}}
+    assert unread(config) == []
+
+
+def test_only_values_that_are_read_must_be_given():
+    assert missing({"trainer": {"a": "${x}", "b": "???"}, "x": "???", "y": "???"}) == ["trainer.b", "x"]
+
+
+def test_relative_links_start_from_their_own_place():
+    tree = {"a": {"b": {"c": "${.d}", "d": 1, "e": "${..f}"}, "f": 2, "g": ["${.[1]}", 3]}}
+    assert [locate(tree, path).node for path in (("a", "b", "c"), ("a", "b", "e"), ("a", "g", "0"))] == [1, 2, 3]
+
+
+def test_the_packaged_files_in_miniature_are_read_completely(compose):
+    for words in (GROUPS, ("algorithm=sac", "env=cartpole", "with=[rnd,scale]"), ("experiment=dqn_cartpole",)):
+        assert unread(compose(*words).config) == []
+
+
+def test_provenance_names_the_file_or_the_word(compose, write):
+    write("conf/env/mine.yaml", "defaults: [gym]\nid: Mine-v0\nkwargs: {size: 1}\n")
+    sources = provenance(compose("algorithm=dqn", "env=mine", "seed=3", "env.kwargs.x=1"))
+    assert sources["seed"] == sources["env.kwargs.x"] == "word"
+    assert sources["algorithm.lr"] == "rlrun/algorithm/dqn.yaml"
+    assert sources["env.id"].endswith("conf/env/mine.yaml")
+    assert sources["env.kwargs.size"].endswith("conf/env/mine.yaml")
+    assert sources["stop.env_steps"] == "rlrun/train.yaml"
+
+
+def test_provenance_names_the_pair(compose):
+    sources = provenance(compose("algorithm=dqn", "env=cartpole"))
+    assert sources["algorithm.lr"] == "rlrun/experiment/dqn_cartpole.yaml (tuned pair)"
+    assert sources["algorithm.discount"] == "rlrun/algorithm/dqn.yaml"
+
+
+def test_every_key_has_a_source(compose):
+    composed = compose(
+        "algorithm=sac", "env=cartpole", "with=rnd", "algorithm.hidden=[8,8]", "~callbacks.novelty.weight"
+    )
+    assert len(provenance(composed)) > 30
+    assert "" not in provenance(composed)
+    assert provenance(composed)["algorithm.hidden"] == "word"
+
+
+def test_a_saved_config_comes_back_unresolved(compose, tmp_path):
+    config = compose(*GROUPS, "env.kwargs.code='012'", "env.kwargs.rate=1e-5").config
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    assert OmegaConf.to_container(load(tmp_path / "config.yaml")) == OmegaConf.to_container(config)
+
+
+def test_resolving_fills_in_values_and_keeps_links_to_objects(compose):
+    text = to_yaml(compose(*GROUPS, "num_envs=3").config, resolve=True)
+    config = OmegaConf.create(text)
+    assert (config.env.num_envs, config.callbacks.q_loss.lr, list(config.networks.q.hidden)) == (3, 1e-3, [64])
+    assert "network: ${networks.q}" in text
+
+
+def test_a_package_is_printed_alone(compose):
+    config = compose(*GROUPS).config
+    assert to_yaml(config, package="stop") == "env_steps: 100000\nseconds: null\n"
+    assert to_yaml(config, package="env.id") == "Pendulum-v1\n"
+    with pytest.raises(ConfigError, match=r"stop.env_step: no such key .did you mean 'stop.env_steps'"):
+        to_yaml(config, package="stop.env_step")
+
+
+def test_reading_a_saved_config_evaluates_nothing(tmp_path):
+    (tmp_path / "config.yaml").write_text("a: ${oc.env:RLRUN_ABSENT}\nb: {_target_: os.system}\n")
+    assert OmegaConf.to_container(load(tmp_path / "config.yaml"))["a"] == "${oc.env:RLRUN_ABSENT}"
+
+
+def test_a_damaged_saved_config_is_named(tmp_path):
+    (tmp_path / "config.yaml").write_text("a: [1\n")
+    with pytest.raises(ConfigError, match=r"config.yaml, line 2: not valid YAML"):
+        load(tmp_path / "config.yaml")
+    with pytest.raises(ConfigError, match=r"absent.yaml: cannot be read"):
+        load(tmp_path / "absent.yaml")

@@ -1,0 +1,268 @@
+"""Lanes step, end and restart alike, whoever resets them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import timeit
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from rlrun.env import make
+from rlrun.env.batched import BatchedEnv
+from rlrun.env.sync import SyncEnv
+from rlrun.errors import RlrunError, SpaceError
+
+LENGTHS = (3, 1, 2, 4)
+
+
+class Labelled(gymnasium.Env):
+    """Each observation says where it comes from: [episode, step]; reward = step; ends alternate."""
+
+    def __init__(self, nested=False, offset=0):
+        box = Box(-1.0, 1e6, (2,), np.float64)
+        self.observation_space = Dict({"label": box}) if nested else box
+        self.action_space = Discrete(2)
+        self.nested, self.episode = nested, -1 + offset
+        self.seeds, self.options = [], []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seeds.append(seed)
+        self.options.append(options)
+        self.episode, self.count = self.episode + 1, 0
+        return self.label(), {}
+
+    def step(self, action):
+        self.count += 1
+        over = self.count == LENGTHS[self.episode % 4]
+        even = self.episode % 2 == 0
+        return self.label(), float(self.count), over and even, over and not even, {"episode": self.episode}
+
+    def label(self):
+        label = np.array([self.episode, self.count], np.float64)
+        return {"label": label} if self.nested else label
+
+
+def factories(nested, count=2):
+    return [lambda offset=lane: Labelled(nested, offset) for lane in range(count)]
+
+
+def lanes_of(kind, nested=False):
+    if kind == "loop":
+        return SyncEnv([factory() for factory in factories(nested)])
+    engine, mode = kind
+    return BatchedEnv(engine(factories(nested), autoreset_mode=mode))
+
+
+KINDS = ["loop", *((engine, mode) for engine in (SyncVectorEnv, AsyncVectorEnv) for mode in AutoresetMode)]
+
+
+def label(tree):
+    return (tree["label"] if isinstance(tree, dict) else tree).copy()
+
+
+def walk(env, steps):
+    """Collect as a collector does: what was seen, the step, and what is acted on next, each step."""
+    seen, rows = label(env.reset(0)), []
+    for _ in range(steps):
+        step = env.step(np.zeros(env.num_envs, np.int64))
+        valid = np.ones(env.num_envs, bool) if step.valid is None else step.valid
+        successor, ended = label(step.observation), step.terminated | step.truncated
+        flags = (step.reward.copy(), step.terminated.copy(), step.truncated.copy())
+        after = label(env.restart(ended))
+        rows += [
+            (lane, seen[lane], successor[lane], *(flag[lane] for flag in flags), after[lane])
+            for lane in np.flatnonzero(valid)
+        ]
+        seen = after
+    env.close()
+    return rows
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_no_transition_crosses_an_episode(kind, nested):
+    rows = walk(lanes_of(kind, nested), steps=30)
+    assert len(rows) > 30
+    for _, seen, successor, reward, *_ in rows:
+        assert successor.tolist() == [seen[0], seen[1] + 1]
+        assert reward == successor[1]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_ends_are_told_apart_in_every_mode(kind):
+    for _, seen, successor, _, terminated, truncated, _ in walk(lanes_of(kind), steps=30):
+        over = successor[1] == LENGTHS[int(seen[0]) % 4]
+        assert terminated == (over and seen[0] % 2 == 0)
+        assert truncated == (over and seen[0] % 2 == 1)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_no_transition_is_lost(kind):
+    rows = [row for row in walk(lanes_of(kind), steps=30) if row[0] == 0]
+    labels = [(int(row[1][0]), int(row[1][1])) for row in rows]
+    assert labels == [(e, s) for e in range(30) for s in range(LENGTHS[e % 4])][: len(labels)]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind == "loop" or kind[1] is not AutoresetMode.NEXT_STEP])
+def test_ended_lane_acts_on_its_new_episode(kind):
+    for _, seen, _, _, terminated, truncated, after in walk(lanes_of(kind), steps=12):
+        if terminated or truncated:
+            assert after.tolist() == [seen[0] + 1, 0]
+
+
+def test_acted_on_observation_survives_step_and_restart():
+    env = lanes_of("loop")
+    seen = env.reset(0)
+    for _ in range(20):
+        before = seen.copy()
+        step = env.step(np.zeros(2, np.int64))
+        successor = step.observation.copy()
+        after = env.restart(step.terminated | step.truncated)
+        np.testing.assert_array_equal(seen, before)
+        np.testing.assert_array_equal(step.observation, successor)
+        seen = after
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_chosen_lanes_get_their_seeds(vectorization):
+    env = make("CartPole-v1", num_envs=2, vectorization=vectorization)
+    before = env.reset(5).copy()
+    after = env.reset_lanes(np.array([False, True]), [77]).copy()
+    other = gymnasium.make("CartPole-v1").reset(seed=77)[0]
+    np.testing.assert_array_equal(after, [before[0], other])
+    env.close()
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_lane_i_gets_seed_plus_i(vectorization):
+    env = make("CartPole-v1", num_envs=3, vectorization=vectorization)
+    alone = [gymnasium.make("CartPole-v1").reset(seed=10 + lane)[0] for lane in range(3)]
+    np.testing.assert_array_equal(env.reset(10), alone)
+    np.testing.assert_array_equal(env.reset([12, 11, 10]), alone[::-1])
+    env.close()
+
+
+@pytest.mark.parametrize("id", ["CartPole-v1", "MountainCarContinuous-v0", "FrozenLake-v1"])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_loop_equals_gymnasium_bit_for_bit(id, num_envs):
+    ours = make(id, num_envs=num_envs)
+    theirs = SyncVectorEnv([lambda: gymnasium.make(id)] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+    theirs.action_space.seed(0)
+    np.testing.assert_array_equal(ours.reset(3), theirs.reset(seed=3)[0])
+    for _ in range(300):
+        action = theirs.action_space.sample()  # in [-1, 1] or counted from 0: a policy action as it stands
+        step, (observation, reward, terminated, truncated, _) = ours.step(action), theirs.step(action)
+        ended = terminated | truncated
+        for one, other in zip(step, (observation, reward.astype(np.float32), terminated, truncated), strict=False):
+            np.testing.assert_array_equal(one, other)
+        after = ours.restart(ended)
+        if ended.any():
+            np.testing.assert_array_equal(after, theirs.reset(options={"reset_mask": ended})[0])
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_info_is_found_by_lane(kind):
+    env = lanes_of(kind)
+    env.reset(0)
+    info = env.step(np.zeros(2, np.int64)).info
+    assert [int(info[lane]["episode"]) for lane in (0, 1)] == [0, 1]
+    assert sorted(info) == [0, 1]
+    env.close()
+
+
+def test_reset_options_reach_every_reset():
+    lane = Labelled()
+    env = SyncEnv([lane], reset_options={"level": 2})
+    env.reset(4)
+    env.restart(np.array([True]))
+    assert lane.options == [{"level": 2}, {"level": 2}]
+    assert lane.seeds == [4, None]
+
+
+def test_native_lanes_mark_their_reset_rows():
+    env = make("CartPole-v1", num_envs=4, vectorization="native")
+    env.reset(0)
+    ended, ends = np.zeros(4, bool), 0
+    for _ in range(200):
+        step = env.step(np.ones(4, np.int64))
+        np.testing.assert_array_equal(np.ones(4, bool) if step.valid is None else step.valid, ~ended)
+        assert (np.abs(env.restart(step.terminated | step.truncated)[ended]) <= 0.05).all()
+        ended = step.terminated | step.truncated
+        ends += ended.sum()
+    assert ends > 20
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_self_resetting_lanes_refuse_to_be_cut_short(mode):
+    env = lanes_of((SyncVectorEnv, mode))
+    env.reset(0)
+    env.step(np.zeros(2, np.int64))
+    with pytest.raises(RlrunError, match="cannot be cut short"):
+        env.restart(np.array([True, True]))
+
+
+def test_misshapen_observation_is_refused():
+    class Liar(Labelled):
+        def label(self):
+            return np.zeros(1)
+
+    with pytest.raises(SpaceError, match=r"shape \[1\].*Box\[2\] float32"):
+        SyncEnv([Liar()]).reset(0)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_failing_worker_is_one_line():
+    class Broken(Labelled):
+        def step(self, action):
+            raise ZeroDivisionError("no way\nto go on")
+
+    env = BatchedEnv(AsyncVectorEnv([Broken, Broken]), place="env 'broken'")
+    env.reset(0)
+    with pytest.raises(RlrunError) as caught:
+        env.step(np.zeros(2, np.int64))
+    assert str(caught.value) == "a worker of env 'broken' failed in step: ZeroDivisionError: no way"
+    env.close()
+
+
+def test_killed_worker_is_one_line():
+    env = make("CartPole-v1", num_envs=2, vectorization="async")
+    env.reset(0)
+    env.vector.processes[0].kill()
+    env.vector.processes[0].join()
+    with pytest.raises(RlrunError, match=r"^a worker of env.id 'CartPole-v1' failed in step: \w+"):
+        env.step(np.zeros(2, np.int64))
+    assert not any(process.is_alive() for process in env.vector.processes)
+
+
+def test_workers_leave_interrupts_to_their_parent():
+    env = make("CartPole-v1", num_envs=2, vectorization="async")
+    env.reset(0)
+    os.kill(env.vector.processes[0].pid, signal.SIGINT)
+    assert env.step(np.zeros(2, np.int64)).reward.tolist() == [1.0, 1.0]
+    env.close()
+
+
+def test_workers_leave_when_closed():
+    env = make("CartPole-v1", num_envs=2, vectorization="async")
+    env.reset(0)
+    env.close()
+    env.close()
+    assert not any(process.is_alive() for process in env.vector.processes)
+
+
+@pytest.mark.speed
+def test_single_lane_costs_little():
+    class Idle(Labelled):
+        def step(self, action):
+            return last, 0.0, False, False, {}
+
+    env, last, action, ended = SyncEnv([Idle()]), np.zeros(2), np.zeros(1, np.int64), np.zeros(1, bool)
+    env.reset(0)
+    seconds = min(timeit.repeat(lambda: (env.step(action), env.restart(ended)), number=5000, repeat=5)) / 5000
+    assert seconds < 5e-6

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+
+from rlrun.env import make, spaces_of
+from rlrun.errors import BuildError, ConfigError, MissingExtra, RlrunError, SpaceError
+from rlrun.spaces import Box, Discrete
+
+TOY = "rlrun.env.toys.Chain"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"id": "CartPole-v1"}, "cartpole"),
+        ({"id": "gymnasium.envs:Pendulum-v1"}, "pendulum"),
+        ({"target": "rlrun.env.toys.HitTheMiddle"}, "hitthemiddle"),
+    ],
+)
+def test_name_is_short(arguments, name):
+    assert make(**arguments).name == name
+
+
+def test_spaces_are_those_of_one_lane():
+    spaces = spaces_of(make("CartPole-v1", num_envs=3))
+    assert isinstance(spaces.observation, Box)
+    assert spaces.observation.shape == (4,)
+    assert spaces.action == Discrete(2)
+
+
+def test_target_gets_its_arguments():
+    env = make(target=TOY, kwargs={"length": 7, "ending": "truncated"})
+    assert env.spaces.observation.shape == (7,)
+
+
+def test_registered_id_keeps_its_time_limit():
+    env = make("Pendulum-v1", kwargs={"g": 5.0})
+    env.reset(0)
+    flags = [bool(env.step(np.zeros((1, 1), np.float32)).truncated[0]) for _ in range(200)]
+    assert (flags[-2:], env.lanes[0].unwrapped.g) == ([False, True], 5.0)
+
+
+def test_time_limit_can_be_given():
+    env = make("CartPole-v1", kwargs={"max_episode_steps": 2})
+    env.reset(0)
+    assert [bool(env.step(np.zeros(1, np.int64)).truncated[0]) for _ in range(2)] == [False, True]
+
+
+def test_unversioned_id_is_the_newest():
+    assert make("CartPole").lanes[0].spec.id == "CartPole-v1"
+
+
+def test_wrappers_are_applied_innermost_first():
+    order = []
+
+    def wrapper(name):
+        return lambda env: (order.append(name), env)[1]
+
+    make("CartPole-v1", wrappers=[wrapper("a"), wrapper("b")])
+    assert order == ["a", "b"]
+
+
+@pytest.mark.parametrize("vectorization", ["auto", "sync", "async", "native"])
+def test_lanes_step_in_every_vectorization(vectorization):
+    env = make("CartPole-v1", num_envs=2, vectorization=vectorization)
+    observation = env.reset(0)
+    assert observation.shape == (2, 4)
+    assert env.step(np.zeros(2, np.int64)).reward.tolist() == [1.0, 1.0]
+    assert env.vectorization == ("sync" if vectorization == "auto" else vectorization)
+    env.close()
+
+
+WRONG = [
+    ({}, ConfigError, "env wants one of env.id and env.target, got neither"),
+    ({"id": "CartPole-v1", "target": TOY}, ConfigError, "got both"),
+    (
+        {"id": "CartPol-v1"},
+        ConfigError,
+        "env.id: no environment 'CartPol-v1' is registered (did you mean 'CartPole-v1'?)",
+    ),
+    ({"id": "CartPole-v9"}, ConfigError, "env.id: no environment 'CartPole-v9' is registered (did you mean 'CartPole-"),
+    ({"id": "no_such_module:X-v0"}, BuildError, "env.id 'no_such_module:X-v0': importing 'no_such_module' failed"),
+    ({"id": "CartPole-v1", "vectorization": "asink"}, ConfigError, "(did you mean 'async'?)"),
+    ({"id": "CartPole-v1", "num_envs": 0}, ConfigError, "num_envs wants a whole number above 0, got 0"),
+    (
+        {"id": "Pendulum-v1", "kwargs": {"gg": 1}},
+        BuildError,
+        "env.kwargs.gg: env.id 'Pendulum-v1' takes no such argument (did you mean 'g'?)",
+    ),
+    ({"target": TOY, "kwargs": {"lenght": 3}}, BuildError, "env.kwargs.lenght: env.target"),
+    ({"target": TOY, "kwargs": {"length": "x"}}, BuildError, "env.kwargs: env.target 'rlrun.env.toys.Chain' could not"),
+    ({"target": TOY, "kwargs": {"ending": "never"}}, ConfigError, "env.kwargs.ending is"),
+    ({"target": "rlrun.env.toys.Chian"}, BuildError, "(did you mean 'rlrun.env.toys.Chain'?)"),
+    ({"target": "rlrun.env.no.Chain"}, BuildError, "No module named 'rlrun.env.no'"),
+    ({"target": "Chain"}, BuildError, "wanted an import path"),
+    ({"target": "builtins.dict"}, BuildError, "made a dict, wanted a gymnasium.Env"),
+    ({"target": TOY, "vectorization": "native"}, ConfigError, "'native' needs env.id"),
+    ({"id": "Pendulum-v1", "vectorization": "native"}, ConfigError, "has no native vector environment"),
+    ({"id": "CartPole-v1", "vectorization": "native", "wrappers": [lambda env: env]}, ConfigError, "env.wrappers"),
+    ({"id": "CartPole-v1", "wrappers": [lambda env: 1 / 0]}, BuildError, "env.wrappers[0] around env.id 'CartPole-v1'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "words"), WRONG)
+def test_wrong_request_is_one_line(arguments, error, words):
+    with pytest.raises(error) as caught:
+        make(**arguments)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+MISSING = [
+    ("LunarLander-v3", "Box2D", "box2d"),
+    ("HalfCheetah-v5", "mujoco", "mujoco"),
+    ("ALE/Pong-v5", "ale_py", "atari"),
+    ("MiniGrid-Empty-8x8-v0", "minigrid", "minigrid"),
+]
+
+
+@pytest.mark.parametrize(("id", "package", "extra"), MISSING)
+def test_missing_package_is_named_with_its_extra(monkeypatch, id, package, extra):
+    monkeypatch.setitem(sys.modules, package, None)
+    for module in [name for name in sys.modules if name.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco"))]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=rf"env.id '{id}' needs .*'{package}'.*rlrun\[{extra}\]"):
+        make(id)
+
+
+def test_missing_envpool_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(MissingExtra, match=r"rlrun\[envpool\]"):
+        make("CartPole-v1", vectorization="envpool")
+
+
+def test_unreadable_space_names_the_environment():
+    gymnasium.register("TextProbe-v0", entry_point=Text)
+    try:
+        with pytest.raises(SpaceError, match=r"env.id 'TextProbe-v0': the observation space is Text"):
+            make("TextProbe-v0")
+    finally:
+        del gymnasium.registry["TextProbe-v0"]
+
+
+class Text(gymnasium.Env):
+    observation_space = gymnasium.spaces.Text(3)
+    action_space = gymnasium.spaces.Discrete(2)
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async", "native"])
+def test_copy_is_separate_and_alike(vectorization):
+    env = make("CartPole-v1", kwargs={"max_episode_steps": 30}, num_envs=2, vectorization=vectorization)
+    before = env.reset(0).copy()
+    copy = env.copy(num_envs=1)
+    np.testing.assert_array_equal(copy.reset(9)[0], gymnasium.make("CartPole-v1").reset(seed=9)[0])
+    copy.step(np.ones(1, np.int64))
+    copy.close()
+    assert (copy.num_envs, copy.name, copy.vectorization) == (1, "cartpole", "sync")
+    np.testing.assert_array_equal(env.step(np.zeros(2, np.int64)).reward, [1, 1])
+    np.testing.assert_array_equal(env.reset(0), before)
+    env.close()
+
+
+def test_copy_renders():
+    copy = make("CartPole-v1").copy(render_mode="rgb_array")
+    copy.reset(0)
+    assert copy.render().shape == (400, 600, 3)
+    copy.close()
+
+
+def test_handmade_lanes_cannot_be_copied():
+    from rlrun.env.sync import SyncEnv
+
+    with pytest.raises(RlrunError, match=r"not made by rlrun.env.make"):
+        SyncEnv([gymnasium.make("CartPole-v1")]).copy()

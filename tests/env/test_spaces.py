@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces as theirs
+
+from rlrun.env.spaces import action_writer, batch_reader, empty, from_gymnasium, lane_splitter, lane_writer
+from rlrun.errors import SpaceError
+from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, leaves
+
+NESTED = theirs.Dict(
+    {
+        "pair": theirs.Tuple((theirs.Discrete(3, start=2), theirs.Box(0.0, 4.0, (2,), np.float64))),
+        "bits": theirs.MultiBinary(2),
+    }
+)
+
+
+def test_double_box_becomes_float32():
+    space = from_gymnasium(theirs.Box(-1.0, 2.0, (3,), np.float64), "x")
+    assert isinstance(space, Box)
+    assert (space.dtype, space.shape, space.high.dtype) == ("float32", (3,), np.float32)
+
+
+def test_pixels_stay_bytes():
+    space = from_gymnasium(theirs.Box(0, 255, (16, 16, 1), np.uint8), "x")
+    assert isinstance(space, Box)
+    assert space.dtype == "uint8"
+    assert space.image
+
+
+@pytest.mark.parametrize(("given", "kept"), [(np.int32, "int32"), (np.uint16, "int32"), (np.bool_, "uint8")])
+def test_whole_number_box_keeps_its_range(given, kept):
+    assert from_gymnasium(theirs.Box(0, 1, (2,), given), "x").dtype == kept
+
+
+def test_box_actions_are_float32_whatever_the_environment_takes():
+    assert from_gymnasium(theirs.Box(0, 9, (2,), np.int32), "x", action=True).dtype == "float32"
+
+
+def test_discrete_start_is_kept():
+    assert from_gymnasium(theirs.Discrete(4, start=-1), "x") == Discrete(4, start=-1)
+
+
+def test_multi_discrete_keeps_matrix_and_start():
+    space = from_gymnasium(theirs.MultiDiscrete(np.array([[2, 3], [4, 5]]), start=np.array([[0, 1], [2, 3]])), "x")
+    assert isinstance(space, MultiDiscrete)
+    assert space.choices == (2, 3, 4, 5)
+    assert space.start.tolist() == [[0, 1], [2, 3]]
+
+
+def test_multi_binary_is_choices_of_two():
+    space = from_gymnasium(theirs.MultiBinary(3), "x")
+    assert isinstance(space, MultiDiscrete)
+    assert (space.choices, space.dtype) == ((2, 2, 2), "int8")
+
+
+def test_nested_parts_are_named():
+    space = from_gymnasium(NESTED, "x")
+    assert isinstance(space, Composite)
+    assert {path for path, _ in leaves(space)} == {"pair.0", "pair.1", "bits"}
+
+
+@pytest.mark.parametrize("space", [theirs.Text(3), theirs.Sequence(theirs.Discrete(2)), theirs.Tuple(())])
+def test_unreadable_space_is_named(space):
+    with pytest.raises(SpaceError, match=r"^env 'e'\.inner is (Text|Sequence|Tuple); wanted Box"):
+        from_gymnasium(theirs.Dict({"inner": space}), "env 'e'")
+
+
+def test_largest_double_is_no_bound(recwarn):
+    space = from_gymnasium(theirs.Box(-np.finfo(np.float64).max, np.finfo(np.float64).max, (1,), np.float64), "x")
+    assert isinstance(space, Box)
+    assert not space.bounded
+    assert not recwarn.list
+
+
+def test_lane_and_batch_readers_agree():
+    lanes = [{"pair": (np.int64(3 + i), np.array([i, 0.5])), "bits": np.array([i, 1], np.int8)} for i in range(2)]
+    buffer, write = empty(from_gymnasium(NESTED, "x"), 2), lane_writer(NESTED)
+    for lane, value in enumerate(lanes):
+        write(buffer, lane, value)
+    batch = gymnasium.vector.utils.concatenate(NESTED, lanes, gymnasium.vector.utils.create_empty_array(NESTED, 2))
+    tree = batch_reader(NESTED)(batch)
+    for found in (buffer, tree):
+        assert found["pair"]["0"].tolist() == [1, 2]  # zero-based: 3 - 2, 4 - 2
+        assert found["pair"]["1"].dtype == np.float32
+        assert found["bits"].tolist() == [[0, 1], [1, 1]]
+
+
+def test_batch_reader_copies():
+    given = np.zeros((2, 3), np.float32)
+    assert not np.shares_memory(batch_reader(theirs.Box(-1, 1, (3,)))(given), given)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_box_action_is_scaled_and_bounded(dtype):
+    write = action_writer(theirs.Box(np.array([-2, 0.1], dtype), np.array([2, 0.7], dtype), dtype=dtype), 3)
+    actions = write(np.array([[-1, -1], [0.5, 0], [3, 3]], np.float32))
+    np.testing.assert_allclose(actions, [[-2, 0.1], [1, 0.4], [2, 0.7]], rtol=1e-6)
+    assert actions.dtype == dtype
+
+
+def test_scaled_actions_never_leave_the_space():
+    space = theirs.Box(np.float32([-0.3, 0.1, 1e-3]), np.float32([0.7, 0.7, 1.7]))
+    write = action_writer(space, 2)
+    assert all(space.contains(action) for action in write(np.array([[1.0] * 3, [-1.0] * 3], np.float32)))
+
+
+def test_unbounded_actions_pass_unchanged():
+    assert action_writer(theirs.Box(-np.inf, np.inf, (1,)), 1)(np.array([[7.5]], np.float32)).tolist() == [[7.5]]
+
+
+def test_whole_number_actions_are_rounded():
+    assert action_writer(theirs.Box(0, 10, (1,), np.int32), 2)(np.array([[0.1], [1.0]])).tolist() == [[6], [10]]
+
+
+def test_plain_discrete_action_needs_no_conversion():
+    assert action_writer(theirs.Discrete(3), 1) is None
+    assert action_writer(theirs.Discrete(3, start=5), 1)(np.array([2])).tolist() == [7]
+
+
+def test_nested_actions_come_apart_as_the_environment_wants_them():
+    tree = {"pair": {"0": np.array([0, 2]), "1": np.zeros((2, 2), np.float32)}, "bits": np.array([[0, 1], [1, 1]])}
+    batch = action_writer(NESTED, 2)(tree)
+    actions = list(lane_splitter(NESTED)(batch))
+    assert all(NESTED.contains(action) for action in actions)
+    assert [int(action["pair"][0]) for action in actions] == [2, 4]
+    assert actions[0]["pair"][1].tolist() == [2.0, 2.0]  # the middle of [0, 4]

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from rlrun.env import make, toys
+
+ALL = [getattr(toys, name) for name in toys.__all__]
+
+
+def episode(env, policy, seed):
+    observation, _ = env.reset(seed=seed)
+    rewards, over = [], False
+    while not over:
+        observation, reward, terminated, truncated, _ = env.step(policy(observation))
+        rewards.append(reward)
+        over = terminated or truncated
+    return rewards, terminated, truncated
+
+
+def mean_return(env, policy, episodes=300):
+    return np.mean([sum(episode(env, policy, seed)[0]) for seed in range(episodes)])
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("env", ALL, ids=lambda env: env.__name__)
+def test_toy_passes_the_checker(env):
+    check_env(env(), skip_render_check=True)
+
+
+@pytest.mark.parametrize("name", toys.__all__)
+def test_toy_is_deterministic_from_its_seed(name):
+    def run():
+        env = make(target=f"rlrun.env.toys.{name}", num_envs=2)
+        first, action = env.reset(3), actions_of(env)
+        return first, [env.step(action)[:4] for _ in range(1)]
+
+    assert repr(run()) == repr(run())
+
+
+def actions_of(env):
+    """Zeros in the shape of a batch of policy actions."""
+    from rlrun.env.spaces import empty
+
+    return empty(env.spaces.action, env.num_envs)
+
+
+def test_ball_moves_by_its_new_velocity():
+    env = toys.HitTheMiddle()
+    env.reset(seed=0)
+    env.position, env.velocity = 2.0, 0.25
+    observation, reward, *_ = env.step(np.array([0.5], np.float32))
+    assert observation.tolist() == [2.75, 0.75]
+    assert reward == -7.5625
+
+
+def test_wall_turns_the_ball_round():
+    env = toys.HitTheMiddle()
+    env.reset(seed=0)
+    env.position, env.velocity = -9.5, -1.0
+    observation, reward, *_ = env.step(np.array([0.0], np.float32))
+    assert (observation.tolist(), reward) == ([-10.0, 1.0], -100.0)
+
+
+def test_ball_has_31_steps_and_a_known_answer():
+    rewards, terminated, truncated = episode(toys.HitTheMiddle(), lambda o: np.zeros(1), seed=0)
+    assert (len(rewards), terminated, truncated) == (31, False, True)
+    linear = mean_return(toys.HitTheMiddle(), lambda o: np.clip([-0.5 * o[0] - 0.8 * o[1]], -1, 1))
+    assert -43 < linear < -36
+    assert mean_return(toys.HitTheMiddle(), lambda o: np.zeros(1)) < -900
+
+
+@pytest.mark.parametrize("arm", [0, 1, 2])
+def test_bandit_pays_the_mean(arm):
+    assert episode(toys.Bandit(), lambda o: arm, seed=0) == ([(0.1, 0.5, 0.9)[arm]], True, False)
+
+
+def test_noisy_bandit_pays_the_mean_on_average():
+    assert mean_return(toys.Bandit(means=[1.0, 2.0], noise=1.0), lambda o: 1, 1000) == pytest.approx(2.0, abs=0.1)
+
+
+def test_chain_values_solve_bellman_equations():
+    ended, cut = toys.Chain(3), toys.Chain(3, ending="truncated")
+    assert [ended.value(state, 0.5) for state in range(3)] == [1.75, 1.5, 1.0]
+    assert [cut.value(state, 0.5) for state in range(3)] == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("ending", ["terminated", "truncated"])
+def test_chain_ends_where_it_began(ending):
+    env = toys.Chain(4, ending=ending)
+    first = env.reset()[0]
+    steps = [env.step(0) for _ in range(4)]
+    assert [step[1] for step in steps] == [1.0] * 4
+    assert [step[2:4] for step in steps[:3]] == [(False, False)] * 3
+    assert steps[3][2:4] == (ending == "terminated", ending == "truncated")
+    np.testing.assert_array_equal(steps[3][0], first)
+
+
+def right(name, o):
+    return {
+        "MixedAction": lambda: {"choice": int(o[0] > 0.5), "level": o},
+        "DictObservation": lambda: int(o["level"][o["side"]] > 0),
+        "ImageObservation": lambda: int(o[:, 8:].mean() > o[:, :8].mean()),
+        "MultiDiscreteAction": lambda: np.floor(o * [2, 3, 4]).astype(int),
+        "TupleSpaces": lambda: (o[0], o[1].astype(np.float32)),
+        "DiscreteStart": lambda: o + 4,
+    }[name]()
+
+
+@pytest.mark.parametrize(
+    ("name", "random"),
+    [
+        ("MixedAction", 10 / 3),
+        ("DictObservation", 5.0),
+        ("ImageObservation", 5.0),
+        ("MultiDiscreteAction", 130 / 36),
+        ("TupleSpaces", 25 / 6),
+        ("DiscreteStart", 2.5),
+    ],
+)
+def test_quiz_has_its_known_answer(name, random):
+    env = getattr(toys, name)()
+    env.action_space.seed(0)
+    assert mean_return(env, lambda o: right(name, o), 20) == pytest.approx(10.0)
+    assert mean_return(env, lambda o: env.action_space.sample(), 400) == pytest.approx(random, abs=0.3)
+
+
+def test_channels_first_picture_is_bright_on_the_side_asked_for():
+    env = toys.ImageObservation(channels_first=True)
+    image, _ = env.reset(seed=1)
+    assert image.shape == (3, 16, 16)
+    assert env.mark(int(image[:, :, 8:].mean() > image[:, :, :8].mean()))

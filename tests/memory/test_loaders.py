@@ -1,0 +1,122 @@
+"""Pacing of the replay loader, with a collector that only counts."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlrun.errors import ConfigError
+from rlrun.memory import NStep, ReplayLoader, Table
+
+
+class Counter:
+    """Makes whole rounds of its lanes; episodes of five steps."""
+
+    def __init__(self, table: Table) -> None:
+        self.table, self.lanes = table, table.index.num_envs
+        self.steps, self.calls, self.random_steps = 0, 0, 0
+
+    def collect(self, steps: int, random: bool = False) -> int:
+        rounds = -(-steps // self.lanes)
+        for _ in range(rounds):
+            self.steps += self.lanes
+            numbers = np.full(self.lanes, self.steps // self.lanes)
+            self.table.add(None, {"observation": numbers, "reward": numbers})
+            if numbers[0] % 5 == 0:
+                self.table.close(None, numbers)
+        self.calls += 1
+        self.random_steps += rounds * self.lanes * random
+        return rounds * self.lanes
+
+
+def make(*, num_envs: int = 1, **settings: Any) -> tuple[ReplayLoader, Counter]:
+    table = Table(length=400, num_envs=num_envs, columns={"observation": {}, "reward": {}})
+    collector = Counter(table)
+    return ReplayLoader(table=table, collector=collector, batch=4, **settings), collector
+
+
+def steps_at_updates(loader: ReplayLoader, collector: Counter, count: int) -> list[int]:
+    """Return the steps after warm-up at each of the first updates."""
+    return [collector.steps - loader.start for _ in itertools.islice(loader, count)]
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "rate", "wanted"),
+    [
+        (1, 0.25, [4, 8, 12, 16]),
+        (1, 1, [1, 2, 3, 4]),
+        (1, 3, [1, 1, 1, 2, 2, 2, 3]),
+        (4, 0.25, [4, 8, 12, 16]),
+        (4, 1, [4, 4, 4, 4, 8, 8]),
+        (4, 3, [4] * 12 + [8] * 3),
+        (4, 0.1, [12, 20, 32, 40]),
+        (1, 1.5, [1, 2, 2, 3, 4, 4]),
+    ],
+)
+def test_updates_come_as_soon_as_due(num_envs: int, rate: float, wanted: list[int]) -> None:
+    loader, collector = make(num_envs=num_envs, updates_per_step=rate, warm_up=20)
+    assert steps_at_updates(loader, collector, len(wanted)) == wanted
+
+
+def test_steps_per_update_replaces_the_rate() -> None:
+    loader, collector = make(steps_per_update=6, updates_per_step=100.0, warm_up=20)
+    assert steps_at_updates(loader, collector, 3) == [6, 12, 18]
+
+
+def test_a_tenth_does_not_drift() -> None:
+    loader, collector = make(updates_per_step=0.1, warm_up=10)
+    assert steps_at_updates(loader, collector, 300)[-1] == 3000
+
+
+def test_each_update_collects_once() -> None:
+    loader, collector = make(updates_per_step=0.25, warm_up=20)
+    batches = iter(loader)
+    next(batches)
+    calls = collector.calls
+    next(batches)
+    assert collector.calls == calls + 1
+
+
+def test_warm_up_is_random_and_nothing_else_is() -> None:
+    loader, collector = make(num_envs=4, warm_up=1500)
+    next(iter(loader))
+    assert (loader.start, collector.random_steps, collector.steps) == (1500, 1500, 1504)
+
+
+def test_warm_up_goes_on_until_a_window_is_stored() -> None:
+    loader, _ = make(warm_up=0, length=3)
+    assert next(iter(loader))["default"]["reward"].shape == (4, 3)
+    assert loader.start == 4  # three rows and the observation after them
+
+
+def test_names_are_those_of_the_batch() -> None:
+    columns = {name: {} for name in ("observation", "reward", "terminated", "truncated")}
+    table = Table(length=9, columns=columns, adaptors={"look": NStep(steps=2, discount=0.9)})
+    loader = ReplayLoader(table=table, collector=Counter(table), batch=2, data_group="real")
+    assert loader.names() == {"real": (*columns, "next_observation", "discount")}
+    table.add(None, {name: [0] for name in columns})
+    table.close(None, [1])
+    assert set(table.sample(2)) == set(loader.names()["real"])
+
+
+def test_pacing_goes_on_after_loading() -> None:
+    loader, collector = make(updates_per_step=0.25, warm_up=20)
+    steps_at_updates(loader, collector, 3)
+    other = ReplayLoader(table=loader.table, collector=collector, batch=4, updates_per_step=0.25, warm_up=20)
+    other.load_state_dict(loader.state_dict())
+    assert steps_at_updates(other, collector, 2) == [16, 20]
+    assert collector.random_steps == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("batch", 0), ("warm_up", -1), ("updates_per_step", 0), ("updates_per_step", -0.5), ("steps_per_update", 0),
+     ("length", 0), ("updates_per_step", float("nan"))],
+)  # fmt: skip
+def test_impossible_numbers_are_refused(name: str, value: float) -> None:
+    table = Table(length=9, columns={"reward": {}})
+    with pytest.raises(ConfigError, match=f"loader.{name}"):
+        ReplayLoader(**{"table": table, "collector": Counter(table), "batch": 4, name: value})

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rlrun.nn import Critics, Follow, LogScalar, Value, frozen_copy
+from rlrun.spaces import Discrete, Spaces
+
+from .spaces_for_tests import ACTIONS, MIXED, OBSERVATIONS, VECTOR, box, draw, multi
+
+
+def critics(action, observation=VECTOR, **options):
+    torch.manual_seed(0)
+    return Critics(Spaces(observation, action), **{"hidden": (16, 16), **options})
+
+
+def test_numbers_are_inputs():
+    assert critics(box(2))(draw(VECTOR, 5), draw(box(2), 5)).shape == (2, 5)
+
+
+@pytest.mark.parametrize(("action", "width"), [(Discrete(4), 4), (multi(2, 3), 6), (multi(8, 9), 17)], ids=str)
+def test_choices_are_outputs(action, width):
+    assert critics(action, members=3)(draw(VECTOR, 5)).shape == (3, 5, width)
+
+
+def test_mixed_actions_are_both():
+    network = critics(MIXED)
+    assert network.layers.layers[0].weight.shape == (2, 3 + 6, 16)
+    assert network(draw(VECTOR, 5), torch.rand(5, 6)).shape == (2, 5, 24)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("observation", OBSERVATIONS)
+def test_every_pair_of_spaces_is_judged(observation, action):
+    space = OBSERVATIONS[observation][0]
+    network = critics(ACTIONS[action], space, hidden=(8,))
+    c, _ = network.codec.split(draw(ACTIONS[action], 2, 3))
+    tail = (network.codec.width,) if network.codec.discrete else ()
+    assert network(draw(space, 2, 3), c).shape == (2, 2, 3, *tail)
+
+
+def test_members_judge_differently():
+    value = critics(box(2))(draw(VECTOR, 5), draw(box(2), 5))
+    assert (value[0] - value[1]).abs().min() > 1e-4
+
+
+def test_gradients_reach_action_and_all_members():
+    network, c = critics(box(2)), draw(box(2), 5).requires_grad_()
+    network(draw(VECTOR, 5), c).square().sum().backward()
+    assert c.grad.abs().sum() > 0
+    assert all(member.abs().sum() > 0 for parameter in network.parameters() for member in parameter.grad)
+
+
+def test_one_encoder_serves_all_members():
+    network = critics(Discrete(2), OBSERVATIONS["small pixels"][0], members=3)
+    assert sum(isinstance(layer, torch.nn.Conv2d) for layer in network.modules()) == 2
+
+
+def test_dropout_rests_in_evaluation():
+    network = critics(Discrete(2), dropout=0.5, layer_norm=True).eval()
+    observation = draw(VECTOR, 5)
+    assert torch.equal(network(observation), network(observation))
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_critics_compile_without_breaks(members):
+    explanation = torch._dynamo.explain(critics(box(2), members=members))(draw(VECTOR, 5), draw(box(2), 5))
+    assert explanation.graph_count == 1
+    assert explanation.graph_break_count == 0
+
+
+def test_exported_critics_take_any_batch():
+    network, batch = critics(Discrete(3)), torch.export.Dim("batch", min=2, max=100_000)
+    program = torch.export.export(network, (draw(VECTOR, 5),), dynamic_shapes=({0: batch},))
+    observation = draw(VECTOR, 20_000)
+    torch.testing.assert_close(program.module()(observation), network(observation))
+
+
+def test_value_is_one_number_a_row():
+    assert Value(Spaces(VECTOR, Discrete(2)))(draw(VECTOR, 5, 2)).shape == (5, 2)
+
+
+def test_temperature_is_the_exponential_of_its_parameter():
+    assert LogScalar(0.0)().tolist() == 1.0
+    assert LogScalar(0.5)().shape == ()
+    torch.testing.assert_close(LogScalar(0.5, count=2)(), torch.full((2,), 0.5).exp())
+
+
+def test_slow_copy_begins_equal_and_without_gradients():
+    fast = critics(box(2))
+    slow = frozen_copy(fast)
+    assert not any(parameter.requires_grad for parameter in slow.parameters())
+    assert all(torch.equal(a, b) and a is not b for a, b in zip(slow.parameters(), fast.parameters(), strict=True))
+
+
+def test_slow_copy_moves_by_its_rate():
+    fast, slow = torch.nn.BatchNorm1d(1), torch.nn.BatchNorm1d(1)
+    follow = Follow(slow, fast)
+    torch.nn.init.constant_(fast.weight, 3.0)
+    fast.running_mean.fill_(7.0)
+    fast.num_batches_tracked.fill_(2)
+    follow.move(0.25)
+    assert [slow.weight.tolist(), slow.running_mean.tolist(), slow.num_batches_tracked.tolist()] == [[1.5], [7.0], 2]
+
+
+def test_hard_copy_reaches_the_fast_network():
+    fast = critics(box(2))
+    slow = critics(box(2), init="orthogonal")
+    Follow(slow, fast)
+    assert all(torch.equal(a, b) for a, b in zip(slow.parameters(), fast.parameters(), strict=True))

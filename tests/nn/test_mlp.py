@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from rlrun.errors import ConfigError
+from rlrun.nn import MLP, normal_, orthogonal_
+
+
+def kinds(network):
+    return [type(layer).__name__ for layer in network]
+
+
+def test_layers_follow_the_hidden_sizes():
+    network = MLP(3, 2, hidden=(5, 4))
+    assert [layer.weight.shape for layer in network if isinstance(layer, nn.Linear)] == [(5, 3), (4, 5), (2, 4)]
+    assert kinds(network) == ["Linear", "ReLU", "Linear", "ReLU", "Linear"]
+
+
+def test_dropout_and_norm_stand_before_the_activation():
+    network = MLP(3, 2, hidden=(5,), layer_norm=True, dropout=0.1, activation="tanh")
+    assert kinds(network) == ["Linear", "Dropout", "LayerNorm", "Tanh", "Linear"]
+
+
+def test_without_hidden_layers_it_is_linear():
+    assert kinds(MLP(3, 2, hidden=())) == ["Linear"]
+
+
+def test_default_weights_are_those_of_torch():
+    torch.manual_seed(0)
+    ours = MLP(3, 2, hidden=(5,))
+    torch.manual_seed(0)
+    theirs = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
+    assert torch.equal(ours[0].weight, theirs[0].weight)
+    assert torch.equal(ours[2].bias, theirs[2].bias)
+
+
+def test_orthogonal_weights_keep_right_angles():
+    weight = MLP(8, 2, hidden=(4,), init="orthogonal")[0].weight
+    torch.testing.assert_close(weight @ weight.T, 2.0 * torch.eye(4))
+
+
+def test_initialisers_know_convolutions():
+    for layer in (nn.Conv1d(2, 4, 3), nn.Conv2d(2, 4, 3)):
+        orthogonal_(layer, 1.0)
+        torch.testing.assert_close(layer.weight.flatten(1) @ layer.weight.flatten(1).T, torch.eye(4))
+        assert not layer.bias.any()
+
+
+def test_initialiser_may_be_a_function():
+    network = MLP(100, 2, hidden=(100,), init=normal_)
+    assert 0.009 < network[0].weight.detach().std() < 0.011
+
+
+def test_xavier_weights_stay_in_their_range():
+    weight = MLP(20, 2, hidden=(30,), init="xavier")[0].weight
+    assert 0.3 < weight.detach().abs().max() <= (6 / 50) ** 0.5
+
+
+def test_output_gain_scales_the_last_layer_only():
+    network = MLP(4, 2, hidden=(4,), init="orthogonal", output_gain=0.01)
+    torch.testing.assert_close(network[-1].weight @ network[-1].weight.T, 1e-4 * torch.eye(2))
+    torch.testing.assert_close(network[0].weight @ network[0].weight.T, 2.0 * torch.eye(4))
+
+
+def test_unknown_words_name_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'orthogonal'"):
+        MLP(1, 1, init="ortogonal")
+    with pytest.raises(ConfigError, match="did you mean 'relu'"):
+        MLP(1, 1, activation="rely")

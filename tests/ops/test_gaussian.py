@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
+
+from rlrun.ops import squashed_entropy, squashed_log_prob, squashed_sample, tanh_log_slope
+
+
+def parts(count=64, size=3):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(count, size, generator=generator) for _ in range(3)]
+
+
+def reference(mean, log_std):
+    return TransformedDistribution(Independent(Normal(mean, log_std.exp()), 1), [TanhTransform(cache_size=1)])
+
+
+def test_zero_noise_at_zero_mean_by_hand():
+    zero = torch.zeros(1, 2)
+    action, log_prob = squashed_sample(zero, zero, zero)
+    assert action.tolist() == [[0.0, 0.0]]
+    assert math.isclose(log_prob[0], -math.log(2 * math.pi), rel_tol=1e-6)
+
+
+def test_sample_has_the_density_of_torch():
+    mean, log_std, noise = (0.5 * part.double() for part in parts())  # torch loses digits by atanh far out
+    action, log_prob = squashed_sample(mean, log_std, noise)
+    torch.testing.assert_close(log_prob, reference(mean, log_std).log_prob(action), atol=1e-5, rtol=0)
+
+
+def test_given_action_has_the_density_of_torch():
+    mean, log_std, noise = parts()
+    action = torch.tanh(noise)
+    torch.testing.assert_close(
+        squashed_log_prob(mean, log_std, action), reference(mean, log_std).log_prob(action), atol=1e-4, rtol=1e-5
+    )
+
+
+def test_sample_and_given_action_agree():
+    mean, log_std, noise = (0.5 * part.double() for part in parts())
+    action, log_prob = squashed_sample(mean, log_std, noise)
+    torch.testing.assert_close(squashed_log_prob(mean, log_std, action), log_prob, atol=1e-5, rtol=0)
+
+
+def test_slope_is_finite_far_out():
+    value = torch.tensor([-50.0, 0.0, 50.0], requires_grad=True)
+    slope = tanh_log_slope(value)
+    slope.sum().backward()
+    torch.testing.assert_close(slope.detach(), torch.tensor([2 * math.log(2) - 100, 0.0, 2 * math.log(2) - 100]))
+    torch.testing.assert_close(value.grad, torch.tensor([2.0, 0.0, -2.0]))
+
+
+def test_density_of_an_action_at_its_bound_is_finite():
+    zero = torch.zeros(1, 1)
+    assert torch.isfinite(squashed_log_prob(zero, zero, torch.ones(1, 1))).all()
+
+
+def test_entropy_estimate_has_the_right_mean():
+    torch.manual_seed(0)
+    mean, log_std = torch.full((200_000, 1), 0.3), torch.full((200_000, 1), -0.5)
+    _, log_prob = squashed_sample(mean, log_std, torch.randn_like(mean))
+    assert math.isclose(squashed_entropy(mean, log_std, torch.randn_like(mean)).mean(), -log_prob.mean(), abs_tol=0.01)
+
+
+def test_gradients_reach_mean_and_spread():
+    mean, log_std, noise = (part.requires_grad_() for part in parts())
+    action, log_prob = squashed_sample(mean, log_std, noise)
+    (action.sum() + log_prob.sum()).backward()
+    assert mean.grad.abs().min() > 0
+    assert log_std.grad.abs().min() > 0

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.ops import bootstrap, choice_entropy, huber, lerp_, range_entropy, target_entropy
+from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete
+
+BOX4 = Box((4,), np.full(4, -3, np.float32), np.full(4, 3, np.float32))
+
+
+def test_terminated_step_does_not_bootstrap():
+    target = bootstrap(
+        torch.tensor([1.0, 2.0]), discount=0.5, terminated=torch.tensor([False, True]), value=torch.tensor([4.0, 4.0])
+    )
+    assert target.tolist() == [3.0, 2.0]
+
+
+def test_infinite_value_at_a_terminal_state_is_dropped():
+    value = torch.tensor([math.inf])
+    assert bootstrap(torch.ones(1), discount=0.9, terminated=torch.tensor([True]), value=value).tolist() == [1.0]
+
+
+def test_each_row_may_have_its_discount():
+    target = bootstrap(
+        torch.zeros(2), discount=torch.tensor([0.5, 0.25]), terminated=torch.zeros(2).bool(), value=torch.ones(3, 2)
+    )
+    assert target.tolist() == [[0.5, 0.25]] * 3
+
+
+@pytest.mark.parametrize(("choices", "entropy"), [(2, 0.325083), (3, 0.394398), (4, 0.434944), (9, 0.533027), (1, 0.0)])
+def test_entropy_of_a_favourite_choice(choices, entropy):
+    assert math.isclose(choice_entropy([choices]), entropy, abs_tol=1e-5)
+
+
+def test_entropy_of_a_share_of_a_range():
+    assert math.isclose(range_entropy(4.0), -0.916291, abs_tol=1e-5)
+    assert math.isclose(range_entropy(2.0, min_prob=0.184), -0.99967, abs_tol=1e-5)
+
+
+def test_target_entropy_is_of_normalised_actions():
+    assert target_entropy(BOX4) == pytest.approx((-6.437752, 0.0), abs=1e-5)
+
+
+def test_target_entropy_sums_the_parts_apart():
+    choices = MultiDiscrete(np.array([2, 3]), np.array([0, 0]))
+    space = Composite({"a": BOX4, "b": choices, "c": Discrete(4)})
+    assert target_entropy(space) == pytest.approx((-6.437752, 0.325083 + 0.394398 + 0.434944), abs=1e-5)
+
+
+def test_slow_tensors_move_by_their_share():
+    slow, fast = [torch.tensor([0.0, 4.0]), torch.tensor(1.0)], [torch.tensor([1.0, 0.0]), torch.tensor(3.0)]
+    lerp_(slow, fast, rate=0.25)
+    assert slow[0].tolist() == [0.25, 3.0]
+    assert float(slow[1]) == 1.5
+
+
+def test_huber_is_square_then_straight():
+    error = torch.tensor([0.5, -1.0, -3.0, 3.0])
+    assert huber(error).tolist() == [0.125, 0.5, 2.5, 2.5]
+    assert huber(error, delta=2.0).tolist() == [0.125, 0.5, 4.0, 4.0]

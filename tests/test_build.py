@@ -1,0 +1,276 @@
+"""From config paths to objects."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from rlrun.build import Builder, build, check_targets
+from rlrun.config.targets import TRUSTED
+from rlrun.errors import BuildError, MissingExtra, SpaceError
+
+HERE = "fixture_parts"
+
+
+class Part:
+    """Keeps what it is given, and counts."""
+
+    made = 0
+
+    def __init__(self, *positional: Any, **named: Any) -> None:
+        Part.made += 1
+        self.positional, self.named = positional, named
+        self.size = SimpleNamespace(width=3, table={"a": 5})
+
+    @classmethod
+    def second(cls, x: int) -> Part:
+        return cls(x)
+
+
+class Strict:
+    def __init__(self, network: Any, *, discount: float = 0.9) -> None:
+        self.network, self.discount = network, discount
+
+
+@dataclass
+class Data:
+    values: list[int] = field(default_factory=list)
+
+
+def fail(kind: str) -> None:
+    errors = {"value": ValueError("two\nlines"), "key": KeyError("k"), "space": SpaceError("wants Box")}
+    raise errors.get(kind) or MissingExtra("env.atari", "ale_py", "atari")
+
+
+@pytest.fixture(autouse=True)
+def parts(monkeypatch):
+    import sys
+
+    module = type(sys)(HERE)
+    monkeypatch.setitem(sys.modules, HERE, module)
+    for part in (Part, Strict, Data, fail):
+        setattr(module, part.__name__, part)
+    module.borrowed, module.word = __import__("os"), "text"
+    monkeypatch.setattr(Part, "made", 0)
+
+
+def part(**arguments: Any) -> dict[str, Any]:
+    return {"_target_": f"{HERE}.Part", **arguments}
+
+
+def strict(**arguments: Any) -> dict[str, Any]:
+    return {"_target_": f"{HERE}.Strict", **arguments}
+
+
+def refusal(config: Any, path: str = "a", **options: Any) -> str:
+    with pytest.raises(BuildError) as caught:
+        build(config, path, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_same_path_is_the_same_object():
+    config = {"net": part(), "a": part(x="${net}"), "b": {"c": "${a}", "d": ["${net}", "${b.c}"]}}
+    builder = Builder(OmegaConf.create(config))
+    found = builder.get("b")
+    assert found["c"] is builder.get("a") is found["d"][1]
+    assert found["d"][0] is found["c"].named["x"] is builder.built["net"]
+
+
+def test_containers_are_plain_and_shared():
+    config = OmegaConf.create(
+        {"sizes": [8, {"k": 1}], "a": part(x="${sizes}"), "b": part(x="${sizes}", y="${sizes[1]}")}
+    )
+    builder = Builder(config)
+    sizes, b = builder.get("a").named["x"], builder.get("b").named
+    assert (type(sizes), type(sizes[1])) == (list, dict)
+    assert b["x"] is sizes
+    assert b["y"] is sizes[1]
+
+
+def test_a_partial_is_a_recipe():
+    config = {"net": part(), "a": part(_partial_=True, x="${net}", lr=0.1)}
+    builder = Builder(config)
+    recipe = builder.get("a")
+    assert type(recipe) is functools.partial
+    assert recipe.keywords["x"] is builder.get("net")
+    assert recipe().named["lr"] == 0.1
+
+
+def test_nothing_unreachable_is_built():
+    build({"a": part(x="${b}"), "b": part(), "c": part(), "d": {"_target_": "no.such.Thing"}}, "a")
+    assert Part.made == 2
+
+
+def test_an_entry_does_not_build_its_neighbours():
+    config = {"callbacks": {"x": part(), "y": part(other="${callbacks.x}")}}
+    builder = Builder(config)
+    assert builder.get("callbacks.y").named["other"] is builder.get("callbacks.x")
+    assert builder.get("callbacks")["y"] is builder.get("callbacks.y")
+
+
+def test_a_path_goes_on_beyond_an_object():
+    config = {
+        "s": part(size=7),
+        "a": part(x="${s.size.width}", t="${link.size.table.a}", c="n=${s.size.width}"),
+        "link": "${s}",
+    }
+    config["s"].pop("size")
+    assert build(config, "a").named == {"x": 3, "t": 5, "c": "n=3"}
+
+
+def test_the_configs_own_keys_come_before_attributes():
+    assert build({"s": part(size=7), "a": part(x="${s.size}")}, "a").named["x"] == 7
+
+
+def test_scalars_resolve_as_in_omegaconf(monkeypatch):
+    monkeypatch.setenv("RLRUN_WORD", "hello")
+    inner = {"e": "${oc.env:RLRUN_WORD}", "r": "${.e}-${n}", "u": "${..n}", "d": "${oc.env:RLRUN_NO,5}", "l": "\\${n}"}
+    found = build(OmegaConf.create({"n": 2, "a": inner, "which": "n", "b": "${a.${name}}", "name": "u"}), "a")
+    assert found == {"e": "hello", "r": "hello-2", "u": 2, "d": "5", "l": "${n}"}
+
+
+def test_a_nested_link_reaches_the_object():
+    builder = Builder({"nets": {"one": part(), "two": part()}, "which": "two", "a": "${nets.${which}}"})
+    assert builder.get("a") is builder.get("nets.two")
+
+
+def test_positional_arguments_and_hydras_switches_are_understood():
+    config = {"p": [1, 2], "a": part(_args_="${p}", _convert_="all", _recursive_=False, z=3)}
+    assert (build(config, "a").positional, build(config, "a").named) == ((1, 2), {"z": 3})
+
+
+def test_class_methods_and_linked_targets_work():
+    config = {"t": f"{HERE}.Part.second", "a": {"_target_": "${t}", "x": 4}}
+    assert build(config, "a").positional == (4,)
+
+
+REFUSALS = {
+    "unknown module": (
+        {"_target_": "rlrun.callback_.Callback"},
+        ["a: rlrun.callback_.Callback", "did you mean 'rlrun.callback'?"],
+    ),
+    "unknown package": ({"_target_": "ruurlrun.X"}, ["a: ruurlrun.X: there is no module 'ruurlrun'"]),
+    "unknown attribute": (
+        {"_target_": "rlrun.callback.Calback"},
+        ["rlrun.callback", "did you mean 'rlrun.callback.Callback'?"],
+    ),
+    "no class": ({"_target_": f"{HERE}.word"}, [f"a: {HERE}.word is a str, wanted a class or function"]),
+    "no path": ({"_target_": "a b"}, ["a: `_target_` wants a path", "'a b'"]),
+    "no text": ({"_target_": 3}, ["a: `_target_` wants a path", "got 3"]),
+    "unknown argument": (
+        strict(network=1, discont=2),
+        [f"a.discont: {HERE}.Strict takes no argument 'discont'", "did you mean 'discount'?"],
+    ),
+    "far argument": (strict(network=1, zzz=2), ["a.zzz:", "it takes network, discount"]),
+    "missing argument": (strict(discount=1), [f"a: {HERE}.Strict needs the argument 'network'"]),
+    "twice": (strict(_args_=[1], network=2), ["a.network:", "twice"]),
+    "too many": (strict(_args_=[1, 2]), ["a:", "takes 1 positional arguments, got 2"]),
+    "partial": (strict(_partial_=True, discont=2), ["a.discont:", "did you mean 'discount'?"]),
+    "dangling": (
+        part(x="${networks.polcy}"),
+        ["a.x: '${networks.polcy}' leads nowhere", "did you mean 'networks.policy'?"],
+    ),
+    "dangling text": (part(x="n-${networks.polcy}"), ["a.x:", "did you mean 'networks.policy'?"]),
+    "no attribute": (
+        part(x="${networks.policy.siz}"),
+        ["a.x: 'networks.policy' (Part) has no 'siz'", "did you mean 'networks.policy.size'?"],
+    ),
+    "self": (part(x="${a}"), ["a: these parts need each other in a circle: a -> a"]),
+    "link circle": (part(x="${.y}", y="${.x}"), ["circle", "a.x -> a.y -> a.x"]),
+    "raises": ({"_target_": f"{HERE}.fail", "kind": "value"}, [f"a: {HERE}.fail: two lines"]),
+    "raises key": ({"_target_": f"{HERE}.fail", "kind": "key"}, [f"a: {HERE}.fail: KeyError: 'k'"]),
+    "value needed": (part(x="???"), ["a.x: a value is needed"]),
+    "environment": (part(x="${oc.env:RLRUN_ABSENT}"), ["a.x:", "RLRUN_ABSENT"]),
+    "resolver": (part(x="${nonsense:1}"), ["a.x:", "nonsense"]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_cannot_be_built_is_named(name):
+    node, wanted = REFUSALS[name]
+    message = refusal({"a": node, "networks": {"policy": part()}})
+    assert all(piece in message for piece in wanted), message
+
+
+def test_parts_that_need_each_other_are_refused():
+    config = {"a": part(x="${b}"), "b": part(y="${c}"), "c": part(z="${b}")}
+    assert refusal(config) == "b: these parts need each other in a circle: b -> c -> b"
+
+
+def test_an_unknown_path_is_refused():
+    assert refusal({"trainer": 1}, "triner") == "triner: no such key (did you mean 'trainer'?)"
+
+
+def test_errors_of_rlrun_keep_their_class_and_get_the_place_once():
+    config = {"a": part(x="${b}"), "b": {"_target_": f"{HERE}.fail", "kind": "space"}}
+    with pytest.raises(SpaceError, match=r"^b: wants Box$"):
+        build(config, "a")
+
+
+def test_a_missing_extra_passes_through():
+    with pytest.raises(MissingExtra, match=r"^env.atari needs the package 'ale_py'"):
+        build({"a": {"_target_": f"{HERE}.fail", "kind": "extra"}}, "a")
+
+
+def test_an_import_that_fails_says_why(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "needs_more.py").write_text("import no_such_package\n")
+    (tmp_path / "is_broken.py").write_text("def f(:\n")
+    assert "needs the package 'no_such_package'" in refusal({"a": {"_target_": "needs_more.X"}})
+    assert "importing is_broken failed: SyntaxError" in refusal({"a": {"_target_": "is_broken.X"}})
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "os.system",
+        "subprocess.run",
+        "builtins.eval",
+        "importlib.import_module",
+        "torch.load",
+        "torch.hub.load",
+        "numpy.load",
+        "pickle.loads",
+        "sys.exit",
+        f"{HERE}.borrowed.system",
+        "rlrun.build.functools.os.system",
+        "operator.attrgetter",
+        "runpy.run_path",
+    ],
+)
+def test_some_targets_are_never_built(target):
+    assert "can never be a `_target_`" in refusal({"a": {"_target_": target}})
+
+
+def test_a_foreign_config_names_trusted_packages_only():
+    node = {"a": {"_target_": "collections.OrderedDict"}}
+    assert "--trust collections allows it" in refusal(node, trusted=TRUSTED)
+    assert build(node, "a", trusted=(*TRUSTED, "collections")) == {}
+    assert "not trusted" in refusal({"a": {"_target_": "rlrun.errors.difflib.Differ"}}, trusted=TRUSTED)
+
+
+def test_targets_are_checked_without_building():
+    config = {
+        "trainer": part(a="${b}", c="${d}"),
+        "b": strict(x=1),
+        "d": {"_target_": "rlrun.nothing"},
+        "e": {"_target_": "f"},
+    }
+    errors = [str(error) for error in check_targets(config)]
+    assert Part.made == 0
+    assert len(errors) == 2
+    assert any(error.startswith("b.x:") for error in errors)
+    assert any(error.startswith("d:") for error in errors)
+
+
+def test_a_failed_part_can_be_asked_for_again():
+    builder = Builder({"a": {"_target_": f"{HERE}.fail", "kind": "value"}})
+    for _ in range(2):
+        with pytest.raises(BuildError, match="two lines"):
+            builder.get("a")

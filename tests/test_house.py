@@ -1,0 +1,121 @@
+"""The rules of the house: who may import whom, and how long things may be."""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "rlrun"
+FILES = sorted(SOURCE.rglob("*.py"))
+LAYERS = {
+    **dict.fromkeys(("errors", "typing", "spaces", "seeds", "schedules", "rundir", "manifest", "files", "storage"), 0),
+    "ops": 1,
+    **dict.fromkeys(("callback", "wiring", "trainer", "nn"), 2),
+    **dict.fromkeys(("env", "memory"), 3.0),
+    "collect": 3.1,
+    "callbacks": 3.2,
+    "algorithms": 4,
+    **dict.fromkeys(("config", "build"), 5),
+    **dict.fromkeys(("assembly", "experiment", "evaluation"), 6),
+    "cli": 7,
+}
+OUTSIDERS = ("gymnasium", "hydra", "typer")
+FORBIDDEN_NAMES = {"done", "dones", "obs", "logp", "qf", "mask"}
+
+
+def room(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> list[str]:
+    """Modules imported anywhere in a file, but for type checking."""
+    tree = ast.parse(path.read_text())
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found += [f"{node.module}.{alias.name}" if node.module == "rlrun" else node.module for alias in node.names]
+    return found
+
+
+def functions(path: Path) -> list[tuple[str, int]]:
+    """Each function's place and length without its docstring."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0]
+            doc = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+            start = (node.body[1].lineno if len(node.body) > 1 else first.end_lineno) if doc else first.lineno
+            found.append((f"{path.relative_to(SOURCE)}:{node.name}", node.end_lineno - start + 1))
+    return found
+
+
+INSIDE = [path for path in FILES if room(path) not in ("__init__", "__main__")]
+
+
+@pytest.mark.parametrize("path", INSIDE, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_down_only(path):
+    here = LAYERS[room(path)]
+    for module in imports(path):
+        if module.startswith("rlrun."):
+            other = module.split(".")[1]
+            if other in LAYERS and other != room(path):
+                assert LAYERS[other] <= here, f"{path.name} imports {module} from above"
+
+
+@pytest.mark.parametrize("path", INSIDE, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_lower_layers_import_no_outsiders(path):
+    if LAYERS[room(path)] <= 2:
+        assert not [module for module in imports(path) if module.split(".")[0] in OUTSIDERS]
+
+
+def test_algorithms_import_no_other_algorithm():
+    for path in (SOURCE / "algorithms").glob("*.py"):
+        assert not [module for module in imports(path) if module.startswith("rlrun.algorithms")]
+
+
+def test_trainer_knows_callbacks_and_wiring_only():
+    inside = {module.split(".")[1] for module in imports(SOURCE / "trainer.py") if module.startswith("rlrun.")}
+    assert inside <= {"callback", "wiring", "errors", "typing"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_files_have_at_most_300_lines(path):
+    assert len(path.read_text().splitlines()) <= 300
+
+
+def test_functions_are_short():
+    lengths = [item for path in FILES for item in functions(path)]
+    assert [item for item in lengths if item[1] > 60] == []
+    sizes = sorted(size for _, size in lengths)
+    assert statistics.median(sizes) <= 8
+    assert sizes[int(0.9 * len(sizes))] <= 30
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_vocabulary_is_kept(path):
+    names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+    names |= {node.arg for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.arg)}
+    assert not names & FORBIDDEN_NAMES
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_item_is_called_by_the_logger_only(path):
+    if path.name != "log.py":
+        assert not re.search(r"\.item\(\)", path.read_text())
+
+
+@pytest.mark.parametrize("room_name", ["cli", "trainer.py", "memory/loaders.py", "experiment.py"])
+def test_plumbing_knows_no_algorithm_by_name(room_name):
+    place = SOURCE / room_name
+    names = {path.stem for path in (SOURCE / "algorithms").glob("*.py")} - {"__init__"}
+    for path in place.rglob("*.py") if place.is_dir() else [place]:
+        words = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)} | set(
+            imports(path)
+        )
+        assert not {word for word in words if word.split(".")[-1] in names}

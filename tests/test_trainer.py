@@ -1,0 +1,118 @@
+"""Eight events, in order, whatever happens."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlrun.callback import EVENTS, Callback, SkipBatch, Stop
+from rlrun.trainer import Trainer
+
+
+class Batches:
+    def __init__(self, count):
+        self.count = count
+
+    def names(self):
+        return {"default": ("x",)}
+
+    def __iter__(self):
+        return iter([{"default": {"x": number}} for number in range(self.count)])
+
+
+class Spy(Callback):
+    def __init__(self, cycle=0):
+        self.cycle = cycle
+        self.calls = []
+
+    def end_training(self, error):
+        self.calls.append("end_training")
+        self.error = error
+
+
+def _recorder(event):
+    def hook(self):
+        self.calls.append(event)
+
+    return hook
+
+
+for name in EVENTS[:-1]:
+    setattr(Spy, name, _recorder(name))
+
+
+def test_events_come_in_order():
+    spy = Spy(cycle=1)
+    Trainer({"spy": spy}, Batches(1)).train()
+    assert spy.calls == list(EVENTS)
+
+
+@pytest.mark.parametrize(("cycle", "begins", "ends"), [(0, 0, 0), (1, 3, 3), (2, 2, 1)])
+def test_cycles_begin_and_end_by_their_length(cycle, begins, ends):
+    spy = Spy(cycle=cycle)
+    Trainer({"spy": spy}, Batches(3)).train()
+    assert (spy.calls.count("begin_cycle"), spy.calls.count("end_cycle")) == (begins, ends)
+
+
+def test_exhausted_loader_still_ends_training():
+    spy = Spy()
+    state = Trainer({"spy": spy}, Batches(2)).train()
+    assert spy.calls[-1] == "end_training"
+    assert spy.error is None
+    assert state["update"] == 2
+
+
+def test_stop_ends_training_quietly():
+    class Stopper(Callback):
+        def end_batch(self, update):
+            if update == 2:
+                raise Stop("enough")
+
+    spy = Spy()
+    state = Trainer({"stopper": Stopper(), "spy": spy}, Batches(9)).train()
+    assert state["update"] == 2
+    assert str(state["stopped_by"]) == "enough"
+    assert isinstance(spy.error, Stop)
+
+
+def test_errors_pass_after_everybody_cleaned_up():
+    class Broken(Callback):
+        def backward(self):
+            raise ZeroDivisionError("inside")
+
+        def end_training(self, error):
+            raise RuntimeError("cleaning failed, too")
+
+    spy = Spy()
+    with pytest.raises(ZeroDivisionError):
+        Trainer({"broken": Broken(), "spy": spy}, Batches(1)).train()
+    assert isinstance(spy.error, ZeroDivisionError)
+
+
+def test_skip_batch_leaves_out_the_rest_of_the_update():
+    class Skipper(Callback):
+        def begin_batch(self, update):
+            if update == 2:
+                raise SkipBatch
+
+    spy = Spy()
+    state = Trainer({"skipper": Skipper(), "spy": spy}, Batches(3)).train()
+    assert spy.calls.count("backward") == 2
+    assert state["update"] == 3
+
+
+def test_begin_training_adds_names_to_the_state():
+    class Adds(Callback):
+        provides = ("speed",)
+
+        def begin_training(self):
+            return {"speed": 3}
+
+    class Reads(Callback):
+        data_group = "default"
+
+        def backward(self, x, speed):
+            self.seen = (x, speed)
+
+    reads = Reads()
+    Trainer({"reads": reads, "adds": Adds()}, Batches(1)).train()
+    assert reads.seen == (0, 3)

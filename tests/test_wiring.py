@@ -1,0 +1,172 @@
+"""The plan: who asks for what, who provides it, in which order."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlrun.callback import Callback
+from rlrun.errors import WiringError
+from rlrun.trainer import Trainer
+from rlrun.wiring import explain, plan
+
+NAMES = {"default": ("observation", "reward", "next_observation")}
+
+
+class Grouped(Callback):
+    data_group = "default"
+
+
+class Target(Grouped):
+    provides = ("q_target",)
+
+    def begin_batch(self, reward):
+        return {"q_target": reward * 10}
+
+
+class Shaping(Grouped):
+    provides = ("reward",)
+
+    def __init__(self, add):
+        self.add = add
+
+    def begin_batch(self, reward):
+        return {"reward": reward + self.add}
+
+
+class Loss(Grouped):
+    provides = ("log_prob",)
+
+    def __init__(self):
+        self.seen = []
+
+    def backward(self, q_target):
+        self.seen.append(q_target)
+        return {"log_prob": 7}
+
+
+class Alpha(Grouped):
+    def backward(self, log_prob):
+        self.seen = log_prob
+
+
+class OneBatch:
+    def __init__(self, batch, count=1):
+        self.batch, self.count = batch, count
+
+    def names(self):
+        return {"default": tuple(self.batch)}
+
+    def __iter__(self):
+        for _ in range(self.count):
+            yield {"default": dict(self.batch)}
+
+
+def begin_batch_order(callbacks):
+    return [step.callback.name for step in plan(callbacks, NAMES, ("update",)).steps["begin_batch"]]
+
+
+def test_rewriters_run_before_readers_whatever_the_order():
+    assert begin_batch_order({"target": Target(), "shaping": Shaping(1)}) == ["shaping", "target"]
+
+
+def test_two_rewriters_keep_the_config_order():
+    order = begin_batch_order({"target": Target(), "b": Shaping(1), "a": Shaping(2)})
+    assert order == ["b", "a", "target"]
+
+
+def test_values_flow_from_loader_through_rewriters_to_losses():
+    loss = Loss()
+    Trainer({"target": Target(), "shaping": Shaping(1), "loss": loss}, OneBatch({"reward": 2})).train()
+    assert loss.seen == [30]
+
+
+def test_loss_output_reaches_later_losses():
+    alpha = Alpha()
+    Trainer({"target": Target(), "loss": Loss(), "alpha": alpha}, OneBatch({"reward": 2})).train()
+    assert alpha.seen == 7
+
+
+def test_reading_before_the_providing_loss_is_refused():
+    with pytest.raises(WiringError, match=r"callbacks.alpha.backward asks for 'log_prob'.*'loss' first"):
+        plan({"alpha": Alpha(), "target": Target(), "loss": Loss()}, NAMES, ())
+
+
+def test_unknown_name_is_refused_with_the_nearest():
+    class Wrong(Grouped):
+        def backward(self, next_observations):
+            pass
+
+    with pytest.raises(WiringError, match=r"callbacks.wrong.backward asks for 'next_observations'.*'next_observation'"):
+        plan({"wrong": Wrong()}, NAMES, ())
+
+
+def test_unknown_group_is_refused_with_the_nearest():
+    class Wrong(Callback):
+        data_group = "defualt"
+
+    with pytest.raises(WiringError, match=r"'defualt' does not exist.*'default'"):
+        plan({"wrong": Wrong()}, NAMES, ())
+
+
+def test_hooks_that_wait_for_each_other_are_named():
+    class A(Grouped):
+        provides = ("a",)
+
+        def begin_batch(self, b):
+            return {"a": b}
+
+    class B(Grouped):
+        provides = ("b",)
+
+        def begin_batch(self, a):
+            return {"b": a}
+
+    with pytest.raises(WiringError, match=r"wait for each other: .*callbacks.a"):
+        plan({"a": A(), "b": B()}, NAMES, ())
+
+
+def test_rewriting_what_nobody_provides_is_refused():
+    class Rewriter(Grouped):
+        provides = ("bonus",)
+
+        def begin_batch(self, bonus):
+            return {"bonus": bonus}
+
+    with pytest.raises(WiringError, match=r"rewrites 'bonus', but nobody provides it first"):
+        plan({"rewriter": Rewriter()}, NAMES, ())
+
+
+def test_optional_arguments_are_left_out_where_nobody_provides_them():
+    class Optional(Grouped):
+        def backward(self, reward, weight=5):
+            self.seen = (reward, weight)
+
+    plain, weighted = Optional(), Optional()
+    Trainer({"a": plain}, OneBatch({"reward": 1})).train()
+    Trainer({"a": weighted}, OneBatch({"reward": 1, "weight": 2})).train()
+    assert (plain.seen, weighted.seen) == ((1, 5), (1, 2))
+
+
+def test_group_names_fall_back_to_the_state():
+    class Reads(Grouped):
+        def backward(self, reward, update):
+            self.seen = (reward, update)
+
+    reads = Reads()
+    Trainer({"a": reads}, OneBatch({"reward": 4}, count=3)).train()
+    assert reads.seen == (4, 3)
+
+
+def test_a_loader_that_breaks_its_promise_is_named():
+    class Liar(OneBatch):
+        def names(self):
+            return {"default": ("reward", "weight")}
+
+    with pytest.raises(WiringError, match=r"promised weight in data group 'default'"):
+        Trainer({}, Liar({"reward": 1})).train()
+
+
+def test_explain_shows_who_reads_and_who_provides():
+    text = explain(plan({"target": Target(), "loss": Loss()}, NAMES, ()))
+    target = next(line for line in text.splitlines() if "begin_batch" in line)
+    assert target.split() == ["begin_batch", "target", "reward", "->", "q_target"]
