@@ -104,7 +104,7 @@ def slow_copy(network: nn.Module) -> tuple[nn.Module, list[Tensor], list[Tensor]
 
 def sac(name: str, numbers: Numbers, clock: Clock) -> None:
     """Soft actor-critic with one continuous action; runs until the clock's last mark."""
-    env = gymnasium.make(name, disable_env_checker=True)
+    env: Any = gymnasium.make(name, disable_env_checker=True)
     low, high = env.action_space.low, env.action_space.high
     update = SacUpdate(spaces_of(env), numbers, clock)
     ring = Ring(numbers["length"], observation=env.observation_space.shape[0], action=low.shape, dtype="float32")
@@ -174,7 +174,7 @@ class SacUpdate:
 
 def dqn(name: str, numbers: Numbers, clock: Clock) -> None:
     """Deep Q-learning with double targets; runs until the clock's last mark."""
-    env = gymnasium.make(name, disable_env_checker=True)
+    env: Any = gymnasium.make(name, disable_env_checker=True)
     update = DqnUpdate(spaces_of(env), numbers, clock)
     ring = Ring(numbers["length"], observation=env.observation_space.shape[0], action=(), dtype="int64")
     ahead = Ahead(ring, steps=numbers["n_step"], discount=numbers["discount"])
@@ -228,7 +228,7 @@ class DqnUpdate:
         value = self.q(observation)[0].gather(-1, action.unsqueeze(-1)).squeeze(-1)
         loss = F.huber_loss(value, q_target, delta=self.huber)
         self.optimiser.zero_grad()
-        loss.backward(inputs=self.parameters)
+        loss.backward(inputs=self.parameters)  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm, foreach=False)
         self.optimiser.step()
         if number % self.every == 0:

@@ -1,13 +1,10 @@
-"""Measure the replay memory: python benchmarks/memory.py [observation size].
-
-Prints microseconds a call and thousands of transitions a second, one thread, the best of five.
-"""
+"""The replay memory alone: microseconds a call and thousands of transitions a second, the best of five."""
 
 from __future__ import annotations
 
-import sys
 import timeit
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -43,30 +40,34 @@ def fill(table: Table, size: int) -> Table:
     return table
 
 
-def report(name: str, call: Callable[[], object], *, transitions: int, repeat: int = 2_000) -> None:
-    """Time a call and print a line."""
+def time_of(call: Callable[[], object], *, transitions: int, repeat: int = 2_000) -> dict[str, float]:
+    """Time a call that moves so many transitions."""
     seconds = min(timeit.repeat(call, number=repeat, repeat=5)) / repeat
-    print(f"{name:<24}{seconds * 1e6:>10.2f} us{transitions / seconds / 1e3:>12,.0f} k/s")
+    return {"microseconds": seconds * 1e6, "thousands": transitions / seconds / 1e3}
 
 
-def main(size: int) -> None:
-    """Time inserts and samples as in the table of the documentation."""
+def measure(size: int = 4) -> dict[str, dict[str, float]]:
+    """Time inserts and samples, with observations of `size` numbers; tables are full before."""
     torch.set_num_threads(1)
     single, many = make_table(size), make_table(size, num_envs=64)
     ahead = make_table(size, adaptors=(NStep(steps=3, discount=0.99),))
     row, rows = make_row(size), make_row(size, num_envs=64)
     for table in (single, many, ahead):
         fill(table, size)
-    report("insert1", lambda: single.add(None, row), transitions=1, repeat=20_000)
-    report("insert64", lambda: many.add(None, rows), transitions=64, repeat=10_000)
-    report("close1", lambda: single.close(None, row["observation"]), transitions=1)
-    fill(single := make_table(size), size)
-    report("sample256", lambda: single.sample(256), transitions=256)
-    report("sample256_64env", lambda: many.sample(256), transitions=256)
-    report("sample256_3step", lambda: ahead.sample(256), transitions=256)
-    report("seq8", lambda: single.sample(256, 8), transitions=256 * 8, repeat=500)
-    report("seq50", lambda: single.sample(256, 50), transitions=256 * 50, repeat=100)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 4)
+    found = {
+        "insert 1": time_of(lambda: single.add(None, row), transitions=1, repeat=20_000),
+        "insert 64 lanes": time_of(lambda: many.add(None, rows), transitions=64, repeat=10_000),
+        "close 1": time_of(lambda: single.close(None, row["observation"]), transitions=1),
+    }
+    fill(single := make_table(size), size)  # inserts without an end have left a single episode
+    samples = {
+        "sample 256": (single, 1, 2_000),
+        "sample 256, 64 lanes": (many, 1, 2_000),
+        "sample 256, 3 steps ahead": (ahead, 1, 2_000),
+        "sample 256 sequences of 8": (single, 8, 500),
+        "sample 256 sequences of 50": (single, 50, 100),
+    }
+    for name, (table, length, repeat) in samples.items():
+        call = partial(table.sample, 256, length)
+        found[name] = time_of(call, transitions=256 * length, repeat=repeat)
+    return found

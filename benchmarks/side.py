@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from omegaconf import OmegaConf
@@ -53,8 +53,8 @@ def measure_bare(case: Case, *, first: int, last: int) -> dict[str, float]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     config = configuration.compose(list(case.words)).config
-    numbers = OmegaConf.to_container(config.algorithm, resolve=True)
-    numbers = {**numbers, "length": config.memory.length}  # type: ignore[dict-item]
+    numbers: Any = OmegaConf.to_container(config.algorithm, resolve=True)
+    numbers["length"] = config.memory.length
     clock = Clock(first=first, last=last)
     loop = bare.sac if case.loop == "sac" else bare.dqn
     loop(config.env.id, numbers, clock)

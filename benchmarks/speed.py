@@ -28,7 +28,9 @@ def measure_case(name: str, case: Case, *, rounds: int) -> dict[str, Any]:
         sides = one_round(name, case)
         ratios = {clock: sides["bare"][clock] / sides["rlrun"][clock] for clock in ("seconds", "processor_seconds")}
         found.append({"load": before, "ratio": ratios, **sides})
-        print(f"{name} round {number + 1}: {ratios['seconds']:.3f} of the bare loop's speed (load {before})", flush=True)
+        print(
+            f"{name} round {number + 1}: {ratios['seconds']:.3f} of the bare loop's speed (load {before})", flush=True
+        )
     return summary(case, found)
 
 

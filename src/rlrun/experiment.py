@@ -128,11 +128,13 @@ class Experiment:
         }
 
 
-def train(words: Iterable[str] = (), *, run_dir: Path | str | None = None, config_dir: Path | None = None) -> Result:
+def train(
+    words: Iterable[str] | Composed = (), *, run_dir: Path | str | None = None, config_dir: Path | None = None
+) -> Result:
     """Train an agent; the twin of `rlrun train`.
 
     Args:
-        words: what stands on the command line: `["algorithm=sac", "env=cartpole", "seed=3"]`.
+        words: what stands on the command line: `["algorithm=sac", "env=cartpole", "seed=3"]`; or what was composed.
         run_dir: where the run goes; None = `runs/<algorithm>-<env>/…`.
         config_dir: the user's own conf folder, in place of `./conf`.
 
@@ -140,7 +142,7 @@ def train(words: Iterable[str] = (), *, run_dir: Path | str | None = None, confi
         RequestError: the request is wrong; nothing was written.
         RlrunError: the run failed; `status.json` says so.
     """
-    composed = configuration.compose(list(words), config_dir=config_dir)
+    composed = _composed(words, config_dir)
     experiment = Experiment(composed)
     env = experiment.builder.get("env")
     if run_dir is None:
@@ -151,18 +153,18 @@ def train(words: Iterable[str] = (), *, run_dir: Path | str | None = None, confi
     return Result(directory.path, summary, composed.config, experiment.trainer)
 
 
-def explain(words: Iterable[str] = (), *, config_dir: Path | None = None) -> str:
+def explain(words: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> str:
     """Return the data flow of one update, as `rlrun explain` prints it."""
-    return Experiment(configuration.compose(list(words), config_dir=config_dir)).explain()
+    return Experiment(_composed(words, config_dir)).explain()
 
 
-def check(words: Iterable[str] = (), *, config_dir: Path | None = None) -> list[str]:
+def check(words: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> list[str]:
     """Build everything and step nothing; return what was found, one line each.
 
     Raises:
         RequestError: the first thing that would keep the run from starting.
     """
-    experiment = Experiment(configuration.compose(list(words), config_dir=config_dir))
+    experiment = Experiment(_composed(words, config_dir))
     env = experiment.builder.get("env")
     parts = stateful(experiment.builder.built)
     parameters = sum(
@@ -182,6 +184,10 @@ def check(words: Iterable[str] = (), *, config_dir: Path | None = None) -> list[
         f"memory    up to {needed / 1e9:.2f} GB",
         f"disk      {free / 1e9:.1f} GB free",
     ]
+
+
+def _composed(words: Iterable[str] | Composed, config_dir: Path | None) -> Composed:
+    return words if isinstance(words, Composed) else configuration.compose(list(words), config_dir=config_dir)
 
 
 def path_of(built: dict[str, Any], part: object) -> str:

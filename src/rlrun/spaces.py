@@ -3,7 +3,7 @@
 Observations and actions are *trees*: an array for a single space, a dict of trees for
 composite ones (the parts of a Tuple are named "0", "1", …). Inside `rlrun` actions are
 *policy actions*: Box actions lie in [-1, 1], Discrete ones start at 0. The environment
-layer maps them to what the environment expects (`to_env`).
+layer maps them to what the environment expects.
 """
 
 from __future__ import annotations
@@ -41,21 +41,6 @@ class Box:
         """True for uint8 pixels [H, W] or [H, W, C], [C, H, W]: at least 8 pixels a side."""
         return self.dtype == "uint8" and len(self.shape) in (2, 3) and sorted(self.shape)[-2] >= 8
 
-    def to_env(self, action: Array) -> Array:
-        """Map [-1, 1] to the bounds; leave the numbers alone where there are none."""
-        if not self.bounded:
-            return action.astype(self.dtype)
-        clipped = np.clip(action, -1.0, 1.0)
-        mapped: Array = self.low + 0.5 * (clipped + 1.0) * (self.high - self.low)
-        return mapped.astype(self.dtype)
-
-    def from_env(self, action: Array) -> Array:
-        """Map the bounds to [-1, 1]."""
-        if not self.bounded:
-            return np.asarray(action, dtype=np.float32)
-        span = np.where(self.high > self.low, self.high - self.low, 1.0)
-        return (2.0 * (action - self.low) / span - 1.0).astype(np.float32)
-
 
 @dataclass(frozen=True)
 class Discrete:
@@ -74,12 +59,6 @@ class Discrete:
     def choices(self) -> tuple[int, ...]:
         """Number of choices of each decision."""
         return (self.n,)
-
-    def to_env(self, action: Array) -> Array:
-        return action + self.start
-
-    def from_env(self, action: Array) -> Array:
-        return np.asarray(action, dtype=np.int64) - self.start
 
 
 @dataclass(frozen=True)
@@ -102,12 +81,6 @@ class MultiDiscrete:
     def choices(self) -> tuple[int, ...]:
         return tuple(int(n) for n in self.nvec.reshape(-1))
 
-    def to_env(self, action: Array) -> Array:
-        return (action + self.start).astype(self.dtype)
-
-    def from_env(self, action: Array) -> Array:
-        return np.asarray(action, dtype=np.int64) - self.start
-
 
 @dataclass(frozen=True)
 class Composite:
@@ -118,12 +91,6 @@ class Composite:
     @property
     def size(self) -> int:
         return sum(part.size for part in self.parts.values())
-
-    def to_env(self, action: dict[str, Any]) -> dict[str, Any]:
-        return {name: part.to_env(action[name]) for name, part in self.parts.items()}
-
-    def from_env(self, action: dict[str, Any]) -> dict[str, Any]:
-        return {name: part.from_env(action[name]) for name, part in self.parts.items()}
 
 
 Leaf = Box | Discrete | MultiDiscrete

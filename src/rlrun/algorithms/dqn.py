@@ -71,6 +71,7 @@ class QTarget(Callback):
         self.every = every
         self.double = double
         self.data_group = data_group
+        self._reward: Tensor | None = None
         self._follow = Follow(self.target_network, network)
 
     @torch.no_grad()
@@ -83,11 +84,16 @@ class QTarget(Callback):
         best = codec.best(chooser.amin(0))  # [M, B, K] -> [B, D]
         value = codec.select(values, best).amin(0)  # [M, B] -> [B]
         factor = self.discount if discount is None else discount
+        self._reward = reward
         return {"q_target": ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)}
 
     def end_batch(self, update: int) -> None:
         if update % self.every == 0:
             self._follow.move(self.rate)
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        return {} if self._reward is None else {"batch/reward": self._reward.mean()}
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"slow copy of {path_of(self.network)}, moved by {self.rate} every {self.every} updates"

@@ -112,6 +112,7 @@ class QTarget(Callback):
         self.discount = discount
         self.rate = rate
         self.data_group = data_group
+        self._reward: Tensor | None = None
         self._follow = Follow(self.target_critics, critics)
 
     @torch.no_grad()
@@ -127,10 +128,15 @@ class QTarget(Callback):
         if log_prob is not None:
             value = value - self.temperature.of("continuous") * log_prob  # eq. 3
         factor = self.discount if discount is None else discount
+        self._reward = reward
         return {"q_target": ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)}
 
     def end_batch(self) -> None:
         self._follow.move(self.rate)
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        return {} if self._reward is None else {"batch/reward": self._reward.mean()}
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"slow copy of {path_of(self.critics)}, moved by {self.rate} an update"
@@ -146,10 +152,23 @@ class QTarget(Callback):
 
 
 class QLoss(LossCallback):
-    """Squared distance of each critic to the common target, summed over critics (eq. 5)."""
+    """Distance of each critic to the common target, summed over critics (eq. 5).
 
-    def __init__(self, network: nn.Module, optimiser: Optimiser, *, spaces: Spaces, **options: Any) -> None:
+    Args:
+        huber: from this distance on the loss grows linearly; None = squared everywhere, as in the paper.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        optimiser: Optimiser,
+        *,
+        spaces: Spaces,
+        huber: float | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(network, optimiser, **options)
+        self.huber = huber
         self.codec = ActionCodec(spaces.action)
         self._value: Tensor | None = None
 
@@ -159,8 +178,9 @@ class QLoss(LossCallback):
         if k is not None:
             value = self.codec.select(value, k)  # [M, B, K] -> [M, B]
         self._value = value.detach()
-        distance: Tensor = (value - q_target).square().sum(0)
-        return distance
+        difference: Tensor = value - q_target
+        distance = difference.square() if self.huber is None else ops.huber(difference, delta=self.huber)
+        return distance.sum(0)
 
     @property
     def metrics(self) -> Mapping[str, Any]:

@@ -166,5 +166,5 @@ class Evaluator(Callback):
     ) -> None:
         if numbers:
             self.last, self.best = state["last"], state["best"]
-            self._next = state["next"] or math.inf
+            self._next = state["next"] or self.every if self.every else math.inf  # `every` may change on resume
             self._evaluated = None if state["evaluated"] is None else tuple(state["evaluated"])

@@ -9,7 +9,10 @@ from rlrun.cli.words import ConfigDir, Words
 
 def check(words: Words = None, config_dir: ConfigDir = None) -> None:
     """Check everything that can be known without training: keys, targets, wiring, spaces, memory, disk."""
+    from rlrun.config import compose
+
+    composed = compose(words or [], config_dir=config_dir)
     from rlrun import experiment
 
-    for line in experiment.check(words or [], config_dir=config_dir):
+    for line in experiment.check(composed):
         typer.echo(line)

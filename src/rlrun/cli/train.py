@@ -21,12 +21,15 @@ def train(
     config_dir: ConfigDir = None,
 ) -> None:
     """Train an agent: rlrun train algorithm=sac env=cartpole seed=3"""
+    from rlrun.config import compose
+
+    composed = compose(words or [], config_dir=config_dir)  # what is wrong with a word is told before torch is loaded
     from rlrun import experiment
 
     if dry_run:
-        typer.echo(experiment.explain(words or [], config_dir=config_dir))
+        typer.echo(experiment.explain(composed))
         return
-    result = experiment.train(words or [], run_dir=run_dir, config_dir=config_dir)
+    result = experiment.train(composed, run_dir=run_dir)
     typer.echo(result.describe())
     if result.summary["status"] == "stopped":
         raise typer.Exit(75)

@@ -13,12 +13,14 @@ def explain(error: Any) -> str:
     Told apart by what they carry: the module these classes live in differs between versions of typer.
     """
     context = error.ctx
-    command = "rlrun" if context is None else context.command_path
+    path = "rlrun" if context is None else context.command_path
+    command = path.removeprefix("rlrun").strip()
+    place = f"{command}: " if command else ""
     if hasattr(error, "possibilities") and hasattr(error, "option_name"):
         given = error.option_name
         known = [name for option in context.command.params for name in option.opts if name.startswith("--")]
-        return f"{command}: there is no option {given}{did_you_mean(given, known) or f'; there are {_list(known)}'}"
-    return f"{command}: {error.format_message()} ({command} --help)"
+        return f"{place}there is no option {given}{did_you_mean(given, known) or f'; there are {_list(known)}'}"
+    return f"{place}{error.format_message()} ({path} --help)"
 
 
 def _list(names: list[str]) -> str:

@@ -114,6 +114,7 @@ class Collector(Callback):
             self.table.close(lanes, _rows(step.observation, lanes))
             self._record(lanes)
             self.observation = self.env.restart(ended)
+            _require_finite(self.observation, "observation", self.steps + self.env.num_envs)
         else:
             self.observation = step.observation
 

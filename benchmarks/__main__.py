@@ -1,0 +1,68 @@
+"""Measure rlrun: python -m benchmarks speed|startup|dispatch|learning|memory|all.
+
+Results go to benchmarks/results/, with the page README.md made from all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks import dispatch, learning, memory, page, speed, startup
+from benchmarks.side import CASES
+
+MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "speed": lambda given: speed.measure(given.speed, rounds=given.rounds),
+    "startup": lambda given: startup.measure(rounds=given.rounds),
+    "dispatch": lambda given: dispatch.measure(),
+    "learning": lambda given: learning.measure(
+        given.learning, seeds=given.seeds, workers=given.workers, words=given.word
+    ),
+    "memory": lambda given: memory.measure(given.size),
+}
+
+
+def seeds_of(text: str) -> list[int]:
+    """Read `0-4`, `3` or `0,2,4`."""
+    parts = [part.split("-") for part in text.split(",")]
+    return [seed for part in parts for seed in range(int(part[0]), int(part[-1]) + 1)]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return what the command understands."""
+    found = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
+    commands = found.add_subparsers(dest="command", required=True)
+    made = {name: commands.add_parser(name) for name in (*MEASURES, "all", "page")}
+    for name in ("speed", "startup", "all"):
+        made[name].add_argument("--rounds", type=int, default=5)
+    for name in ("learning", "all"):
+        made[name].add_argument("--seeds", type=seeds_of, default=list(range(5)))
+        made[name].add_argument("--workers", type=int, default=2)
+        made[name].add_argument("--word", action="append", default=[], help="a further word for every run")
+    for name in ("memory", "all"):
+        made[name].add_argument("--size", type=int, default=4, help="of observations")
+    made["speed"].add_argument("speed", nargs="*", metavar="CASE", help=", ".join(CASES))
+    made["learning"].add_argument("learning", nargs="*", metavar="CLAIM", help=", ".join(learning.CLAIMS))
+    made["all"].set_defaults(speed=[], learning=[])
+    return found
+
+
+def main(words: list[str]) -> int:
+    """Measure, save, and make the page anew; 1 where a bar was missed."""
+    given = parser().parse_args(words)
+    chosen = list(MEASURES) if given.command == "all" else [given.command]
+    passed = True
+    for name in chosen if given.command != "page" else []:
+        found = MEASURES[name](given)
+        page.save(name, found)
+        parts = [found] if "passed" in found else list(found.values())
+        passed &= all(part.get("passed", True) for part in parts)
+    page.write()
+    print(f"benchmarks/results/README.md: {'every bar met' if passed else 'a bar was missed'}")
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

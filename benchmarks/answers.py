@@ -1,0 +1,40 @@
+"""Train a toy and compare with its known answer: python -m benchmarks.answers CHECK RUN-DIR WORD…
+
+Prints one JSON object with `value`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+
+import rlrun
+from rlrun.env.toys import Chain
+
+
+def last_reward(run_dir: str, words: list[str]) -> float:
+    """Return the mean reward of the last batch that was learned from."""
+    probe = "+callbacks.last_batch={_target_:benchmarks.probe.LastBatch}"
+    result = rlrun.train([*words, probe, "evaluation.every=0", "logger=[]"], run_dir=run_dir)
+    return float(result.trainer.callbacks["last_batch"].reward.mean())  # type: ignore[attr-defined]
+
+
+def chain_error(run_dir: str, words: list[str]) -> float:
+    """Return the largest relative error of the learned values of all states and actions of a chain."""
+    result = rlrun.train([*words, "evaluation.every=0", "logger=[]"], run_dir=run_dir)
+    chain = Chain(**result.config.env.kwargs)
+    network = result.trainer.callbacks["q_loss"].network  # type: ignore[attr-defined]
+    with torch.no_grad():
+        values = network(torch.eye(chain.length)).amin(0)  # [M, states, actions] -> [states, actions]
+    discount = result.config.algorithm.discount
+    true = torch.tensor([[chain.value(state, discount)] for state in range(chain.length)])
+    return float(((values - true) / true).abs().max())
+
+
+CHECKS = {"last_reward": last_reward, "chain_error": chain_error}
+
+
+if __name__ == "__main__":
+    print(json.dumps({"value": CHECKS[sys.argv[1]](sys.argv[2], sys.argv[3:])}))

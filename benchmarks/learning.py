@@ -1,0 +1,140 @@
+"""What runs learn: each claim over five seeds with one set of numbers, through the command.
+
+A return is that of the best checkpoint by the run's own evaluations, over 20 fresh episodes with
+another seed. Toys with known answers are trained by the Python twin, in processes of their own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.process import Failed, run, run_for_json
+from rlrun.env.toys import MixedAction
+
+EPISODES, SEED = 20, 1_000  # of the fresh episodes
+Measured = Callable[[list[str], Path], float]
+
+
+def fresh_return(words: list[str], folder: Path) -> float:
+    """Train, then play fresh episodes by the best checkpoint; return their mean return."""
+    made = folder / "run"
+    run(["-m", "rlrun", "train", *words, "logger=[]", "--run-dir", str(made)], folder=folder)
+    options = ["--checkpoint", "best", "--episodes", str(EPISODES), "--seed", str(SEED), "--json"]
+    return float(run_for_json(["-m", "rlrun", "eval", str(made), *options], folder=folder)["mean_return"])
+
+
+def answer(check: str) -> Measured:
+    """Return a measurement that trains a toy and compares with its answer (see `benchmarks.answers`)."""
+
+    def measured(words: list[str], folder: Path) -> float:
+        found = run_for_json(["-m", "benchmarks.answers", check, str(folder / "run"), *words], folder=folder)
+        return float(found["value"])
+
+    return measured
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a pair of algorithm and environment is held to.
+
+    words: of the run; measured: gives one number a seed; bar: that this number must reach, or stay
+    within; of 5 seeds `enough` must.
+    """
+
+    words: tuple[str, ...]
+    bar: float
+    unit: str = "mean return"
+    measured: Measured = fresh_return
+    enough: int = 5
+    at_most: bool = False
+
+    def holds(self, value: float) -> bool:
+        return value <= self.bar if self.at_most else value >= self.bar
+
+
+MIXED = ("algorithm.hidden=[64,64]", "algorithm.batch_size=128", "algorithm.lr=1e-3")
+CHAIN = ("algorithm=dqn", "env=chain", "algorithm.discount=0.9", "algorithm.lr=1e-3", "stop.updates=3_000")
+SHARE = "largest relative error of a value"
+CLAIMS = {
+    "dqn-cartpole": Claim(("algorithm=dqn", "env=cartpole", "stop.env_steps=50_000"), 475.0),
+    "sac-cartpole": Claim(("algorithm=sac", "env=cartpole", "stop.env_steps=60_000"), 475.0, enough=4),
+    "sac-pendulum": Claim(("algorithm=sac", "env=pendulum", "stop.env_steps=15_000"), -200.0),
+    "sac-hitthemiddle": Claim(
+        ("algorithm=sac", "env=hitthemiddle", "stop.updates=2_000"),
+        -5.0,
+        unit="mean reward of the last batch",
+        measured=answer("last_reward"),
+    ),
+    "sac-mixedaction": Claim(
+        ("algorithm=sac", "env=mixedaction", *MIXED, "stop.env_steps=10_000", "evaluation.every=1_000"),
+        0.95 * MixedAction.steps,
+    ),
+    "dqn-chain-terminated": Claim(
+        (*CHAIN, "env.kwargs.ending=terminated"), 0.02, unit=SHARE, measured=answer("chain_error"), at_most=True
+    ),
+    "dqn-chain-truncated": Claim(
+        (*CHAIN, "env.kwargs.ending=truncated"), 0.02, unit=SHARE, measured=answer("chain_error"), at_most=True
+    ),
+}
+
+
+def measure(
+    names: list[str] | None = None,
+    *,
+    seeds: Iterable[int] = range(5),
+    workers: int = 2,
+    words: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Return what each claim came to.
+
+    Args:
+        names: of claims; None = all.
+        seeds: one run each.
+        workers: runs side by side.
+        words: further ones for every run, such as a small budget to try this file.
+    """
+    seeds = list(seeds)
+    jobs = [(name, seed) for name in names or list(CLAIMS) for seed in seeds]
+    with ThreadPoolExecutor(workers) as pool:
+        results = list(pool.map(lambda job: one_run(*job, words=list(words)), jobs))
+    found: dict[str, Any] = {}
+    for (name, _), result in zip(jobs, results, strict=True):
+        found.setdefault(name, []).append(result)
+    return {name: summary(CLAIMS[name], runs, extra=list(words)) for name, runs in found.items()}
+
+
+def one_run(name: str, seed: int, *, words: list[str]) -> dict[str, Any]:
+    """Train with one seed; a run that fails does not hold, and stops no other."""
+    claim, start = CLAIMS[name], time.perf_counter()
+    found: dict[str, Any] = {"seed": seed, "value": None, "holds": False}
+    with TemporaryDirectory() as folder:
+        try:
+            value = claim.measured([*claim.words, f"seed={seed}", *words], Path(folder))
+            found.update(value=value, holds=claim.holds(value))
+        except Failed as error:
+            found["error"] = str(error).strip().splitlines()[-1]
+    found["wall_seconds"] = round(time.perf_counter() - start, 1)
+    shown = found.get("error") or f"{found['value']:.4g}"
+    print(f"{name} seed {seed}: {shown} ({found['wall_seconds']} s)", flush=True)
+    return found
+
+
+def summary(claim: Claim, runs: list[dict[str, Any]], *, extra: list[str]) -> dict[str, Any]:
+    """Return the claim with its runs; with fewer seeds than five, the same number may miss the bar."""
+    missed = sum(not one["holds"] for one in runs)
+    return {
+        "words": [*claim.words, *extra],
+        "unit": claim.unit,
+        "bar": claim.bar,
+        "at_most": claim.at_most,
+        "enough": f"{claim.enough} of 5",
+        "held": f"{len(runs) - missed} of {len(runs)}",
+        "passed": missed <= 5 - claim.enough and missed < len(runs),
+        "runs": runs,
+    }

@@ -1,0 +1,134 @@
+"""Results on disk, and the page that is made from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import machine
+
+RESULTS = Path(__file__).parent / "results"
+Lines = list[str]
+
+
+def save(name: str, found: dict[str, Any], *, folder: Path = RESULTS) -> None:
+    """Write a result with what it was measured on; named parts of an older one that were left out now stay."""
+    path = folder / f"{name}.json"
+    here = machine()
+    folder.mkdir(parents=True, exist_ok=True)
+    held = json.loads(path.read_text())["found"] if path.exists() else {}
+    kept = {part: result for part, result in held.items() if name in PARTED and part not in found}
+    if name in PARTED:
+        found = {part: {**result, "machine": here} for part, result in found.items()}
+    path.write_text(json.dumps({"machine": here, "found": {**kept, **found}}, indent=1) + "\n")
+
+
+def write(*, folder: Path = RESULTS) -> None:
+    """Make README.md anew from the results that there are."""
+    lines = ["# Measured", "", "Made by `python -m benchmarks`; one thread. Medians, with the least and the most.", ""]
+    for name, section in SECTIONS.items():
+        path = folder / f"{name}.json"
+        if path.exists():
+            result = json.loads(path.read_text())
+            lines += [f"## {name.capitalize()}", "", f"{conditions(result['machine'])}.", ""]
+            lines += [*section(result["found"]), ""]
+    (folder / "README.md").write_text("\n".join(lines).rstrip() + "\n")
+
+
+def conditions(here: dict[str, Any]) -> str:
+    """Return date, machine and versions in a line."""
+    versions = ", ".join(f"{name} {here[name]}" for name in ("python", "torch", "numpy", "gymnasium"))
+    return f"{here['date']}, {here['cores']} cores of {here['processor']}, {versions}"
+
+
+def table(heads: list[str], rows: list[list[str]]) -> Lines:
+    """Return a table in Markdown."""
+    return ["| " + " | ".join(row) + " |" for row in (heads, ["---"] * len(heads), *rows)]
+
+
+def speed(found: dict[str, Any]) -> Lines:
+    """Runs against bare loops."""
+    heads = [
+        "run",
+        "steps/s",
+        "bare loop, steps/s",
+        "ratio",
+        "ratio of processor time",
+        "bar",
+        "rounds",
+        "load",
+        "date",
+    ]
+    rows = []
+    for name, case in found.items():
+        speeds, loads = case["env_steps_per_second"], [one["load"] for one in case["rounds"]]
+        ratios = [_spread(case[key], ".3f") for key in ("ratio", "ratio_of_processor_time")]
+        bar = f"≥ {case['bar']}: {_verdict(case)}"
+        counts = [str(len(loads)), f"{min(loads)}–{max(loads)}"]
+        both = [_spread(speeds[side], ",.0f") for side in ("rlrun", "bare")]
+        rows.append([name, *both, *ratios, bar, *counts, case["machine"]["date"]])
+    words = [f"* {name}: `{' '.join(case['words'])}`" for name, case in found.items()]
+    how = (
+        "Both sides in processes of their own that take turns; ratios within a round; load: processes that ran before."
+    )
+    return [how, "", *table(heads, rows), "", *words]
+
+
+def startup(found: dict[str, Any]) -> Lines:
+    """From the command to its answer."""
+    shown = {
+        "help": "`rlrun --help`",
+        "config": "`rlrun config algorithm=sac env=cartpole`",
+        "first_step": "`rlrun train algorithm=sac env=cartpole` to its first environment step",
+    }
+    rows = [[shown[name], _spread(one, ".2f"), f"< {one['bar']}: {_verdict(one)}"] for name, one in found.items()]
+    return table(["command", "processor seconds", "bar"], rows)
+
+
+def dispatch(found: dict[str, Any]) -> Lines:
+    """What the trainer costs."""
+    row = [f"{found['callbacks']} callbacks with empty hooks, an update", f"{found['microseconds']:.1f}"]
+    return table(["what", "µs", "bar"], [[*row, f"< {found['bar']:.0f}: {_verdict(found)}"]])
+
+
+def learning(found: dict[str, Any]) -> Lines:
+    """What runs learn."""
+    heads = ["run", "what", "bar", "seeds", "held", "values", "seconds", "date"]
+    rows = []
+    for name, claim in found.items():
+        runs = claim["runs"]
+        values = ", ".join("failed" if one["value"] is None else f"{one['value']:.4g}" for one in runs)
+        bar = f"{'≤' if claim['at_most'] else '≥'} {claim['bar']:g}, {claim['enough']}: {_verdict(claim)}"
+        seeds = ", ".join(str(one["seed"]) for one in runs)
+        seconds = sum(one["wall_seconds"] for one in runs) / len(runs)
+        rows.append(
+            [name, claim["unit"], bar, seeds, claim["held"], values, f"{seconds:.0f}", claim["machine"]["date"]]
+        )
+    words = [f"* {name}: `{' '.join(claim['words'])}`" for name, claim in found.items()]
+    return [*table(heads, rows), "", *words]
+
+
+def memory(found: dict[str, Any]) -> Lines:
+    """The replay memory alone."""
+    rows = [[name, f"{one['microseconds']:.2f}", f"{one['thousands']:,.0f}"] for name, one in found.items()]
+    return table(["call", "µs", "thousand transitions/s"], rows)
+
+
+PARTED = ("speed", "learning")  # results whose parts may be measured one by one
+SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
+    "speed": speed,
+    "startup": startup,
+    "dispatch": dispatch,
+    "learning": learning,
+    "memory": memory,
+}
+
+
+def _spread(one: dict[str, float], form: str) -> str:
+    return f"{one['median']:{form}} ({one['least']:{form}}–{one['most']:{form}})"
+
+
+def _verdict(one: dict[str, Any]) -> str:
+    return "met" if one["passed"] else "missed"

@@ -1,0 +1,63 @@
+"""Networks of one layer whose numbers are written by hand, on one-dimensional spaces."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import torch
+
+from rlrun.algorithms.dqn import QNetwork
+from rlrun.algorithms.sac import SoftPolicy, Temperature
+from rlrun.nn import Critics
+from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces
+
+LINE = Box((1,), np.array([-1.0], np.float32), np.array([1.0], np.float32))
+COIN = Discrete(2)
+SWITCHES = MultiDiscrete(np.full(7, 2), np.zeros(7, np.int64))  # 128 combinations: seven branches that add up
+CONTINUOUS, DISCRETE = Spaces(LINE, LINE), Spaces(LINE, COIN)
+MIXED, MANY = Spaces(LINE, Composite({"level": LINE, "side": COIN})), Spaces(LINE, SWITCHES)
+ALL = {"continuous": CONTINUOUS, "discrete": DISCRETE, "mixed": MIXED, "many": MANY}
+
+sgd = partial(torch.optim.SGD, lr=1.0)
+adam = partial(torch.optim.Adam, lr=0.1)
+
+
+def column(*numbers):
+    """Return a batch [B, 1]."""
+    return torch.tensor(numbers).float().unsqueeze(-1)
+
+
+def write(critics, *members):
+    """Set each member's row of the inputs' weights [in, out] and its biases [out]."""
+    layer = critics.layers.layers[0]
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([weight for weight, _ in members]).float())
+        layer.bias.copy_(torch.tensor([[bias] for _, bias in members]).float())
+    return critics
+
+
+def critics_of(spaces, *members):
+    return write(Critics(spaces, hidden=(), members=len(members)), *members)
+
+
+def q_network(spaces, *biases):
+    """Return a Q-network with the same values [K] for every observation, one list a member."""
+    zeros = [[0.0] * len(biases[0])] * spaces.observation.size
+    return write(QNetwork(spaces, hidden=(), members=len(biases)), *[(zeros, bias) for bias in biases])
+
+
+def policy_of(spaces, critics, *, level=0.5, log_prob=-1.5, alphas=(0.2,)):
+    """Return a policy that, without noise, plays `level` with this log-density; and its temperatures."""
+    temperature = Temperature(spaces)
+    with torch.no_grad():
+        temperature.log.copy_(torch.tensor(alphas).log())
+    policy = SoftPolicy(spaces, critics, temperature, hidden=())
+    if policy.gaussian is not None:
+        log_std = -log_prob - 0.5 * math.log(2 * math.pi) - math.log(1 - level**2)
+        layer = policy.gaussian.layers[-1]
+        with torch.no_grad():
+            layer.weight.zero_()
+            layer.bias.copy_(torch.tensor([math.atanh(level), log_std]))
+    return policy, temperature

@@ -1,0 +1,46 @@
+"""Every loss is one graph: no clock, no counter, no branch on data."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch._dynamo
+
+from rlrun.algorithms import dqn, sac
+from rlrun.nn import Critics
+
+from .fixed import ALL, COIN, DISCRETE, MANY, MIXED, adam, column
+
+
+def unbroken(loss, *arguments):
+    torch._dynamo.reset()
+    found = torch._dynamo.explain(loss.loss)(*arguments)
+    return found.graph_break_count == 0 and found.graph_count == 1
+
+
+def action_of(spaces):
+    if spaces.action is COIN:
+        return torch.zeros(4).long()
+    if spaces is MIXED:
+        return {"level": torch.zeros(4, 1), "side": torch.zeros(4).long()}
+    return torch.zeros(4, 7).long() if spaces is MANY else torch.zeros(4, 1)
+
+
+@pytest.mark.parametrize("spaces", ALL.values(), ids=ALL)
+def test_sac_losses_are_single_graphs(spaces):
+    critics, temperature = Critics(spaces, hidden=(4,)), sac.Temperature(spaces)
+    policy = sac.SoftPolicy(spaces, critics, temperature, hidden=(4,))
+    assert unbroken(sac.PolicyLoss(policy, adam, critics=critics, temperature=temperature), torch.zeros(4, 1))
+    q_loss = sac.QLoss(critics, adam, spaces=spaces)
+    assert unbroken(q_loss, torch.zeros(4, 1), action_of(spaces), torch.zeros(4))
+
+
+def test_temperature_loss_is_a_single_graph():
+    loss = sac.TemperatureLoss(sac.Temperature(MIXED), adam, spaces=MIXED)
+    assert unbroken(loss, torch.zeros(4, 2))
+
+
+@pytest.mark.parametrize("huber", [None, 1.0])
+def test_dqn_loss_is_a_single_graph(huber):
+    loss = dqn.QLoss(dqn.QNetwork(DISCRETE, hidden=(4,)), adam, huber=huber)
+    assert unbroken(loss, column(0, 0), torch.tensor([0, 1]), torch.zeros(2))

@@ -1,0 +1,134 @@
+"""Deep Q-learning, worked by hand on networks of one layer."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.algorithms.dqn import QLoss, QNetwork, QTarget
+from rlrun.errors import SpaceError
+from rlrun.memory import NStep, Table
+from rlrun.spaces import Composite, Discrete, MultiDiscrete, Spaces
+
+from .fixed import COIN, CONTINUOUS, DISCRETE, LINE, MANY, MIXED, column, q_network, sgd, write
+
+ZEROS = [[0.0, 0.0]]
+
+
+def made(online, slow, **options):
+    """Return a target whose slow copy differs from the network; biases [K], one list a member."""
+    target = QTarget(q_network(DISCRETE, *slow), discount=0.9, **options)
+    write(target.network, *[(ZEROS, bias) for bias in online])
+    return target
+
+
+def targets(target, **extra):
+    found = target.begin_batch(column(1, 1), torch.ones(2), torch.tensor([False, True]), **extra)
+    return found["q_target"].tolist()
+
+
+def test_double_target_values_the_networks_choice():
+    assert targets(made([[1.0, 2.0]], [[5.0, 3.0]])) == pytest.approx([1 + 0.9 * 3, 1.0])
+
+
+def test_plain_target_values_the_slow_copys_choice():
+    assert targets(made([[1.0, 2.0]], [[5.0, 3.0]], double=False)) == pytest.approx([1 + 0.9 * 5, 1.0])
+
+
+def test_smallest_member_chooses_and_values():
+    # smallest online (1, 0): choice 0, of which the slow members say 6 and 4
+    assert targets(made([[1.0, 9.0], [3.0, 0.0]], [[6.0, 8.0], [4.0, 8.0]]))[0] == pytest.approx(1 + 0.9 * 4)
+
+
+def test_discount_of_the_batch_comes_first():
+    found = targets(made([[1.0, 2.0]], [[5.0, 3.0]]), discount=torch.tensor([0.5, 0.5]))
+    assert found == pytest.approx([2.5, 1.0])
+
+
+def test_two_step_targets_look_two_steps_ahead():
+    table = Table(spaces=DISCRETE, length=10, adaptors=[NStep(steps=2, discount=0.9)])
+    for reward, truncated in ((1.0, False), (2.0, False), (4.0, True)):
+        row = {"observation": np.full((1, 1), reward), "action": np.zeros(1), "reward": np.array([reward])}
+        table.add(None, row | {"terminated": np.zeros(1, bool), "truncated": np.array([truncated])})
+    table.close(None, np.zeros((1, 1)))
+    batch = table.sample(64)
+    names = ("next_observation", "reward", "terminated", "discount")
+    found = made([[1.0, 2.0]], [[5.0, 3.0]]).begin_batch(*(batch[name] for name in names))["q_target"]
+    by_start = dict(zip(batch["observation"].flatten().tolist(), found.tolist(), strict=True))
+    # r0 + 0.9 r1 + 0.81 * 3, the same from 2, and one step from the truncated end, which bootstraps
+    assert by_start == pytest.approx({1.0: 1 + 1.8 + 2.43, 2.0: 2 + 3.6 + 2.43, 4.0: 4 + 2.7}, abs=1e-5)
+
+
+@pytest.mark.parametrize(("huber", "expected"), [(None, [0.25, 9.0]), (1.0, [0.125, 2.5]), (2.0, [0.125, 4.0])])
+def test_distance_is_square_or_huber(huber, expected):
+    loss = QLoss(q_network(DISCRETE, [0.0, 7.0]), sgd, huber=huber)
+    assert loss.loss(column(0, 0), torch.tensor([0, 0]), torch.tensor([0.5, -3.0])).tolist() == pytest.approx(expected)
+
+
+def test_losses_of_members_add_up():
+    loss = QLoss(q_network(DISCRETE, [0.0, 1.0], [0.0, 3.0]), sgd)
+    assert loss.loss(column(0), torch.tensor([1]), torch.zeros(1)).tolist() == [1.0 + 9.0]
+
+
+def test_slow_copy_jumps_every_third_update():
+    target = made([[1.0, 2.0]], [[5.0, 3.0]], rate=1.0, every=3)
+    firsts = []
+    for update in (1, 2, 3, 4):
+        target.end_batch(update)
+        firsts.append(float(target.target_network(column(0))[0, 0, 0]))
+    assert firsts == [5.0, 5.0, 1.0, 1.0]
+
+
+def test_slow_copy_follows_by_the_rate():
+    target = made([[1.0, 2.0]], [[5.0, 3.0]], rate=0.25)
+    target.end_batch(1)
+    assert target.target_network(column(0)).flatten().tolist() == [4.0, 2.75]
+
+
+def test_continuous_actions_are_refused_by_name():
+    with pytest.raises(SpaceError, match=r"^DQN handles discrete actions only; action part 'level' is Box\[1\]"):
+        QNetwork(MIXED)
+    with pytest.raises(SpaceError, match=r"the action space is Box\[1\]"):
+        QNetwork(CONTINUOUS)
+
+
+SPACES = {
+    "one": COIN,
+    "several": MultiDiscrete(np.array([2, 3]), np.zeros(2, np.int64)),
+    "bits": MultiDiscrete(np.array([2, 2, 2]), np.zeros(3, np.int64), "int8"),
+    "bits in rows": MultiDiscrete(np.full((2, 2), 2), np.zeros((2, 2), np.int64), "int8"),
+    "dict": Composite({"a": Discrete(2, start=5), "b": Composite({"0": Discrete(3)})}),
+    "additive": MANY.action,
+}
+
+
+def last_choices(space, count):
+    """Return the action that takes the last choice everywhere."""
+    if isinstance(space, Composite):
+        return {name: last_choices(part, count) for name, part in space.parts.items()}
+    return torch.tensor(space.choices).reshape(space.shape).expand(count, *space.shape) - 1
+
+
+def equal(one, other):
+    if isinstance(one, dict):
+        return all(equal(one[name], other[name]) for name in one)
+    return torch.equal(one, other)
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+def test_rewarded_action_becomes_the_best(space):
+    torch.manual_seed(0)
+    network = QNetwork(Spaces(LINE, space), hidden=())
+    loss = QLoss(network, partial(torch.optim.Adam, lr=0.2))
+    for _ in range(60):
+        loss.backward(torch.zeros(4, 1), last_choices(space, 4), torch.full((4,), 20.0))
+    assert equal(network.act(torch.zeros(2, 1)), last_choices(space, 2))
+
+
+def test_slow_copy_is_saved():
+    other = made([[0.0, 0.0]], [[0.0, 0.0]])
+    other.load_state_dict(made([[1.0, 2.0]], [[5.0, 3.0]]).state_dict())
+    assert other.target_network(column(0)).flatten().tolist() == [5.0, 3.0]

@@ -1,0 +1,187 @@
+"""Losses of soft actor-critic: what they train, and in which direction."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from rlrun.algorithms.sac import PolicyLoss, QLoss, SoftPolicy, Temperature, TemperatureLoss
+from rlrun.callback import Callback
+from rlrun.nn import ActionCodec, Critics
+from rlrun.spaces import Composite, Discrete, MultiDiscrete, Spaces
+from rlrun.trainer import Trainer
+
+from .fixed import ALL, COIN, CONTINUOUS, DISCRETE, LINE, MANY, MIXED, adam, column, critics_of, policy_of, sgd
+
+FLAT = [([[0.0], [0.0]], [0.0])] * 2
+FLAT_MIXED = [([[0.0, 0.0], [0.0, 0.0]], [0.0, 0.5 * math.log(3.0)])] * 2
+
+
+def policy_loss(spaces, members, optimiser=sgd, **options):
+    critics = critics_of(spaces, *members)
+    policy, temperature = policy_of(spaces, critics, **options)
+    return PolicyLoss(policy, optimiser, critics=critics, temperature=temperature)
+
+
+def test_entropy_is_that_of_the_sample_in_the_loss():
+    torch.manual_seed(0)
+    loss, named = policy_loss(CONTINUOUS, FLAT).loss(column(0, 1, 2))  # without values only 0.2 * log_prob is left
+    torch.testing.assert_close(named["policy_entropy"], -loss.detach().unsqueeze(-1) / 0.2)
+    assert len(named["policy_entropy"].unique()) == 3
+
+
+def test_mixed_entropies_stand_side_by_side():
+    torch.manual_seed(0)
+    loss, named = policy_loss(MIXED, FLAT_MIXED, alphas=(0.2, 0.5)).loss(column(0, 1))
+    log_prob = (loss.detach() + 0.75 * 0.5 * math.log(3.0)) / 0.2  # less the expected value of the choices
+    expected = torch.stack((-log_prob, torch.full((2,), 0.562335)), -1)
+    torch.testing.assert_close(named["policy_entropy"], expected, atol=1e-5, rtol=0)
+
+
+def test_gradient_goes_through_the_action(monkeypatch):
+    class Parabola(nn.Module):
+        codec = ActionCodec(CONTINUOUS)
+
+        def forward(self, observation, c):
+            return -(c - 0.3).square().squeeze(-1).unsqueeze(0)
+
+    monkeypatch.setattr("torch.randn_like", torch.zeros_like)
+    policy, temperature = policy_of(CONTINUOUS, Parabola(), level=math.tanh(0.5), alphas=(1e-9,))
+    loss = PolicyLoss(policy, sgd, critics=Parabola(), temperature=temperature)
+    loss.backward(column(0))
+    # a = tanh 0.5 = 0.462117: -dQ/dw = 2 (a - 0.3) (1 - a^2)
+    assert float(policy.gaussian.layers[-1].bias.grad[0]) == pytest.approx(2 * 0.162117 * 0.786448, abs=1e-6)
+
+
+@pytest.mark.parametrize(("spaces", "members"), [(CONTINUOUS, FLAT), (MIXED, FLAT_MIXED)])
+def test_policy_loss_trains_the_policy_alone(spaces, members):
+    loss = policy_loss(spaces, members, adam, alphas=(0.2, 0.5)[: 1 + (spaces is MIXED)])
+    before = [parameter.clone() for parameter in loss.policy.parameters()]
+    loss.backward(column(0, 1, 2))
+    others = [*loss.critics.parameters(), *loss.temperature.parameters()]
+    assert all(parameter.grad is None for parameter in others)
+    assert any(not torch.equal(a, b) for a, b in zip(before, loss.policy.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("spaces", ALL.values(), ids=ALL)
+def test_policy_owns_no_critic_and_no_temperature(spaces):
+    critics, temperature = Critics(spaces, hidden=(4,)), Temperature(spaces)
+    policy = SoftPolicy(spaces, critics, temperature, hidden=(4,))
+    theirs = {id(parameter) for parameter in (*critics.parameters(), *temperature.parameters())}
+    assert not theirs & {id(parameter) for parameter in policy.parameters()}
+    assert set(policy.state_dict()) == {name for name, _ in policy.named_parameters()}
+
+
+def test_discrete_policy_has_nothing_to_train_and_knows_its_entropy():
+    loss = policy_loss(DISCRETE, [([[0.0, 0.0]], [0.0, 0.5 * math.log(3.0)])], adam, alphas=(0.5,))
+    named = loss.backward(column(0, 1))
+    assert loss.optimiser is None
+    assert named["policy_entropy"].flatten().tolist() == pytest.approx([0.562335] * 2, abs=1e-5)
+    assert not named["policy_entropy"].requires_grad
+
+
+def test_entropies_of_branches_add_up():
+    loss = policy_loss(MANY, [([[0.0] * 14], [0.0, 0.5 * math.log(3.0)] * 7)], alphas=(0.5,))
+    assert float(loss.backward(column(0))["policy_entropy"]) == pytest.approx(7 * 0.562335, abs=1e-4)
+
+
+def test_choices_follow_the_smaller_value_over_temperature():
+    members = ([[0.0, 0.0]], [0.0, 2.0]), ([[0.0, 0.0]], [1.0, 0.5 * math.log(3.0)])
+    critics = critics_of(DISCRETE, *members)
+    policy, _ = policy_of(DISCRETE, critics, alphas=(0.5,))
+    probabilities = policy.choices(critics(column(0))).exp()
+    assert probabilities.tolist()[0] == pytest.approx([0.25, 0.75], abs=1e-6)
+
+
+def test_exploring_samples_and_playing_takes_the_best():
+    policy, _ = policy_of(MIXED, critics_of(MIXED, *FLAT_MIXED), alphas=(0.2, 0.5))
+    torch.manual_seed(0)
+    drawn, best = policy.act(torch.zeros(4000, 1)), policy.act(torch.zeros(5, 1), explore=False)
+    assert float(drawn["side"].float().mean()) == pytest.approx(0.75, abs=0.03)
+    assert float(drawn["level"].detach().std()) > 0.3
+    assert best["side"].tolist() == [1] * 5
+    assert best["level"].flatten().tolist() == pytest.approx([0.5] * 5)
+
+
+def test_critics_are_fitted_at_the_stored_choice():
+    members = ([[0.0, 0.0]], [1.0, 2.0]), ([[0.0, 0.0]], [3.0, 5.0])
+    loss = QLoss(critics_of(DISCRETE, *members), sgd, spaces=DISCRETE)
+    found = loss.loss(column(0, 0), torch.tensor([0, 1]), torch.tensor([2.0, 1.0]))
+    assert found.tolist() == [1 + 1, 1 + 16]  # (1 - 2)^2 + (3 - 2)^2 and (2 - 1)^2 + (5 - 1)^2
+
+
+def test_critics_are_fitted_at_the_stored_numbers():
+    loss = QLoss(critics_of(MIXED, ([[0.0, 0.0], [2.0, 4.0]], [0.0, 1.0])), sgd, spaces=MIXED)
+    action = {"level": column(0.5, 0.5), "side": torch.tensor([0, 1])}
+    assert loss.loss(column(0, 0), action, torch.zeros(2)).tolist() == [1.0, 9.0]
+
+
+def test_critics_may_cut_choices_into_branches_of_their_own():
+    spaces = Spaces(LINE, Composite({"0": Discrete(2), "1": Discrete(2)}))
+    critics = Critics(spaces, hidden=(), joint_limit=1)  # two branches of two, not one of four
+    policy, _ = policy_of(spaces, critics, alphas=(1.0,))
+    probabilities = policy.choices(critics(column(0))).exp()
+    assert float(probabilities.detach().sum()) == pytest.approx(2.0)
+
+
+def temperature_loss(spaces, *, initial=1.0, largest=None, **options):
+    return TemperatureLoss(Temperature(spaces, initial=initial, largest=largest), sgd, spaces=spaces, **options)
+
+
+def test_temperature_rises_below_the_target_and_falls_above():
+    loss = temperature_loss(MIXED, target={"continuous": -1.0, "discrete": 0.5})
+    loss.backward(torch.tensor([[-1.5, 0.6], [-1.3, 0.8]]))  # means -1.4 and 0.7, learning rate 1
+    assert loss.network.log.tolist() == pytest.approx([0.4, -0.2], abs=1e-6)
+
+
+def test_temperature_stays_below_its_largest():
+    loss = temperature_loss(CONTINUOUS, initial=1.5, largest=2.0, target={"continuous": 0.0})
+    loss.backward(torch.tensor([[-9.0]]))
+    loss.end_batch()
+    assert float(loss.network.of("continuous")) == pytest.approx(2.0)
+    loss.backward(torch.tensor([[1.0]]))
+    loss.end_batch()
+    assert float(loss.network.of("continuous")) == pytest.approx(2.0 / math.e)
+
+
+@pytest.mark.parametrize(
+    ("action", "targets"),
+    [
+        (LINE, [-0.99967]),
+        (COIN, [0.325083]),
+        (Discrete(3), [0.394398]),
+        (MultiDiscrete(torch.tensor([2, 3]).numpy(), torch.zeros(2).long().numpy()), [0.325083 + 0.394398]),
+        (Composite({"a": LINE, "b": LINE, "k": Discrete(4)}), [2 * -0.99967, 0.434944]),
+    ],
+)
+def test_default_targets_are_the_golden_numbers(action, targets):
+    assert temperature_loss(Spaces(LINE, action)).target.tolist() == pytest.approx(targets, abs=1e-5)
+
+
+def test_given_targets_and_shares_come_first():
+    loss = temperature_loss(MIXED, target={"continuous": None, "discrete": 0.2}, share={"continuous": 0.1})
+    assert loss.target.tolist() == pytest.approx([math.log(0.2), 0.2], abs=1e-6)
+
+
+def test_temperature_hears_of_the_policys_own_sample():
+    class Batches:
+        def names(self):
+            return {"default": ("observation",)}
+
+        def __iter__(self):
+            yield {"default": {"observation": column(0, 1, 2)}}
+
+    class Ear(Callback):
+        data_group = "default"
+
+        def end_batch(self, policy_entropy):
+            self.heard = policy_entropy.mean()
+
+    loss, ear = policy_loss(CONTINUOUS, FLAT), Ear()
+    temperature = TemperatureLoss(loss.temperature, sgd, spaces=CONTINUOUS, target={"continuous": -1.0})
+    Trainer({"policy": loss, "temperature": temperature, "ear": ear}, Batches()).train()
+    moved = float(loss.temperature.log.detach()) - math.log(0.2)
+    assert moved == pytest.approx(-1.0 - float(ear.heard), abs=1e-6)

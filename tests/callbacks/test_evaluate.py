@@ -1,0 +1,249 @@
+"""Evaluation keeps its rhythm, remembers the best, and changes no bit of training."""
+
+from __future__ import annotations
+
+import math
+import random
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box
+
+from rlrun.algorithms import sac
+from rlrun.callback import Stop
+from rlrun.callbacks import Budget, Evaluator, Interrupted
+from rlrun.collect import Collector, Evaluation, PolicyAgent
+from rlrun.env.sync import SyncEnv
+from rlrun.memory import ReplayLoader, Table
+from rlrun.nn import Critics
+from rlrun.seeds import Seeds
+from rlrun.trainer import Trainer
+
+adam = partial(torch.optim.Adam, lr=0.01)
+
+
+class Careless(gymnasium.Env):
+    """Draws from the generators of the whole process wherever it can."""
+
+    def __init__(self):
+        self.observation_space, self.action_space = Box(-9, 9, (1,), np.float32), Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = random.randint(1, 9)
+        return np.random.uniform(-1, 1, 1).astype(np.float32), {}
+
+    def step(self, action):
+        self.left -= 1
+        return np.random.uniform(-1, 1, 1).astype(np.float32), float(action[0]), False, self.left == 0, {}
+
+
+def careless(count=2, render_mode=None):
+    env = SyncEnv([Careless() for _ in range(count)])
+    env.copier = careless
+    return env
+
+
+def training(every):
+    """Return the trainer, its networks and its memory, after 120 environment steps."""
+    seeds = Seeds(3)
+    seeds.apply()
+    env = careless()
+    critics, temperature = Critics(env.spaces, hidden=(8,)), sac.Temperature(env.spaces)
+    policy = sac.SoftPolicy(env.spaces, critics, temperature, hidden=(8,))
+    agent, table = PolicyAgent(policy), Table(spaces=env.spaces, length=200, num_envs=2, seed=seeds.memory)
+    collector = Collector(env, agent, table, seed=seeds.lanes, warm_up_seed=seeds.warm_up)
+    callbacks = {
+        "collector": collector,
+        "evaluation": Evaluator(env, agent, every=every, episodes=3, seed=seeds.evaluation),
+        "budget": Budget(env_steps=120),
+        "q_target": sac.QTarget(critics, policy, temperature),
+        "q_loss": sac.QLoss(critics, adam, spaces=env.spaces),
+        "policy": sac.PolicyLoss(policy, adam, critics=critics, temperature=temperature),
+        "temperature": sac.TemperatureLoss(temperature, adam, spaces=env.spaces),
+    }
+    trainer = Trainer(callbacks, ReplayLoader(table=table, collector=collector, batch=8, warm_up=20))
+    trainer.train()
+    return trainer, torch.nn.ModuleList([critics, policy, temperature]), table
+
+
+def test_evaluation_changes_no_bit_of_training():
+    (with_it, networks, table), (without, others, other_table) = training(50), training(0)
+    evaluation = with_it.callbacks["evaluation"]
+    assert evaluation.last["env_steps"] == 120
+    assert without.callbacks["evaluation"].last is None
+    assert all(torch.equal(a, b) for a, b in zip(networks.parameters(), others.parameters(), strict=True))
+    for name, column in table.storage.arrays.items():
+        np.testing.assert_array_equal(column, other_table.storage.arrays[name])
+
+
+def test_evaluation_draws_from_no_generator_of_the_process():
+    training(50)
+    after = random.random(), np.random.random(), float(torch.rand(()))
+    training(0)
+    assert (random.random(), np.random.random(), float(torch.rand(()))) == after
+
+
+class Stage:
+    """Stands for an environment; counts what was made and closed."""
+
+    made = closed = 0
+
+    def copy(self, num_envs=1, render_mode=None):
+        self.made += 1
+        self.lanes = num_envs
+        return self
+
+    def close(self):
+        self.closed += 1
+
+
+class Ears:
+    """Stands for logger and checkpointer."""
+
+    def __init__(self):
+        self.written, self.best = [], []
+
+    def write(self, step, update, metrics):
+        self.written.append((step, update, metrics))
+
+    def mark_best(self, step, update):
+        self.best.append((step, update))
+
+
+@pytest.fixture
+def results(monkeypatch):
+    """The returns that evaluations will have, in turn."""
+    given = [1.0, 5.0, 2.0, 5.0, 3.0]
+
+    def play(env, agent, *, episodes, abandon=None, **options):
+        if abandon is not None:
+            abandon()
+        return Evaluation([given.pop(0)] * episodes, [7] * episodes, list(range(episodes)))
+
+    monkeypatch.setattr("rlrun.callbacks.evaluate.evaluate", play)
+    return given
+
+
+def evaluator(every=50, **options):
+    ears = Ears()
+    return Evaluator(Stage(), None, every=every, logger=ears, checkpointer=ears, **options), ears
+
+
+def steps(ears):
+    return [step for step, _, _ in ears.written]
+
+
+def test_evaluations_come_at_the_first_update_at_or_after_each_interval(results):
+    made, ears = evaluator()
+    for update in range(1, 8):
+        made.end_cycle(update, 32 * update)
+    assert steps(ears) == [64, 128, 160, 224]
+    assert made.env.made == 1
+
+
+def test_updates_count_where_there_is_no_environment(results):
+    made, ears = evaluator(every=3)
+    for update in range(1, 8):
+        made.end_cycle(update)
+    assert [update for _, update, _ in ears.written] == [3, 6]
+
+
+def test_newest_and_best_are_remembered(results):
+    made, ears = evaluator(every=10, episodes=2)
+    assert made.mean_return == -math.inf
+    for update in range(1, 6):
+        made.end_cycle(update, 10 * update)
+    assert made.last == {"mean_return": 3.0, "std_return": 0.0, "episodes": 2, "env_steps": 50}
+    assert made.best["mean_return"] == 5.0
+    assert ears.best == [(10, 1), (20, 2), (40, 4)]  # of equals the later
+    assert ears.written[0][2]["evaluation/mean_length"] == 7.0
+
+
+@pytest.mark.parametrize("error", [None, Stop("enough")])
+def test_run_ends_with_an_evaluation(results, error):
+    made, ears = evaluator()
+    for update in (1, 2, 3):
+        made.end_cycle(update, 32 * update)
+    made.end_training(error)
+    assert steps(ears) == [64, 96]
+    assert made.env.closed == 1
+
+
+def test_last_evaluation_is_not_repeated(results):
+    made, ears = evaluator()
+    made.end_cycle(1, 50)
+    made.end_training(Stop("enough"))
+    assert steps(ears) == [50]
+
+
+@pytest.mark.parametrize("error", [Interrupted("SIGTERM"), ZeroDivisionError(), KeyboardInterrupt()])
+def test_interrupted_or_failed_run_ends_without(results, error):
+    made, ears = evaluator()
+    made.end_cycle(1, 32)
+    made.end_training(error)
+    assert steps(ears) == []
+
+
+@pytest.mark.parametrize("every", [0, None])
+def test_evaluation_can_be_off(results, every):
+    made, ears = evaluator(every=every)
+    for update in range(1, 5):
+        made.end_cycle(update, 1000 * update)
+    made.end_training(None)
+    assert steps(ears) == []
+
+
+def test_run_without_updates_is_not_evaluated(results):
+    made, ears = evaluator()
+    made.end_training(Stop("nothing to do"))
+    assert steps(ears) == []
+
+
+def give_up():
+    raise Interrupted("SIGTERM")
+
+
+def test_abandoned_evaluation_stays_due(results):
+    made, _ = evaluator()
+    made.abandon = give_up
+    made.end_cycle(1, 32)
+    with pytest.raises(Interrupted):
+        made.end_cycle(2, 64)
+    assert made.last is None
+    resumed, ears = evaluator()
+    resumed.load_state_dict(made.state_dict())
+    resumed.end_cycle(3, 66)
+    resumed.end_cycle(4, 100)
+    assert steps(ears) == [66, 100]
+
+
+def test_state_keeps_the_rhythm_and_the_best(results):
+    made, _ = evaluator()
+    made.end_cycle(1, 64)
+    made.end_cycle(2, 128)
+    resumed, ears = evaluator()
+    resumed.load_state_dict(made.state_dict())
+    resumed.end_cycle(3, 140)
+    resumed.end_cycle(4, 150)  # 2.0, which is not the best
+    assert (steps(ears), ears.best, resumed.best) == ([150], [], made.best)
+
+
+@pytest.mark.parametrize(("before", "after", "expected"), [(0, 50, [70, 100]), (50, 0, []), (50, 30, [100])])
+def test_interval_may_change_on_resume(results, before, after, expected):
+    made, _ = evaluator(every=before)
+    made.end_cycle(1, 64)
+    resumed, ears = evaluator(every=after)
+    resumed.load_state_dict(made.state_dict())
+    resumed.end_cycle(2, 70)
+    resumed.end_cycle(3, 100)
+    assert steps(ears) == expected
+
+
+def test_no_more_lanes_than_episodes_are_made(results):
+    made, _ = evaluator(episodes=3)
+    made.end_cycle(1, 50)
+    assert made.env.lanes == 3

@@ -1,0 +1,71 @@
+"""A number by name, for whoever asks."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlrun.callback import Callback
+from rlrun.callbacks import Schedule
+from rlrun.schedules import Linear
+from rlrun.trainer import Trainer
+
+
+class Batches:
+    def names(self):
+        return {"default": ("x",)}
+
+    def __iter__(self):
+        return iter([{"default": {"x": 0}} for _ in range(4)])
+
+
+class Clock(Callback):
+    """Ten environment steps an update."""
+
+    provides = ("step",)
+
+    def begin_training(self):
+        self.now = 0
+        return {"step": 0}
+
+    def begin_batch(self):
+        self.now += 10
+        return {"step": self.now}
+
+
+class Reader(Callback):
+    data_group = "default"
+
+    def __init__(self):
+        self.seen = []
+
+    def begin_batch(self, beta):
+        self.seen.append(beta)
+
+
+def seen(value, **callbacks):
+    reader, schedule = Reader(), Schedule("beta", value)
+    Trainer({"reader": reader, "beta": schedule, **callbacks}, Batches()).train()
+    assert schedule.metrics == {"schedule/beta": reader.seen[-1]}
+    return reader.seen
+
+
+def test_number_follows_environment_steps():
+    assert seen(Linear(0.0, 1.0, steps=20), clock=Clock()) == [0.5, 1.0, 1.0, 1.0]
+
+
+def test_number_follows_updates_without_an_environment():
+    assert seen(Linear(0.0, 1.0, steps=4)) == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_plain_number_stays():
+    assert seen(0.4) == [0.4] * 4
+
+
+def test_number_is_known_before_the_first_update():
+    class Early(Callback):
+        def begin_training(self, beta):
+            self.found = beta
+
+    early = Early()
+    Trainer({"beta": Schedule("beta", Linear(0.5, 1.0, steps=4)), "early": early}, Batches()).train()
+    assert early.found == pytest.approx(0.5)

@@ -1,0 +1,217 @@
+"""Training ends when it is told to, in order."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from rlrun import storage
+from rlrun.callback import Callback, Stop
+from rlrun.callbacks import Budget, Evaluator, Interrupt, Interrupted
+from rlrun.rundir import RunDir
+from rlrun.trainer import Trainer
+
+
+def ends(budget, update, step):
+    """Tell why a budget ends training here; an empty text where it goes on."""
+    try:
+        budget.end_cycle(update, step)
+    except Stop as stop:
+        return str(stop) if type(stop) is Stop else "interrupted"
+    return ""
+
+
+@pytest.mark.parametrize(("step", "reason"), [(99, ""), (100, "100 of 100"), (128, "128 of 100 environment steps")])
+def test_environment_steps_end_training(step, reason):
+    assert ends(Budget(env_steps=100), 1, step).startswith(reason)
+    assert bool(ends(Budget(env_steps=100), 1, step)) == bool(reason)
+
+
+def test_updates_end_training():
+    assert [ends(Budget(updates=3), update, 900) for update in (2, 3)] == ["", "3 of 3 updates"]
+
+
+def test_seconds_end_training(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("rlrun.callbacks.stop.time.monotonic", lambda: now[0])
+    budget = Budget(seconds=60)
+    now[0] = 150.0  # building took long; the clock starts with training
+    budget.begin_training()
+    now[0] = 209.0
+    assert ends(budget, 1, 1) == ""
+    now[0] = 210.0
+    assert ends(budget, 2, 2) == "60 seconds"
+
+
+def test_mean_return_of_an_evaluation_ends_training():
+    evaluator = Evaluator(None, None, every=1)
+    budget = Budget(mean_return=195.0, evaluator=evaluator)
+    assert ends(budget, 1, 1) == ""
+    evaluator.last = {"mean_return": 194.9}
+    assert ends(budget, 1, 1) == ""
+    evaluator.last = {"mean_return": 195.0}
+    assert ends(budget, 1, 1) == "evaluation reached a mean return of 195.0"
+
+
+def test_no_limit_never_ends_training():
+    assert ends(Budget(), 10**12, 10**12) == ""
+
+
+def test_explanation_names_the_limits():
+    note = Budget(env_steps=100_000, mean_return=5).note(str)
+    assert note == "stops at 100,000 environment steps, 5 mean return"
+
+
+class Batches:
+    """Yields so many batches, and sends signals while the first is being collected."""
+
+    def __init__(self, count=5, signals=()):
+        self.count, self.signals = count, signals
+
+    def names(self):
+        return {"default": ()}
+
+    def __iter__(self):
+        for number in self.signals:
+            os.kill(os.getpid(), number)
+        for _ in range(self.count):
+            yield {"default": {}}
+
+
+class Sender(Callback):
+    """Sends itself signals in the middle of the second update."""
+
+    def __init__(self, *signals):
+        self.signals, self.ended = signals, []
+
+    def begin_batch(self, update):
+        for number in self.signals if update == 2 else ():
+            os.kill(os.getpid(), number)
+
+    def end_batch(self, update):
+        self.ended.append(update)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_signal_lets_the_update_finish(number):
+    sender = Sender(number)
+    state = Trainer({"interrupt": Interrupt(), "sender": sender}, Batches()).train()
+    assert sender.ended == [1, 2]
+    assert isinstance(state["stopped_by"], Interrupted)
+    assert str(state["stopped_by"]) == signal.Signals(number).name
+
+
+def test_signal_in_the_warm_up_leaves_at_once():
+    state = Trainer({"interrupt": Interrupt()}, Batches(signals=[signal.SIGTERM])).train()
+    assert isinstance(state["stopped_by"], Interrupted)
+    assert state["update"] == 0
+
+
+def test_long_work_can_ask_whether_to_give_up():
+    interrupt = Interrupt()
+    interrupt.check()
+    interrupt.requested = "SIGTERM"
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        interrupt.check()
+
+
+@pytest.mark.parametrize("signals", [(), (signal.SIGTERM,)])
+def test_handlers_are_put_back(signals):
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
+    Trainer({"interrupt": Interrupt(), "sender": Sender(*signals)}, Batches()).train()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)] == before
+
+
+def test_other_threads_train_without_handlers():
+    states = []
+    thread = threading.Thread(target=lambda: states.append(Trainer({"i": Interrupt()}, Batches()).train()))
+    thread.start()
+    thread.join()
+    assert states[0]["update"] == 5
+
+
+def test_signal_in_the_last_evaluation_stops_the_run(monkeypatch):
+    def play(env, agent, *, abandon, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        abandon()
+
+    class Stage:
+        def copy(self, num_envs):
+            return self
+
+        def close(self):
+            self.closed = True
+
+    monkeypatch.setattr("rlrun.callbacks.evaluate.evaluate", play)
+    evaluator = Evaluator(Stage(), None, every=100)
+    state = Trainer({"evaluation": evaluator, "interrupt": Interrupt()}, Batches()).train()
+    assert isinstance(state["stopped_by"], Interrupted)
+    assert evaluator.last is None
+    assert evaluator.env.closed
+
+
+TWICE = """
+import os, signal
+from rlrun.callbacks import Interrupt
+interrupt = Interrupt()
+interrupt.begin_training()
+interrupt.begin_batch(1)
+os.kill(os.getpid(), signal.SIGTERM)
+print("first", flush=True)
+os.kill(os.getpid(), signal.SIGTERM)
+print("second", flush=True)
+"""
+
+
+def test_second_signal_leaves_at_once():
+    found = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=60)
+    assert found.returncode == -signal.SIGTERM
+    assert found.stdout.split() == ["first"]
+
+
+DOOMED = """
+import os, signal
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Doomed(CartPoleEnv):
+    count = 0
+
+    def __init__(self, at, render_mode=None):
+        super().__init__(render_mode=render_mode)
+        self.at = at
+
+    def step(self, action):
+        self.count += 1
+        if self.count == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().step(action)
+"""
+
+
+def stopped_at(step, folder):
+    """Run a training that gets SIGTERM at a step of its environment; the first 100 are warm-up."""
+    (folder / "doomed.py").write_text(DOOMED)
+    words = ["algorithm=dqn", "env.target=doomed.Doomed", f"env.kwargs.at={step}", "algorithm.hidden=[8]"]
+    words += ["algorithm.warmup_steps=100", "evaluation.every=0", "logger=[]", "--run-dir", "run"]
+    command = [sys.executable, "-m", "rlrun", "train", *words]
+    found = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 75, found.stderr
+    assert json.loads((folder / "run" / "status.json").read_text())["status"] == "stopped"
+    return RunDir.open(folder / "run")
+
+
+def test_terminated_run_leaves_a_checkpoint(tmp_path):
+    run = stopped_at(150, tmp_path)
+    assert run.checkpoint("latest").name == "0000000150-0000000050"
+    assert {"networks.q", "callbacks.q_loss", "collector"} <= set(storage.load(run.checkpoint("latest")))
+    assert json.loads((run.path / "summary.json").read_text())["stopped_by"] == "SIGTERM"
+
+
+def test_run_terminated_in_its_warm_up_can_begin_anew(tmp_path):
+    assert stopped_at(50, tmp_path).checkpoint_dirs() == []

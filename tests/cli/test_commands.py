@@ -1,0 +1,270 @@
+"""What the commands print and do, called as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+DQN = ("algorithm=dqn", "env=cartpole")
+HEAVY = {"torch", "gymnasium", "numpy", "hydra", "omegaconf", "wandb"}
+
+
+def spawn(*words: str, **environment: str) -> str:
+    """Return what a fresh interpreter prints."""
+    found = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=True, env={**os.environ, **environment}
+    )
+    return found.stdout
+
+
+def modules_after(code: str) -> set[str]:
+    """Return the top-level modules that some code loads."""
+    return set(spawn("-c", f"import sys\n{code}\nprint('\\n' + ' '.join(sys.modules))").splitlines()[-1].split())
+
+
+def processor_seconds(*words: str) -> float:
+    """Return the least of three measurements of a command."""
+
+    def once() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spawn("-m", "rlrun", *words)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+    return min(once() for _ in range(3))
+
+
+CALL_MAIN = "from rlrun.cli.main import main\ntry: main()\nexcept SystemExit: pass"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["list"], ["--version"]])
+def test_help_and_lists_load_nothing_heavy(words):
+    assert not modules_after(f"sys.argv = {['rlrun', *words]}\n{CALL_MAIN}") & HEAVY
+
+
+def test_completion_lists_choices_and_loads_nothing_heavy():
+    code = "from rlrun.cli.words import complete\nprint(complete('algorithm='), complete('+with='), complete('al'))"
+    assert not modules_after(code) & HEAVY
+    out = spawn("-c", code)
+    assert "algorithm=dqn" in out
+    assert "algorithm=sac" in out
+    assert "'algorithm='" in out
+
+
+def test_the_shell_is_offered_algorithms():
+    answer = spawn(
+        "-m", "rlrun", _RLRUN_COMPLETE="complete_bash", COMP_WORDS="rlrun train algorithm=", COMP_CWORD="2"
+    )
+    assert set(answer.split()) >= {"algorithm=dqn", "algorithm=sac"}
+
+
+@pytest.mark.speed
+def test_help_takes_less_than_three_tenths_of_a_second():
+    assert processor_seconds("--help") < 0.3
+
+
+@pytest.mark.speed
+def test_config_takes_less_than_a_second():
+    assert processor_seconds("config", "algorithm=sac", "env=cartpole") < 1.0
+
+
+def test_no_command_prints_the_help(rlrun):
+    outcome = rlrun()
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "train" in outcome.out
+
+
+def test_config_prints_yaml_alone(rlrun):
+    outcome = rlrun("config", *DQN, "seed=3", "--resolve")
+    config = yaml.safe_load(outcome.out)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert (config["seed"], config["env"]["id"], config["seeds"]["seed"]) == (3, "CartPole-v1", 3)
+
+
+def test_config_keeps_interpolations_unless_told(rlrun):
+    assert yaml.safe_load(rlrun("config", *DQN).out)["seeds"]["seed"] == "${seed}"
+
+
+def test_config_understands_the_word_of_hydra(rlrun):
+    assert rlrun("config", *DQN, "--cfg", "job").out == rlrun("config", *DQN).out
+
+
+def test_config_prints_one_package(rlrun):
+    found = yaml.safe_load(rlrun("config", *DQN, "--package", "stop", "stop.updates=7").out)
+    assert found == {"env_steps": 50_000, "updates": 7, "seconds": None, "mean_return": None}
+
+
+def test_provenance_names_file_pair_and_word(rlrun):
+    lines = rlrun("config", *DQN, "seed=3", "--provenance").out.splitlines()
+    assert "seed: word" in lines
+    assert "algorithm.n_step: rlrun/experiment/dqn_cartpole.yaml (tuned pair)" in lines
+    assert "callbacks.q_loss._target_: rlrun/algorithm/dqn.yaml" in lines
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("algorithms", "sac"), ("envs", "cartpole"), ("memories", "replay"), ("experiments", "dqn_cartpole")],
+)
+def test_lists_have_a_line_for_each_file(rlrun, kind, name):
+    lines = rlrun("list", kind).out.splitlines()
+    assert any(line.split()[0] == name and len(line.split()) > 3 for line in lines)
+
+
+def test_the_list_without_a_kind_holds_all(rlrun):
+    out = rlrun("list").out
+    assert "algorithms (algorithm=…)" in out
+    assert "  cartpole " in out
+    assert rlrun("list", "with").code == 0
+
+
+def test_the_users_own_files_are_listed(rlrun, write):
+    write("conf/env/mine.yaml", "# My own environment\ndefaults: [gym]\nid: CartPole-v1\n")
+    assert "mine" in rlrun("list", "envs").out
+    assert "My own environment" in rlrun("list", "envs").out
+
+
+def test_explain_shows_the_data_flow(rlrun):
+    out = rlrun("explain", *DQN).out
+    assert "-> q_target" in out
+    assert "q_loss" in out
+    assert "networks.q" in out
+
+
+def test_a_dry_run_prints_the_data_flow_and_leaves_nothing(rlrun, project):
+    outcome = rlrun("train", *DQN, "--dry-run")
+    assert outcome == rlrun("explain", *DQN)
+    assert (outcome.code, list(project.iterdir())) == (0, [])
+
+
+def test_check_says_what_was_found_and_leaves_nothing(rlrun, project):
+    outcome = rlrun("check", *DQN)
+    assert outcome.code == 0
+    assert "environment cartpole" in outcome.out
+    assert "parameters on" in outcome.out
+    assert list(project.iterdir()) == []
+
+
+def test_training_prints_outcome_and_folder(tiny_run, project):
+    outcome = tiny_run(*DQN, "seed=5")
+    first, folder = outcome.out.splitlines()
+    assert (outcome.code, outcome.err) == (0, "")
+    assert first.startswith("completed: 40 env steps, ")
+    assert Path(folder).parent == project / "runs" / "dqn-cartpole"
+    assert folder.endswith("_s5")
+
+
+def test_options_may_stand_between_words(tiny_run, project):
+    assert tiny_run(DQN[0], "--run-dir", "here", DQN[1]).code == 0
+    assert (project / "here" / "summary.json").is_file()
+
+
+NETWORK = """
+from rlrun.algorithms.dqn import QNetwork
+
+class Mine(QNetwork):
+    def __init__(self, spaces, *, hidden, members, width):
+        super().__init__(spaces, hidden=[*hidden, width], members=members)
+"""
+ENVIRONMENT = """
+import gymnasium, numpy
+
+class Corridor(gymnasium.Env):
+    def __init__(self, length=3):
+        self.length = length
+        self.observation_space = gymnasium.spaces.Box(0, 1, (1,), numpy.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return numpy.zeros(1, numpy.float32), {}
+
+    def step(self, action):
+        self.at += 1
+        return numpy.ones(1, numpy.float32), 1.0, self.at >= self.length, False, {}
+"""
+CALLBACK = """
+from pathlib import Path
+from rlrun.callback import Callback
+
+class Count(Callback):
+    data_group = "default"
+
+    def __init__(self):
+        self.batches = 0
+
+    def end_batch(self, q_target):
+        self.batches += len(q_target) == 4
+
+    def end_training(self, error, run_dir):
+        Path(run_dir, "count").write_text(str(self.batches))
+"""
+
+
+def summary(outcome) -> dict:
+    assert outcome.code == 0, outcome
+    return json.loads(Path(outcome.out.splitlines()[-1], "summary.json").read_text())
+
+
+def test_an_environment_of_the_users_own_trains(tiny_run, write):
+    write("mine/corridor.py", ENVIRONMENT)
+    outcome = tiny_run("algorithm=dqn", "env.target=mine.corridor.Corridor", "env.kwargs.length=4")
+    assert summary(outcome)["episodes"] == 10  # 40 steps of episodes of 4
+    assert "dqn-corridor" in outcome.out
+
+
+def test_a_file_for_an_environment_of_the_users_own_trains(tiny_run, write):
+    write("corridors.py", ENVIRONMENT)
+    write("conf/env/corridor.yaml", "defaults: [gym]\ntarget: corridors.Corridor\nkwargs: {length: 8}\n")
+    assert summary(tiny_run("algorithm=sac", "env=corridor"))["episodes"] == 5
+
+
+def test_a_network_of_the_users_own_trains(tiny_run, rlrun, write):
+    write("layers.py", NETWORK)
+    words = (*DQN, "networks.q._target_=layers.Mine", "+networks.q.width=6", "algorithm.hidden=[8]")
+    assert "trains networks.q (adam, 108 parameters)" in rlrun("explain", *words).out  # 4·8+8 + 8·6+6 + 6·2+2
+    assert summary(tiny_run(*words))["updates"] > 3
+
+
+def test_an_algorithm_file_of_the_users_own_starts_from_ours(tiny_run, rlrun, write):
+    write("conf/algorithm/mine.yaml", "# Mine\ndefaults: [rlrun/algorithm/sac]\nn_step: 2\n")
+    assert yaml.safe_load(rlrun("config", "algorithm=mine", "env=cartpole", "--package", "algorithm.n_step").out) == 2
+    outcome = tiny_run("algorithm=mine", "env=cartpole")
+    assert summary(outcome)["updates"] == 20
+    assert "mine-cartpole" in outcome.out
+
+
+def test_a_callback_of_the_users_own_takes_part(tiny_run, write, project):
+    write("mypkg/__init__.py", CALLBACK)
+    found = summary(tiny_run(*DQN, "+callbacks.mine._target_=mypkg.Count", "--run-dir", "run"))
+    assert int((project / "run" / "count").read_text()) == found["updates"] > 3
+
+
+def test_the_folder_of_the_config_is_the_users_project(rlrun, write, project, monkeypatch):
+    write("elsewhere/corridors.py", ENVIRONMENT)
+    write("elsewhere/settings/env/corridor.yaml", "defaults: [gym]\ntarget: corridors.Corridor\n")
+    outcome = rlrun("check", "algorithm=dqn", "env=corridor", "--config-dir", "elsewhere/settings")
+    assert outcome.code == 0, outcome
+    assert "environment corridor" in outcome.out
+
+
+SHORT = """
+defaults: [gym]
+id: CartPole-v1
+wrappers:
+  - _target_: gymnasium.wrappers.TimeLimit
+    _partial_: true
+    max_episode_steps: 5
+"""
+
+
+def test_wrappers_in_a_file_are_put_around(tiny_run, write):
+    write("conf/env/short.yaml", SHORT)
+    assert summary(tiny_run("algorithm=dqn", "env=short"))["episodes"] == 8

@@ -1,0 +1,146 @@
+"""How a run ends: failed, stopped or completed; and what `eval` makes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+ENVIRONMENT = """
+import gymnasium, numpy
+
+class Failing(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, reward=1.0, observation=0.0, error=False):
+        self.last = reward, observation, error
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return numpy.zeros(2, numpy.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps < 30:
+            return numpy.zeros(2, numpy.float32), 1.0, False, False, {}
+        reward, observation, error = self.last
+        if error:
+            raise RuntimeError("the motor broke\\nbadly")
+        return numpy.array([0.0, observation], numpy.float32), reward, False, False, {}
+"""
+
+FAILURES = {
+    "env.kwargs.error=true": ["RuntimeError", "the motor broke"],
+    "env.kwargs.reward=nan": ["reward = nan in lane 0", "environment steps"],
+    "env.kwargs.reward=-inf": ["reward = -inf in lane 0"],
+    "env.kwargs.observation=inf": ["observation[1] = inf in lane 0"],
+}
+
+
+@pytest.mark.parametrize("lanes", ["sync", "async"])
+@pytest.mark.parametrize("word", FAILURES)
+def test_a_run_that_fails_says_so_in_one_line(word, lanes, tiny_run, write, project):
+    write("failing.py", ENVIRONMENT)
+    words = ("algorithm=dqn", "env.target=failing.Failing", word, f"env.vectorization={lanes}", "--run-dir", "run")
+    outcome = tiny_run(*words)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1), outcome
+    assert [part for part in FAILURES[word] if part not in outcome.err] == [], outcome.err
+    assert "Traceback (most recent call last)" in (project / "run" / "log.txt").read_text()
+    for name in ("status.json", "summary.json"):
+        assert json.loads((project / "run" / name).read_text())["status"] == "failed"
+
+
+def test_a_failing_lane_is_named(tiny_run, write):
+    write("failing.py", ENVIRONMENT)
+    words = ("algorithm=dqn", "env.target=failing.Failing", "env.kwargs.reward=nan", "num_envs=2", "stop.env_steps=90")
+    outcome = tiny_run(*words)
+    assert "after 58 environment steps" in outcome.err  # 29 good rounds of two lanes
+
+
+def test_a_failed_run_keeps_no_checkpoint_of_a_broken_state(tiny_run, write, project):
+    write("failing.py", ENVIRONMENT)
+    tiny_run("algorithm=dqn", "env.target=failing.Failing", "env.kwargs.reward=nan", "--run-dir", "run")
+    assert list((project / "run" / "checkpoints").iterdir()) == []
+
+
+def test_a_signal_stops_a_run_in_order(project):
+    words = ["algorithm=dqn", "env=cartpole", "algorithm.hidden=[8]", "algorithm.warmup_steps=20", "log.every=10"]
+    command = [sys.executable, "-m", "rlrun", "train", *words, "logger=[]", "--run-dir", "run"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = project / "run" / "metrics.jsonl"
+    while process.poll() is None and not (metrics.is_file() and metrics.stat().st_size):
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (75, "")
+    assert out.startswith("stopped: ")
+    assert json.loads((project / "run" / "status.json").read_text())["status"] == "stopped"
+    assert (project / "run" / "checkpoints" / "latest").is_file()
+
+
+# --- eval
+
+
+@pytest.fixture
+def run(tiny_run, project):
+    words = ("evaluation.every=20", "evaluation.episodes=1", "evaluation.max_steps=5", "checkpoint.every=20")
+    assert tiny_run("algorithm=sac", "env=pendulum", "algorithm.warmup_steps=10", *words, "--run-dir", "run").code == 0
+    return project / "run"
+
+
+def test_eval_prints_one_object(run, rlrun):
+    outcome = rlrun("eval", "run", "--json", "--episodes", "3", "--seed", "7")
+    found = json.loads(outcome.out)
+    assert (outcome.code, outcome.err, outcome.out.count("\n")) == (0, "", 1)
+    assert set(found) == {
+        *("run", "checkpoint", "env_steps", "seed", "seeds", "episodes"),
+        *("returns", "lengths", "mean_return", "std_return"),
+    }
+    assert (found["run"], found["env_steps"], found["seed"], found["seeds"]) == (str(run), 40, 7, [7, 8, 9])
+    assert found["mean_return"] == pytest.approx(sum(found["returns"]) / 3)
+    assert (found["episodes"], found["lengths"]) == (3, [5, 5, 5])
+
+
+def test_eval_takes_the_latest_checkpoint_unless_told(run, rlrun):
+    def checkpoint(*words: str) -> str:
+        return json.loads(rlrun("eval", "run", "--json", "--episodes", "1", *words).out)["checkpoint"]
+
+    assert checkpoint() == checkpoint("--checkpoint", "latest") == checkpoint("--checkpoint", "40")
+    assert checkpoint("--checkpoint", "20").startswith("0000000020-")
+    assert checkpoint("--checkpoint", "best") == (run / "checkpoints" / "best").read_text().strip()
+
+
+def test_eval_says_in_one_line_what_came_out(run, rlrun):
+    outcome = rlrun("eval", "run", "--episodes", "2")
+    assert outcome.out.startswith("mean return -")
+    assert "over 2 episodes" in outcome.out
+    assert outcome.out.count("\n") == 1
+
+
+def test_eval_writes_a_video_of_each_episode(run, rlrun, project):
+    outcome = rlrun("eval", "run", "--episodes", "2", "--seed", "3", "--video", "films", "--json")
+    films = sorted(path.name for path in (project / "films").iterdir())
+    assert len(json.loads(outcome.out)["returns"]) == 2
+    assert films == ["episode_000_seed_3.mp4", "episode_001_seed_4.mp4"]
+    assert all(b"ftyp" in path.read_bytes()[:12] for path in (project / "films").iterdir())
+
+
+def test_evaluation_in_training_writes_videos(tiny_run, project):
+    words = ("evaluation.every=20", "evaluation.episodes=1", "evaluation.max_steps=3", "evaluation.video=true")
+    assert tiny_run("algorithm=dqn", "env=cartpole", *words, "--run-dir", "run").code == 0
+    assert [path.suffix for path in (project / "run" / "videos").iterdir()] == [".mp4", ".mp4"]
+
+
+def test_a_run_of_the_users_own_environment_can_be_evaluated(tiny_run, rlrun, write):
+    write("failing.py", ENVIRONMENT)
+    words = ("env.target=failing.Failing", "stop.env_steps=25", "evaluation.max_steps=9", "--run-dir", "run")
+    assert tiny_run("algorithm=dqn", *words).code == 0
+    outcome = rlrun("eval", "run", "--episodes", "1", "--json")
+    assert (json.loads(outcome.out)["returns"], outcome.code) == ([9.0], 0)

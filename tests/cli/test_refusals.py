@@ -1,0 +1,250 @@
+"""A broken request: exit code 2, one line with place and nearest match, nothing left behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+DQN = ("train", "algorithm=dqn", "env=cartpole", "stop.updates=1")
+SAC = ("train", "algorithm=sac", "env=pendulum", "stop.updates=1")
+
+# What is asked for -> what the one line must say.
+KEYS = {
+    (*DQN, "algorithm.discont=0.9"): ["algorithm.discont:", "did you mean 'algorithm.discount'?"],
+    (*DQN, "sed=3"): ["sed:", "did you mean 'seed'?"],
+    (*DQN, "+typo=1"): ["typo: no part reads this key"],
+    (*DQN, "+algorithm.typo=1"): ["algorithm.typo: no part reads this key"],
+    (*DQN, "+stop.env_stepss=1"): ["stop.env_stepss:", "did you mean 'stop.env_steps'?"],
+    (*DQN, "~callbacks.q_los"): ["callbacks.q_los:", "did you mean 'callbacks.q_loss'?"],
+    ("train", "algoritm=dqn", "env=cartpole"): ["algoritm: no such key or group", "did you mean 'algorithm'?"],
+    ("train", "algorithm=dqm", "env=cartpole"): ["algorithm: there is no 'dqm'", "did you mean 'dqn'?"],
+    ("train", "algorithm=dqn", "env=cartpol"): ["env: there is no 'cartpol'", "did you mean 'cartpole'?"],
+    (*DQN, "memory=replai"): ["memory: there is no 'replai'", "did you mean 'replay'?"],
+    (*DQN, "hydra.run.dir=x"): ["hydra.run.dir:", "--run-dir"],
+    (*DQN, "algorithm.lr='${algorithm.batchsize}'"): ["algorithm.lr:", "did you mean 'algorithm.batch_size'?"],
+    (*DQN, "networks.q.hidden='${networks.p}'"): ["networks.q.hidden: '${networks.p}' leads nowhere"],
+    (*DQN, "algorithm.lr='${algorithm.huber}'", "algorithm.huber='${algorithm.lr}'"): ["circle", "algorithm.huber ->"],
+    (*DQN, "networks.q.hidden='${callbacks.q_loss}'"): ["need each other in a circle", "networks.q ->"],
+}
+
+VALUES = {
+    (*DQN, "seed=abc"): ["seed: wanted a whole number", "'abc'"],
+    (*DQN, "seed="): ["seed: wanted a whole number", "''"],
+    (*DQN, "num_envs=two"): ["num_envs: wanted a whole number from 1", "'two'"],
+    (*DQN, "stop.env_steps=many"): ["stop.env_steps: wanted a whole number", "'many'"],
+    (*DQN, "algorithm.hidden=wide"): ["algorithm.hidden: wanted a list of whole numbers", "'wide'"],
+    (*DQN, "algorithm.batch_size=-4"): ["algorithm.batch_size: wanted a whole number from 1", "-4"],
+    (*DQN, "algorithm.discount=1.5"): ["algorithm.discount: wanted a number from 0 to 1", "1.5"],
+    (*DQN, "evaluation.video=ture"): ["evaluation.video: wanted true or false", "'ture'"],
+    (*DQN, "threads=many"): ["threads: wanted", "'many'"],
+    (*DQN, "precision=hihg"): ["precision: wanted one of highest, high, medium", "did you mean 'high'?"],
+    (*DQN, "compile=fales"): ["compile: wanted true or false", "'fales'"],
+    (*DQN, "device=cud"): ["device: wanted one of", "did you mean 'cuda'?"],
+    (*DQN, "device=cuda:99"): ["device=cuda:99:"],
+    (*DQN, "logger=[terminl]"): ["logger 'terminl' is unknown", "did you mean 'terminal'?"],
+    (*DQN, "env.vectorization=asinc"): ["env.vectorization: wanted one of", "did you mean 'async'?"],
+    ("train", "env=cartpole"): ["algorithm: nothing is chosen", "dqn, sac"],
+    ("train", "algorithm=dqn"): ["env: no environment is named", "env=NAME"],
+    ("train",): ["algorithm: nothing is chosen", "dqn, sac"],
+    (*DQN, "algorithm.lr"): ["'algorithm.lr'", "KEY=VALUE"],
+    (*DQN, "algorithm.hidden=[8"): ["'algorithm.hidden=[8'", "'[' is not closed"],
+    (*DQN, "env.id=a=b"): ["quote a value that holds '='"],
+    (*DQN, "seed=1,2"): ["'seed=1,2'", "train -m"],
+    (*DQN, "seed=range(5)"): ["'seed=range(5)'", "train -m"],
+}
+
+PARTS = {
+    (*DQN, "networks.q._target_=rlrun.algorithms.dqm.QNetwork"): ["networks.q:", "rlrun.algorithms", "'dqm'", "dqn"],
+    (*DQN, "networks.q._target_=nonesuch.Network"): ["networks.q:", "there is no module 'nonesuch'"],
+    (*DQN, "networks.q._target_=rlrun.algorithms.dqn.QNetwrok"): ["networks.q:", "did you mean", "QNetwork'?"],
+    (*DQN, "networks.q._target_=os.system"): ["networks.q: os.system can never be a `_target_`"],
+    (*DQN, "+callbacks.q_target.widht=3"): ["callbacks.q_target.widht:", "takes no argument 'widht'"],
+    (*DQN, "+callbacks.q_target.rat=3"): ["callbacks.q_target.rat:", "did you mean 'rate'?"],
+    (*DQN, "+networks.q.membrs=3"): ["networks.q", "'membrs'"],
+    (*DQN, "~loader.batch"): ["loader: rlrun.memory.ReplayLoader needs the argument 'batch'"],
+    ("train", "algorithm=dqn", "env=pendulum"): ["networks.q:", "DQN", "discrete", "Box[1]", "algorithm=sac"],
+    ("train", "algorithm=dqn", "env.id="): ["env.id", "''"],
+    ("train", "algorithm=dqn", "env.id=CartPol-v1"): ["env.id", "did you mean 'CartPole-v1'?"],
+    ("train", "algorithm=dqn", "env.id=nonesuch:CartPole-v1"): ["env.id", "'nonesuch'"],
+    ("train", "algorithm=dqn", "env.target=nonesuch.Env"): ["env.target", "'nonesuch'"],
+    ("train", "algorithm=dqn", "env.target=rlrun.env.toys.Chian"): ["env.target", "did you mean", "Chain'?"],
+    (*DQN, "env.target=rlrun.env.toys.Chain"): ["env.id and env.target", "both"],
+    (*SAC, "env.kwargs.gravity=3"): ["env.kwargs.gravity: env.id 'Pendulum-v1' takes no such argument"],
+    (*SAC, "env.kwargs.max_episode_step=3"): ["did you mean 'max_episode_steps'?"],
+    ("train", "algorithm=dqn", "env=chain", "env.kwargs.ending=later"): ["env.kwargs.ending", "'later'"],
+    ("train", "algorithm=dqn", "env=lunarlander"): ["LunarLander-v3", "pip install 'rlrun[box2d]'"],
+    ("train", "algorithm=sac", "env=hopper"): ["Hopper-v5", "pip install 'rlrun[mujoco]'"],
+}
+
+COMMANDS = {
+    (*DQN, "--mulitrun"): ["train: there is no option --mulitrun"],
+    (*DQN, "--dry-rum"): ["train: there is no option --dry-rum", "did you mean '--dry-run'?"],
+    ("--versoin",): ["there is no option --versoin", "did you mean '--version'?"],
+    ("trian", "algorithm=dqn"): ["No such command 'trian'", "'train'"],
+    (*DQN, "--config-dir", "nowhere"): ["--config-dir nowhere: there is no such folder"],
+    (*DQN, "--run-dir", "a_file"): ["run directory", "a_file is a file"],
+    (*DQN, "--run-dir", "a_file/run"): ["run directory", "cannot be made"],
+    (*DQN, "--run-dir", "full"): ["run directory", "is not empty", "notes.txt"],
+    (*DQN, "--run-dir", "old"): ["run directory", "holds a run already"],
+    (*DQN, "--run-dir"): ["--run-dir"],
+    ("eval",): ["eval: Missing argument 'run'"],
+    ("eval", "full"): ["full is not a run directory"],
+    ("eval", "nowhere"): ["nowhere does not exist"],
+    ("eval", "old", "--checkpoint", "77"): ["no checkpoint '77'"],
+    ("eval", "old", "--episodes", "0"): ["eval: Invalid value for '--episodes'"],
+    ("eval", "old", "more"): ["eval:", "more"],
+    ("config", *DQN[1:], "--cfg", "hydra"): ["--cfg hydra: only 'job' is understood"],
+    ("config", *DQN[1:], "--package", "stop.env_step"): ["stop.env_step: no such key", "did you mean 'stop.env_steps'?"],
+    ("config", *DQN[1:], "--package", "nope"): ["nope: no such key"],
+    ("list", "algoritms"): ["list algoritms:", "did you mean 'algorithms'?"],
+    ("explain", *DQN[1:], "sed=1"): ["sed:", "did you mean 'seed'?"],
+    ("check", "algorithm=dqn", "env=pendulum"): ["networks.q:", "discrete"],
+}
+
+CASES = {**KEYS, **VALUES, **PARTS, **COMMANDS}
+
+
+def refused(outcome, parts):
+    """Say whether an outcome is a refusal in one line that holds the parts."""
+    assert outcome.code == 2, outcome
+    assert outcome.out == ""
+    assert outcome.err.count("\n") == 1
+    assert outcome.err.startswith("rlrun: ")
+    assert "Traceback" not in outcome.err
+    assert [part for part in parts if part not in outcome.err] == [], outcome.err
+
+
+@pytest.fixture
+def surroundings(project, write):
+    """A file, a folder with notes, and a run, as they are found."""
+    write("a_file", "")
+    write("full/notes.txt", "")
+    write("old/config.yaml", "seed: 0\n")
+    write("old/manifest.json", "{}")
+    before = sorted(project.rglob("*"))
+    yield project
+    assert sorted(project.rglob("*")) == before
+
+
+@pytest.mark.parametrize("words", CASES, ids=" ".join)
+def test_a_broken_request_is_refused_in_one_line(words, rlrun, surroundings):
+    refused(rlrun(*words), CASES[words])
+
+
+def test_there_are_more_than_thirty_broken_requests():
+    assert len(CASES) >= 70
+
+
+@pytest.mark.parametrize("words", [(*DQN, "sed=3"), (*DQN, "--dry-rum")])
+def test_a_process_of_its_own_says_the_same(words, rlrun, surroundings):
+    found = subprocess.run([sys.executable, "-m", "rlrun", *words], capture_output=True, text=True)
+    outcome = rlrun(*words)
+    assert (found.returncode, found.stdout, found.stderr) == (2, "", outcome.err)
+
+
+ENVIRONMENT = """
+import warnings
+import gymnasium, numpy
+from gymnasium.spaces import Box, Discrete
+
+class Endless(gymnasium.Env):
+    observation_space = Box(-1, 1, (2,))
+    action_space = Box(-numpy.inf, numpy.inf, (1,))
+    def __init__(self):
+        warnings.warn("noise")
+        gymnasium.logger.warn("more noise")
+
+class Needy(Endless):
+    def __init__(self, size):
+        pass
+
+class Broken(Endless):
+    def __init__(self):
+        raise RuntimeError("one\\ntwo")
+
+def function():
+    return 3
+"""
+
+OWN_ENVIRONMENTS = {
+    "Needy": ["env.kwargs", "wants size"],
+    "Broken": ["env.target 'mine.Broken'", "RuntimeError: one"],
+    "Brokn": ["env.target 'mine.Brokn'", "did you mean 'mine.Broken'?"],
+    "function": ["env.target 'mine.function' made a int"],
+}
+
+
+@pytest.mark.parametrize("name", OWN_ENVIRONMENTS)
+def test_an_environment_that_cannot_be_used_is_refused(name, write, rlrun, surroundings):
+    file = write("mine.py", ENVIRONMENT)
+    refused(rlrun("train", "algorithm=sac", f"env.target=mine.{name}"), OWN_ENVIRONMENTS[name])
+    file.unlink()
+
+
+def test_warnings_of_libraries_are_silent(write, surroundings):
+    file = write("mine.py", ENVIRONMENT)
+    words = [sys.executable, "-B", "-m", "rlrun", "check", "algorithm=sac", "env.target=mine.Endless"]
+    found = subprocess.run(words, capture_output=True, text=True)
+    assert found.stderr.startswith("rlrun: networks.policy: ")
+    assert "Box[1] float32 without bounds" in found.stderr
+    assert (found.returncode, found.stderr.count("\n")) == (2, 1)
+    file.unlink()
+
+
+CALLBACK = """
+from rlrun.callback import Callback
+
+class Mine(Callback):
+    data_group = "default"
+    def end_batch(self, rewards):
+        raise AssertionError("called")
+"""
+
+
+def test_a_callback_that_asks_for_an_unknown_name_is_refused_before_any_step(write, rlrun, surroundings):
+    file = write("mine.py", CALLBACK)
+    outcome = rlrun(*DQN, "+callbacks.mine._target_=mine.Mine")
+    refused(outcome, ["callbacks.mine.end_batch asks for 'rewards'", "did you mean 'reward'?"])
+    file.unlink()
+
+
+FILES = {
+    "id: [1\nkwargs: {}\n": ["mine.yaml, line 2: not valid YAML"],
+    "defaults: [gim]\nid: CartPole-v1\n": ["mine.yaml:", "env/gim", "did you mean 'gym'?"],
+    "defaults: [gym]\nid: CartPole-v1\nkwarg: {}\n": ["env.kwarg: rlrun.env.make", "did you mean 'kwargs'?"],
+}
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_a_broken_file_of_the_user_is_named(text, write, rlrun):
+    write("conf/env/mine.yaml", text)
+    refused(rlrun("train", "algorithm=dqn", "env=mine"), FILES[text])
+
+
+BLOCKED = {
+    (*DQN, "logger=[tensorboard]"): ["logger", "pip install 'rlrun[tensorboard]'"],
+    (*DQN, "evaluation.video=true"): ["evaluation.video", "pip install 'rlrun[video]'"],
+    ("eval", "old", "--video", "films"): ["--video", "pip install 'rlrun[video]'"],
+    (*DQN, "env.vectorization=envpool"): ["env.vectorization", "pip install 'rlrun[envpool]'"],
+    ("train", "algorithm=dqn", "env.id=ALE/Pong-v5"): ["env.id 'ALE/Pong-v5'", "pip install 'rlrun[atari]'"],
+}
+
+
+@pytest.mark.parametrize("words", BLOCKED, ids=" ".join)
+def test_a_missing_package_is_named_with_its_extra(words, rlrun, monkeypatch, surroundings):
+    for name in ("torch.utils.tensorboard", "tensorboard", "imageio_ffmpeg", "envpool", "ale_py"):
+        monkeypatch.setitem(sys.modules, name, None)
+    refused(rlrun(*words), BLOCKED[words])
+
+
+def test_the_last_of_repeated_words_is_refused_alone(rlrun, surroundings):
+    refused(rlrun(*DQN, "seed=abc", "seed=-1"), ["seed: wanted a whole number from 0, got -1"])
+
+
+def test_debug_shows_the_traceback(rlrun, surroundings):
+    outcome = rlrun(*DQN, "--debug", "algorithm.discont=0.9")
+    assert outcome.code == 2
+    assert "Traceback" in outcome.err
+    assert outcome.err.splitlines()[-1].startswith("rlrun: algorithm.discont")

@@ -1,0 +1,82 @@
+"""Environments that say where each number comes from."""
+
+from __future__ import annotations
+
+import random
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import SyncVectorEnv
+
+from rlrun.env.batched import BatchedEnv
+from rlrun.env.sync import SyncEnv
+
+LENGTHS = (3, 1, 2, 4)
+
+
+class Labelled(gymnasium.Env):
+    """observation: [lane, episode, step]; reward = step + action / 10; even episodes terminate, odd are cut off."""
+
+    def __init__(self, lane=0, poison=None):
+        self.observation_space = Box(-np.inf, np.inf, (3,), np.float32)
+        self.action_space = Discrete(5)
+        self.lane, self.episode, self.poison = lane, -1, poison or {}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seed = seed if seed is not None else self.seed
+        self.episode, self.count = self.episode + 1, 0
+        return self.label(), {}
+
+    def step(self, action):
+        self.count += 1
+        over, even = self.count == LENGTHS[self.episode % 4], self.episode % 2 == 0
+        reward = self.poison.get(("reward", self.episode, self.count), self.count + int(action) / 10)
+        return self.label(), reward, over and even, over and not even, {}
+
+    def label(self):
+        last = self.poison.get(("observation", self.episode, self.count), self.count)
+        return np.array([self.lane, self.episode, last], np.float32)
+
+
+def labelled(mode, count, **arguments):
+    """Return lanes of `Labelled` in a loop (mode None), or in a vector environment that resets by `mode`."""
+    if mode is None:
+        return SyncEnv([Labelled(lane, **arguments) for lane in range(count)])
+    factories = [lambda lane=lane: Labelled(lane, **arguments) for lane in range(count)]
+    return BatchedEnv(SyncVectorEnv(factories, autoreset_mode=mode))
+
+
+class Seeded(gymnasium.Env):
+    """Length and rewards follow from the seed; short episodes have returns near 100, long ones near 0.
+
+    With `careless` each reset stirs the generators of the whole process, as some environments do.
+    """
+
+    def __init__(self, careless=False):
+        self.observation_space = Box(-1.0, 1.0, (1,), np.float32)
+        self.action_space = Box(-1.0, 1.0, (1,), np.float32)
+        self.careless = careless
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if self.careless:
+            self.stirred = np.random.random() + random.random()
+        self.left = self.length = int(self.np_random.integers(1, 9))
+        return self.look(), {}
+
+    def step(self, action):
+        self.left -= 1
+        reward = float(self.np_random.random()) + (100.0 if self.length < 3 else 0.0) - float(action[0])
+        return self.look(), reward, self.left == 0, False, {}
+
+    def look(self):
+        return self.np_random.uniform(-1.0, 1.0, 1).astype(np.float32)
+
+
+def seeded(count, **arguments):
+    """Return lanes of `Seeded` that can be copied."""
+    env = SyncEnv([Seeded(**arguments) for _ in range(count)])
+    env.copier = lambda lanes, render_mode: seeded(lanes, **arguments)
+    return env

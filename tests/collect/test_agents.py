@@ -1,0 +1,120 @@
+"""What agents answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.algorithms.sac import SoftPolicy, Temperature
+from rlrun.collect import EpsilonGreedy, PolicyAgent, RandomAgent
+from rlrun.nn import Critics
+from rlrun.schedules import Linear
+from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces
+
+EYE = Box((1,), np.array([-1.0]), np.array([1.0]))
+ARMS = Spaces(EYE, Discrete(5, start=3))
+LOOK = np.zeros((1000, 1), np.float32)
+
+
+class Last(torch.nn.Module):
+    """Always says 4."""
+
+    def act(self, observation, explore=False):
+        assert explore is False
+        return torch.full((len(observation),), 4)
+
+
+def greedy(epsilon, seed=0):
+    return EpsilonGreedy(Last(), epsilon=epsilon, spaces=ARMS, seed=seed)
+
+
+@pytest.mark.parametrize(("epsilon", "share"), [(0.0, 1.0), (0.25, 0.75 + 0.25 / 5), (1.0, 0.2)])
+def test_share_of_random_actions_is_epsilon(epsilon, share):
+    agent = greedy(epsilon)
+    action = np.concatenate([agent(LOOK)["action"] for _ in range(10)])
+    assert (action == 4).mean() == pytest.approx(share, abs=0.02)
+    assert set(action) <= {0, 1, 2, 3, 4}
+
+
+def test_other_actions_are_equally_likely():
+    action = np.concatenate([greedy(0.5, seed)(LOOK)["action"] for seed in range(10)])
+    assert np.bincount(action)[:4] / 10_000 == pytest.approx(np.full(4, 0.1), abs=0.01)
+
+
+def test_each_lane_tosses_a_coin_of_its_own():
+    action = greedy(0.5)(LOOK)["action"]
+    assert 300 < (action == 4).sum() < 800
+
+
+def test_epsilon_follows_environment_steps_of_all_lanes():
+    agent, seen = greedy(Linear(1.0, 0.0, steps=4000)), []
+    for _ in range(5):
+        seen.append(agent.metrics["explore/epsilon"])
+        share = (agent(LOOK)["action"] != 4).mean()
+        assert share == pytest.approx(0.8 * seen[-1], abs=0.05)
+    assert seen == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])
+
+
+def test_playing_is_greedy_and_leaves_no_trace():
+    agent = greedy(1.0)
+    before = agent.state_dict()
+    assert (agent(LOOK, explore=False)["action"] == 4).all()
+    assert agent.state_dict() == before
+
+
+def test_restored_agent_tosses_the_same_coins():
+    agent, other = greedy(Linear(1.0, 0.0, steps=4000)), greedy(Linear(1.0, 0.0, steps=4000), seed=9)
+    agent(LOOK)
+    other.load_state_dict(agent.state_dict())
+    for _ in range(3):
+        np.testing.assert_array_equal(other(LOOK)["action"], agent(LOOK)["action"])
+
+
+PARTS = {
+    "bounded": Box((2,), np.full(2, -5.0), np.full(2, 9.0)),
+    "free": Box((2,), np.full(2, -np.inf), np.full(2, np.inf)),
+    "one": Discrete(3, start=7),
+    "many": MultiDiscrete(np.array([[2, 3], [4, 5]]), np.full((2, 2), 6)),
+}
+
+
+def test_random_actions_fill_every_kind_of_space():
+    action = RandomAgent(Composite({**PARTS, "0": Composite({"1": Discrete(2)})}), seed=0)(LOOK)["action"]
+    assert action["bounded"].dtype == np.float32
+    assert action["bounded"].min() == pytest.approx(-1.0, abs=0.01)
+    assert action["bounded"].max() == pytest.approx(1.0, abs=0.01)
+    assert float(action["free"].std()) == pytest.approx(1.0, abs=0.1)
+    assert set(action["one"]) == {0, 1, 2}
+    assert action["many"].shape == (1000, 2, 2)
+    assert [set(action["many"][:, i, j]) for i in (0, 1) for j in (0, 1)] == [set(range(n)) for n in (2, 3, 4, 5)]
+    assert set(action["0"]["1"]) == {0, 1}
+
+
+def test_random_actions_follow_their_seed():
+    one, same, other = (RandomAgent(PARTS["bounded"], seed=seed).draw(5)["action"] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, same)
+    assert (one != other).all()
+
+
+def soft_agent():
+    spaces = Spaces(EYE, Composite({"a": EYE, "k": Discrete(4)}))
+    return PolicyAgent(SoftPolicy(spaces, Critics(spaces, hidden=()), Temperature(spaces), hidden=()))
+
+
+def test_policy_plays_alike_and_explores_anew():
+    torch.manual_seed(0)
+    agent = soft_agent()
+    play, again = (agent(LOOK, explore=False)["action"] for _ in range(2))
+    np.testing.assert_array_equal(play["a"], again["a"])
+    np.testing.assert_array_equal(play["k"], again["k"])
+    explored = agent(LOOK)["action"]
+    assert len(np.unique(explored["a"])) > 900
+    assert set(explored["k"]) == {0, 1, 2, 3}
+
+
+def test_playing_takes_no_random_number():
+    agent = soft_agent()
+    before = torch.get_rng_state()
+    agent(LOOK, explore=False)
+    assert torch.equal(torch.get_rng_state(), before)

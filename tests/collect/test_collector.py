@@ -1,0 +1,172 @@
+"""What is stored is what happened."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from rlrun.collect import Collector, RandomAgent
+from rlrun.errors import DataError
+from rlrun.memory import Table
+
+from .probes import LENGTHS, labelled
+
+MODES = [None, *AutoresetMode]
+
+
+class Counting:
+    """Acts 0, 1, 2, … in turn, and says beside it where it was."""
+
+    outputs = ("action", "place", "unwanted")
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, observation, state=None, *, explore=True):
+        self.calls += 1
+        action = np.full(len(observation), self.calls % 5)
+        return {"action": action, "place": observation[:, 2] * 10, "unwanted": action}
+
+
+def collector_of(mode=None, count=1, agent=None, columns=None, **options):
+    env = labelled(mode, count, **options)
+    table = Table(spaces=env.spaces, length=600, num_envs=count, columns=columns)
+    collector = Collector(env, agent or RandomAgent(env.spaces.action, seed=1), table, warm_up_seed=7)
+    collector.begin_training()
+    return collector
+
+
+def stored(collector):
+    """Return the distinct stored rows, as lists of lane, episode, step, successor …, in order."""
+    batch = collector.table.sample(3000)
+    names = ("observation", "next_observation", "action", "reward", "terminated", "truncated")
+    columns = [batch[name].numpy().reshape(3000, -1).astype(np.float64) for name in names]
+    return np.unique(np.concatenate(columns, -1), axis=0).round(4).tolist()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_stored_rows_are_true_transitions(mode, count):
+    collector = collector_of(mode, count)
+    collector.collect(30 * count)
+    for lane, episode, step, *successor, action, reward, terminated, truncated in stored(collector):
+        assert successor == [lane, episode, step + 1]
+        assert reward == pytest.approx(step + 1 + action / 10)
+        over = step + 1 == LENGTHS[int(episode) % 4]
+        assert (terminated, truncated) == (over and episode % 2 == 0, over and episode % 2 == 1)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_no_transition_is_lost_or_doubled(mode, count):
+    collector = collector_of(mode, count)
+    collector.collect(30 * count)
+    rows = [tuple(row[:3]) for row in stored(collector)]
+    whole = [(episode, step) for episode in range(30) for step in range(LENGTHS[episode % 4])]
+    for lane in range(count):
+        found = [(episode, step) for owner, episode, step in rows if owner == lane]
+        assert found == whole[: len(found)]
+        assert len(found) >= (30 - 11 if mode is AutoresetMode.NEXT_STEP else 30 - 1)
+    assert len(collector.table) == len(rows)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_episodes_are_measured_as_they_ended(mode):
+    collector = collector_of(mode, agent=Still())
+    collector.collect(6 if mode is not AutoresetMode.NEXT_STEP else 8)  # episodes of 3, 1 and 2 steps, two resets
+    assert collector.metrics["episode/count"] == 3
+    assert collector.metrics["episode/return"] == pytest.approx((6 + 1 + 3) / 3)
+    assert collector.metrics["episode/length"] == 2.0
+
+
+class Still(Counting):
+    def __call__(self, observation, state=None, *, explore=True):
+        return {"action": np.zeros(len(observation), np.int64), "place": observation[:, 2], "unwanted": 0}
+
+
+def test_means_are_of_the_newest_episodes():
+    env = labelled(None, 1)
+    collector = Collector(env, Still(), Table(spaces=env.spaces, length=100), window=2)
+    collector.begin_training()
+    assert "episode/return" not in collector.metrics
+    collector.collect(6)
+    assert collector.metrics["episode/return"] == 2.0  # of 1 and 3
+
+
+def test_columns_of_the_agent_are_stored_where_the_memory_has_them():
+    collector = collector_of(count=3, agent=Counting(), columns={"place": {}})
+    collector.collect(60)
+    batch = collector.table.sample(200)
+    assert batch["place"].tolist() == (batch["observation"][:, 2] * 10).tolist()
+    assert "unwanted" not in batch
+
+
+def test_steps_are_whole_rounds_of_lanes():
+    collector = collector_of(count=3)
+    assert [collector.collect(steps) for steps in (1, 3, 4)] == [3, 3, 6]
+    assert collector.begin_batch() == {"step": 12}
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_bad_reward_is_refused_before_it_is_stored(value):
+    collector = collector_of(count=2, agent=Still(), poison={("reward", 1, 1): value})
+    collector.collect(6)
+    before = collector.table.index.written.copy()
+    with pytest.raises(DataError, match=rf"gave reward = {value} in lane 0 after 6 environment steps"):
+        collector.collect(2)
+    assert collector.table.index.written.tolist() == before.tolist()
+    assert collector.steps == 6
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_bad_observation_is_refused_before_it_is_stored(mode):
+    collector = collector_of(mode, count=2, agent=Still(), poison={("observation", 0, 2): np.nan})
+    collector.collect(2)
+    before = collector.table.index.written.copy()
+    with pytest.raises(DataError, match=r"gave observation\[2\] = nan in lane 0 after 2 environment steps"):
+        collector.collect(2)
+    assert collector.table.index.written.tolist() == before.tolist()
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_bad_first_observation_of_an_episode_is_refused(mode):
+    collector = collector_of(mode, agent=Still(), poison={("observation", 1, 0): np.inf})
+    with pytest.raises(DataError, match=r"gave observation\[2\] = inf in lane 0 after 3 environment steps"):
+        collector.collect(4)
+
+
+def test_bad_first_observation_of_a_run_is_refused():
+    with pytest.raises(DataError, match=r"lane 0 after 0 environment steps"):
+        collector_of(poison={("observation", 0, 0): np.nan})
+
+
+def random_actions(seed):
+    random.seed(seed), np.random.seed(seed)
+    collector = collector_of(agent=Counting())
+    collector.collect(20, random=True)
+    assert collector.agent.calls == 0
+    return [row[6] for row in stored(collector)]
+
+
+def test_warm_up_acts_at_random_and_reproducibly():
+    assert random_actions(0) == random_actions(1)
+    assert set(random_actions(0)) == {0, 1, 2, 3, 4}
+
+
+def test_lanes_are_seeded_side_by_side():
+    env = labelled(None, 3)
+    Collector(env, Still(), Table(spaces=env.spaces, length=30, num_envs=3), seed=40).begin_training()
+    assert [lane.seed for lane in env.lanes] == [40, 41, 42]
+
+
+def test_state_goes_on_where_it_was():
+    one, other = collector_of(count=2), collector_of(count=2)
+    one.collect(10, random=True)
+    state = one.state_dict()
+    other.load_state_dict(state)
+    assert (other.steps, other.metrics) == (one.steps, one.metrics)
+    assert other.random.draw(9)["action"].tolist() == one.random.draw(9)["action"].tolist()
+    np.testing.assert_array_equal(other._return, one._return)

@@ -1,0 +1,124 @@
+"""Every file in conf/ composes, is read completely, and runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from rlrun import train
+from rlrun.config import compose, unread
+from rlrun.config.places import packaged_dir
+from rlrun.config.tree import plain
+from rlrun.errors import MissingExtra
+
+CONF = packaged_dir()
+FILES = sorted(path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.rglob("*.yaml"))
+EXPERIMENTS = [file for file in FILES if file.startswith("experiment/")]
+COMMANDED = [file for file in FILES if file.startswith(("experiment/", "with/"))]
+PACKAGES = {"box2d": "Box2D", "mujoco": "mujoco", "atari": "ale_py", "minigrid": "minigrid"}
+
+# What stands in a command beside the file that is tried.
+BESIDE = {
+    "algorithm": ["env=cartpole"],
+    "env": ["algorithm=sac"],
+    "memory": ["algorithm=sac", "env=cartpole"],
+    "with": ["algorithm=sac", "env=pendulum"],
+    "experiment": [],
+}
+BESIDE_FILE = {"train": ["algorithm=sac", "env=cartpole"], "env/gym": ["algorithm=sac", "env.id=CartPole-v1"]}
+
+SMALL = {
+    "algorithm.hidden": "[8,8]",
+    "algorithm.batch_size": 4,
+    "algorithm.warmup_steps": 16,
+    "evaluation.every": 1_000_000,  # so once, at the end
+    "evaluation.episodes": 1,
+    "evaluation.max_steps": 5,
+    "stop.updates": 3,
+    "logger": "[]",
+}
+
+
+def words_of(file: str) -> list[str]:
+    """Return the words of a command that uses a file."""
+    group, _, name = file.partition("/")
+    choice = [f"{group}={name}"] if name else []
+    return choice + BESIDE_FILE.get(file, BESIDE.get(group, []))
+
+
+def small(words: list[str]) -> list[str]:
+    """Add small numbers for the keys that there are."""
+    config = compose(words).config
+    known = [key for key in SMALL if OmegaConf.select(config, key, default=...) is not ...]
+    return words + [f"{key}={SMALL[key]}" for key in known]
+
+
+def text(file: str) -> list[str]:
+    return (CONF / f"{file}.yaml").read_text().splitlines()
+
+
+def missing_extra(file: str) -> str | None:
+    """Return the extra that the first line names, if its package is not installed."""
+    found = re.search(r"\(extra: (\w+)\)", text(file)[0])
+    return found[1] if found and importlib.util.find_spec(PACKAGES[found[1]]) is None else None
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_composes_is_read_completely_and_runs(file, tmp_path):
+    words = small(words_of(file))
+    assert unread(compose(words).config) == []
+    if (extra := missing_extra(file)) is not None:
+        with pytest.raises(MissingExtra, match=rf"pip install 'rlrun\[{extra}\]'"):
+            train(words, run_dir=tmp_path / "run")
+        assert list(tmp_path.iterdir()) == []
+        return
+    summary = train(words, run_dir=tmp_path / "run").summary
+    assert (summary["status"], summary["updates"], summary["evaluation"]["episodes"]) == ("completed", 3, 1)
+
+
+@pytest.mark.parametrize("file", EXPERIMENTS)
+def test_a_preset_runs_as_a_tuned_pair_too(file, tmp_path):
+    name = file.partition("/")[2]
+    algorithm, _, env = name.partition("_")
+    words = small([f"algorithm={algorithm}", f"env={env}"])
+    assert compose(words).pair == name
+    assert train(words, run_dir=tmp_path / "run").summary["updates"] == 3
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_first_line_says_what_a_file_is(file):
+    first = text(file)[0]
+    assert re.match(r"# [A-Z]", first)
+    assert len(first) <= 120
+
+
+@pytest.mark.parametrize("file", COMMANDED)
+def test_the_second_line_is_a_command_that_uses_the_file(file):
+    program, command, *words = shlex.split(text(file)[1].removeprefix("# "))
+    settings = [word for word in words if "." in word.partition("=")[0]]
+    assert (program, command) == ("rlrun", "train")
+    assert plain(compose(words).config) == plain(compose(words_of(file) + settings).config)
+
+
+@pytest.mark.parametrize("file", EXPERIMENTS)
+def test_a_preset_promises_one_measure_within_its_budget(file):
+    config = compose(words_of(file)).config
+    (budget,) = {"env_steps", "updates"} & set(config.expect)
+    assert config.expect[budget] == config.stop[budget]
+    assert len(set(config.expect) - {budget, "seeds"}) == 1
+    assert len(config.expect.seeds) >= 5
+
+
+def test_numbers_are_written_as_every_reader_of_yaml_reads_them():
+    lines = [f"{file}: {line}" for file in FILES for line in text(file) if re.search(r"(?<![\d.])\d+e[-+]?\d", line)]
+    assert lines == []

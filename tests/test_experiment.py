@@ -1,0 +1,274 @@
+"""A run from config to files: what it leaves behind, and that it can be repeated."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+import rlrun
+from rlrun.callback import Callback
+from rlrun.config import load as load_config
+from rlrun.errors import RequestError
+from rlrun.trainer import Trainer
+
+ROOT = Path(__file__).parents[1]
+DQN = ("algorithm=dqn", "env=cartpole", "algorithm.n_step=1")
+SAC = ("algorithm=sac", "env=pendulum")
+TINY = (
+    "algorithm.hidden=[8,8]",
+    "algorithm.batch_size=4",
+    "algorithm.warmup_steps=20",
+    "algorithm.updates_per_step=0.5",
+    "stop.env_steps=100",
+    "evaluation.every=40",
+    "evaluation.episodes=2",
+    "evaluation.max_steps=20",
+    "checkpoint.every=50",
+    "log.every=20",
+    "logger=[]",
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.fixture(scope="module")
+def dqn(tmp_path_factory):
+    return rlrun.train([*DQN, *TINY], run_dir=tmp_path_factory.mktemp("dqn") / "run")
+
+
+@pytest.fixture(scope="module")
+def sac(tmp_path_factory):
+    return rlrun.train([*SAC, *TINY], run_dir=tmp_path_factory.mktemp("sac") / "run")
+
+
+def read(path: Path):
+    return json.loads(path.read_text())
+
+
+def records(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def comparable(run: Path) -> tuple[list[str], bytes]:
+    """Return what two runs of one command must share: metrics without the clock's, and all parameters."""
+
+    def timeless(name: str) -> bool:
+        return name != "seconds" and not name.startswith("time/") and not name.endswith("_per_second")
+
+    lines = [json.dumps({name: value for name, value in line.items() if timeless(name)}) for line in records(run)]
+    latest = (run / "checkpoints" / "latest").read_text().strip()
+    return lines, (run / "checkpoints" / latest / "tensors.safetensors").read_bytes()
+
+
+# --- what a run directory holds
+
+
+def test_a_run_directory_holds_what_is_promised(dqn):
+    names = {path.name for path in dqn.run_dir.iterdir()}
+    files = {"config.yaml", "overrides.txt", "manifest.json", "status.json", "metrics.jsonl", "summary.json"}
+    assert names == files | {"checkpoints"}
+    held = {path.name for path in (dqn.run_dir / "checkpoints").iterdir()}
+    assert {"latest", "best", "0000000050-0000000015", "0000000100-0000000040"} <= held
+    assert all(re.fullmatch(r"latest|best|\d{10}-\d{10}", name) for name in held)
+
+
+def test_the_latest_checkpoint_is_the_end_of_the_run(dqn):
+    assert (dqn.run_dir / "checkpoints" / "latest").read_text() == "0000000100-0000000040\n"
+
+
+def test_the_summary_has_the_promised_keys(dqn):
+    summary = read(dqn.run_dir / "summary.json")
+    assert list(summary)[:5] == ["status", "env_steps", "updates", "episodes", "seconds"]
+    assert set(summary) - {"stopped_by"} == {
+        *("status", "env_steps", "updates", "episodes", "seconds", "env_steps_per_second"),
+        *("evaluation", "best", "objective"),
+    }
+    assert set(summary["evaluation"]) == {"mean_return", "std_return", "episodes", "env_steps"}
+    assert (summary["status"], summary["env_steps"], summary["updates"]) == ("completed", 100, 40)
+    assert summary["objective"] == summary["evaluation"]["mean_return"] <= summary["best"]["mean_return"]
+
+
+def test_a_run_without_evaluation_has_no_objective(tmp_path):
+    summary = rlrun.train([*DQN, *TINY, "evaluation.every=0"], run_dir=tmp_path / "run").summary
+    assert (summary["evaluation"], summary["best"], summary["objective"]) == (None, None, None)
+
+
+def test_the_manifest_says_how_the_run_was_made(dqn):
+    manifest = read(dqn.run_dir / "manifest.json")
+    assert {"command", "seed", "parent", "project", "git", "python", "packages", "platform", "device"} <= set(manifest)
+    assert (manifest["seed"], manifest["parent"], manifest["device"]) == (0, None, "cpu")
+    assert manifest["packages"]["torch"] == metadata.version("torch")
+
+
+def test_the_status_says_who_ran(dqn):
+    status = read(dqn.run_dir / "status.json")
+    assert set(status) == {"status", "host", "pid", "heartbeat"}
+    assert (status["status"], status["pid"]) == ("completed", os.getpid())
+
+
+def test_the_saved_config_composes_the_same_run(dqn):
+    saved = load_config(dqn.run_dir / "config.yaml")
+    assert OmegaConf.to_container(saved) == OmegaConf.to_container(dqn.config)
+    assert (dqn.run_dir / "overrides.txt").read_text().splitlines() == [*DQN, *TINY]
+
+
+def test_metrics_lie_on_the_axis_of_environment_steps(dqn):
+    lines = records(dqn.run_dir)
+    assert all(list(line)[:3] == ["env_steps", "updates", "seconds"] for line in lines)
+    assert [line["env_steps"] for line in lines if "loss/q_loss" in line] == [22, 40, 60, 80, 100]
+    assert [line["env_steps"] for line in lines if "evaluation/mean_return" in line] == [40, 80, 100]
+
+
+def test_the_twin_returns_live_objects(dqn):
+    assert isinstance(dqn.trainer, Trainer)
+    assert dqn.trainer.state["update"] == dqn.summary["updates"] == 40
+    assert dqn.summary == read(dqn.run_dir / "summary.json")
+    assert all(isinstance(callback, Callback) for callback in dqn.trainer.callbacks.values())
+    assert dqn.describe().splitlines()[1] == str(dqn.run_dir)
+
+
+def test_a_refused_request_leaves_nothing(tmp_path):
+    with pytest.raises(RequestError):
+        rlrun.train(["algorithm=dqn", "env=pendulum"], run_dir=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the same command twice
+
+LANES = {"one": (), "sync": ("num_envs=2",), "async": ("num_envs=2", "env.vectorization=async")}
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("words", [DQN, SAC], ids=["dqn", "sac"])
+def test_the_same_command_gives_the_same_run(words, lanes, tmp_path):
+    request = [*words, *TINY, *LANES[lanes], "seed=3"]
+    one, two = (rlrun.train(request, run_dir=tmp_path / name).run_dir for name in ("one", "two"))
+    assert comparable(one) == comparable(two)
+
+
+@pytest.mark.parametrize("words", [DQN, SAC], ids=["dqn", "sac"])
+def test_lanes_in_processes_of_their_own_change_nothing(words, tmp_path):
+    runs = [rlrun.train([*words, *TINY, *LANES[lanes]], run_dir=tmp_path / lanes).run_dir for lanes in ("sync", "async")]
+    assert comparable(runs[0]) == comparable(runs[1])
+
+
+def test_another_process_gives_the_same_run(tmp_path, dqn):
+    words = [sys.executable, "-m", "rlrun", "train", *DQN, *TINY, "--run-dir", "run"]
+    subprocess.run(words, check=True, capture_output=True, env={**os.environ, "PYTHONHASHSEED": "7"})
+    assert comparable(tmp_path / "run") == comparable(dqn.run_dir)
+
+
+@pytest.mark.parametrize("words", [DQN, SAC], ids=["dqn", "sac"])
+def test_another_seed_gives_another_run(words, tmp_path, request):
+    other = rlrun.train([*words, *TINY, "seed=1"], run_dir=tmp_path / "run").run_dir
+    lines, parameters = comparable(request.getfixturevalue("dqn" if words is DQN else "sac").run_dir)
+    assert (comparable(other)[0] != lines, comparable(other)[1] != parameters) == (True, True)
+
+
+@pytest.mark.parametrize("word", ["evaluation.every=0", "log.every=7", "checkpoint.every=10", "evaluation.episodes=5"])
+def test_watching_a_run_changes_none_of_it(word, tmp_path, sac):
+    parameters = comparable(rlrun.train([*SAC, *TINY, word], run_dir=tmp_path / "run").run_dir)[1]
+    assert parameters == comparable(sac.run_dir)[1]
+
+
+# --- evaluation of a finished run
+
+
+def replay(result, seeds: list[int], to_env, limit: int = 20) -> list[float]:
+    """Play episodes with plain gymnasium and the run's policy."""
+    agent, env = result.trainer.callbacks["collector"].agent, gymnasium.make(result.config.env.id)
+    returns = []
+    for seed in seeds:
+        observation, _ = env.reset(seed=seed)
+        total, ended, steps = 0.0, False, 0
+        while not ended and steps < limit:
+            action = agent(observation[None].astype(np.float32), explore=False)["action"][0]
+            observation, reward, terminated, truncated, _ = env.step(to_env(action))
+            total, ended, steps = total + float(reward), terminated or truncated, steps + 1
+        returns.append(total)
+    return returns
+
+
+@pytest.mark.parametrize(("name", "to_env"), [("dqn", int), ("sac", lambda action: 2.0 * action)])
+def test_episodes_of_an_evaluation_can_be_replayed_by_anybody(name, to_env, request):
+    result = request.getfixturevalue(name)
+    found = rlrun.evaluate(result.run_dir, episodes=6, seed=11)
+    assert found.seeds == [11, 12, 13, 14, 15, 16]
+    assert found.returns == pytest.approx(replay(result, found.seeds, to_env), rel=1e-4)
+    assert len(set(found.returns)) > 1
+
+
+def test_an_evaluation_does_not_depend_on_how_many_episodes_run(sac):
+    many, few = (rlrun.evaluate(sac.run_dir, episodes=count, seed=5) for count in (20, 3))
+    assert many.returns[:3] == pytest.approx(few.returns, rel=1e-4)
+    assert (len(many.returns), many.lengths) == (20, [20] * 20)
+
+
+def test_a_stochastic_evaluation_is_another_one_and_repeatable(sac):
+    best = rlrun.evaluate(sac.run_dir, episodes=2)
+    one, two = (rlrun.evaluate(sac.run_dir, episodes=2, stochastic=True) for _ in range(2))
+    assert one.returns == two.returns != best.returns
+
+
+def test_an_evaluation_writes_nothing_into_the_run(dqn):
+    before = sorted((path, path.stat().st_mtime_ns) for path in dqn.run_dir.rglob("*"))
+    rlrun.evaluate(dqn.run_dir, episodes=1)
+    assert sorted((path, path.stat().st_mtime_ns) for path in dqn.run_dir.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("which", "step"), [("latest", 100), ("50", 50), ("0000000050-0000000015", 50)])
+def test_a_checkpoint_is_chosen_by_name_or_step(which, step, sac):
+    assert rlrun.evaluate(sac.run_dir, episodes=1, checkpoint=which).env_steps == step
+
+
+def test_the_best_checkpoint_is_the_one_with_the_best_evaluation(sac):
+    assert rlrun.evaluate(sac.run_dir, episodes=1, checkpoint="best").env_steps == sac.summary["best"]["env_steps"]
+
+
+# --- the package
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Build the wheel, and unpack it."""
+    target = tmp_path_factory.mktemp("wheel")
+    code = "import sys; from hatchling.build import build_wheel; print(build_wheel(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", code, str(target)], cwd=ROOT, check=True, capture_output=True)
+    with zipfile.ZipFile(next(target.glob("*.whl"))) as archive:
+        archive.extractall(target / "unpacked")
+    return target / "unpacked"
+
+
+def test_the_wheel_holds_every_config_file(wheel):
+    here = sorted(path.relative_to(ROOT / "conf") for path in (ROOT / "conf").rglob("*.yaml"))
+    assert sorted(path.relative_to(wheel / "rlrun/conf") for path in wheel.rglob("*.yaml")) == here
+    assert Path("train.yaml") in here
+
+
+def test_the_wheel_composes_from_its_own_files(wheel):
+    code = "import rlrun.config.places as p; print(p.packaged_dir()); from rlrun.cli.main import main; main()"
+    found = subprocess.run(
+        [sys.executable, "-c", code, "config", "algorithm=sac", "env=cartpole"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(wheel)},
+    )
+    first, rest = found.stdout.split("\n", 1)
+    assert first == str(wheel / "rlrun" / "conf")
+    assert "id: CartPole-v1" in rest

@@ -1,0 +1,47 @@
+"""One integer, many independent branches."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+
+from rlrun.seeds import Seeds
+
+RANGE = 1000  # lanes and evaluation episodes count up from their seeds
+
+
+def branches(seed):
+    return [value for name, value in vars(Seeds(seed)).items() if name != "seed"]
+
+
+def test_branches_of_a_seed_are_far_apart():
+    for seed in range(200):
+        found = sorted(branches(seed))
+        assert len(found) >= 6
+        assert min(np.diff(found)) > RANGE
+
+
+def test_neighbouring_seeds_share_no_episode():
+    lanes = sorted(start for seed in range(100) for start in (Seeds(seed).lanes, Seeds(seed).evaluation))
+    assert min(np.diff(lanes)) > RANGE
+
+
+def test_same_seed_has_the_same_branches():
+    assert branches(7) == branches(7)
+    assert not set(branches(7)) & set(branches(8))
+
+
+def test_branches_suit_every_library():
+    assert all(0 <= value < 2**31 and type(value) is int for seed in range(50) for value in branches(seed))
+
+
+def draw(seed):
+    Seeds(seed).apply()
+    return random.random(), np.random.random(), float(torch.rand(()))
+
+
+def test_generators_of_the_process_are_seeded():
+    assert draw(1) == draw(1)
+    assert all(a != b for a, b in zip(draw(1), draw(2), strict=True))
