@@ -163,7 +163,9 @@ def test_the_same_command_gives_the_same_run(words, lanes, tmp_path):
 
 @pytest.mark.parametrize("words", [DQN, SAC], ids=["dqn", "sac"])
 def test_lanes_in_processes_of_their_own_change_nothing(words, tmp_path):
-    runs = [rlrun.train([*words, *TINY, *LANES[lanes]], run_dir=tmp_path / lanes).run_dir for lanes in ("sync", "async")]
+    runs = [
+        rlrun.train([*words, *TINY, *LANES[lanes]], run_dir=tmp_path / lanes).run_dir for lanes in ("sync", "async")
+    ]
     assert comparable(runs[0]) == comparable(runs[1])
 
 

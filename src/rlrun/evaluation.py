@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from rlrun import config as configuration
 from rlrun.assembly import builder_of, prepare_process, stateful
 from rlrun.collect import video as videos
-from rlrun.collect.evaluate import LANES, Evaluation
+from rlrun.collect.evaluate import Evaluation, stage
 from rlrun.collect.evaluate import evaluate as play
 from rlrun.rundir import RunDir
 from rlrun.storage import load
@@ -78,15 +78,16 @@ def evaluate(
     directory = RunDir.open(run)
     where = directory.checkpoint(checkpoint)
     saved = configuration.load(directory.config)
-    builder = builder_of(saved, device=prepare_process(saved), num_envs=1)
-    builder.get("seeds").apply()
-    agent, env = builder.get("agent"), builder.get("env")
+    device = prepare_process(saved)
+    builder = builder_of(saved, device=device, num_envs=1)
+    with torch.device(device):
+        agent, env = builder.get("agent"), builder.get("env")
     states = load(where)
     for path, part in stateful(builder.built).items():
         if path in states:
             part.load_state_dict(states[path])
     torch.manual_seed(seed)
-    lanes = env.copy(num_envs=1 if video else min(episodes, LANES), render_mode="rgb_array" if video else None)
+    lanes = env.copy(num_envs=1, render_mode="rgb_array") if video else stage(env, episodes)
     limit = OmegaConf.select(saved, "evaluation.max_steps")
     with ExitStack() as stack:
         stack.callback(env.close)

@@ -96,8 +96,11 @@ class Trainer:
                 step.method(error, **named)
             except BaseException as raised:
                 failure = failure or raised
-        if failure is not None and (error is None or isinstance(error, Stop)):
+        if failure is None or not (error is None or isinstance(error, Stop)):
+            return
+        if not isinstance(failure, Stop):
             raise failure
+        self.state["stopped_by"] = failure  # a signal amidst the last work
 
     def state_dict(self) -> dict[str, Any]:
         return {"update": self.state["update"]}

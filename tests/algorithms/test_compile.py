@@ -31,7 +31,7 @@ def test_sac_losses_are_single_graphs(spaces):
     critics, temperature = Critics(spaces, hidden=(4,)), sac.Temperature(spaces)
     policy = sac.SoftPolicy(spaces, critics, temperature, hidden=(4,))
     assert unbroken(sac.PolicyLoss(policy, adam, critics=critics, temperature=temperature), torch.zeros(4, 1))
-    q_loss = sac.QLoss(critics, adam, spaces=spaces)
+    q_loss = sac.QLoss(critics, adam)
     assert unbroken(q_loss, torch.zeros(4, 1), action_of(spaces), torch.zeros(4))
 
 

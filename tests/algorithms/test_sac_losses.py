@@ -108,13 +108,13 @@ def test_exploring_samples_and_playing_takes_the_best():
 
 def test_critics_are_fitted_at_the_stored_choice():
     members = ([[0.0, 0.0]], [1.0, 2.0]), ([[0.0, 0.0]], [3.0, 5.0])
-    loss = QLoss(critics_of(DISCRETE, *members), sgd, spaces=DISCRETE)
+    loss = QLoss(critics_of(DISCRETE, *members), sgd)
     found = loss.loss(column(0, 0), torch.tensor([0, 1]), torch.tensor([2.0, 1.0]))
     assert found.tolist() == [1 + 1, 1 + 16]  # (1 - 2)^2 + (3 - 2)^2 and (2 - 1)^2 + (5 - 1)^2
 
 
 def test_critics_are_fitted_at_the_stored_numbers():
-    loss = QLoss(critics_of(MIXED, ([[0.0, 0.0], [2.0, 4.0]], [0.0, 1.0])), sgd, spaces=MIXED)
+    loss = QLoss(critics_of(MIXED, ([[0.0, 0.0], [2.0, 4.0]], [0.0, 1.0])), sgd)
     action = {"level": column(0.5, 0.5), "side": torch.tensor([0, 1])}
     assert loss.loss(column(0, 0), action, torch.zeros(2)).tolist() == [1.0, 9.0]
 

@@ -61,7 +61,7 @@ def training(every):
         "evaluation": Evaluator(env, agent, every=every, episodes=3, seed=seeds.evaluation),
         "budget": Budget(env_steps=120),
         "q_target": sac.QTarget(critics, policy, temperature),
-        "q_loss": sac.QLoss(critics, adam, spaces=env.spaces),
+        "q_loss": sac.QLoss(critics, adam),
         "policy": sac.PolicyLoss(policy, adam, critics=critics, temperature=temperature),
         "temperature": sac.TemperatureLoss(temperature, adam, spaces=env.spaces),
     }

@@ -142,6 +142,8 @@ def test_signal_in_the_last_evaluation_stops_the_run(monkeypatch):
         abandon()
 
     class Stage:
+        lanes = ("one",)
+
         def copy(self, num_envs):
             return self
 

@@ -56,9 +56,7 @@ def write(project: Path) -> Callable[[str, str], Path]:
 
 
 @pytest.fixture
-def rlrun(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., Outcome]:
+def rlrun(project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Call the command with some words."""
 
     def call(*words: str) -> Outcome:

@@ -59,9 +59,7 @@ def test_completion_lists_choices_and_loads_nothing_heavy():
 
 
 def test_the_shell_is_offered_algorithms():
-    answer = spawn(
-        "-m", "rlrun", _RLRUN_COMPLETE="complete_bash", COMP_WORDS="rlrun train algorithm=", COMP_CWORD="2"
-    )
+    answer = spawn("-m", "rlrun", _RLRUN_COMPLETE="complete_bash", COMP_WORDS="rlrun train algorithm=", COMP_CWORD="2")
     assert set(answer.split()) >= {"algorithm=dqn", "algorithm=sac"}
 
 

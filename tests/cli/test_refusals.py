@@ -96,7 +96,10 @@ COMMANDS = {
     ("eval", "old", "--episodes", "0"): ["eval: Invalid value for '--episodes'"],
     ("eval", "old", "more"): ["eval:", "more"],
     ("config", *DQN[1:], "--cfg", "hydra"): ["--cfg hydra: only 'job' is understood"],
-    ("config", *DQN[1:], "--package", "stop.env_step"): ["stop.env_step: no such key", "did you mean 'stop.env_steps'?"],
+    ("config", *DQN[1:], "--package", "stop.env_step"): [
+        "stop.env_step: no such key",
+        "did you mean 'stop.env_steps'?",
+    ],
     ("config", *DQN[1:], "--package", "nope"): ["nope: no such key"],
     ("list", "algoritms"): ["list algoritms:", "did you mean 'algorithms'?"],
     ("explain", *DQN[1:], "sed=1"): ["sed:", "did you mean 'seed'?"],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.ops import bootstrap, choice_entropy, huber, lerp_, range_entropy, target_entropy
+from rlrun.ops import bootstrap, choice_entropy, distance, lerp_, range_entropy, target_entropy
 from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete
 
 BOX4 = Box((4,), np.full(4, -3, np.float32), np.full(4, 3, np.float32))
@@ -60,5 +60,7 @@ def test_slow_tensors_move_by_their_share():
 
 def test_huber_is_square_then_straight():
     error = torch.tensor([0.5, -1.0, -3.0, 3.0])
-    assert huber(error).tolist() == [0.125, 0.5, 2.5, 2.5]
-    assert huber(error, delta=2.0).tolist() == [0.125, 0.5, 4.0, 4.0]
+    zero = torch.zeros(())
+    assert distance(error, zero, huber=1.0).tolist() == [0.125, 0.5, 2.5, 2.5]
+    assert distance(error, zero, huber=2.0).tolist() == [0.125, 0.5, 4.0, 4.0]
+    assert distance(error, zero).tolist() == error.square().tolist()

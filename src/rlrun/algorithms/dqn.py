@@ -125,9 +125,7 @@ class QLoss(LossCallback):
         k = self.codec.choices(action)
         value = self.codec.select(self.network(observation), k)  # [M, B, K] -> [M, B]
         self._value = value.detach()
-        difference = value - q_target
-        distance = difference.square() if self.huber is None else ops.huber(difference, delta=self.huber)
-        return distance.sum(0)
+        return ops.distance(value, q_target, huber=self.huber).sum(0)
 
     @property
     def metrics(self) -> Mapping[str, Any]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from rlrun import ops
 from rlrun.callback import Callback
 from rlrun.callbacks.loss import LossCallback, Optimiser
-from rlrun.nn import ActionCodec, Follow, SquashedGaussian, frozen_copy
+from rlrun.nn import ActionCodec, Critics, Follow, SquashedGaussian, frozen_copy
 from rlrun.spaces import Spaces
 from rlrun.typing import Tree
 
@@ -43,7 +43,8 @@ class Temperature(nn.Module):
             name for name, there in (("continuous", codec.continuous), ("discrete", codec.discrete)) if there
         )
         self.largest = None if largest is None else math.log(largest)
-        self.log = nn.Parameter(torch.full((len(self.parts),), math.log(initial)))  # [parts]
+        first = math.log(initial if largest is None else min(initial, largest))
+        self.log = nn.Parameter(torch.full((len(self.parts),), first))  # [parts]
 
     def of(self, part: str) -> Tensor:
         """Return α of a part ("continuous" or "discrete"), without gradient."""
@@ -61,10 +62,10 @@ class SoftPolicy(nn.Module):
     """
 
     def __init__(
-        self, spaces: Spaces, critics: nn.Module, temperature: Temperature, *, hidden: tuple[int, ...] = (256, 256)
+        self, spaces: Spaces, critics: Critics, temperature: Temperature, *, hidden: tuple[int, ...] = (256, 256)
     ) -> None:
         super().__init__()
-        self.codec = ActionCodec(spaces.action)
+        self.codec = critics.codec
         self.gaussian = SquashedGaussian(spaces, hidden=hidden) if self.codec.continuous else None
         self._borrowed = (critics, temperature)  # in a tuple: their parameters are not this network's
 
@@ -97,7 +98,7 @@ class QTarget(Callback):
 
     def __init__(
         self,
-        critics: nn.Module,
+        critics: Critics,
         policy: SoftPolicy,
         temperature: Temperature,
         *,
@@ -160,16 +161,15 @@ class QLoss(LossCallback):
 
     def __init__(
         self,
-        network: nn.Module,
+        network: Critics,
         optimiser: Optimiser,
         *,
-        spaces: Spaces,
         huber: float | None = None,
         **options: Any,
     ) -> None:
         super().__init__(network, optimiser, **options)
         self.huber = huber
-        self.codec = ActionCodec(spaces.action)
+        self.codec = network.codec
         self._value: Tensor | None = None
 
     def loss(self, observation: Tree, action: Tree, q_target: Tensor) -> Tensor:
@@ -178,9 +178,7 @@ class QLoss(LossCallback):
         if k is not None:
             value = self.codec.select(value, k)  # [M, B, K] -> [M, B]
         self._value = value.detach()
-        difference: Tensor = value - q_target
-        distance = difference.square() if self.huber is None else ops.huber(difference, delta=self.huber)
-        return distance.sum(0)
+        return ops.distance(value, q_target, huber=self.huber).sum(0)
 
     @property
     def metrics(self) -> Mapping[str, Any]:
@@ -194,7 +192,7 @@ class PolicyLoss(LossCallback):
     provides = ("policy_entropy",)
 
     def __init__(
-        self, network: SoftPolicy, optimiser: Optimiser, *, critics: nn.Module, temperature: Temperature, **options: Any
+        self, network: SoftPolicy, optimiser: Optimiser, *, critics: Critics, temperature: Temperature, **options: Any
     ) -> None:
         super().__init__(network, optimiser, **options)
         self.policy = network

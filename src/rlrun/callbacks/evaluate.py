@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from rlrun.callback import Callback, Stop
 from rlrun.collect import video as videos
 from rlrun.collect.agents import Agent
-from rlrun.collect.evaluate import LANES, Evaluation, evaluate, undisturbed
+from rlrun.collect.evaluate import Evaluation, evaluate, stage, undisturbed
 from rlrun.env import Env
 from rlrun.rundir import RunDir
 
@@ -113,7 +113,7 @@ class Evaluator(Callback):
         clock = update if step is None else step
         with undisturbed():
             if self._lanes is None:
-                self._lanes = self.env.copy(num_envs=min(self.episodes, LANES))
+                self._lanes = stage(self.env, self.episodes)
             result = evaluate(
                 self._lanes,
                 self.agent,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlrun import ops
 from rlrun.callback import Callback, Hook
 from rlrun.schedules import Schedule
 
@@ -49,6 +50,7 @@ class LossCallback(Callback):
         self.schedule = schedule
         self.data_group = data_group
         self.updates = 0
+        self._weighs = "weight" in Callback.hook_of(self.loss, "loss").arguments  # then weighting is its own affair
         self._loss: Callable[..., Any] = torch.compile(self.loss) if compile else self.loss
         self._last: Tensor | None = None
         self._norm: Tensor | None = None
@@ -59,7 +61,12 @@ class LossCallback(Callback):
 
     def backward(self, *values: Any, weight: Tensor | None = None, **optional: Any) -> dict[str, Tensor] | None:
         """Evaluate the loss and step the optimiser on this network's parameters only."""
-        with torch.set_grad_enabled(self.optimiser is not None):
+        if self._weighs and weight is not None:
+            optional["weight"], weight = weight, None
+        if self.optimiser is None:
+            with torch.no_grad():
+                result = self._loss(*values, **optional)
+        else:
             result = self._loss(*values, **optional)
         value: Tensor
         named: dict[str, Tensor] | None
@@ -75,7 +82,7 @@ class LossCallback(Callback):
             parameter.grad = None
         torch.autograd.backward(loss, inputs=self.parameters)  # other networks in the graph keep no gradient
         if self.max_grad_norm is not None:
-            self._norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm, foreach=False)
+            self._norm = ops.clip_([parameter.grad for parameter in self.parameters], largest=self.max_grad_norm)
         if self.schedule is not None:
             for group in optimiser.param_groups:
                 group["lr"] = self.schedule(self.updates)
@@ -104,7 +111,7 @@ class LossCallback(Callback):
         if event != "backward" or found is None:
             return found
         loss = Callback.hook_of(self.loss, "loss")
-        return Hook(self.backward, {**loss.arguments, "weight": found.arguments["weight"]}, "loss")
+        return Hook(self.backward, {"weight": found.arguments["weight"], **loss.arguments}, "loss")
 
     def state_dict(self) -> dict[str, Any]:
         optimiser = self.optimiser.state_dict() if self.optimiser is not None else {}

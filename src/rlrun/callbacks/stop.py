@@ -69,7 +69,8 @@ class Budget(Callback):
             "seconds": self.seconds,
             "mean return": self.mean_return,
         }
-        return "stops at " + ", ".join(f"{n:,} {what}" for what, n in limits.items() if n != float("inf"))
+        given = [f"{limit:,} {what}" for what, limit in limits.items() if limit != float("inf")]
+        return "stops at " + ", ".join(given) if given else "no limit"
 
 
 class Interrupt(Callback):

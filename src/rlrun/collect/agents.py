@@ -102,8 +102,13 @@ class EpsilonGreedy:
         if not explore:
             return {"action": self._greedy(observation)}
         count = _count(observation)
-        random = self.uniform.rng.random(count) < self.epsilon(self.steps)
+        epsilon = self.epsilon(self.steps)
         self.steps += count
+        if count == 1:  # a coin costs a tenth of an array of one
+            return (
+                self.uniform.draw(1) if self.uniform.rng.random() < epsilon else {"action": self._greedy(observation)}
+            )
+        random = self.uniform.rng.random(count) < epsilon
         if random.all():
             return self.uniform.draw(count)
         if not random.any():

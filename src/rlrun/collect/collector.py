@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from rlrun.callback import Callback
 from rlrun.collect.agents import Agent, RandomAgent, Response
 from rlrun.env import Env, Step
-from rlrun.errors import DataError
+from rlrun.errors import DataError, RequestError
 from rlrun.memory import Table
 from rlrun.typing import Array, Tree
 
@@ -73,12 +74,13 @@ class Collector(Callback):
         Returns:
             The number of environment steps made.
         """
+        if random and self._extras:
+            raise RequestError(f"warm-up: random actions have no {self._extras[0]}, which the memory stores")
         act: Callable[[Tree], Response] = self.random if random else self.agent
-        lanes = self.env.num_envs
-        rounds = -(-steps // lanes)
-        for _ in range(rounds):
+        before = self.steps
+        while self.steps - before < steps:
             self._step(act)
-        return rounds * lanes
+        return self.steps - before
 
     def _step(self, act: Callable[[Tree], Response]) -> None:
         response = act(self.observation)
@@ -95,7 +97,6 @@ class Collector(Callback):
         for name in self._extras:
             row[name] = response[name]
         self._store(row, step)
-        self.steps += self.env.num_envs
 
     def _store(self, row: dict[str, Tree], step: Step) -> None:
         """Add a row of every lane that really stepped, and begin new episodes where one ended."""
@@ -103,18 +104,20 @@ class Collector(Callback):
             self.table.add(None, row)
             self._return += step.reward
             self._length += 1
+            self.steps += self.env.num_envs
         else:
             lanes = np.flatnonzero(step.valid)
             self.table.add(lanes, _rows(row, lanes))
             self._return += step.reward * step.valid
             self._length += step.valid
+            self.steps += len(lanes)
         ended = step.terminated | step.truncated
-        if ended.any():
+        if np.count_nonzero(ended):  # a tenth of the time of any()
             lanes = np.flatnonzero(ended)
             self.table.close(lanes, _rows(step.observation, lanes))
             self._record(lanes)
             self.observation = self.env.restart(ended)
-            _require_finite(self.observation, "observation", self.steps + self.env.num_envs)
+            _require_finite(self.observation, "observation", self.steps)
         else:
             self.observation = step.observation
 
@@ -175,7 +178,7 @@ def _require_finite(tree: Tree, name: str, step: int) -> None:
     if isinstance(tree, dict):
         for key, part in tree.items():
             _require_finite(part, f"{name}.{key}", step)
-    elif tree.dtype.kind == "f" and not np.isfinite(tree.sum()) and not np.isfinite(tree).all():
+    elif tree.dtype.kind == "f" and not math.isfinite(np.vdot(tree, tree)) and not np.isfinite(tree).all():
         lane, *rest = np.argwhere(~np.isfinite(tree))[0].tolist()
         place = f"{name}{rest}" if rest else name
         raise DataError(

@@ -35,6 +35,15 @@ class Evaluation:
         return float(np.std(self.returns))
 
 
+def stage(env: Env, episodes: int) -> Env:
+    """Return lanes like a run's, separate from it, for so many episodes side by side."""
+    lanes = env.copy(num_envs=min(episodes, LANES))
+    if lanes.lanes or lanes.num_envs == 1:
+        return lanes
+    lanes.close()
+    return env.copy(num_envs=1)  # an engine of its own that cannot seed one lane alone
+
+
 def evaluate(
     env: Env,
     agent: Agent,

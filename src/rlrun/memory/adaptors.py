@@ -25,6 +25,10 @@ class Adaptor(Protocol):
         """Names that it adds to the batch, or rewrites."""
 
     @property
+    def replaces(self) -> tuple[str, ...]:
+        """Names that it gives without reading them; the table need not fetch them for the first adaptor."""
+
+    @property
     def removes(self) -> tuple[str, ...]:
         """Names that it takes out of the batch."""
 
@@ -47,18 +51,18 @@ class NStep:
             raise ConfigError(f"memory.adaptors: NStep.steps must be at least 1, not {steps}")
         self.steps = steps
         self.powers = np.power(discount, np.arange(steps + 1)).astype(np.float32)
+        self.counted = np.tril(np.tile(self.powers[:-1], (steps + 1, 1)), -1)  # steps made -> what each reward counts
+        self.replaces = () if steps == 1 else ("next_observation", "terminated", "truncated")
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         if rows is None:
             raise RlrunError("memory.adaptors: NStep looks ahead in a table, and this batch comes from none")
-        successor, made = rows.ahead(self.steps)
-        # beyond the end: the last row again, with no weight
-        offset = np.minimum(np.arange(self.steps), made[..., None] - 1)
-        slots = rows.where.after(rows.index[..., None], offset)  # [B, n] or [B, T, n]
-        powers = np.where(np.arange(self.steps) < made[..., None], self.powers[:-1], np.float32(0))
-        last = slots[..., -1]
+        slots, made = rows.onward(self.steps)  # [B, n + 1], [B] or [B, T, n + 1], [B, T]
+        reward = np.einsum("...n,...n->...", rows.gather("reward", slots[..., :-1]).numpy(), self.counted[made])
+        flat, first = slots.reshape(-1), np.arange(0, slots.size, self.steps + 1).reshape(made.shape)
+        successor, last = flat[first + made], flat[first + made - 1]
         return batch | {
-            "reward": (rows.gather("reward", slots) * torch.from_numpy(powers)).sum(-1),
+            "reward": torch.from_numpy(reward),
             "next_observation": rows.gather("observation", successor),
             "terminated": rows.gather("terminated", last),
             "truncated": rows.gather("truncated", last),
@@ -69,7 +73,7 @@ class NStep:
 class Cast:
     """Give a column another dtype."""
 
-    removes = ()
+    removes = replaces = ()
 
     def __init__(self, column: str, *, dtype: str = "float32") -> None:
         self.dtype = getattr(torch, dtype, None)
@@ -88,7 +92,7 @@ class Cast:
 class Scale:
     """Multiply a column by a factor; integers become float32."""
 
-    removes = ()
+    removes = replaces = ()
 
     def __init__(self, column: str, *, factor: float) -> None:
         self.column = column
@@ -109,6 +113,7 @@ class Rename:
         self.names = dict(names)
         self.provides = tuple(self.names.values())
         self.removes = tuple(self.names)
+        self.replaces = ()
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         return {self.names.get(name, name): value for name, value in batch.items()}

@@ -109,8 +109,7 @@ class EpisodeIndex:
         moved = slots + steps
         # a single lane needs no division, which takes as long as all the rest
         passed = moved >= self.slots if self.num_envs == 1 else moved % self.slots < steps
-        moved -= self.slots * passed
-        return moved
+        return np.subtract(moved, self.slots, out=moved, where=passed)
 
     def run(self, start: Array, length: int) -> Array:
         """Return the slots [n, length] that follow one another from each start, itself the first."""
@@ -123,6 +122,12 @@ class EpisodeIndex:
     def unbroken(self, slots: Array, ends: Array, length: int) -> Array:
         """Tell which windows of `length` rows, slot up to end, are complete rows of a single episode."""
         valid: Array = self.stamp.take(ends, mode="clip") - self.stamp.take(slots, mode="clip") == length
+        return valid
+
+    def within(self, slots: Array, steps: Array) -> Array:
+        """Tell which of the steps from the first of each run of slots [..., k + 1] are complete rows: [..., k]."""
+        stamp = self.stamp.take(slots, mode="clip")
+        valid: Array = stamp[..., 1:] - stamp[..., :1] == steps[1:]
         return valid
 
     def episode(self, slots: Array) -> Array:

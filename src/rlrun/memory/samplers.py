@@ -34,14 +34,15 @@ class Rows:
         assert self.storage is not None
         return self.storage.gather(column, index)
 
-    def ahead(self, k: int) -> tuple[Array, Array]:
-        """Look `k` steps ahead, or to the end of the episode where that is nearer.
+    def onward(self, k: int) -> tuple[Array, Array]:
+        """Look up to `k` steps ahead.
 
-        Returns the slots of the observations there, and the steps really made (1 … k); both of
-        the shape of `index`.
+        Returns the slots of each row and of those after it, [B, k + 1], and how many steps lie within
+        the episode as far as it is stored (1 … k), [B]; for windows with T behind B.
         """
-        steps = np.minimum(self.where.remaining(self.index), k)
-        return self.where.after(self.index, steps), steps
+        steps = np.arange(k + 1)
+        slots = self.where.after(self.index[..., None], steps)
+        return slots, self.where.within(slots, steps).sum(-1)
 
 
 class Sampler:

@@ -51,6 +51,9 @@ class Table:
         self.sampler.bind(self.index)
         self.ejector.bind(self.index)
         self._picked: Rows | None = None
+        replaced = getattr(self.adaptors[0], "replaces", ()) if self.adaptors else ()
+        self._fetched = tuple(name for name in self.storage if name not in replaced)
+        self._successors = "observation" in self.storage and "next_observation" not in replaced
 
     def add(self, lane: int | Array | None, row: Mapping[str, Tree]) -> None:
         """Store one step of some lanes.
@@ -97,8 +100,8 @@ class Table:
         rows = self.sampler.pick(count, length)
         rows.storage = storage = self.storage
         self._picked = rows
-        batch = {name: storage.gather(name, rows.index) for name in storage}
-        if "observation" in batch:
+        batch = {name: storage.gather(name, rows.index) for name in self._fetched}
+        if self._successors:
             batch["next_observation"] = storage.gather("observation", rows.successor)
         if rows.weight is not None:
             batch["weight"] = torch.from_numpy(rows.weight)

@@ -108,6 +108,8 @@ class ActionCodec:
 
     def best(self, values: Tensor) -> Tensor:
         """Return the best choice of each branch: [..., width] -> k [..., D]."""
+        if len(self.branches) == 1:
+            return values.argmax(-1, keepdim=True)
         return self._per_branch([part.argmax(-1) for part in self._grouped(values)])
 
     def highest(self, values: Tensor) -> Tensor:

@@ -25,12 +25,13 @@ class Follow:
 
     def __init__(self, slow: nn.Module, fast: nn.Module) -> None:
         slow.load_state_dict(fast.state_dict())
-        self.slow = list(slow.parameters())
-        self.fast = list(fast.parameters())
+        self.slow = [parameter.data for parameter in slow.parameters()]  # as data: no gradient mode to enter
+        self.fast = [parameter.data for parameter in fast.parameters()]
         self.slow_buffers = list(slow.buffers())
         self.fast_buffers = list(fast.buffers())
 
     def move(self, rate: float = 1.0) -> None:
         """Go the share `rate` of the way; 1 makes a hard copy. Buffers (statistics) are always copied."""
         lerp_(self.slow, self.fast, rate=rate)
-        lerp_(self.slow_buffers, self.fast_buffers, rate=1.0)
+        if self.slow_buffers:
+            lerp_(self.slow_buffers, self.fast_buffers, rate=1.0)

@@ -40,19 +40,14 @@ class StackedLinear(nn.Module):
 
     def apart(self, values: Sequence[Tensor], dropout: float, training: bool) -> list[Tensor]:
         """Evaluate the members one after the other: M times [B, in] -> M times [B, out]."""
-        products = zip(_members(self.bias), values, _members(self.weight), strict=True)
+        products = zip(self.bias.unbind(0), values, self.weight.unbind(0), strict=True)
         results = [torch.addmm(bias, value, weight) for bias, value, weight in products]
         if dropout:
             results = [F.dropout(result, dropout, training) for result in results]
         if self.normed:
-            norms = zip(results, _members(self.norm_weight), _members(self.norm_bias), strict=True)
+            norms = zip(results, self.norm_weight.unbind(0), self.norm_bias.unbind(0), strict=True)
             results = [F.layer_norm(result, result.shape[-1:], weight[0], bias[0]) for result, weight, bias in norms]
         return results
-
-
-def _members(parameter: Tensor) -> Sequence[Tensor]:
-    """Return the members' parts of a stacked parameter; a lone member costs no copy of its gradient."""
-    return (parameter.squeeze(0),) if parameter.shape[0] == 1 else parameter.unbind(0)
 
 
 class Ensemble(nn.Module):
@@ -102,8 +97,8 @@ class Ensemble(nn.Module):
         return result if len(lead) == 1 else result.reshape(self.members, *lead, self.outputs)
 
     def _separate(self, value: Tensor) -> bool:
-        if self.members == 1:
-            return True
+        if self.members == 1:  # a batched product of one costs less than the views that undo the stacking
+            return False
         if torch.compiler.is_exporting():  # the batch is a symbol there, and a graph holds only one of the two ways
             return False
         return value.device.type == "cpu" and value.shape[-2] * self.work >= LARGE
@@ -117,8 +112,7 @@ class Ensemble(nn.Module):
 
     def _apart(self, value: Tensor, shared: bool) -> Tensor:
         *hidden, last = self.layers
-        values = [value] * self.members if shared else _members(value)
+        values: Sequence[Tensor] = [value] * self.members if shared else value.unbind(0)
         for layer in hidden:
             values = [self.activation(part) for part in layer.apart(values, self.dropout, self.training)]
-        values = last.apart(values, 0.0, False)
-        return values[0].unsqueeze(0) if self.members == 1 else torch.stack(values)
+        return torch.stack(last.apart(values, 0.0, False))

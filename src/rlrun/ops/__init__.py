@@ -2,7 +2,7 @@
 
 from rlrun.ops.choices import epsilon_greedy, gumbel_argmax, one_hot
 from rlrun.ops.gaussian import squashed_entropy, squashed_log_prob, squashed_sample, tanh_log_slope
-from rlrun.ops.losses import huber
+from rlrun.ops.losses import clip_, distance
 from rlrun.ops.targets import TargetEntropy, bootstrap, choice_entropy, lerp_, range_entropy, target_entropy
 from rlrun.ops.trees import leaves_of, tree_of
 
@@ -10,9 +10,10 @@ __all__ = [
     "TargetEntropy",
     "bootstrap",
     "choice_entropy",
+    "clip_",
+    "distance",
     "epsilon_greedy",
     "gumbel_argmax",
-    "huber",
     "leaves_of",
     "lerp_",
     "one_hot",

@@ -56,9 +56,8 @@ def choice_entropy(choices: Sequence[int], *, min_prob: float = 0.1) -> float:
     return sum(min_prob * (math.log(n - 1) - math.log(min_prob)) - rest for n in choices if n > 1)
 
 
-@torch.no_grad()
 def lerp_(slow: Sequence[Tensor], fast: Sequence[Tensor], *, rate: float) -> None:
-    """Move each slow tensor by the share `rate` of its distance to the fast one."""
+    """Move each slow tensor, one without gradient, by the share `rate` of its distance to the fast one."""
     if not slow:
         return
     if rate == 1.0:
