@@ -58,8 +58,7 @@ class Claim:
         return value <= self.bar if self.at_most else value >= self.bar
 
 
-MIXED = ("algorithm.hidden=[64,64]", "algorithm.batch_size=128", "algorithm.lr=1e-3")
-CHAIN = ("algorithm=dqn", "env=chain", "algorithm.discount=0.9", "algorithm.lr=1e-3", "stop.updates=3_000")
+CHAIN = ("algorithm=dqn", "env=chain", "stop.env_steps=5_000")
 SHARE = "largest relative error of a value"
 CLAIMS = {
     "dqn-cartpole": Claim(("algorithm=dqn", "env=cartpole", "stop.env_steps=50_000"), 475.0),
@@ -72,7 +71,7 @@ CLAIMS = {
         measured=answer("last_reward"),
     ),
     "sac-mixedaction": Claim(
-        ("algorithm=sac", "env=mixedaction", *MIXED, "stop.env_steps=10_000", "evaluation.every=1_000"),
+        ("algorithm=sac", "env=mixedaction", "stop.env_steps=8_000"),
         0.95 * MixedAction.steps,
     ),
     "dqn-chain-terminated": Claim(

@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config import places, reading, schema
 from rlrun.config.layering import Files, hydra_as_of_now, list_files, listed_groups, mistyped_group, settle, tuned_pair
+from rlrun.config.likeness import check_likeness
 from rlrun.config.merging import apply, merge
 from rlrun.config.origins import WORD, Layer, origins
 from rlrun.config.sources import PAIR, Repository, one_line
@@ -119,7 +120,7 @@ def validate(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
     """
     config = composed.config
     try:
-        for key, value in schema.check_kinds(config).items():
+        for key, value in {**schema.check_kinds(config), **check_likeness(config, composed.layers)}.items():
             OmegaConf.update(config, key, value, merge=False)
         for key in reading.missing(config, roots):
             raise ConfigError(f"{key}: a value is needed: {key}=…")

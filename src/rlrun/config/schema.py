@@ -146,9 +146,16 @@ KINDS: dict[str, Kind] = {
     "algorithm.discount": number(0, 1),
     "algorithm.lr": either(number(0, above=True), BLOCK),
     "algorithm.batch_size": whole(1),
-    "algorithm.hidden": either(Kind("a list of whole numbers from 1", _widths), NULL),
+    "algorithm.hidden": Kind("a list of whole numbers from 1", _widths),
+    "algorithm.ensemble": whole(1),
+    "algorithm.n_step": whole(1),
+    "algorithm.target_rate": either(number(0, 1), BLOCK),
+    "algorithm.target_every": whole(1),
+    "algorithm.max_grad_norm": either(number(0, above=True), NULL),
     "algorithm.warmup_steps": whole(),
     "algorithm.updates_per_step": either(number(0, above=True), NULL),
+    "algorithm.steps_per_update": either(number(0, above=True), NULL),
+    "memory.length": whole(1),
 }
 
 
@@ -166,12 +173,16 @@ def check_kinds(config: Any, kinds: Mapping[str, Kind] = KINDS) -> dict[str, Any
         try:
             converted = kind.convert(value)
         except (ValueError, OverflowError):
-            given = repr(value) if isinstance(value, str) else str(value).lower()
             near = did_you_mean(value, kind.words.removeprefix("one of ").split(", ")) if isinstance(value, str) else ""
-            raise ConfigError(f"{key}: wanted {kind.words}, got {given}{near}") from None
+            raise ConfigError(f"{key}: wanted {kind.words}, got {shown(value)}{near}") from None
         if type(converted) is not type(value):
             changed[key] = converted
     return changed
+
+
+def shown(value: Any) -> str:
+    """Return a value as YAML has it."""
+    return repr(value) if isinstance(value, str) else "null" if value is None else str(value).lower()
 
 
 _UNKNOWN: Any = object()
