@@ -170,3 +170,8 @@ def test_explain_shows_who_reads_and_who_provides():
     text = explain(plan({"target": Target(), "loss": Loss()}, NAMES, ()))
     target = next(line for line in text.splitlines() if "begin_batch" in line)
     assert target.split() == ["begin_batch", "target", "reward", "->", "q_target"]
+
+
+def test_what_is_no_callback_is_refused_by_name():
+    with pytest.raises(WiringError, match=r"callbacks.x is of type int"):
+        Trainer({"x": 3}, OneBatch({"reward": 1}))

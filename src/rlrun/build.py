@@ -83,7 +83,8 @@ class Builder:
         except MissingExtra:
             raise
         except RlrunError as error:
-            error.args = (f"{place}: {error}",)
+            if not str(error).startswith(place.split(".")[0]):  # it names the place itself
+                error.args = (f"{place}: {error}",)
             raise
         except Exception as error:
             raise BuildError(f"{place}: {text}: {explain(error)}") from error

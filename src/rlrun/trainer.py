@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from rlrun.callback import Callback, SkipBatch, Stop
+from rlrun.errors import WiringError
 from rlrun.typing import Groups
 from rlrun.wiring import Group, Plan, State, plan
 
@@ -27,11 +28,14 @@ class Trainer:
     `callbacks`, `loader`, `run_dir`, `config`, `parts`, and whatever callbacks add to it.
 
     Raises:
-        WiringError: a callback asks for a name that nobody provides.
+        WiringError: something is no callback, or one asks for a name that nobody provides.
     """
 
     def __init__(self, callbacks: Mapping[str, Callback], loader: Loader) -> None:
         self.callbacks = {name: callback for name, callback in callbacks.items() if callback is not None}
+        for name, callback in self.callbacks.items():
+            if not isinstance(callback, Callback):
+                raise WiringError(f"callbacks.{name} is of type {type(callback).__name__}, wanted a rlrun.callback.Callback")
         self.loader = loader
         self.state: State = {
             "update": 0,

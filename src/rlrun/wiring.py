@@ -154,10 +154,8 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
 
 def _provided_in(callback: Callback) -> str | None:
     """The event in which a callback's `provides` come into being."""
-    for event in ("begin_training", "begin_batch", "backward", "end_batch"):
-        if callback.hook(event) is not None and (event != "begin_training" or callback.data_group is None):
-            return event
-    return None
+    events = ("begin_batch", "backward", "end_batch", "begin_training")
+    return next((event for event in events if callback.hook(event) is not None), None)
 
 
 def _resolve(
@@ -271,12 +269,11 @@ def _check_backward_order(made: Plan) -> None:
 
 def explain(made: Plan, path_of: Callable[[object], str] = lambda part: type(part).__name__) -> str:
     """Return the data flow of one update as text, one line a hook."""
-    rows = [("loader", f"{group}:", " ".join(names), "", "") for group, names in made.names.items()]
-    for event in ("begin_batch", "backward", "end_batch", "end_cycle"):
-        for step in made.steps[event]:
-            rows.append(_row(step, event, path_of))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines, last = [], ""
+    events = ("begin_batch", "backward", "end_batch", "end_cycle")
+    rows = [_row(step, event, path_of) for event in events for step in made.steps[event]]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
+    lines = [f"{'loader'.ljust(max(widths[0], 6))}  {group}: {' '.join(names)}" for group, names in made.names.items()]
+    last = ""
     for head, *rest in rows:
         shown = head if head != last else ""
         last = head

@@ -38,7 +38,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     known = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - known:
-        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+        module = sys.modules[name]
+        places = [getattr(module, "__file__", None), *getattr(module, "__path__", [])]
+        if any(str(tmp_path) in str(place) for place in places):
             del sys.modules[name]
 
 

@@ -67,7 +67,7 @@ class Evaluator(Callback):
         self.max_steps = max_steps
         self.video = bool(video)
         if self.video:
-            videos.require("evaluation.video")
+            videos.require("evaluation.video", env)
         self.logger = logger
         self.checkpointer = checkpointer
         self.abandon: Callable[[], None] | None = None

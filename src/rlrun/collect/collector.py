@@ -74,6 +74,8 @@ class Collector(Callback):
         Returns:
             The number of environment steps made.
         """
+        if self.observation is None:
+            raise RequestError("callbacks.collector is missing: the loader's collector must be among the callbacks")
         if random and self._extras:
             raise RequestError(f"warm-up: random actions have no {self._extras[0]}, which the memory stores")
         act: Callable[[Tree], Response] = self.random if random else self.agent

@@ -18,12 +18,16 @@ FALLBACK_FPS = 30  # for environments that do not state theirs
 HEADLESS = {"MUJOCO_GL": "egl", "SDL_VIDEODRIVER": "dummy"}  # read when mujoco and pygame are first imported
 
 
-def require(place: str) -> None:
+def require(place: str, env: Env | None = None) -> None:
     """Refuse early where videos cannot be written.
 
     Raises:
         MissingExtra: the encoder is not installed.
+        RequestError: the environment draws no pictures.
     """
+    for lane in env.lanes if env is not None else ():
+        if "rgb_array" not in (lane.metadata.get("render_modes") or ()):
+            raise RequestError(f"{place}: environment '{env.name if env else ''}' draws no pictures (rgb_array)")
     try:
         import imageio_ffmpeg  # noqa: F401
     except ModuleNotFoundError:
