@@ -35,7 +35,9 @@ class Trainer:
         self.callbacks = {name: callback for name, callback in callbacks.items() if callback is not None}
         for name, callback in self.callbacks.items():
             if not isinstance(callback, Callback):
-                raise WiringError(f"callbacks.{name} is of type {type(callback).__name__}, wanted a rlrun.callback.Callback")
+                raise WiringError(
+                    f"callbacks.{name} is of type {type(callback).__name__}, wanted a rlrun.callback.Callback"
+                )
         self.loader = loader
         self.state: State = {
             "update": 0,

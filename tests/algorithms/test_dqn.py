@@ -78,14 +78,14 @@ def test_slow_copy_jumps_every_third_update():
     firsts = []
     for update in (1, 2, 3, 4):
         target.end_batch(update)
-        firsts.append(float(target.target_network(column(0))[0, 0, 0]))
+        firsts.append(float(target.target(column(0))[0, 0, 0]))
     assert firsts == [5.0, 5.0, 1.0, 1.0]
 
 
 def test_slow_copy_follows_by_the_rate():
     target = made([[1.0, 2.0]], [[5.0, 3.0]], rate=0.25)
     target.end_batch(1)
-    assert target.target_network(column(0)).flatten().tolist() == [4.0, 2.75]
+    assert target.target(column(0)).flatten().tolist() == [4.0, 2.75]
 
 
 def test_continuous_actions_are_refused_by_name():
@@ -131,4 +131,4 @@ def test_rewarded_action_becomes_the_best(space):
 def test_slow_copy_is_saved():
     other = made([[0.0, 0.0]], [[0.0, 0.0]])
     other.load_state_dict(made([[1.0, 2.0]], [[5.0, 3.0]]).state_dict())
-    assert other.target_network(column(0)).flatten().tolist() == [5.0, 3.0]
+    assert other.target(column(0)).flatten().tolist() == [5.0, 3.0]

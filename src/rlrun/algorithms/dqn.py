@@ -10,16 +10,16 @@ reward may come from several steps (then the batch holds their `discount`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.callback import Callback
 from rlrun.callbacks.loss import LossCallback, Optimiser
-from rlrun.nn import Critics, Follow, frozen_copy
+from rlrun.callbacks.target import TargetCallback
+from rlrun.nn import Critics
 from rlrun.nn.init import Initialiser
 from rlrun.nn.mlp import Activation
 from rlrun.spaces import Spaces, require_discrete
@@ -60,19 +60,12 @@ class QNetwork(Critics):
         return self.codec.join(None, self.codec.best(self(observation).amin(0)))
 
 
-class QTarget(Callback):
+class QTarget(TargetCallback):
     """Bellman target from a slow copy of the network.
 
     Args:
-        network: trained by `QLoss`.
-        discount: γ a step.
-        rate: share by which the slow copy moves each time.
-        every: updates between two moves; with `rate` 1 the copy jumps.
         double: the network chooses the next action and the slow copy values it (1509.06461 eq. 4).
     """
-
-    data_group: str | None = "default"
-    provides = ("q_target",)
 
     def __init__(
         self,
@@ -84,48 +77,19 @@ class QTarget(Callback):
         double: bool = True,
         data_group: str = "default",
     ) -> None:
-        self.network = network
-        self.target_network = frozen_copy(network)
-        self.discount = discount
-        self.rate = rate
-        self.every = every
+        super().__init__(network, discount=discount, rate=rate, every=every, data_group=data_group)
+        self.codec = network.codec
         self.double = double
-        self.data_group = data_group
-        self._reward: Tensor | None = None
-        self._follow = Follow(self.target_network, network)
 
     @torch.no_grad()
     def begin_batch(
         self, next_observation: Tree, reward: Tensor, terminated: Tensor, discount: Tensor | None = None
     ) -> dict[str, Tensor]:
-        codec = self.network.codec
-        values = self.target_network(next_observation)  # [M, B, K]
+        values = self.target(next_observation)  # [M, B, K]
         chooser = self.network(next_observation) if self.double else values
-        best = codec.best(chooser.amin(0))  # [M, B, K] -> [B, D]
-        value = codec.select(values, best).amin(0)  # [M, B] -> [B]
-        factor = self.discount if discount is None else discount
-        self._reward = reward
-        return {"q_target": ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)}
-
-    def end_batch(self, update: int) -> None:
-        if update % self.every == 0:
-            self._follow.move(self.rate)
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        return {} if self._reward is None else {"batch/reward": self._reward.mean()}
-
-    def note(self, path_of: Callable[[object], str]) -> str:
-        return f"slow copy of {path_of(self.network)}, moved by {self.rate} every {self.every} updates"
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"target_network": self.target_network.state_dict()}
-
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if weights:
-            self.target_network.load_state_dict(state["target_network"])
+        best = self.codec.best(chooser.amin(0))  # [M, B, K] -> [B, D]
+        value = self.codec.select(values, best).amin(0)  # [M, B] -> [B]
+        return self.bootstrap(reward, terminated, value, discount)
 
 
 class QLoss(LossCallback):

@@ -13,16 +13,16 @@ an entropy target of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rlrun import ops
-from rlrun.callback import Callback
 from rlrun.callbacks.loss import LossCallback, Optimiser
-from rlrun.nn import ActionCodec, Critics, Follow, SquashedGaussian, frozen_copy
+from rlrun.callbacks.target import TargetCallback
+from rlrun.nn import ActionCodec, Critics, SquashedGaussian
 from rlrun.spaces import Spaces
 from rlrun.typing import Tree
 
@@ -90,11 +90,8 @@ class SoftPolicy(nn.Module):
         return self.codec.join(c, k)
 
 
-class QTarget(Callback):
+class QTarget(TargetCallback):
     """Soft Bellman target from slowly moving critics (eqs. 2 and 3)."""
-
-    data_group: str | None = "default"
-    provides = ("q_target",)
 
     def __init__(
         self,
@@ -104,52 +101,26 @@ class QTarget(Callback):
         *,
         discount: float = 0.99,
         rate: float = 0.005,
+        every: int = 1,
         data_group: str = "default",
     ) -> None:
-        self.critics = critics
-        self.target_critics = frozen_copy(critics)
+        super().__init__(critics, discount=discount, rate=rate, every=every, data_group=data_group)
         self.policy = policy
         self.temperature = temperature
-        self.discount = discount
-        self.rate = rate
-        self.data_group = data_group
-        self._reward: Tensor | None = None
-        self._follow = Follow(self.target_critics, critics)
 
     @torch.no_grad()
     def begin_batch(
         self, next_observation: Tree, reward: Tensor, terminated: Tensor, discount: Tensor | None = None
     ) -> dict[str, Tensor]:
         c, log_prob = self.policy.continuous(next_observation)  # [B, A], [B]
-        value = self.target_critics(next_observation, c).amin(0)  # [M, B] -> [B], or [M, B, K] -> [B, K]
+        value = self.target(next_observation, c).amin(0)  # [M, B] -> [B], or [M, B, K] -> [B, K]
         if self.policy.codec.discrete:
-            choices = self.policy.choices(self.critics(next_observation, c))  # [B, K]
+            choices = self.policy.choices(self.network(next_observation, c))  # [B, K]
             soft = value - self.temperature.of("discrete") * choices
             value = self.policy.codec.expect(choices.exp(), soft)  # [B, K] -> [B]
         if log_prob is not None:
             value = value - self.temperature.of("continuous") * log_prob  # eq. 3
-        factor = self.discount if discount is None else discount
-        self._reward = reward
-        return {"q_target": ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)}
-
-    def end_batch(self) -> None:
-        self._follow.move(self.rate)
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        return {} if self._reward is None else {"batch/reward": self._reward.mean()}
-
-    def note(self, path_of: Callable[[object], str]) -> str:
-        return f"slow copy of {path_of(self.critics)}, moved by {self.rate} an update"
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"target_critics": self.target_critics.state_dict()}
-
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if weights:
-            self.target_critics.load_state_dict(state["target_critics"])
+        return self.bootstrap(reward, terminated, value, discount)
 
 
 class QLoss(LossCallback):

@@ -7,6 +7,7 @@ from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.schedule import Schedule
 from rlrun.callbacks.sinks import make_sinks
 from rlrun.callbacks.stop import Budget, Interrupt, Interrupted
+from rlrun.callbacks.target import TargetCallback
 
 __all__ = [
     "Budget",
@@ -17,5 +18,6 @@ __all__ = [
     "Logger",
     "LossCallback",
     "Schedule",
+    "TargetCallback",
     "make_sinks",
 ]

@@ -124,13 +124,24 @@ def explain(error: BaseException) -> str:
     return message if telling else f"{type(error).__name__}: {message}".rstrip(": ")
 
 
+def _parameters(target: Any) -> list[inspect.Parameter]:
+    """Return what a target takes; our own classes hand `**options` on to the class above."""
+    found = dict(inspect.signature(target).parameters)
+    for above in target.__mro__[1:] if inspect.isclass(target) and within(target.__module__, ["rlrun"]) else ():
+        options = [name for name, one in found.items() if one.kind is one.VAR_KEYWORD]
+        if options and "__init__" in vars(above) and above is not object:
+            del found[options[0]]
+            found = {**dict([*inspect.signature(above).parameters.items()]), **found}
+    return [*found.values()]
+
+
 def check_arguments(target: Any, text: str, place: str, *, count: int, names: Iterable[str], partial: bool) -> None:
     """Compare given arguments with a signature.
 
     Raises: BuildError for an argument that is unknown, missing or given twice.
     """
     try:
-        parameters = [*inspect.signature(target).parameters.values()]
+        parameters = _parameters(target)
     except (ValueError, TypeError):  # some classes written in C have none
         return
     kinds = {parameter.kind for parameter in parameters}

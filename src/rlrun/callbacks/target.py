@@ -1,0 +1,73 @@
+"""Targets from a network that follows another one slowly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from rlrun import ops
+from rlrun.callback import Callback
+from rlrun.nn import Follow, frozen_copy
+
+
+class TargetCallback(Callback):
+    """Keep a slow copy of a network, and bootstrap from it; a subclass writes `begin_batch`.
+
+    Args:
+        network: what is followed.
+        discount: γ a step; a batch that holds `discount` (n-step returns) goes before it.
+        rate: share of the way by which the slow copy moves each time.
+        every: updates between two moves; with `rate` 1 the copy jumps.
+    """
+
+    data_group: str | None = "default"
+    provides = ("q_target",)
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        discount: float = 0.99,
+        rate: float = 0.005,
+        every: int = 1,
+        data_group: str = "default",
+    ) -> None:
+        self.network = network
+        self.target = frozen_copy(network)
+        self.discount = discount
+        self.rate = rate
+        self.every = every
+        self.data_group = data_group
+        self._reward: Tensor | None = None
+        self._follow = Follow(self.target, network)
+
+    def bootstrap(
+        self, reward: Tensor, terminated: Tensor, value: Tensor, discount: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Return `q_target` [B] from the value [B] of the state that was reached."""
+        self._reward = reward
+        factor = self.discount if discount is None else discount
+        return {"q_target": ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)}
+
+    def end_batch(self, update: int) -> None:
+        if update % self.every == 0:
+            self._follow.move(self.rate)
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        return {} if self._reward is None else {"batch/reward": self._reward.mean()}
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        pace = "each update" if self.every == 1 else f"every {self.every} updates"
+        return f"slow copy of {path_of(self.network)}, moved by {self.rate} {pace}"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"target": self.target.state_dict()}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if weights:
+            self.target.load_state_dict(state["target"])
