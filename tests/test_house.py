@@ -14,7 +14,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS = {
     **dict.fromkeys(("errors", "typing", "spaces", "seeds", "schedules", "rundir", "manifest", "files", "storage"), 0),
     "ops": 1,
-    **dict.fromkeys(("callback", "wiring", "trainer", "nn"), 2),
+    **dict.fromkeys(("callback", "routing", "wiring", "trainer", "nn"), 2),
     **dict.fromkeys(("env", "memory"), 3.0),
     "collect": 3.1,
     "callbacks": 3.2,

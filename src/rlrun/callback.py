@@ -46,6 +46,7 @@ class Callback:
     provides: tuple[str, ...] = ()  # names this callback adds to (or rewrites in) its group
     cycle: int = 0  # begin_cycle and end_cycle every so many updates; 0 = never
     name: str = ""  # its key in the trainer's callbacks, set when the plan is made
+    position: int = 0  # its place among them
 
     def restore_state(self, *names: Any) -> dict[str, Any] | None:
         """Load what was saved; other callbacks may not be ready yet."""

@@ -13,8 +13,11 @@ from omegaconf import OmegaConf
 from rlrun import config as configuration
 from rlrun.assembly import builder_of, prepare_process, stateful
 from rlrun.collect import video as videos
-from rlrun.collect.evaluate import Evaluation, stage
+from rlrun.collect.evaluate import Evaluation, stage, undisturbed
 from rlrun.collect.evaluate import evaluate as play
+from rlrun.config.places import add_to_path
+from rlrun.errors import RunDirError, did_you_mean
+from rlrun.files import read_json
 from rlrun.rundir import RunDir
 from rlrun.storage import load
 
@@ -76,6 +79,7 @@ def evaluate(
     if video is not None:
         videos.require("--video")
     directory = RunDir.open(run)
+    add_to_path(Path(read_json(directory.manifest).get("project", Path.cwd())))  # where the user's classes live
     where = directory.checkpoint(checkpoint)
     saved = configuration.load(directory.config)
     device = prepare_process(saved)
@@ -84,12 +88,16 @@ def evaluate(
         agent, env = builder.get("agent"), builder.get("env")
     states = load(where)
     for path, part in stateful(builder.built).items():
-        if path in states:
-            part.load_state_dict(states[path])
-    torch.manual_seed(seed)
+        if path not in states:
+            raise RunDirError(
+                f"{where} holds no part '{path}'{did_you_mean(path, states)}; it holds {', '.join(states)}"
+            )
+        part.load_state_dict(states[path])
     lanes = env.copy(num_envs=1, render_mode="rgb_array") if video else stage(env, episodes)
     limit = OmegaConf.select(saved, "evaluation.max_steps")
     with ExitStack() as stack:
+        stack.enter_context(undisturbed())
+        torch.manual_seed(seed)
         stack.callback(env.close)
         stack.callback(lanes.close)
         watch = None

@@ -80,12 +80,11 @@ class Experiment:
         Raises:
             RlrunError: the run failed.
         """
-        about = manifest(sys.argv, seed=int(self.config.seed), project=self.composed.project)
-        used = {"device": self.device, "threads": torch.get_num_threads()}
         try:
-            run_dir.start(
-                config=OmegaConf.to_yaml(self.config), overrides=self.composed.words, manifest={**about, **used}
-            )
+            about = manifest(sys.argv, seed=int(self.config.seed), project=self.composed.project)
+            used = {"device": self.device, "threads": torch.get_num_threads()}
+            text = OmegaConf.to_yaml(self.config)
+            run_dir.start(config=text, overrides=self.composed.words, manifest={**about, **used})
         except BaseException:
             run_dir.discard()
             raise
@@ -98,6 +97,9 @@ class Experiment:
             with Heartbeat(run_dir):
                 self.trainer.train()
             status = "stopped" if isinstance(state["stopped_by"], Interrupted) else "completed"
+        except KeyboardInterrupt:
+            status = "stopped"
+            raise
         except Exception:
             write_text(run_dir.log, traceback.format_exc())
             raise

@@ -11,90 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
-from operator import itemgetter
-from typing import Any
 
 from rlrun.callback import EVENTS, Callback, Hook
 from rlrun.errors import WiringError, did_you_mean
-from rlrun.typing import Batch, Groups
+from rlrun.routing import OUTSIDE, Call, Group, State, Step
+from rlrun.typing import Groups
 
-OUTSIDE = ("restore_state", "begin_training", "end_training")  # events without a batch
-
-State = dict[str, Any]
-Call = Callable[[Groups, State], None]
-
-
-class Group(dict[str, Any]):
-    """One data group; a name it lacks is looked up in the run's state."""
-
-    __slots__ = ("state",)
-
-    def __init__(self, batch: Batch, state: State) -> None:
-        super().__init__(batch)
-        self.state = state
-
-    def __missing__(self, name: str) -> Any:
-        return self.state[name]
-
-
-@dataclass
-class Step:
-    """One hook of one callback, with its names resolved."""
-
-    callback: Callback
-    event: str
-    label: str
-    required: tuple[str, ...]
-    optional: tuple[str, ...]
-    method: Callable[..., Any]
-
-    @property
-    def asks(self) -> tuple[str, ...]:
-        return self.required + self.optional
-
-    def call(self) -> Call:
-        """Return the hook as a function of the data groups and the state."""
-        method, optional = self.method, self.optional
-        pick = _picker(self.required)
-        key = self.callback.data_group or ""
-
-        def plain(groups: Groups, state: State) -> None:
-            data = groups[key]
-            result = method(*pick(data))
-            if result:
-                data.update(result)
-
-        def bare(groups: Groups, state: State) -> None:
-            result = method()
-            if result:
-                groups[key].update(result)
-
-        def with_optional(groups: Groups, state: State) -> None:
-            data = groups[key]
-            result = method(*pick(data), **{name: data[name] for name in optional})
-            if result:
-                data.update(result)
-
-        def into_state(groups: Groups, state: State) -> None:
-            result = method(*pick(state), **{name: state[name] for name in optional})
-            if result:
-                state.update(result)
-
-        if self.callback.data_group is None or self.event in OUTSIDE:
-            return into_state
-        if optional:
-            return with_optional
-        return plain if self.required else bare
-
-
-def _picker(names: tuple[str, ...]) -> Callable[[Any], Iterable[Any]]:
-    """Return a function that reads these names of a mapping, in order, as arguments."""
-    if len(names) > 1:
-        return itemgetter(*names)
-    if names:
-        (name,) = names
-        return lambda data: (data[name],)
-    return lambda data: ()
+__all__ = ["Group", "Plan", "State", "explain", "plan"]
 
 
 @dataclass
@@ -135,8 +58,8 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
         WiringError: a hook asks for what nobody provides, a group is unknown, or hooks wait for each other.
     """
     made = Plan({group: tuple(held) for group, held in names.items()})
-    for name, callback in callbacks.items():
-        callback.name = name
+    for position, (name, callback) in enumerate(callbacks.items()):
+        callback.name, callback.position = name, position
         if callback.data_group is not None and callback.data_group not in made.names:
             hint = did_you_mean(callback.data_group, made.names)
             raise WiringError(
@@ -158,6 +81,16 @@ def _provided_in(callback: Callback) -> str | None:
     return next((event for event in events if callback.hook(event) is not None), None)
 
 
+def _in_time(provider: Callback, event: str, reader: Callback) -> bool:
+    """Tell whether a callback has provided its names before a reader's hook of this event first runs."""
+    begins = provider.data_group is None and provider.hook("begin_training") is not None
+    first = "begin_training" if begins else _provided_in(provider)
+    if first is None or EVENTS.index(first) > EVENTS.index(event):
+        return False
+    # within begin_batch the plan sorts, within backward it checks; elsewhere the config's order decides
+    return first != event or event in ("begin_batch", "backward") or provider.position < reader.position
+
+
 def _resolve(
     made: Plan, event: str, callback: Callback, hook: Hook, callbacks: Mapping[str, Callback], state: set[str]
 ) -> Step:
@@ -166,7 +99,7 @@ def _resolve(
     in_batch = event not in OUTSIDE
     known = set(state)
     for other in callbacks.values():
-        if other.data_group is None or (in_batch and other.data_group == group):
+        if (other.data_group is None or (in_batch and other.data_group == group)) and _in_time(other, event, callback):
             known |= set(other.provides)
     if group is not None and in_batch:
         known |= set(made.names[group])
@@ -186,9 +119,10 @@ def _resolve(
 
 def _unknown(callback: Callback, hook: Hook, name: str, known: set[str], group: str | None) -> str:
     place = f"data group '{group}' has" if group is not None else "the run's state has"
+    held = sorted(known - {"callbacks", "config", "loader", "parts", "run_dir"})
     return (
         f"callbacks.{callback.name}.{hook.label} asks for '{name}'; "
-        f"{place} {_list(sorted(known))}{did_you_mean(name, known)}"
+        f"{place} {_list(held)} then{did_you_mean(name, known)}"
     )
 
 

@@ -162,7 +162,7 @@ TWICE = """
 import os, signal
 from rlrun.callbacks import Interrupt
 interrupt = Interrupt()
-interrupt.begin_training()
+interrupt.restore_state()
 interrupt.begin_batch(1)
 os.kill(os.getpid(), signal.SIGTERM)
 print("first", flush=True)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlrun.nn import Critics, Follow, LogScalar, Value, frozen_copy
+from rlrun.nn import Critics, Follow, Value, frozen_copy
 from rlrun.spaces import Discrete, Spaces
 
 from .spaces_for_tests import ACTIONS, MIXED, OBSERVATIONS, VECTOR, box, draw, multi
@@ -78,12 +78,6 @@ def test_exported_critics_take_any_batch():
 
 def test_value_is_one_number_a_row():
     assert Value(Spaces(VECTOR, Discrete(2)))(draw(VECTOR, 5, 2)).shape == (5, 2)
-
-
-def test_temperature_is_the_exponential_of_its_parameter():
-    assert LogScalar(0.0)().tolist() == 1.0
-    assert LogScalar(0.5)().shape == ()
-    torch.testing.assert_close(LogScalar(0.5, count=2)(), torch.full((2,), 0.5).exp())
 
 
 def test_slow_copy_begins_equal_and_without_gradients():

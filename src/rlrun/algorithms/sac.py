@@ -13,7 +13,7 @@ an entropy target of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -59,15 +59,31 @@ class SoftPolicy(nn.Module):
         critics: whose minimum defines the discrete choices.
         temperature: α.
         hidden: widths of the Gaussian's layers.
+        gaussian: a network of your own in its place; called, it gives c [B, A] and log_prob [B].
+        options: of `SquashedGaussian`, such as `init` or `layer_norm`.
     """
 
     def __init__(
-        self, spaces: Spaces, critics: Critics, temperature: Temperature, *, hidden: tuple[int, ...] = (256, 256)
+        self,
+        spaces: Spaces,
+        critics: Critics,
+        temperature: Temperature,
+        *,
+        hidden: Sequence[int] = (256, 256),
+        gaussian: SquashedGaussian | None = None,
+        **options: Any,
     ) -> None:
         super().__init__()
         self.codec = critics.codec
-        self.gaussian = SquashedGaussian(spaces, hidden=hidden) if self.codec.continuous else None
+        if gaussian is None and self.codec.continuous:
+            gaussian = SquashedGaussian(spaces, hidden=hidden, **options)
+        self.gaussian = gaussian if self.codec.continuous else None
         self._borrowed = (critics, temperature)  # in a tuple: their parameters are not this network's
+
+    def train(self, mode: bool = True) -> SoftPolicy:
+        """Set the mode of the critics, too: they are a part of what acts."""
+        self._borrowed[0].train(mode)
+        return super().train(mode)
 
     def continuous(self, observation: Tree) -> tuple[Tensor | None, Tensor | None]:
         """Sample c [B, A] with its log-probability [B]; None where actions have no continuous part."""

@@ -29,6 +29,7 @@ class Checkpointer(Callback):
         keep_last: so many of the newest stay; None = all.
         keep_best: keep the checkpoint of the best evaluation, too.
         seconds: between checkpoints, at most.
+        memory: save the replay memory (the part `memory`), too.
         skip: config paths of parts that are left out, with everything beneath them.
 
     Raises:
@@ -44,6 +45,7 @@ class Checkpointer(Callback):
         keep_last: int | None = 3,
         keep_best: bool = True,
         seconds: float | None = None,
+        memory: bool = True,
         skip: Iterable[str] = (),
     ) -> None:
         if keep_last is not None and keep_last < 1:
@@ -52,7 +54,7 @@ class Checkpointer(Callback):
         self.keep_last = keep_last
         self.keep_best = keep_best
         self.seconds = seconds
-        self.skip = tuple(skip)
+        self.skip = (*skip, *(() if memory else ("memory",)))
         self._first = 0  # update before which this process has changed nothing
         self._axis = 0  # environment step (or update) of the newest checkpoint
         self._due = following(0, every)

@@ -13,7 +13,9 @@ from typing import Any
 from rlrun.callback import Callback, Stop
 from rlrun.callbacks.evaluate import Evaluator
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)
+)  # not every system has all
 
 
 class Interrupted(Stop):
@@ -83,7 +85,7 @@ class Interrupt(Callback):
         self._update = 0
         self._previous: dict[int, Any] = {}
 
-    def begin_training(self) -> None:
+    def restore_state(self) -> None:  # the first hook of all: resetting environments may take long
         if threading.current_thread() is threading.main_thread():  # python allows handlers nowhere else
             self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
 

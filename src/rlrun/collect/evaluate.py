@@ -70,6 +70,20 @@ def evaluate(
     Returns:
         Returns and lengths in the order of the episodes.
     """
+    with still(agent):
+        return _play(env, agent, episodes, seed, max_steps, explore, watch, abandon)
+
+
+def _play(
+    env: Env,
+    agent: Agent,
+    episodes: int,
+    seed: int,
+    max_steps: int | None,
+    explore: bool,
+    watch: Callable[[int, int], None] | None,
+    abandon: Callable[[], None] | None,
+) -> Evaluation:
     lanes = env.num_envs
     playing = np.arange(lanes)  # lane -> episode
     pending = lanes
@@ -107,6 +121,21 @@ def _watch(watch: Callable[[int, int], None] | None, playing: Any, active: Any) 
     if watch is not None:
         for lane in np.flatnonzero(active):
             watch(int(lane), int(playing[lane]))
+
+
+@contextmanager
+def still(agent: Agent) -> Iterator[None]:
+    """Put an agent's policy into evaluation mode (no dropout, no moving statistics), and back."""
+    policy = getattr(agent, "policy", None)
+    if not isinstance(policy, torch.nn.Module):
+        yield
+        return
+    training = policy.training
+    policy.eval()
+    try:
+        yield
+    finally:
+        policy.train(training)
 
 
 @contextmanager

@@ -60,7 +60,7 @@ def _parse(text: str) -> Word:
         raise ConfigError(f"'{text}': {_malformed(text, error)}") from error
     if found.is_sweep_override():
         example = f"; a list is written {key}=[{text.partition('=')[2]}]" if found.is_choice_sweep() else ""
-        raise ConfigError(f"'{text}': one run takes one value; several make a sweep: train -m{example}")
+        raise ConfigError(f"'{text}': one run takes one value; several would be a sweep{example}")
     sign = "~" if found.is_delete() else "++" if found.is_force_add() else "+" if found.is_add() else ""
     key = found.key_or_group + (f"@{found.package}" if found.package is not None else "")
     quoted = isinstance(found.value(), str) and text.endswith(("'", '"'))

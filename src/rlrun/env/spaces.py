@@ -45,6 +45,9 @@ def from_gymnasium(space: gymnasium.Space[Any], place: str, *, action: bool = Fa
     if isinstance(space, gymnasium.spaces.MultiBinary):
         return MultiDiscrete(nvec=np.full(space.shape, 2), start=np.zeros(space.shape, np.int64), dtype="int8")
     parts = _parts(space)
+    for name in parts:
+        if "." in name:
+            raise SpaceError(f"{place} has a part '{name}'; a dot separates levels here, so rename it by a wrapper")
     if not parts:
         raise SpaceError(
             f"{place} is {type(space).__name__}; wanted Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple "
@@ -163,7 +166,7 @@ def _box_writer(space: gymnasium.spaces.Box, count: int) -> Convert:
         return _whole_number_writer(space)
     # Bounds in the shape of the batch: broadcasting would cost more than the arithmetic.
     low, high = (np.repeat(bound[None], count, axis=0) for bound in (space.low, space.high))
-    half, middle, dtype = 0.5 * (high - low), 0.5 * (high + low), space.dtype
+    half, middle, dtype = 0.5 * high - 0.5 * low, 0.5 * high + 0.5 * low, space.dtype  # no overflow for huge bounds
 
     def bound(action: Array) -> Array:  # writing in place would take twice as long for few numbers
         return np.minimum(np.maximum(action, low), high)

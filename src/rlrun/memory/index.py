@@ -135,15 +135,6 @@ class EpisodeIndex:
         number: Array = self.stamp[slots] >> STEP_BITS
         return number
 
-    def remaining(self, slots: Array) -> Array:
-        """Return how many steps lie between each slot and the newest observation of its episode."""
-        stamp = self.stamp[slots]
-        episode = stamp >> STEP_BITS
-        last = self.last[episode]
-        newest: Array = np.where(last == OPEN, self.written[self.lane[episode]] - 1, last)
-        left: Array = newest - self.first[episode] - (stamp & ((1 << STEP_BITS) - 1))
-        return left
-
     def bounds(self) -> tuple[Array, Array]:
         """Return the counts of the oldest stored and the newest observation of every episode, by number."""
         written = self.written[self.lane]

@@ -4,23 +4,19 @@ A network of your own, named by `_target_`, takes part by answering the same cal
 trees of tensors [B, …] (or [B, T, …]), c [B, A] is the continuous part of an action in [-1, 1], k [B, D]
 are the choices of its discrete part; `rlrun.nn.ActionCodec` cuts action trees into c and k.
 
-Soft actor-critic calls, on the policy (only where the action space has a Box):
+Soft actor-critic calls, on the network of the Gaussian (only where the action space has a Box):
 
-    policy(observation) -> c, log_prob                  [B, A], [B], with gradients to the parameters
-    policy.mode(observation) -> c                       without noise
+    gaussian(observation) -> c, log_prob                [B, A], [B], with gradients to the parameters
+    gaussian.mode(observation) -> c                     without noise
 
-on the critics, and on a copy of them:
+and on the critics, and a copy of them:
 
     critics(observation, c) -> value                    [M, B] without choices (c is None without a Box)
     critics(observation, c) -> values                   [M, B, width] with choices
     critics.codec                                       the ActionCodec that gives `values` their meaning
 
-and on the temperature:
-
-    temperature() -> positive number(s)                 [] or [count]
-    temperature.log                                     the parameter itself
-
-DQN calls `network(observation) -> values` [M, B, width] and `network.codec`; `Critics(members=1)` is such a network.
+DQN calls `network(observation) -> values` [M, B, width], `network.codec`, and for acting
+`network.act(observation, explore) -> action`; `rlrun.algorithms.dqn.QNetwork` is such a network.
 
 On-policy algorithms call, on the policy:
 
@@ -33,7 +29,7 @@ and `value(observation) -> value` [B].
 
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.copy import Follow, frozen_copy
-from rlrun.nn.critics import Critics, LogScalar, Value
+from rlrun.nn.critics import Critics, Value
 from rlrun.nn.encoders import Encoder, ImageEncoder, flatten
 from rlrun.nn.ensemble import Ensemble
 from rlrun.nn.init import normal_, orthogonal_, xavier_uniform_
@@ -48,7 +44,6 @@ __all__ = [
     "Ensemble",
     "Follow",
     "ImageEncoder",
-    "LogScalar",
     "Policy",
     "SquashedGaussian",
     "Value",

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from rlrun.ops.choices import gumbel_argmax, one_hot
+from rlrun.ops.choices import gumbel_argmax
 from rlrun.ops.trees import leaves_of, tree_of
 from rlrun.spaces import Box, Discrete, Space, Spaces, leaves
 from rlrun.typing import Tree
@@ -86,12 +86,6 @@ class ActionCodec:
             values.append(flat.reshape((*flat.shape[:-1], *leaf.shape)))
         return tree_of(self.space, values)
 
-    def flat(self, action: Tree) -> Tensor:
-        """Code an action as numbers, choices as one-hot: [..., A + width], the input of a model of the world."""
-        c, k = self.split(action)
-        parts = [part for part in (c, None if k is None else one_hot(k, self.branches)) if part is not None]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-
     def select(self, values: Tensor, k: Tensor) -> Tensor:
         """Return the sum over branches of the chosen: values [..., width], k [..., D] -> [...].
 
@@ -111,12 +105,6 @@ class ActionCodec:
         if len(self.branches) == 1:
             return values.argmax(-1, keepdim=True)
         return self._per_branch([part.argmax(-1) for part in self._grouped(values)])
-
-    def highest(self, values: Tensor) -> Tensor:
-        """Return the value of the best choices: [..., width] -> [...]."""
-        if len(self.branches) == 1:
-            return values.amax(-1)
-        return self._per_branch([part.amax(-1) for part in self._grouped(values)]).sum(-1)
 
     def sample(self, logits: Tensor) -> Tensor:
         """Draw a choice in each branch: [..., width] -> k [..., D]."""

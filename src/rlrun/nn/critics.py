@@ -1,4 +1,4 @@
-"""Networks that judge, and the learnable logarithm of a temperature."""
+"""Networks that judge."""
 
 from __future__ import annotations
 
@@ -87,17 +87,3 @@ class Value(nn.Module):
     def forward(self, observation: Tree) -> Tensor:
         value: Tensor = self.layers(self.encoder(observation))
         return value.squeeze(-1)
-
-
-class LogScalar(nn.Module):
-    """Learnable positive numbers, kept as their logarithms: a temperature, or one for each part of an action.
-
-    `initial` is the first logarithm. Calling it returns the numbers: [] for count 1, else [count].
-    """
-
-    def __init__(self, initial: float = 0.0, *, count: int = 1) -> None:
-        super().__init__()
-        self.log = nn.Parameter(torch.full(() if count == 1 else (count,), float(initial)))
-
-    def forward(self) -> Tensor:
-        return self.log.exp()

@@ -1,6 +1,6 @@
 """The mathematics: pure functions of tensors."""
 
-from rlrun.ops.choices import epsilon_greedy, gumbel_argmax, one_hot
+from rlrun.ops.choices import gumbel_argmax, one_hot
 from rlrun.ops.gaussian import squashed_entropy, squashed_log_prob, squashed_sample, tanh_log_slope
 from rlrun.ops.losses import clip_, distance
 from rlrun.ops.targets import TargetEntropy, bootstrap, choice_entropy, lerp_, range_entropy, target_entropy
@@ -12,7 +12,6 @@ __all__ = [
     "choice_entropy",
     "clip_",
     "distance",
-    "epsilon_greedy",
     "gumbel_argmax",
     "leaves_of",
     "lerp_",

@@ -1,4 +1,4 @@
-"""Choices: one-hot codes, sampling from logits, epsilon-greedy."""
+"""Choices: one-hot codes, and sampling from logits."""
 
 from __future__ import annotations
 
@@ -24,14 +24,3 @@ def one_hot(index: Tensor, choices: Sequence[int]) -> Tensor:
 def gumbel_argmax(logits: Tensor) -> Tensor:
     """Draw from softmax(logits) over the last dimension, without forming probabilities."""
     return (logits - torch.empty_like(logits).exponential_().log()).argmax(-1)
-
-
-def epsilon_greedy(greedy: Tensor, choices: Sequence[int], epsilon: float) -> Tensor:
-    """Replace a share `epsilon` of the rows by uniformly drawn choices.
-
-    greedy: [..., D]; choices: how many each of the D decisions has.
-    """
-    uniform = torch.rand((*greedy.shape[:-1], len(choices) + 1), device=greedy.device)
-    counts = torch.tensor(choices, device=greedy.device)
-    drawn = (uniform[..., 1:] * counts).long()
-    return torch.where(uniform[..., :1] < epsilon, drawn, greedy)

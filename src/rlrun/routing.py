@@ -1,0 +1,89 @@
+"""How a hook finds its arguments: resolved once, called many times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+from rlrun.callback import Callback
+from rlrun.typing import Batch, Groups
+
+OUTSIDE = ("restore_state", "begin_training", "end_training")  # events without a batch
+
+State = dict[str, Any]
+Call = Callable[[Groups, State], None]
+
+
+class Group(dict[str, Any]):
+    """One data group; a name it lacks is looked up in the run's state."""
+
+    __slots__ = ("state",)
+
+    def __init__(self, batch: Batch, state: State) -> None:
+        super().__init__(batch)
+        self.state = state
+
+    def __missing__(self, name: str) -> Any:
+        return self.state[name]
+
+
+@dataclass
+class Step:
+    """One hook of one callback, with its names resolved."""
+
+    callback: Callback
+    event: str
+    label: str
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    method: Callable[..., Any]
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        return self.required + self.optional
+
+    def call(self) -> Call:
+        """Return the hook as a function of the data groups and the state."""
+        method, optional = self.method, self.optional
+        pick = _picker(self.required)
+        key = self.callback.data_group or ""
+
+        def plain(groups: Groups, state: State) -> None:
+            data = groups[key]
+            result = method(*pick(data))
+            if result:
+                data.update(result)
+
+        def bare(groups: Groups, state: State) -> None:
+            result = method()
+            if result:
+                groups[key].update(result)
+
+        def with_optional(groups: Groups, state: State) -> None:
+            data = groups[key]
+            result = method(*pick(data), **{name: data[name] for name in optional})
+            if result:
+                data.update(result)
+
+        def into_state(groups: Groups, state: State) -> None:
+            result = method(*pick(state), **{name: state[name] for name in optional})
+            if result:
+                state.update(result)
+
+        if self.callback.data_group is None or self.event in OUTSIDE:
+            return into_state
+        if optional:
+            return with_optional
+        return plain if self.required else bare
+
+
+def _picker(names: tuple[str, ...]) -> Callable[[Any], Iterable[Any]]:
+    """Return a function that reads these names of a mapping, in order, as arguments."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    if names:
+        (name,) = names
+        return lambda data: (data[name],)
+    return lambda data: ()
