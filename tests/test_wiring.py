@@ -175,3 +175,29 @@ def test_explain_shows_who_reads_and_who_provides():
 def test_what_is_no_callback_is_refused_by_name():
     with pytest.raises(WiringError, match=r"callbacks.x is of type int"):
         Trainer({"x": 3}, OneBatch({"reward": 1}))
+
+
+def test_names_count_from_the_event_that_provides_them():
+    class Early(Grouped):
+        cycle = 1
+
+        def begin_cycle(self, q_target):
+            pass
+
+    with pytest.raises(WiringError, match=r"callbacks.early.begin_cycle asks for 'q_target'"):
+        plan({"target": Target(), "early": Early()}, NAMES, ())
+
+
+def test_what_end_batch_provides_is_too_late_for_begin_batch():
+    class Late(Callback):
+        provides = ("late",)
+
+        def end_batch(self):
+            return {"late": 1}
+
+    class Reads(Grouped):
+        def begin_batch(self, late):
+            pass
+
+    with pytest.raises(WiringError, match=r"callbacks.reads.begin_batch asks for 'late'"):
+        plan({"late": Late(), "reads": Reads()}, NAMES, ())

@@ -11,6 +11,9 @@ import time
 
 import pytest
 
+from rlrun import storage
+from rlrun.rundir import RunDir
+
 ENVIRONMENT = """
 import gymnasium, numpy
 
@@ -142,5 +145,42 @@ def test_a_run_of_the_users_own_environment_can_be_evaluated(tiny_run, rlrun, wr
     write("failing.py", ENVIRONMENT)
     words = ("env.target=failing.Failing", "stop.env_steps=25", "evaluation.max_steps=9", "--run-dir", "run")
     assert tiny_run("algorithm=dqn", *words).code == 0
-    outcome = rlrun("eval", "run", "--episodes", "1", "--json")
-    assert (json.loads(outcome.out)["returns"], outcome.code) == ([9.0], 0)
+    # a process of its own: this one knows the user's folder since the training
+    command = [sys.executable, "-m", "rlrun", "eval", "run", "--episodes", "1", "--json"]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(outcome.stdout)["returns"] == [9.0]
+
+
+def test_eval_refuses_a_checkpoint_that_lacks_a_part(run, rlrun, project):
+    checkpoint = RunDir(project / "run").checkpoint("latest")
+    states = storage.load(checkpoint)
+    part = next(path for path in states if path.startswith("networks."))
+    states[f"{part}s"] = states.pop(part)
+    storage.save(checkpoint, states)
+    outcome = rlrun("eval", "run", "--episodes", "1")
+    assert outcome.code == 2
+    assert f"holds no part '{part}' (did you mean '{part}s'?)" in outcome.err
+
+
+SLOW = """
+import time
+import gymnasium
+from rlrun.env.toys import Bandit
+
+
+class Slow(Bandit):
+    def reset(self, **options):
+        print("resetting", flush=True)
+        time.sleep(20)
+        return super().reset(**options)
+"""
+
+
+def test_signal_while_the_environment_resets_stops_the_run(write, project):
+    write("slow.py", SLOW)
+    command = [sys.executable, "-m", "rlrun", "train", "algorithm=dqn", "env.target=slow.Slow", "--run-dir", "run"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 75
+    assert json.loads((project / "run" / "status.json").read_text())["status"] == "stopped"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.collect import evaluate
+from rlrun.collect import PolicyAgent, evaluate
 from rlrun.collect.evaluate import undisturbed
 
 from .probes import Seeded, seeded
@@ -104,3 +104,17 @@ def test_generators_of_the_process_are_put_back_whatever_happens():
         random.random(), np.random.random(), torch.rand(())
         raise ZeroDivisionError
     assert (random.random(), np.random.random(), float(torch.rand(()))) == expected
+
+
+def test_policies_play_in_evaluation_mode_and_go_back():
+    class Dropping(torch.nn.Module):
+        modes = ()
+
+        def act(self, observation, explore):
+            self.modes += (self.training,)
+            return observation
+
+    agent = PolicyAgent(Dropping())
+    evaluate(seeded(1), agent, episodes=1, seed=0, max_steps=2)
+    assert set(agent.policy.modes) == {False}
+    assert agent.policy.training

@@ -127,3 +127,14 @@ def test_nested_actions_come_apart_as_the_environment_wants_them():
     assert all(NESTED.contains(action) for action in actions)
     assert [int(action["pair"][0]) for action in actions] == [2, 4]
     assert actions[0]["pair"][1].tolist() == [2.0, 2.0]  # the middle of [0, 4]
+
+
+def test_huge_bounds_do_not_overflow():
+    space = gymnasium.spaces.Box(-3.4e38, 3.4e38, (1,), np.float32)
+    assert action_writer(space, 1)(np.zeros((1, 1), np.float32)).tolist() == [[0.0]]
+
+
+def test_dot_in_a_part_name_is_refused():
+    space = gymnasium.spaces.Dict({"arm.pos": gymnasium.spaces.Box(-1, 1, (1,))})
+    with pytest.raises(SpaceError, match=r"has a part 'arm.pos'"):
+        from_gymnasium(space, "the observation space")

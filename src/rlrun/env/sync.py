@@ -12,9 +12,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from rlrun.callback import Stop
 from rlrun.env.spaces import action_writer, copy_into, empty, from_gymnasium, lane_splitter, lane_writer
 from rlrun.env.vector import Env, Seed, Step
-from rlrun.errors import SpaceError
+from rlrun.errors import RlrunError, SpaceError
 from rlrun.spaces import Composite, Space, Spaces, describe
 from rlrun.typing import Array, Tree
 
@@ -77,13 +78,20 @@ class SyncEnv(Env):
         if self._split is not None:
             action = list(self._split(action))
         write, infos = self._write, None
-        for lane, step_lane in enumerate(self._step_lanes):
-            # Rows by index: iterating an array costs eight times as much where there is one lane.
-            value, reward[lane], terminated[lane], truncated[lane], info = step_lane(action[lane])
-            write(observation, lane, value)
-            if info:
-                infos = infos or {}
-                infos[lane] = info
+        lane = 0
+        try:
+            for lane, step_lane in enumerate(self._step_lanes):
+                # Rows by index: iterating an array costs eight times as much where there is one lane.
+                value, reward[lane], terminated[lane], truncated[lane], info = step_lane(action[lane])
+                write(observation, lane, value)
+                if info:
+                    infos = infos or {}
+                    infos[lane] = info
+        except Exception as error:
+            if isinstance(error, Stop | RlrunError):  # a signal's, or explained already
+                raise
+            message = f"{type(error).__name__}: {error}"
+            raise RlrunError(f"{self._place}: step failed in lane {lane}: {message}") from error
         return step if infos is None else Step(observation, reward, terminated, truncated, None, infos)
 
     def restart(self, ended: Array) -> Tree:
