@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,7 @@ class Rows:
         return slots, self.where.within(slots, steps).sum(-1)
 
 
-class Sampler:
+class Sampler(ABC):
     """Draws windows; one class per way of drawing.
 
     All calls come in batches, never once a transition. A sampler that keeps a number for each
@@ -65,13 +66,13 @@ class Sampler:
     def forget(self, episodes: Array) -> None:
         """Learn that these episodes [n] are gone; their numbers will be used again."""
 
+    @abstractmethod
     def pick(self, count: int, length: int) -> Rows:
         """Draw windows of `length` consecutive rows of one episode, each with its successor stored.
 
         Raises:
             RlrunError: there is no such window.
         """
-        raise NotImplementedError
 
     def rows(self, start: Array, length: int, weight: Array | None = None) -> Rows:
         """Return the rows of windows of `length` that begin at the slots `start` [B]."""
