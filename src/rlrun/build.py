@@ -83,7 +83,8 @@ class Builder:
         except MissingExtra:
             raise
         except RlrunError as error:
-            if not str(error).startswith(place.split(".")[0]):  # it names the place itself
+            root = place.split(".")[0]
+            if not str(error).startswith(tuple(f"{root}{mark}" for mark in ".:[ ")):  # else it names the place itself
                 error.args = (f"{place}: {error}",)
             raise
         except Exception as error:

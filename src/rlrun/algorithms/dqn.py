@@ -10,7 +10,7 @@ reward may come from several steps (then the batch holds their `discount`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,8 +20,6 @@ from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, Optimiser
 from rlrun.callbacks.target import TargetCallback
 from rlrun.nn import Critics
-from rlrun.nn.init import Initialiser
-from rlrun.nn.mlp import Activation
 from rlrun.spaces import Spaces, require_discrete
 from rlrun.typing import Tree
 
@@ -33,27 +31,9 @@ class QNetwork(Critics):
         SpaceError: some part of the action is continuous.
     """
 
-    def __init__(
-        self,
-        spaces: Spaces,
-        *,
-        hidden: Sequence[int] = (256, 256),
-        members: int = 1,
-        activation: Activation = "relu",
-        layer_norm: bool = False,
-        dropout: float = 0.0,
-        init: str | Initialiser = "default",
-    ) -> None:
+    def __init__(self, spaces: Spaces, *, members: int = 1, **options: Any) -> None:
         require_discrete(spaces.action, "DQN")
-        super().__init__(
-            spaces,
-            hidden=hidden,
-            members=members,
-            activation=activation,
-            layer_norm=layer_norm,
-            dropout=dropout,
-            init=init,
-        )
+        super().__init__(spaces, members=members, **options)
 
     def act(self, observation: Tree, explore: bool = False) -> Tree:
         """Return the action of the largest value, the smallest of the members' counting."""

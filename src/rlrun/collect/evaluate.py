@@ -70,42 +70,29 @@ def evaluate(
     Returns:
         Returns and lengths in the order of the episodes.
     """
-    with still(agent):
-        return _play(env, agent, episodes, seed, max_steps, explore, watch, abandon)
-
-
-def _play(
-    env: Env,
-    agent: Agent,
-    episodes: int,
-    seed: int,
-    max_steps: int | None,
-    explore: bool,
-    watch: Callable[[int, int], None] | None,
-    abandon: Callable[[], None] | None,
-) -> Evaluation:
     lanes = env.num_envs
     playing = np.arange(lanes)  # lane -> episode
     pending = lanes
     returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
     active = playing < episodes
     observation = env.reset([seed + int(episode) for episode in playing])
-    while active.any():
-        if abandon is not None:
-            abandon()
-        _watch(watch, playing, active)
-        step = env.step(agent(observation, explore=explore)["action"])
-        returns[playing[active]] += step.reward[active]
-        lengths[playing[active]] += 1
-        ended = step.terminated | step.truncated
-        if max_steps is not None:
-            ended |= active & (lengths[np.minimum(playing, episodes - 1)] >= max_steps)
-        observation = step.observation
-        if ended.any():
-            pending = _advance(playing, ended & active, pending, episodes)
-            active = playing < episodes
-            seeds = [seed + int(playing[lane]) for lane in np.flatnonzero(ended)]  # idle lanes play on, uncounted
-            observation = env.reset_lanes(ended, seeds)
+    with still(agent):
+        while active.any():
+            if abandon is not None:
+                abandon()
+            _watch(watch, playing, active)
+            step = env.step(agent(observation, explore=explore)["action"])
+            returns[playing[active]] += step.reward[active]
+            lengths[playing[active]] += 1
+            ended = step.terminated | step.truncated
+            if max_steps is not None:
+                ended |= active & (lengths[np.minimum(playing, episodes - 1)] >= max_steps)
+            observation = step.observation
+            if ended.any():
+                pending = _advance(playing, ended & active, pending, episodes)
+                active = playing < episodes
+                seeds = [seed + int(playing[lane]) for lane in np.flatnonzero(ended)]  # idle lanes play on, uncounted
+                observation = env.reset_lanes(ended, seeds)
     return Evaluation(returns.tolist(), lengths.tolist(), [seed + i for i in range(episodes)])
 
 

@@ -25,9 +25,8 @@ def require(place: str, env: Env | None = None) -> None:
         MissingExtra: the encoder is not installed.
         RequestError: the environment draws no pictures.
     """
-    for lane in env.lanes if env is not None else ():
-        if "rgb_array" not in (lane.metadata.get("render_modes") or ()):
-            raise RequestError(f"{place}: environment '{env.name if env else ''}' draws no pictures (rgb_array)")
+    if env is not None and any("rgb_array" not in (lane.metadata.get("render_modes") or ()) for lane in env.lanes):
+        raise RequestError(f"{place}: environment '{env.name}' draws no pictures (rgb_array)")
     try:
         import imageio_ffmpeg  # noqa: F401
     except ModuleNotFoundError:
