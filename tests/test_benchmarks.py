@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 
 @pytest.fixture
@@ -84,6 +85,102 @@ def test_page_is_made_from_results(load, tmp_path):
     )
 
 
+@pytest.fixture
+def small(load, monkeypatch, tmp_path):
+    """The memory's benchmark, with a cache of its own and a case that takes a moment."""
+    monkeypatch.setenv("RLRUN_BENCH_CACHE", str(tmp_path))
+    memory = load("memory")
+    return memory, {"sample256": memory.CASES["sample256"]._replace(capacity=1_000)}
+
+
+def test_sides_of_the_memory_give_equal_batches(small):
+    memory, cases = small
+    found = memory.measure_cases(cases, rivals=[], rounds=2)["sample256"]
+    assert set(found["thousands"]) == {"rlrun", "numpy by column", "numpy packed rows"}
+    assert found["bytes"]["rlrun"] == found["bytes"]["numpy by column"] == 256 * (4 * (17 + 17 + 6 + 1) + 2)
+    assert len(found["rounds"]) == 2
+    assert found["passed"]  # the rivals were not asked for
+
+
+def test_rival_that_cannot_be_installed_misses_its_bar(small, load, monkeypatch):
+    def refuse(rival):
+        raise load("process").Failed("no such package")
+
+    monkeypatch.setattr(load("rivals.client"), "interpreter", refuse)
+    memory, cases = small
+    monkeypatch.setattr(memory, "LIMITS", {})
+    found = memory.measure_cases(cases, rivals=["cpprb"], rounds=1)["sample256"]
+    assert (found["absent"]["cpprb"], found["missed"]) == ("no such package", ["cpprb"])
+    assert found["absent"]["tianshou"] == memory.NOT_ASKED
+
+
+@pytest.mark.parametrize(
+    ("name", "rlrun", "missed"), [("sample256", 16.0, []), ("sample256", 12.0, ["stable-baselines3"])]
+)
+def test_memory_is_held_to_its_ratios(load, name, rlrun, missed):
+    memory = load("memory")
+    rounds = [{"rlrun": rlrun * noise, "stable-baselines3": 3.0 * noise, "cpprb": 10.0} for noise in (1.0, 2.0, 3.0)]
+    absent = dict.fromkeys(("torchrl", "tianshou", "sheeprl"), memory.NOT_ASKED)
+    found = memory.summary(name, rounds, absent)
+    assert found["ratio"]["stable-baselines3"]["most"] == pytest.approx(rlrun / 3)
+    assert (found["missed"], found["passed"]) == (missed, not missed)
+
+
+@pytest.mark.parametrize(("speed", "missed"), [(200.0, []), (160.0, ["rlrun"])])
+def test_memory_is_held_to_the_time_of_an_insertion(load, speed, missed):
+    found = load("memory").summary("insert1", [{"rlrun": speed}], {})
+    assert found["microseconds"]["median"] == 1_000 / speed
+    assert found["missed"] == missed
+
+
+def test_memory_of_a_full_table_is_counted(load, monkeypatch):
+    sizes = load("memory_bytes")
+    monkeypatch.setitem(sizes.CASES, "peak", sizes.CASES["peak"]._replace(capacity=300_000))
+    found = sizes.growth("peak")
+    assert found["stored"] == 300_000 * 98
+    assert found["grown"] >= 0.9 * found["stored"]
+
+
+def test_calls_of_a_case_are_counted_anew(load, monkeypatch):
+    module, case = load("rivals.worker"), load("rivals.case").CASES["sample256"]._replace(capacity=1_000)
+    worker, timed = module.Worker("columns"), []
+    monkeypatch.setattr(worker, "time", lambda: timed.append(worker.calls) or 0.01 * worker.calls)
+    for _ in range(2):
+        worker.prepare(case)
+        assert worker.calls == round(module.SECONDS / 0.01)
+    assert timed == [1, 2, 4, 8] * 2
+
+
+def test_bytes_of_any_batch_are_counted(load):
+    batch = {"observation": torch.zeros(3, 2), "next": ({"reward": torch.zeros(3)}, [torch.zeros(3, dtype=torch.bool)])}
+    assert load("rivals.worker").nbytes(batch) == 24 + 12 + 3
+    assert load("rivals.worker").nbytes(None) == 0
+
+
+def test_transitions_follow_one_another_in_the_data(load):
+    case = load("rivals.case")
+    found = case.episode(case.CASES["insert64"])
+    flat = found.flat()
+    assert flat["observation"].shape == (200 * 64, 17)
+    assert (flat["next_observation"][:-64] == flat["observation"][64:]).all()
+    assert found.truncated.sum() == found.truncated[-1].sum() == 64
+
+
+def test_memory_page_names_who_has_no_figure(load, tmp_path):
+    page, memory = load("page"), load("memory")
+    part = memory.summary("per256", [{"rlrun": 2.0, "cpprb": 1.0}], {"tianshou": "broken", "sheeprl": "no priorities"})
+    about = {"transitions": 256, "what": "sample", "bytes": {"rlrun": 512, "cpprb": 512}, "load": [0.5]}
+    about |= {"how": {"rlrun": "Table", "cpprb": "ReplayBuffer"}, "versions": {"rlrun": {}, "cpprb": {}}}
+    size = {"what": "peak", "error": "out of memory", "bar": 1.1, "passed": False}
+    page.save("memory", {"per256": {**part, **about}, "peak": size}, folder=tmp_path)
+    page.write(folder=tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "| per256 | cpprb | 1 (1–1) | 2.00 (2.00–2.00) | ≥ 1: met | 2 |" in text
+    assert "| per256 | tianshou | none |  | ≥ 1: missed |  |" in text
+    assert "without tianshou (broken); sheeprl (no priorities)" in text
+    assert "| peak | out of memory | ≤ 1.1: missed |" in text
+
+
 def test_partial_measurement_keeps_the_other_parts(load, tmp_path):
     page = load("page")
     page.save("learning", {"a": {"passed": True}, "b": {"passed": True}}, folder=tmp_path)
@@ -95,3 +192,16 @@ def test_partial_measurement_keeps_the_other_parts(load, tmp_path):
 def test_seeds_are_read_as_ranges_and_lists(load):
     seeds_of = load("__main__").seeds_of
     assert (seeds_of("0-4"), seeds_of("3"), seeds_of("0,2-3")) == ([0, 1, 2, 3, 4], [3], [0, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("words", "parts", "rivals"),
+    [
+        ("memory", [], None),
+        ("memory seq8 peak --rivals", ["seq8", "peak"], []),
+        ("memory --rivals cpprb", [], ["cpprb"]),
+    ],
+)
+def test_parts_and_rivals_are_chosen_by_words(load, words, parts, rivals):
+    given = load("__main__").parser().parse_args(words.split())
+    assert (given.memory, given.rivals, given.rounds) == (parts, rivals, 5)

@@ -269,6 +269,21 @@ def test_targets_are_checked_without_building():
     assert any(error.startswith("d:") for error in errors)
 
 
+def test_settings_apart_are_for_others_to_read():
+    table = strict(network=1, _apart_=["import", "export"], export={"every": 5})
+    config = {"table": {**table, "import": "a.zip"}, "reader": part(a="${table.import}", b="${table.export.every}")}
+    builder = Builder(config)
+    assert builder.get("reader").named == {"a": "a.zip", "b": 5}
+    assert builder.get("table").network == 1
+    assert check_targets({**config, "trainer": part(a="${table}")}) == []
+    assert build({"both": {"_apart_": ["import"], "import": 1, "one": 2}}, "both") == {"one": 2}
+
+
+def test_only_listed_settings_stand_apart():
+    table = strict(network=1, _apart_=["import"], exprt=1)
+    assert refusal({"a": table}).startswith("a.exprt: ")
+
+
 def test_a_failed_part_can_be_asked_for_again():
     builder = Builder({"a": {"_target_": f"{HERE}.fail", "kind": "value"}})
     for _ in range(2):

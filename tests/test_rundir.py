@@ -13,7 +13,8 @@ import pytest
 
 from rlrun import files, manifest
 from rlrun.errors import RlrunError, RunDirError
-from rlrun.rundir import Heartbeat, RunDir
+from rlrun.presence import Heartbeat, take_over
+from rlrun.rundir import RunDir
 
 
 def started(path: Path) -> RunDir:
@@ -178,6 +179,60 @@ def test_heartbeat_renews_the_status(tmp_path):
         assert json.loads(run.status.read_text())["status"] == "running"
     run.write_status("completed")
     assert run.read_status()["status"] == "completed"
+
+
+def claim(run: RunDir, pid: int) -> None:
+    """Let a process work on a run."""
+    run.write_status("running")
+    run.status.write_text(json.dumps({**json.loads(run.status.read_text()), "pid": pid}))
+
+
+def test_run_that_somebody_works_on_is_not_taken_over(tmp_path):
+    run = started(tmp_path / "run")
+    claim(run, os.getppid())
+    before = run.status.read_text()
+    with pytest.raises(RunDirError, match=rf"run is in progress: process {os.getppid()} on \S+ works on it"):
+        take_over(run)
+    assert run.status.read_text() == before
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "stopped"])
+def test_run_that_ended_is_taken_over(status, tmp_path):
+    run = started(tmp_path / "run")
+    run.write_status(status)
+    take_over(run)
+    assert json.loads(run.status.read_text())["status"] == "running"
+
+
+def test_of_two_that_take_over_at_once_one_is_refused(tmp_path):
+    run = started(tmp_path / "run")
+    run.write_status("stopped")
+    ready, go = os.pipe()
+    children = [fork(run, ready) for _ in range(6)]
+    os.write(go, b"x" * 6)
+    codes = sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+    assert codes == [0, 2, 2, 2, 2, 2]
+
+
+def fork(run: RunDir, ready: int) -> int:
+    """Start a process that takes a run over when told to, and stays until all others have tried."""
+    child = os.fork()
+    if child == 0:
+        os.read(ready, 1)
+        try:
+            take_over(run)
+        except RunDirError:
+            os._exit(2)
+        time.sleep(1)
+        os._exit(0)
+    return child
+
+
+def test_notes_are_appended(tmp_path):
+    run = started(tmp_path / "run")
+    run.note("first\n")
+    run.note("second")
+    assert [line.split(" ", 1)[1] for line in run.log.read_text().splitlines()] == ["first", "second"]
 
 
 def test_failed_replacement_keeps_the_old_file(tmp_path, monkeypatch):

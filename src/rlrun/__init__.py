@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -10,14 +11,15 @@ if TYPE_CHECKING:
     from rlrun.evaluation import evaluate as evaluate
     from rlrun.experiment import Result as Result
     from rlrun.experiment import train as train
+    from rlrun.resuming import resume as resume
 
-__all__ = ["Result", "evaluate", "train"]
+_HOMES = {"Result": "experiment", "train": "experiment", "resume": "resuming", "evaluate": "evaluation"}
+
+__all__ = ["Result", "evaluate", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:
     """Import the Python twins of the commands on first use: `rlrun --help` must not load torch."""
-    if name in __all__:
-        from rlrun import evaluation, experiment
-
-        return evaluation.evaluate if name == "evaluate" else getattr(experiment, name)
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"rlrun.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'rlrun' has no attribute '{name}'")

@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlrun.build import Builder
 from rlrun.errors import RequestError
+from rlrun.memory import Table
 from rlrun.typing import Stateful
 
 
@@ -39,9 +40,21 @@ def builder_of(config: DictConfig, **used: Any) -> Builder:
 
 
 def stateful(built: dict[str, Any]) -> dict[str, Stateful]:
-    """Return every built part that has a state, each once, by its shortest config path."""
+    """Return every built part that has a state, each once, by its shortest config path.
+
+    A table's sampler and ejector are left out with all that was built beneath them: what they know of
+    the table's rows makes no sense without these, so it is in the table's own state.
+    """
     found: dict[int, tuple[str, Stateful]] = {}
+    inside = _inside_tables(built)
     for path, part in sorted(built.items(), key=lambda item: (item[0].count("."), item[0])):
-        if isinstance(part, Stateful) and not isinstance(part, type):
+        if isinstance(part, Stateful) and not isinstance(part, type) and not f"{path}.".startswith(inside):
             found.setdefault(id(part), (path, part))
     return dict(sorted(found.values()))
+
+
+def _inside_tables(built: dict[str, Any]) -> tuple[str, ...]:
+    """Return the config paths of all samplers and ejectors of tables, with a dot at the end."""
+    tables = [part for part in built.values() if isinstance(part, Table)]
+    owned = {id(part) for table in tables for part in (table.sampler, table.ejector)}
+    return tuple(f"{path}." for path, part in built.items() if id(part) in owned)

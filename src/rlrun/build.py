@@ -1,8 +1,8 @@
 """From a config path to the object it describes.
 
 The same path is the same object, so `${networks.critic}` in two places is one critic. A node with
-`_partial_: true` is a recipe. Nothing is built that the asked path does not lead to, and parts that
-need each other in a circle are an error.
+`_partial_: true` is a recipe; keys that a node lists under `_apart_` are for others to read. Nothing is
+built that the asked path does not lead to, and parts that need each other in a circle are an error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rlrun.config.targets import check_arguments, explain, find_target
 from rlrun.config.tree import Path, Place, children, dotted, locate, mentions, plain, split, substitute
 from rlrun.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
 
-_NOT_ARGUMENTS = ("_target_", "_partial_", "_args_", "_convert_", "_recursive_")
+_NOT_ARGUMENTS = ("_target_", "_partial_", "_args_", "_apart_", "_convert_", "_recursive_")
 
 
 class Builder:
@@ -66,7 +66,8 @@ class Builder:
             return [self._at((*path, key), path) for key, _ in children(node)]
         if "_target_" in node:
             return self._call(path, node)
-        return {key: self._at((*path, str(key)), path) for key in node}
+        apart = self._apart(path, node)
+        return {key: self._at((*path, str(key)), path) for key in node if key not in apart}
 
     def _call(self, path: Path, node: Mapping[str, Any]) -> Any:
         place, text = dotted(path), self._at((*path, "_target_"), path)
@@ -94,7 +95,12 @@ class Builder:
         """Return how many positional arguments a node gives, and the names of the others."""
         positional = locate(self.tree, (*path, "_args_")).node if "_args_" in node else []
         count = len(positional) if isinstance(positional, list) else 0
-        return count, [str(name) for name in node if name not in _NOT_ARGUMENTS]
+        apart = self._apart(path, node)
+        return count, [str(name) for name in node if name not in _NOT_ARGUMENTS and name not in apart]
+
+    def _apart(self, path: Path, node: Mapping[str, Any]) -> Sequence[str]:
+        """Return the keys of a node that belong to other parts: they are settings of it, not arguments."""
+        return ("_apart_", *locate(self.tree, (*path, "_apart_")).node) if "_apart_" in node else ()
 
     def _scalar(self, path: Path, value: Any) -> Any:
         if not isinstance(value, str):

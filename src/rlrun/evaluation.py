@@ -16,7 +16,6 @@ from rlrun.collect import video as videos
 from rlrun.collect.evaluate import Evaluation, stage, undisturbed
 from rlrun.collect.evaluate import evaluate as play
 from rlrun.config.places import add_to_path
-from rlrun.errors import RunDirError, did_you_mean
 from rlrun.files import read_json
 from rlrun.rundir import RunDir
 from rlrun.storage import load
@@ -86,12 +85,9 @@ def evaluate(
     builder = builder_of(saved, device=device, num_envs=1)
     with torch.device(device):
         agent, env = builder.get("agent"), builder.get("env")
-    states = load(where)
-    for path, part in stateful(builder.built).items():
-        if path not in states:
-            raise RunDirError(
-                f"{where} holds no part '{path}'{did_you_mean(path, states)}; it holds {', '.join(states)}"
-            )
+    parts = stateful(builder.built)
+    states = load(where, parts)
+    for path, part in parts.items():
         part.load_state_dict(states[path])
     lanes = env.copy(num_envs=1, render_mode="rgb_array") if video else stage(env, episodes)
     limit = OmegaConf.select(saved, "evaluation.max_steps")

@@ -6,7 +6,8 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,25 +19,32 @@ from omegaconf import DictConfig, OmegaConf
 from rlrun import config as configuration
 from rlrun.assembly import builder_of, prepare_process, stateful
 from rlrun.callback import Stop
-from rlrun.callbacks import Evaluator, Interrupted, Logger
-from rlrun.collect import Collector
+from rlrun.callbacks import Budget, Checkpointer, Evaluator, Interrupted, Logger
+from rlrun.collect import ByIdCollector, Collector
 from rlrun.config import Composed
-from rlrun.errors import RequestError
-from rlrun.files import write_json, write_text
+from rlrun.config.targets import explain as explain_error
+from rlrun.errors import RequestError, RlrunError, RunDirError, did_you_mean
+from rlrun.files import write_json
+from rlrun.generators import Generators
 from rlrun.manifest import manifest
-from rlrun.rundir import Heartbeat, RunDir, Status
+from rlrun.memory import Table
+from rlrun.presence import Heartbeat
+from rlrun.rundir import RunDir, Status
 from rlrun.trainer import Trainer
+from rlrun.typing import Stateful
 from rlrun.wiring import explain as explain_plan
+
+GENERATORS = "generators"  # a part that no config names
 
 
 @dataclass
 class Result:
-    """A run that ended: its directory, its summary, and the live objects."""
+    """A run that ended: its directory, its summary, and the live objects (no trainer where nothing was to be done)."""
 
     run_dir: Path
     summary: dict[str, Any]
     config: DictConfig
-    trainer: Trainer
+    trainer: Trainer | None
 
     def describe(self) -> str:
         """Return two lines: what came out, and where it lies."""
@@ -65,43 +73,86 @@ class Experiment:
         self.builder.get("seeds").apply()
         with torch.device(self.device):
             self.trainer: Trainer = self.builder.get("trainer")
+        self._require_steps()
 
-    def part(self, kind: type[Any]) -> Any:
-        """Return the callback of a kind, or None."""
+    def _require_steps(self) -> None:
+        """Refuse a budget of steps that nobody makes."""
+        steps = self.config.stop.env_steps
+        if steps is not None and not any("step" in part.provides for part in self.trainer.callbacks.values()):
+            raise RequestError(
+                f"stop.env_steps={steps}: nothing is collected, so environment steps stay 0; use stop.updates=…"
+            )
+        self.parts: dict[str, Stateful] = {**stateful(self.builder.built), GENERATORS: Generators()}
+        self._resumed = False
+        self._drawn: Any = None  # states of the process-wide generators, of the checkpoint that was restored
+
+    @property
+    def env_name(self) -> str:
+        """Name of the environment; `none` where there is none."""
+        return str(getattr(self.builder.get("env"), "name", "none"))
+
+    def part(self, kind: type[Any] | tuple[type[Any], ...]) -> Any:
+        """Return the callback of a kind, or of one of several, or None."""
         return next((part for part in self.trainer.callbacks.values() if isinstance(part, kind)), None)
 
     def explain(self) -> str:
         """Return the data flow of one update."""
         return explain_plan(self.trainer.plan, partial(path_of, self.builder.built))
 
+    def restore(self, states: Mapping[str, Any], where: Path) -> None:
+        """Take back what a checkpoint holds; a table whose rows it lacks stays empty.
+
+        Raises:
+            RunDirError: a part is missing in it, or does not fit.
+        """
+        for path, part in self.parts.items():
+            if path not in states:
+                if not isinstance(part, Table):
+                    raise RunDirError(f"{where} holds no part '{path}'{did_you_mean(path, states)}")
+            elif path != GENERATORS:  # those are set when all callbacks have begun: resetting environments may draw
+                _load(part, states[path], f"{where}: part '{path}'")
+        self._drawn, self._resumed = states[GENERATORS], True
+
+    def describe(self) -> dict[str, Any]:
+        """Return the circumstances under which this process works on the run, for its manifest."""
+        about = manifest(sys.argv, seed=int(self.config.seed), project=self.composed.project)
+        return {**about, "device": self.device, "threads": torch.get_num_threads()}
+
     def run(self, run_dir: RunDir) -> dict[str, Any]:
-        """Train in a run directory; its status and summary tell how it ended, whatever happened.
+        """Start a run in its directory and train; see `train`.
 
         Raises:
             RlrunError: the run failed.
         """
         try:
-            about = manifest(sys.argv, seed=int(self.config.seed), project=self.composed.project)
-            used = {"device": self.device, "threads": torch.get_num_threads()}
             text = OmegaConf.to_yaml(self.config)
-            run_dir.start(config=text, overrides=self.composed.words, manifest={**about, **used})
+            run_dir.start(config=text, overrides=self.composed.words, manifest=self.describe())
         except BaseException:
             run_dir.discard()
             raise
+        return self.train(run_dir)
+
+    def train(self, run_dir: RunDir) -> dict[str, Any]:
+        """Train in the directory of a run; its status and summary tell how it ended, whatever happened.
+
+        Raises:
+            RlrunError: the run failed.
+        """
         state = self.trainer.state
         state["run_dir"] = run_dir.path
         state["config"] = OmegaConf.to_container(self.config, resolve=False)
-        state["parts"] = stateful(self.builder.built)
+        state["parts"] = self.parts
         status: Status = "failed"
         try:
             with Heartbeat(run_dir):
-                self.trainer.train()
+                self.trainer.train(self._go_on if self._resumed else None)
             status = "stopped" if isinstance(state["stopped_by"], Interrupted) else "completed"
         except KeyboardInterrupt:
             status = "stopped"
             raise
         except Exception:
-            write_text(run_dir.log, traceback.format_exc())
+            with suppress(RlrunError):  # a full disk must not hide what went wrong
+                run_dir.note(f"failed\n{traceback.format_exc()}")
             raise
         finally:
             summary = self.summary(status)
@@ -109,9 +160,20 @@ class Experiment:
             run_dir.write_status(status)
         return summary
 
+    def _go_on(self) -> None:
+        """Do what is left of resuming when all callbacks have begun.
+
+        Raises:
+            Stop: the checkpoint had reached the budget.
+        """
+        self.parts[GENERATORS].load_state_dict(self._drawn)
+        budget, state = self.part(Budget), self.trainer.state
+        if budget is not None:
+            budget.end_cycle(state["update"], state.get("step", 0))
+
     def summary(self, status: str) -> dict[str, Any]:
         """Return what `summary.json` holds."""
-        collector, evaluator, state = self.part(Collector), self.part(Evaluator), self.trainer.state
+        collector, evaluator, state = self.part((Collector, ByIdCollector)), self.part(Evaluator), self.trainer.state
         logger = self.part(Logger)
         seconds = logger.seconds if logger is not None else 0.0
         steps = collector.steps if collector is not None else 0
@@ -146,9 +208,9 @@ def train(
     """
     composed = _composed(words, config_dir)
     experiment = Experiment(composed)
-    env = experiment.builder.get("env")
     if run_dir is None:
-        directory = RunDir.create(algorithm=composed.choices["algorithm"], env=env.name, seed=composed.config.seed)
+        name = experiment.env_name
+        directory = RunDir.create(algorithm=composed.choices["algorithm"], env=name, seed=composed.config.seed)
     else:
         directory = RunDir.claim(run_dir)
     summary = experiment.run(directory)
@@ -167,24 +229,24 @@ def check(words: Iterable[str] | Composed = (), *, config_dir: Path | None = Non
         RequestError: the first thing that would keep the run from starting.
     """
     experiment = Experiment(_composed(words, config_dir))
-    env = experiment.builder.get("env")
     parts = stateful(experiment.builder.built)
     parameters = sum(
         p.numel() for part in parts.values() if isinstance(part, torch.nn.Module) for p in part.parameters()
     )
     needed = sum(getattr(part, "nbytes", 0) for part in parts.values())
-    free = shutil.disk_usage(Path.cwd()).free
+    free, checkpointer = shutil.disk_usage(Path.cwd()).free, experiment.part(Checkpointer)
+    kept = 4 * 3 * parameters + (needed if checkpointer is not None and checkpointer.memory else 0)  # and Adam's two
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
     if memory is not None and needed > memory:
         raise RequestError(
             f"memory.length: the memory would grow to {needed / 1e9:.1f} GB; this machine has {memory / 1e9:.1f} GB"
         )
     return [
-        f"config    ok: algorithm={experiment.composed.choices['algorithm']}, environment {env.name}",
+        f"config    ok: algorithm={experiment.composed.choices['algorithm']}, environment {experiment.env_name}",
         f"wiring    ok: {len(experiment.trainer.callbacks)} callbacks",
         f"networks  {parameters:,} parameters on {experiment.device}",
         f"memory    up to {needed / 1e9:.2f} GB",
-        f"disk      {free / 1e9:.1f} GB free",
+        f"disk      {free / 1e9:.1f} GB free; a checkpoint takes up to {kept / 1e9:.2f} GB",
     ]
 
 
@@ -196,3 +258,12 @@ def path_of(built: dict[str, Any], part: object) -> str:
     """Return the config path of a built part, or its class where it has none."""
     paths = [path for path, other in built.items() if other is part]
     return min(paths, key=len, default=type(part).__name__)
+
+
+def _load(part: Stateful, state: Any, place: str) -> None:
+    try:
+        part.load_state_dict(state)
+    except RlrunError as error:
+        raise RunDirError(f"{place}: {error}") from error
+    except Exception as error:
+        raise RunDirError(f"{place} does not fit: {explain_error(error)}") from error

@@ -15,8 +15,7 @@ import os
 import re
 import shutil
 import socket
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -182,6 +181,18 @@ class RunDir:
             status["status"] = "interrupted"
         return status
 
+    def note(self, text: str) -> None:
+        """Append to the log, with the time.
+
+        Raises:
+            RlrunError: the disk does not take it.
+        """
+        try:
+            with open(self.log, "a", encoding="utf-8") as file:
+                file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text.rstrip()}\n")
+        except OSError as error:
+            raise RlrunError(f"{self.log} cannot be written: {reason(error)}") from error
+
     def checkpoint_dirs(self) -> list[Path]:
         """Return all checkpoints, oldest step first."""
         found = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
@@ -207,32 +218,6 @@ class RunDir:
             names = [name for name in ("latest", "best") if (self.checkpoints / name).is_file()]
             raise RunDirError(f"{self.path} has no checkpoint '{word}'; it has {_some(names + steps)}")
         return matching[-1]
-
-
-class Heartbeat:
-    """Keep a run's status fresh, from a thread of its own, for as long as a `with` block lasts."""
-
-    def __init__(self, run: RunDir, *, seconds: float = 30.0) -> None:
-        self._beat: Callable[[], None] = lambda: run.write_status("running")
-        self._seconds = seconds
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="heartbeat", daemon=True)
-
-    def __enter__(self) -> Heartbeat:
-        self._beat()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _keep(self) -> None:
-        while not self._over.wait(self._seconds):
-            try:
-                self._beat()
-            except RlrunError:  # a full disk ends the run where its data is written, not here
-                continue
 
 
 def is_run(path: Path) -> bool:

@@ -2,7 +2,8 @@
 
 A stored state is a folder that appears as a whole or not at all:
 
-    tensors.safetensors      every tensor and array of every part
+    tensors.safetensors      tensors and arrays of all parts
+    tensors.1.safetensors    … of a large part that not every reader wants
     state.json               part -> its state, with a marker in place of each tensor
     manifest.json            size and sha256 of each file, and of itself
 """
@@ -39,7 +40,7 @@ def split(state: Any, prefix: str = "") -> tuple[dict[str, Tensor], Any]:
     Raises:
         RlrunError: it holds something else than tensors, arrays, numbers, text, and nests of these.
     """
-    taker = _Taker()
+    taker = _Taker(snapshot=True)
     tree = taker.take(state, prefix)
     return taker.tensors, tree
 
@@ -58,11 +59,16 @@ def merge(tensors: Mapping[str, Tensor], tree: Any) -> Any:
 
 
 class _Taker:
-    """Walks a state once; remembers the tensors it has met."""
+    """Walks a state once; remembers the tensors it has met.
 
-    def __init__(self) -> None:
+    Without `snapshot` a tensor that lies on the CPU in memory of its own is not copied.
+    """
+
+    def __init__(self, *, snapshot: bool) -> None:
+        self.snapshot = snapshot
         self.tensors: dict[str, Tensor] = {}
         self._names: dict[tuple[Any, ...], str] = {}
+        self._memory: set[int] = set()  # where tensors that were not copied lie
 
     def take(self, value: Any, place: str) -> Any:
         if value is None or type(value) in (bool, int, str):
@@ -107,10 +113,17 @@ class _Taker:
         identity = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         if tensor.numel() and identity in self._names:
             return self._names[identity]
-        self._names[identity] = name = self._store(
-            tensor.to("cpu", copy=True, memory_format=torch.contiguous_format), place
-        )
+        self._names[identity] = name = self._store(self._own(tensor), place)
         return name
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        """Return a tensor on the CPU that shares no memory with another stored one."""
+        memory = tensor.untyped_storage()
+        whole = tensor.is_contiguous() and memory.nbytes() == tensor.nbytes and memory.data_ptr() not in self._memory
+        if self.snapshot or tensor.device.type != "cpu" or not whole:
+            return tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
+        self._memory.add(memory.data_ptr())
+        return tensor
 
     def _store(self, tensor: Tensor, place: str) -> str:
         while place in self.tensors:
@@ -136,25 +149,26 @@ _PUT: dict[str, Callable[[Mapping[str, Tensor], Any], Any]] = {
 }
 
 
-def save(directory: Path, states: Mapping[str, Any], *, about: Mapping[str, Any] | None = None) -> None:
+def save(
+    directory: Path, states: Mapping[str, Any], *, about: Mapping[str, Any] | None = None, apart: Iterable[str] = ()
+) -> None:
     """Write the states of named parts to a folder that appears complete or not at all.
 
     Args:
         directory: replaced if it exists.
         states: part -> what its `state_dict` returned.
         about: noted in the manifest.
+        apart: parts whose tensors get a file of their own, which only those read who want the part.
 
     Raises:
         RlrunError: a state cannot be stored, or the disk does not take it; what was there before stays.
     """
-    tensors, tree = split(dict(states))
-    files = {TENSORS: safetensors.torch.save(tensors), STATE: _encode(tree)}
-    entries = {name: {"size": len(data), "sha256": _hash(data)} for name, data in files.items()}
-    note = {**(about or {}), "format": FORMAT, "parts": sorted(states), "files": entries}
-    files[MANIFEST] = _encode({**note, "sha256": _hash(_encode(note))})
     temporary = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
     try:
-        _write(temporary, files)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        note = {**(about or {}), "format": FORMAT, "parts": sorted(states)}
+        _write(temporary, states, note, set(apart))
         _publish(temporary, directory)
     except OSError as error:
         raise RlrunError(f"{directory} cannot be written: {reason(error)}") from error
@@ -163,22 +177,25 @@ def save(directory: Path, states: Mapping[str, Any], *, about: Mapping[str, Any]
 
 
 def load(directory: Path, parts: Iterable[str] | None = None) -> dict[str, Any]:
-    """Return the stored states by part, after comparing every file with its hash.
+    """Return the stored states by part, after comparing with its hash every file that they lie in.
 
     Raises:
         RunDirError: a file is missing or damaged, or a wanted part is not stored.
     """
     note = read_manifest(directory)
-    data = {name: _read(directory / name, entry) for name, entry in note["files"].items()}
+    wanted = list(note["parts"] if parts is None else parts)
+    for name in wanted:
+        if name not in note["parts"]:
+            raise RunDirError(f"{directory} holds no part '{name}'{did_you_mean(name, note['parts'])}")
+    tensors: dict[str, Tensor] = {}
     try:
-        tensors, tree = safetensors.torch.load(data[TENSORS]), json.loads(data[STATE])
+        for name, entry in note["files"].items():
+            if name != STATE and not set(entry.get("parts", wanted)).isdisjoint(wanted):
+                tensors |= safetensors.torch.load(_read(directory / name, entry))
+        tree = json.loads(_read(directory / STATE, note["files"][STATE]))
+        return {name: merge(tensors, tree[name]) for name in wanted}
     except (KeyError, ValueError, SafetensorError) as error:
         raise RunDirError(f"{directory} is damaged: {error}") from error
-    wanted = list(tree if parts is None else parts)
-    for name in wanted:
-        if name not in tree:
-            raise RunDirError(f"{directory} holds no part '{name}'{did_you_mean(name, tree)}")
-    return {name: merge(tensors, tree[name]) for name in wanted}
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -223,12 +240,27 @@ def sweep(directory: Path) -> None:
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def _write(directory: Path, files: Mapping[str, bytes]) -> None:
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    for name, data in files.items():
-        write_bytes(directory / name, data)
+def _write(directory: Path, states: Mapping[str, Any], note: Mapping[str, Any], apart: set[str]) -> None:
+    """Write the files of a stored state one after another: no more than one lies in memory."""
+    alone = sorted(apart & set(states))
+    groups = {TENSORS: [part for part in states if part not in apart]}
+    groups |= {f"tensors.{number}.safetensors": [part] for number, part in enumerate(alone, 1)}
+    tree: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
+    for name, parts in groups.items():
+        taker = _Taker(snapshot=False)
+        tree |= taker.take({part: states[part] for part in parts}, "")
+        entries[name] = _put(directory / name, safetensors.torch.save(taker.tensors))
+        entries[name] |= {"parts": parts} if name != TENSORS else {}
+    entries[STATE] = _put(directory / STATE, _encode(tree))
+    whole = {**note, "files": entries}
+    _put(directory / MANIFEST, _encode({**whole, "sha256": _hash(_encode(whole))}))
     sync_directory(directory)
+
+
+def _put(path: Path, data: bytes) -> dict[str, Any]:
+    write_bytes(path, data)
+    return {"size": len(data), "sha256": _hash(data)}
 
 
 def _publish(temporary: Path, directory: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from rlrun.callback import Callback, SkipBatch, Stop
@@ -49,8 +49,11 @@ class Trainer:
         }
         self.plan: Plan = plan(self.callbacks, loader.names(), self.state)
 
-    def train(self) -> State:
+    def train(self, ready: Callable[[], None] | None = None) -> State:
         """Run until the loader ends or a hook raises `Stop`; `end_training` is called whatever happens.
+
+        Args:
+            ready: called once all callbacks have begun, before the first batch; may raise `Stop`, too.
 
         Returns:
             The run's state; `state["stopped_by"]` is the `Stop` that ended it, or None.
@@ -59,6 +62,8 @@ class Trainer:
         try:
             for call in self.plan.calls("restore_state", "begin_training"):
                 call({}, self.state)
+            if ready is not None:
+                ready()
             self._loop()
         except BaseException as raised:
             error = raised

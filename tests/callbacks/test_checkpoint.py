@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 import torch
 
 from rlrun import storage
 from rlrun.callback import Stop
 from rlrun.callbacks.checkpoint import Checkpointer
-from rlrun.errors import ConfigError, RlrunError
+from rlrun.errors import ConfigError, RlrunError, RunDirError
+from rlrun.memory import Table
 from rlrun.rundir import RunDir
 
 
@@ -24,10 +26,12 @@ class Counter:
         return {"count": self.count, "weight": torch.full((3,), float(self.count))}
 
 
-def begun(tmp_path, every=100, parts=None, update=0, **arguments):
+def begun(tmp_path, every=100, parts=None, update=0, state=None, **arguments):
     run = RunDir.claim(tmp_path / "run") if not (tmp_path / "run").exists() else RunDir(tmp_path / "run")
     checkpointer = Checkpointer(every, **arguments)
     counter = Counter()
+    if state is not None:
+        checkpointer.load_state_dict(state)
     checkpointer.begin_training(parts or {"counter": counter}, run, update)
     return checkpointer, run, counter
 
@@ -81,8 +85,7 @@ def test_saved_state_is_that_of_its_step(tmp_path):
 
 
 def test_resumed_rhythm_is_kept(tmp_path):
-    checkpointer, run, _ = begun(tmp_path, keep_last=None)
-    checkpointer.load_state_dict({"axis": 150})
+    checkpointer, run, _ = begun(tmp_path, keep_last=None, state={"axis": 150, "update": 15, "best": None})
     for step in (160, 190, 210, 290, 300):
         checkpointer.end_cycle(step // 10, step=step)
     assert steps(run) == [210, 300]
@@ -154,13 +157,72 @@ def test_skipped_parts_are_left_out_with_what_is_beneath(tmp_path):
     assert list(storage.load(run.checkpoint())) == ["memory_of_mine"]
 
 
+def table():
+    made = Table(columns={"observation": {"shape": [1]}, "reward": {}}, length=8)
+    made.add(None, {"observation": np.zeros((1, 1)), "reward": np.ones(1)})
+    made.close(None, np.zeros((1, 1)))
+    return made
+
+
+@pytest.mark.parametrize(("memory", "saved"), [(True, {"counter", "memory", "replay.goals"}), (False, {"counter"})])
+def test_rows_of_all_tables_are_saved_where_wanted(tmp_path, memory, saved):
+    parts = {"counter": Counter(), "memory": table(), "replay.goals": table()}
+    checkpointer, run, _ = begun(tmp_path, parts=parts, memory=memory)
+    checkpointer.end_training(None, update=1)
+    assert set(storage.load(run.checkpoint())) == saved
+
+
+def test_rows_are_not_read_by_who_wants_other_parts(tmp_path):
+    checkpointer, run, _ = begun(tmp_path, parts={"counter": Counter(), "memory": table()})
+    checkpointer.end_training(None, update=1)
+    (run.checkpoint() / "tensors.1.safetensors").write_bytes(b"damage")
+    assert storage.load(run.checkpoint(), ["counter"])["counter"]["count"] == 0
+    with pytest.raises(RunDirError, match=r"tensors\.1\.safetensors is damaged"):
+        storage.load(run.checkpoint())
+
+
+def left(tmp_path, best, **arguments):
+    """Leave a run with checkpoints 10, 20 and 30, the best of which is 20; return the state at `best`."""
+    checkpointer, run, _ = begun(tmp_path, 10, **arguments)
+    states = {}
+    for update in (10, 20, 30):
+        if update in best:
+            checkpointer.mark_best(update, update)
+        checkpointer.end_cycle(update)
+        states[update] = checkpointer.state_dict()
+    return run, states
+
+
+def test_a_resumed_run_points_to_what_it_goes_on_from(tmp_path):
+    run, states = left(tmp_path, best=(10, 20))
+    begun(tmp_path, update=20, state=states[20])
+    assert (run.checkpoint("latest"), run.checkpoint("best")) == (run.checkpoint(20), run.checkpoint(20))
+    begun(tmp_path, update=10, state=states[10])
+    assert (run.checkpoint("latest"), run.checkpoint("best")) == (run.checkpoint(10), run.checkpoint(10))
+
+
+def test_a_best_from_beyond_the_resume_is_forgotten(tmp_path):
+    run, states = left(tmp_path, best=(30,))
+    begun(tmp_path, update=20, state=states[20])
+    with pytest.raises(RunDirError, match="has no checkpoint 'best'"):
+        run.checkpoint("best")
+
+
+def test_a_resumed_run_does_not_save_again_what_it_came_from(tmp_path):
+    run, states = left(tmp_path, best=())
+    checkpointer, _, counter = begun(tmp_path, update=30, state=states[30])
+    counter.count = 5
+    checkpointer.end_training(Stop("30 of 30 updates"), update=30)
+    assert storage.load(run.checkpoint(30))["counter"]["count"] == 0
+
+
 def test_without_directory_nothing_is_saved():
     checkpointer = Checkpointer(1)
     checkpointer.begin_training({"counter": Counter()}, None)
     checkpointer.end_cycle(1)
     checkpointer.mark_best(1, 1)
     checkpointer.end_training(None, update=1)
-    assert checkpointer.state_dict() == {"axis": 1}
+    assert checkpointer.state_dict() == {"axis": 1, "update": 1, "best": (1, 1)}
 
 
 def test_keeping_none_is_refused():
@@ -205,8 +267,7 @@ def test_checkpoints_from_before_a_resume_push_nothing_out(tmp_path):
     first, run, _ = begun(tmp_path, every=10, keep_last=2)
     for update in (10, 20, 30, 40):
         first.end_cycle(update)
-    second, _, _ = begun(tmp_path, every=5, keep_last=2, update=30)
-    second.load_state_dict({"axis": 30})
+    second, _, _ = begun(tmp_path, 5, update=30, state={"axis": 30, "update": 30, "best": None}, keep_last=2)
     second.end_cycle(35)
     assert steps(run) == [30, 35, 40]
     second.end_cycle(40)

@@ -243,6 +243,17 @@ def test_interval_may_change_on_resume(results, before, after, expected):
     assert steps(ears) == expected
 
 
+@pytest.mark.parametrize(("evaluated", "expected"), [(30, [40]), (40, [])])
+def test_run_resumed_at_its_very_end_is_evaluated_unless_it_was(results, evaluated, expected):
+    made, _ = evaluator(every=10)
+    made.end_cycle(evaluated // 10, evaluated)
+    resumed, ears = evaluator(every=10)
+    resumed.load_state_dict(made.state_dict())
+    resumed.begin_training({}, None, update=4, step=40)
+    resumed.end_training(Stop("40 of 40 environment steps"))
+    assert steps(ears) == expected
+
+
 def test_no_more_lanes_than_episodes_are_made(results):
     made, _ = evaluator(episodes=3)
     made.end_cycle(1, 50)

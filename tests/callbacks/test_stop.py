@@ -49,6 +49,21 @@ def test_seconds_end_training(monkeypatch):
     assert ends(budget, 2, 2) == "60 seconds"
 
 
+def test_seconds_before_a_resume_count(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("rlrun.callbacks.stop.time.monotonic", lambda: now[0])
+    first, second = Budget(seconds=60), Budget(seconds=60)
+    now[0] = 140.0
+    state = first.state_dict()
+    now[0] = 900.0
+    second.load_state_dict(state)
+    second.begin_training()
+    now[0] = 919.0
+    assert ends(second, 1, 1) == ""
+    now[0] = 920.0
+    assert ends(second, 2, 2) == "60 seconds"
+
+
 def test_mean_return_of_an_evaluation_ends_training():
     evaluator = Evaluator(None, None, every=1)
     budget = Budget(mean_return=195.0, evaluator=evaluator)

@@ -38,8 +38,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     known = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - known:
-        module = sys.modules[name]
-        places = [getattr(module, "__file__", None), *getattr(module, "__path__", [])]
+        held = getattr(sys.modules[name], "__dict__", {})  # some modules answer to any attribute
+        places = [held.get("__file__"), *(held.get("__path__") or [])]
         if any(str(tmp_path) in str(place) for place in places):
             del sys.modules[name]
 

@@ -44,7 +44,7 @@ def processor_seconds(*words: str) -> float:
 CALL_MAIN = "from rlrun.cli.main import main\ntry: main()\nexcept SystemExit: pass"
 
 
-@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["list"], ["--version"]])
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["resume", "--help"], ["list"], ["--version"]])
 def test_help_and_lists_load_nothing_heavy(words):
     assert not modules_after(f"sys.argv = {['rlrun', *words]}\n{CALL_MAIN}") & HEAVY
 

@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+import torch
 from gymnasium.vector import AutoresetMode
 
 from rlrun.collect import Collector, RandomAgent
@@ -31,11 +32,12 @@ class Counting:
         return {"action": action, "place": observation[:, 2] * 10, "unwanted": action}
 
 
-def collector_of(mode=None, count=1, agent=None, columns=None, **options):
+def collector_of(mode=None, count=1, agent=None, columns=None, begun=True, **options):
     env = labelled(mode, count, **options)
     table = Table(spaces=env.spaces, length=600, num_envs=count, columns=columns)
     collector = Collector(env, agent or RandomAgent(env.spaces.action, seed=1), table, warm_up_seed=7)
-    collector.begin_training()
+    if begun:
+        collector.begin_training()
     return collector
 
 
@@ -162,11 +164,62 @@ def test_lanes_are_seeded_side_by_side():
     assert [lane.seed for lane in env.lanes] == [40, 41, 42]
 
 
+def resumed(mode, count, steps):
+    """Collect, and go on in another collector with what a checkpoint holds."""
+    one, other = (collector_of(mode, count, agent=Still(), begun=False) for _ in range(2))
+    one.begin_training()
+    one.collect(steps)
+    other.load_state_dict(one.state_dict())
+    other.table.load_state_dict(one.table.state_dict())
+    other.begin_training()
+    return one, other
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_open_episodes_end_where_a_resumed_run_left_them(mode, count):
+    _, other = resumed(mode, count, 8 * count)  # episode 3 has made two of its four steps
+    other.collect(7 * count)
+    window = other.table.sample(3000, 2)
+    assert torch.equal(window["observation"][:, 0, :2], window["observation"][:, 1, :2])  # lane and episode
+    assert torch.equal(window["observation"][:, 1, :2], window["next_observation"][:, 1, :2])
+    last = [row for row in stored(other) if row[1:3] == [3, 1]]
+    assert [row[3:6] + row[-2:] for row in last] == [[lane, 3, 2, 0, 0] for lane in range(count)]
+
+
+def test_a_resumed_run_begins_other_episodes_than_the_first():
+    one, other = resumed(None, 3, 12)
+    first, later = ([lane.seed for lane in collector.env.lanes] for collector in (one, other))
+    assert first == [0, 1, 2]
+    assert later == [later[0], later[0] + 1, later[0] + 2]
+    assert not set(later) & set(range(1000))
+    assert [lane.seed for lane in resumed(None, 3, 12)[1].env.lanes] == later
+    assert [lane.seed for lane in resumed(None, 3, 15)[1].env.lanes] != later
+
+
+def test_an_episode_that_was_left_is_not_counted():
+    _, other = resumed(None, 1, 5)  # episodes of 3 and 1, and one step of the third
+    other.collect(4)  # episodes of 3 and 1 again
+    assert other.metrics["episode/count"] == 4
+    assert other.metrics["episode/length"] == 2.0
+
+
+def test_without_rows_there_is_nothing_to_end():
+    one, other = collector_of(count=2), collector_of(count=2, begun=False)
+    one.collect(10)
+    other.load_state_dict(one.state_dict())
+    other.begin_training()
+    other.collect(4)
+    assert len(other.table) == 2  # one of each lane, and one that waits for what follows it
+    assert other.steps == one.steps + 4
+
+
 def test_state_goes_on_where_it_was():
     one, other = collector_of(count=2), collector_of(count=2)
     one.collect(10, random=True)
     state = one.state_dict()
     other.load_state_dict(state)
-    assert (other.steps, other.metrics) == (one.steps, one.metrics)
+    shown = [{name: value for name, value in each.metrics.items() if "memory" not in name} for each in (one, other)]
+    assert (other.steps, shown[1]) == (one.steps, shown[0])
     assert other.random.draw(9)["action"].tolist() == one.random.draw(9)["action"].tolist()
     np.testing.assert_array_equal(other._return, one._return)

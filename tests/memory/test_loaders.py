@@ -111,6 +111,45 @@ def test_pacing_goes_on_after_loading() -> None:
     assert collector.random_steps == 20
 
 
+def test_what_the_memory_holds_already_counts_towards_the_warm_up() -> None:
+    loader, collector = make(num_envs=2, warm_up=20)
+    loader.table.add_episode({"observation": np.arange(12), "reward": np.arange(12)}, 12)
+    next(iter(loader))
+    assert (loader.start, collector.random_steps) == (8, 8)
+
+
+def test_a_full_import_needs_no_warm_up() -> None:
+    loader, collector = make(warm_up=20, updates_per_step=0.5)
+    loader.table.add_episode({"observation": np.arange(30), "reward": np.arange(30)}, 30)
+    assert steps_at_updates(loader, collector, 3) == [2, 4, 6]
+    assert (loader.start, collector.random_steps) == (0, 0)
+
+
+def test_without_a_collector_the_table_is_all_there_is() -> None:
+    loader, _ = make()
+    loader.table.add_episode({"observation": np.arange(9), "reward": np.arange(9)}, 9)
+    offline = ReplayLoader(table=loader.table, collector=None, batch=4, updates_per_step=0.01, length=2)
+    assert [groups["default"]["reward"].shape for groups in itertools.islice(offline, 50)] == [(4, 2)] * 50
+    assert len(loader.table) == 9
+
+
+def test_an_empty_memory_of_a_resumed_run_is_filled_anew_and_not_at_random() -> None:
+    loader, collector = make(updates_per_step=0.25, warm_up=20)
+    steps_at_updates(loader, collector, 3)
+    other, _ = make(updates_per_step=0.25, warm_up=20)
+    other.collector.steps = collector.steps
+    other.load_state_dict(loader.state_dict())
+    assert [other.collector.steps for _ in itertools.islice(other, 2)] == [20 + 12 + 20 + 4, 20 + 12 + 20 + 8]
+    assert other.collector.random_steps == 0
+
+
+def test_a_batch_is_ready_where_no_step_comes_before_it() -> None:
+    loader, _ = make(num_envs=4, warm_up=20, updates_per_step=0.5)
+    found = [loader.ready()]
+    found += [loader.ready() for _ in itertools.islice(loader, 5)]
+    assert found == [False, True, False, True, False, True]
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("batch", 0), ("warm_up", -1), ("updates_per_step", 0), ("updates_per_step", -0.5), ("steps_per_update", 0),

@@ -249,7 +249,7 @@ def test_saved_table_goes_on_bit_for_bit(num_envs: int) -> None:
 
 def test_saved_table_of_another_size_is_refused() -> None:
     state = Table(length=5, columns=COLUMNS).state_dict()
-    with pytest.raises(RlrunError, match="saved table has 1 lanes of 5 transitions; this one has 1 of 6"):
+    with pytest.raises(RlrunError, match="has 1 lanes and room for 5 transitions; this one has 1 and room for 6"):
         Table(length=6, columns=COLUMNS).load_state_dict(state)
 
 

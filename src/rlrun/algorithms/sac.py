@@ -167,6 +167,11 @@ class QLoss(LossCallback):
         self._value = value.detach()
         return ops.distance(value, q_target, huber=self.huber).sum(0)
 
+    def error(self, elements: Tensor) -> Tensor:
+        """Return the TD error [B] that gives this loss if all members make it; for one member its own."""
+        members = 1 if self._value is None else len(self._value)
+        return ops.error_size(elements / members, huber=self.huber)
+
     @property
     def metrics(self) -> Mapping[str, Any]:
         value = {} if self._value is None else {"value/mean": self._value.mean()}

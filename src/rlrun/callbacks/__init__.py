@@ -4,10 +4,12 @@ from rlrun.callbacks.checkpoint import Checkpointer
 from rlrun.callbacks.evaluate import Evaluator
 from rlrun.callbacks.log import Logger
 from rlrun.callbacks.loss import LossCallback
+from rlrun.callbacks.priority import PriorityFeedback
 from rlrun.callbacks.schedule import Schedule
 from rlrun.callbacks.sinks import make_sinks
 from rlrun.callbacks.stop import Budget, Interrupt, Interrupted
 from rlrun.callbacks.target import TargetCallback
+from rlrun.callbacks.transfer import MemoryExport, MemoryImport
 
 __all__ = [
     "Budget",
@@ -17,6 +19,9 @@ __all__ = [
     "Interrupted",
     "Logger",
     "LossCallback",
+    "MemoryExport",
+    "MemoryImport",
+    "PriorityFeedback",
     "Schedule",
     "TargetCallback",
     "make_sinks",

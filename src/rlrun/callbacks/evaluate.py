@@ -84,7 +84,10 @@ class Evaluator(Callback):
         """Of the newest evaluation; minus infinity before the first."""
         return -math.inf if self.last is None else float(self.last["mean_return"])
 
-    def begin_training(self, callbacks: dict[str, Callback], run_dir: Path | None) -> None:
+    def begin_training(
+        self, callbacks: dict[str, Callback], run_dir: Path | None, update: int = 0, step: int | None = None
+    ) -> None:
+        self._now = (step, update)
         self.abandon = getattr(callbacks.get("interrupt"), "check", None)
         self._videos = None if run_dir is None else RunDir(run_dir).videos
 

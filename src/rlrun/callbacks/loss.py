@@ -23,6 +23,9 @@ class LossCallback(Callback):
     `provides`). If the data group holds `weight` ([B], importance or validity), elements
     are weighted by it.
 
+    Whoever sets `watched` finds the loss of each element of the newest update in `elements`, [B] or
+    [B, T] without weights, and the errors behind it by `error`.
+
     Args:
         network: what is trained; one without parameters is only evaluated.
         optimiser: a partial, completed with the network's parameters.
@@ -50,6 +53,8 @@ class LossCallback(Callback):
         self.schedule = schedule
         self.data_group = data_group
         self.updates = 0
+        self.watched = False
+        self.elements: Tensor | None = None
         self._weighs = "weight" in Callback.hook_of(self.loss, "loss").arguments  # then weighting is its own affair
         self._loss: Callable[..., Any] = torch.compile(self.loss) if compile else self.loss
         self._last: Tensor | None = None
@@ -71,11 +76,17 @@ class LossCallback(Callback):
         value: Tensor
         named: dict[str, Tensor] | None
         value, named = result if isinstance(result, tuple) else (result, None)
+        if self.watched:
+            self.elements = value.detach()
         loss = value.mean() if weight is None else _weighted(value, weight)
         self._last = loss.detach()
         if self.optimiser is not None:
             self._step(loss, self.optimiser)
         return named
+
+    def error(self, elements: Tensor) -> Tensor:
+        """Return the size of the error behind the loss of each element; here that of a squared distance."""
+        return ops.error_size(elements)
 
     def _step(self, loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
         for parameter in self.parameters:

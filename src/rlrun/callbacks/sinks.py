@@ -87,7 +87,7 @@ class TensorBoard:
 
     def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
         assert run is not None
-        purge = axis + 1 if records else None  # hides what a run that was interrupted wrote beyond its checkpoint
+        purge = axis + 1 if records else 0  # hides what a run that was interrupted wrote beyond its checkpoint
         self._writer = self._make(str(run.tensorboard), purge_step=purge, flush_secs=10)  # type: ignore[no-untyped-call]
 
     def write(self, record: Record) -> None:

@@ -28,7 +28,7 @@ class Budget(Callback):
     Args:
         env_steps: environment steps, all lanes together.
         updates: gradient updates.
-        seconds: of training, this process.
+        seconds: of training, those before a resume included.
         mean_return: of an evaluation.
         evaluator: whose evaluations count.
     """
@@ -49,7 +49,13 @@ class Budget(Callback):
         self.seconds = float("inf") if seconds is None else seconds
         self.mean_return = float("inf") if mean_return is None else mean_return
         self.evaluator = evaluator
+        self._before = 0.0  # seconds of training before this process
         self._start = time.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of training so far."""
+        return self._before + time.monotonic() - self._start
 
     def begin_training(self) -> None:
         self._start = time.monotonic()
@@ -59,7 +65,7 @@ class Budget(Callback):
             raise Stop(f"{step} of {self.env_steps} environment steps")
         if update >= self.updates:
             raise Stop(f"{update} of {self.updates} updates")
-        if time.monotonic() - self._start >= self.seconds:
+        if self.elapsed >= self.seconds:
             raise Stop(f"{self.seconds} seconds")
         if self.evaluator is not None and self.evaluator.mean_return >= self.mean_return:
             raise Stop(f"evaluation reached a mean return of {self.evaluator.mean_return:.1f}")
@@ -73,6 +79,15 @@ class Budget(Callback):
         }
         given = [f"{limit:,} {what}" for what, limit in limits.items() if limit != float("inf")]
         return "stops at " + ", ".join(given) if given else "no limit"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seconds": self.elapsed}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if numbers:
+            self._before = state["seconds"]
 
 
 class Interrupt(Callback):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from rlrun import __version__
-from rlrun.cli import check, config, evaluate, explain, listing, train, usage
+from rlrun.cli import check, config, evaluate, explain, listing, resume, train, usage
 from rlrun.errors import RlrunError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("train")(train.train)
+app.command("resume")(resume.resume)
 app.command("eval")(evaluate.evaluate)
 app.command("check")(check.check)
 app.command("config")(config.config)

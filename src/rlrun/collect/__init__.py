@@ -1,7 +1,19 @@
 """Agents, and what walks them through environments."""
 
 from rlrun.collect.agents import Agent, EpsilonGreedy, PolicyAgent, RandomAgent
+from rlrun.collect.by_id import AgentProxy, ByIdCollector, ByIdEnv
 from rlrun.collect.collector import Collector
 from rlrun.collect.evaluate import Evaluation, evaluate
 
-__all__ = ["Agent", "Collector", "EpsilonGreedy", "Evaluation", "PolicyAgent", "RandomAgent", "evaluate"]
+__all__ = [
+    "Agent",
+    "AgentProxy",
+    "ByIdCollector",
+    "ByIdEnv",
+    "Collector",
+    "EpsilonGreedy",
+    "Evaluation",
+    "PolicyAgent",
+    "RandomAgent",
+    "evaluate",
+]

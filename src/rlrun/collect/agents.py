@@ -6,6 +6,7 @@ An agent is called with trees of numpy arrays [N, …] and answers with a dict o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from rlrun.spaces import Box, Composite, Space, Spaces
 from rlrun.typing import Array, Tree
 
 Response = dict[str, Any]
+Preprocess = Callable[[Tree], Tree]  # from observations to observations, trees of tensors
 
 
 class Acting(Protocol):
@@ -52,20 +54,48 @@ def to_arrays(tree: Tree) -> Tree:
     return tree.numpy() if tree.device.type == "cpu" else tree.cpu().numpy()
 
 
+def chain(preprocess: Preprocess | Mapping[str, Preprocess] | None) -> tuple[Preprocess, ...]:
+    """Return what is done to observations before a policy sees them, in order; None entries are left out."""
+    if not isinstance(preprocess, Mapping):
+        return () if preprocess is None else (preprocess,)
+    return tuple(function for function in preprocess.values() if function is not None)
+
+
+def acting(policy: Acting, preprocess: tuple[Preprocess, ...]) -> Callable[[Tree, bool], Tree]:
+    """Return a policy's `act` for observations as the environment gives them."""
+    if not preprocess:
+        return policy.act
+
+    def act(observation: Tree, explore: bool) -> Tree:
+        for function in preprocess:
+            observation = function(observation)
+        return policy.act(observation, explore)
+
+    return act
+
+
 class PolicyAgent:
     """Act by a policy's own distribution.
 
     Args:
         policy: the network.
         device: where the policy lives.
+        preprocess: what the memory does to observations, too, one function or several by name: normalisation.
     """
 
     outputs = ("action",)
 
-    def __init__(self, policy: Acting, *, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        policy: Acting,
+        *,
+        device: str = "cpu",
+        preprocess: Preprocess | Mapping[str, Preprocess] | None = None,
+    ) -> None:
         self.policy = policy
         self.device = device
-        self._act = policy.act
+        self.preprocess = chain(preprocess)
+        self._act = acting(policy, self.preprocess)
 
     @torch.no_grad()
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
@@ -83,19 +113,29 @@ class EpsilonGreedy:
         epsilon: a number or a schedule over environment steps, all lanes together.
         spaces: of the environment.
         seed: of the coin and of the random actions.
+        device: where the policy lives.
+        preprocess: what the memory does to observations, too, one function or several by name: normalisation.
     """
 
     outputs = ("action",)
 
     def __init__(
-        self, policy: Acting, *, epsilon: float | Schedule, spaces: Spaces, seed: int, device: str = "cpu"
+        self,
+        policy: Acting,
+        *,
+        epsilon: float | Schedule,
+        spaces: Spaces,
+        seed: int,
+        device: str = "cpu",
+        preprocess: Preprocess | Mapping[str, Preprocess] | None = None,
     ) -> None:
         self.policy = policy
         self.epsilon = as_schedule(epsilon)
         self.device = device
         self.steps = 0  # environment steps acted in while exploring
         self.uniform = RandomAgent(spaces.action, seed=seed)
-        self._act = policy.act
+        self.preprocess = chain(preprocess)
+        self._act = acting(policy, self.preprocess)
 
     @torch.no_grad()
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:

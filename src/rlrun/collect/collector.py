@@ -12,15 +12,18 @@ import numpy as np
 from rlrun.callback import Callback
 from rlrun.collect.agents import Agent, RandomAgent, Response
 from rlrun.env import Env, Step
-from rlrun.errors import DataError, RequestError
+from rlrun.errors import ConfigError, DataError, RequestError, did_you_mean
 from rlrun.memory import Table
 from rlrun.typing import Array, Tree
+
+TAGS = ("episode_return", "episode_length", "interrupted")  # what memory can keep of an episode
 
 
 class Collector(Callback):
     """Step all lanes of an environment with an agent, and store what happened.
 
-    Provides `step`, the number of environment steps made by all lanes together.
+    Provides `step`, the number of environment steps made by all lanes together. A resumed run begins
+    new episodes in all lanes; those that were open end in memory where they were left, not truncated.
 
     Args:
         env: the lanes.
@@ -51,12 +54,37 @@ class Collector(Callback):
         self._lengths: deque[int] = deque(maxlen=window)
         self._return = np.zeros(env.num_envs)
         self._length = np.zeros(env.num_envs, dtype=np.int64)
+        self._tagged = tuple(getattr(table, "tags", ()))
+        for name in self._tagged:
+            if name not in TAGS:
+                raise ConfigError(
+                    f"memory.columns.{name}: the collector has no such tag; it has {', '.join(TAGS)}"
+                    f"{did_you_mean(name, TAGS)}"
+                )
+        for name in getattr(table, "wanted", ()):
+            if name not in agent.outputs:
+                raise ConfigError(
+                    f"memory.columns.{name}: nobody fills it; the agent's response has {', '.join(agent.outputs)}"
+                    f"{did_you_mean(name, agent.outputs)}"
+                )
         self._extras = tuple(name for name in agent.outputs if name != "action" and name in table.names())
 
     def begin_training(self) -> dict[str, int]:
-        self.observation = self.env.reset(self.seed)
+        self.observation = self.env.reset(self.seed if self.observation is None else self._break_off())
         _require_finite(self.observation, "observation", self.steps)
         return {"step": self.steps}
+
+    def _break_off(self) -> int:
+        """End what was open when the run was left, and return the seed of the episodes that begin in its place."""
+        index = getattr(self.table, "index", None)  # a rollout has none: it is not kept
+        if index is not None:
+            lanes = np.flatnonzero(index.newest()[index.open] >= 0)  # whose open episode has rows in memory
+            if len(lanes):
+                self._close(lanes, self.observation, interrupted=np.ones(len(lanes), np.bool_))
+        self._return[:] = 0.0
+        self._length[:] = 0
+        branch = np.random.SeedSequence([self.seed, self.steps])  # by `seed` alone the run's first episodes came again
+        return int(branch.generate_state(1)[0] >> 1)
 
     def begin_batch(self) -> dict[str, int]:
         return {"step": self.steps}
@@ -116,12 +144,21 @@ class Collector(Callback):
         ended = step.terminated | step.truncated
         if np.count_nonzero(ended):  # a tenth of the time of any()
             lanes = np.flatnonzero(ended)
-            self.table.close(lanes, _rows(step.observation, lanes))
+            self._close(lanes, step.observation, interrupted=(step.truncated & ~step.terminated)[lanes])
             self._record(lanes)
             self.observation = self.env.restart(ended)
             _require_finite(self.observation, "observation", self.steps)
         else:
             self.observation = step.observation
+
+    def _close(self, lanes: Array, observation: Tree, *, interrupted: Array) -> None:
+        """End the episodes of lanes [n] in memory, with those tags that it asks for."""
+        last = _rows(observation, lanes)
+        if not self._tagged:
+            self.table.close(lanes, last)
+            return
+        tags = (self._return[lanes], self._length[lanes], interrupted)
+        self.table.close(lanes, last, dict(zip(TAGS, tags, strict=True)))
 
     def _record(self, lanes: Array) -> None:
         self.episodes += len(lanes)
@@ -132,7 +169,7 @@ class Collector(Callback):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        found = dict(getattr(self.agent, "metrics", {}))
+        found = {**getattr(self.agent, "metrics", {}), **getattr(self.table, "metrics", {})}
         found["episode/count"] = self.episodes
         if self._returns:
             found["episode/return"] = float(np.mean(self._returns))
@@ -150,6 +187,7 @@ class Collector(Callback):
             "lengths": list(self._lengths),
             "return": self._return,
             "length": self._length,
+            "observation": self.observation,
             "random": self.random.state_dict(),
         }
 
@@ -162,6 +200,7 @@ class Collector(Callback):
         self._returns.extend(state["returns"])
         self._lengths.extend(state["lengths"])
         self._return[:], self._length[:] = state["return"], state["length"]
+        self.observation = state["observation"]
         self.random.load_state_dict(state["random"])
 
 

@@ -156,7 +156,17 @@ KINDS: dict[str, Kind] = {
     "algorithm.warmup_steps": whole(),
     "algorithm.updates_per_step": either(number(0, above=True), NULL),
     "algorithm.steps_per_update": either(number(0, above=True), NULL),
+    "memory.import": either(TEXT, NULL),
+    "memory.export.every": either(whole(), NULL),
+    "memory.export.min_seconds": number(0),
+    "memory.export.path": either(TEXT, NULL),
+    "memory.export.public": TRUTH,
     "memory.length": whole(1),
+    "memory.min_length": whole(1),
+    "memory.short": one_of("skip", "pad"),
+    "memory.frame_stack": whole(1),
+    "memory.storage": one_of("ram", "disk"),
+    "memory.directory": TEXT,
 }
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from rlrun.callback import Stop
 from rlrun.env.spaces import action_writer, copy_into, empty, from_gymnasium, lane_splitter, lane_writer
 from rlrun.env.vector import Env, Seed, Step
+from rlrun.env.wrappers import frames_of
 from rlrun.errors import RlrunError, SpaceError
 from rlrun.spaces import Composite, Space, Spaces, describe
 from rlrun.typing import Array, Tree
@@ -44,6 +45,7 @@ class SyncEnv(Env):
             observation=from_gymnasium(first.observation_space, f"{place}: the observation space"),
             action=from_gymnasium(first.action_space, f"{place}: the action space", action=True),
         )
+        self.frame_stack = frames_of(first)
         self._place = place
         self._options = reset_options or None
         self._step_lanes = [lane.step for lane in self.lanes]

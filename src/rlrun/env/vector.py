@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
-from rlrun.errors import RlrunError
+from rlrun.errors import ConfigError, RlrunError
 from rlrun.spaces import Spaces
 from rlrun.typing import Array, Tree
 
@@ -43,6 +43,7 @@ class Env(ABC):
     num_envs: int
     name: str = "env"
     vectorization: str = "sync"
+    frame_stack: int = 1  # frames in an observation, where it is known that it is a stack of the newest ones
     lanes: Sequence[gymnasium.Env[Any, Any]] = ()  # the environments themselves, where they live in this process
     copier: Callable[[int, str | None], Env] | None = None  # set by `make`
 
@@ -80,6 +81,14 @@ class Env(ABC):
         return self.copier(num_envs, render_mode)
 
 
-def spaces_of(env: Env) -> Spaces:
-    """Return what an environment gives and takes, one lane."""
+def spaces_of(env: Env | None) -> Spaces:
+    """Return what an environment gives and takes, one lane.
+
+    Raises:
+        ConfigError: there is no environment.
+    """
+    if env is None:
+        raise ConfigError(
+            "env=none: there is no environment whose spaces a part could ask for; name the one that the data is of"
+        )
     return env.spaces

@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict
-from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers import FrameStackObservation, TimeLimit
 
 from rlrun.errors import ConfigError, SpaceError
 from rlrun.typing import Array
@@ -24,6 +24,7 @@ from rlrun.typing import Array
 __all__ = ["ActionRepeat", "FloatScale", "FrameStack", "PreviousAction", "ResizeGrey", "TimeLimit"]
 
 AnyEnv = gymnasium.Env[Any, Any]
+_LARGE = 4096  # bytes; putting smaller stacks together again costs more time than they take room
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 
 
@@ -68,6 +69,23 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
         observation, reward, terminated, truncated, info = self.env.step(action)
         self.frames.append(np.array(observation))
         return self.join(self.frames, axis=self.axis), reward, terminated, truncated, info
+
+
+def frames_of(env: AnyEnv) -> int:
+    """Return how many frames an environment stacks in a large observation, as its outermost wrapper; 1 for none.
+
+    A memory can store each of these frames once: a stack is the newest frames of the episode, the first one
+    repeated before its beginning.
+    """
+    if isinstance(env, FrameStack):
+        count = env.frames.maxlen or 1
+    elif isinstance(env, FrameStackObservation) and env.padding_type == "reset":
+        count = env.stack_size
+    else:
+        return 1
+    space = env.observation_space
+    size = int(np.prod(space.shape or ())) * np.dtype(space.dtype).itemsize if isinstance(space, Box) else 0
+    return int(count) if size > _LARGE else 1
 
 
 class ResizeGrey(gymnasium.ObservationWrapper[Any, Any, Any]):

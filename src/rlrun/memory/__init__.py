@@ -1,26 +1,80 @@
 """Replay memory: tables, samplers, ejectors, adaptors and the loaders that serve from them."""
 
-from rlrun.memory.adaptors import Adaptor, Cast, NStep, Rename, Scale
+from rlrun.memory.adaptors import Adaptor, Cast, NStep, PerStep, Rename, Scale
+from rlrun.memory.by_episode import Coverage, Sequential
 from rlrun.memory.columns import Column
+from rlrun.memory.dataset import DatasetLoader
+from rlrun.memory.ejection import CoverageEjector, UniformEjector
 from rlrun.memory.ejectors import Ejector, Fifo
+from rlrun.memory.hindsight import Hindsight
 from rlrun.memory.index import EpisodeIndex
+from rlrun.memory.joint import JointLoader, Mix, MixLoader
 from rlrun.memory.loaders import ReplayLoader
+from rlrun.memory.normalise import ObservationNormalise, RewardNormalise
+from rlrun.memory.prefetch import Prefetch
+from rlrun.memory.prioritised import Prioritised
+from rlrun.memory.proxy import DictObservation, DictResponse, EpisodeState, MemoryProxy, MetaData
+from rlrun.memory.recent import Recent
+from rlrun.memory.rollout import RolloutLoader
+from rlrun.memory.rollout_table import Rollout
 from rlrun.memory.samplers import Rows, Sampler, Uniform
+from rlrun.memory.shaping import Select, TerminalOverride, Untransformed
+from rlrun.memory.stratified import Stratified
 from rlrun.memory.table import Table
+from rlrun.memory.transforms import ImageScale, RewardClip, RewardFunction, RewardScale, RewardShift
+from rlrun.memory.virtual import Continues, Ended, LastOfWindow, Next, NextN, NStepDiscount, NStepReturn
 
 __all__ = [
     "Adaptor",
     "Cast",
     "Column",
+    "Continues",
+    "Coverage",
+    "CoverageEjector",
+    "DatasetLoader",
+    "DictObservation",
+    "DictResponse",
     "Ejector",
+    "Ended",
     "EpisodeIndex",
+    "EpisodeState",
     "Fifo",
+    "Hindsight",
+    "ImageScale",
+    "JointLoader",
+    "LastOfWindow",
+    "MemoryProxy",
+    "MetaData",
+    "Mix",
+    "MixLoader",
     "NStep",
+    "NStepDiscount",
+    "NStepReturn",
+    "Next",
+    "NextN",
+    "ObservationNormalise",
+    "PerStep",
+    "Prefetch",
+    "Prioritised",
+    "Recent",
     "Rename",
     "ReplayLoader",
+    "RewardClip",
+    "RewardFunction",
+    "RewardNormalise",
+    "RewardScale",
+    "RewardShift",
+    "Rollout",
+    "RolloutLoader",
     "Rows",
     "Sampler",
     "Scale",
+    "Select",
+    "Sequential",
+    "Stratified",
     "Table",
+    "TerminalOverride",
     "Uniform",
+    "UniformEjector",
+    "Untransformed",
 ]

@@ -1,23 +1,48 @@
-"""What happens to a sample before it is a batch."""
+"""What happens to a sample before it is a batch.
+
+The table puts adaptors in order by their `tier`; within a tier the order of the config counts. So rewards
+are clipped before they are summed over steps, wherever in the config that stands:
+
+    COPIES     what shall be kept as it was
+    RELABEL    other goals, with their rewards: hindsight
+    REWARDS    each step's reward
+    AHEAD      several steps joined: n-step returns
+    VALUES     everything else one step at a time: cast, scale, normalise; also adaptors without a tier
+    SHAPE      which parts there are: selection, one value a window
+    NAMES      what they are called
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, RlrunError
+from rlrun.errors import ConfigError, RlrunError, did_you_mean
 from rlrun.memory.samplers import Rows
-from rlrun.typing import Batch, Tree
+from rlrun.typing import Array, Batch, Tree
+
+COPIES, RELABEL, REWARDS, AHEAD, VALUES, SHAPE, NAMES = range(7)
+SINGLE = (RELABEL, AHEAD)  # two of them would undo one another
+PRESETS = {
+    # the plural names that Emote's losses ask for; its `dones` and `masks` are virtual columns
+    "emote": {"action": "actions", "reward": "rewards"},
+}
 
 
 class Adaptor(Protocol):
     """Returns a changed batch and leaves tensors as they are.
 
-    `rows` lets it look around the sample; None where the batch does not come from a table.
+    `rows` lets it look around the sample; None where the batch does not come from a table. What later
+    adaptors may look up by `rows.gather` must show the change, too: `rows.through`.
+
+    It may also have a `tier`, `requires` (names that it reads, "observation.goal" for a leaf), and
+    `observe(row)`, called with every row [n, …] that enters the table; None where it has nothing to learn.
     """
 
     @property
@@ -26,7 +51,7 @@ class Adaptor(Protocol):
 
     @property
     def replaces(self) -> tuple[str, ...]:
-        """Names that it gives without reading them; the table need not fetch them for the first adaptor."""
+        """Names that it gives without reading them from the batch, so that the table need not fetch them."""
 
     @property
     def removes(self) -> tuple[str, ...]:
@@ -35,15 +60,144 @@ class Adaptor(Protocol):
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch: ...
 
 
+def arrange(adaptors: Mapping[str, Any] | Sequence[Any]) -> tuple[Any, ...]:
+    """Return adaptors in the order in which they work; entries that are None are left out.
+
+    Raises:
+        ConfigError: there are two of a kind of which there can be one.
+    """
+    named = adaptors.items() if isinstance(adaptors, Mapping) else enumerate(adaptors)
+    entries = sorted(((name, each) for name, each in named if each is not None), key=lambda entry: _tier(entry[1]))
+    for (name, first), (other, second) in pairwise(entries):
+        if _tier(first) == _tier(second) and _tier(first) in SINGLE:
+            raise ConfigError(
+                f"memory.adaptors.{other}: {type(second).__name__} would undo {name}, there can be one of its kind"
+            )
+    return tuple(each for _, each in entries)
+
+
+def _tier(adaptor: Any) -> int:
+    return int(getattr(adaptor, "tier", VALUES))
+
+
+def check(adaptors: Iterable[Any], names: Iterable[str]) -> None:
+    """Refuse adaptors that read what is not there; names: of the batch before them, leaves of columns included.
+
+    Raises:
+        ConfigError: with the nearest name.
+    """
+    known = dict.fromkeys(names)
+    for adaptor in adaptors:
+        for name in getattr(adaptor, "requires", ()):
+            if name not in known:
+                place = f"memory.adaptors: {type(adaptor).__name__} reads '{name}'"
+                raise ConfigError(f"{place}; there are {', '.join(known)}{did_you_mean(name, known)}")
+        gone = getattr(adaptor, "removes", ())
+        known = {name: None for name in known if name.partition(".")[0] not in gone}
+        known |= dict.fromkeys(adaptor.provides)
+
+
+def adapted(names: Iterable[str], adaptors: Iterable[Any]) -> tuple[str, ...]:
+    """Return the names of a batch with these names once it went through the adaptors."""
+    found = list(names)
+    for adaptor in adaptors:
+        found = [name for name in found if name not in adaptor.removes]
+        found += [name for name in adaptor.provides if name not in found]
+    return tuple(found)
+
+
+def spared(adaptors: Iterable[Any]) -> set[str]:
+    """Return the names that a table need not fetch: an adaptor gives them before any other reads them."""
+    found: set[str] = set()
+    read: set[str] = set()
+    for adaptor in adaptors:
+        found |= {name for name in adaptor.replaces if name not in read}
+        if not hasattr(adaptor, "requires"):  # it may read anything
+            break
+        read |= {name.partition(".")[0] for name in adaptor.requires}
+    return found
+
+
+class PerStep(ABC):
+    """Change the values of a column, each step by itself; the base of most adaptors.
+
+    "observation" means next_observation, too. Rewards are changed before they are summed over steps,
+    everything else after that.
+
+    Args:
+        column: a name, or a leaf of it: "observation.camera".
+        leaves: only these leaves of the column; null = all.
+    """
+
+    removes: tuple[str, ...] = ()
+    replaces: tuple[str, ...] = ()
+
+    def __init__(self, column: str, leaves: Sequence[str] | None = None) -> None:
+        self.column, _, leaf = column.partition(".")
+        self.tier = REWARDS if self.column == "reward" else VALUES
+        self.leaves = [leaf] if leaf else None if leaves is None else list(leaves)
+        self.requires = (column,) if self.leaves is None else tuple(f"{self.column}.{path}" for path in self.leaves)
+        self.provides = ("observation", "next_observation") if self.column == "observation" else (self.column,)
+
+    @abstractmethod
+    def change(self, value: Tensor) -> Tensor:
+        """Return the changed values of a leaf [..., *shape]; the given tensor stays as it is."""
+
+    def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
+        if rows is not None and self.tier < AHEAD:
+            rows.through(self.column, self._read)
+        return batch | {name: self.apply(batch[name]) for name in self.provides if name in batch}
+
+    def preprocess(self, observation: Tree) -> Tree:
+        """Change what an agent acts on as samples are changed; for `agent.preprocess`."""
+        return self.apply(observation)
+
+    def apply(self, tree: Tree, path: str = "") -> Tree:
+        """Change the chosen leaves of a tree, or of the part of it that lies at `path`."""
+        if isinstance(tree, dict):
+            return {name: self.apply(part, f"{path}.{name}" if path else name) for name, part in tree.items()}
+        return self.change(tree) if self._chosen(path) else tree
+
+    def _chosen(self, path: str) -> bool:
+        return self.leaves is None or any(path == leaf or path.startswith(f"{leaf}.") for leaf in self.leaves)
+
+    def _read(self, name: str, tree: Tree, slots: Array) -> Tree:
+        return self.apply(tree, name.partition(".")[2])
+
+
+class Cast(PerStep):
+    """Give a column another dtype."""
+
+    def __init__(self, column: str, *, dtype: str = "float32") -> None:
+        super().__init__(column)
+        self.dtype = getattr(torch, dtype, None)
+        if not isinstance(self.dtype, torch.dtype):
+            raise ConfigError(f"memory.adaptors: Cast.dtype '{dtype}' is not a torch dtype")
+
+    def change(self, value: Tensor) -> Tensor:
+        return value.to(self.dtype)
+
+
+class Scale(PerStep):
+    """Multiply a column by a factor; integers become float32."""
+
+    def __init__(self, column: str, *, factor: float) -> None:
+        super().__init__(column)
+        self.factor = factor
+
+    def change(self, value: Tensor) -> Tensor:
+        return value * self.factor if value.is_floating_point() else value.to(torch.float32).mul_(self.factor)
+
+
 class NStep:
     """Look up to `steps` steps ahead, fewer where the episode (as far as it is stored) ends before.
 
     reward becomes the discounted sum over these steps, next_observation the one after them,
     terminated and truncated those of the last of them, and discount what the value there counts:
-    `discount ** steps made`. Works on stored rewards, so whatever changes rewards comes after it.
+    `discount ** steps made`. Rewards of several dimensions are summed one by one.
     """
 
-    provides = ("reward", "next_observation", "terminated", "truncated", "discount")
+    tier = AHEAD
     removes = ()
 
     def __init__(self, *, steps: int, discount: float) -> None:
@@ -52,74 +206,73 @@ class NStep:
         self.steps = steps
         self.powers = np.power(discount, np.arange(steps + 1)).astype(np.float32)
         self.counted = np.tril(np.tile(self.powers[:-1], (steps + 1, 1)), -1)  # steps made -> what each reward counts
-        self.replaces = () if steps == 1 else ("next_observation", "terminated", "truncated")
+        ahead = () if steps == 1 else ("next_observation", "terminated", "truncated")
+        self.requires: tuple[str, ...] = ("reward", *ahead)
+        self.provides: tuple[str, ...] = ("discount",) if steps == 1 else ("reward", *ahead, "discount")
+        self.replaces: tuple[str, ...] = ahead and ("reward", *ahead)
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         if rows is None:
             raise RlrunError("memory.adaptors: NStep looks ahead in a table, and this batch comes from none")
+        if self.steps == 1:  # everything is as it should be
+            return batch | {"discount": torch.full(rows.index.shape, float(self.powers[1]))}
         slots, made = rows.onward(self.steps)  # [B, n + 1], [B] or [B, T, n + 1], [B, T]
-        reward = np.einsum("...n,...n->...", rows.gather("reward", slots[..., :-1]).numpy(), self.counted[made])
+        if rows.altered("terminated"):  # what was stored ends the episode anyway
+            made = _until(rows.gather("terminated", slots[..., :-1]).numpy(), made)
         flat, first = slots.reshape(-1), np.arange(0, slots.size, self.steps + 1).reshape(made.shape)
         successor, last = flat[first + made], flat[first + made - 1]
         return batch | {
-            "reward": torch.from_numpy(reward),
+            "reward": torch.from_numpy(self._sum(rows.gather("reward", slots[..., :-1]).numpy(), made)),
             "next_observation": rows.gather("observation", successor),
             "terminated": rows.gather("terminated", last),
             "truncated": rows.gather("truncated", last),
             "discount": torch.from_numpy(self.powers[made]),
         }
 
-
-class Cast:
-    """Give a column another dtype."""
-
-    removes = replaces = ()
-
-    def __init__(self, column: str, *, dtype: str = "float32") -> None:
-        self.dtype = getattr(torch, dtype, None)
-        if not isinstance(self.dtype, torch.dtype):
-            raise ConfigError(f"memory.adaptors: Cast.dtype '{dtype}' is not a torch dtype")
-        self.column = column
-        self.provides = (column,)
-
-    def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
-        return batch | {self.column: _map(batch[self.column], self._cast)}
-
-    def _cast(self, value: Tensor) -> Tensor:
-        return value.to(self.dtype)
+    def _sum(self, reward: Array, made: Array) -> Array:
+        counted = self.counted[made]
+        if reward.ndim == counted.ndim:
+            return np.einsum("...n,...n->...", reward, counted)  # type: ignore[no-any-return]
+        return np.einsum("...nr,...n->...r", reward, counted)  # type: ignore[no-any-return]
 
 
-class Scale:
-    """Multiply a column by a factor; integers become float32."""
-
-    removes = replaces = ()
-
-    def __init__(self, column: str, *, factor: float) -> None:
-        self.column = column
-        self.factor = factor
-        self.provides = (column,)
-
-    def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
-        return batch | {self.column: _map(batch[self.column], self._scale)}
-
-    def _scale(self, value: Tensor) -> Tensor:
-        return value * self.factor if value.is_floating_point() else value.to(torch.float32).mul_(self.factor)
+def _until(terminated: Array, made: Array) -> Array:
+    """Return the steps up to the first that is terminated [..., n], at most those made [...]."""
+    found = terminated.argmax(-1)
+    return np.where(terminated.any(-1), np.minimum(made, found + 1), made)
 
 
 class Rename:
-    """Call columns by other names: `names` maps the old to the new."""
+    """Call columns by other names.
 
-    def __init__(self, names: Mapping[str, str]) -> None:
-        self.names = dict(names)
+    Args:
+        names: old name -> new name.
+        preset: names that are known: emote.
+        keep: leave the columns under their old names, too.
+
+    Raises:
+        ConfigError: there is no such preset, or there are no names.
+    """
+
+    tier = NAMES
+    replaces = ()
+
+    def __init__(
+        self, names: Mapping[str, str] | None = None, *, preset: str | None = None, keep: bool = False
+    ) -> None:
+        if preset is not None and preset not in PRESETS:
+            near = did_you_mean(preset, PRESETS)
+            raise ConfigError(
+                f"memory.adaptors: Rename.preset: wanted one of {', '.join(PRESETS)}, got '{preset}'{near}"
+            )
+        self.names = {**(PRESETS[preset] if preset else {}), **(names or {})}
+        if not self.names:
+            raise ConfigError("memory.adaptors: Rename: wanted names or a preset")
+        self.keep = keep
+        self.requires = tuple(self.names)
         self.provides = tuple(self.names.values())
-        self.removes = tuple(self.names)
-        self.replaces = ()
+        self.removes = () if keep else self.requires
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
-        return {self.names.get(name, name): value for name, value in batch.items()}
-
-
-def _map(tree: Tree, function: Callable[[Tensor], Tensor]) -> Tree:
-    if isinstance(tree, dict):
-        return {name: _map(part, function) for name, part in tree.items()}
-    return function(tree)
+        renamed = {self.names.get(name, name): value for name, value in batch.items()}
+        return batch | renamed if self.keep else renamed

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from rlrun.errors import ConfigError, RlrunError, did_you_mean
+from rlrun.errors import ConfigError, did_you_mean
 from rlrun.spaces import Box, Leaf, Space, Spaces, leaves
-from rlrun.typing import Array, Tree
+from rlrun.typing import Array
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,20 @@ class Column:
     shape: tuple[int, ...] = ()
     dtype: str = "float32"
 
+    tag: bool = False  # one value an episode, in place of one a step
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one value."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
     @property
     def keys(self) -> tuple[str, ...]:
         """The way to the leaf in a row."""
         return tuple(self.name.split("."))
+
+
+OWN = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
 
 
 def columns_of(spaces: Spaces) -> dict[str, Column]:
@@ -45,85 +56,104 @@ def _action_dtype(leaf: Space) -> str:
     return "float32" if isinstance(leaf, Box) else "int64"  # policy actions, whatever the environment takes
 
 
-def make_columns(spaces: Spaces | None, extra: Mapping[str, Any] | None) -> list[Column]:
+def refuse_vectors(spaces: Spaces) -> None:
+    """Refuse to take a vector of an environment for a stack of numbers.
+
+    Raises:
+        ConfigError: names the leaf.
+    """
+    for path, leaf in leaves(spaces.observation):
+        if len(leaf.shape) < 2:
+            name = f"observation.{path}" if path else "observation"
+            raise ConfigError(f"memory.frame_stack: {name} {list(leaf.shape)} is no stack of frames; leave it at 1")
+
+
+def make_columns(spaces: Spaces | None, extra: Mapping[str, Any] | None) -> tuple[list[Column], dict[str, Any]]:
     """Join the columns of the spaces and those asked for by name.
+
+    Returns the columns, tags among them, and the virtual ones: those given as something to call.
 
     Raises:
         ConfigError: no column at all, a setting that columns do not have, or an unknown dtype.
     """
     columns = columns_of(spaces) if spaces is not None else {}
+    for name in extra or {}:
+        if spaces is not None and name.partition(".")[0] in OWN:
+            raise ConfigError(f"memory.columns.{name}: the memory has that column already; choose another name")
+    virtual = {name: given for name, given in (extra or {}).items() if callable(given)}
     for name, given in (extra or {}).items():
-        columns[name] = given if isinstance(given, Column) else _parse(name, given)
+        if name not in virtual:
+            columns[name] = given if isinstance(given, Column) else _parse(name, given)
     if not columns:
         raise ConfigError("memory: a table needs spaces or columns; both are missing")
-    return list(columns.values())
+    return list(columns.values()), virtual
 
 
 def _parse(name: str, given: Mapping[str, Any] | None) -> Column:
+    if given is not None and not isinstance(given, Mapping):
+        raise ConfigError(f"memory.columns.{name}: wanted settings such as {{shape: [2]}} or a _target_, got {given!r}")
     settings = dict(given or {})
     shape, dtype = settings.pop("shape", ()), settings.pop("dtype", "float32")
+    tag = bool(settings.pop("tag", False))
     for key in settings:
-        raise ConfigError(f"memory.columns.{name}: no setting '{key}'{did_you_mean(key, ('shape', 'dtype'))}")
+        known = ("shape", "dtype", "tag")
+        raise ConfigError(f"memory.columns.{name}: no setting '{key}'{did_you_mean(key, known)}")
+    sizes = [shape] if isinstance(shape, int) else shape
+    if not isinstance(sizes, (list, tuple)) or not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise ConfigError(f"memory.columns.{name}.shape: wanted whole numbers from 1, got {shape!r}")
     try:
         dtype = np.dtype(dtype).name
     except TypeError:
         raise ConfigError(f"memory.columns.{name}.dtype: '{dtype}' is not a numpy dtype") from None
-    return Column(name, (shape,) if isinstance(shape, int) else tuple(shape), dtype)
+    return Column(name, tuple(sizes), dtype, tag)
 
 
-class Storage:
-    """The arrays behind a table: column → [slots, …]."""
+@dataclass(frozen=True)
+class Stack:
+    """How a stacked observation is made of frames: along a new first axis, or joined along an existing one.
 
-    def __init__(self, columns: Iterable[Column], slots: int) -> None:
-        self.columns = {column.name: column for column in columns}
-        self.arrays = {name: np.zeros((slots, *column.shape), column.dtype) for name, column in self.columns.items()}
-        self.tree: dict[str, Any] = {}
-        for name, column in self.columns.items():
-            node = self.tree
-            for key in column.keys[:-1]:
-                node = node.setdefault(key, {})
-            node[column.keys[-1]] = self.arrays[name]
+    axis: of a single observation; negative counts from the end.
+    """
 
-    def write(self, slots: Any, row: Mapping[str, Tree]) -> None:
-        """Put a row at each slot: every column of the table, values [n, …].
+    count: int
+    axis: int = 0
+    joined: bool = False
+
+    @classmethod
+    def of(cls, column: Column, count: int) -> Stack:
+        """Find out from the shape of a column.
 
         Raises:
-            RlrunError: the row lacks a column.
+            ConfigError: it is no stack of so many frames.
         """
-        try:
-            _write(self.tree, slots, row)
-        except KeyError as missing:
-            wanted, given = ", ".join(self), ", ".join(row)
-            raise RlrunError(f"memory: a row lacks {missing}; wanted {wanted}; given {given}") from None
+        shape = column.shape
+        if shape and shape[0] == count:
+            return cls(count)
+        axis = 0 if len(shape) == 3 and shape[0] < shape[-1] else -1  # channels are the short side
+        if len(shape) == 3 and shape[axis] % count == 0:
+            return cls(count, axis, joined=True)
+        raise ConfigError(f"memory.frame_stack: {column.name} {list(shape)} is no stack of {count} frames")
 
-    def write_leaf(self, name: str, slots: Any, value: Tree) -> None:
-        """Put the values of one top-level column at the slots."""
-        _write({name: self.tree[name]}, slots, {name: value})
+    def frame(self, column: Column) -> Column:
+        """Return the column of a single frame."""
+        shape = list(column.shape)
+        if not self.joined:
+            return replace(column, shape=tuple(shape[1:]))
+        shape[self.axis] //= self.count
+        return replace(column, shape=tuple(shape))
 
-    def gather(self, name: str, slots: Array) -> Tree:
-        """Return a column (or a leaf of it, by dotted name) at the slots, as tensors with memory of their own."""
-        node: Any = self.tree
-        for key in name.split("."):
-            node = node[key]
-        return _take(node, slots)
+    def newest(self, stacks: Array) -> Array:
+        """Return the newest frame of stacks [n, …]."""
+        if not self.joined:
+            return stacks[:, -1]
+        axis = self.axis + 1 if self.axis >= 0 else self.axis
+        width = stacks.shape[axis] // self.count
+        return np.take(stacks, np.arange(stacks.shape[axis] - width, stacks.shape[axis]), axis)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.tree)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.tree
-
-
-def _write(node: Mapping[str, Any], slots: Any, row: Mapping[str, Tree]) -> None:
-    for name, array in node.items():
-        if array.__class__ is dict:
-            _write(array, slots, row[name])
-        else:
-            array[slots] = row[name]
-
-
-def _take(node: Any, slots: Array) -> Tree:
-    if node.__class__ is dict:
-        return {name: _take(part, slots) for name, part in node.items()}
-    # the slots are right by construction; "clip" spares numpy the check and a buffer (3x faster than indexing)
-    return torch.from_numpy(node.take(slots, axis=0, mode="clip"))
+    def join(self, frames: Tensor, lead: int) -> Tensor:
+        """Make stacks of frames [..., count, *frame], `lead` dimensions standing before the frames."""
+        if not self.joined:
+            return frames
+        axis = lead + 1 + self.axis if self.axis >= 0 else self.axis
+        parts = list(frames.unbind(lead))
+        return torch.cat(parts, axis - 1 if self.axis >= 0 else axis)

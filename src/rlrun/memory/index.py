@@ -1,19 +1,21 @@
-"""Where episodes lie in the rings of a table.
-
-Each lane owns `slots` neighbouring slots and writes them round and round. A lane counts what
-it has written; the slot of count c is `c % slots`, and the counts below `written - slots` are
-overwritten. An episode of L steps takes L + 1 slots: the last holds only the last observation,
-so the observation after a row is always in the slot after it and never stored twice.
+"""Which slots of a table hold which step of which episode.
 
 Every slot carries a stamp: the episode's number in the high bits, the step within the episode in
-the low ones. Two slots T apart belong to one unbroken episode exactly if their stamps differ by T,
-so a window is tested at its two ends, whatever its length. Numbers of dropped episodes are used
-again, but only once no slot carries them.
+the low ones. Two slots T steps apart belong to one unbroken episode exactly if their stamps differ
+by T, so a window is tested at its two ends, whatever its length. Stamps have 32 bits until an episode
+has too many rows for that, or there are too many episodes; from then on 64. An episode of L rows takes L + 1
+slots: the last holds only the last observation, so the observation after a row is always in a slot
+of its own and never stored twice. A row is complete once that next observation is stored.
+
+Episodes have numbers, which are used again once an episode is gone. Two kinds of index place them:
+`RingIndex` (each lane overwrites its oldest rows) and `PoolIndex` (whole episodes leave as an
+ejector decides).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,107 +23,235 @@ import torch
 from rlrun.errors import RlrunError
 from rlrun.typing import Array
 
-STEP_BITS = 32
-EMPTY = -(1 << 62)  # so far below every stamp that no difference with it is a length
-OPEN = -1
+NARROW, WIDE = 16, 32  # bits of a stamp that hold the step: of 32 bits, and of 64
+EMPTY = -(1 << 30)  # so far below every stamp that no difference with it is a length
+FREE, OPEN, CLOSED = 0, 1, 2
+EVERY = slice(None)
 
 
-class EpisodeIndex:
-    """Open and closed episodes of `num_envs` lanes, `slots` slots each."""
+class EpisodeIndex(ABC):
+    """Open and closed episodes of `num_envs` lanes in `size` slots.
 
-    def __init__(self, *, num_envs: int, slots: int) -> None:
+    Args:
+        num_envs: lanes; each has one open episode at any time.
+        size: slots, all lanes together.
+        min_length: an episode can be sampled once it has so many rows; a shorter one is dropped when it ends.
+        margin: rows before a served row that must be stored, too, unless the episode begins there.
+    """
+
+    neighbours = False  # True: the slot after a row is the next one, and after the last comes the first
+    # what a state holds beside stamps
+    saved: ClassVar[tuple[str, ...]] = ("written", "open", "lane", "first", "status", "free")
+
+    def __init__(self, *, num_envs: int, size: int, min_length: int = 1, margin: int = 0) -> None:
         self.num_envs = num_envs
-        self.slots = slots
+        self.size = size
+        self.min_length = min_length
+        self.margin = margin
         self.version = 0  # changes whenever a window may have come or gone
-        self.stamp = np.full(num_envs * slots, EMPTY, np.int64)
-        self.base = np.arange(num_envs, dtype=np.int64) * slots
-        self.written = np.zeros(num_envs, np.int64)
-        self.open = np.arange(num_envs, dtype=np.int64)  # number of each lane's open episode
-        # by episode number; first and last are counts of the lane, last is OPEN until the episode is closed
+        self.too_short = 0  # episodes dropped because they were shorter than min_length
+        self.bits = NARROW if 2 * num_envs <= 1 << 31 - NARROW else WIDE
+        self.stamp: Array = np.full(size, EMPTY, np.int32 if self.bits == NARROW else np.int64)
+        self._left = 0  # rounds until a step may have too many bits; 0 = not known
+        # one more, that no row has: where the flag of "the row before the first" goes
+        self.complete = np.zeros(size + 1, np.bool_)
+        # by lane
+        self.written = np.zeros(num_envs, np.int64)  # slots taken since the beginning
+        self.open = np.arange(num_envs, dtype=np.int64)  # number of the open episode
+        # by episode number
         self.lane = np.arange(num_envs, dtype=np.int64)
-        self.first = np.zeros(num_envs, np.int64)
-        self.last = np.full(num_envs, OPEN, np.int64)
+        self.first = np.zeros(num_envs, np.int64)  # what the lane had written before the first row
+        self.status = np.full(num_envs, OPEN, np.int8)
         self.free = np.empty(0, np.int64)
-        self._offset = self.open << STEP_BITS  # stamp of a lane's next slot, less its count
         self._counted: dict[int, tuple[int, Array]] = {}
 
+    # -- writing -------------------------------------------------------------------------------
+
+    @abstractmethod
     def advance(self, lane: int | Array | None) -> Any:
-        """Give the lanes their next slot: [n], or a slice for a single lane.
+        """Give lanes their next slot: [n], or a slice for a single lane.
 
         lane: a number, an array of numbers, or None for all lanes.
         """
-        self.version += 1
-        if lane is None and self.num_envs == 1:
-            lane = 0
-        if isinstance(lane, (int, np.integer)):  # no arrays of one: half the time for a single environment
-            before = int(self.written[lane])
-            slot = int(lane) * self.slots + before % self.slots
-            self.stamp[slot] = self._offset[lane] + before
-            self.written[lane] = before + 1
-            return slice(slot, slot + 1)
-        lanes = slice(None) if lane is None else lane
-        count = self.written[lanes]
-        slots: Array = self.base[lanes] + count % self.slots
-        self.stamp[slots] = self._offset[lanes] + count
-        self.written[lanes] += 1
-        return slots
 
-    def close(self, lanes: Array) -> tuple[Array, Any]:
-        """End the open episodes of lanes [n] and open the next; there must be n free numbers.
+    def _recount(self, rounds: int) -> None:
+        """Find out for how many rounds steps fit in their bits, after the next few."""
+        longest = int((self.written - self.first[self.open]).max())
+        if longest + rounds >= 1 << self.bits:  # the largest step stays free: after it comes the next episode's first
+            self._widen()
+        self._left = (1 << self.bits) - 1 - longest - rounds
 
-        Returns the numbers of the ended ones, and the slots for their last observations.
-        """
-        slots = self.advance(lanes)
-        ended = self.open[lanes]
-        written = self.written[lanes]
-        self.last[ended] = written - 1
-        fresh, self.free = self.free[: len(lanes)], self.free[len(lanes) :]
-        self.open[lanes] = fresh
-        self.lane[fresh], self.first[fresh], self.last[fresh] = lanes, written, OPEN
-        self._offset[lanes] = (fresh << STEP_BITS) - written
-        return ended, slots
+    def _widen(self) -> None:
+        """Go over to stamps of 64 bits."""
+        old, used = self.stamp, self.used()
+        steps = old[used] & ((1 << self.bits) - 1)
+        self.stamp = np.full(self.size, EMPTY, np.int64)
+        self.stamp[used] = ((old[used] >> self.bits).astype(np.int64) << WIDE) + steps
+        self.bits = WIDE
 
-    def overwritten(self) -> Array:
-        """Return the closed episodes of which no slot is left."""
-        gone = (self.last != OPEN) & (self.last < self.written[self.lane] - self.slots)
-        gone[self.free] = False
-        return np.flatnonzero(gone)
+    def _join(self, lanes: Any, previous: Array, slots: Array) -> None:
+        """Note that the rows before these slots have their next observations; previous: their slots."""
+        if self.min_length == 1:
+            self.complete[previous] = True
+            return
+        taken = self.written[lanes] - self.first[self.open[lanes]]
+        self.complete[previous[taken > self.min_length]] = True
+        shown = slots[taken == self.min_length]  # long enough from now on: all its rows at once
+        back = np.arange(1, self.min_length)
+        held = self.before(shown[:, None], back)
+        still = self.stamp[held] == self.stamp[shown][:, None] - back  # some may have left already
+        self.complete[held[still]] = True
 
+    @abstractmethod
+    def extend(self, lane: int, count: int) -> Array:
+        """Give one lane its next `count` slots at once, at most as many as it has."""
+
+    @abstractmethod
     def drop(self, episodes: Array) -> None:
         """Forget closed episodes [n]; their numbers become free."""
-        self.version += 1
-        alive = episodes[self.last[episodes] >= self.written[self.lane[episodes]] - self.slots]
-        if len(alive):
-            self.stamp[np.isin(self.stamp >> STEP_BITS, alive)] = EMPTY
-        self.last[episodes] = self.first[episodes] = 0  # a window count of zero until the number is used again
-        self.free = np.concatenate([self.free, episodes])
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Forget the rows of open episodes, which begin anew."""
+
+    @abstractmethod
+    def resize(self, size: int) -> tuple[Array, Array]:
+        """Grow to `size` slots; return the old slots that hold something, and where each lies now."""
+
+    def close(self, lanes: Array) -> tuple[Array, Any]:
+        """End the open episodes of lanes [n] and open the next.
+
+        Returns the slots for their last observations, and the numbers of the ended ones [n]; -1 for
+        episodes that were too short and are gone at once.
+        """
+        slots = self.advance(lanes)
+        return slots, self.end(lanes, slots)
+
+    def end(self, lanes: Array, slots: Any) -> Array:
+        """Do what `close` does with lanes whose newest slots hold the last observations."""
+        ended = self.open[lanes]
+        short = self.written[lanes] - self.first[ended] <= self.min_length
+        self.status[ended] = CLOSED
+        self._end(ended, slots)
+        if len(self.free) < len(lanes):
+            self.grow()
+        fresh, self.free = self.free[: len(lanes)], self.free[len(lanes) :]
+        self._begin(fresh, lanes)
+        if short.any():
+            self.too_short += int(np.count_nonzero(short))
+            self.drop(ended[short])
+            ended = np.where(short, -1, ended)
+        return ended
+
+    def _begin(self, episodes: Array, lanes: Array) -> None:
+        self.open[lanes] = episodes
+        self.lane[episodes], self.first[episodes], self.status[episodes] = lanes, self.written[lanes], OPEN
+
+    @abstractmethod
+    def _end(self, episodes: Array, slots: Any) -> None:
+        """Note that episodes are over, their last observations being at these slots."""
 
     def grow(self) -> None:
-        """Double the numbers that episodes can have."""
+        """Double the numbers that episodes can have; at least as many as there are lanes become free."""
         size = len(self.lane)
-        fresh = np.zeros(size, np.int64)
-        self.lane, self.first, self.last = (np.concatenate([old, fresh]) for old in (self.lane, self.first, self.last))
+        if 2 * size > 1 << 31 - NARROW and self.bits == NARROW:
+            self._widen()
+        self.lane, self.first = (np.concatenate([old, np.zeros(size, np.int64)]) for old in (self.lane, self.first))
+        self.status = np.concatenate([self.status, np.full(size, FREE, np.int8)])
         self.free = np.concatenate([self.free, np.arange(size, 2 * size, dtype=np.int64)])
         self._counted.clear()
 
-    def after(self, slots: Array, steps: int | Array) -> Array:
-        """Return the slot so many steps after each slot, within its lane's ring; fewer than a whole round."""
-        moved = slots + steps
-        # a single lane needs no division, which takes as long as all the rest
-        passed = moved >= self.slots if self.num_envs == 1 else moved % self.slots < steps
-        return np.subtract(moved, self.slots, out=moved, where=passed)
+    # -- episodes ------------------------------------------------------------------------------
 
-    def run(self, start: Array, length: int) -> Array:
-        """Return the slots [n, length] that follow one another from each start, itself the first."""
-        steps = np.arange(length)
-        slots: Array = start[:, None] + steps
-        split = np.flatnonzero(start % self.slots > self.slots - length)  # few go over the end of their ring
-        slots[split] = self.after(start[split, None], steps)
+    @abstractmethod
+    def at(self, episodes: Array, steps: Array | int) -> Array:
+        """Return the slots of stored steps of episodes."""
+
+    @abstractmethod
+    def oldest(self, episodes: Array | slice = EVERY) -> Array:
+        """Return the step of the oldest row that can be served, of some episodes or by number of all."""
+
+    @abstractmethod
+    def newest(self, episodes: Array | slice = EVERY) -> Array:
+        """Return the step of the newest stored observation, of some episodes or by number of all; -1 for none."""
+
+    def held(self, episodes: Array) -> Array:
+        """Return how many slots episodes [n] take, rows that lost the frames before them included."""
+        oldest = np.maximum(self.oldest(episodes) - self.margin, 0)
+        slots: Array = self.newest(episodes) - oldest + 1
         return slots
 
+    def alive(self) -> Array:
+        """Tell by number which episodes can be sampled."""
+        shown: Array = (self.status == CLOSED) | ((self.status == OPEN) & (self.newest() + 1 >= self.min_length))
+        return shown
+
+    def closed(self) -> Array:
+        """Tell by number which episodes are over and still stored, at least partly."""
+        over: Array = (self.status == CLOSED) & (self.newest() >= self.oldest() - self.margin)
+        return over
+
+    def windows(self, length: int) -> Array:
+        """Return how many windows of `length` complete rows each episode holds, by number; kept until a change."""
+        version, counts = self._counted.get(length, (-1, None))
+        if version != self.version or counts is None:
+            counts = np.maximum(self.newest() - self.oldest() - length + 1, 0)
+            counts[~self.alive()] = 0
+            self._counted[length] = self.version, counts
+        return counts
+
+    def window(self, episodes: Array, number: Array) -> Array:
+        """Return the first slot of an episode's window, the oldest window being number 0."""
+        return self.at(episodes, self.oldest(episodes) + number)
+
+    # -- slots ---------------------------------------------------------------------------------
+
+    def episode(self, slots: Array) -> Array:
+        """Return the number of the episode at each slot."""
+        number: Array = (self.stamp[slots] >> self.bits).astype(np.int64)
+        return number
+
+    def step(self, slots: Array) -> Array:
+        """Return the step within its episode at each slot."""
+        number: Array = (self.stamp[slots] & ((1 << self.bits) - 1)).astype(np.int64)
+        return number
+
+    def age(self, slots: Array) -> Array:
+        """Return how many slots its lane has taken since each slot was written."""
+        episode = self.episode(slots)
+        age: Array = self.written[self.lane[episode]] - 1 - self.first[episode] - self.step(slots)
+        return age
+
+    @property
+    @abstractmethod
+    def extent(self) -> int:
+        """How many slots there are to draw from; while it stays the same, `spread` does."""
+
+    @abstractmethod
+    def spread(self, uniform: Array) -> Array:
+        """Map numbers [n] from [0, 1) evenly to slots of a part that holds all rows; some may hold nothing."""
+
+    @abstractmethod
+    def after(self, slots: Array, steps: int | Array) -> Array:
+        """Return the slot so many steps after each; anything where the episode has none."""
+
+    def before(self, slots: Array, steps: int | Array) -> Array:
+        """Return the slot so many steps before each; anything where the episode has none."""
+        return self.after(slots, -np.asarray(steps))
+
+    @abstractmethod
+    def run(self, start: Array, length: int) -> Array:
+        """Return the slots [n, length] that follow one another from each start, itself the first."""
+
     def unbroken(self, slots: Array, ends: Array, length: int) -> Array:
-        """Tell which windows of `length` rows, slot up to end, are complete rows of a single episode."""
-        valid: Array = self.stamp.take(ends, mode="clip") - self.stamp.take(slots, mode="clip") == length
+        """Tell which windows of `length` rows, from slot to end, are complete rows of a single episode."""
+        here = self.stamp.take(slots, mode="clip")
+        valid: Array = self.stamp.take(ends, mode="clip") - here == length
+        valid &= self.complete.take(slots, mode="clip")
+        if self.margin:
+            steps = here & ((1 << self.bits) - 1)
+            back = np.minimum(steps, self.margin)
+            valid &= here - self.stamp.take(self.before(slots, back), mode="clip") == back
         return valid
 
     def within(self, slots: Array, steps: Array) -> Array:
@@ -130,38 +260,19 @@ class EpisodeIndex:
         valid: Array = stamp[..., 1:] - stamp[..., :1] == steps[1:]
         return valid
 
-    def episode(self, slots: Array) -> Array:
-        """Return the number of the episode at each slot."""
-        number: Array = self.stamp[slots] >> STEP_BITS
-        return number
+    def used(self) -> Array:
+        """Return the slots that were ever written."""
+        return np.flatnonzero(self.stamp != EMPTY)
 
-    def bounds(self) -> tuple[Array, Array]:
-        """Return the counts of the oldest stored and the newest observation of every episode, by number."""
-        written = self.written[self.lane]
-        return np.maximum(self.first, written - self.slots), np.where(self.last == OPEN, written - 1, self.last)
-
-    def windows(self, length: int) -> Array:
-        """Return how many windows of `length` rows each episode holds, by number; kept until the index changes."""
-        version, counts = self._counted.get(length, (-1, None))
-        if version != self.version or counts is None:
-            oldest, newest = self.bounds()
-            counts = np.maximum(newest - oldest - length + 1, 0)
-            counts[self.free] = 0
-            self._counted[length] = self.version, counts
-        return counts
-
-    def window(self, episodes: Array, number: Array) -> Array:
-        """Return the first slot of an episode's window, the oldest window being number 0."""
-        lane = self.lane[episodes]
-        oldest = np.maximum(self.first[episodes], self.written[lane] - self.slots)
-        slot: Array = self.base[lane] + (oldest + number) % self.slots
-        return slot
-
-    _arrays = ("stamp", "written", "open", "lane", "first", "last", "free", "_offset")
+    # -- state ---------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the index as tensors that share its memory."""
-        return {name.lstrip("_"): torch.from_numpy(getattr(self, name)) for name in self._arrays}
+        """Return the index; stamps of used slots only."""
+        used = self.used()
+        state = {name: torch.from_numpy(getattr(self, name).copy()) for name in self.saved}
+        state |= {"used": torch.from_numpy(used), "stamp": torch.from_numpy(self.stamp[used])}
+        state["complete"] = torch.from_numpy(self.complete[used])
+        return state | {"size": self.size, "too_short": self.too_short, "bits": self.bits}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back a state of a table of the same size.
@@ -169,13 +280,19 @@ class EpisodeIndex:
         Raises:
             RlrunError: the sizes differ.
         """
-        lanes, slots = len(state["written"]), len(state["stamp"]) // len(state["written"])
-        if (lanes, slots) != (self.num_envs, self.slots):
+        lanes, size = len(state["written"]), state["size"]
+        if (lanes, size) != (self.num_envs, self.size):
             raise RlrunError(
-                f"memory: the saved table has {lanes} lanes of {slots - 1} transitions; "
-                f"this one has {self.num_envs} of {self.slots - 1}"
+                f"memory: the saved table has {lanes} lanes and room for {size - lanes} transitions; "
+                f"this one has {self.num_envs} and room for {self.size - self.num_envs}"
             )
-        for name in self._arrays:
-            setattr(self, name, state[name.lstrip("_")].numpy().copy())
+        for name in self.saved:
+            setattr(self, name, state[name].numpy().copy())
+        used = state["used"].numpy()
+        self.bits, self._left = state["bits"], 0
+        self.stamp = np.full(self.size, EMPTY, np.int32 if self.bits == NARROW else np.int64)
+        self.complete[:] = False
+        self.stamp[used], self.complete[used] = state["stamp"].numpy(), state["complete"].numpy()
+        self.too_short = state["too_short"]
         self.version += 1
         self._counted.clear()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, did_you_mean
 from rlrun.memory.table import Table
-from rlrun.typing import Groups
+from rlrun.typing import Batch, Groups
 
 CHUNK = 1000  # steps of a warm-up call: short enough to react to a signal in between
 
@@ -24,19 +24,40 @@ class Steps(Protocol):
         """Make at least so many environment steps; return how many were made."""
 
 
+class Samples(Protocol):
+    """What a loader needs of a table."""
+
+    def names(self) -> tuple[str, ...]:
+        """The names that a sample will have."""
+
+    def sample(self, count: int, length: int = 1) -> Batch:
+        """Draw windows of one episode each: [B, …] for length 1, [B, T, …] otherwise."""
+
+    def windows(self, length: int) -> int:
+        """How many windows of so many transitions there are."""
+
+    def full(self) -> bool:
+        """Whether old rows make room for new ones by now."""
+
+    def __len__(self) -> int:
+        """How many transitions there are."""
+
+
 class ReplayLoader:
     """Collect a little, learn a little: `updates_per_step` updates for each environment step.
 
-    First come `warm_up` steps with random actions, and as many more as it takes until the table
-    holds a window. `steps_per_update`, where given, replaces `updates_per_step`. Steps are made
-    in whole rounds of the lanes, so several updates may follow one round; none is lost.
+    First come `warm_up` steps with random actions, less what the table holds already (an import),
+    and as many more as it takes until the table holds a window. `steps_per_update`, where given,
+    replaces `updates_per_step`. Steps are made in whole rounds of the lanes, so several updates may
+    follow one round; none is lost. Without a collector nothing is collected: the table is all there is.
+    A run that goes on with an empty table (memory was not saved) fills it anew first, by its own agent.
     """
 
     def __init__(
         self,
         *,
-        table: Table,
-        collector: Steps,
+        table: Samples,
+        collector: Steps | None,
         batch: int,
         length: int = 1,
         updates_per_step: float = 1.0,
@@ -44,9 +65,11 @@ class ReplayLoader:
         warm_up: int = 1000,
         data_group: str = "default",
     ) -> None:
-        _at_least("batch", batch, 1)
-        _at_least("length", length, 1)
-        _at_least("warm_up", warm_up, 0)
+        if not hasattr(table, "sample"):
+            raise ConfigError(f"loader.table: wanted a table or a rlrun.memory.Mix, got a {type(table).__name__}")
+        at_least("batch", batch, 1)
+        at_least("length", length, 1)
+        at_least("warm_up", warm_up, 0)
         self.table = table
         self.collector = collector
         self.batch = batch
@@ -54,9 +77,9 @@ class ReplayLoader:
         self.warm_up = warm_up
         self.data_group = data_group
         if steps_per_update is not None:
-            self.rate = 1 / _positive("steps_per_update", steps_per_update)
+            self.rate = 1 / positive("steps_per_update", steps_per_update)
         else:
-            self.rate = _positive("updates_per_step", updates_per_step)
+            self.rate = positive("updates_per_step", updates_per_step)
         self.updates = 0
         self.start: int | None = None  # environment steps at the end of the warm-up
 
@@ -66,24 +89,47 @@ class ReplayLoader:
 
     def __iter__(self) -> Iterator[Groups]:
         if self.start is None:
-            self.start = self._warm_up()
-        # whole numbers: a float would drift over a million updates
-        updates, steps = self.rate.numerator, self.rate.denominator
+            self.start = 0 if self.collector is None else self._warm_up(self.collector)
+        elif self.collector is not None and not self.table.windows(self.length):
+            self.start += self._fill(self.collector, self.warm_up, random=False)
         while True:
-            due = -((self.updates + 1) * -steps // updates)  # steps after warm-up at which the next update is due
-            missing = self.start + due - self.collector.steps
-            while missing > 0:
+            missing = self._missing()
+            while missing > 0 and self.collector is not None:
                 missing -= self.collector.collect(missing)
             self.updates += 1
             yield {self.data_group: self.table.sample(self.batch, self.length)}
 
-    def _warm_up(self) -> int:
-        missing = self.warm_up - self.collector.steps
-        while missing > 0:
-            missing -= self.collector.collect(min(missing, CHUNK), random=True)
+    def _warm_up(self, collector: Steps) -> int:
+        self._fill(collector, self.warm_up - max(collector.steps, len(self.table)), random=True)
+        return collector.steps
+
+    def _fill(self, collector: Steps, steps: int, *, random: bool) -> int:
+        """Make so many steps, and more until the table holds a window; return how many were made."""
+        before = collector.steps
+        while (missing := before + steps - collector.steps) > 0:
+            collector.collect(min(missing, CHUNK), random=random)
         while not self.table.windows(self.length) and not self.table.full():
-            self.collector.collect(1, random=True)
-        return self.collector.steps
+            collector.collect(1, random=random)
+        return collector.steps - before
+
+    def _missing(self) -> int:
+        """Return how many environment steps come before the next update."""
+        if self.collector is None or self.start is None:
+            return 0
+        # whole numbers: a float would drift over a million updates
+        updates, steps = self.rate.numerator, self.rate.denominator
+        due = -((self.updates + 1) * -steps // updates)  # steps after warm-up at which the next update is due
+        return self.start + due - self.collector.steps
+
+    def ready(self) -> bool:
+        """Tell whether the next batch comes without a step of the environment before it."""
+        return self.start is not None and self._missing() <= 0
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """What batches are drawn from."""
+        mixed: tuple[Table, ...] | None = getattr(self.table, "tables", None)
+        return (cast(Table, self.table),) if mixed is None else mixed
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the schedule."""
@@ -94,16 +140,43 @@ class ReplayLoader:
         self.updates, self.start = state["updates"], state["start"]
 
 
-def _at_least(name: str, value: int, least: int) -> None:
+def at_least(name: str, value: int, least: int) -> None:
+    """Refuse a setting of a loader that is too small.
+
+    Raises:
+        ConfigError: naming the key.
+    """
     if value < least:
         raise ConfigError(f"loader.{name} must be at least {least}, not {value}")
 
 
-def _positive(name: str, value: float) -> Fraction:
+def positive(name: str, value: float) -> Fraction:
+    """Return a setting of a loader as the decimal that was written: 0.1 is a tenth.
+
+    Raises:
+        ConfigError: naming the key, if it is no number above 0.
+    """
     try:
-        number = Fraction(str(value))  # the decimal that was written: 0.1 is a tenth
+        number = Fraction(str(value))
     except ValueError:
         number = Fraction(0)
     if number <= 0:
         raise ConfigError(f"loader.{name} must be a number above 0, not {value}")
     return number
+
+
+def chosen(columns: Sequence[str] | None, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names that a loader's `columns` keep; None = all.
+
+    Raises:
+        ConfigError: one is given twice, or there is no such name.
+    """
+    wanted = tuple(names) if columns is None else tuple(columns)
+    for name in wanted:
+        if name not in names:
+            raise ConfigError(
+                f"loader.columns: there is no '{name}'; there are {', '.join(names)}{did_you_mean(name, names)}"
+            )
+        if wanted.count(name) > 1:
+            raise ConfigError(f"loader.columns: '{name}' is given twice")
+    return wanted

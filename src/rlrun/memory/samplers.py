@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
 
-from rlrun.errors import RlrunError
-from rlrun.memory.columns import Storage
+from rlrun.errors import ConfigError, RlrunError, did_you_mean
 from rlrun.memory.index import EpisodeIndex
 from rlrun.typing import Array, Tree
+
+STOCK = 4096  # random numbers drawn at once
+WEIGHTINGS = ("windows", "episodes")
+Reader = Callable[[str, Tree, Array], Tree]
 
 
 @dataclass
@@ -20,20 +25,68 @@ class Rows:
     """The rows of one sample, and a way to look around them."""
 
     index: Array  # [B] or [B, T] flat slots
-    successor: Array  # the slots of the next observations, like index
+    following: Array | None  # the slots of the next observations, like index; None: not looked up yet
     where: EpisodeIndex
     weight: Array | None = None  # [B] importance, from samplers that do not draw evenly
-    storage: Storage | None = None  # set by the table, so that adaptors can fetch more
+    valid: Array | None = None  # [B, T] where windows are padded: which rows are real
+    run: Array | None = None  # [B, T + 1]: index and following are its two ends
+    fetch: Callable[[str, Array], Tree] | None = None  # set by the table
+    readers: list[tuple[str, Reader]] | None = None  # what adaptors made of columns so far
+    stamp: Array | None = None  # of `start`, as it was when it was picked, where somebody will ask
+    version: int = -1  # of the index, then
+
+    @property
+    def successor(self) -> Array:
+        """The slots of the next observations; of the shape of `index`."""
+        if self.following is None:
+            self.following = self.where.after(self.index, 1)
+        return self.following
+
+    @property
+    def start(self) -> Array:
+        """The first row of each window [B]."""
+        return self.index if self.index.ndim == 1 else self.index[:, 0]
 
     @property
     def episode(self) -> Array:
         """The number of each row's episode; of the shape of `index`."""
         return self.where.episode(self.index)
 
-    def gather(self, column: str, index: Array) -> Tree:
-        """Fetch a column (or a leaf of it, by dotted name) at flat slots of any shape, as tensors."""
-        assert self.storage is not None
-        return self.storage.gather(column, index)
+    @property
+    def step(self) -> Array:
+        """The step of each row within its episode; of the shape of `index`."""
+        return self.where.step(self.index)
+
+    def mark(self) -> Rows:
+        """Note what the rows are, to know later whether they still are."""
+        self.stamp, self.version = self.where.stamp.take(self.start, mode="clip"), self.where.version
+        return self
+
+    def stored(self, column: str, slots: Array) -> Tree:
+        """Fetch a column (or a leaf of it, by dotted name) as it is stored, at slots of any shape, as tensors."""
+        assert self.fetch is not None
+        return self.fetch(column, slots)
+
+    def gather(self, column: str, slots: Array) -> Tree:
+        """Fetch a column as earlier adaptors changed it; slots [B, …], the batch in front."""
+        found = self.stored(column, slots)
+        if self.readers:
+            root = column.partition(".")[0]
+            for name, reader in self.readers:
+                if name == root:
+                    found = reader(column, found, slots)
+        return found
+
+    def through(self, column: str, reader: Reader) -> None:
+        """Let what is gathered from now on of a top-level column pass a reader: (name, values, slots) -> values.
+
+        A reader that looks up other columns takes them by `stored`: when it runs, later adaptors may be in force.
+        """
+        self.readers = [*(self.readers or ()), (column, reader)]
+
+    def altered(self, column: str) -> bool:
+        """Tell whether an adaptor changed a top-level column."""
+        return any(name == column for name, _ in self.readers or ())
 
     def onward(self, k: int) -> tuple[Array, Array]:
         """Look up to `k` steps ahead.
@@ -41,6 +94,8 @@ class Rows:
         Returns the slots of each row and of those after it, [B, k + 1], and how many steps lie within
         the episode as far as it is stored (1 … k), [B]; for windows with T behind B.
         """
+        if k == 1:  # the sampler has looked already
+            return np.stack([self.index, self.successor], -1), np.ones(self.index.shape, np.int64)
         steps = np.arange(k + 1)
         slots = self.where.after(self.index[..., None], steps)
         return slots, self.where.within(slots, steps).sum(-1)
@@ -49,8 +104,7 @@ class Rows:
 class Sampler(ABC):
     """Draws windows; one class per way of drawing.
 
-    All calls come in batches, never once a transition. A sampler that keeps a number for each
-    row catches up in `pick`: `index.written` tells what each lane has written since.
+    All calls come in batches, never once a transition, but for `on_add` with a single environment.
     """
 
     provides: tuple[str, ...] = ()  # "weight" where `pick` sets it
@@ -66,6 +120,9 @@ class Sampler(ABC):
     def forget(self, episodes: Array) -> None:
         """Learn that these episodes [n] are gone; their numbers will be used again."""
 
+    def on_add(self, slots: Any) -> None:
+        """Learn that rows were written at these slots: an array, or a slice for a single lane."""
+
     @abstractmethod
     def pick(self, count: int, length: int) -> Rows:
         """Draw windows of `length` consecutive rows of one episode, each with its successor stored.
@@ -76,13 +133,30 @@ class Sampler(ABC):
 
     def rows(self, start: Array, length: int, weight: Array | None = None) -> Rows:
         """Return the rows of windows of `length` that begin at the slots `start` [B]."""
-        successor = self.index.after(start, 1)
-        if length > 1:
-            start, successor = self.index.run(start, length), self.index.run(successor, length)
-        return Rows(start, successor, self.index, weight)
+        if length == 1:
+            return Rows(start, None, self.index, weight)
+        run = self.index.run(start, length + 1)
+        return Rows(run[:, :-1], run[:, 1:], self.index, weight, run=run)
+
+    @property
+    def learns(self) -> bool:
+        """Tell whether `feedback` changes what is picked."""
+        return type(self).feedback is not Sampler.feedback
 
     def feedback(self, rows: Rows, priority: Tensor) -> None:
         """Learn how surprising the rows of an earlier `pick` were, priority: [B] or [B, T]."""
+
+    def moved(self, old: Array, new: Array) -> None:
+        """Learn that what was at slots old [n] is at new [n] now, in an index of another size."""
+
+    def none(self, count: int, length: int) -> RlrunError:
+        """Return the error of a table without a window."""
+        rows, dropped = self.index.windows(1), self.index.too_short
+        return RlrunError(
+            f"memory: a sample of {count} windows needs one of {length} transitions; the table holds "
+            f"{int(rows.sum())} transitions in {int((rows > 0).sum())} episodes, the longest of {int(rows.max())}"
+            + (f"; {dropped} were shorter than memory.min_length and dropped" if dropped else "")
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return whatever influences the next `pick`."""
@@ -95,56 +169,103 @@ class Sampler(ABC):
 class Uniform(Sampler):
     """Every window is equally likely, however long its episode is.
 
-    Slots are drawn from the written part of the rings and those that begin no window are thrown
+    Slots are drawn from the written part of the table and those that begin no window are thrown
     away. Where most would be (long windows, short episodes), the windows are counted instead.
+
+    Args:
+        seed: of the draws.
+        weighting: `windows`, or `episodes`: an episode by its number of rows first, then one of its windows, so
+            that windows of short episodes come more often when they are longer than one row.
+
+    Raises:
+        ConfigError: no such weighting.
     """
 
-    def __init__(self, *, seed: int = 0) -> None:
+    def __init__(self, *, seed: int = 0, weighting: Literal["windows", "episodes"] = "windows") -> None:
+        if weighting not in WEIGHTINGS:
+            known = ", ".join(WEIGHTINGS)
+            raise ConfigError(
+                f"memory.sampler: Uniform.weighting is one of {known}, not '{weighting}'"
+                f"{did_you_mean(weighting, WEIGHTINGS)}"
+            )
         self.generator = np.random.Generator(np.random.PCG64(seed))
+        self.weighting = weighting
+        self._before = self.generator.bit_generator.state  # from which the stock was drawn
+        self._stock = np.empty(0)
+        self._used = 0
+        self._slots: Array | None = None  # the stock as slots of an index of this extent
+        self._extent = -1
+        self._rate = 1.0  # share of draws that begin a window; learnt, so that one round is mostly enough
 
     def pick(self, count: int, length: int) -> Rows:
-        if length >= self.index.slots:
-            raise self._none(count, length)
-        drawn = count + count // 4 + 8
-        start, successor = self._reject(drawn, length)
-        if len(start) < count and 8 * len(start) > drawn:  # worth another try
-            more, further = self._reject(drawn * (count - len(start)) // len(start) * 5 // 4 + 8, length)
-            start, successor = np.concatenate([start, more]), np.concatenate([successor, further])
-        if len(start) < count:
-            start = np.concatenate([start, self._enumerate(count - len(start), count, length)])
-        if length == 1 and len(successor) >= count:  # found on the way; saves finding it again
-            return Rows(start[:count], successor[:count], self.index)
+        if self.weighting == "episodes" and length > 1:
+            return self.rows(self._by_episode(count, length), length)
+        missed = count * (1.0 / self._rate - 1.0)
+        drawn = count + int(missed + 3.0 * math.sqrt(missed)) + 1
+        start = self._reject(drawn, length)
+        found = len(start)
+        if found < count:
+            start = self._more(start, count, drawn, length)
+        self._rate = max(0.95 * self._rate + 0.05 * found / drawn, 0.5)
         return self.rows(start[:count], length)
 
-    def _reject(self, count: int, length: int) -> tuple[Array, Array]:
+    def _more(self, start: Array, count: int, drawn: int, length: int) -> Array:
+        if 8 * len(start) > drawn:  # worth another try
+            again = drawn * (count - len(start)) // len(start) * 5 // 4 + 8
+            start = np.concatenate([start, self._reject(again, length)])
+        if len(start) < count:
+            start = np.concatenate([start, self._enumerate(count - len(start), count, length)])
+        return start
+
+    def _reject(self, count: int, length: int) -> Array:
         index = self.index
-        filled = min(int(index.written.max()), index.slots)
-        if filled == 0:
-            return index.free[:0], index.free[:0]
-        drawn = self.generator.integers(0, index.num_envs * filled, count)
-        if filled < index.slots and index.num_envs > 1:
-            drawn += drawn // filled * (index.slots - filled)
-        ends = index.after(drawn, length)
-        kept = np.flatnonzero(index.unbroken(drawn, ends, length))
-        return drawn[kept], ends[kept]
+        drawn = self._draw(count)
+        if length == 1 and not index.margin:
+            return drawn[index.complete.take(drawn, mode="clip")]
+        drawn = drawn[index.complete.take(drawn, mode="clip")]
+        return drawn[index.unbroken(drawn, index.after(drawn, length), length)]
+
+    def _draw(self, count: int) -> Array:
+        """Return random slots [n] out of a stock: drawn many at once they cost a fifth."""
+        if self._used + count > len(self._stock):
+            self._before = self.generator.bit_generator.state
+            self._stock, self._used, self._extent = self.generator.random(max(STOCK, count)), 0, -1
+        first, self._used = self._used, self._used + count
+        extent = self.index.extent
+        if extent != self._extent:  # the table is filling up: these slots are good for now only
+            self._extent, self._slots = extent, None
+            return self.index.spread(self._stock[first : self._used])
+        if self._slots is None:
+            self._slots = self.index.spread(self._stock)
+        return self._slots[first : self._used]
+
+    def moved(self, old: Array, new: Array) -> None:
+        self._extent = -1
 
     def _enumerate(self, missing: int, count: int, length: int) -> Array:
-        last = self.index.windows(length).cumsum()  # number of the first window after each episode
+        windows = self.index.windows(length)
+        last = windows.cumsum()  # number of the first window after each episode
         if last[-1] == 0:
-            raise self._none(count, length)
+            raise self.none(count, length)
         number = self.generator.integers(0, last[-1], missing)
         episode = np.searchsorted(last, number, side="right")
-        return self.index.window(episode, number - (last - self.index.windows(length))[episode])
+        return self.index.window(episode, number - (last - windows)[episode])
 
-    def _none(self, count: int, length: int) -> RlrunError:
-        rows = self.index.windows(1)
-        return RlrunError(
-            f"memory: a sample of {count} windows needs one of {length} transitions; the table holds "
-            f"{int(rows.sum())} transitions in {int((rows > 0).sum())} episodes, the longest of {int(rows.max())}"
-        )
+    def _by_episode(self, count: int, length: int) -> Array:
+        windows = self.index.windows(length)
+        rows = np.where(windows > 0, self.index.windows(1), 0).cumsum()
+        if rows[-1] == 0:
+            raise self.none(count, length)
+        episode = np.searchsorted(rows, self.generator.random(count) * rows[-1], side="right")
+        return self.index.window(episode, (self.generator.random(count) * windows[episode]).astype(np.int64))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"generator": self.generator.bit_generator.state}
+        stock = {"before": self._before, "size": len(self._stock), "used": self._used}
+        return {"generator": self.generator.bit_generator.state, "stock": stock, "rate": self._rate}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        stock = state["stock"]
+        self.generator.bit_generator.state = self._before = stock["before"]
+        self._stock, self._used, self._extent = self.generator.random(stock["size"]), stock["used"], -1
         self.generator.bit_generator.state = state["generator"]
+        self._rate = state["rate"]

@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, RlrunError
-from rlrun.memory.adaptors import Adaptor
-from rlrun.memory.columns import Storage, make_columns
+from rlrun.errors import ConfigError, RlrunError, did_you_mean
+from rlrun.memory import virtual
+from rlrun.memory.adaptors import RELABEL, Adaptor, adapted, arrange, check, spared
+from rlrun.memory.columns import OWN, make_columns, refuse_vectors
 from rlrun.memory.ejectors import Ejector, Fifo
-from rlrun.memory.index import EpisodeIndex
+from rlrun.memory.recorder import Recorder
+from rlrun.memory.reports import Reports
 from rlrun.memory.samplers import Rows, Sampler, Uniform
 from rlrun.spaces import Spaces
-from rlrun.typing import Array, Batch, Tree
+from rlrun.typing import Batch, Tree
 
 
-class Table:
-    """Keep the newest `length` transitions of `num_envs` lanes, each lane an equal share.
+class Table(Recorder):
+    """Keep `length` transitions of `num_envs` lanes and serve windows of them.
 
-    A lane's share is a ring that overwrites its oldest rows. The last observation of an episode
-    takes a slot like a transition does, so with short episodes fewer transitions fit. A row can
-    be sampled once the observation after it is stored, whether or not its episode is over.
+    The last observation of an episode takes a slot like a transition does, so with short episodes
+    fewer transitions fit. A row can be sampled once the observation after it is stored, whether or
+    not its episode is over; a window never crosses the end of an episode.
+
+    Args:
+        length: transitions, all lanes together. Each lane overwrites its oldest rows in an equal share of it,
+            unless an ejector drops whole episodes: then all lanes share it.
+        num_envs: lanes.
+        sampler: which windows are served; uniform where none is given.
+        ejector: which rows leave a full table; the oldest where none is given.
+        adaptors: what happens to a sample before it is a batch, by name or in order.
+        columns: more columns than the spaces have, by name: settings `shape`, `dtype`, `tag` (one value an
+            episode), or something to call with the rows of a sample (a virtual column).
+        spaces: of the environment.
+        frame_stack: observations are stacks of so many frames; each frame is stored once.
+        min_length: episodes with fewer rows are dropped.
+        short: where a window is longer than its episode: `skip` serves none; `pad` lets it begin at any row,
+            repeats the last row, and says by `valid` [B, T] (and by `weight`) which rows are real.
+        storage: `ram`, or `disk` for arrays in a file without a name in `directory`.
+        device: of the batches.
+        seed: of the sampler, where none is given.
+
+    Raises:
+        ConfigError: sizes, columns, adaptors or the disk do not fit.
     """
 
     def __init__(
@@ -37,77 +62,162 @@ class Table:
         adaptors: Sequence[Adaptor] | Mapping[str, Adaptor] = (),
         columns: Mapping[str, Any] | None = None,
         spaces: Spaces | None = None,
+        frame_stack: int = 1,
+        min_length: int = 1,
+        short: Literal["skip", "pad"] = "skip",
+        storage: Literal["ram", "disk"] = "ram",
+        directory: str = ".",
         device: str = "cpu",
         seed: int = 0,
     ) -> None:
         if num_envs < 1 or length < num_envs:
             raise ConfigError(f"memory.length must be at least 1 for each of {num_envs} lanes, not {length}")
-        self.index = EpisodeIndex(num_envs=num_envs, slots=length // num_envs + 1)
-        self.storage = Storage(make_columns(spaces, columns), len(self.index.stamp))
-        self.sampler = sampler if sampler is not None else Uniform(seed=seed)
-        self.ejector = ejector if ejector is not None else Fifo()
-        self.adaptors = tuple(adaptors.values()) if isinstance(adaptors, Mapping) else tuple(adaptors)
+        if not 1 <= min_length <= length // num_envs:
+            share = f"the {length // num_envs} transitions that memory.length leaves a lane"
+            raise ConfigError(f"memory.min_length must be from 1 to {share}, not {min_length}")
+        if frame_stack < 1:
+            raise ConfigError(f"memory.frame_stack must be at least 1, not {frame_stack}")
+        for name, part, kind in (("sampler", sampler, Sampler), ("ejector", ejector, Ejector)):
+            if part is not None and not isinstance(part, kind):
+                wanted = f"rlrun.memory.{kind.__name__}"
+                raise ConfigError(f"memory.{name} wants a {wanted} (inherit from it), not a {type(part).__name__}")
+        _one_of("short", short, ("skip", "pad"))
+        _one_of("storage", storage, ("ram", "disk"))
+        if frame_stack > 1 and spaces is not None:
+            refuse_vectors(spaces)
+        every, computed = make_columns(spaces, columns)
+        super().__init__(
+            every,
+            length=length,
+            num_envs=num_envs,
+            sampler=sampler if sampler is not None else Uniform(seed=seed),
+            ejector=ejector if ejector is not None else Fifo(),
+            frame_stack=frame_stack,
+            min_length=min_length,
+            directory=Path(directory) if storage == "disk" else None,
+        )
+        self.short = short
+        self.virtual = computed
         self.device = torch.device(device)
-        self.sampler.bind(self.index)
-        self.ejector.bind(self.index)
+        self._at_home = self.device.type == "cpu"
+        self.adaptors = arrange(adaptors)
+        self.reports = Reports(self.index)
+        self._read = self.frames.reader(self.index, self.storage) if self.frames else self.storage.gather
         self._picked: Rows | None = None
-        replaced = getattr(self.adaptors[0], "replaces", ()) if self.adaptors else ()
-        self._fetched = tuple(name for name in self.storage if name not in replaced)
-        self._successors = "observation" in self.storage and "next_observation" not in replaced
+        self._meet()
 
-    def add(self, lane: int | Array | None, row: Mapping[str, Tree]) -> None:
-        """Store one step of some lanes.
+    def _meet(self) -> None:
+        """Check what adaptors ask for, and find out once what the hot paths need to know."""
+        leaves = [*self.storage.columns, *(name for name in self.storage if name not in self.storage.columns)]
+        twice = [name for name, count in Counter(self._names()).items() if count > 1]
+        if twice:
+            raise ConfigError(f"memory.columns.{twice[0]}: a batch has another value of this name already")
+        virtual.check(self.virtual, leaves)
+        check(self.adaptors, [*leaves, *self._names()])
+        self._refuse_relabelled()
+        without = spared(self.adaptors)
+        stacked = ("observation",) if self.frames else ()
+        self._fetched = tuple(name for name in self.storage if name not in without and name not in stacked)
+        self._follows = "observation" in self.storage and "next_observation" not in without
+        self._neighbours = self._follows and not self.frames and self.short == "skip" and self.storage.mirrored
+        self._beside = bool(len(self.tags) or self.virtual or self.short == "pad" or self.sampler.provides)
+        self._on_sample = self.ejector.on_sample if type(self.ejector).on_sample is not Ejector.on_sample else None
+        found = (getattr(adaptor, "observe", None) for adaptor in self.adaptors)
+        self._observers = tuple(observe for observe in found if observe is not None)
 
-        lane: a number, an array of n numbers, or None for all lanes.
-        row: every column, [n, …].
-        """
-        self.storage.write(self.index.advance(lane), row)
+    def _refuse_relabelled(self) -> None:
+        """Refuse virtual columns of what an adaptor puts in place of what was stored: they would show the old."""
+        relabelling = [adaptor for adaptor in self.adaptors if getattr(adaptor, "tier", None) == RELABEL]
+        for name, column in self.virtual.items():
+            for adaptor in relabelling:
+                for read in getattr(column, "requires", ()):
+                    if read.partition(".")[0] in adaptor.provides:
+                        raise ConfigError(
+                            f"memory.columns.{name} reads '{read}' as stored; {type(adaptor).__name__} changes that"
+                        )
 
-    def close(self, lane: int | Array | None, last: Tree) -> None:
-        """End the episodes of some lanes.
-
-        lane: a number, numbers [n], a choice [N] of bools, or None for all lanes.
-        last: the observation after the last step, [n, …].
-        """
-        lanes = self._lanes(lane)
-        while len(self.index.free) < len(lanes):
-            dropped = self.ejector.pick(len(lanes))
-            self.sampler.forget(dropped)
-            self.index.drop(dropped)
-            # growing while few are free keeps the search for dropped ones rare
-            if len(self.index.free) < max(len(lanes), len(self.index.lane) // 4):
-                self.index.grow()
-        episodes, slots = self.index.close(lanes)
-        if "observation" in self.storage:
-            self.storage.write_leaf("observation", slots, last)
-        self.sampler.track(episodes)
-
-    def _lanes(self, lane: int | Array | None) -> Array:
-        if lane is None:
-            return np.arange(self.index.num_envs)
-        lanes = np.atleast_1d(np.asarray(lane))
-        return np.flatnonzero(lanes) if lanes.dtype == bool else lanes
+    def _names(self) -> list[str]:
+        """Return the names of a batch before adaptors."""
+        names = [*self.storage, *self.tags, *self.virtual, *self.sampler.provides]
+        names += ["next_observation"] if "observation" in self.storage else []
+        return [*names, *(name for name in ("valid", "weight") if self.short == "pad" and name not in names)]
 
     def sample(self, count: int, length: int = 1) -> Batch:
-        """Draw windows of one episode each, as tensors with memory of their own.
+        """Draw windows of one episode each, as tensors that the table does not touch again.
 
         Returns every column, what adaptors add, and `next_observation`: [B, …] for length 1,
-        [B, T, …] otherwise; `weight` [B] where the sampler gives one.
+        [B, T, …] otherwise; `weight` [B] where the sampler gives one. Tensors of a batch may be
+        views of one block; observation and next_observation of a window overlap.
 
         Raises:
             RlrunError: no window is that long.
         """
-        rows = self.sampler.pick(count, length)
-        rows.storage = storage = self.storage
+        clock = self.reports.clock()
+        rows = self.sampler.pick(count, length) if self.short == "skip" else self._padded(count, length)
+        rows.fetch = self._read
         self._picked = rows
-        batch = {name: storage.gather(name, rows.index) for name in self._fetched}
-        if self._successors:
-            batch["next_observation"] = storage.gather("observation", rows.successor)
-        if rows.weight is not None:
-            batch["weight"] = torch.from_numpy(rows.weight)
+        if clock:
+            clock.lap("pick")
+        batch = self._collect(rows)
+        if clock:
+            clock.lap("gather")
         for adaptor in self.adaptors:
             batch = adaptor(batch, rows)
-        return batch if self.device.type == "cpu" else _move(batch, self.device)
+        if clock:
+            clock.lap("adapt")
+        if self._on_sample is not None:
+            self._on_sample(rows)
+        return batch if self._at_home else _move(batch, self.device)
+
+    def _collect(self, rows: Rows) -> Batch:
+        """Return the batch before adaptors."""
+        storage = self.storage
+        if self._neighbours and rows.index.ndim == 1:
+            batch = storage.fetch_neighbours(self._fetched, rows.index)
+        elif self._follows and not self.frames and rows.index.ndim == 1:
+            batch = storage.fetch_pairs(self._fetched, rows.index, rows.successor)
+        elif self._follows and not self.frames and rows.run is not None:
+            batch = storage.fetch_run(self._fetched, rows.run)
+        else:
+            batch = storage.fetch(self._fetched, rows.index)
+            if self.frames:
+                batch["observation"] = self._read("observation", rows.index)
+            if self._follows:
+                batch["next_observation"] = self._read("observation", rows.successor)
+        return self._add_others(batch, rows) if self._beside else batch
+
+    def _add_others(self, batch: Batch, rows: Rows) -> Batch:
+        """Add what no column holds: tags, virtual columns, weights."""
+        if len(self.tags):
+            batch |= self.tags.read(rows)
+        for name, compute in self.virtual.items():
+            batch[name] = compute(rows)
+        if rows.weight is not None:
+            batch["weight"] = torch.from_numpy(rows.weight)
+        if rows.valid is not None:
+            batch["valid"] = torch.from_numpy(rows.valid)
+            real = batch["valid"].to(torch.float32)
+            batch["weight"] = (
+                real if rows.weight is None else real * batch["weight"].reshape(-1, *[1] * (real.ndim - 1))
+            )
+        return batch
+
+    def _padded(self, count: int, length: int) -> Rows:
+        """Draw windows that may begin at any row, and go on with the last one where the episode ends before."""
+        rows, index = self.sampler.pick(count, 1), self.index
+        if length == 1:
+            rows.valid = np.ones(count, np.bool_)
+            return rows
+        episode, steps = index.episode(rows.index)[:, None], index.step(rows.index)[:, None] + np.arange(length)
+        last = index.newest(episode) - 1
+        rows.valid = steps <= last
+        steps = np.minimum(steps, last)
+        rows.index, rows.following = index.at(episode, steps), index.at(episode, steps + 1)
+        return rows
+
+    def resize(self, length: int) -> None:
+        super().resize(length)
+        self._picked = None  # its rows lie elsewhere now
 
     def feedback(self, priority: Tensor) -> None:
         """Tell the sampler how surprising the newest sample was, priority: [B] or [B, T].
@@ -119,53 +229,64 @@ class Table:
             raise RlrunError("memory: feedback without a sample before it")
         self.sampler.feedback(self._picked, priority)
 
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Stored columns beside those of the spaces: a step's row must bring them."""
+        return tuple(name for name in self.storage if name not in OWN)
+
     def names(self) -> tuple[str, ...]:
         """Return the names that a batch will have."""
-        names = list(self.storage)
-        names += ["next_observation"] if "observation" in self.storage else []
-        names += self.sampler.provides
-        for adaptor in self.adaptors:
-            names = [name for name in names if name not in adaptor.removes]
-            names += [name for name in adaptor.provides if name not in names]
-        return tuple(names)
+        return adapted(self._names(), self.adaptors)
 
     def windows(self, length: int) -> int:
         """Return how many windows of so many transitions there are."""
-        return int(self.index.windows(length).sum())
+        return int(self.index.windows(1 if self.short == "pad" else length).sum())
 
     def __len__(self) -> int:
         """Return the number of transitions that can be sampled."""
-        return self.windows(1)
+        return int(self.index.windows(1).sum())
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """What the table holds, what was sampled of it, and how long that took."""
+        return self.reports.metrics(self._picked)
 
     @property
     def nbytes(self) -> int:
         """Bytes that the columns take once all rows are written."""
-        return sum(array.nbytes for array in self.storage.arrays.values())
-
-    def full(self) -> bool:
-        """Tell whether every lane overwrites its oldest rows from now on."""
-        return bool((self.index.written >= self.index.slots).all())
+        return self.storage.nbytes
 
     def state_dict(self) -> dict[str, Any]:
-        """Return columns, index and sampler; the tensors share the table's memory."""
-        columns = {name: torch.from_numpy(array) for name, array in self.storage.arrays.items()}
-        return {"columns": columns, "index": self.index.state_dict(), "sampler": self.sampler.state_dict()}
+        """Return all that is stored, with sampler and ejector; tensors of a full table share its memory."""
+        return self.stored() | {"sampler": self.sampler.state_dict(), "ejector": self.ejector.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back the state of a table of the same size and columns.
 
         Raises:
-            RlrunError: size or columns differ.
+            RlrunError: size or columns differ; nothing was changed.
         """
-        arrays = self.storage.arrays
-        shapes = {name: tuple(column.shape) for name, column in state["columns"].items()}
-        wanted = {name: array.shape for name, array in arrays.items()}
-        if shapes.keys() != wanted.keys() or any(shapes[name][1:] != wanted[name][1:] for name in wanted):
-            raise RlrunError(f"memory: the saved table has columns {shapes}; this one has {wanted}")
-        self.index.load_state_dict(state["index"])
-        for name, array in arrays.items():
-            array[...] = state["columns"][name].numpy()
+        self.put_back(state)
         self.sampler.load_state_dict(state["sampler"])
+        self.ejector.load_state_dict(state["ejector"])
+        self._picked = None
+
+    def store(self, path: Path | str, *, public: bool = False) -> None:
+        """Write everything to one file that needs no pickle: `rlrun.memory.files.store`."""
+        from rlrun.memory import files  # they know tables, so not at import
+
+        files.store(self, path, public=public)
+
+    def restore(self, path: Path | str, *, append: bool = False, ignore_extra: bool = False) -> bool:
+        """Read a file: `rlrun.memory.files.restore`; True where the state is exactly the stored one."""
+        from rlrun.memory import files
+
+        return files.restore(self, path, append=append, ignore_extra=ignore_extra)
+
+
+def _one_of(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ConfigError(f"memory.{name} is one of {', '.join(known)}, not '{value}'{did_you_mean(value, known)}")
 
 
 def _move(tree: Tree, device: torch.device) -> Tree:

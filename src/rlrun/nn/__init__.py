@@ -34,6 +34,7 @@ from rlrun.nn.encoders import Encoder, ImageEncoder, flatten
 from rlrun.nn.ensemble import Ensemble
 from rlrun.nn.init import normal_, orthogonal_, xavier_uniform_
 from rlrun.nn.mlp import MLP
+from rlrun.nn.normaliser import Normaliser
 from rlrun.nn.policy import Policy, SquashedGaussian
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "Ensemble",
     "Follow",
     "ImageEncoder",
+    "Normaliser",
     "Policy",
     "SquashedGaussian",
     "Value",

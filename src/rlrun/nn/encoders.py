@@ -38,7 +38,7 @@ def vector(leaf: Leaf, value: Tensor) -> Tensor:
     lead = value.shape[: value.dim() - len(leaf.shape)]
     if isinstance(leaf, Box):
         flat = value if len(leaf.shape) == 1 else value.reshape(*lead, leaf.size)
-        return flat.float() * (1.0 / 255.0) if leaf.dtype == "uint8" else flat.float()
+        return flat.float() * (1.0 / 255.0) if value.dtype == torch.uint8 else flat.float()
     if isinstance(leaf, Discrete):
         return one_hot(value.unsqueeze(-1), leaf.choices)
     return one_hot(value.reshape(*lead, len(leaf.choices)), leaf.choices)
@@ -120,7 +120,9 @@ class ImageEncoder(nn.Module):
         return flat.movedim(-1, 1) if self.channels_last else flat
 
     def forward(self, pixels: Tensor) -> Tensor:
-        picture = self._picture(pixels).float() * (1.0 / 255.0)
+        picture = self._picture(pixels)
+        if pixels.dtype == torch.uint8:  # else they are scaled already
+            picture = picture.float() * (1.0 / 255.0)
         lead = pixels.shape[: pixels.dim() - len(self.shape)]
         return self.dense(self.convolutions(picture)).reshape(*lead, self.size)  # type: ignore[no-any-return]
 

@@ -2,7 +2,7 @@
 
 from rlrun.ops.choices import gumbel_argmax, one_hot
 from rlrun.ops.gaussian import squashed_entropy, squashed_log_prob, squashed_sample, tanh_log_slope
-from rlrun.ops.losses import clip_, distance
+from rlrun.ops.losses import clip_, distance, error_size
 from rlrun.ops.targets import TargetEntropy, bootstrap, choice_entropy, lerp_, range_entropy, target_entropy
 from rlrun.ops.trees import leaves_of, tree_of
 
@@ -12,6 +12,7 @@ __all__ = [
     "choice_entropy",
     "clip_",
     "distance",
+    "error_size",
     "gumbel_argmax",
     "leaves_of",
     "lerp_",

@@ -19,6 +19,13 @@ def distance(value: Tensor, target: Tensor, *, huber: float | None = None) -> Te
     return F.huber_loss(value, target.expand_as(value), reduction="none", delta=huber)
 
 
+def error_size(loss: Tensor, *, huber: float | None = None) -> Tensor:
+    """Return how far value and target lie apart where `distance` gives this loss; any shape, from zero."""
+    if huber is None:
+        return loss.sqrt()
+    return torch.where(loss <= 0.5 * huber**2, (2.0 * loss).sqrt(), loss / huber + 0.5 * huber)
+
+
 @torch.no_grad()
 def clip_(gradients: Sequence[Tensor | None], *, largest: float) -> Tensor:
     """Shrink gradients together so that their norm is at most `largest`; return the norm before.

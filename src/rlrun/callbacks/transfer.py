@@ -1,0 +1,195 @@
+"""Memories that come from elsewhere, and go elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rlrun.callback import Callback, Hook, Stop
+from rlrun.callbacks.pace import following
+from rlrun.errors import ConfigError, MissingExtra, RequestError
+from rlrun.memory import archive, files, minari
+from rlrun.memory.episodes import cut_off
+from rlrun.memory.sources import MINARI, take_in
+from rlrun.memory.table import Table
+from rlrun.spaces import Spaces
+
+_messages = logging.getLogger("rlrun")
+
+
+def _require_table(table: object, key: str) -> None:
+    if not isinstance(table, Table):
+        raise ConfigError(f"{key} wants a table; the memory is a {type(table).__name__}")
+
+
+class MemoryImport(Callback):
+    """Fill a table before the first step.
+
+    A resumed run does so only where its checkpoint lacks the memory.
+
+    Args:
+        table: what it holds is replaced.
+        path: a file that rlrun or Emote (V1) stored, or minari:DATASET; None = nothing.
+        append: keep what the table holds.
+        ignore_extra: leave out columns that the table does not have, in place of refusing them.
+
+    Raises:
+        ConfigError: the memory is no table.
+        RequestError: the source is missing or damaged, or does not fit; before any step was made.
+    """
+
+    def __init__(
+        self, table: Table, path: str | None = None, *, append: bool = False, ignore_extra: bool = False
+    ) -> None:
+        if path is not None:
+            _require_table(table, "memory.import")
+        self.table = table
+        self.source = path if path is None or path.startswith(MINARI) else str(Path(path).expanduser().absolute())
+        self.append = append
+        self.ignore_extra = ignore_extra
+        self._taken_in = False
+
+    def restore_state(self) -> None:
+        if self.source is None or (self._taken_in and len(self.table)):
+            return
+        try:
+            same = take_in(self.table, self.source, append=self.append, ignore_extra=self.ignore_extra)
+        except RequestError as error:
+            if not isinstance(error, MissingExtra):
+                error.args = (f"memory.import: {error}",)
+            raise
+        cut_off(self.table)  # the run that left episodes open is another one
+        self._taken_in = True
+        how = "as they were, sampler and ejector included" if same else "as new episodes"
+        _messages.info("memory: %s transitions from %s, %s", f"{len(self.table):,}", self.source, how)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"taken_in": self._taken_in, "source": self.source}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if numbers:
+            self._taken_in, self.source = state["taken_in"], state["source"]
+
+
+def _require_writable(path: Path) -> None:
+    """Refuse a place where no file can be written, before a run has been made for nothing.
+
+    Raises:
+        ConfigError: it is a folder, or there is nowhere to write it.
+    """
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if path.is_dir():
+        raise ConfigError(f"memory.export.path: {path} is a folder; name a file")
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise ConfigError(f"memory.export.path: {path} cannot be written: {above} is no folder that you can write to")
+
+
+class MemoryExport(Callback):
+    """Store a table now and then, and at the end of training.
+
+    Args:
+        table: what to store.
+        every: environment steps (updates, where there is no collector); 0 = only at the end; None = not
+            at all, unless there is a path.
+        min_seconds: between two exports.
+        path: the file; or minari:DATASET, written once, at the end; None = `exports/memory.zip` of the run.
+        public: readable by everybody on this machine.
+        spaces: of the environment; Minari needs them.
+
+    Raises:
+        ConfigError: a Minari dataset is asked for more than once, or without spaces; or the memory is no table.
+        RequestError: the Minari dataset exists, or Minari is not installed; before any step was made.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        *,
+        every: int | None = None,
+        min_seconds: float = 600.0,
+        path: str | None = None,
+        public: bool = False,
+        spaces: Spaces | None = None,
+    ) -> None:
+        self.dataset = path.removeprefix(MINARI) if path is not None and path.startswith(MINARI) else None
+        if self.dataset is not None and (every or spaces is None):
+            raise ConfigError(
+                "memory.export: a Minari dataset is written once, at the end of training: leave `every` away"
+                if every
+                else "memory.export: a Minari dataset needs the environment's spaces"
+            )
+        self.table = table
+        self.every = every
+        self.min_seconds = min_seconds
+        self.path = Path(path) if path is not None and self.dataset is None else None
+        if self.path is not None:
+            _require_writable(self.path)
+        self.public = public
+        self.spaces = spaces
+        self.wanted = every is not None or path is not None
+        if self.wanted:
+            _require_table(table, "memory.export")
+        self.cycle = 1 if every else 0
+        self._axis = 0  # environment step (or update) of the newest export
+        self._due = following(0, every)
+        self._earliest = 0.0
+
+    def hook(self, event: str) -> Hook | None:
+        """Take no part where nothing is wanted."""
+        return super().hook(event) if self.wanted else None
+
+    def restore_state(self) -> None:
+        if self.dataset is not None and not self._axis:
+            minari.target_of(self.dataset)
+
+    def begin_training(self, run_dir: Path | None) -> None:
+        self._earliest = time.monotonic() + self.min_seconds
+        if self.path is None and self.dataset is None and run_dir is not None:
+            self.path = run_dir / "exports" / "memory.zip"
+            archive.sweep(self.path)
+
+    def end_cycle(self, update: int, step: int | None = None) -> None:
+        axis = update if step is None else step
+        if axis >= self._due and time.monotonic() >= self._earliest:
+            self._export(axis)
+
+    def end_training(self, error: BaseException | None, update: int = 0, step: int | None = None) -> None:
+        axis = update if step is None else step
+        if (error is None or isinstance(error, Stop)) and axis > self._axis:
+            self._export(axis)
+
+    def _export(self, axis: int) -> None:
+        if self.dataset is not None:
+            self._write_dataset(self.dataset)
+        elif self.path is not None:
+            files.store(self.table, self.path, public=self.public)
+        self._axis = axis
+        self._due = following(axis, self.every)
+        self._earliest = time.monotonic() + self.min_seconds
+
+    def _write_dataset(self, dataset: str) -> None:
+        assert self.spaces is not None
+        if self._axis:  # a run that was resumed after its end
+            _messages.warning("the Minari dataset %s is left as this run wrote it before", dataset)
+        else:
+            minari.write(self.table, dataset, self.spaces)
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        pace = f"every {self.every:,} steps, " if self.every else ""
+        return f"stores {path_of(self.table)} {pace}at the end"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"axis": self._axis}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if numbers:
+            self._axis = state["axis"]
+            self._due = following(self._axis, self.every)

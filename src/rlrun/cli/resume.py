@@ -1,0 +1,31 @@
+"""`rlrun resume`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[OVERRIDE]...",
+            help="stop.env_steps=200_000 extends the budget; evaluation, checkpoint, logger, log, device and threads "
+            "can change, too.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Go on with a run that was stopped, killed or failed, from its newest good checkpoint."""
+    from rlrun import resuming
+
+    result = resuming.resume(run, words or [])
+    typer.echo(result.describe())
+    if result.trainer is None:
+        typer.echo("the run is finished; stop.env_steps=… extends it", err=True)
+    if result.summary["status"] == "stopped":
+        raise typer.Exit(75)

@@ -1,0 +1,223 @@
+"""Collection from environments whose agents are known by an id, in place of lanes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from rlrun.callback import Callback
+from rlrun.collect.agents import Agent, RandomAgent, Response
+from rlrun.errors import RequestError, RlrunError, SpaceError
+from rlrun.memory.episodes import rows_of
+from rlrun.memory.proxy import AgentId, DictObservation, DictResponse, EpisodeState, MemoryProxy
+from rlrun.spaces import Composite, Leaf, Space, Spaces
+from rlrun.typing import Array, Tree
+
+Observations = dict[AgentId, DictObservation]
+Responses = dict[AgentId, DictResponse]
+IDLE = 10_000  # rounds without any agent after which an environment counts as empty
+
+
+class ByIdEnv(Protocol):
+    """An environment with a changing number of agents.
+
+    It takes policy actions: Box actions lie in [-1, 1], choices start at 0. An id stands for one
+    episode of one agent; who begins anew gets a new id, or the old one once its episode is over.
+    """
+
+    @property
+    def spaces(self) -> Spaces:
+        """Of one agent."""
+
+    def dict_reset(self, seed: int | None = None) -> Observations:
+        """Begin anew: every agent there is, as INITIAL."""
+
+    def dict_step(self, responses: Responses) -> Observations:
+        """Let each agent act; return every agent there is now, and the last observation of those that ended."""
+
+    def close(self) -> None:
+        """Release whatever the environment holds."""
+
+
+class AgentProxy:
+    """Let one agent act for all ids at once.
+
+    Args:
+        agent: what acts, called with observations [n, …].
+        spaces: of one id.
+    """
+
+    def __init__(self, agent: Agent, spaces: Spaces) -> None:
+        if agent.initial_state(1) is not None:
+            raise RequestError("agents by id: a recurrent agent needs lanes; take one without a state")
+        self.agent = agent
+        self.space = spaces.observation
+        self._act: Callable[..., Response] = agent
+
+    def __call__(self, observations: Observations, *, explore: bool = True) -> Responses:
+        """Return a response for every id whose episode goes on."""
+        return self.respond(self._act, observations, explore=explore)
+
+    def respond(self, act: Callable[..., Response], observations: Observations, **options: Any) -> Responses:
+        """Return a response for every id whose episode goes on, by any function that acts on observations [n, …]."""
+        active = [agent for agent, seen in observations.items() if not seen.episode_state.over]
+        if not active:
+            return {}
+        response = act(stacked(self.space, [observations[agent].array_data for agent in active]), **options)
+        return {agent: DictResponse(rows_of(response, index)) for index, agent in enumerate(active)}
+
+
+def stacked(space: Space, trees: list[dict[str, Tree]]) -> Tree:
+    """Return the observations of several ids as one tree [n, …] of the space's own types.
+
+    Raises:
+        SpaceError: a part is missing, or has another shape than the space.
+    """
+    if isinstance(space, Composite):
+        return _stack(space, trees, "observation")
+    if len(trees[0]) != 1:
+        raise SpaceError(f"an observation has the parts {', '.join(trees[0])}; the space is a single one")
+    return _stack(space, [next(iter(tree.values())) for tree in trees], "observation")
+
+
+def _stack(space: Space, trees: list[Tree], place: str) -> Tree:
+    if isinstance(space, Composite):
+        for name in space.parts:
+            if not all(name in tree for tree in trees):
+                raise SpaceError(f"an agent's {place} lacks the part '{name}'; it has {', '.join(trees[0])}")
+        return {
+            name: _stack(part, [tree[name] for tree in trees], f"{place}.{name}") for name, part in space.parts.items()
+        }
+    return _leaf(space, trees, place)
+
+
+def _leaf(space: Leaf, leaves: list[Array], place: str) -> Array:
+    for leaf in leaves:
+        if np.shape(leaf) != tuple(space.shape):
+            raise SpaceError(f"an agent's {place} has shape {list(np.shape(leaf))}; the space has {list(space.shape)}")
+    return np.stack(leaves).astype(space.dtype, copy=False)
+
+
+class ByIdCollector(Callback):
+    """Step an environment that speaks of agents by id, and store the episode of each.
+
+    Takes the place of `Collector`: provides `step`, where each response of an agent counts as one.
+
+    Args:
+        env: the environment.
+        agent: what acts, for all ids at once.
+        memory: where what happened goes.
+        seed: of the first reset.
+        warm_up_seed: of the uniformly random actions before learning starts.
+        window: how many of the newest episodes the logged return and length are means of.
+    """
+
+    provides = ("step",)
+
+    def __init__(
+        self,
+        env: ByIdEnv,
+        agent: Agent,
+        memory: MemoryProxy,
+        *,
+        seed: int = 0,
+        warm_up_seed: int = 0,
+        window: int = 20,
+    ) -> None:
+        self.env = env
+        self.agent = AgentProxy(agent, env.spaces)
+        self.memory = memory
+        self.seed = seed
+        self.random = RandomAgent(env.spaces.action, seed=warm_up_seed)
+        self.steps = 0
+        self.episodes = 0
+        self.observations: Observations | None = None
+        self._running: dict[AgentId, tuple[float, int]] = {}  # return and length so far
+        self._returns: deque[float] = deque(maxlen=window)
+        self._lengths: deque[int] = deque(maxlen=window)
+
+    def begin_training(self) -> dict[str, int]:
+        self.memory.interrupt()  # what a checkpoint left open goes on nowhere
+        self._running = {}
+        self.observations = self.env.dict_reset(self.seed)
+        return {"step": self.steps}
+
+    def begin_batch(self) -> dict[str, int]:
+        return {"step": self.steps}
+
+    def end_training(self, error: BaseException | None) -> None:
+        self.env.close()
+
+    def collect(self, steps: int, random: bool = False) -> int:
+        """Make at least `steps` steps of agents, in whole rounds of all that are there.
+
+        Args:
+            steps: wanted, all agents together.
+            random: act uniformly at random in place of the agent.
+
+        Returns:
+            The number of steps made.
+        """
+        if self.observations is None:
+            raise RequestError("callbacks.collector is missing: the loader's collector must be among the callbacks")
+        act: Callable[..., Response] = self.random if random else self.agent.agent
+        before, idle = self.steps, 0
+        while self.steps - before < steps:
+            idle = 0 if self._round(act) else idle + 1
+            if idle == IDLE:
+                raise RlrunError(f"the environment has had no agent for {IDLE:,} rounds")
+        return self.steps - before
+
+    def _round(self, act: Callable[..., Response]) -> int:
+        assert self.observations is not None
+        responses = self.agent.respond(act, self.observations)
+        self.memory.add(self.observations, responses)
+        self._record(self.observations)
+        self.observations = self.env.dict_step(responses)
+        self.steps += len(responses)
+        return len(responses)
+
+    def _record(self, observations: Observations) -> None:
+        for agent, seen in observations.items():
+            if seen.episode_state is EpisodeState.INITIAL:
+                self._running[agent] = (0.0, 0)
+            elif agent in self._running:
+                total, length = self._running[agent]
+                self._running[agent] = (total + float(seen.rewards.get("reward", 0.0)), length + 1)
+                if seen.episode_state.over:
+                    total, length = self._running.pop(agent)
+                    self.episodes += 1
+                    self._returns.append(total)
+                    self._lengths.append(length)
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        found = {**getattr(self.agent.agent, "metrics", {}), **self.memory.metrics, "episode/count": self.episodes}
+        if self._returns:
+            found["episode/return"] = float(np.mean(self._returns))
+            found["episode/length"] = float(np.mean(self._lengths))
+        return found
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        return f"agents by id -> {path_of(self.memory.table)}, acting by {path_of(self.agent.agent)}"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "episodes": self.episodes,
+            "returns": list(self._returns),
+            "lengths": list(self._lengths),
+            "random": self.random.state_dict(),
+        }
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if numbers:
+            self.steps, self.episodes = state["steps"], state["episodes"]
+            self._returns.extend(state["returns"])
+            self._lengths.extend(state["lengths"])
+            self.random.load_state_dict(state["random"])

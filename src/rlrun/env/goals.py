@@ -1,0 +1,257 @@
+"""Environments that are told a goal: two small ones, and the reward function of any of them as a part.
+
+A goal environment observes a Dict of `observation`, `achieved_goal` and `desired_goal`, and has
+`compute_reward(achieved_goal, desired_goal, info)`, as those of Gymnasium-Robotics do. What it would have
+paid for another goal can therefore be asked afterwards (`+with=hindsight`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+
+from rlrun.env.vector import Env
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.typing import Array
+
+__all__ = ["BitFlip", "GoalReward", "PointReach"]
+
+Goals = dict[str, Array]
+Info = dict[str, Any]
+
+
+class GoalEnv(gymnasium.Env[Any, Any]):
+    """Pay 0 where the goal is reached and -1 elsewhere; cut episodes off (truncated) after `steps`."""
+
+    steps: int
+    step_number: int
+    achieved: Array
+    desired: Array
+
+    @abstractmethod
+    def compute_reached(self, achieved_goal: Array, desired_goal: Array) -> Any:
+        """Tell whether goals are reached: [..., G] -> [...] bool."""
+
+    def compute_reward(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Any:
+        """Return the reward for arriving at `achieved_goal` [..., G]: [...]."""
+        return np.float32(self.compute_reached(achieved_goal, desired_goal)) - np.float32(1.0)
+
+    @abstractmethod
+    def compute_terminated(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Any:
+        """Tell whether arriving at `achieved_goal` [..., G] ends the episode: [...] bool."""
+
+    def compute_truncated(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Any:
+        """Tell whether a goal cuts an episode off: never, only the clock does."""
+        return np.zeros(np.shape(achieved_goal)[:-1], np.bool_)[()]
+
+    def begin(self, achieved: Array, desired: Array) -> tuple[Goals, Info]:
+        self.achieved, self.desired, self.step_number = achieved, desired, 0
+        return self.observe(), {}
+
+    def observe(self) -> Goals:
+        achieved, desired = self.achieved, self.desired
+        return {"observation": achieved.copy(), "achieved_goal": achieved.copy(), "desired_goal": desired.copy()}
+
+    def arrive(self, achieved: Array) -> tuple[Goals, float, bool, bool, Info]:
+        self.achieved = achieved
+        self.step_number += 1
+        info = {"is_success": bool(self.compute_reached(achieved, self.desired))}
+        reward = float(self.compute_reward(achieved, self.desired, info))
+        terminated = bool(self.compute_terminated(achieved, self.desired, info))
+        return self.observe(), reward, terminated, self.step_number >= self.steps and not terminated, info
+
+
+class BitFlip(GoalEnv):
+    """Flip bits, one a step, until they equal the goal (Andrychowicz et al. 2017, arXiv 1707.01495, section 3.1).
+
+    observation: {"observation", "achieved_goal", "desired_goal"}, each [n] of 0.0 and 1.0, the first two equal;
+    action: the bit to flip. Start and goal are random and differ. Reaching the goal terminates; an episode is
+    cut off after n steps. So an episode succeeded exactly if its return is above -n.
+
+    Answer: flip each wrong bit once: the return is 1 - (number of wrong bits), -4.0 on average for n = 10,
+    and every episode succeeds. Of random episodes 0.8 % do.
+    """
+
+    def __init__(self, n: int = 10) -> None:
+        if n < 1:
+            raise ConfigError(f"env.kwargs.n: BitFlip wants a whole number above 0, got {n}")
+        self.n = self.steps = n
+        bits = Box(0.0, 1.0, (n,), np.float32)
+        self.observation_space = Dict({"observation": bits, "achieved_goal": bits, "desired_goal": bits})
+        self.action_space = Discrete(n)
+
+    def compute_reached(self, achieved_goal: Array, desired_goal: Array) -> Any:
+        return (achieved_goal == desired_goal).all(-1)
+
+    def compute_terminated(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Any:
+        return self.compute_reached(achieved_goal, desired_goal)
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Goals, Info]:
+        super().reset(seed=seed)
+        start = goal = self._draw()
+        while (goal == start).all():
+            goal = self._draw()
+        return self.begin(start, goal)
+
+    def _draw(self) -> Array:
+        return self.np_random.integers(0, 2, self.n).astype(np.float32)
+
+    def step(self, action: Any) -> tuple[Goals, float, bool, bool, Info]:
+        achieved = self.achieved.copy()
+        achieved[int(action)] = 1.0 - achieved[int(action)]
+        return self.arrive(achieved)
+
+
+class PointReach(GoalEnv):
+    """Move a point in a square to the goal and stay there.
+
+    observation: {"observation", "achieved_goal", "desired_goal"}, each [2] in [-1, 1], the first two equal;
+    action: [2] in [-1, 1], a step of up to `stride` along each axis; walls stop the point. Start and goal are
+    random. Nothing terminates; episodes are cut off after `steps`. The goal is reached within `radius` of it.
+
+    Answer: go straight ahead; the return is minus the number of steps on which the point is farther than `radius`
+    from the goal, -8.2 on average. Random steps have -49.9 of -50.
+    """
+
+    def __init__(self, *, stride: float = 0.1, radius: float = 0.05, steps: int = 50) -> None:
+        self.stride, self.radius, self.steps = np.float32(stride), np.float32(radius), steps
+        place = Box(-1.0, 1.0, (2,), np.float32)
+        self.observation_space = Dict({"observation": place, "achieved_goal": place, "desired_goal": place})
+        self.action_space = Box(-1.0, 1.0, (2,), np.float32)
+
+    def compute_reached(self, achieved_goal: Array, desired_goal: Array) -> Any:
+        return ((achieved_goal - desired_goal) ** 2).sum(-1) <= self.radius**2
+
+    def compute_terminated(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Any:
+        return np.zeros(np.shape(achieved_goal)[:-1], np.bool_)[()]
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Goals, Info]:
+        super().reset(seed=seed)
+        start, goal = self.np_random.uniform(-1.0, 1.0, (2, 2)).astype(np.float32)
+        return self.begin(start, goal)
+
+    def step(self, action: Any) -> tuple[Goals, float, bool, bool, Info]:
+        moved = self.achieved + self.stride * np.clip(np.asarray(action, np.float32), -1.0, 1.0)
+        return self.arrive(np.clip(moved, -1.0, 1.0))
+
+
+class GoalReward:
+    """What an environment pays for arriving somewhere, asked of its own `compute_reward`: [..., G] -> [...].
+
+    `terminated` asks its `compute_terminated` likewise, [..., G] -> [...] bool; None where it has none.
+
+    Args:
+        env: the lanes; the function is found through wrappers. Of lanes in other processes a copy is asked.
+        achieved: name of the part of the observation that is a goal reached.
+        terminate: whether to ask for `terminated` at all.
+
+    Raises:
+        ConfigError: the environment has no such function.
+    """
+
+    def __init__(self, env: Env, *, achieved: str = "achieved_goal", terminate: bool = True) -> None:
+        lane = _single(env)
+        place = f"environment '{env.name}'"
+        function = _own(lane, "compute_reward")
+        if function is None:
+            raise ConfigError(
+                f"{place} has no compute_reward(achieved_goal, desired_goal, info): hindsight needs an environment "
+                "with goals, whose observation is a Dict of observation, achieved_goal and desired_goal "
+                "(env=bitflip, env=pointreach)"
+            )
+        space = _part(lane.observation_space, achieved)
+        self._reward = _Batched(function, space, np.float32, f"{place}: compute_reward")
+        ended = _own(lane, "compute_terminated") if terminate else None
+        self.terminated = None if ended is None else _Batched(ended, space, np.bool_, f"{place}: compute_terminated")
+
+    def __call__(self, achieved: Array, desired: Array) -> Array:
+        return self._reward(achieved, desired)
+
+
+def _single(env: Env) -> gymnasium.Env[Any, Any]:
+    lanes = env.lanes or env.copy(num_envs=1).lanes
+    if not lanes:
+        raise ConfigError(
+            f"env.vectorization: hindsight asks an environment in this process for its reward function, and "
+            f"'{env.name}' ({env.vectorization}) has none there: env.vectorization=sync"
+        )
+    return lanes[0]
+
+
+def _own(lane: gymnasium.Env[Any, Any], name: str) -> Any:
+    """Return a method of the outermost wrapper that has it, or of the environment itself; None where none has."""
+    try:
+        return lane.get_wrapper_attr(name)
+    except AttributeError:
+        return None
+
+
+def _part(space: gymnasium.Space[Any], path: str) -> gymnasium.Space[Any] | None:
+    """Return the part of a Dict space at a dotted path, None where there is none."""
+    for name in path.split("."):
+        if not isinstance(space, Dict) or name not in space.spaces:
+            return None
+        space = space.spaces[name]
+    return space
+
+
+class _Batched:
+    """Call an environment's function for many goals at once, or one by one where it cannot do that.
+
+    Which of the two is found out at the first call, by doing both.
+    """
+
+    tried = 64  # rows
+
+    def __init__(self, function: Any, space: gymnasium.Space[Any] | None, dtype: Any, place: str) -> None:
+        self.function = function
+        self.dtype = np.dtype(dtype)
+        self.place = place
+        self.dimensions = len(space.shape or ()) if space is not None else 1  # of one goal
+        self.goal_dtype = None if space is None else space.dtype
+        start = getattr(space, "start", 0)
+        self.start = start if np.any(start) else None  # stored choices count from 0
+        self.at_once: bool | None = None
+
+    def __call__(self, achieved: Array, desired: Array) -> Array:
+        shape = achieved.shape[: achieved.ndim - self.dimensions]
+        achieved, desired = (self._theirs(goals, len(shape)) for goals in (achieved, desired))
+        if not len(achieved):
+            return np.zeros(shape, self.dtype)
+        if self.at_once is None:
+            self.at_once = self._agrees(achieved[: self.tried], desired[: self.tried])
+        found = self._all(achieved, desired) if self.at_once else self._each(achieved, desired)
+        return found.reshape(shape)
+
+    def _theirs(self, goals: Array, lead: int) -> Array:
+        """Return goals [n, …] as the environment itself writes them."""
+        flat = goals.reshape(-1, *goals.shape[lead:])
+        if self.start is not None:
+            flat = flat + self.start
+        return flat if self.goal_dtype is None else flat.astype(self.goal_dtype, copy=False)
+
+    def _all(self, achieved: Array, desired: Array) -> Array:
+        return np.asarray(self.function(achieved, desired, {})).astype(self.dtype, copy=False)
+
+    def _each(self, achieved: Array, desired: Array) -> Array:
+        try:
+            found = [self.function(one, other, {}) for one, other in zip(achieved, desired, strict=True)]
+        except Exception as error:
+            raise RlrunError(
+                f"{self.place} failed for a goal of the memory, with an empty info: {type(error).__name__}: {error}"
+            ) from error
+        return np.asarray(found).astype(self.dtype, copy=False)
+
+    def _agrees(self, achieved: Array, desired: Array) -> bool:
+        """Compare both ways, on goals that are reached, too."""
+        one = np.concatenate([achieved, achieved, achieved])
+        other = np.concatenate([desired, achieved, np.roll(achieved, 1, axis=0)])
+        try:
+            found = self._all(one, other)
+        except Exception:
+            return False
+        return found.shape == (len(one),) and bool(np.allclose(found, self._each(one, other), rtol=1e-5, atol=1e-6))

@@ -1,0 +1,249 @@
+"""One file of arrays that proves itself: a zip whose comment is a hash of every byte before it.
+
+Members are stored as they are, so they are read piece by piece, and no size is larger than the file.
+Whatever happens to the file, a single flipped bit included, shows before anything is read from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import struct
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+from zipfile import ZIP_STORED, BadZipFile, ZipFile
+
+import numpy as np
+
+from rlrun.errors import RequestError, RlrunError
+from rlrun.files import reason, sync_directory
+from rlrun.typing import Array
+
+SEAL = b"rlrun sha256 "  # followed by the hash in hexadecimal digits
+DIGITS = 64
+PIECE = 1 << 22  # bytes read or written at a time
+LARGEST_TEXT = 1 << 26  # bytes of a JSON member
+MARK = b"PK\x03\x04"  # how zips begin
+PICKLE = "not read, because loading it runs whatever code it holds"
+
+
+@contextmanager
+def create(path: Path, *, public: bool = False, sealed: bool = True) -> Iterator[ZipFile]:
+    """Write a zip that appears under its name complete or not at all.
+
+    public: everybody may read it, in place of its owner only.
+    sealed: False for another program, which has no use for the hash of the whole.
+
+    Raises:
+        RlrunError: the disk does not take it; what was there before stays.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.unlink(missing_ok=True)
+        with os.fdopen(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as file:
+            with ZipFile(file, "w", ZIP_STORED) as archive:
+                archive.comment = SEAL + b"0" * DIGITS if sealed else b""
+                yield archive
+            if sealed:
+                _seal(file)
+            os.chmod(temporary, 0o644 if public else 0o600)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise RlrunError(f"{path} cannot be written: {reason(error)}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def sweep(path: Path) -> None:
+    """Delete what a killed process left half written beside a file that only this process writes."""
+    for left in path.parent.glob(f".{path.name}.*.tmp"):
+        left.unlink(missing_ok=True)
+
+
+def _seal(file: IO[bytes]) -> None:
+    size = file.seek(-DIGITS, os.SEEK_END)
+    digest = _hash(file, size)
+    file.seek(size)
+    file.write(digest)
+
+
+def _hash(file: IO[bytes], size: int) -> bytes:
+    """Return the hash of the first `size` bytes."""
+    file.seek(0)
+    digest = hashlib.sha256()
+    while size > 0:
+        piece = file.read(min(size, PIECE))
+        if not piece:
+            break
+        digest.update(piece)
+        size -= len(piece)
+    return digest.hexdigest().encode()
+
+
+@contextmanager
+def read(path: Path, *, sealed: bool = True) -> Iterator[ZipFile]:
+    """Open a zip once every byte of it has been checked.
+
+    sealed: False for one of another program, which has no hash of the whole.
+
+    Raises:
+        RequestError: it is missing, damaged, cut short, a pickle, or no zip of this kind.
+    """
+    try:
+        with open(path, "rb") as file:
+            _check_beginning(file, path)
+            if sealed:
+                _verify(file, path)
+            with ZipFile(file) as archive:
+                _check_members(archive, path)
+                yield archive
+    except (BadZipFile, NotImplementedError, EOFError, struct.error, UnicodeDecodeError) as error:
+        raise RequestError(f"{path} is damaged or cut short: {error}") from error
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {reason(error)}") from error
+
+
+def is_sealed(path: Path) -> bool:
+    """Tell whether a file ends as ours do; it may be damaged all the same."""
+    try:
+        with open(path, "rb") as file:
+            return _sealed_part(file) is not None
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {reason(error)}") from error
+
+
+def _sealed_part(file: IO[bytes]) -> tuple[int, bytes] | None:
+    """Return how many bytes the seal covers and the hash it gives for them."""
+    size = file.seek(0, os.SEEK_END)
+    if size < len(SEAL) + DIGITS:
+        return None
+    file.seek(size - len(SEAL) - DIGITS)
+    found = re.fullmatch(re.escape(SEAL) + rb"([0-9a-f]{%d})" % DIGITS, file.read())
+    return None if found is None else (size - DIGITS, found[1])
+
+
+def _verify(file: IO[bytes], path: Path) -> None:
+    sealed = _sealed_part(file)
+    if sealed is None:
+        raise RequestError(f"{path} is damaged or cut short, or no memory of rlrun: it has no hash at its end")
+    if _hash(file, sealed[0]) != sealed[1]:
+        raise RequestError(f"{path} is damaged: its content does not match its hash")
+
+
+def _check_beginning(file: IO[bytes], path: Path) -> None:
+    file.seek(0)
+    start = file.read(len(MARK))
+    if re.match(rb"\x80[\x02-\x08]", start):
+        raise RequestError(f"{path} is a pickle: {PICKLE}")
+    if start != MARK:
+        raise RequestError(f"{path} is no stored memory: it does not begin like one")
+
+
+def _check_members(archive: ZipFile, path: Path) -> None:
+    names = archive.namelist()
+    if "data.pickle" in names:
+        raise RequestError(f"{path} is in Emote's legacy format, a pickle: {PICKLE}; export it as V1 with Emote")
+    for member in archive.infolist():
+        parts = member.filename.split("/")
+        if "\\" in member.filename or not all(parts) or {".", ".."} & set(parts):
+            raise RequestError(f"{path} is refused: its member '{member.filename}' leads out of it")
+        if member.compress_type != ZIP_STORED or member.flag_bits & 1:
+            raise RequestError(f"{path} is refused: its member '{member.filename}' is compressed or encrypted")
+    if len(set(names)) < len(names):
+        raise RequestError(f"{path} is refused: two of its members have the same name")
+
+
+def write_json(archive: ZipFile, name: str, value: Any) -> None:
+    """Add a JSON member."""
+    archive.writestr(name, json.dumps(value, indent=1, allow_nan=False))
+
+
+def read_json(archive: ZipFile, name: str, path: Path) -> dict[str, Any]:
+    """Return a JSON member that holds a dict.
+
+    Raises:
+        RequestError: it is missing, too large or something else.
+    """
+    try:
+        if archive.getinfo(name).file_size > LARGEST_TEXT:
+            raise RequestError(f"{path} is refused: its member '{name}' is larger than {LARGEST_TEXT:,} bytes")
+        value = json.loads(archive.read(name))
+    except KeyError:
+        raise RequestError(f"{path} is no stored memory: it has no member '{name}'") from None
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"{path} is damaged: its member '{name}' is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise RequestError(f"{path} is damaged: its member '{name}' is no set of keys")
+    return value
+
+
+def write_array(archive: ZipFile, name: str, shape: tuple[int, ...], dtype: Any, pieces: Iterable[Array]) -> None:
+    """Add an array member in numpy's format, piece by piece along its first axis."""
+    with archive.open(name, "w", force_zip64=True) as member:
+        note = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_2_0(member, note)
+        for piece in pieces:
+            member.write(np.ascontiguousarray(piece, dtype).reshape(-1).view(np.uint8).data)
+
+
+class ArrayMember:
+    """An array member, read from its first row to its last.
+
+    Raises:
+        RequestError: it is missing, or its header does not fit its size.
+    """
+
+    def __init__(self, archive: ZipFile, name: str, path: Path) -> None:
+        try:
+            self._file = archive.open(name)
+        except KeyError:
+            raise RequestError(f"{path} is damaged: it has no member '{name}'") from None
+        self.shape, self.dtype = _header(self._file, name, path)
+        self._width = self.dtype.itemsize * math.prod(self.shape[1:])  # bytes of a row
+        if self._file.tell() + self._width * self.shape[0] != archive.getinfo(name).file_size:
+            raise RequestError(f"{path} is damaged: the header of '{name}' does not fit its size")
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def take(self, count: int) -> Array:
+        """Return the next rows [count, …]."""
+        data = self._file.read(count * self._width)
+        return np.ndarray((count, *self.shape[1:]), self.dtype, buffer=data)
+
+    def all(self) -> Array:
+        """Return all rows at once."""
+        return self.take(len(self))
+
+    def pieces(self) -> Iterator[Array]:
+        """Return all rows, some at a time."""
+        step = max(PIECE // max(self._width, 1), 1)
+        for start in range(0, len(self), step):
+            yield self.take(min(step, len(self) - start))
+
+
+def _header(file: IO[bytes], name: str, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(file)  # refuses a header above 10 000 bytes
+    except (ValueError, EOFError) as error:
+        message = str(error).splitlines()[0]
+        raise RequestError(f"{path} is damaged: its member '{name}' is no array: {message}") from error
+    if dtype.hasobject:
+        raise RequestError(f"{path} is refused: its member '{name}' holds python objects, a pickle: {PICKLE}")
+    if fortran and len(shape) > 1:
+        raise RequestError(f"{path} is refused: its member '{name}' is stored column by column")
+    if not shape or min(shape) < 0:
+        raise RequestError(f"{path} is refused: its member '{name}' has shape {list(shape)}; wanted rows")
+    return shape, dtype

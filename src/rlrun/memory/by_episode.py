@@ -1,0 +1,200 @@
+"""Samplers that choose an episode first, and then a window of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlrun.errors import ConfigError
+from rlrun.memory.samplers import Rows, Sampler
+from rlrun.typing import Array
+
+ABSENT = -1
+
+
+class Visits:
+    """How often each episode was sampled, by number."""
+
+    def __init__(self) -> None:
+        self.times = np.zeros(0, np.int64)
+
+    def add(self, episodes: Array, numbers: int) -> None:
+        """Count one visit for each of the episodes [n]; `numbers` are in use."""
+        self._fit(numbers)
+        np.add.at(self.times, episodes, 1)
+
+    def forget(self, episodes: Array) -> None:
+        """Begin anew with these numbers."""
+        self.times[episodes[episodes < len(self.times)]] = 0
+
+    def above_least(self, episodes: Array, numbers: int) -> Array:
+        """Return how much more often each of the episodes [n] was sampled than the least sampled of them."""
+        self._fit(numbers)
+        times: Array = self.times[episodes]
+        times -= times.min(initial=np.iinfo(np.int64).max)
+        return times
+
+    def _fit(self, numbers: int) -> None:
+        if numbers > len(self.times):
+            self.times = np.concatenate([self.times, np.zeros(numbers - len(self.times), np.int64)])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts."""
+        return {"times": torch.from_numpy(self.times.copy())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back the counts."""
+        self.times = state["times"].numpy().copy()
+
+
+class Coverage(Sampler):
+    """Episodes that were sampled less come sooner: their windows count 1 / (1 + surplus) ** alpha.
+
+    The surplus is how many more windows of the episode were drawn than of the least sampled one. (Counted from
+    zero, differences would matter less and less the longer training goes on.) With alpha 0 every window is
+    equally likely.
+    """
+
+    def __init__(self, *, alpha: float = 0.5, seed: int = 0) -> None:
+        if alpha < 0:
+            raise ConfigError(f"memory.sampler: Coverage.alpha must be at least 0, not {alpha}")
+        self.alpha = alpha
+        self.visits = Visits()
+        self.generator = np.random.Generator(np.random.PCG64(seed))
+
+    def forget(self, episodes: Array) -> None:
+        self.visits.forget(episodes)
+
+    def pick(self, count: int, length: int) -> Rows:
+        index, windows = self.index, self.index.windows(length)
+        present = np.flatnonzero(windows)
+        if not len(present):
+            raise self.none(count, length)
+        weight = windows[present] * (1.0 + self.visits.above_least(present, len(windows))) ** -self.alpha
+        passed = weight.cumsum()
+        episode = present[np.searchsorted(passed, self.generator.random(count) * passed[-1], side="right")]
+        self.visits.add(episode, len(windows))
+        number = (self.generator.random(count) * windows[episode]).astype(np.int64)
+        return self.rows(index.window(episode, number), length)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": self.generator.bit_generator.state, "visits": self.visits.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.generator.bit_generator.state = state["generator"]
+        self.visits.load_state_dict(state["visits"])
+
+
+class Sequential(Sampler):
+    """Every episode in its turn, the oldest first, then round again.
+
+    A new episode queues up behind the others when it ends, or when it is first seen with a window.
+
+    Args:
+        per_episode: one window of each episode a pass. Otherwise windows of an episode follow one another, none
+            overlapping, before the next one's turn.
+        random_offset: windows begin at a random step of the episode; where they follow one another, the whole pass
+            is shifted by a random number of steps. Otherwise the first pass begins with the oldest rows and,
+            per episode, the next pass goes on behind them.
+        seed: of the offsets.
+    """
+
+    def __init__(self, *, per_episode: bool = True, random_offset: bool = True, seed: int = 0) -> None:
+        self.per_episode = per_episode
+        self.random_offset = random_offset
+        self.generator = np.random.Generator(np.random.PCG64(seed))
+        self.place = np.empty(0, np.int64)  # in the queue, by episode number
+        self.arrived = 0
+        self.served = ABSENT  # place of the episode served last
+        self.step = 0  # its first step behind the window served last
+        self.passes = 0
+        self.shift = self._shift()
+
+    def track(self, episodes: Array) -> None:
+        self._fit()
+        fresh = episodes[self.place[episodes] == ABSENT]
+        self.place[fresh] = self.arrived + np.arange(len(fresh))
+        self.arrived += len(fresh)
+
+    def forget(self, episodes: Array) -> None:
+        self._fit()
+        self.place[episodes] = ABSENT
+
+    def pick(self, count: int, length: int) -> Rows:
+        queue = self._queue(count, length)
+        serve = self._one_each if self.per_episode else self._walk
+        starts = [serve(queue, count, length)]
+        while missing := count - sum(map(len, starts)):
+            starts.append(serve(queue, missing, length))
+        return self.rows(np.concatenate(starts), length)
+
+    def _queue(self, count: int, length: int) -> Array:
+        """Return the episodes that have a window, in the order of their arrival."""
+        present = np.flatnonzero(self.index.windows(length))
+        if not len(present):
+            raise self.none(count, length)
+        self.track(present)
+        return present[np.argsort(self.place[present], kind="stable")]
+
+    def _one_each(self, queue: Array, count: int, length: int) -> Array:
+        """Return the starts of the next `count` windows, each of the next episode."""
+        windows = self.index.windows(length)[queue]
+        turn = np.searchsorted(self.place[queue], self.served, side="right") + np.arange(count)
+        chosen = turn % len(queue)
+        if self.random_offset:
+            number = (self.generator.random(count) * windows[chosen]).astype(np.int64)
+        else:
+            parts = (windows - 1) // length + 1
+            number = (self.passes + turn // len(queue)) % parts[chosen] * length
+        if count:
+            self.passes += int(turn[-1]) // len(queue)
+            self.served = int(self.place[queue[chosen[-1]]])
+        return self.index.window(queue[chosen], number)
+
+    def _walk(self, queue: Array, count: int, length: int) -> Array:
+        """Return the starts of the next windows of this pass, at most `count`."""
+        oldest = self.index.oldest()[queue]
+        last = oldest + self.index.windows(length)[queue] - 1
+        first = np.minimum(oldest + (self.shift - oldest) % length, last)  # windows begin at shift, shift + length, …
+        parts = (last - first) // length + 1
+        passed = parts.cumsum()
+        at = int(np.searchsorted(self.place[queue], self.served))
+        position = int(passed[at] - parts[at]) if at < len(queue) else int(passed[-1])
+        if at < len(queue) and self.place[queue[at]] == self.served:  # it is still there
+            position += min(max(-((int(first[at]) - self.step) // length), 0), int(parts[at]))
+        if position == passed[-1]:
+            self.served, self.shift = ABSENT, self._shift()
+            return self._walk(queue, count, length)
+        number = position + np.arange(min(count, int(passed[-1]) - position))
+        chosen = np.searchsorted(passed, number, side="right")
+        step = first[chosen] + (number - passed[chosen] + parts[chosen]) * length
+        if count:
+            self.served, self.step = int(self.place[queue[chosen[-1]]]), int(step[-1]) + length
+        return self.index.at(queue[chosen], step)
+
+    def _shift(self) -> int:
+        # a new one for each pass, so that no row is always cut off at an episode's end
+        return int(self.generator.integers(1 << 31)) if self.random_offset and not self.per_episode else 0
+
+    def _fit(self) -> None:
+        missing = len(self.index.lane) - len(self.place)
+        if missing > 0:
+            self.place = np.concatenate([self.place, np.full(missing, ABSENT)])
+
+    _cursor = ("arrived", "served", "step", "passes", "shift")
+
+    def state_dict(self) -> dict[str, Any]:
+        cursor = {name: getattr(self, name) for name in self._cursor}
+        return {
+            "generator": self.generator.bit_generator.state,
+            "place": torch.from_numpy(self.place.copy()),
+            "cursor": cursor,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.generator.bit_generator.state = state["generator"]
+        self.place = state["place"].numpy().copy()
+        for name in self._cursor:
+            setattr(self, name, state["cursor"][name])

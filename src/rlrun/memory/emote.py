@@ -1,0 +1,233 @@
+"""Memories of Emote on disk, in its version 1: a zip of arrays without pickle.
+
+    version                  "1"
+    configuration.json       kinds of sampler and ejector, length_key, maxlen, ids, columns, part_keys
+    <key>.npy                the values of all episodes, one after another
+    <key>.ranges.npy         (id, start, length) of each episode in it
+
+An episode of L steps has L actions and rewards and L + 1 observations; a tag has one value. Emote writes
+no `terminated`: the tag `terminal` is 1 where an episode was cut off, and without it every episode ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from zipfile import ZipFile
+
+import numpy as np
+
+from rlrun.errors import RequestError
+from rlrun.memory import archive
+from rlrun.memory.episodes import Episode, Stored, nest
+from rlrun.memory.table import Table
+from rlrun.typing import Array
+
+VERSION = "1"
+NAMES = {"actions": "action", "rewards": "reward"}  # Emote's -> ours; others keep their names
+TERMINAL = "terminal"
+
+
+class Part(NamedTuple):
+    """One key of the file; `start` and `length` [E] in the order of the ids."""
+
+    data: Array  # [rows, …]
+    start: Array
+    length: Array
+
+    def of(self, episode: int) -> Array:
+        return self.data[self.start[episode] : self.start[episode] + self.length[episode]]
+
+
+def read(
+    path: Path | str,
+    *,
+    names: Mapping[str, str] | None = None,
+    ended: Literal["terminated", "truncated"] = "terminated",
+) -> list[Episode]:
+    """Return the episodes of a memory that Emote stored as V1, in the order in which they came.
+
+    Args:
+        path: the file.
+        names: Emote's key -> our column, such as {"features": "observation.position"}. By default
+            `actions` is `action`, `rewards` is `reward`, and every key with one row more an episode is a
+            part of `observation`.
+        ended: how episodes ended where the file does not say.
+
+    Raises:
+        RequestError: the file is missing, damaged or a pickle, or its ranges contradict each other.
+    """
+    path = Path(path)
+    with archive.read(path, sealed=False) as file:
+        about = _configuration(file, path)
+        parts = {key: _part(file, key, about["ids"], path) for key in about["part_keys"]}
+    return list(_episodes(about, parts, {**NAMES, **(names or {})}, ended, path))
+
+
+def is_v1(path: Path) -> bool:
+    """Tell whether a file is a zip in Emote's V1; other zips and damaged ones are not.
+
+    Raises:
+        RequestError: it cannot be opened, or is a pickle.
+    """
+    with archive.read(path, sealed=False) as file:
+        return {"version", "configuration.json"} <= set(file.namelist())
+
+
+def _configuration(file: ZipFile, path: Path) -> dict[str, Any]:
+    try:
+        version = file.read("version").decode("ascii", "replace").strip()
+    except KeyError:
+        raise RequestError(f"{path} is no memory of Emote's V1: it has no member 'version'") from None
+    if version != VERSION:
+        raise RequestError(f"{path} is a memory of Emote's version {version}; this version of rlrun reads {VERSION}")
+    about = archive.read_json(file, "configuration.json", path)
+    kinds = {"ids": (list, int), "part_keys": (list, str), "columns": (list, list), "length_key": (str, str)}
+    for key, (kind, inner) in kinds.items():
+        value = about.get(key)
+        if not isinstance(value, kind) or not all(type(each) is inner for each in value):
+            raise RequestError(f"{path} is damaged: configuration.json has no proper '{key}'")
+        if inner is not list and kind is list and len(set(value)) < len(value):
+            raise RequestError(f"{path} is damaged: '{key}' in configuration.json holds something twice")
+    if about["length_key"] not in about["part_keys"]:
+        raise RequestError(f"{path} is damaged: its length_key '{about['length_key']}' is none of its part_keys")
+    return about
+
+
+def _part(file: ZipFile, key: str, ids: list[int], path: Path) -> Part:
+    """Read one key, and check that its ranges give every id a stretch of its own."""
+    data = archive.ArrayMember(file, f"{key}.npy", path).all()
+    ranges = archive.ArrayMember(file, f"{key}.ranges.npy", path).all()
+    if ranges.ndim != 2 or ranges.shape[1] != 3 or ranges.dtype.kind not in "iu":
+        raise RequestError(f"{path} is damaged: {key}.ranges.npy holds no (id, start, length)")
+    found = {int(number): row for row, number in enumerate(ranges[:, 0].tolist())}
+    if found.keys() != set(ids) or len(found) < len(ranges):
+        raise RequestError(f"{path} is damaged: the ids of {key}.ranges.npy are not those of configuration.json")
+    order = np.array([found[number] for number in ids], np.int64)
+    start, length = ranges[order, 1].astype(np.int64), ranges[order, 2].astype(np.int64)
+    by_start = np.argsort(start, kind="stable")
+    begins, ends = start[by_start], (start + length)[by_start]
+    if len(ids) and (begins[0] < 0 or length.min() < 0 or ends[-1] > len(data) or (begins[1:] < ends[:-1]).any()):
+        raise RequestError(f"{path} is damaged: {key}.ranges.npy has ranges that overlap or leave its {len(data)} rows")
+    return Part(data, start, length)
+
+
+def _episodes(
+    about: Mapping[str, Any], parts: Mapping[str, Part], names: Mapping[str, str], ended: str, path: Path
+) -> Iterator[Episode]:
+    rows = parts[about["length_key"]].length
+    tag_keys = {entry[0] for entry in about["columns"] if entry[1:2] == ["TagColumn"]}
+    more = {key: _rows_more(key, part, rows, key in tag_keys, about["ids"], path) for key, part in parts.items()}
+    for number, length in enumerate(rows.tolist()):
+        if length == 0:
+            continue
+        held = {key: part.of(number) for key, part in parts.items()}
+        row = {names.get(key, key): held[key] for key, rest in more.items() if rest == 0}
+        observed = {_observation(key, names): held[key] for key, rest in more.items() if rest == 1}
+        tags = {names.get(key, key): held[key][0] for key, rest in more.items() if rest is None}
+        row = _with_flags(row, tags, length, ended) | {name: leaf[:-1] for name, leaf in observed.items()}
+        last = nest({name: leaf[-1] for name, leaf in observed.items()}).get("observation")
+        yield Episode(nest(row), last, tags)
+
+
+def _with_flags(row: dict[str, Array], tags: dict[str, Any], length: int, ended: str) -> dict[str, Array]:
+    """Return a row with how the episode ended, in place of what Emote tells of it."""
+    over = np.arange(length) == length - 1
+    cut_off = over & (ended == "truncated")
+    if "masks" in row:  # 0 where the episode ended by itself
+        cut_off = over & (row.pop("masks").reshape(length) != 0)
+        row.pop("dones", None)
+    elif "dones" in row:
+        cut_off = over & (row.pop("dones").reshape(length) == 0)
+    if TERMINAL in tags:
+        cut_off = over & bool(np.ravel(tags.pop(TERMINAL))[0])
+    return {"terminated": over & ~cut_off, "truncated": cut_off, **row}
+
+
+def _observation(key: str, names: Mapping[str, str]) -> str:
+    name = names.get(key)
+    return f"observation.{key}" if name is None else name
+
+
+def _rows_more(key: str, part: Part, rows: Array, tag: bool, ids: list[int], path: Path) -> int | None:
+    """Return how many rows more than steps a key has in each episode; None for a tag."""
+    if tag:
+        if (part.length != 1).any():
+            raise RequestError(f"{path} is damaged: the tag '{key}' has more or less than one value an episode")
+        return None
+    more = part.length - rows
+    for candidate in (0, 1):
+        if (more == candidate).all():
+            return candidate
+    number = int(np.flatnonzero((more < 0) | (more > 1) | (more != more[0]))[0])
+    raise RequestError(
+        f"{path} is damaged: '{key}' has {part.length[number]} rows in episode {ids[number]} of "
+        f"{rows[number]} steps; wanted as many, or one more in every episode"
+    )
+
+
+def write(table: Table, path: Path | str, *, names: Mapping[str, str] | None = None, public: bool = False) -> None:
+    """Store what a table holds as a V1 file that Emote restores; `terminal` says which episodes were cut off.
+
+    Args:
+        table: what to store; open episodes are stored as cut off.
+        path: the file; Emote appends `.zip` to what it is asked for.
+        names: our column -> Emote's key. By default `action` is `actions`, `reward` is `rewards`, the only
+            observation is `obs`, and the parts of a Dict observation keep their names.
+        public: readable by everybody on this machine.
+
+    Raises:
+        RlrunError: the disk does not take it.
+    """
+    stored = Stored.of(table)
+    keys = {leaf: _key(leaf, names or {}) for leaf in stored.columns if leaf not in ("terminated", "truncated")}
+    ids, rows = np.arange(len(stored)), stored.rows
+    with archive.create(Path(path), public=public, sealed=False) as file:
+        file.writestr("version", VERSION)
+        archive.write_json(file, "configuration.json", _about(stored, keys, table))
+        for leaf, key in keys.items():
+            observed = leaf.split(".")[0] == "observation"
+            length = rows + observed
+            shape = stored.shape(leaf) or (1,)  # Emote has no scalars
+            pieces = (piece.reshape(len(piece), *shape) for piece in stored.pieces(leaf, rows=not observed))
+            archive.write_array(file, f"{key}.npy", (int(length.sum()), *shape), stored.columns[leaf].dtype, pieces)
+            _write_ranges(file, key, ids, length)
+        tags = {**stored.tags, TERMINAL: stored.cut_off().astype(np.float32)}
+        for name, values in tags.items():
+            archive.write_array(file, f"{name}.npy", values.shape, values.dtype, [values])
+            _write_ranges(file, name, ids, np.ones_like(ids))
+
+
+def _key(leaf: str, names: Mapping[str, str]) -> str:
+    ours = {"action": "actions", "reward": "rewards", "observation": "obs"}
+    return names.get(leaf) or ours.get(leaf) or leaf.removeprefix("observation.")
+
+
+def _write_ranges(file: ZipFile, key: str, ids: Array, length: Array) -> None:
+    ranges = np.stack([ids, np.cumsum(length) - length, length], 1)
+    archive.write_array(file, f"{key}.ranges.npy", ranges.shape, np.int64, [ranges])
+
+
+def _about(stored: Stored, keys: Mapping[str, str], table: Table) -> dict[str, Any]:
+    ids = list(range(len(stored)))
+    columns = [[key, "Column", _settings(stored, leaf)] for leaf, key in keys.items()]
+    tags = {**stored.tags, TERMINAL: np.zeros(0, np.float32)}
+    columns += [[name, "TagColumn", {"shape": list(v.shape[1:]), "dtype": v.dtype.name}] for name, v in tags.items()]
+    actions = [key for leaf, key in keys.items() if leaf.split(".")[0] == "action"]
+    rows = [key for leaf, key in keys.items() if leaf.split(".")[0] != "observation"]
+    return {
+        "ejector_type": "FifoEjectionStrategy",
+        "sampler_type": "UniformSampleStrategy",
+        "length_key": [*actions, *rows][0],
+        "maxlen": table.index.size,
+        "ids": ids,
+        # Emote's first-in-first-out ejector believes its state, not the data
+        "ejector_state": {"identities": ids, "sequence_lengths": [[i, n] for i, n in enumerate(stored.rows.tolist())]},
+        "columns": columns,
+        "part_keys": [*keys.values(), *tags],
+    }
+
+
+def _settings(stored: Stored, leaf: str) -> dict[str, Any]:
+    return {"shape": list(stored.shape(leaf) or (1,)), "dtype": stored.columns[leaf].dtype}

@@ -1,0 +1,264 @@
+"""Whole episodes on their way into a table: from files, other formats, and agents known by an id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlrun.errors import RequestError, did_you_mean
+from rlrun.memory.columns import Column
+from rlrun.typing import Array, Tree
+
+if TYPE_CHECKING:
+    from rlrun.memory.table import Table
+
+PIECE = 1 << 14  # rows gathered at a time
+FLAGS = ("terminated", "truncated")
+INTERRUPTED = "interrupted"  # a tag that collectors set where an episode was cut off
+
+
+@dataclass
+class Episode:
+    """The rows of one episode, oldest first, and the observation after the last of them."""
+
+    row: dict[str, Tree]  # [L, …]
+    last: Tree = None  # […]
+    tags: dict[str, Any] = field(default_factory=dict)  # one value an episode
+
+    def __len__(self) -> int:
+        return len(next(iter(flat(self.row).values())))
+
+
+def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+    """Apply a function leaf by leaf to trees of the same form."""
+    if isinstance(tree, Mapping):
+        return {name: map_tree(function, part, *(other[name] for other in others)) for name, part in tree.items()}
+    return function(tree, *others)
+
+
+def stack(trees: list[Tree]) -> Tree:
+    """Return trees of arrays […] as one tree [L, …]."""
+    return map_tree(lambda *leaves: np.stack(leaves), *trees)
+
+
+def rows_of(tree: Tree, rows: Any) -> Tree:
+    """Return some rows of a tree of arrays [L, …]."""
+    return map_tree(lambda leaf: leaf[rows], tree)
+
+
+def flat(tree: Tree, prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of a tree by dotted name."""
+    if not isinstance(tree, Mapping):
+        return {prefix: tree}
+    found: dict[str, Any] = {}
+    for name, part in tree.items():
+        found |= flat(part, f"{prefix}.{name}" if prefix else str(name))
+    return found
+
+
+def nest(leaves: Mapping[str, Any]) -> dict[str, Tree]:
+    """Return leaves by dotted name as a tree."""
+    tree: dict[str, Any] = {}
+    for name, leaf in leaves.items():
+        *above, last = name.split(".")
+        node = tree
+        for key in above:
+            node = node.setdefault(key, {})
+        node[last] = leaf
+    return tree
+
+
+def fit(table: Table, episode: Episode, source: str, *, ignore_extra: bool = False) -> Episode:
+    """Return an episode in the names, shapes and types of a table's columns.
+
+    A Dict observation of one part fits a single observation, and [1] fits a single number. `terminated` and
+    `truncated` are left out where the table does not have them.
+
+    Raises:
+        RequestError: a column is missing or cannot be converted, or there is one too many.
+    """
+    columns = table.storage.columns
+    given, last = flat(episode.row), flat(episode.last, "observation") if episode.last is not None else {}
+    parts = [name for name in given if name.startswith("observation.")]
+    if "observation" in columns and len(parts) == 1:
+        given["observation"], last = given.pop(parts[0]), {"observation": last[parts[0]]} if last else {}
+    for name in FLAGS:
+        if name not in columns:
+            given.pop(name, None)
+    for name in columns:
+        if name not in given:
+            raise RequestError(
+                f"{source} has no column '{name}', which the memory stores; it has {', '.join(given)}"
+                f"{did_you_mean(name, given)}"
+            )
+    for name in given:
+        if name not in columns and not ignore_extra:
+            raise RequestError(
+                f"{source} has the column '{name}', which the memory does not store; the memory has "
+                f"{', '.join(columns)}{did_you_mean(name, columns)}"
+            )
+    row = {name: _convert(table, given[name], column, source) for name, column in columns.items()}
+    ends = {
+        name: _convert(table, leaf[None], columns[name], source)[0] for name, leaf in last.items() if name in columns
+    }
+    tags = {}
+    for name in table.tags:
+        if name not in episode.tags:
+            raise RequestError(f"{source} has no tag '{name}', which the memory stores")
+        tags[name] = episode.tags[name]
+    return Episode(nest(row), nest(ends).get("observation"), tags)
+
+
+def _convert(table: Table, values: Array, column: Column, source: str) -> Array:
+    frames = table.frames
+    stack = frames.stacks.get(column.name) if frames is not None else None
+    if frames is not None and stack is not None and values.ndim - 1 == len(column.shape) + (not stack.joined):
+        values = frames.newest(values, column.name)  # what the table stores of a stack
+    shape, wanted = values.shape[1:], tuple(column.shape)
+    if shape != wanted:
+        if [size for size in shape if size != 1] != [size for size in wanted if size != 1]:
+            raise RequestError(
+                f"{source} has column '{column.name}' of shape {list(shape)}; the memory has {list(wanted)}"
+            )
+        values = values.reshape(len(values), *wanted)
+    if values.dtype != column.dtype and not np.can_cast(values.dtype, column.dtype, "same_kind"):
+        raise RequestError(
+            f"{source} has column '{column.name}' of type {values.dtype.name}; the memory has {column.dtype}"
+        )
+    return values
+
+
+def add_all(table: Table, episodes: Iterable[Episode], *, append: bool) -> None:
+    """Add episodes that fit; unless `append`, what the table holds is forgotten first."""
+    if not append:
+        table.clear()
+    for episode in episodes:
+        table.add_episode(episode.row, episode.last, episode.tags)
+
+
+def cut_off(table: Table) -> None:
+    """End every open episode of a table as truncated: nobody goes on with it.
+
+    The newest observation of each becomes its last one; what was done there has no outcome, and is left out.
+    """
+    index = table.index
+    newest = index.newest()[index.open]
+    lanes = np.flatnonzero(newest > 0)
+    episodes, slots = index.open[lanes], index.at(index.open[lanes], newest[lanes])
+    if "truncated" in table.storage.columns:
+        table.storage.put("truncated", index.at(episodes, newest[lanes] - 1), True)
+    ended = index.end(lanes, slots)
+    index.abandon()  # rows without any outcome
+    ended = ended[ended >= 0]
+    if INTERRUPTED in table.tags:
+        tags = {name: np.zeros((len(ended), *column.shape)) for name, column in table.tags.columns.items()}
+        table.tags.put(ended, {**tags, INTERRUPTED: np.ones(len(ended))})
+    table.sampler.track(ended)
+    table.ejector.track(ended)
+
+
+@dataclass
+class Stored:
+    """What a table holds, episode by episode, the one that was written to last at the end.
+
+    An episode of L rows takes L + 1 slots. One that is still open ends at its newest observation; what was done
+    there has no outcome yet, and is left out.
+    """
+
+    table: Table
+    slots: Array  # of all episodes, one after another
+    length: Array  # [E] slots of each
+    number: Array  # [E] in the index
+    open: Array  # [E]
+
+    @classmethod
+    def of(cls, table: Table, *, partial: bool = False) -> Stored:
+        """Look through a table; partial: with what holds no whole transition yet, or may not be sampled yet."""
+        index = table.index
+        slots = index.used()
+        slots = slots[np.argsort(index.stamp[slots], kind="stable")]
+        begin = np.flatnonzero(np.diff(index.episode(slots), prepend=-1))
+        length = np.diff(begin, append=len(slots))
+        order = np.argsort(-index.age(slots[begin + length - 1]), kind="stable")
+        number = index.episode(slots[begin])
+        if not partial:
+            order = order[(length > 1)[order] & index.alive()[number[order]]]
+        begin, length = begin[order], length[order]
+        ramp = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
+        is_open = ~index.closed()[number[order]]
+        return cls(table, slots[np.repeat(begin, length) + ramp], length, number[order], is_open)
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        return self.table.storage.columns
+
+    @property
+    def rows(self) -> Array:
+        """Transitions of each episode, [E]."""
+        return self.length - 1
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    def row_slots(self) -> Array:
+        """Return the slots without those of the last observations."""
+        last = np.zeros(len(self.slots), np.bool_)
+        last[self._last()] = True
+        return self.slots[~last]
+
+    def _last(self) -> Array:
+        """Return where among the slots the last observations are, [E]."""
+        return np.cumsum(self.length) - 1
+
+    def cut_off(self) -> Array:
+        """Tell which episodes did not end by themselves, [E]."""
+        last = self.slots[self._last() - 1]
+        held = {name: self.leaf(name, last) for name in ("terminated", "truncated") if name in self.columns}
+        ended = held.get("terminated", np.zeros(len(self), np.bool_))
+        return ~ended & (self.open | held.get("truncated", np.zeros(len(self), np.bool_)))
+
+    def leaf(self, name: str, slots: Array, *, frames: bool = False) -> Array:
+        """Return a column at the slots, as an array; frames: of stacked observations the newest frame only."""
+        stacks = self.table.frames
+        if stacks is not None and not frames and name in stacks.stacks:
+            return np.asarray(stacks.read(self.table.index, self.table.storage, name, slots))
+        found: Array = self.table.storage.arrays[name][slots]
+        return found
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of one value of a column."""
+        return tuple(self.leaf(name, self.slots[:0]).shape[1:])
+
+    def pieces(self, name: str, *, rows: bool = False, frames: bool = False) -> Iterator[Array]:
+        """Return a column at all slots, some at a time; rows: without those of the last observations."""
+        slots = self.row_slots() if rows else self.slots
+        for start in range(0, len(slots), PIECE):
+            yield self.leaf(name, slots[start : start + PIECE], frames=frames)
+
+    def __iter__(self) -> Iterator[Episode]:
+        begin = 0
+        for number, length in enumerate(self.length.tolist()):
+            slots = self.slots[begin : begin + length]
+            row = {name: self.leaf(name, slots) for name in self.columns}
+            begin += length
+            observed = {name: leaf for name, leaf in row.items() if name.split(".")[0] == "observation"}
+            row = {name: leaf[:-1] for name, leaf in row.items()}
+            if "truncated" in row and self.open[number]:
+                row["truncated"][-1] = True
+            last = nest({name: leaf[-1] for name, leaf in observed.items()}).get("observation")
+            yield Episode(nest(row), last, {name: values[number] for name, values in self.tags.items()})
+
+    @property
+    def tags(self) -> dict[str, Array]:
+        """Return the values that belong to whole episodes, by name: [E, …]; zeros where an episode is open."""
+        found = {}
+        for name, values in self.table.tags.values.items():
+            known = self.number < len(values)
+            found[name] = np.zeros((len(self), *values.shape[1:]), values.dtype)
+            found[name][known] = values[self.number[known]]
+            if name == INTERRUPTED:
+                found[name][self.open] = 1
+        return found

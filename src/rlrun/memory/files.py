@@ -1,0 +1,203 @@
+"""A table in one file, without pickle: `store` and `restore`.
+
+    table.json             what the table is: columns, lanes, length, kinds of sampler and ejector
+    state.safetensors      what the index, the sampler and the ejector know
+    slots.npy              [R] where each stored row lay
+    episodes.npy           [E, 2] rows of each episode, oldest first, and whether it is still open
+    tags/<name>.npy        [E, …]
+    columns/<name>.npy     [R, …] the rows, episode after episode
+
+The file is a zip sealed by a hash of all its bytes: see `rlrun.memory.archive`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import numpy as np
+import safetensors.torch
+from safetensors import SafetensorError
+
+from rlrun import __version__, storage
+from rlrun.errors import RequestError
+from rlrun.memory import archive
+from rlrun.memory.archive import ArrayMember
+from rlrun.memory.episodes import Episode, Stored, add_all, fit, nest
+from rlrun.memory.samplers import Sampler
+from rlrun.memory.table import Table
+from rlrun.typing import Array, Stateful
+
+KIND, FORMAT = "rlrun.memory", 1
+
+
+def store(table: Table, path: Path | str, *, public: bool = False) -> None:
+    """Write a table to a file that appears complete or not at all; what was there before is replaced.
+
+    Args:
+        table: its rows, episodes and tags, and the state of its sampler and ejector; adaptors are not stored.
+        path: the file; folders above it are made.
+        public: readable by everybody on this machine (mode 0644), in place of its owner only (0600).
+
+    Raises:
+        RlrunError: the disk does not take it; what was there before stays.
+    """
+    held = Stored.of(table, partial=True)
+    tensors, tree = storage.split(_state(table))
+    rows = len(held.slots)
+    with archive.create(Path(path), public=public) as file:
+        note = {"kind": KIND, "format": FORMAT, "rlrun": __version__, "rows": rows, "episodes": len(held)}
+        archive.write_json(file, "table.json", {**note, "table": _identity(table), "state": tree})
+        file.writestr("state.safetensors", safetensors.torch.save(tensors))
+        archive.write_array(file, "slots.npy", (rows,), np.int64, [held.slots])
+        episodes = np.stack([held.length, held.open], 1)
+        archive.write_array(file, "episodes.npy", episodes.shape, np.int64, [episodes])
+        for name, values in held.tags.items():
+            archive.write_array(file, f"tags/{name}.npy", values.shape, values.dtype, [values])
+        for name, column in held.columns.items():
+            shape = (rows, *column.shape)
+            archive.write_array(file, f"columns/{name}.npy", shape, column.dtype, held.pieces(name, frames=True))
+
+
+def restore(table: Table, path: Path | str, *, append: bool = False, ignore_extra: bool = False) -> bool:
+    """Take in what a file holds.
+
+    A table of the same columns, lanes, length and kinds of sampler and ejector is put into the very state that was
+    stored, so that it gives the same samples from here on. Into any other table the episodes are added one by one,
+    with numbers of its own, as if they were new; the newest stay where it is smaller, and those that were open count
+    as cut off.
+
+    Args:
+        table: what it holds is replaced.
+        path: a file that `store` wrote.
+        append: keep what the table holds, and add the episodes to it.
+        ignore_extra: leave out columns that the table does not have, in place of refusing them.
+
+    Returns:
+        Whether it is the very state that was stored.
+
+    Raises:
+        RequestError: the file is missing or damaged, of a newer version, or its columns do not fit; the table is as
+            it was before.
+    """
+    path = Path(path)
+    with archive.read(path) as file:
+        note = _note(file, path)
+        if not append and note["table"] == _identity(table):
+            _restore_state(table, file, note, path)
+            return True
+        nothing = {name: member.take(0) for name, member in _columns(file, note, path).items()}
+        sample = Episode(nest(nothing), tags=dict.fromkeys(note["table"]["tags"], 0))
+        fit(table, sample, str(path), ignore_extra=ignore_extra)  # before anything is forgotten
+        episodes = _episodes(file, note, path)
+        add_all(table, (fit(table, each, str(path), ignore_extra=ignore_extra) for each in episodes), append=append)
+        return False
+
+
+def about(path: Path | str) -> dict[str, Any]:
+    """Return what a file says of the table that it holds: `rows`, `episodes`, and `table` with the columns.
+
+    Raises:
+        RequestError: it is missing, damaged or of a newer version.
+    """
+    with archive.read(Path(path)) as file:
+        note = _note(file, Path(path))
+    return {name: value for name, value in note.items() if name != "state"}
+
+
+def _identity(table: Table) -> dict[str, Any]:
+    """Return what has to be the same for two tables to have the same state."""
+    columns = {name: [list(column.shape), column.dtype] for name, column in table.storage.columns.items()}
+    return {
+        "columns": columns,
+        "tags": sorted(table.tags),
+        "num_envs": table.index.num_envs,
+        "size": table.index.size,
+        "min_length": table.index.min_length,
+        "margin": table.index.margin,
+        "index": _kind(table.index),
+        "sampler": _kind(table.sampler),
+        "ejector": _kind(table.ejector),
+    }
+
+
+def _kind(part: object) -> str:
+    """Return the class of a part, and of the sampler within it where there is one."""
+    inner = [_kind(held) for held in getattr(part, "__dict__", {}).values() if isinstance(held, Sampler)]
+    return f"{type(part).__module__}.{type(part).__qualname__}" + (f"({', '.join(inner)})" if inner else "")
+
+
+def _parts(table: Table) -> dict[str, Stateful]:
+    return {"index": table.index, "tags": table.tags, "sampler": table.sampler, "ejector": table.ejector}
+
+
+def _state(table: Table) -> dict[str, Any]:
+    return {name: part.state_dict() for name, part in _parts(table).items()}
+
+
+def _load(table: Table, state: Mapping[str, Any]) -> None:
+    for name, part in _parts(table).items():
+        part.load_state_dict(state[name])
+
+
+def _note(file: ZipFile, path: Path) -> dict[str, Any]:
+    note = archive.read_json(file, "table.json", path)
+    if note.get("kind") != KIND:
+        raise RequestError(f"{path} is no stored memory: it is a '{note.get('kind')}', wanted '{KIND}'")
+    if note.get("format") != FORMAT:
+        raise RequestError(f"{path} has format {note.get('format')}; this version of rlrun reads {FORMAT}")
+    return note
+
+
+def _columns(file: ZipFile, note: Mapping[str, Any], path: Path) -> dict[str, ArrayMember]:
+    """Open the columns; each fits what the file says of it."""
+    members = {}
+    for name, (shape, dtype) in note["table"]["columns"].items():
+        member = members[name] = ArrayMember(file, f"columns/{name}.npy", path)
+        if (member.shape, member.dtype) != ((note["rows"], *shape), np.dtype(dtype)):
+            raise RequestError(f"{path} is damaged: its column '{name}' is not as table.json says")
+    return members
+
+
+def _restore_state(table: Table, file: ZipFile, note: Mapping[str, Any], path: Path) -> None:
+    """Put the table into the stored state; all that can be wrong shows before its rows are touched."""
+    members = _columns(file, note, path)
+    slots = ArrayMember(file, "slots.npy", path).all()
+    if slots.dtype != np.int64 or len(slots) != note["rows"] or (slots < 0).any() or (slots >= table.index.size).any():
+        raise RequestError(f"{path} is damaged: slots.npy does not fit the table")
+    before = _state(table)
+    try:
+        state = storage.merge(safetensors.torch.load(file.read("state.safetensors")), note["state"])
+        _load(table, state)
+    except (SafetensorError, KeyError, ValueError, TypeError, IndexError) as error:
+        _load(table, before)
+        raise RequestError(f"{path} is damaged: its state cannot be taken back: {error}") from error
+    for name, member in members.items():
+        begin = 0
+        for piece in member.pieces():
+            table.storage.put(name, slots[begin : begin + len(piece)], piece)
+            begin += len(piece)
+
+
+def _episodes(file: ZipFile, note: Mapping[str, Any], path: Path) -> Iterator[Episode]:
+    """Read episode after episode; those without a whole transition are left out."""
+    lengths = ArrayMember(file, "episodes.npy", path).all()
+    if lengths.ndim != 2 or lengths.shape[1] != 2 or (lengths < 0).any() or lengths[:, 0].sum() != note["rows"]:
+        raise RequestError(f"{path} is damaged: episodes.npy does not fit the rows")
+    members = _columns(file, note, path)
+    tags = {name: ArrayMember(file, f"tags/{name}.npy", path).all() for name in note["table"]["tags"]}
+    for number, (length, is_open) in enumerate(lengths.tolist()):
+        row = {name: member.take(length) for name, member in members.items()}
+        if length > 1:
+            yield _episode(row, bool(is_open), {name: values[number] for name, values in tags.items()})
+
+
+def _episode(stored: Mapping[str, Array], is_open: bool, tags: dict[str, Any]) -> Episode:
+    row = {name: leaf[:-1] for name, leaf in stored.items()}
+    if is_open and "truncated" in row:
+        row["truncated"] = row["truncated"].copy()
+        row["truncated"][-1] = True
+    last = {name: leaf[-1] for name, leaf in stored.items() if name.split(".")[0] == "observation"}
+    return Episode(nest(row), nest(last).get("observation"), tags)

@@ -1,0 +1,233 @@
+"""Hindsight experience replay (Andrychowicz et al. 2017, arXiv 1707.01495): what was reached was the goal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.errors import ConfigError, DataError, RlrunError, SpaceError, did_you_mean
+from rlrun.memory.adaptors import RELABEL
+from rlrun.memory.samplers import Rows
+from rlrun.spaces import Composite, Space, Spaces, describe
+from rlrun.typing import Array, Batch, Tree
+
+Strategy = Literal["future", "final", "episode"]
+Function = Callable[[Array, Array], Array]
+
+
+class GoalFunction(Protocol):
+    """What an environment pays for arriving at `achieved` where `desired` was wanted: [..., G] -> [...].
+
+    `terminated` tells likewise whether that ends the episode; None: not the goal's business.
+    """
+
+    terminated: Function | None
+
+    def __call__(self, achieved: Array, desired: Array) -> Array: ...
+
+
+class Hindsight:
+    """For a share of the rows, pretend that the goal was one that the same episode reached later.
+
+    The goal of such a row is replaced in both observations, its reward is the environment's own for the
+    new goal, and so is `terminated` where the environment defines it; `truncated` stays. The others
+    keep what was stored. A window has one goal, reached at its end or later. With n-step returns the steps
+    ahead have the row's new goal, too, and the sum stops where that is reached for good.
+
+    Args:
+        reward: asks the environment.
+        spaces: to refuse an observation without goals before the first step.
+        share: of the rows.
+        strategy: which observation after a row gives its goal: "future" any of those stored, "final" the
+            newest stored, "episode" any of the whole episode, earlier ones too.
+        goal, achieved: names of the parts of the observation.
+        check: for so many samples, ask for the stored goals, too, and compare with what was stored.
+
+    Raises:
+        ConfigError, SpaceError: share, strategy or observation make no sense.
+    """
+
+    tier = RELABEL
+    provides = ("observation", "next_observation", "reward", "terminated")
+    removes = replaces = ()
+
+    def __init__(
+        self,
+        *,
+        reward: GoalFunction,
+        spaces: Spaces | None = None,
+        share: float = 0.8,
+        strategy: Strategy = "future",
+        goal: str = "desired_goal",
+        achieved: str = "achieved_goal",
+        check: int = 10,
+        seed: int = 0,
+    ) -> None:
+        if not 0.0 <= share <= 1.0:
+            raise ConfigError(f"Hindsight.share must lie from 0 to 1, not {share}")
+        if strategy not in get_args(Strategy):
+            hint = did_you_mean(strategy, get_args(Strategy))
+            raise ConfigError(f"Hindsight.strategy is one of {', '.join(get_args(Strategy))}, not '{strategy}'{hint}")
+        if spaces is not None:
+            _require_goals(spaces.observation, goal, achieved)
+        self.reward = reward
+        self.terminated = getattr(reward, "terminated", None)
+        self.share = share
+        self.strategy = strategy
+        self.goal, self.achieved = goal.split("."), achieved.split(".")
+        self.requires = (f"observation.{goal}", f"observation.{achieved}", "next_observation", "reward", "terminated")
+        self.check = check
+        # a branch of its own: the sampler may have been given the same seed
+        self.generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(1707,))))
+
+    def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
+        if rows is None:
+            raise RlrunError("memory.adaptors: Hindsight looks ahead in a table, and this batch comes from none")
+        if self.check > 0:
+            self.check -= 1
+            self._compare(batch, rows.valid)
+        chosen = np.flatnonzero(self.generator.random(len(rows.index)) < self.share)
+        goals = rows.stored(self.requires[1], self._draw(rows, _last(rows)[chosen])).numpy()
+        return _Relabelled(self, rows, chosen, goals)(batch)
+
+    def _draw(self, rows: Rows, last: Array) -> Array:
+        """Return for rows [K] the slots of the observations that give their goals."""
+        episode, step = rows.where.episode(last), rows.where.step(last)
+        newest = rows.where.newest(episode)
+        if self.strategy == "final":
+            return rows.where.at(episode, newest)
+        before = step if self.strategy == "future" else rows.where.oldest(episode)
+        ahead = (self.generator.random(len(last)) * (newest - before)).astype(np.int64) + 1
+        return rows.where.at(episode, before + ahead)
+
+    def _compare(self, batch: Batch, valid: Array | None) -> None:
+        """Ask the environment for the stored goals.
+
+        Raises:
+            DataError: it says something else than what is stored.
+        """
+        achieved, goal = (_part(batch["next_observation"], path).numpy() for path in (self.achieved, self.goal))
+        asked = [("reward", self.reward)] + ([("terminated", self.terminated)] if self.terminated is not None else [])
+        for name, function in asked:
+            said, stored = function(achieved, goal), batch[name].numpy()
+            if said.shape != stored.shape:
+                shapes = f"{list(said.shape)} for goals {list(goal.shape)}, stored are {list(stored.shape)}"
+                raise DataError(f"memory.adaptors: Hindsight asked the environment for {name} and was told {shapes}")
+            wrong = ~np.isclose(said, stored, rtol=1e-4, atol=1e-5)
+            if valid is not None:
+                wrong &= valid
+            if wrong.any():
+                at = tuple(np.argwhere(wrong)[0])
+                raise DataError(
+                    f"memory.adaptors: Hindsight asked the environment for {name} and was told {said[at]}; stored is "
+                    f"{stored[at]} (achieved {achieved[at].tolist()}, desired {goal[at].tolist()}; so with "
+                    f"{np.count_nonzero(wrong)} of {wrong.size} rows): a wrapper changes rewards or goals after "
+                    f"compute_reward; Hindsight.check=0 lets it pass"
+                )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the generator of choices."""
+        return {"generator": self.generator.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved generator."""
+        self.generator.bit_generator.state = state["generator"]
+
+
+class _Relabelled:
+    """One sample with new goals: in its batch, and in whatever else is fetched for its rows.
+
+    chosen: the rows that have one [K]; goals: theirs [K, …].
+    """
+
+    def __init__(self, hindsight: Hindsight, rows: Rows, chosen: Array, goals: Array) -> None:
+        self.rows = rows
+        self.chosen = chosen
+        self.goals = goals
+        self.goal_path, self.achieved_path = hindsight.goal, hindsight.achieved
+        self.goal, self.achieved, *_ = hindsight.requires
+        self.functions: dict[str, Function] = {"reward": hindsight.reward}
+        if hindsight.terminated is not None:
+            self.functions["terminated"] = hindsight.terminated
+        rows.through("observation", self.observation)
+        for name in self.functions:
+            rows.through(name, self.asked)
+
+    def __call__(self, batch: Batch) -> Batch:
+        index, following = self.rows.index, batch["next_observation"]
+        achieved = _part(following, self.achieved_path).numpy()[self.chosen]
+        return batch | {
+            "observation": self.observation("observation", batch["observation"], index),
+            "next_observation": self.observation("observation", following, index),
+            **{name: self._changed(batch[name], self._ask(name, achieved, index)) for name in self.functions},
+        }
+
+    def observation(self, name: str, value: Tree, slots: Array) -> Tree:
+        """Return an observation, or the leaf of that name, at slots [B, …] with the new goals."""
+        if "." not in name:
+            return _replace(value, self.goal_path, self._changed(_part(value, self.goal_path), self._spread(slots)))
+        return self._changed(value, self._spread(slots)) if name == self.goal else value
+
+    def asked(self, name: str, value: Tensor, slots: Array) -> Tensor:
+        """Return what the environment says of the steps at slots [B, …]."""
+        after = self.rows.where.after(slots[self.chosen], 1)
+        return self._changed(value, self._ask(name, self.rows.stored(self.achieved, after).numpy(), slots))
+
+    def _ask(self, name: str, achieved: Array, slots: Array) -> Array:
+        goals = self._spread(slots)
+        return self.functions[name](
+            achieved, goals if goals.shape == achieved.shape else np.broadcast_to(goals, achieved.shape)
+        )
+
+    def _changed(self, value: Tensor, rows: Array) -> Tensor:
+        changed = value.numpy().copy()
+        changed[self.chosen] = rows
+        return torch.from_numpy(changed)
+
+    def _spread(self, slots: Array) -> Array:
+        """Return the goals with as many dimensions in front as slots have."""
+        count, *shape = self.goals.shape
+        spread: Array = self.goals.reshape(count, *(1,) * (slots.ndim - 1), *shape)
+        return spread
+
+
+def _part(tree: Tree, path: list[str]) -> Any:
+    """Return the leaf of a tree at a path."""
+    for name in path:
+        tree = tree[name]
+    return tree
+
+
+def _replace(tree: Tree, path: list[str], leaf: Tensor) -> Tree:
+    if not path:
+        return leaf
+    return tree | {path[0]: _replace(tree[path[0]], path[1:], leaf)}
+
+
+def _last(rows: Rows) -> Array:
+    """Return the last real row of each window: [B]."""
+    if rows.index.ndim == 1:
+        return rows.index
+    at = -1 if rows.valid is None else rows.valid.sum(1) - 1  # what is repeated to fill a window stands behind
+    last: Array = rows.index[np.arange(len(rows.index)), at]
+    return last
+
+
+def _require_goals(observation: Space, *paths: str) -> None:
+    """Refuse an observation that lacks one of the goals, or whose goals are of different shapes."""
+    found: list[Space | None] = []
+    for path in paths:
+        space: Space | None = observation
+        for name in path.split("."):
+            space = space.parts.get(name) if isinstance(space, Composite) else None
+        found.append(space)
+    if len({getattr(space, "shape", None) for space in found}) > 1 or not hasattr(found[0], "shape"):
+        wanted = " and ".join(f"'{path}'" for path in paths)
+        raise SpaceError(
+            f"Hindsight wants an observation that is a Dict with goals {wanted} of one shape, as Gymnasium-Robotics' "
+            f"environments have; here it is {describe(observation)}"
+        )

@@ -1,0 +1,287 @@
+"""Several sources of batches at once: side by side as data groups, or mixed within a batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlrun.errors import ConfigError, RlrunError, did_you_mean
+from rlrun.memory.loaders import ReplayLoader, positive
+from rlrun.memory.table import Table
+from rlrun.typing import Batch, Groups, Tree
+
+
+class JointLoader:
+    """Ask several loaders for a batch each, in their order, and hand all on together.
+
+    A loader whose data group is called `default` gives it the name that the loader has here; other
+    groups keep theirs. It ends as soon as one of the loaders does. A loader that collects stands
+    before those that draw from what it collects.
+
+    Args:
+        loaders: by name; or as arguments of their own: `JointLoader(real=…, imagined=…)`.
+        nested: the one data group in which each loader's batch is an entry under the loader's name.
+
+    Raises:
+        ConfigError: two loaders give the same group, or there is no loader.
+    """
+
+    def __init__(self, loaders: Mapping[str, Any] | None = None, *, nested: str | None = None, **named: Any) -> None:
+        self.parts: dict[str, Any] = {**(loaders or {}), **named}
+        self.nested = nested
+        if not self.parts:
+            raise ConfigError("loader: a JointLoader needs loaders by name")
+        self._groups: dict[str, dict[str, str]] = {}  # part -> its group -> the group here
+        self._names: dict[str, tuple[str, ...]] = {}
+        owners: dict[str, str] = {}
+        for part, loader in self.parts.items():
+            if not hasattr(loader, "names"):
+                raise ConfigError(f"loader.{part}: wanted a loader, got {loader!r}")
+            names = loader.names()
+            self._groups[part] = {group: self._rename(part, group, names) for group in names}
+            for group, here in self._groups[part].items():
+                if here in owners:
+                    raise ConfigError(f"loader.{part} and loader.{owners[here]} both give the data group '{here}'")
+                owners[here] = part
+                self._names[here] = tuple(names[group])
+
+    def _rename(self, part: str, group: str, names: Mapping[str, Any]) -> str:
+        if self.nested is not None and len(names) > 1:
+            raise ConfigError(f"loader.{part}: one data group can be nested, not several: {', '.join(names)}")
+        return part if group == "default" or self.nested is not None else group
+
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """Return the names that batches will have, by data group."""
+        return dict(self._names) if self.nested is None else {self.nested: tuple(self._names)}
+
+    def __iter__(self) -> Iterator[Groups]:
+        running = {part: iter(loader) for part, loader in self.parts.items()}
+        while True:
+            found: Groups = {}
+            for part, batches in running.items():
+                groups = next(batches, None)
+                if groups is None:
+                    return
+                found |= {self._groups[part][group]: batch for group, batch in groups.items()}
+            yield found if self.nested is None else {self.nested: found}
+
+    def ready(self) -> bool:
+        """Tell whether no loader makes a step of the environment before its next batch."""
+        return all(loader.ready() for loader in self.parts.values())
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """What batches are drawn from."""
+        return tuple(table for loader in self.parts.values() for table in loader.tables)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of all loaders by name."""
+        return {part: loader.state_dict() for part, loader in self.parts.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let every loader go on where it was."""
+        for part, loader in self.parts.items():
+            loader.load_state_dict(state[part])
+
+
+@dataclass
+class _Part:
+    """A table and its share of each batch."""
+
+    name: str
+    table: Table
+    share: Fraction
+    weight: int = 0  # the share as a whole number
+    owed: int = 0  # what rounding has kept from it so far, in parts of a row
+    held: int = 0  # the longest window that it was seen to hold
+
+    def holds(self, length: int) -> bool:
+        """Tell whether the table holds a window; looks closely only until it does."""
+        if not self.table.index.complete[:-1].any():  # empty, perhaps anew
+            self.held = 0
+        elif self.held < length and self.table.windows(length):
+            self.held = length
+        return self.held >= length
+
+
+class Mix:
+    """Several tables that are sampled as one, each for its share of every sample.
+
+    Shares count in proportion to one another. What rounding takes from a table in one sample it is
+    owed in the next, so over many each has its exact share. A table without a window leaves its
+    share to the others. It can stand wherever a loader wants a table, and takes feedback.
+
+    Args:
+        parts: each `{table, share}`, in a list or by name.
+
+    Raises:
+        ConfigError: a share is no number above 0, or the tables' columns differ.
+    """
+
+    def __init__(self, parts: Sequence[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]]) -> None:
+        given = parts.items() if isinstance(parts, Mapping) else ((str(i), part) for i, part in enumerate(parts))
+        self.parts = [_part(name, entry) for name, entry in given]
+        if not self.parts:
+            raise ConfigError("loader.parts: there are no tables to mix")
+        unit = math.lcm(*(part.share.denominator for part in self.parts))
+        for part in self.parts:
+            part.weight = int(part.share * unit)
+        self._weighs = any("weight" in part.table.names() for part in self.parts)
+        self._check_names()
+        self._holding: list[str] = []  # parts that gave to the newest sample, or could have
+        self._picked: list[tuple[Table, int]] = []  # of the newest sample: tables and how many rows each gave
+
+    def _check_names(self) -> None:
+        first, *others = self.parts
+        names = set(first.table.names()) - {"weight"}
+        for part in others:
+            differing = sorted(names ^ (set(part.table.names()) - {"weight"}))
+            if differing:
+                raise ConfigError(
+                    f"loader.parts.{part.name} and loader.parts.{first.name} differ in what they hold: "
+                    f"{', '.join(differing)}"
+                )
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The tables, in order."""
+        return tuple(part.table for part in self.parts)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names that a sample will have; `weight` where one of the tables gives it."""
+        names = tuple(name for name in self.parts[0].table.names() if name != "weight")
+        return (*names, "weight") if self._weighs else names
+
+    def sample(self, count: int, length: int = 1) -> Batch:
+        """Draw windows from all tables: rows of the first, then of the second, and so on.
+
+        Raises:
+            RlrunError: no table holds a window, or the columns do not fit together.
+        """
+        self._picked, batches = [], []
+        for part, share in zip(self.parts, self._counts(count, length), strict=True):
+            if share:
+                self._picked.append((part.table, share))
+                batches.append(self._weighted(part.table.sample(share, length), share))
+        return batches[0] if len(batches) == 1 else {name: _join(batches, name) for name in self.names()}
+
+    def _weighted(self, batch: Batch, count: int) -> Batch:
+        if self._weighs and "weight" not in batch:
+            batch["weight"] = torch.ones(count, device=batch["reward"].device if "reward" in batch else None)
+        return batch
+
+    def _counts(self, count: int, length: int) -> list[int]:
+        """Return how many windows each table gives, `count` in all."""
+        holding = [part for part in self.parts if part.holds(length)] or self.parts[:1]  # its error tells why
+        names = [part.name for part in holding]
+        if names != self._holding:  # other shares from now on; old debts are not theirs
+            self._holding = names
+            for part in self.parts:
+                part.owed = 0
+        total = sum(part.weight for part in holding)
+        given = dict.fromkeys((part.name for part in self.parts), 0)
+        for part in holding:
+            part.owed += count * part.weight
+            given[part.name] = max(part.owed // total, 0)
+        missing = count - sum(given.values())
+        by_rest = sorted(holding, key=lambda part: given[part.name] * total - part.owed)
+        if missing < 0:
+            by_rest = [part for part in reversed(by_rest) if given[part.name]]
+        for part in by_rest[: abs(missing)]:
+            given[part.name] += 1 if missing > 0 else -1
+        for part in holding:
+            part.owed -= given[part.name] * total
+        return list(given.values())
+
+    def feedback(self, priority: Tensor) -> None:
+        """Hand each table the part of the newest sample's priorities that is its own; [B] or [B, T].
+
+        Raises:
+            RlrunError: there was no sample yet.
+        """
+        if not self._picked:
+            raise RlrunError("memory: feedback without a sample before it")
+        parts = torch.split(priority, [count for _, count in self._picked])
+        for (table, _), part in zip(self._picked, parts, strict=True):
+            table.feedback(part)
+
+    def windows(self, length: int) -> int:
+        """Return the number of windows in all tables."""
+        return sum(part.table.windows(length) for part in self.parts)
+
+    def full(self) -> bool:
+        """Tell whether all tables are full."""
+        return all(part.table.full() for part in self.parts)
+
+    def __len__(self) -> int:
+        """Return the number of transitions in the smallest table, so that a warm-up fills it."""
+        return min(len(part.table) for part in self.parts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what rounding owes each table."""
+        return {"owed": {part.name: part.owed for part in self.parts}, "holding": self._holding}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on owing the same."""
+        for part in self.parts:
+            part.owed = state["owed"][part.name]
+        self._holding = list(state["holding"])
+
+
+class MixLoader(ReplayLoader):
+    """Draw every batch from several tables, each its share; nothing is collected.
+
+    To collect as well, give a `ReplayLoader` a `Mix` for its table.
+    """
+
+    def __init__(
+        self,
+        *,
+        parts: Sequence[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]],
+        batch: int,
+        length: int = 1,
+        data_group: str = "default",
+    ) -> None:
+        self.mix = Mix(parts)
+        super().__init__(table=self.mix, collector=None, batch=batch, length=length, data_group=data_group)
+
+    def feedback(self, priority: Tensor) -> None:
+        """Hand each table the priorities of its rows in the newest batch."""
+        self.mix.feedback(priority)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "mix": self.mix.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.mix.load_state_dict(state["mix"])
+
+
+def _part(name: str, entry: Mapping[str, Any]) -> _Part:
+    for key in entry:
+        if key not in ("table", "share"):
+            hint = did_you_mean(key, ("table", "share"))
+            raise ConfigError(f"loader.parts.{name}: no setting '{key}'{hint}")
+    if not hasattr(entry.get("table"), "sample") or "share" not in entry:
+        raise ConfigError(f"loader.parts.{name}: wanted a table and its share, given {', '.join(entry) or 'nothing'}")
+    return _Part(name, entry["table"], positive(f"parts.{name}.share", entry["share"]))
+
+
+def _join(batches: Sequence[Batch], name: str) -> Tree:
+    trees = [batch[name] for batch in batches]
+    try:
+        return _cat(trees)
+    except (RuntimeError, KeyError) as error:
+        raise RlrunError(f"loader.parts: column '{name}' differs between tables: {error}") from error
+
+
+def _cat(trees: Sequence[Tree]) -> Tree:
+    if isinstance(trees[0], dict):
+        return {name: _cat([tree[name] for tree in trees]) for name in trees[0]}
+    return torch.cat(list(trees))

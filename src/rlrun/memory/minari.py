@@ -1,0 +1,241 @@
+"""Datasets of Minari in and out (extra `minari`); nothing is downloaded.
+
+Minari stores what environments take and give, a table what `rlrun` works with: actions in [-1, 1], choices
+from 0, the parts of a Tuple by number. Both directions convert by the bounds and starts of the spaces.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from rlrun.errors import MissingExtra, RequestError, RlrunError
+from rlrun.files import reason
+from rlrun.memory.episodes import Episode, Stored, map_tree, rows_of
+from rlrun.memory.table import Table
+from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Space, Spaces
+from rlrun.typing import Array, Tree
+
+PLACE, METADATA = "a Minari dataset", "metadata.json"
+
+
+def _minari() -> Any:
+    try:
+        import minari
+        from minari.dataset._storages import hdf5_storage  # noqa: F401 - what most datasets need
+    except ImportError as error:
+        raise MissingExtra(PLACE, error.name or "h5py", "minari") from error
+    return minari
+
+
+def read(dataset: str) -> list[Episode]:
+    """Return the episodes of a dataset: the id of one on this machine, or a folder.
+
+    Raises:
+        MissingExtra: Minari is not installed.
+        RequestError: there is no such dataset, or it is damaged.
+    """
+    minari = _minari()
+    data = _data(minari, dataset)
+    try:
+        if not {"observation_space", "action_space"} <= json.loads((data / METADATA).read_text()).keys():
+            # Minari would make the environment, by whatever callable the file names
+            raise ValueError("it does not tell its spaces, and no code is run to find them out")
+        found = minari.MinariDataset(data)
+        observe, act = _reader(found.observation_space), _actor(found.action_space)
+        return [_episode(each, observe, act) for each in found.iterate_episodes()]
+    except ImportError as error:
+        raise MissingExtra(PLACE, error.name or "pyarrow", "minari") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
+        message = " ".join(str(error).split()) or type(error).__name__
+        raise RequestError(f"the Minari dataset '{dataset}' cannot be read: {message}") from error
+
+
+def _data(minari: Any, dataset: str) -> Path:
+    """Return the folder with the data of a dataset, by id or path."""
+    folder = Path(dataset).expanduser().absolute()
+    places = (folder / "data", folder, Path(minari.storage.get_dataset_path(dataset)) / "data")
+    for place in places:
+        if (place / METADATA).is_file():
+            return place
+    raise RequestError(
+        f"there is no Minari dataset '{dataset}' on this machine, neither by id nor as a folder: "
+        f"minari download {dataset}"
+    )
+
+
+def _episode(given: Any, observe: Callable[[Any], Tree], act: Callable[[Any], Tree]) -> Episode:
+    length = len(given.rewards)
+    observation = observe(given.observations)
+    row = {
+        "observation": rows_of(observation, slice(length)),
+        "action": act(given.actions),
+        "reward": np.asarray(given.rewards, np.float32),
+        "terminated": np.asarray(given.terminations, np.bool_),
+        "truncated": np.asarray(given.truncations, np.bool_),
+    }
+    return Episode(row, rows_of(observation, length))
+
+
+def _parts(space: Any) -> dict[Any, Any]:
+    if isinstance(space, gymnasium.spaces.Dict):
+        return dict(space.spaces)
+    return dict(enumerate(space.spaces)) if isinstance(space, gymnasium.spaces.Tuple) else {}
+
+
+def _reader(space: Any) -> Callable[[Any], Tree]:
+    """Return what turns a dataset's observations into ours: [L + 1, …]."""
+    if parts := _parts(space):
+        readers = {key: _reader(part) for key, part in parts.items()}
+        return lambda value: {str(key): read(value[key]) for key, read in readers.items()}
+    start = getattr(space, "start", 0)
+    return lambda value: _unsigned(np.asarray(value) - start if np.any(start) else np.asarray(value))
+
+
+def _unsigned(values: Array) -> Array:
+    """Return flags as numbers and doubles as singles, as lanes do."""
+    kinds = {"float64": np.float32, "float16": np.float32, "bool": np.uint8}
+    return values.astype(kinds.get(values.dtype.name, values.dtype), copy=False)
+
+
+def _actor(space: Any) -> Callable[[Any], Tree]:
+    """Return what turns a dataset's actions into policy actions: [L, …]."""
+    if parts := _parts(space):
+        actors = {key: _actor(part) for key, part in parts.items()}
+        return lambda value: {str(key): act(value[key]) for key, act in actors.items()}
+    if not isinstance(space, gymnasium.spaces.Box):
+        start = getattr(space, "start", 0)
+        return lambda value: (np.asarray(value) - start).astype(np.int64)
+    if not space.is_bounded():
+        return lambda value: np.asarray(value, np.float32)
+    half, middle = _scale(space.low, space.high)
+    return lambda value: np.clip((np.asarray(value, np.float64) - middle) / half, -1.0, 1.0).astype(np.float32)
+
+
+def _scale(low: Array, high: Array) -> tuple[Array, Array]:
+    low, high = low.astype(np.float64), high.astype(np.float64)
+    half = (high - low) / 2
+    return np.where(half > 0, half, 1.0), (high + low) / 2
+
+
+def target_of(dataset: str) -> Path:
+    """Return the folder of a dataset that is to be written: an id such as `lab/door-v0`, or a path.
+
+    Raises:
+        MissingExtra: Minari is not installed.
+        RequestError: it exists, or is no id.
+    """
+    minari = _minari()
+    if _is_path(dataset):
+        folder = Path(dataset).expanduser().absolute()  # Minari stumbles over relative ones
+    else:
+        try:
+            minari.dataset.minari_dataset.parse_dataset_id(dataset)
+        except (ValueError, TypeError):
+            raise RequestError(f"'{dataset}' is no Minari id; wanted (NAMESPACE/)NAME-vNUMBER, or a path") from None
+        folder = Path(minari.storage.get_dataset_path(dataset))
+    if folder.exists():
+        raise RequestError(f"{folder} exists; a Minari dataset is never overwritten")
+    return folder
+
+
+def _is_path(dataset: str) -> bool:
+    return dataset.startswith((".", "/", "~")) or (os.sep != "/" and os.sep in dataset)
+
+
+def write(table: Table, dataset: str, spaces: Spaces, *, env_id: str | None = None) -> Path:
+    """Write what a table holds as a new dataset; open episodes count as cut off. Images are kept as they are.
+
+    Args:
+        table: what to write; columns beside those of a step are left out.
+        dataset: an id such as `lab/door-v0`, or a path (beginning with `.` or `/`) that ends in such a name.
+        spaces: of the environment, for the bounds of actions.
+        env_id: of the environment in Gymnasium, so that Minari can make it again.
+
+    Returns:
+        The dataset's folder.
+
+    Raises:
+        MissingExtra: Minari is not installed.
+        RequestError: the dataset exists.
+        RlrunError: the disk does not take it.
+    """
+    minari = _minari()
+    folder = target_of(dataset)
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    try:
+        (temporary / "data").mkdir(parents=True)
+        _fill(minari, temporary / "data", folder.name if _is_path(dataset) else dataset, table, spaces, env_id)
+        os.rename(temporary, folder)
+    except OSError as error:
+        raise RlrunError(f"{folder} cannot be written: {reason(error)}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    if folder.parent != Path(minari.storage.get_dataset_path()) and not _is_path(dataset):
+        with suppress(ValueError):  # it is there already
+            minari.namespace.create_namespace(dataset.rpartition("/")[0])
+    return folder
+
+
+def _fill(minari: Any, data: Path, name: str, table: Table, spaces: Spaces, env_id: str | None) -> None:
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+    from minari.dataset.minari_storage import MinariStorage
+
+    storage = MinariStorage.new(
+        data,
+        observation_space=_gymnasium(spaces.observation),
+        action_space=_gymnasium(spaces.action),
+        env_spec=gymnasium.spec(env_id) if env_id is not None else None,
+        data_format="hdf5",
+        jpeg_encoding=False,  # it would lose detail
+    )
+    storage.update_metadata({"dataset_id": name, "minari_version": minari.__version__})
+
+    def buffers() -> Iterator[Any]:
+        for episode in Stored.of(table):
+            observations = map_tree(
+                lambda rows, last: np.concatenate([rows, last[None]]), episode.row["observation"], episode.last
+            )
+            yield EpisodeBuffer(
+                observations=_outside(spaces.observation, observations),
+                actions=_outside(spaces.action, episode.row["action"], action=True),
+                rewards=episode.row["reward"],
+                terminations=episode.row["terminated"],
+                truncations=episode.row["truncated"],
+            )
+
+    storage.update_episodes(buffers())
+
+
+def _appended(rows: Array, last: Array) -> Array:
+    return np.concatenate([rows, last[None]])
+
+
+def _gymnasium(space: Space) -> Any:
+    if isinstance(space, Composite):
+        return gymnasium.spaces.Dict({name: _gymnasium(part) for name, part in space.parts.items()})
+    if isinstance(space, Box):
+        return gymnasium.spaces.Box(space.low, space.high, space.shape, np.dtype(space.dtype))
+    if isinstance(space, Discrete):
+        return gymnasium.spaces.Discrete(space.n, start=space.start)
+    return gymnasium.spaces.MultiDiscrete(space.nvec, dtype=np.dtype(space.dtype), start=space.start)
+
+
+def _outside(space: Space, values: Tree, *, action: bool = False) -> Tree:
+    """Return our values as the environment has them."""
+    if isinstance(space, Composite):
+        return {name: _outside(part, values[name], action=action) for name, part in space.parts.items()}
+    if isinstance(space, Discrete | MultiDiscrete):
+        return (values + space.start).astype(space.dtype)
+    if not (action and space.bounded):
+        return values
+    half, middle = _scale(space.low, space.high)
+    return np.clip(values * half + middle, space.low, space.high).astype(space.dtype)

@@ -1,0 +1,91 @@
+"""Adaptors that normalise by running statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rlrun.errors import ConfigError, did_you_mean
+from rlrun.memory.adaptors import PerStep
+from rlrun.memory.samplers import Rows
+from rlrun.nn.normaliser import Normaliser
+from rlrun.typing import Batch, Tree
+
+Update = Literal["replay", "rollout", "never"]
+UPDATES = ("replay", "rollout", "never")
+
+
+class Normalise(PerStep):
+    """Normalise a column, and say where its statistics come from: from one place only.
+
+    replay: from every sampled batch, before it is normalised. rollout: from every row that enters the
+    table. never: they stay as they are. Acting and evaluation only read them: give the agent the same
+    normaliser by `agent.preprocess`.
+
+    Args:
+        column: observation, reward or another name.
+        normaliser: holds the statistics; the run saves it as a part of its own.
+        update: replay, rollout or never.
+        limit: statistics stay as they are after so many updates; null = they never stop.
+
+    Raises:
+        ConfigError: there is no such place.
+    """
+
+    def __init__(
+        self, column: str, normaliser: Normaliser, *, update: Update = "replay", limit: int | None = None
+    ) -> None:
+        super().__init__(column)
+        if update not in UPDATES:
+            place = f"memory.adaptors: {type(self).__name__}.update"
+            wanted = f"wanted one of {', '.join(UPDATES)}, got '{update}'"
+            raise ConfigError(f"{place}: {wanted}{did_you_mean(update, UPDATES)}")
+        self.requires = tuple(f"{column}.{path}" if path else column for path in normaliser.leaves)
+        self.normaliser = normaliser
+        self.update = update
+        self.limit = limit
+        self.observe: Callable[[Mapping[str, Tree]], None] | None = self._observe if update == "rollout" else None
+
+    def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
+        if self.update == "replay":
+            self._learn(batch[self.column], batch.get("valid"))
+        return super().__call__(batch, rows)
+
+    def _observe(self, row: Mapping[str, Tree]) -> None:
+        self._learn(_tensors(row[self.column]))
+
+    def _learn(self, value: Tree, valid: Tensor | None = None) -> None:
+        if self.limit is None or self.normaliser.updates < self.limit:
+            self.normaliser.update(value, valid)
+
+    def apply(self, tree: Tree, path: str = "") -> Tree:
+        return self.normaliser(tree, path)
+
+    def change(self, value: Tensor) -> Tensor:
+        return self.normaliser(value)  # type: ignore[no-any-return]
+
+
+class ObservationNormalise(Normalise):
+    """Normalise observations and next observations by the statistics of observations."""
+
+    def __init__(self, normaliser: Normaliser, *, update: Update = "replay", limit: int | None = None) -> None:
+        super().__init__("observation", normaliser, update=update, limit=limit)
+
+
+class RewardNormalise(Normalise):
+    """Normalise each step's reward, before rewards are summed over steps.
+
+    A normaliser of form rms keeps the sign of rewards, and with it what is worth doing.
+    """
+
+    def __init__(self, normaliser: Normaliser, *, update: Update = "replay", limit: int | None = None) -> None:
+        super().__init__("reward", normaliser.to("cpu"), update=update, limit=limit)  # rewards are summed there
+
+
+def _tensors(tree: Tree) -> Tree:
+    if isinstance(tree, dict):
+        return {name: _tensors(part) for name, part in tree.items()}
+    return torch.as_tensor(tree)

@@ -1,0 +1,212 @@
+"""A pool of slots: whole episodes leave, whichever an ejector picks."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rlrun.errors import RlrunError
+from rlrun.memory.index import CLOSED, EMPTY, EVERY, FREE, OPEN, EpisodeIndex
+from rlrun.typing import Array
+
+ROOM = 16  # entries that a new episode gets in the log
+
+
+class PoolIndex(EpisodeIndex):
+    """Slots are taken from a stack of free ones, and go back to it when their episode is dropped.
+
+    Rows of an episode lie anywhere; a log of slots, in which each episode has a contiguous stretch,
+    says where. A stretch that becomes too small moves to the end of the log with twice the room; a
+    log that is full is made anew without the gaps. Both move slot numbers only, never rows.
+    """
+
+    saved: ClassVar[tuple[str, ...]] = (
+        *EpisodeIndex.saved,
+        *("start", "limit", "rows", "gone", "log", "_previous", "_stack"),
+    )
+
+    def __init__(self, *, num_envs: int, size: int, min_length: int = 1, margin: int = 0) -> None:
+        super().__init__(num_envs=num_envs, size=size, min_length=min_length, margin=margin)
+        # by number: where step 0 stands in the log, where the stretch ends, slots taken, steps lost at the front
+        self.start = np.arange(num_envs, dtype=np.int64) * ROOM
+        self.limit = self.start + ROOM
+        self.rows = np.zeros(num_envs, np.int64)
+        self.gone = np.zeros(num_envs, np.int64)
+        self.log = np.zeros(2 * size + 2 * ROOM * num_envs, np.int32 if size < 1 << 31 else np.int64)
+        self._tip = ROOM * num_envs
+        self._previous = np.full(num_envs, size, np.int64)
+        self._stack = np.arange(size, dtype=np.int64)[::-1].copy()  # the next free slot is the last of `vacant`
+        self.vacant = size
+        self._high = 0  # slots from here on were never taken
+
+    def advance(self, lane: int | Array | None) -> Any:
+        lanes = np.arange(self.num_envs) if lane is None else np.atleast_1d(np.asarray(lane))
+        self.version += 1
+        self._left -= 1
+        if self._left < 0:
+            self._recount(1)
+        episodes = self.open[lanes]
+        places = self.start[episodes] + self.rows[episodes]
+        if (places >= self.limit[episodes]).any():
+            for episode in episodes[places >= self.limit[episodes]].tolist():
+                self._reserve(episode, 1)
+            places = self.start[episodes] + self.rows[episodes]
+        slots = self._take(len(lanes))
+        self.log[places] = slots
+        self.stamp[slots] = (episodes << self.bits) + self.rows[episodes]
+        self.rows[episodes] += 1
+        self.written[lanes] += 1
+        self._join(lanes, self._previous[lanes], slots)
+        self._previous[lanes] = slots
+        return slots
+
+    def extend(self, lane: int, count: int) -> Array:
+        self.version += 1
+        self._left -= count
+        if self._left < 0:
+            self._recount(count)
+        episode = int(self.open[lane])
+        if self.start[episode] + self.rows[episode] + count > self.limit[episode]:
+            self._reserve(episode, count)
+        place, row = int(self.start[episode] + self.rows[episode]), int(self.rows[episode])
+        slots = self._take(count)
+        self.log[place : place + count] = slots
+        self.stamp[slots] = (episode << self.bits) + row + np.arange(count)
+        self.rows[episode] += count
+        self.written[lane] += count
+        self.complete[self._previous[lane]] = True
+        self.complete[slots[:-1]] = True
+        self._previous[lane] = slots[-1]
+        return slots
+
+    def _take(self, count: int) -> Array:
+        if count > self.vacant:
+            raise RlrunError(f"memory: {count} rows are to be stored, and {self.vacant} slots are free")
+        self.vacant -= count
+        slots = self._stack[self.vacant : self.vacant + count][::-1].copy()
+        self._high = max(self._high, int(slots.max(initial=-1)) + 1)
+        return slots
+
+    def _reserve(self, episode: int, more: int) -> None:
+        """Move an episode's stretch to where it can grow by at least `more`, and to twice its size."""
+        held = int(self.rows[episode] - self.gone[episode])
+        room = max(2 * held, held + more, ROOM)
+        if self._tip + room > len(self.log):
+            self._tidy(room)
+        old, new = int(self.start[episode] + self.gone[episode]), self._tip
+        self.log[new : new + held] = self.log[old : old + held]
+        self.start[episode] = new - self.gone[episode]
+        self.limit[episode] = self._tip = new + room
+
+    def _tidy(self, room: int) -> None:
+        """Make the log anew without gaps, and with place for `room` more."""
+        kept = np.flatnonzero(self.status != FREE)
+        held = (self.rows - self.gone)[kept]
+        wanted = np.where(self.status[kept] == CLOSED, held, np.maximum(2 * held, ROOM))
+        begin = np.cumsum(wanted) - wanted
+        needed = int(wanted.sum()) + room
+        log = np.zeros(max(len(self.log), 2 * needed), self.log.dtype)
+        ramp = np.arange(int(held.sum())) - np.repeat(np.cumsum(held) - held, held)
+        log[np.repeat(begin, held) + ramp] = self.log[np.repeat((self.start + self.gone)[kept], held) + ramp]
+        self.log, self._tip = log, int(wanted.sum())
+        self.start[kept] = begin - self.gone[kept]
+        self.limit[kept] = begin + wanted
+
+    def _end(self, episodes: Array, slots: Any) -> None:
+        self._previous[self.lane[episodes]] = self.size  # no row goes on from a last observation
+
+    def _begin(self, episodes: Array, lanes: Array) -> None:
+        super()._begin(episodes, lanes)
+        self.rows[episodes] = self.gone[episodes] = 0
+        self.start[episodes] = self.limit[episodes] = 0  # no place in the log until the first row
+
+    def grow(self) -> None:
+        super().grow()
+        fresh = np.zeros(len(self.rows), np.int64)
+        for name in ("start", "limit", "rows", "gone"):
+            setattr(self, name, np.concatenate([getattr(self, name), fresh]))
+
+    def slots_of(self, episodes: Array) -> Array:
+        """Return all slots of episodes [n], one after another."""
+        held = (self.rows - self.gone)[episodes]
+        ramp = np.arange(int(held.sum())) - np.repeat(np.cumsum(held) - held, held)
+        slots: Array = self.log[np.repeat((self.start + self.gone)[episodes], held) + ramp].astype(np.int64)
+        return slots
+
+    def drop(self, episodes: Array) -> None:
+        self.version += 1
+        self._vacate(self.slots_of(episodes))
+        self.status[episodes] = FREE
+        self.free = np.concatenate([self.free, episodes])
+
+    def abandon(self) -> None:
+        self.version += 1
+        self._vacate(self.slots_of(self.open))
+        self.rows[self.open] = self.gone[self.open] = self.start[self.open] = self.limit[self.open] = 0
+        self.first[self.open] = self.written
+        self._previous = np.full(self.num_envs, self.size, np.int64)
+
+    def shorten(self, count: int) -> None:
+        """Free at least `count` slots at the front of the longest open episodes."""
+        self.version += 1
+        while count > 0:
+            held = (self.rows - self.gone) * (self.status == OPEN)
+            longest = int(held.argmax())
+            lost = min(count, int(held[longest]) - 1)
+            if lost < 1:
+                raise RlrunError("memory.length: the memory has no place for one more row of each lane")
+            first = int(self.start[longest] + self.gone[longest])
+            self._vacate(self.log[first : first + lost].astype(np.int64))
+            self.gone[longest] += lost
+            count -= lost
+
+    def _vacate(self, slots: Array) -> None:
+        self.stamp[slots], self.complete[slots] = EMPTY, False
+        self._stack[self.vacant : self.vacant + len(slots)] = slots[::-1]  # to be taken again in the same order
+        self.vacant += len(slots)
+
+    def at(self, episodes: Array, steps: Array | int) -> Array:
+        slot: Array = self.log.take(self.start[episodes] + steps, mode="clip").astype(np.int64)
+        return slot
+
+    def oldest(self, episodes: Array | slice = EVERY) -> Array:
+        gone = self.gone[episodes]
+        return gone if not self.margin else gone + self.margin * (gone > 0)
+
+    def newest(self, episodes: Array | slice = EVERY) -> Array:
+        return self.rows[episodes] - 1
+
+    @property
+    def extent(self) -> int:
+        return self._high
+
+    def spread(self, uniform: Array) -> Array:
+        return (uniform * self._high).astype(np.int64)
+
+    def after(self, slots: Array, steps: int | Array) -> Array:
+        stamp = np.maximum(self.stamp.take(slots, mode="clip"), 0)
+        return self.at(stamp >> self.bits, (stamp & ((1 << self.bits) - 1)) + steps)
+
+    def run(self, start: Array, length: int) -> Array:
+        return self.after(start[:, None], np.arange(length))
+
+    def resize(self, size: int) -> tuple[Array, Array]:
+        used, more = self.used(), size - self.size
+        complete = np.zeros(size + 1, np.bool_)
+        complete[: self.size] = self.complete[: self.size]
+        self.stamp = np.concatenate([self.stamp, np.full(more, EMPTY, self.stamp.dtype)])
+        self._previous[self._previous == self.size] = size
+        fresh = np.arange(self.size, size, dtype=np.int64)[::-1]
+        stack = np.concatenate([fresh, self._stack[: self.vacant], np.zeros(size - more - self.vacant, np.int64)])
+        self.complete, self._stack, self.size = complete, stack, size
+        self.vacant += more
+        self.version += 1
+        return used, used
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"vacant": self.vacant, "high": self._high, "tip": self._tip}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.vacant, self._high, self._tip = state["vacant"], state["high"], state["tip"]

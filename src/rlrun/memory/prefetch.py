@@ -1,0 +1,157 @@
+"""Draw the next batches while the update runs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from rlrun.callback import Callback
+from rlrun.errors import ConfigError, RequestError, RlrunError
+from rlrun.memory.table import Table
+from rlrun.typing import Groups
+
+
+class Foreseeing(Protocol):
+    """A loader that knows whether its next batch depends on what is still to come."""
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """What batches are drawn from."""
+
+    def ready(self) -> bool:
+        """Whether the next batch comes without a step of the environment before it."""
+
+    def names(self) -> dict[str, tuple[str, ...]]: ...
+
+    def __iter__(self) -> Iterator[Groups]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class _Drawn(NamedTuple):
+    """What drawing ahead gave: a batch, or None at the end, or what went wrong; and how the tables were then."""
+
+    groups: Groups | None
+    versions: tuple[int, ...] | None  # None after a resume
+    error: Exception | None = None
+
+
+class Prefetch(Callback):
+    """Draw up to `depth` batches ahead in a thread of its own; no batch is another for it.
+
+    A batch is drawn ahead only where its loader makes no environment step before it: all of a data
+    set, of a memory the batches that follow one another on the same steps (`updates_per_step` above
+    1, or several lanes). The first batch after new steps waits for them, for they depend on the
+    newest policy. It is loader and callback in one and stands among the callbacks, so that it is at
+    rest when a checkpoint is taken and ends with training. Batches drawn ahead are in the checkpoint.
+
+    Args:
+        loader: of the batches.
+        depth: how many to have ready.
+
+    Raises:
+        ConfigError: the loader cannot tell, or its next batch depends on the priorities of the last.
+    """
+
+    def __init__(self, loader: Foreseeing, *, depth: int = 1) -> None:
+        if depth < 1:
+            raise ConfigError(f"depth must be at least 1, not {depth}")
+        _require_foresight(loader, "loader")
+        for table in loader.tables:
+            if table.sampler.learns:
+                raise ConfigError(
+                    f"what {type(table.sampler).__name__} draws depends on the priorities of the batch before, so "
+                    "nothing can be drawn ahead: leave prefetch out, or sample otherwise"
+                )
+        self.loader = loader
+        self.depth = depth
+        self._drawn: deque[_Drawn] = deque()
+        self._pool: ThreadPoolExecutor | None = None
+        self._task: Future[None] | None = None
+
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """Return the names that batches will have, by data group."""
+        return self.loader.names()
+
+    def begin_training(self) -> None:
+        if self._pool is None:
+            threads = torch.get_num_threads()  # a new thread would take as many as the machine has
+            self._pool = ThreadPoolExecutor(1, "prefetch", torch.set_num_threads, (threads,))
+
+    def end_batch(self) -> None:
+        """Wait until the thread rests."""
+        if self._task is not None:
+            wait([self._task])
+
+    def end_training(self, error: BaseException | None) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = self._task = None
+
+    def __iter__(self) -> Iterator[Groups]:
+        if self._pool is None:
+            raise RequestError("callbacks.prefetch is missing: a Prefetch must be among the callbacks, too")
+        batches = iter(self.loader)
+        while (groups := self._next(batches)) is not None:
+            self._task = self._pool.submit(self._draw, batches)
+            yield groups
+
+    def _next(self, batches: Iterator[Groups]) -> Groups | None:
+        self.end_batch()
+        if not self._drawn:
+            return next(batches, None)
+        groups, versions, error = self._drawn.popleft()
+        if error is not None:
+            raise error
+        if versions is not None and versions != self._versions():
+            raise RlrunError(
+                "prefetch: the memory changed, without the loader, after a batch was drawn ahead from it; "
+                "leave prefetch out where another part writes to the memory"
+            )
+        return groups
+
+    def _draw(self, batches: Iterator[Groups]) -> None:
+        while len(self._drawn) < self.depth and self.loader.ready():
+            if self._drawn and self._drawn[-1].groups is None:
+                return
+            try:
+                drawn = _Drawn(next(batches, None), self._versions())
+            except Exception as error:  # it shows when its batch is asked for, as without prefetch
+                drawn = _Drawn(None, None, error)
+            self._drawn.append(drawn)
+
+    def _versions(self) -> tuple[int, ...]:
+        return tuple(table.index.version for table in self.loader.tables)
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        return f"draws up to {self.depth} batches of {path_of(self.loader)} ahead"
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the loader's state, and the batches that it has given already and nobody has seen."""
+        self.end_batch()
+        ahead = [drawn.groups for drawn in self._drawn if drawn.groups is not None]
+        return {"ahead": ahead, "loader": self.loader.state_dict()}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if numbers:
+            self.loader.load_state_dict(state["loader"])
+            self._drawn = deque(_Drawn(groups, None) for groups in state["ahead"])
+
+
+def _require_foresight(loader: Any, place: str) -> None:
+    parts: dict[str, Any] = getattr(loader, "parts", {})
+    for name, part in parts.items():
+        _require_foresight(part, f"{place}.{name}")
+    if not (hasattr(loader, "ready") and hasattr(loader, "tables")):
+        raise ConfigError(
+            f"{place}: a {type(loader).__name__} cannot tell which batches can be drawn ahead; wanted a ReplayLoader, "
+            "a DatasetLoader, or a mixture of them"
+        )

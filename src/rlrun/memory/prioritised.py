@@ -1,0 +1,241 @@
+"""Prioritised experience replay (Schaul et al. 2015, arXiv 1511.05952): surprising windows come more often."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.memory.index import CLOSED, EMPTY, EpisodeIndex
+from rlrun.memory.samplers import Rows, Sampler
+from rlrun.memory.tree import SumTree
+from rlrun.schedules import Linear, Schedule, as_schedule
+from rlrun.typing import Array
+
+PENDING = 1024  # writes that are remembered before the tree hears of them
+ROUNDS = 3  # of drawing again in place of what is no window, before all windows are listed
+LISTING = 4  # slots are looked at in the time of drawing one
+HIGHEST = float(np.finfo(np.float32).max)  # priority; so high that none is left out, so low that no sum overflows
+ANNEALED = Linear(first=0.4, last=1.0, steps=100_000)
+
+
+class Prioritised(Sampler):
+    """The chance of a window goes with a power of its priority, and `weight` corrects the bias.
+
+    A window's priority is that of its first row. Feedback of [B] is for first rows; with feedback of [B, T] every row
+    gets a priority of its own, or with `mix` the first row alone gets `mix` · the largest + (1 - `mix`) · the mean of
+    its window (R2D2, Kapturowski et al. 2019; there `mix` is 0.9). Rows that nobody fed back yet have the largest
+    priority so far. Feedback for rows that were overwritten in the meantime is ignored.
+
+    Args:
+        alpha: power of the priority; 0 = uniform (eq. 1).
+        beta: power of the weights (N · P)^-beta, which are divided by the largest of the batch; 1 corrects all of the
+            bias; a function of the number of picks, or a number.
+        epsilon: added to every priority, so that none is never drawn again.
+        mix: share of the largest priority of a window; None = every row its own.
+        stratified: draw one window from each of B equal parts of the sum, which spreads a batch evenly.
+        seed: of the draws.
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
+
+    provides = ("weight",)
+
+    def __init__(
+        self,
+        *,
+        alpha: float = 0.6,
+        beta: float | Schedule = ANNEALED,
+        epsilon: float = 1e-6,
+        mix: float | None = None,
+        stratified: bool = True,
+        seed: int = 0,
+    ) -> None:
+        if not 0 <= alpha <= 4:
+            raise ConfigError(f"memory.sampler: Prioritised.alpha must be between 0 and 4, not {alpha}")
+        if not 0 < epsilon < 1:
+            raise ConfigError(f"memory.sampler: Prioritised.epsilon must be above 0 and below 1, not {epsilon}")
+        if mix is not None and not 0 <= mix <= 1:
+            raise ConfigError(f"memory.sampler: Prioritised.mix must be between 0 and 1, or null, not {mix}")
+        self.alpha = alpha
+        self.beta = as_schedule(beta)
+        self.epsilon = epsilon
+        self.mix = mix
+        self.stratified = stratified
+        self.generator = np.random.Generator(np.random.PCG64(seed))
+        self.picks = 0
+        self.largest = 1.0  # power of the largest priority so far
+        self._written: list[Any] = []  # slots of new rows that the tree does not know yet
+        self._parts = np.arange(0.0)  # where the parts of a sample begin
+
+    def bind(self, index: EpisodeIndex) -> None:
+        super().bind(index)
+        self.tree = SumTree(index.size)
+
+    def on_add(self, slots: Any) -> None:
+        written = self._written
+        if slots.__class__ is slice and written and written[-1].__class__ is slice and written[-1].stop == slots.start:
+            written[-1] = slice(written[-1].start, slots.stop)
+            return
+        written.append(slots if slots.__class__ is slice else slots.copy())  # the index may go on with its array
+        if len(written) > PENDING:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Give new rows the largest priority."""
+        written = self._written
+        if len(written) == 1:
+            self.tree.set(written[0], self.largest)
+        elif written:
+            parts = [np.arange(part.start, part.stop) if isinstance(part, slice) else part for part in written]
+            self.tree.set(np.concatenate(parts), self.largest)
+        self._written = []
+
+    def pick(self, count: int, length: int) -> Rows:
+        self._catch_up()
+        if self.tree.total <= 0.0:
+            raise self.none(count, length)
+        start = self.tree.find(self._prefix(count))
+        power = self.tree.get(start)
+        least = power.min()
+        if least == 0.0 or np.count_nonzero(self._fits(start, length)) < count:
+            start = self._replace(start, length)
+            power = self.tree.get(start)
+            least = power.min()
+        # number and sum of all windows cancel, for the largest weight becomes 1
+        weight = (least / power) ** self.beta(self.picks)
+        rows = self.rows(start, length, weight.astype(np.float32))
+        self.picks += 1
+        return rows.mark()
+
+    def _prefix(self, count: int) -> Array:
+        """Draw parts of the total, ascending; the windows of a batch are in no order."""
+        prefix = self.generator.random(count)
+        if not self.stratified:
+            prefix.sort()
+            prefix *= self.tree.total
+            return prefix
+        if len(self._parts) != count:
+            self._parts = np.arange(float(count))
+        prefix += self._parts
+        prefix *= self.tree.total / count
+        return prefix
+
+    def _fits(self, start: Array, length: int) -> Array:
+        """Tell which rows begin a window."""
+        index = self.index
+        if length == 1 and not index.margin:
+            found: Array = index.complete.take(start, mode="clip")
+            return found
+        return index.unbroken(start, index.after(start, length), length)
+
+    def _replace(self, start: Array, length: int) -> Array:
+        """Draw others for those that begin no window.
+
+        Each is drawn from all windows, by its priority alone. So chances stay exact where the first ones were drawn
+        from parts of the sum, too.
+        """
+        count, found = len(start), self._sift(start, length)
+        tries = int(1.25 * (count - len(found)) * count / max(len(found), 1)) + 8
+        for _ in range(ROUNDS):
+            if len(found) == count or LISTING * tries > self.index.size or self.tree.total <= 0.0:
+                break
+            drawn = self.tree.find(self.generator.random(tries) * self.tree.total)
+            found = np.concatenate([found, self._sift(drawn, length)])[:count]
+        return found if len(found) == count else self._list(found, count, length)
+
+    def _sift(self, start: Array, length: int) -> Array:
+        """Return those of the rows that begin a window; a rounding error may have led to others."""
+        fits = self._fits(start, length) & (self.tree.get(start) > 0.0)
+        self._bury(start[~fits])
+        return start[fits]
+
+    def _bury(self, slots: Array) -> None:
+        """Set to zero what begins no window until it is written anew: slots of dropped rows, last observations."""
+        index, slots = self.index, slots[slots < self.index.size]  # a rounding error may lead behind the last
+        stamp = index.stamp[slots]
+        over = index.status[np.where(stamp == EMPTY, 0, stamp >> index.bits)] == CLOSED
+        dead = slots[(stamp == EMPTY) | (over & ~index.complete[slots])]
+        if len(dead):
+            self.tree.set(dead, 0.0)
+
+    def _list(self, found: Array, count: int, length: int) -> Array:
+        """Complete a sample from a list of all windows, for few slots begin one."""
+        windows = self.index.windows(length)
+        episode = np.repeat(np.arange(len(windows)), windows)
+        if not len(episode):
+            raise self.none(count, length)
+        start = self.index.window(episode, np.arange(len(episode)) - np.repeat(windows.cumsum() - windows, windows))
+        edges = self.tree.get(start).cumsum()
+        drawn = edges.searchsorted(self.generator.random(count - len(found)) * edges[-1], "right")
+        self._bury(np.flatnonzero(self.tree.leaves[: self.index.size]))
+        return np.concatenate([found, start[np.minimum(drawn, len(start) - 1)]])
+
+    def feedback(self, rows: Rows, priority: Tensor) -> None:
+        """Learn how surprising the rows of a pick were, such as by the size of their TD errors.
+
+        priority: [B] or [B, T], from zero.
+
+        Raises:
+            RlrunError: the shape is another, or a number is negative, infinite or NaN.
+        """
+        self._catch_up()  # new rows count as what was the largest before
+        value = priority.numpy(force=True).astype(np.float64)
+        slots = rows.start if value.ndim == 1 else rows.index
+        if value.shape != slots.shape:
+            raise RlrunError(
+                f"memory: {list(value.shape)} priorities for a sample of {len(rows.start)} windows; "
+                f"wanted one for each, or for each of their rows {list(rows.index.shape)}"
+            )
+        if not (value.min(initial=0.0) >= 0.0 and value.max(initial=0.0) <= HIGHEST):
+            wrong = int(np.count_nonzero(~(value >= 0.0) | (value > HIGHEST)))
+            raise RlrunError(f"memory: priorities are finite numbers from 0; {wrong} of {value.size} are not")
+        if value.ndim == 2 and self.mix is not None:
+            value, slots = self._mixed(value, rows.valid), rows.start
+        keep = self._still(rows, slots)
+        if keep is not None:
+            slots, value = slots[keep], value[keep]
+        power = (value.reshape(-1) + self.epsilon) ** self.alpha
+        self.tree.set(slots.reshape(-1), power)
+        self.largest = max(self.largest, float(power.max(initial=0.0)))
+
+    def _mixed(self, value: Array, valid: Array | None) -> Array:
+        """Return one priority for each window [B] from those of its rows [B, T]."""
+        assert self.mix is not None
+        real = np.ones_like(value) if valid is None else valid
+        value = value * real
+        mixed: Array = self.mix * value.max(1) + (1.0 - self.mix) * value.sum(1) / real.sum(1)
+        return mixed
+
+    def _still(self, rows: Rows, slots: Array) -> Array | None:
+        """Tell which slots hold what they held when they were picked, and no padding; None for all."""
+        keep = rows.valid if slots.ndim == 2 else None
+        if rows.stamp is None or rows.version == self.index.version:
+            return keep
+        stamp = rows.stamp if slots.ndim == 1 else rows.stamp[:, None] + np.arange(slots.shape[1])
+        same: Array = self.index.stamp[slots] == stamp
+        return same if keep is None else same & keep
+
+    def moved(self, old: Array, new: Array) -> None:
+        self._catch_up()
+        tree = SumTree(self.index.size)
+        tree.set(new, self.tree.get(old))
+        self.tree = tree
+
+    def state_dict(self) -> dict[str, Any]:
+        self._catch_up()
+        return {
+            "generator": self.generator.bit_generator.state,
+            "picks": self.picks,
+            "largest": self.largest,
+            "tree": self.tree.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.tree.load_state_dict(state["tree"])
+        self.generator.bit_generator.state = state["generator"]
+        self.picks, self.largest = state["picks"], state["largest"]
+        self._written = []

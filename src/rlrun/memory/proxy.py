@@ -1,0 +1,246 @@
+"""Agents known by an id: they come and go, and each fills an episode of its own.
+
+Environments that are not lanes (a game whose characters appear and leave) speak of agents by id. In every
+round each agent that is there gets a `DictObservation`, and each that goes on answers with a
+`DictResponse`. A `MemoryProxy` puts the rounds together into episodes and hands them to a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlrun.errors import ConfigError, DataError, RlrunError, did_you_mean
+from rlrun.memory.episodes import flat, map_tree, rows_of, stack
+from rlrun.memory.table import Table
+from rlrun.typing import Tree
+
+AgentId: TypeAlias = int | str
+
+
+class EpisodeState(Enum):
+    """Where in its episode an agent is."""
+
+    INITIAL = "initial"  # the first observation; there is no reward yet
+    RUNNING = "running"
+    TERMINAL = "terminal"  # the last observation: the episode ended by itself
+    INTERRUPTED = "interrupted"  # the last observation: the episode was cut off from outside
+
+    @property
+    def over(self) -> bool:
+        return self in (EpisodeState.TERMINAL, EpisodeState.INTERRUPTED)
+
+
+@dataclass
+class MetaData:
+    """What an environment tells of an agent that no network reads."""
+
+    info: dict[str, float] = field(default_factory=dict)
+    info_lists: dict[str, list[float]] = field(default_factory=dict)
+
+
+@dataclass
+class DictObservation:
+    """What one agent sees after a round."""
+
+    episode_state: EpisodeState
+    array_data: dict[str, Tree]  # the parts of a Dict observation, or one array under any name
+    rewards: dict[str, float] = field(default_factory=dict)  # for the response before; "reward" is the column
+    metadata: MetaData | None = None
+
+
+@dataclass
+class DictResponse:
+    """What one agent does in a round: `action`, and any other column that the memory holds."""
+
+    array_data: dict[str, Tree]
+    scalar_data: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class _Open:
+    """An episode under construction: as many responses as observations, and one reward fewer."""
+
+    observations: list[Tree] = field(default_factory=list)
+    responses: list[dict[str, Tree]] = field(default_factory=list)
+    rewards: list[dict[str, float]] = field(default_factory=list)
+    info: dict[str, float] = field(default_factory=dict)  # the newest of each
+
+
+class MemoryProxy:
+    """Assemble the episodes of agents, and add each to a table when it is over.
+
+    An episode that ends as TERMINAL has `terminated` in its last row, one that ends as INTERRUPTED
+    `truncated`. Until then it is neither sampled nor exported; a checkpoint holds it.
+
+    Args:
+        table: where episodes go.
+        min_length: episodes with fewer rows are dropped, and counted.
+        tags: columns with one value an episode, taken from `metadata.info` (the newest value).
+    """
+
+    def __init__(self, table: Table, *, min_length: int = 1, tags: Iterable[str] = ()) -> None:
+        if min_length < 1:
+            raise ConfigError(f"memory proxy: min_length must be at least 1, not {min_length}")
+        self.table = table
+        self.min_length = min_length
+        self.tags = tuple(tags)
+        self.short = 0  # episodes dropped
+        self.unknown = 0  # ends of agents that never began
+        self._open: dict[AgentId, _Open] = {}
+
+    def add(self, observations: Mapping[AgentId, DictObservation], responses: Mapping[AgentId, DictResponse]) -> None:
+        """Take in one round: what each agent saw, and how each that goes on responded.
+
+        Raises:
+            RlrunError: an agent runs or begins out of turn, or has no response; nothing was taken in.
+            DataError: an observation or a reward is NaN or infinite; nothing was taken in.
+        """
+        for agent, seen in observations.items():
+            self._check(agent, seen, agent in responses)
+        for agent in responses:
+            if agent not in observations:
+                raise RlrunError(f"agent {agent} responds, but has no observation in this round")
+        for agent, seen in observations.items():
+            if not seen.episode_state.over:
+                self._go_on(agent, seen, responses[agent])
+            elif agent in self._open:
+                self._finish(agent, seen)
+            else:
+                self.unknown += 1
+
+    def _check(self, agent: AgentId, seen: DictObservation, responds: bool) -> None:
+        state, known = seen.episode_state, agent in self._open
+        if state.over:
+            if responds:
+                raise RlrunError(f"agent {agent} responds, but its episode is over ({state.value})")
+        elif not responds:
+            raise RlrunError(f"agent {agent} is {state.value} and has no response; only ended agents need none")
+        elif state is EpisodeState.INITIAL and known:
+            raise RlrunError(f"agent {agent} is initial, but its last episode is not over; each episode begins once")
+        elif state is EpisodeState.RUNNING and not known:
+            raise RlrunError(f"agent {agent} is running, but its episode never began; the first state is initial")
+        for name, leaf in flat({"observation": seen.array_data, "reward": seen.rewards}).items():
+            if not np.isfinite(leaf).all():
+                raise DataError(f"the environment gave agent {agent} {name} = {leaf}")
+
+    def _go_on(self, agent: AgentId, seen: DictObservation, response: DictResponse) -> None:
+        if seen.episode_state is EpisodeState.INITIAL:
+            episode = self._open[agent] = _Open()
+        else:
+            episode = self._open[agent]
+            episode.rewards.append(self._kept(seen.rewards))
+        # an environment may fill the same arrays again in the next round
+        episode.observations.append(map_tree(np.array, seen.array_data))
+        given = {**response.scalar_data, **response.array_data}
+        episode.responses.append(map_tree(np.array, self._kept(given)))
+        if seen.metadata is not None:
+            episode.info |= seen.metadata.info
+
+    def _kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in given.items() if name in self.table.storage}
+
+    def _finish(self, agent: AgentId, seen: DictObservation) -> None:
+        episode = self._open.pop(agent)
+        episode.rewards.append(self._kept(seen.rewards))
+        episode.observations.append(map_tree(np.array, seen.array_data))
+        if seen.metadata is not None:
+            episode.info |= seen.metadata.info
+        self._hand_over(agent, episode, seen.episode_state)
+
+    def _hand_over(self, agent: AgentId, episode: _Open, state: EpisodeState) -> None:
+        """Add an episode with as many responses as rewards, and one observation more."""
+        length = len(episode.responses)
+        if length < self.min_length:
+            self.short += 1
+            return
+        try:
+            given = {**stack(episode.rewards), **stack(episode.responses)}
+        except KeyError as missing:
+            raise RlrunError(f"agent {agent}: {missing} is missing in some rounds of its episode") from None
+        last = np.arange(length) == length - 1
+        given["terminated"], given["truncated"] = (
+            last & (state is EpisodeState.TERMINAL),
+            last & (state is EpisodeState.INTERRUPTED),
+        )
+        observations = self._observation(agent, stack(episode.observations))
+        given["observation"] = rows_of(observations, slice(length))
+        row = {name: _named(given, name, agent) for name in self.table.storage}
+        tags = {name: _named(episode.info, name, agent) for name in self.tags}
+        self.table.add_episode(row, rows_of(observations, length), tags=tags)
+
+    def _observation(self, agent: AgentId, tree: dict[str, Tree]) -> Tree:
+        """Return the observation as the table has it: a dict, or the one array."""
+        if "observation" not in self.table.storage.columns:
+            return tree
+        if len(tree) != 1:
+            raise RlrunError(
+                f"agent {agent} observes {', '.join(tree)}; the memory's observation is one array, so one is wanted"
+            )
+        return next(iter(tree.values()))
+
+    def interrupt(self) -> None:
+        """Close every open episode as cut off: the environment began anew, and will not go on with them.
+
+        The last response of each is left out, for nobody knows what came of it.
+        """
+        for agent, episode in list(self._open.items()):
+            del self._open[agent]
+            episode.responses.pop()
+            self._hand_over(agent, episode, EpisodeState.INTERRUPTED)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Agents under way, and what was left out so far."""
+        return {
+            "agents/open": len(self._open),
+            "agents/too_short": self.short,
+            "agents/unknown": self.unknown,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counters and the open episodes."""
+        return {
+            "short": self.short,
+            "unknown": self.unknown,
+            "open": {agent: _pack(episode) for agent, episode in self._open.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self.short, self.unknown = state["short"], state["unknown"]
+        self._open = {agent: _unpack(packed) for agent, packed in state["open"].items()}
+
+
+def _named(given: Mapping[str, Any], name: str, agent: AgentId) -> Any:
+    if name not in given:
+        raise RlrunError(
+            f"agent {agent}: nothing gives the memory's column '{name}'; there is {', '.join(given)}"
+            f"{did_you_mean(name, given)}"
+        )
+    return given[name]
+
+
+def _pack(episode: _Open) -> dict[str, Any]:
+    """Return an open episode as few arrays, for the files of a checkpoint."""
+    return {
+        "length": len(episode.responses),
+        "observations": stack(episode.observations),
+        "responses": stack(episode.responses),
+        "rewards": stack(episode.rewards) if episode.rewards else {},
+        "info": dict(episode.info),
+    }
+
+
+def _unpack(packed: dict[str, Any]) -> _Open:
+    length: int = packed["length"]
+    return _Open(
+        [rows_of(packed["observations"], index) for index in range(length)],
+        [rows_of(packed["responses"], index) for index in range(length)],
+        [rows_of(packed["rewards"], index) for index in range(length - 1)],
+        dict(packed["info"]),
+    )

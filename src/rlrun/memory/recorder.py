@@ -1,0 +1,233 @@
+"""The writing half of a table: rows, episodes, and what leaves when it is full."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.memory.columns import Column
+from rlrun.memory.ejectors import Ejector
+from rlrun.memory.frames import Frames
+from rlrun.memory.index import CLOSED, EpisodeIndex
+from rlrun.memory.pool import PoolIndex
+from rlrun.memory.ring import RingIndex
+from rlrun.memory.samplers import Sampler
+from rlrun.memory.storage import Storage
+from rlrun.memory.tags import Tags
+from rlrun.typing import Array, Tree
+
+
+class Recorder:
+    """Put rows where the index says, and let sampler and ejector know."""
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        *,
+        length: int,
+        num_envs: int,
+        sampler: Sampler,
+        ejector: Ejector,
+        frame_stack: int,
+        min_length: int,
+        directory: Path | None,
+    ) -> None:
+        self.sampler = sampler
+        self.ejector = ejector
+        stored = [column for column in columns if not column.tag]
+        self.frames = Frames(stored, frame_stack) if frame_stack > 1 else None
+        self.index = self._make_index(length, num_envs, min_length=min_length, margin=frame_stack - 1)
+        self.storage = Storage(
+            self.frames.columns if self.frames else stored, self.index.size, directory, mirrored=self.index.neighbours
+        )
+        self.tags = Tags([column for column in columns if column.tag], self.index)
+        self._observers: Sequence[Callable[[Mapping[str, Tree]], None]] = ()
+        self._pooled = isinstance(self.index, PoolIndex)
+        self._on_add = sampler.on_add if type(sampler).on_add is not Sampler.on_add else None
+        sampler.bind(self.index)
+        ejector.bind(self.index)
+
+    def _make_index(self, length: int, num_envs: int, **options: int) -> EpisodeIndex:
+        if self.ejector.by_row:
+            return RingIndex(num_envs=num_envs, slots=length // num_envs + 1, **options)
+        return PoolIndex(num_envs=num_envs, size=length + num_envs, **options)
+
+    def add(self, lane: int | Array | None, row: Mapping[str, Tree]) -> None:
+        """Store one step of some lanes.
+
+        lane: a number, an array of n numbers, or None for all lanes.
+        row: every column, [n, …].
+        """
+        if self._pooled:
+            self._make_room(self._count(lane))
+        slots = self.index.advance(lane)
+        self.storage.write(slots, self._framed(row))
+        if self._on_add is not None:
+            self._on_add(slots)
+        for observe in self._observers:
+            observe(row)
+
+    def close(self, lane: int | Array | None, last: Tree, tags: Mapping[str, Any] | None = None) -> None:
+        """End the episodes of some lanes.
+
+        lane: a number, numbers [n], a choice [N] of bools, or None for all lanes.
+        last: the observation after the last step, [n, …].
+        tags: one value an episode, [n, …]; those that the table does not have are left out.
+        """
+        lanes = self._lanes(lane)
+        if self._pooled:
+            self._make_room(len(lanes))
+        elif len(self.index.free) < len(lanes):
+            self._recycle(len(lanes))
+        self.tags.check(tags)
+        slots, episodes = self.index.close(lanes)
+        if "observation" in self.storage:
+            self.storage.write_leaf("observation", slots, self.frames.newest(last) if self.frames else last)
+        if tags is not None:
+            self.tags.put(episodes, tags)
+        ended = episodes[episodes >= 0]
+        self.sampler.track(ended)
+        self.ejector.track(ended)
+
+    def add_episode(self, row: Mapping[str, Tree], last: Tree, tags: Mapping[str, Any] | None = None) -> None:
+        """Store a whole episode in the lane that has taken the fewest rows.
+
+        row: every column, [L, …]; last: the observation after the last row; tags: one value each.
+
+        Raises:
+            RlrunError: every lane has an open episode.
+        """
+        index = self.index
+        begun = index.written - index.first[index.open]
+        lane = int(np.argmin(np.where(begun == 0, index.written, np.iinfo(np.int64).max)))
+        if begun[lane]:
+            raise RlrunError("memory: a whole episode has no place while every lane has an open one")
+        count = len(next(iter(_leaves(row))))
+        piece = max(1, index.size // index.num_envs // 2)
+        for begin in range(0, count, piece):
+            part = _part(row, slice(begin, begin + piece))
+            size = min(piece, count - begin)
+            if self._pooled:
+                self._make_room(size)
+            slots = index.extend(lane, size)
+            self.storage.write(slots, self._framed(part))
+            if self._on_add is not None:
+                self._on_add(slots)
+            for observe in self._observers:
+                observe(part)
+        given = {name: np.asarray(value)[None] for name, value in (tags or {}).items()}
+        self.close(lane, _part(last, None), given)
+
+    def _framed(self, row: Mapping[str, Tree]) -> Mapping[str, Tree]:
+        """Return a row with single frames in place of stacks, where frames are kept once."""
+        return {**row, "observation": self.frames.newest(row["observation"])} if self.frames else row
+
+    def _make_room(self, count: int) -> None:
+        """Let the ejector drop episodes until there are so many free slots."""
+        index = self.index
+        assert isinstance(index, PoolIndex)
+        if index.vacant < count:
+            self._forget(self.ejector.pick(count - index.vacant))
+        if index.vacant < count:
+            index.shorten(count - index.vacant)
+
+    def _recycle(self, count: int) -> None:
+        """Find numbers of episodes that are overwritten, to be used again."""
+        index = self.index
+        assert isinstance(index, RingIndex)
+        self._forget(index.gone())
+        if len(index.free) < max(count, len(index.lane) // 4):  # few are free: without more, the search comes often
+            index.grow()
+
+    def _forget(self, episodes: Array) -> None:
+        self.sampler.forget(episodes)
+        self.ejector.forget(episodes)
+        if len(self.tags):
+            self.tags.clear(episodes)
+        self.index.drop(episodes)
+
+    def _count(self, lane: int | Array | None) -> int:
+        return self.index.num_envs if lane is None else np.size(lane)
+
+    def _lanes(self, lane: int | Array | None) -> Array:
+        if lane is None:
+            return np.arange(self.index.num_envs)
+        lanes = np.atleast_1d(np.asarray(lane))
+        return np.flatnonzero(lanes) if lanes.dtype == bool else lanes
+
+    def full(self) -> bool:
+        """Tell whether rows leave from now on for every new one."""
+        index = self.index
+        if isinstance(index, RingIndex):
+            return bool((index.written >= index.slots).all())
+        assert isinstance(index, PoolIndex)
+        return index.vacant == 0
+
+    def clear(self) -> None:
+        """Forget everything that is stored."""
+        self._forget(np.flatnonzero(self.index.status == CLOSED))
+        for part in (self.sampler, self.ejector):
+            part.forget(self.index.open)  # their numbers stay in use, and begin anew
+        self.index.abandon()
+        if isinstance(self.index, RingIndex):
+            self.index.restart()
+
+    def resize(self, length: int) -> None:
+        """Make room for `length` transitions, all lanes together; what is stored stays.
+
+        Raises:
+            ConfigError: the table has more already.
+        """
+        index = self.index
+        ring = isinstance(index, RingIndex)
+        size = (length // index.num_envs + 1) * index.num_envs if ring else length + index.num_envs
+        if size < index.size:
+            now = index.size - index.num_envs
+            raise ConfigError(f"memory.length can only grow: it is {now:,}, and {length:,} is less")
+        old, new = index.resize(size)
+        self.storage.resize(size, old, new)
+        self.sampler.moved(old, new)
+
+    def stored(self) -> dict[str, Any]:
+        """Return columns, index and tags; slots that were never written are left out."""
+        used = self.index.used()
+        return {
+            "columns": self.storage.state_dict(used),
+            "index": self.index.state_dict(),
+            "tags": self.tags.state_dict(),
+        }
+
+    def put_back(self, state: dict[str, Any]) -> None:
+        """Take back what `stored` returned.
+
+        Raises:
+            RlrunError: size or columns differ; nothing was changed.
+        """
+        missing = {*self.index.saved, "used"} - state["index"].keys() or set(self.tags) ^ state["tags"].keys()
+        if missing:
+            raise RlrunError(
+                f"memory: the saved table is of another kind or has other tags: {', '.join(sorted(missing))}"
+            )
+        self.storage.check_state(state["columns"])
+        self.index.load_state_dict(state["index"])
+        self.storage.load_state_dict(state["columns"], self.index.used())
+        self.tags.load_state_dict(state["tags"])
+
+
+def _leaves(tree: Tree) -> Iterator[Any]:
+    if isinstance(tree, Mapping):
+        for part in tree.values():
+            yield from _leaves(part)
+    else:
+        yield tree
+
+
+def _part(tree: Any, rows: Any) -> Any:
+    """Return some rows of a tree of arrays; None: every leaf with a dimension in front."""
+    if isinstance(tree, Mapping):
+        return {name: _part(part, rows) for name, part in tree.items()}
+    return tree if tree is None else np.asarray(tree)[rows]

@@ -1,0 +1,233 @@
+"""Rings: each lane overwrites its oldest rows."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rlrun.memory.index import CLOSED, EMPTY, EVERY, FREE, OPEN, EpisodeIndex
+from rlrun.typing import Array
+
+SLOT, STAMP, COUNT = range(3)
+
+
+class RingIndex(EpisodeIndex):
+    """Each lane owns `slots` neighbouring slots and writes them round and round.
+
+    A lane counts what it has written; the slot of count c is `c % slots`, and the counts below
+    `written - slots` are overwritten. An episode leaves row by row.
+    """
+
+    saved: ClassVar[tuple[str, ...]] = (*EpisodeIndex.saved, "last", "_lanes", "_previous")
+
+    def __init__(self, *, num_envs: int, slots: int, min_length: int = 1, margin: int = 0) -> None:
+        super().__init__(num_envs=num_envs, size=num_envs * slots, min_length=min_length, margin=margin)
+        self.slots = slots
+        self.neighbours = num_envs == 1
+        self.base = np.arange(num_envs, dtype=np.int64) * slots
+        self.last = np.zeros(num_envs, np.int64)  # by number: the count of a closed episode's last observation
+        # next slot, next stamp and count of each lane: side by side, because all move together
+        self._lanes = np.stack([self.base, self.open << self.bits, self.written])
+        self.written = self._lanes[COUNT]
+        self._previous = np.full(
+            num_envs, self.size, np.int64
+        )  # slot of each lane's newest row, if its episode is open
+        self._room = slots  # rounds until the first lane begins its ring anew
+
+    def advance(self, lane: int | Array | None) -> Any:
+        self.version += 1
+        self._left -= 1
+        if self._left < 0:
+            self._recount(1)
+        if self.num_envs == 1 and lane is None:
+            lane = 0
+        if isinstance(lane, (int, np.integer)):
+            return self._advance_one(int(lane))
+        if lane is not None:
+            return self._advance_some(lane)
+        slots = self._lanes[SLOT].copy()
+        self.stamp[slots] = self._lanes[STAMP]
+        self.complete[slots] = False
+        self._lanes += 1
+        self._join(slice(None), self._previous, slots)
+        self._previous = slots
+        self._room -= 1
+        if self._room == 0:
+            self._wrap()
+        return slots
+
+    def _advance_one(self, lane: int) -> Any:
+        """No arrays of one: half the time for a single environment."""
+        if self.min_length > 1:
+            return self._advance_some(np.array([lane]))
+        lanes = self._lanes
+        slot, stamp = int(lanes[SLOT, lane]), lanes[STAMP, lane]
+        self.stamp[slot] = stamp
+        self.complete[slot] = False
+        self.complete[self._previous[lane]] = True
+        self._previous[lane] = slot
+        lanes[SLOT, lane] = slot + 1 if (slot + 1) % self.slots else slot + 1 - self.slots
+        lanes[STAMP, lane] = stamp + 1
+        lanes[COUNT, lane] += 1
+        if self.num_envs > 1:
+            self._room = min(self._room, self._rest())
+        return slice(slot, slot + 1)
+
+    def _advance_some(self, lanes: Array) -> Array:
+        slots: Array = self._lanes[SLOT, lanes]
+        self.stamp[slots] = self._lanes[STAMP, lanes]
+        self.complete[slots] = False
+        self._lanes[:, lanes] += 1
+        self._join(lanes, self._previous[lanes], slots)
+        self._previous[lanes] = slots
+        self._wrap()
+        return slots
+
+    def _widen(self) -> None:
+        super()._widen()
+        self._lanes[STAMP] = (self.open << self.bits) + self.written - self.first[self.open]
+
+    def _wrap(self) -> None:
+        self._lanes[SLOT] -= self.slots * (self._lanes[SLOT] - self.base == self.slots)
+        self._room = self._rest()
+
+    def _rest(self) -> int:
+        return self.slots - int((self._lanes[SLOT] - self.base).max())
+
+    def extend(self, lane: int, count: int) -> Array:
+        self.version += 1
+        self._left -= count
+        if self._left < 0:
+            self._recount(count)
+        slot, stamp = int(self._lanes[SLOT, lane]), int(self._lanes[STAMP, lane])
+        base = int(self.base[lane])
+        slots: Array = base + (slot - base + np.arange(count)) % self.slots
+        self.stamp[slots] = stamp + np.arange(count)
+        self.complete[self._previous[lane]] = True
+        self.complete[slots] = True
+        self.complete[slots[-1]] = False
+        self._previous[lane] = slots[-1]
+        self._lanes[:, lane] += count
+        self._lanes[SLOT, lane] = base + (slot - base + count) % self.slots
+        self._room = self._rest()
+        return slots
+
+    def _end(self, episodes: Array, slots: Any) -> None:
+        lanes = self.lane[episodes]
+        self.last[episodes] = self.written[lanes] - 1
+        self._previous[lanes] = self.size  # no row goes on from a last observation
+
+    def _begin(self, episodes: Array, lanes: Array) -> None:
+        super()._begin(episodes, lanes)
+        self._lanes[STAMP, lanes] = episodes << self.bits
+
+    def grow(self) -> None:
+        super().grow()
+        self.last = np.concatenate([self.last, np.zeros(len(self.last), np.int64)])
+
+    def gone(self) -> Array:
+        """Return the closed episodes of which no slot is left."""
+        over = (self.status == CLOSED) & (self.last < self._held()[self.lane])
+        return np.flatnonzero(over)
+
+    def drop(self, episodes: Array) -> None:
+        self.version += 1
+        alive = episodes[self.last[episodes] >= self._held()[self.lane[episodes]]]
+        for first, last, lane in zip(self.first[alive], self.last[alive], self.lane[alive], strict=True):
+            oldest = max(first, self.written[lane] - self.slots, 0)
+            slots = self.base[lane] + np.arange(oldest, last + 1) % self.slots
+            self.stamp[slots], self.complete[slots] = EMPTY, False
+        self.status[episodes] = FREE
+        self.free = np.concatenate([self.free, episodes])
+
+    def abandon(self) -> None:
+        self.version += 1
+        slots = np.flatnonzero(self.status[np.maximum(self.stamp, 0) >> self.bits] == OPEN)
+        slots = slots[self.stamp[slots] != EMPTY]
+        self.stamp[slots], self.complete[slots] = EMPTY, False
+        self.first[self.open] = self.written
+        self._lanes[STAMP] = self.open << self.bits
+        self._previous = np.full(self.num_envs, self.size, np.int64)
+
+    def restart(self) -> None:
+        """Begin all rings anew; nothing is stored, and all episodes but the open ones are dropped."""
+        self._lanes[SLOT], self._lanes[COUNT] = self.base, 0
+        self.first[:], self.last[:] = 0, 0
+        self._room = self.slots
+
+    def at(self, episodes: Array, steps: Array | int) -> Array:
+        slot: Array = self.base[self.lane[episodes]] + (self.first[episodes] + steps) % self.slots
+        return slot
+
+    def oldest(self, episodes: Array | slice = EVERY) -> Array:
+        overwritten = np.maximum(self._held()[self.lane[episodes]] - self.first[episodes], 0)
+        return overwritten if not self.margin else overwritten + self.margin * (overwritten > 0)
+
+    def newest(self, episodes: Array | slice = EVERY) -> Array:
+        written = self.written[self.lane[episodes]] - 1
+        return np.where(self.status[episodes] == CLOSED, self.last[episodes], written) - self.first[episodes]
+
+    @property
+    def extent(self) -> int:
+        if self.num_envs == 1:
+            return min(int(self.written[0]), self.slots)
+        return min(int(self.written.max()), self.slots) * self.num_envs
+
+    def spread(self, uniform: Array) -> Array:
+        extent = self.extent
+        drawn: Array = (uniform * extent).astype(np.int64)
+        if self.num_envs > 1 and extent < self.size:
+            filled = extent // self.num_envs
+            drawn += drawn // max(filled, 1) * (self.slots - filled)
+        return drawn
+
+    def after(self, slots: Array, steps: int | Array) -> Array:
+        moved: Array = slots + steps
+        if self.num_envs == 1 and isinstance(steps, int) and steps == 1:  # half the time of the way of all others
+            moved[moved == self.slots] = 0
+            return moved
+        if self.num_envs == 1:
+            return moved % self.slots
+        base = slots - slots % self.slots
+        inside: Array = (moved - base) % self.slots
+        inside += base
+        return inside
+
+    def run(self, start: Array, length: int) -> Array:
+        steps = np.arange(length)
+        slots: Array = start[:, None] + steps
+        split = np.flatnonzero(start % self.slots > self.slots - length)  # few go over the end of their ring
+        slots[split] = self.after(start[split, None], steps)
+        return slots
+
+    def resize(self, size: int) -> tuple[Array, Array]:
+        old, held = self.used(), self._held()
+        lane = old // self.slots
+        oldest = held[lane]
+        count = (old - oldest) % self.slots  # counted anew from each lane's oldest row, so that its ring begins with it
+        wider = RingIndex(num_envs=self.num_envs, slots=size // self.num_envs)
+        wider.stamp = wider.stamp.astype(self.stamp.dtype)
+        new = wider.base[lane] + count
+        wider.stamp[new], wider.complete[new] = self.stamp[old], self.complete[old]
+        inside = self._previous < self.size
+        self._lanes[COUNT] -= held
+        self.first -= held[self.lane]
+        self.last -= held[self.lane]
+        self._previous = np.where(inside, wider.base + self.written - 1, wider.size)
+        self.stamp, self.complete, self.base = wider.stamp, wider.complete, wider.base
+        self.slots, self.size = wider.slots, wider.size
+        self._lanes[SLOT] = self.base + self.written
+        self._wrap()
+        self.version += 1
+        self._counted.clear()
+        return old, new
+
+    def _held(self) -> Array:
+        """Return the count of each lane's oldest slot that is not overwritten."""
+        return np.maximum(self.written - self.slots, 0)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.written = self._lanes[COUNT]
+        self._room = self._rest()

@@ -1,0 +1,186 @@
+"""On-policy data: a few steps of all lanes, learned from in epochs of minibatches and forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.memory.adaptors import Adaptor, adapted, arrange
+from rlrun.memory.episodes import map_tree, rows_of
+from rlrun.memory.loaders import Steps, at_least, chosen
+from rlrun.memory.rollout_table import Rollout
+from rlrun.typing import Array, Batch, Groups, Tree
+
+
+class Observing(Steps, Protocol):
+    """A collector that tells on what its agent will act next."""
+
+    @property
+    def observation(self) -> Tree:
+        """The current observation of every lane, [N, …]."""
+
+
+class RolloutLoader:
+    """Collect `horizon` steps of every lane, serve them `epochs` times in shuffled minibatches, forget them.
+
+    Adaptors see a rollout once, as windows [N, T, …] over the lanes (in memory, lanes are neighbours:
+    `x[:, t]` is contiguous) that may hold several episodes; `rows` is None. A minibatch costs one
+    take a column. Where a vector environment resets by itself, its void rows are left out.
+
+    Args:
+        table: what the collector writes to.
+        collector: makes the steps.
+        horizon: steps of every lane.
+        minibatch: rows of one; they are made equal, so with a remainder they are a little larger.
+        epochs: how often each row is served.
+        length: of windows: 1 = single rows [B, …]; the horizon = whole lanes [B, T, …]; or a divisor of it, with
+            `valid` [B, T] where a row is a transition.
+        columns: names that batches keep; None = all.
+        adaptors: a list, or by name.
+    """
+
+    def __init__(
+        self,
+        *,
+        table: Rollout,
+        collector: Observing,
+        horizon: int,
+        minibatch: int,
+        epochs: int = 1,
+        length: int = 1,
+        columns: Sequence[str] | None = None,
+        adaptors: Sequence[Adaptor] | Mapping[str, Adaptor] = (),
+        seed: int = 0,
+        data_group: str = "default",
+        device: str = "cpu",
+    ) -> None:
+        if not isinstance(table, Rollout):
+            raise ConfigError(f"loader.table: wanted a rlrun.memory.Rollout, got a {type(table).__name__}")
+        for name, value in {"horizon": horizon, "minibatch": minibatch, "epochs": epochs, "length": length}.items():
+            at_least(name, value, 1)
+        if horizon % length:
+            raise ConfigError(f"loader.length: {length} does not divide loader.horizon {horizon}")
+        self.table = table
+        self.collector = collector
+        self.horizon = horizon
+        self.minibatch = minibatch
+        self.epochs = epochs
+        self.length = length
+        self.adaptors = arrange(adaptors)
+        self.data_group = data_group
+        self.device = torch.device(device)
+        self.generator = np.random.Generator(np.random.PCG64(seed))
+        self.epoch, self.served = epochs, 0  # of the current rollout: epochs, and minibatches of the running one
+        self._columns = chosen(columns, self._names())
+        self._rows: Batch = {}  # [T * N, …], the rows of a step side by side
+        self._starts = np.empty(0, np.int64)  # first row of each window, in the order of this epoch
+        table.reserve(horizon)
+
+    def _names(self) -> tuple[str, ...]:
+        names = adapted(self.table.names(), self.adaptors)
+        return names if self.length == 1 else (*names, "valid")
+
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """Return the names that batches will have, by data group."""
+        return {self.data_group: self._columns}
+
+    def __iter__(self) -> Iterator[Groups]:
+        while True:
+            if self.epoch == self.epochs:
+                self._collect()
+            yield {self.data_group: self._serve()}
+
+    def renew(self) -> None:
+        """Leave the rest of this rollout out: the next batch comes from a fresh one."""
+        self.epoch, self.served = self.epochs, 0
+        self._rows = {}
+
+    def _collect(self) -> None:
+        while self.table.filled < self.horizon:
+            self.collector.collect(1)
+        steps, valid = self.table.steps(self.collector.observation)
+        self._observe(steps, valid)
+        batch: Batch = {name: map_tree(_lanes_first, tree) for name, tree in steps.items()}
+        batch["valid"] = _lanes_first(valid)
+        for adaptor in self.adaptors:
+            batch = adaptor(batch, None)
+        self._rows = {name: map_tree(partial(self._flat, name), batch[name]) for name in self._columns}
+        self._starts = self._windows(valid)
+        self.epoch, self.served = 0, 0
+        self.generator.shuffle(self._starts)
+        self.table.clear()
+
+    def _observe(self, steps: Batch, valid: Array) -> None:
+        """Show every row to adaptors that gather statistics."""
+        watching = [observe for adaptor in self.adaptors if (observe := getattr(adaptor, "observe", None)) is not None]
+        for at in range(len(valid) if watching else 0):
+            lanes: Any = slice(None) if valid[at].all() else np.flatnonzero(valid[at])
+            row = {name: rows_of(rows_of(tree, at), lanes) for name, tree in steps.items()}
+            for observe in watching:
+                observe(row)
+
+    def _flat(self, name: str, value: Tensor) -> Tensor:
+        """Turn [N, T, …] into rows [T * N, …] on the device; free of cost for what nobody changed."""
+        wanted = (self.table.num_envs, self.horizon)
+        if tuple(value.shape[:2]) != wanted:
+            shape = list(value.shape)
+            raise RlrunError(f"loader.adaptors: '{name}' came back as {shape}, wanted {[*wanted, '…']} (lanes, steps)")
+        return value.detach().transpose(0, 1).flatten(0, 1).to(self.device)
+
+    def _windows(self, valid: Array) -> Array:
+        if self.length == 1:
+            return np.flatnonzero(valid)
+        lanes = self.table.num_envs
+        return (np.arange(0, self.horizon, self.length)[:, None] * lanes + np.arange(lanes)).ravel()
+
+    def _serve(self) -> Batch:
+        windows = len(self._starts)
+        count = max(windows * self.length // self.minibatch, 1)  # minibatches an epoch
+        first, end = (number * windows // count for number in (self.served, self.served + 1))
+        rows = self._starts[first:end]
+        if self.length > 1:
+            rows = rows[:, None] + np.arange(self.length) * self.table.num_envs
+        batch = {name: map_tree(partial(_take, rows), tree) for name, tree in self._rows.items()}
+        self.served += 1
+        if self.served == count:
+            self.epoch, self.served = self.epoch + 1, 0
+            if self.epoch < self.epochs:
+                self.generator.shuffle(self._starts)
+            else:
+                self.renew()
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the rest of the rollout and the position in it; the collector's state is its own."""
+        return {
+            "epoch": self.epoch,
+            "served": self.served,
+            "rows": self._rows,
+            "starts": self._starts,
+            "generator": self.generator.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the minibatch after the last one."""
+        self.epoch, self.served = state["epoch"], state["served"]
+        self._rows = map_tree(lambda value: value.to(self.device), state["rows"])
+        self._starts = np.array(state["starts"])
+        self.generator.bit_generator.state = state["generator"]
+
+
+def _lanes_first(array: Array) -> Tensor:
+    """Return [T, N, …] as a tensor [N, T, …] that shares its memory."""
+    return torch.from_numpy(array).transpose(0, 1)
+
+
+def _take(rows: Array, value: Tensor) -> Tensor:
+    if value.device.type == "cpu":  # numpy takes half the time; the rows are right, "clip" spares it their check
+        return torch.from_numpy(value.numpy().take(rows, axis=0, mode="clip"))
+    index = torch.from_numpy(rows).to(value.device)
+    return value.index_select(0, index.flatten()).view(*rows.shape, *value.shape[1:])

@@ -1,0 +1,138 @@
+"""What a collector fills and an on-policy loader empties: a few steps of all lanes, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.memory.columns import make_columns
+from rlrun.memory.episodes import flat, map_tree
+from rlrun.spaces import Spaces
+from rlrun.typing import Array, Batch, Tree
+
+
+class Rollout:
+    """The steps of all lanes since it was emptied, side by side; for a collector it is a table.
+
+    Unlike a table it keeps lanes whole, episode ends included, and knows every next observation:
+    within an episode the observation a row later, at its end the last one, at the end of the rollout
+    what the collector sees. No observation is stored twice.
+
+    Args:
+        spaces: of the environment: the columns observation, action, reward, terminated, truncated.
+        columns: further ones by name, which the agent gives: `{log_prob: {}, state: {shape: [2]}}`.
+        num_envs: lanes.
+
+    Raises:
+        ConfigError: a column is not one value a step.
+    """
+
+    def __init__(
+        self, *, spaces: Spaces | None = None, columns: Mapping[str, Any] | None = None, num_envs: int = 1
+    ) -> None:
+        self.columns, virtual = make_columns(spaces, columns)
+        for name in [*virtual, *(column.name for column in self.columns if column.tag)]:
+            raise ConfigError(f"memory.columns.{name}: a rollout holds one value a step, nothing virtual and no tags")
+        self.num_envs = num_envs
+        self.horizon = 0
+        self.filled = 0  # steps of every lane
+        self._roots = tuple(dict.fromkeys(column.keys[0] for column in self.columns))
+        self._arrays: dict[str, Any] = {}  # trees [T, N, …]; of observations [T + 1, N, …]
+        self._valid = np.ones((0, num_envs), np.bool_)  # [T, N]
+        self._last: list[tuple[int, Array, Tree]] = []  # row, lanes and last observations of episodes that ended
+
+    def reserve(self, horizon: int) -> None:
+        """Make room for so many steps of every lane, and forget what there was."""
+        self.horizon = horizon
+        for column in self.columns:
+            node = self._arrays
+            for key in column.keys[:-1]:
+                node = node.setdefault(key, {})
+            rows = horizon + (column.keys[0] == "observation")
+            node[column.keys[-1]] = np.zeros((rows, self.num_envs, *column.shape), column.dtype)
+        self.clear()
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the columns, and `next_observation`."""
+        return (*self._roots, "next_observation") if "observation" in self._roots else self._roots
+
+    def add(self, lane: int | Array | None, row: Mapping[str, Tree]) -> None:
+        """Store one step.
+
+        lane: None for all lanes, or the numbers [n] of those that made a step; the others' rows are void.
+        row: every column, [n, …].
+
+        Raises:
+            RlrunError: a column is missing, or the rollout is full.
+        """
+        at: Any = self.filled
+        if lane is not None:
+            lanes = np.atleast_1d(np.asarray(lane))
+            if not len(lanes):
+                return
+            at = (self.filled, lanes)
+        if self.filled == self.horizon:
+            raise RlrunError(f"memory: the rollout of {self.horizon} steps is full; a RolloutLoader empties it")
+        if lane is not None:
+            self._void(self.filled, lanes)
+        try:
+            _put(self._arrays, at, row)
+        except KeyError as missing:
+            wanted, given = ", ".join(self._roots), ", ".join(row)
+            raise RlrunError(f"memory: a row lacks {missing}; wanted {wanted}; given {given}") from None
+        self.filled += 1
+
+    def _void(self, row: int, lanes: Array) -> None:
+        """Leave nothing of an earlier rollout in a row that only these lanes write."""
+        map_tree(lambda array: array[row].fill(0), self._arrays)
+        self._valid[row] = False
+        self._valid[row, lanes] = True
+
+    def close(self, lane: int | Array | None, last: Tree) -> None:
+        """Note the last observations [n, …] of lanes whose episodes ended with the newest row.
+
+        lane: numbers [n], a choice [N] of bools, or None for all lanes.
+        """
+        lanes = np.arange(self.num_envs) if lane is None else np.atleast_1d(np.asarray(lane))
+        lanes = np.flatnonzero(lanes) if lanes.dtype == bool else lanes
+        self._last.append((self.filled - 1, lanes, map_tree(np.array, last)))
+
+    def steps(self, observation: Tree) -> tuple[Batch, Array]:
+        """Return what is stored, trees of arrays [T, N, …] that share its memory, and which rows are valid [T, N].
+
+        observation: what follows the newest rows, [N, …].
+        """
+        count = self.filled
+        batch = {name: map_tree(lambda array: array[:count], self._arrays[name]) for name in self._roots}
+        if "observation" in self._arrays:
+            stored = self._arrays["observation"]
+            _put(stored, count, observation)
+            following = map_tree(lambda array: array[1 : count + 1], stored)
+            if self._last:  # the observation a row later begins another episode
+                following = map_tree(np.array, following)
+                for row, lanes, last in self._last:
+                    _put(following, (row, lanes), last)
+            batch["next_observation"] = following
+        return batch, self._valid[:count]
+
+    def clear(self) -> None:
+        """Forget all steps."""
+        self.filled = 0
+        self._valid = np.ones((self.horizon, self.num_envs), np.bool_)
+        self._last.clear()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the columns take."""
+        return sum(array.nbytes for array in flat(self._arrays).values())
+
+
+def _put(node: Any, index: Any, value: Tree) -> None:
+    if isinstance(node, dict):
+        for name, part in node.items():
+            _put(part, index, value[name])
+    else:
+        node[index] = value

@@ -1,0 +1,245 @@
+"""The rows of a table: small columns side by side in one packed array, large ones in arrays of their own.
+
+A sample is then one gather, whatever the number of small columns: its tensors are views of the one
+block that was gathered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.errors import RlrunError
+from rlrun.memory.columns import Column
+from rlrun.memory.layout import choose_layout, cut, described, fields_of, leaf_of, nest, overlapping, zeros
+from rlrun.typing import Array, Batch, Tree
+
+PACKED_ROWS = "packed rows"  # no name of a column
+STAGED = 256  # rows; larger blocks are not kept
+PACKED = 1024  # bytes; a larger column, an image for one, is not packed
+
+
+class Storage:
+    """Column → [slots, …].
+
+    Args:
+        columns: what each slot holds.
+        slots: how many.
+        mirrored: the slot after each is the next one, the first after the last; the first is then kept a second time
+            behind the last, so that a row and its next observation are always one stretch of bytes.
+        directory: keep the arrays in a file there in place of main memory; the file has no name, so nothing stays
+            behind whatever ends the process.
+
+    Raises:
+        ConfigError: the disk has no place for them.
+    """
+
+    def __init__(
+        self, columns: Iterable[Column], slots: int, directory: Path | None = None, *, mirrored: bool = False
+    ) -> None:
+        self.columns = {column.name: column for column in columns}
+        self.directory = directory
+        self.layout = choose_layout([column for column in self.columns.values() if column.nbytes <= PACKED])
+        self.mirrored = mirrored and "observation" in (self.layout.names or ())
+        self._slots = slots
+        rows = slots + self.mirrored
+        self.blocks: dict[str, Array] = {PACKED_ROWS: zeros(rows, (self.layout.itemsize,), "uint8", directory)}
+        for name, column in self.columns.items():
+            if name not in (self.layout.names or ()):
+                self.blocks[name] = zeros(slots, column.shape, column.dtype, directory)
+        self._tree_of_keys = nest(self.columns)
+        self._staging: dict[int, tuple[Array, dict[str, Array]]] = {}
+        self._look()
+
+    def _look(self) -> None:
+        """Make the views of the blocks."""
+        packed = self.blocks[PACKED_ROWS]
+        self._records = packed.view(self.layout)[:, 0] if packed.size else packed
+        self._void = packed.view(f"V{self.layout.itemsize}").reshape(-1) if packed.size else packed
+        self._plain = {name for name in self.columns if name not in self.blocks and "." not in name}
+        self.arrays = {name: self.blocks[name] for name in self.columns if name in self.blocks}
+        self.arrays |= fields_of(packed, self.layout)
+        if self.mirrored:
+            self._pairs, self._pair = overlapping(packed, self.layout)
+        self._leaves = [(name, column.keys, self.arrays[name]) for name, column in self.columns.items()]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns."""
+        return sum(block.nbytes for block in self.blocks.values())
+
+    def write(self, slots: Any, row: Mapping[str, Tree]) -> None:
+        """Put a row at each slot: every column of the table, values [n, …].
+
+        Raises:
+            RlrunError: the row lacks a column.
+        """
+        try:
+            if isinstance(slots, slice):
+                for name, keys, array in self._leaves:
+                    array[slots] = row[name] if len(keys) == 1 else leaf_of(row, keys)
+                if slots.start == 0:
+                    self._mirror()
+            elif len(slots):
+                self._write_many(slots, row)
+        except KeyError as missing:
+            wanted, given = ", ".join(self), ", ".join(row)
+            raise RlrunError(f"memory: a row lacks {missing}; wanted {wanted}; given {given}") from None
+
+    def _write_many(self, slots: Array, row: Mapping[str, Tree]) -> None:
+        """Put rows side by side first: one scattered write in place of one a column."""
+        staging = self._staging.get(len(slots))
+        if staging is None:
+            staging = self._stage(len(slots))
+        void, fields = staging
+        for name, keys, array in self._leaves:
+            value = row[name] if len(keys) == 1 else leaf_of(row, keys)
+            if name in fields:
+                fields[name][...] = value
+            else:
+                array[slots] = value
+        if fields:
+            self._void[slots] = void
+        self._mirror()
+
+    def _stage(self, count: int) -> tuple[Array, dict[str, Array]]:
+        block = np.zeros((count, self.layout.itemsize), np.uint8)
+        fields = fields_of(block, self.layout)
+        found = (block.view(f"V{self.layout.itemsize}").reshape(-1) if block.size else block), fields
+        if count <= STAGED:
+            if len(self._staging) > 128:  # lanes that end together come in any number
+                self._staging.clear()
+            self._staging[count] = found
+        return found
+
+    def write_leaf(self, name: str, slots: Any, value: Tree) -> None:
+        """Put the values of one top-level column at the slots."""
+        for _, keys, array in self._leaves:
+            if keys[0] == name:
+                array[slots] = leaf_of({name: value}, keys)
+        self._mirror()
+
+    def put(self, name: str, slots: Any, values: Any) -> None:
+        """Put values at slots of one column, a leaf by its dotted name."""
+        self.arrays[name][slots] = values
+        self._mirror()
+
+    def _mirror(self) -> None:
+        if self.mirrored:
+            self._void[self._slots] = self._void[0]
+
+    def gather(self, name: str, slots: Array) -> Tree:
+        """Return a column (or a leaf of it, by dotted name) at slots of any shape, as tensors with memory of their own.
+
+        Raises:
+            RlrunError: there is no such column.
+        """
+        if name in self.columns:
+            return self._gather(name, slots)
+        node: Any = self._tree_of_keys
+        for key in name.split("."):
+            if not isinstance(node, dict) or key not in node:
+                raise RlrunError(f"memory: there is no column '{name}'; there are {', '.join(self.columns)}")
+            node = node[key]
+        return self._part(node, self._take(slots), slots)
+
+    def _gather(self, name: str, slots: Array) -> Tensor:
+        array = self.arrays[name]
+        if name in self.blocks:  # a block of its own
+            # the slots are right by construction; "clip" spares numpy the check and a buffer (3x faster than indexing)
+            return torch.from_numpy(array.take(slots, axis=0, mode="clip"))
+        if array.ndim == 1:
+            return torch.from_numpy(array[slots])
+        return torch.from_numpy(self._take(slots)[name])
+
+    def _take(self, slots: Array) -> Array:
+        """Return packed rows, of the shape of the slots, with named fields."""
+        return self._records.take(slots, mode="clip") if self._records.size else self._records
+
+    def fetch(self, names: Iterable[str], slots: Array) -> Batch:
+        """Return top-level columns at slots [B] or [B, T] by one gather of the packed part; the tensors share it."""
+        return self._batch(names, self._take(slots), slots)
+
+    def _batch(self, names: Iterable[str], rows: Array, slots: Array) -> Batch:
+        plain, tensor = self._plain, torch.from_numpy  # looked up once
+        return {
+            name: tensor(rows[name]) if name in plain else self._part(self._tree_of_keys[name], rows, slots)
+            for name in names
+        }
+
+    def _part(self, node: Any, rows: Array, slots: Array) -> Tree:
+        if node.__class__ is dict:
+            return {key: self._part(part, rows, slots) for key, part in node.items()}
+        if node in self.blocks:
+            return torch.from_numpy(self.blocks[node].take(slots, axis=0, mode="clip"))
+        return torch.from_numpy(rows[node])
+
+    def fetch_pairs(self, names: Sequence[str], slots: Array, successors: Array) -> Batch:
+        """Return top-level columns at slots [B], and `next_observation` at their successors."""
+        batch = self._batch(names, self._take(slots), slots)
+        batch["next_observation"] = self._part(self._tree_of_keys["observation"], self._take(successors), successors)
+        return batch
+
+    def fetch_neighbours(self, names: Iterable[str], slots: Array) -> Batch:
+        """Do what `fetch_pairs` does, where the storage is mirrored, by a single gather."""
+        rows = self._pairs[slots].view(self._pair)
+        batch = self._batch(names, rows, slots)
+        batch["next_observation"] = torch.from_numpy(rows["next_observation"])
+        return batch
+
+    def fetch_run(self, names: Sequence[str], run: Array) -> Batch:
+        """Return top-level columns at slots [B, T + 1] but the last, and `next_observation` at all but the first."""
+        whole = self._batch(dict.fromkeys((*names, "observation")), self._take(run), run)
+        batch = {name: cut(whole[name], -1) for name in names}
+        return batch | {"next_observation": cut(whole["observation"], 1)}
+
+    def resize(self, slots: int, old: Array, new: Array) -> None:
+        """Change the number of slots; what was at slot old[i] comes to new[i]."""
+        for name, block in list(self.blocks.items()):
+            rows = slots + (self.mirrored and name == PACKED_ROWS)
+            grown = zeros(rows, block.shape[1:], block.dtype.name, self.directory)
+            for part in np.array_split(np.arange(len(old)), max(1, len(old) // 65536)):
+                grown[new[part]] = block[old[part]]
+            self.blocks[name] = grown
+        self._slots = slots
+        self._look()
+        self._mirror()
+
+    def state_dict(self, slots: Array) -> dict[str, Any]:
+        """Return the blocks at the slots, and how the packed one is laid out."""
+        full = len(slots) == self._slots
+        held = slice(0, self._slots) if full else slots
+        blocks = {name: torch.from_numpy(block[held]) for name, block in self.blocks.items()}
+        return {"blocks": blocks, "layout": described(self.layout)}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Refuse a state of other columns.
+
+        Raises:
+            RlrunError: names both.
+        """
+        shapes = {name: tuple(block.shape[1:]) for name, block in state["blocks"].items()}
+        wanted = {name: block.shape[1:] for name, block in self.blocks.items()}
+        if shapes != wanted or state["layout"] != described(self.layout):
+            saved = [name for name, *_ in state["layout"]] + [name for name in shapes if name != PACKED_ROWS]
+            raise RlrunError(
+                f"memory: the saved table has columns {', '.join(sorted(saved))}; "
+                f"this one has {', '.join(sorted(self.columns))}, or others of these shapes and dtypes"
+            )
+
+    def load_state_dict(self, state: dict[str, Any], slots: Array) -> None:
+        """Put saved blocks back at the slots."""
+        for name, block in self.blocks.items():
+            block[slots] = state["blocks"][name].numpy()
+        self._mirror()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tree_of_keys)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tree_of_keys

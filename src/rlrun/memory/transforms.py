@@ -1,0 +1,84 @@
+"""Adaptors for rewards and pixels: one formula each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.memory.adaptors import PerStep
+
+
+class RewardClip(PerStep):
+    """Keep rewards between two bounds."""
+
+    def __init__(self, lowest: float = -1.0, highest: float = 1.0) -> None:
+        super().__init__("reward")
+        if lowest >= highest:
+            raise ConfigError(f"memory.adaptors: RewardClip: lowest {lowest} is not below highest {highest}")
+        self.lowest, self.highest = lowest, highest
+
+    def change(self, value: Tensor) -> Tensor:
+        return value.clamp(self.lowest, self.highest)
+
+
+class RewardScale(PerStep):
+    """Multiply rewards by a factor."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__("reward")
+        self.factor = factor
+
+    def change(self, value: Tensor) -> Tensor:
+        return value * self.factor
+
+
+class RewardShift(PerStep):
+    """Add the same number to every reward; it changes which policy is best where episodes can end."""
+
+    def __init__(self, bias: float) -> None:
+        super().__init__("reward")
+        self.bias = bias
+
+    def change(self, value: Tensor) -> Tensor:
+        return value + self.bias
+
+
+class RewardFunction(PerStep):
+    """Put rewards through a function of a tensor [...] or [..., R], such as `torch.sign`.
+
+    It sees every reward by itself or a whole block of them, so it must not look across the batch; the
+    last dimension of rewards of several dimensions it may sum up.
+    """
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__("reward")
+        self.function = function
+
+    def change(self, value: Tensor) -> Tensor:
+        return self.function(value)
+
+
+class ImageScale(PerStep):
+    """Turn pixels 0 … 255 into numbers from `lowest` to `highest`.
+
+    Encoders of this package take pixels as they are and scale them to [0, 1] on their own device; this is for
+    another range, or for networks that expect numbers. Agents must see the same: `agent.preprocess`.
+
+    Args:
+        leaves: of the observation; null = all of uint8.
+    """
+
+    def __init__(self, lowest: float = -1.0, highest: float = 1.0, *, leaves: Sequence[str] | None = None) -> None:
+        super().__init__("observation", leaves)
+        self.lowest = lowest
+        self.factor = (highest - lowest) / 255.0
+
+    def change(self, value: Tensor) -> Tensor:
+        if value.dtype == torch.uint8:
+            return value.to(torch.float32).mul_(self.factor).add_(self.lowest)
+        if self.leaves is not None:
+            raise RlrunError(f"memory.adaptors: ImageScale.leaves: wanted pixels of uint8, got {value.dtype}")
+        return value

@@ -1,0 +1,206 @@
+"""Running statistics, and normalising by them.
+
+Updating and normalising are two calls: whoever owns the data updates, whoever looks at it
+normalises. Everything that was learnt is in buffers, so it is saved, exported and moved like weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlrun.errors import ConfigError, SpaceError, did_you_mean
+from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Space, Spaces, describe, leaves
+from rlrun.typing import Tree
+
+MODES = ("adaptive", "em", "window")
+FORMS = ("standard", "rms", "centred")
+EPSILON = 1e-10  # of a variance: what never moved is divided by 1e-5, so clip where it may move later
+
+
+class Statistics(nn.Module):
+    """Mean and mean square of one array over updates, and what normalising by them takes.
+
+    Each update counts once, whatever its size. adaptive: update k (from 0) takes the share
+    speed / (speed + k), so an update at time t of T weighs as (t / T) ** (speed - 1); speed 1 is the plain
+    mean of all. em: an exponential mean of this rate, corrected for its start. window: the mean of the
+    newest `window` updates.
+
+    Args:
+        shape: of one element.
+    """
+
+    moments: Tensor  # [2, *shape] mean and mean square
+    recent: Tensor  # [window, 2, *shape], or [0] where there is no window
+    shift: Tensor  # [*shape], like scale: normalised = (x - shift) * scale
+    scale: Tensor
+
+    def __init__(
+        self, shape: Sequence[int], *, mode: str, speed: float, rate: float, window: int, form: str = "standard"
+    ) -> None:
+        super().__init__()
+        self.shape = tuple(shape)
+        self.mode = mode
+        self.speed = speed
+        self.rate = rate
+        self.form = form
+        self.updates = 0
+        # single precision would lose a variance beside the square of a mean a thousand times as large
+        self.register_buffer("moments", torch.zeros(2, *self.shape, dtype=torch.float64))
+        held = (window, 2, *self.shape) if mode == "window" else (0,)
+        self.register_buffer("recent", torch.zeros(held, dtype=torch.float64))
+        self.register_buffer("shift", torch.zeros(self.shape))
+        self.register_buffer("scale", torch.ones(self.shape))
+
+    def update(self, value: Tensor) -> None:
+        """Take in elements [..., *shape]; none at all change nothing."""
+        if value.numel() == 0:
+            return
+        moments = self.moments
+        flat = value.to(moments.device, torch.float64).reshape(-1, *self.shape)
+        newest = torch.stack([flat.sum(0), flat.square().sum(0)]).div_(len(flat))
+        if self.mode == "window":
+            self._slide(newest)
+        else:
+            moments.lerp_(newest, self._share())
+        self.updates += 1
+        mean, square = moments.unbind()
+        if self.form != "rms":
+            self.shift.copy_(mean)
+            square = torch.addcmul(square, mean, mean, value=-1).clamp_min_(0)
+        if self.form != "centred":
+            self.scale.copy_(square.add(EPSILON).rsqrt_())
+
+    def _share(self) -> float:
+        """The share of the newest update in the average."""
+        if self.mode == "adaptive":
+            return self.speed / (self.speed + self.updates)
+        return self.rate / (1.0 - (1.0 - self.rate) ** (self.updates + 1))  # what a zero start lacks is divided out
+
+    def _slide(self, newest: Tensor) -> None:
+        window = len(self.recent)
+        place, held = self.updates % window, min(self.updates, window)
+        total = self.moments * held + newest - self.recent[place]
+        self.recent[place] = newest
+        # summed anew once a round, so that rounding errors do not gather
+        again = place == window - 1
+        self.moments.copy_(self.recent.mean(0) if again else total / min(held + 1, window))
+
+    def get_extra_state(self) -> int:
+        return self.updates
+
+    def set_extra_state(self, state: Any) -> None:
+        self.updates = int(state)
+
+
+class Normaliser(nn.Module):
+    """Normalise the numbers of a tree by running statistics of each of its elements.
+
+    standard: (x - mean) / deviation; rms: x / root mean square; centred: x - mean. Before the first
+    update nothing is changed. Leaves that are not chosen pass as they are.
+
+    Args:
+        space: what is normalised: spaces (their observation), a space, or the shape of an array.
+        leaves: chosen paths, as in "camera.position"; null = every Box but images.
+        mode: what the statistics are a mean over: adaptive, em or window (see `Statistics`).
+        speed: of mode adaptive.
+        rate: of mode em.
+        window: updates that mode window looks back.
+        form: standard, rms or centred.
+        clip: largest size of a normalised number; null = none.
+
+    Raises:
+        ConfigError: a setting has no meaning.
+        SpaceError: a chosen leaf is not there or no Box, or there is none to choose.
+    """
+
+    def __init__(
+        self,
+        space: Spaces | Space | Sequence[int],
+        *,
+        leaves: Sequence[str] | None = None,
+        mode: str = "adaptive",
+        speed: float = 8.0,
+        rate: float = 1e-4,
+        window: int = 10_000,
+        form: str = "standard",
+        clip: float | None = None,
+    ) -> None:
+        super().__init__()
+        _one_of("mode", mode, MODES)
+        _one_of("form", form, FORMS)
+        if not (speed > 0 and 0 < rate <= 1 and window >= 1 and (clip is None or clip > 0)):
+            raise ConfigError(
+                f"Normaliser: wanted speed > 0, 0 < rate <= 1, window >= 1 and clip > 0, "
+                f"got speed={speed}, rate={rate}, window={window}, clip={clip}"
+            )
+        self.form = form
+        self.clip = clip
+        found = {
+            path: Statistics(shape, mode=mode, speed=speed, rate=rate, window=window, form=form)
+            for path, shape in _shapes(space, leaves).items()
+        }
+        self.leaves = tuple(found)
+        self.statistics = nn.ModuleList(found.values())
+        self._by_path = found  # a path may have dots in it, a name of a module may not
+
+    @property
+    def updates(self) -> int:
+        """How often `update` was called."""
+        return self._by_path[self.leaves[0]].updates
+
+    @torch.no_grad()
+    def update(self, tree: Tree, valid: Tensor | None = None) -> None:
+        """Learn from a tree of tensors [..., *shape]; `valid` [...] tells which of them count."""
+        for path, statistics in self._by_path.items():
+            value = _at(tree, path)
+            statistics.update(value if valid is None else value[valid])
+
+    def forward(self, tree: Tree, path: str = "") -> Tree:
+        """Normalise a tree of tensors [..., *shape], or the part of it that lies at `path`."""
+        if isinstance(tree, dict):
+            return {name: self.forward(part, f"{path}.{name}" if path else name) for name, part in tree.items()}
+        statistics = self._by_path.get(path)
+        if statistics is None:
+            return tree
+        shift = statistics.shift
+        moved = (tree.to(shift) - shift).mul_(statistics.scale)
+        return moved if self.clip is None else moved.clamp_(-self.clip, self.clip)
+
+    def extra_repr(self) -> str:
+        return f"{', '.join(path or 'all' for path in self.leaves)}; form={self.form}, clip={self.clip}"
+
+
+def _shapes(space: Spaces | Space | Sequence[int], chosen: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each leaf that is normalised, by path."""
+    if isinstance(space, Spaces):
+        space = space.observation
+    if not isinstance(space, (Box, Discrete, MultiDiscrete, Composite)):
+        return {"": tuple(space)}
+    there = dict(leaves(space))
+    if chosen is None:
+        chosen = [path for path, leaf in there.items() if isinstance(leaf, Box) and not leaf.image]
+    for path in chosen:
+        if path not in there:
+            raise SpaceError(f"Normaliser: no leaf '{path}' in {describe(space)}{did_you_mean(path, there)}")
+        if not isinstance(there[path], Box):
+            raise SpaceError(f"Normaliser: leaf '{path}' is {describe(there[path])}, wanted a Box")
+    if not chosen:
+        raise SpaceError(f"Normaliser: nothing to normalise in {describe(space)}; it has no Box but images")
+    return {path: there[path].shape for path in chosen}
+
+
+def _at(tree: Tree, path: str) -> Tensor:
+    for key in path.split(".") if path else ():
+        tree = tree[key]
+    return tree  # type: ignore[no-any-return]
+
+
+def _one_of(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ConfigError(
+            f"Normaliser.{name}: wanted one of {', '.join(known)}, got '{value}'{did_you_mean(value, known)}"
+        )

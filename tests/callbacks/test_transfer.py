@@ -1,0 +1,263 @@
+"""Memories come in before the first step and go out now and then."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import minari
+import numpy as np
+import pytest
+
+from rlrun import experiment
+from rlrun.callback import Callback, Stop
+from rlrun.callbacks import MemoryExport, MemoryImport
+from rlrun.errors import ConfigError, RequestError
+from rlrun.memory import Table
+from rlrun.memory.episodes import Stored
+from rlrun.memory.files import about, restore, store
+from rlrun.spaces import Box, Discrete, Spaces
+from rlrun.trainer import Trainer
+
+SPACES = Spaces(Box((2,), np.zeros(2, np.float32), np.ones(2, np.float32)), Discrete(3))
+
+
+def table(rows: int = 0, **settings: Any) -> Table:
+    made = Table(**{"length": 1000, "spaces": SPACES, **settings})
+    for number in range(rows):
+        add(made, number)
+    return made
+
+
+def add(made: Table, number: int) -> None:
+    """One row, an episode of its own."""
+    flags = {"terminated": [True], "truncated": [False]}
+    made.add(0, {"observation": np.full((1, 2), 0.5), "action": [number % 3], "reward": [number], **flags})
+    made.close(0, np.ones((1, 2)))
+
+
+class Source(Callback):
+    """Stands for loader and collector: ten rows and ten steps an update."""
+
+    provides = ("step",)
+
+    def __init__(self, memory: Table, updates: int, at: Any = None) -> None:
+        self.memory, self.updates, self.at, self.steps = memory, updates, at or {}, 0
+
+    def names(self) -> dict[str, tuple[str, ...]]:
+        return {}
+
+    def __iter__(self) -> Any:
+        for update in range(1, self.updates + 1):
+            for _ in range(10):
+                add(self.memory, self.steps)
+                self.steps += 1
+            self.at.get(update, lambda: None)()
+            yield {}
+
+    def begin_training(self) -> dict[str, int]:
+        return {"step": self.steps}
+
+    def begin_batch(self) -> dict[str, int]:
+        return {"step": self.steps}
+
+
+def train(source: Source, callback: Callback, run_dir: Path | None) -> None:
+    trainer = Trainer({"source": source, "transfer": callback}, source)
+    trainer.state["run_dir"] = run_dir
+    trainer.train()
+
+
+class Clock:
+    """A clock that a test moves, and the table's size whenever it was stored."""
+
+    def __init__(self, monkeypatch: Any) -> None:
+        self.now, self.stored = 1000.0, []
+        monkeypatch.setattr("rlrun.callbacks.transfer.time.monotonic", lambda: self.now)
+        monkeypatch.setattr(
+            "rlrun.callbacks.transfer.files.store", lambda held, *_, **__: self.stored.append(len(held))
+        )
+
+
+@pytest.fixture
+def clock(monkeypatch: Any) -> Clock:
+    return Clock(monkeypatch)
+
+
+def test_export_comes_when_steps_are_due_and_at_the_end(clock: Clock, tmp_path: Path) -> None:
+    memory = table()
+    train(Source(memory, 12), MemoryExport(memory, every=50, min_seconds=0), tmp_path)
+    assert clock.stored == [50, 100, 120]
+
+
+def test_export_waits_for_the_clock_as_well(clock: Clock, tmp_path: Path) -> None:
+    memory = table()
+    moves = {7: lambda: setattr(clock, "now", 1600.0), 8: lambda: setattr(clock, "now", 2199.0)}
+    train(Source(memory, 20, moves), MemoryExport(memory, every=50), tmp_path)
+    assert clock.stored == [70, 200]
+
+
+def test_nothing_is_stored_twice(clock: Clock, tmp_path: Path) -> None:
+    memory = table()
+    train(Source(memory, 5), MemoryExport(memory, every=50, min_seconds=0), tmp_path)
+    assert clock.stored == [50]
+
+
+@pytest.mark.parametrize(("settings", "count"), [({}, 0), ({"every": 0}, 1), ({"path": "x.zip"}, 1)])
+def test_without_steps_there_is_the_end_only(
+    clock: Clock, tmp_path: Path, settings: dict[str, Any], count: int
+) -> None:
+    memory = table()
+    callback = MemoryExport(memory, **settings)
+    train(Source(memory, 5), callback, tmp_path)
+    assert (clock.stored, callback.cycle) == ([50] * count, 0)
+
+
+def test_run_that_fails_stores_nothing_at_the_end(clock: Clock) -> None:
+    for error, wanted in ((ValueError(), []), (Stop("enough"), [3])):
+        callback = MemoryExport(table(3), path="x.zip")
+        callback.end_training(error, 1, 3)
+        assert clock.stored == wanted
+
+
+def test_resumed_run_keeps_the_rhythm(clock: Clock, tmp_path: Path) -> None:
+    first, second = (MemoryExport(table(), every=50, min_seconds=0, path="x.zip") for _ in range(2))
+    first.end_cycle(6, 60)
+    second.load_state_dict(first.state_dict())
+    for step in (90, 99, 100, 120):
+        second.end_cycle(step // 10, step)
+    assert clock.stored == [0, 0]
+
+
+def test_export_lies_in_the_run(tmp_path: Path) -> None:
+    (tmp_path / "exports").mkdir()
+    (tmp_path / "exports" / ".memory.zip.1-1.tmp").write_text("left by a killed process")
+    memory = table()
+    train(Source(memory, 3), MemoryExport(memory, every=20, min_seconds=0), tmp_path)
+    assert [path.name for path in (tmp_path / "exports").iterdir()] == ["memory.zip"]
+    copy = table()
+    assert restore(copy, tmp_path / "exports" / "memory.zip") is True
+    assert len(copy) == 30
+
+
+@pytest.mark.parametrize(("public", "mode"), [(True, 0o644), (False, 0o600)])
+def test_export_is_public_only_if_asked(tmp_path: Path, public: bool, mode: int) -> None:
+    memory = table()
+    train(Source(memory, 1), MemoryExport(memory, path=str(tmp_path / "a/b.zip"), public=public), None)
+    assert (tmp_path / "a/b.zip").stat().st_mode & 0o777 == mode
+
+
+def test_import_comes_before_the_first_step(tmp_path: Path, caplog: Any) -> None:
+    store(table(7), tmp_path / "memory.zip")
+    memory = table(2)
+    with caplog.at_level(logging.INFO, "rlrun"):
+        train(Source(memory, 1), MemoryImport(memory, str(tmp_path / "memory.zip")), None)
+    assert len(memory) == 17
+    assert "7 transitions from" in caplog.text
+
+
+def test_imported_episode_does_not_go_on_in_the_new_run(tmp_path: Path) -> None:
+    left, memory = table(), table()
+    for number in range(3):
+        row = {"observation": np.full((1, 2), 0.1 * number), "action": [0], "reward": [number]}
+        left.add(0, {**row, "terminated": [False], "truncated": [False]})
+    store(left, tmp_path / "memory.zip")
+    train(Source(memory, 1), MemoryImport(memory, str(tmp_path / "memory.zip")), None)
+    first, *others = Stored.of(memory)
+    assert (first.row["reward"].tolist(), first.row["truncated"].tolist()) == ([0, 1], [False, True])
+    assert [len(each) for each in others] == [1] * 10
+
+
+def test_import_may_keep_what_is_there(tmp_path: Path) -> None:
+    store(table(7), tmp_path / "memory.zip")
+    memory = table(2)
+    MemoryImport(memory, str(tmp_path / "memory.zip"), append=True).restore_state()
+    assert len(memory) == 9
+
+
+def test_import_of_nothing_changes_nothing() -> None:
+    memory = table(2)
+    MemoryImport(memory).restore_state()
+    assert len(memory) == 2
+
+
+def test_resumed_run_imports_only_what_its_checkpoint_lacks(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    store(table(7), "memory.zip")
+    first = MemoryImport(table(), "memory.zip")
+    first.restore_state()
+    monkeypatch.chdir("/")  # the file is found all the same
+    for rows, wanted in ((3, 3), (0, 7)):
+        memory = table(rows)
+        second = MemoryImport(memory, "memory.zip")
+        second.load_state_dict(first.state_dict())
+        second.restore_state()
+        assert len(memory) == wanted
+
+
+def test_bad_file_names_the_key_and_leaves_the_table(tmp_path: Path) -> None:
+    store(table(7), tmp_path / "memory.zip")
+    data = bytearray((tmp_path / "memory.zip").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "memory.zip").write_bytes(bytes(data))
+    memory = table(2)
+    with pytest.raises(RequestError, match=r"^memory.import: .*memory.zip is damaged"):
+        train(Source(memory, 1), MemoryImport(memory, str(tmp_path / "memory.zip")), None)
+    assert len(memory) == 2
+
+
+def test_minari_dataset_is_written_once_at_the_end(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    memory = table()
+    callback = MemoryExport(memory, path="minari:lab/rows-v0", spaces=SPACES)
+    train(Source(memory, 3), callback, None)
+    assert minari.load_dataset("lab/rows-v0").total_steps == 30
+    again = MemoryExport(memory, path="minari:lab/rows-v0", spaces=SPACES)
+    with pytest.raises(RequestError, match="never overwritten"):
+        again.restore_state()
+    again.load_state_dict(callback.state_dict())  # a run that goes on after its end
+    train(Source(memory, 4), again, None)
+    assert minari.load_dataset("lab/rows-v0").total_steps == 30
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"every": 5, "spaces": SPACES}, "written once, at the end"), ({}, "needs the environment's spaces")],
+)
+def test_minari_dataset_now_and_then_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        MemoryExport(table(), path="minari:lab/rows-v0", **settings)
+
+
+def test_memory_that_is_no_table_is_refused_only_where_one_is_needed() -> None:
+    assert MemoryImport({"demonstrations": table()}).source is None
+    assert not MemoryExport({"demonstrations": table()}).wanted
+    for callback in (MemoryImport, MemoryExport):
+        with pytest.raises(ConfigError, match=r"wants a table; the memory is a dict"):
+            callback({"demonstrations": table()}, path="a.zip")
+
+
+WORDS = ("algorithm=dqn", "env=cartpole", "algorithm.hidden=[8]", "evaluation.every=0", "logger=[]")
+
+
+def test_one_run_hands_its_memory_to_the_next(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    keys = (*WORDS, "algorithm.warmup_steps=50", "stop.env_steps=80")
+    experiment.train([*keys, "memory.export.every=20", "memory.export.min_seconds=0"], run_dir="first")
+    assert about("first/exports/memory.zip")["rows"] >= 80
+    experiment.train([*keys, "memory.import=first/exports/memory.zip", "memory.export.path=both.zip"], run_dir="second")
+    assert about("both.zip")["rows"] - about("first/exports/memory.zip")["rows"] >= 80
+
+
+@pytest.mark.parametrize("name", ["absent", "cut", "other"])
+def test_bad_import_ends_a_run_before_its_first_step(tmp_path: Path, monkeypatch: Any, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    store(table(5), "other.zip")
+    Path("cut.zip").write_bytes(Path("other.zip").read_bytes()[:-100])
+    wanted = {"absent": "cannot be read: No such file", "cut": "damaged or cut short", "other": r"of shape \[2\]"}[name]
+    with pytest.raises(RequestError, match=f"^memory.import: .*{name}.zip .*{wanted}") as raised:
+        experiment.train([*WORDS, f"memory.import={name}.zip"], run_dir="run")
+    assert raised.value.exit_code == 2
+    assert json.loads(Path("run/summary.json").read_text())["env_steps"] == 0

@@ -1,0 +1,152 @@
+"""`rlrun resume` as a user calls it: after kills, on finished runs, and when it is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlrun.rundir import RunDir
+
+WORDS = (
+    *("algorithm=dqn", "env=cartpole", "pair=null", "algorithm.hidden=[8]", "algorithm.warmup_steps=100"),
+    *("stop.env_steps=2000", "evaluation.every=700", "evaluation.episodes=2", "evaluation.max_steps=50"),
+    *("checkpoint.every=100", "checkpoint.memory=true", "log.every=40", "logger=[]"),
+)
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "rlrun", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def records(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def killed(process: subprocess.Popen[str], run: Path, number: int, dice: random.Random) -> int:
+    """Send a signal a little after the next checkpoint; return the exit code."""
+    pointer = run / "checkpoints" / "latest"
+    before = pointer.read_text() if pointer.is_file() else ""
+    while process.poll() is None and not (pointer.is_file() and pointer.read_text() != before):
+        time.sleep(0.01)
+    time.sleep(dice.uniform(0.0, 0.2))
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    return process.returncode
+
+
+def test_a_run_killed_again_and_again_reaches_its_budget(project):
+    dice, run = random.Random(0), project / "run"
+    codes = [killed(start("train", *WORDS, "--run-dir", "run"), run, signal.SIGKILL, dice)]
+    codes += [killed(start("resume", "run"), run, number, dice) for number in (signal.SIGKILL, signal.SIGTERM)]
+    assert codes == [-signal.SIGKILL, -signal.SIGKILL, 75]
+    last = start("resume", "run")
+    out, err = last.communicate(timeout=120)
+    assert (last.returncode, err) == (0, "")
+    assert out.startswith("completed: mean return ")
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["status"], summary["env_steps"], summary["updates"]) == ("completed", 2000, 1900)
+    learned = [record["env_steps"] for record in records(run) if "loss/q_loss" in record]
+    assert learned == sorted(set(learned))
+    assert {step % 40 for step in learned[1:]} == {0}
+    assert len(json.loads((run / "manifest.json").read_text())["resumed"]) == 3
+
+
+# --- without a kill
+
+
+@pytest.fixture
+def run(tiny_run, project):
+    words = ("checkpoint.every=10", "checkpoint.memory=true", "--run-dir", "run")
+    assert tiny_run("algorithm=dqn", "env=cartpole", *words).code == 0
+    return RunDir(project / "run")
+
+
+def touched(run: RunDir) -> list[tuple[Path, int]]:
+    return sorted((path, path.stat().st_mtime_ns) for path in run.path.rglob("*"))
+
+
+def test_a_finished_run_stays_as_it_is(run, rlrun):
+    before = touched(run)
+    outcome = rlrun("resume", "run")
+    assert outcome.code == 0
+    assert outcome.out.startswith("completed: 40 env steps, ")
+    assert outcome.err == "the run is finished; stop.env_steps=… extends it\n"
+    assert touched(run) == before
+
+
+def test_a_word_extends_a_finished_run(run, rlrun):
+    outcome = rlrun("resume", "run", "stop.env_steps=60")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith("completed: 60 env steps, ")
+
+
+def test_a_run_that_failed_goes_on_from_its_last_checkpoint(run, rlrun):
+    run.write_status("failed")
+    outcome = rlrun("resume", "run", "stop.env_steps=60")
+    assert outcome.out.startswith("completed: 60 env steps, ")
+
+
+@pytest.mark.parametrize("word", ["algorithm.lr=1", "env=pendulum", "+stop.updates=60", "stop.env_step=60", "sttop=1"])
+def test_other_words_are_refused_in_one_line(word, run, rlrun):
+    before = touched(run)
+    outcome = rlrun("resume", "run", word)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert word.split("=")[0] in outcome.err
+    assert touched(run) == before
+
+
+def test_a_run_in_progress_is_refused_with_process_and_host(run, rlrun):
+    run.write_status("running")
+    status = {**json.loads(run.status.read_text()), "pid": os.getppid()}
+    run.status.write_text(json.dumps(status))
+    outcome = rlrun("resume", "run")
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert f"process {os.getppid()} on {status['host']}" in outcome.err
+
+
+def test_damage_is_told_and_the_one_before_is_taken(run):
+    *_, before, newest = run.checkpoint_dirs()
+    (newest / "state.json").write_text("{}")
+    process = start("resume", "run", "stop.env_steps=60")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err.count("\n")) == (0, 1)
+    assert out.startswith("completed: 60 env steps, ")
+    assert f"{newest}/state.json is damaged" in err
+    assert err.endswith(f"going on from checkpoint {before.name}\n")
+
+
+def test_only_damage_is_refused_and_nothing_deleted(run, rlrun):
+    run.write_status("failed")
+    for path in run.checkpoint_dirs():
+        (path / "state.json").write_text("{}")
+    before = touched(run)
+    outcome = rlrun("resume", "run")
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert "none of the 3 checkpoints can be read" in outcome.err
+    assert touched(run) == before
+
+
+@pytest.mark.parametrize(("folder", "message"), [("nothing", "does not exist"), (".", "the newest run beneath it is")])
+def test_what_is_no_run_is_refused(folder, message, run, rlrun):
+    outcome = rlrun("resume", folder)
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert message in outcome.err
+
+
+def test_a_run_of_the_users_own_environment_goes_on_from_any_folder(write, tiny_run, project):
+    write("mine.py", "from rlrun.env.toys import Bandit\n\n\nclass Mine(Bandit):\n    pass\n")
+    words = ("env.target=mine.Mine", "checkpoint.memory=true", "--run-dir", "run")
+    assert tiny_run("algorithm=dqn", *words).code == 0
+    # a process of its own: this one knows the user's folder since the training
+    command = [sys.executable, "-m", "rlrun", "resume", str(project / "run"), "stop.env_steps=60"]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    assert outcome.stdout.startswith("completed: 60 env steps, "), outcome.stderr

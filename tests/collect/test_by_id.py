@@ -1,0 +1,198 @@
+"""One agent for all ids, and the collector that walks them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from rlrun import storage
+from rlrun.build import Builder
+from rlrun.collect import RandomAgent
+from rlrun.collect.by_id import IDLE, AgentProxy, ByIdCollector, stacked
+from rlrun.errors import DataError, RequestError, RlrunError, SpaceError
+from rlrun.memory import Table
+from rlrun.memory.episodes import Stored
+from rlrun.memory.proxy import DictObservation, EpisodeState, MemoryProxy
+from rlrun.spaces import Box, Composite, Discrete
+
+from .crowd import Crowd
+
+
+class Counting:
+    """Answers with the sum of what each agent sees, and counts its calls."""
+
+    outputs = ("action", "state_value")
+
+    def __init__(self, state: Any = None) -> None:
+        self.calls, self.state = [], state
+
+    def __call__(self, observation: Any, state: Any = None, *, explore: bool = True) -> Any:
+        self.calls.append((len(observation), explore))
+        return {"action": observation.sum(1).astype(np.int64), "state_value": observation[:, 0]}
+
+    def initial_state(self, count: int) -> Any:
+        return self.state
+
+
+def sees(value: float, state: EpisodeState = EpisodeState.RUNNING) -> DictObservation:
+    return DictObservation(state, {"view": np.array([value, 1.0])})
+
+
+def test_agent_is_called_once_for_all_that_go_on() -> None:
+    agent = Counting()
+    ended = sees(9.0, EpisodeState.TERMINAL)
+    responses = AgentProxy(agent, Crowd.spaces)({"a": sees(1.0), "b": ended, "c": sees(5.0)}, explore=False)
+    assert agent.calls == [(2, False)]
+    assert {name: response.array_data["action"] for name, response in responses.items()} == {"a": 2, "c": 6}
+    assert responses["c"].array_data["state_value"] == 5.0
+
+
+def test_without_anybody_nobody_is_asked() -> None:
+    agent = Counting()
+    assert AgentProxy(agent, Crowd.spaces)({4: sees(1.0, EpisodeState.INTERRUPTED)}) == {}
+    assert agent.calls == []
+
+
+def test_recurrent_agents_are_refused() -> None:
+    with pytest.raises(RequestError, match="a recurrent agent needs lanes"):
+        AgentProxy(Counting(state=np.zeros(1)), Crowd.spaces)
+
+
+def test_observations_are_stacked_by_the_space() -> None:
+    space = Composite({"near": Box((2,), np.zeros(2), np.ones(2)), "far": Composite({"count": Discrete(4)})})
+    tree = stacked(space, [{"far": {"count": 1}, "near": [0.5, 1.0]}, {"near": np.zeros(2), "far": {"count": 3}}])
+    assert tree["near"].tolist() == [[0.5, 1.0], [0.0, 0.0]]
+    assert (tree["far"]["count"].tolist(), tree["near"].dtype.name) == ([1, 3], "float32")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"near": np.zeros(3)}, r"observation.near has shape \[3\]; the space has \[2\]"),
+        ({"far": np.zeros(2)}, "observation lacks the part 'near'; it has far"),
+    ],
+)
+def test_observations_that_do_not_fit_are_named(data: Any, message: str) -> None:
+    with pytest.raises(SpaceError, match=message):
+        stacked(Composite({"near": Box((2,), np.zeros(2), np.ones(2))}), [data])
+
+
+def make(env: Any = None, agent: Any = None, **settings: Any) -> tuple[Table, ByIdCollector]:
+    env = env or Crowd()
+    table = Table(length=5000, spaces=env.spaces)
+    agent = agent or RandomAgent(env.spaces.action, seed=0)
+    return table, ByIdCollector(env, agent, MemoryProxy(table), **settings)
+
+
+def test_each_response_counts_as_a_step() -> None:
+    table, collector = make()
+    assert collector.begin_training() == {"step": 0}
+    made = collector.collect(1000, random=True)
+    assert 1000 <= made < 1005
+    assert collector.steps == made == collector.begin_batch()["step"]
+    assert made - 5 * 7 < len(table) <= made  # all but what is still under way
+
+
+def test_stored_episodes_are_those_of_the_agents() -> None:
+    table, collector = make()
+    collector.begin_training()
+    collector.collect(300)
+    held = list(Stored.of(table))
+    assert {len(episode) for episode in held} == {2, 3, 4, 5, 6}
+    for episode in held:
+        right = (episode.row["observation"][:, 0] > 0) == episode.row["action"]
+        assert np.array_equal(right, episode.row["reward"] > 0)
+        assert episode.row["terminated"][-1] != episode.row["truncated"][-1]
+    assert collector.metrics["episode/count"] == len(held)
+    newest = [episode.row["reward"].sum() for episode in held[-20:]]
+    assert collector.metrics["episode/return"] == pytest.approx(np.mean(newest), abs=0.35)
+
+
+def test_environment_without_agents_is_an_error() -> None:
+    _, collector = make(Crowd(arrivals=0.0))
+    collector.begin_training()
+    with pytest.raises(RlrunError, match=f"no agent for {IDLE:,} rounds"):
+        collector.collect(1)
+
+
+def test_numbers_that_are_none_never_reach_the_memory() -> None:
+    env = Crowd()
+    table, collector = make(env)
+    collector.begin_training()
+    env.look = lambda agent, state, reward=None: DictObservation(state, {"view": np.full(2, np.nan)}, {"reward": 1.0})
+    with pytest.raises(DataError, match=r"observation\.view"):
+        collector.collect(100)
+    assert len(table) == 0
+
+
+def test_collecting_before_training_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"callbacks.collector is missing"):
+        make()[1].collect(1)
+
+
+def test_a_resumed_collector_goes_on_counting() -> None:
+    _, first = make()
+    first.begin_training()
+    first.collect(200)
+    table, second = make()
+    second.load_state_dict(storage.merge(*storage.split(first.state_dict())))
+    second.memory.load_state_dict(first.memory.state_dict())
+    open_before = first.memory.metrics["agents/open"]
+    assert second.begin_training() == {"step": first.steps}
+    assert open_before >= len(list(Stored.of(table))) > 0  # what was under way counts as cut off
+    second.collect(50)
+    assert second.metrics["episode/count"] > first.metrics["episode/count"]
+
+
+def test_environment_is_closed_at_the_end() -> None:
+    env = Crowd()
+    make(env)[1].end_training(None)
+    assert env.closed
+
+
+CONFIG = """
+env: {_target_: crowd_for_tests.Crowd}
+memory:
+  _target_: rlrun.memory.Table
+  spaces: ${env.spaces}
+  length: 5_000
+memory_proxy: {_target_: rlrun.memory.proxy.MemoryProxy, table: "${memory}"}
+network: {_target_: rlrun.algorithms.dqn.QNetwork, spaces: "${env.spaces}", hidden: [32]}
+agent: {_target_: rlrun.collect.EpsilonGreedy, policy: "${network}", epsilon: 0.1, spaces: "${env.spaces}", seed: 1}
+collector:
+  _target_: rlrun.collect.by_id.ByIdCollector
+  env: ${env}
+  agent: ${agent}
+  memory: ${memory_proxy}
+loader:
+  _target_: rlrun.memory.ReplayLoader
+  table: ${memory}
+  collector: ${collector}
+  batch: 64
+  warm_up: 200
+adam: {_target_: torch.optim.Adam, _partial_: true, lr: 3.0e-3}
+trainer:
+  _target_: rlrun.trainer.Trainer
+  loader: ${loader}
+  callbacks:
+    collector: ${collector}
+    q_target: {_target_: rlrun.algorithms.dqn.QTarget, network: "${network}", discount: 0.5}
+    q_loss: {_target_: rlrun.algorithms.dqn.QLoss, network: "${network}", optimiser: "${adam}"}
+    budget: {_target_: rlrun.callbacks.Budget, updates: 300}
+"""
+
+
+def test_dqn_learns_from_agents_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    from . import crowd
+
+    monkeypatch.setitem(sys.modules, "crowd_for_tests", crowd)
+    builder = Builder(OmegaConf.create(CONFIG))
+    state = builder.get("trainer").train()
+    assert (state["update"], state["step"] >= 500) == (300, True)
+    view = np.array([[-1.0, 0.5], [1.0, 0.5]], np.float32)
+    assert builder.get("agent")(view, explore=False)["action"].tolist() == [0, 1]

@@ -1,0 +1,344 @@
+"""Data sets: each row once an epoch, from wherever it comes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import IterableDataset, TensorDataset
+
+from rlrun import train
+from rlrun.collect import Collector, RandomAgent
+from rlrun.env import make as make_env
+from rlrun.errors import ConfigError, RequestError, RlrunError
+from rlrun.memory import NStep, Scale, Table, arrays, files, minari
+from rlrun.memory.arrays import Lazy
+from rlrun.memory.dataset import DatasetLoader
+from rlrun.memory.episodes import Episode
+
+DATA = {"x": np.arange(10), "y": np.arange(10) * 0.5}
+
+
+def make(dataset: Any = None, **settings: Any) -> DatasetLoader:
+    return DatasetLoader(DATA if dataset is None else dataset, **{"batch": 4, **settings})
+
+
+def served(loader: DatasetLoader, count: int, column: str = "x") -> list[Any]:
+    return [groups["default"][column].tolist() for groups in itertools.islice(loader, count)]
+
+
+def joined(batches: list[list[Any]]) -> list[Any]:
+    return list(itertools.chain.from_iterable(batches))
+
+
+def test_each_epoch_serves_every_row_once_in_another_order():
+    loader = make()
+    epochs = [joined(served(loader, 3)) for _ in range(3)]
+    assert [sorted(epoch) for epoch in epochs] == [[*range(10)]] * 3
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+
+
+def test_the_loader_ends_after_its_epochs():
+    assert [len(groups["default"]["x"]) for groups in make(epochs=2)] == [4, 4, 2] * 2
+
+
+def test_a_smaller_last_batch_can_be_dropped():
+    assert [len(groups["default"]["x"]) for groups in make(epochs=2, drop_last=True)] == [4, 4] * 2
+
+
+def test_the_order_can_be_kept():
+    assert served(make(shuffle=False), 4) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [0, 1, 2, 3]]
+
+
+def test_columns_stay_together_and_doubles_become_singles():
+    batch = next(iter(make()))["default"]
+    assert (batch["x"].dtype, batch["y"].dtype) == (torch.int64, torch.float32)
+    assert torch.equal(batch["y"], batch["x"] * 0.5)
+
+
+@pytest.mark.parametrize("seen", range(7))
+def test_a_loaded_state_goes_on_with_the_next_batch(seen):
+    loader = make(epochs=2, seed=5)
+    served(loader, seen)
+    state = loader.state_dict()
+    other = make(epochs=2, seed=5)
+    other.load_state_dict(state)
+    rest = served(loader, 9)
+    assert served(other, 9) == rest
+    assert len(rest) == 6 - seen
+
+
+def test_a_state_of_another_length_is_refused():
+    with pytest.raises(RlrunError, match="had 10 rows, and has 3 now"):
+        make({"x": [1, 2, 3]}).load_state_dict(make().state_dict())
+
+
+def test_another_seed_is_another_order():
+    assert served(make(seed=1), 3) != served(make(seed=2), 3)
+
+
+def test_a_batch_has_memory_of_its_own():
+    data = {"x": np.arange(10)}
+    next(iter(make(data, shuffle=False)))["default"]["x"].zero_()
+    assert data["x"].tolist() == [*range(10)]
+
+
+def test_trees_and_chosen_columns():
+    tree = {"observation": {"camera": np.zeros((6, 2, 2), np.uint8), "goal": torch.arange(6)}, "label": [1] * 6}
+    loader = make(tree, columns=["observation"], shuffle=False)
+    batch = next(iter(loader))["default"]
+    assert loader.names() == {"default": ("observation",)}
+    assert (batch["observation"]["camera"].shape, batch["observation"]["camera"].dtype) == ((4, 2, 2), torch.uint8)
+    assert batch["observation"]["goal"].tolist() == [0, 1, 2, 3]
+
+
+def test_adaptors_change_batches():
+    loader = make(adaptors={"scale": Scale("x", factor=10)}, shuffle=False)
+    assert served(loader, 1) == [[0, 10, 20, 30]]
+
+
+class Pairs:
+    """A Dataset of tuples that counts how often it is asked."""
+
+    def __init__(self, item=lambda row: (row, [row, -row])):
+        self.item, self.asked = item, 0
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, row):
+        self.asked += 1
+        return self.item(row)
+
+
+def test_items_are_read_once():
+    pairs = Pairs()
+    loader = make(pairs, columns=["label", "input"], epochs=3)
+    asked = pairs.asked
+    for groups in loader:
+        label, given = groups["default"]["label"], groups["default"]["input"]
+        assert torch.equal(given, torch.stack([label, -label], 1))
+    assert pairs.asked == asked <= 8
+
+
+def test_lazy_items_are_read_when_they_are_asked_for():
+    pairs = Pairs()
+    loader = make(Lazy(pairs), columns=["label", "input"], epochs=3, batch=3, shuffle=False)
+    assert served(loader, 4, "input")[3] == [[3, -3], [4, -4], [5, -5]]
+    assert 12 <= pairs.asked <= 13
+
+
+@pytest.mark.parametrize("lazy", [Lazy, lambda dataset: dataset])
+def test_items_can_be_dicts(lazy):
+    loader = make(lazy(Pairs(lambda row: {"x": row, "rest": {"z": float(row)}})), columns=["rest"], shuffle=False)
+    batch = next(iter(loader))["default"]
+    assert list(batch) == ["rest"]
+    assert batch["rest"]["z"].dtype == torch.float32
+    assert batch["rest"]["z"].tolist() == [0, 1, 2, 3]
+
+
+def test_a_dataset_of_tensors_needs_no_copying_of_items():
+    tensors = torch.arange(6), torch.randn(6, 3)
+    loader = make(TensorDataset(*tensors), columns=["x", "y"], shuffle=False, batch=6)
+    batch = next(iter(loader))["default"]
+    assert torch.equal(batch["x"], tensors[0])
+    assert torch.equal(batch["y"], tensors[1])
+
+
+def test_an_npz_is_read_without_pickle(tmp_path):
+    np.savez(tmp_path / "data.npz", **{"x": np.arange(5), "observation.goal": np.ones((5, 2))})
+    loader = make(str(tmp_path / "data.npz"), shuffle=False)
+    assert loader.names() == {"default": ("x", "observation")}
+    assert next(iter(loader))["default"]["observation"]["goal"].shape == (4, 2)
+    np.savez(tmp_path / "evil.npz", x=np.array([print], dtype=object))
+    with pytest.raises(ConfigError, match=r"evil.npz is damaged or holds something else than arrays"):
+        make(tmp_path / "evil.npz")
+
+
+def test_a_damaged_or_missing_npz_is_refused(tmp_path):
+    np.savez(tmp_path / "data.npz", x=np.arange(500))
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "data.npz").read_bytes()[:1000])
+    with pytest.raises(ConfigError, match=r"loader.dataset: .*cut.npz is damaged"):
+        make(tmp_path / "cut.npz")
+    with pytest.raises(ConfigError, match=r"loader.dataset: .*none.npz cannot be read"):
+        make(tmp_path / "none.npz")
+
+
+def filled(**settings: Any) -> Table:
+    """A table with episodes of 3, 1 and 2 steps and an open one of 2, observing 10 × episode + step."""
+    columns = {"observation": {}, "reward": {}, "terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}
+    table = Table(length=30, columns=columns, **settings)
+    for episode, length in enumerate((3, 1, 2)):
+        steps = 10.0 * episode + np.arange(length)
+        over = np.arange(length) == length - 1
+        row = {"observation": steps, "reward": np.ones(length), "terminated": over, "truncated": ~over & False}
+        table.add_episode(row, 10.0 * episode + length)
+    for step in (30.0, 31.0):
+        table.add(None, {"observation": [step], "reward": [1], "terminated": [False], "truncated": [False]})
+    return table
+
+
+def test_every_complete_row_of_a_table_is_served_once():
+    table = filled()
+    before = table.state_dict()["sampler"]
+    loader = make(table, epochs=1)
+    found = {}
+    for groups in loader:
+        batch = groups["default"]
+        found |= dict(zip(batch["observation"].tolist(), batch["next_observation"].tolist(), strict=True))
+    assert found == {0: 1, 1: 2, 2: 3, 10: 11, 20: 21, 21: 22, 30: 31}
+    assert table.state_dict()["sampler"] == before
+
+
+def test_a_table_serves_as_its_adaptors_say():
+    loader = make(filled(adaptors=[NStep(steps=2, discount=0.5)]), epochs=1, batch=7)
+    batch = next(iter(loader))["default"]
+    assert set(batch) == set(loader.names()["default"])
+    reward = dict(zip(batch["observation"].tolist(), batch["reward"].tolist(), strict=True))
+    assert reward == {0: 1.5, 1: 1.5, 2: 1, 10: 1, 20: 1.5, 21: 1, 30: 1}
+
+
+def test_a_table_that_changes_within_an_epoch_is_refused():
+    table = filled()
+    batches = iter(make(table))
+    next(batches)
+    table.add(None, {"observation": [32], "reward": [1], "terminated": [False], "truncated": [False]})
+    with pytest.raises(RlrunError, match="the table changed within an epoch"):
+        next(batches)
+
+
+def test_a_stored_memory_is_a_data_set(tmp_path):
+    files.store(filled(), tmp_path / "memory.zip")
+    found = joined(served(make(str(tmp_path / "memory.zip"), epochs=1), 9, "observation"))
+    assert sorted(found) == [0, 1, 2, 10, 20, 21, 30]
+    with pytest.raises(RequestError, match=r"other\.zip cannot be read"):
+        make(str(tmp_path / "other.zip"))
+
+
+def test_episodes_of_other_formats_are_a_data_set(monkeypatch):
+    row = {"observation": {"place": np.arange(3.0)}, "reward": np.ones(3, np.float32)}
+    episodes = {"walks": [Episode(row, {"place": np.float64(3)})] * 2, "nothing": []}
+    monkeypatch.setattr(minari, "read", episodes.__getitem__)
+    batch = next(iter(make("minari:walks", batch=6)))["default"]
+    assert sorted(batch["observation"]["place"].tolist()) == [0, 0, 1, 1, 2, 2]
+    assert torch.equal(batch["next_observation"]["place"], batch["observation"]["place"] + 1)
+    assert batch["observation"]["place"].dtype == torch.float32
+    with pytest.raises(ConfigError, match="there are no rows in it"):
+        make("minari:nothing")
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return itertools.count()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "settings", "message"),
+    [
+        ({"x": [1, 2], "y": [1, 2, 3]}, {}, "columns differ in length: x has 2, y has 3"),
+        ({"x": ["a", "b"]}, {}, "'x' holds <U1, wanted numbers"),
+        ({"a": {"b": ["c"]}}, {}, "'a.b' holds <U1"),
+        ({"x": []}, {}, "there are no rows in it"),
+        ({"x": 3}, {}, "there are no rows in it"),
+        ({}, {}, "there are no rows in it"),
+        (DATA, {"columns": ["x", "yy"]}, r"loader.columns: there is no 'yy'; there are x, y"),
+        (DATA, {"columns": ["x", "x"]}, "'x' is given twice"),
+        (DATA, {"batch": 0}, "loader.batch must be at least 1"),
+        (DATA, {"epochs": 0}, "loader.epochs must be at least 1"),
+        (DATA, {"batch": 11, "drop_last": True}, "11 with drop_last leaves nothing of 10 rows"),
+        (Pairs(), {}, "every item of the data set has 2 parts, one name each; given: none"),
+        (Pairs(), {"columns": ["a"]}, "has 2 parts, one name each; given: a"),
+        (Pairs(lambda row: ([0] * (row + 1),)), {"columns": ["a"]}, r"'a' of item 1 is int64 \[2\]; that of item 0"),
+        (Pairs(lambda row: (row + 0.5 if row > 2 else row,)), {"columns": ["a"]}, "'a' of item 3 is float32"),
+        (Endless(), {"columns": ["a"]}, "a Endless has no length or no items"),
+        ([], {"columns": ["a"]}, "there are no rows in it"),
+    ],
+)
+def test_what_nobody_can_learn_from_is_refused(dataset, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        make(dataset, **settings)
+
+
+def test_items_that_memory_would_not_hold_are_refused(monkeypatch):
+    monkeypatch.setattr(arrays, "_memory", lambda: 6 * 24 * 2 - 1)
+    with pytest.raises(ConfigError, match=r"its 6 items take .* GB of memory.*rlrun.memory.Lazy"):
+        make(Pairs(), columns=["label", "input"])
+    monkeypatch.setattr(arrays, "_memory", lambda: 6 * 24 * 2)
+    assert len(make(Pairs(), columns=["label", "input"]).source) == 6
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A user's folder with an algorithm of its own that needs no environment."""
+    (tmp_path / "conf" / "algorithm").mkdir(parents=True)
+    (tmp_path / "conf" / "algorithm" / "line.yaml").write_text(ALGORITHM)
+    (tmp_path / "my_line.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+ALGORITHM = """# Fit a line
+# @package _global_
+algorithm: {lr: 0.03, batch_size: 16}
+networks:
+  line: {_target_: torch.nn.Linear, in_features: 2, out_features: 1}
+loader:
+  _target_: rlrun.memory.DatasetLoader
+  dataset: {_target_: my_line.points, seed: "${seed}"}
+  batch: ${algorithm.batch_size}
+  epochs: 20
+  seed: ${seeds.memory}
+callbacks:
+  fit: {_target_: my_line.Fit, network: "${networks.line}", optimiser: "${adam}"}
+"""
+CODE = """
+import numpy as np
+from rlrun.callbacks import LossCallback
+
+def points(seed):
+    input = np.random.default_rng(seed).normal(size=(200, 2))
+    return {"input": input, "output": input @ [2.0, -1.0] + 0.5}
+
+class Fit(LossCallback):
+    def loss(self, input, output):
+        return (self.network(input)[:, 0] - output).square()
+"""
+
+
+def test_learning_needs_no_environment(project):
+    result = train(["algorithm=line", "env=none", "checkpoint.every=100", "logger=[]"])
+    network = result.trainer.callbacks["fit"].network
+    torch.testing.assert_close(network.weight.detach(), torch.tensor([[2.0, -1.0]]), atol=0.01, rtol=0)
+    assert (result.summary["env_steps"], result.summary["updates"], result.summary["evaluation"]) == (0, 260, None)
+    assert result.run_dir.parent.name == "line-none"
+    names = sorted(path.name for path in (result.run_dir / "checkpoints").glob("0*"))
+    assert names == [f"{update:010d}-{update:010d}" for update in (100, 200, 260)]
+
+
+def test_an_algorithm_that_needs_spaces_says_so_without_an_environment(project):
+    with pytest.raises(ConfigError, match="there is no environment whose spaces"):
+        train(["algorithm=sac", "env=none"])
+
+
+def test_an_off_policy_algorithm_learns_from_a_stored_memory(tmp_path):
+    env = make_env(target="rlrun.env.toys.Bandit")
+    table = Table(spaces=env.spaces, length=500)
+    collector = Collector(env, RandomAgent(env.spaces.action, seed=1), table)
+    collector.begin_training()
+    collector.collect(200)
+    files.store(table, tmp_path / "random.zip")
+    words = [f"dataset={tmp_path / 'random.zip'}", "stop.updates=400", "evaluation.every=200", "logger=[]"]
+    words += ["algorithm.hidden=[16]", "algorithm.lr=0.005"]
+    result = train(["algorithm=dqn", "env=bandit", "+with=offline", *words], run_dir=tmp_path / "run")
+    assert (result.summary["env_steps"], result.summary["updates"]) == (0, 400)
+    assert result.summary["evaluation"]["mean_return"] == pytest.approx(0.9)
+    assert len(result.trainer.state["loader"].table) == 200
+
+
+def test_learning_offline_needs_data():
+    with pytest.raises(ConfigError, match=r"dataset: a value is needed"):
+        train(["algorithm=dqn", "env=bandit", "+with=offline"])

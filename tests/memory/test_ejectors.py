@@ -1,0 +1,192 @@
+"""Which episodes leave a table, and how likely."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlrun.errors import ConfigError
+from rlrun.memory import Fifo, Table
+from rlrun.memory.ejection import CoverageEjector, UniformEjector
+from rlrun.memory.ejectors import Ejector
+from rlrun.memory.index import CLOSED
+
+COLUMNS = {"observation": {"dtype": "int64"}, "reward": {"dtype": "int64"}}
+EJECTORS = {
+    "fifo": lambda seed=0: Fifo(whole=True),
+    "uniform": lambda seed=0: UniformEjector(seed=seed),
+    "coverage": lambda seed=0: CoverageEjector(seed=seed),
+}
+
+
+def episode(table: Table, rows: int, first: int, *, over: bool = True) -> None:
+    """Add an episode whose observations are first, first + 1, …"""
+    for number in range(first, first + rows):
+        table.add(0, {"observation": [number], "reward": [number]})
+    if over:
+        table.close(0, [first + rows])
+
+
+def table_of(ejector: Ejector, lengths: list[int], length: int = 200) -> Table:
+    """Return a table of one lane and episodes of so many rows; episode e begins at 100 e."""
+    table = Table(length=length, columns=COLUMNS, ejector=ejector)
+    for number, rows in enumerate(lengths):
+        episode(table, rows, 100 * number)
+    return table
+
+
+def picked(table: Table, count: int) -> list[int]:
+    """Ask the ejector; return which episodes of `table_of` it names."""
+    index = table.index
+    numbers = table.ejector.pick(count)
+    first = index.at(numbers, index.oldest()[numbers])
+    return (table.storage.arrays["observation"][first] // 100).tolist()
+
+
+def held(table: Table) -> set[int]:
+    """Return which episodes of `table_of` the table holds."""
+    return set((table.storage.arrays["observation"][table.index.used()] // 100).tolist())
+
+
+def assert_as_expected(counts: np.ndarray, expected: np.ndarray) -> None:
+    """Chi-square at the level 0.001, by the approximation of Wilson and Hilferty."""
+    freedom = len(counts) - 1
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    assert statistic < freedom * (1 - 2 / (9 * freedom) + 3.09 * (2 / (9 * freedom)) ** 0.5) ** 3
+
+
+@pytest.mark.parametrize("name", EJECTORS)
+def test_episodes_are_picked_until_their_slots_are_covered(name: str) -> None:
+    table = table_of(EJECTORS[name](), lengths := [3, 7, 2, 5, 9, 4])
+    for count in range(1, 36):
+        chosen = picked(table, count)
+        slots = [lengths[number] + 1 for number in chosen]
+        assert len(set(chosen)) == len(chosen)
+        assert sum(slots) >= count > sum(slots[:-1])
+    assert sorted(picked(table, 37)) == list(range(6))  # 36 slots are all there are
+
+
+@pytest.mark.parametrize("name", EJECTORS)
+def test_rows_without_the_frames_before_them_are_covered_too(name: str) -> None:
+    columns = COLUMNS | {"observation": {"dtype": "int64", "shape": 3}}
+    table = Table(length=18, num_envs=2, columns=columns, ejector=EJECTORS[name](), frame_stack=3)
+    for _ in range(12):
+        table.add(None, {"observation": np.zeros((2, 3)), "reward": np.zeros(2)})
+    table.close(None, np.zeros((2, 3)))  # 20 slots; 2 rows of each have lost frames and are not served
+    slots = np.bincount(table.index.episode(table.index.used()), minlength=len(table.index.lane))
+    for count in range(1, 21):
+        held = slots[table.ejector.pick(count)].tolist()
+        assert sum(held) >= count > sum(held[:-1])
+
+
+@pytest.mark.parametrize("name", EJECTORS)
+def test_episode_of_which_nothing_can_be_served_leaves(name: str) -> None:
+    columns = COLUMNS | {"observation": {"dtype": "int64", "shape": 4}}
+    table = Table(length=4, num_envs=4, columns=columns, ejector=EJECTORS[name](), frame_stack=4)
+    for step in range(60):  # 2 slots a lane: whatever was there for long has lost its frames
+        table.add(None, {"observation": np.zeros((4, 4)), "reward": np.zeros(4)})
+        if step % 5 == 4:
+            table.close(step // 5 % 4, np.zeros((1, 4)))
+    assert int((table.index.status == CLOSED).sum()) <= 4
+
+
+@pytest.mark.parametrize("name", EJECTORS)
+def test_open_episode_is_never_picked(name: str) -> None:
+    table = table_of(EJECTORS[name](), [3, 4])
+    episode(table, 6, 200, over=False)
+    assert sorted(picked(table, 100)) == [0, 1]
+
+
+@pytest.mark.parametrize("name", EJECTORS)
+def test_table_never_holds_more_than_its_length(name: str) -> None:
+    rng = np.random.default_rng(0)
+    table = table_of(EJECTORS[name](), [], length=60)
+    for number in range(200):
+        episode(table, int(rng.integers(1, 20)), 100 * number)
+        assert len(table.index.used()) <= table.index.size
+        assert number in held(table)  # the newest
+        table.sample(10)
+    assert len(table) > 20
+
+
+def test_first_in_is_first_out() -> None:
+    table = table_of(Fifo(whole=True), [5, 5, 5, 5])
+    assert picked(table, 7) == [0, 1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_uniform_draws_by_length(seed: int) -> None:
+    lengths = [2, 5, 11, 1]
+    table = table_of(UniformEjector(seed=seed), lengths)
+    counts = np.bincount([picked(table, 1)[0] for _ in range(3000)], minlength=4)
+    assert_as_expected(counts, 3000 * (np.array(lengths) + 1) / 23)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pairs_come_as_one_draw_after_another(seed: int) -> None:
+    table = table_of(UniformEjector(seed=seed), [1, 1, 4])  # 2, 2 and 5 slots of 9; 3 slots take the last or any two
+    pairs = [tuple(picked(table, 3)) for _ in range(4000)]
+    chances = {(2,): 5 / 9, (0, 1): 2 / 9 * 2 / 7, (1, 0): 2 / 9 * 2 / 7, (0, 2): 2 / 9 * 5 / 7, (1, 2): 2 / 9 * 5 / 7}
+    assert_as_expected(np.array([pairs.count(p) for p in chances]), 4000 * np.array(list(chances.values())))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_coverage_drops_what_was_sampled_most(seed: int) -> None:
+    ejector = CoverageEjector(alpha=1.0, seed=seed)
+    table = table_of(ejector, [4, 4, 4])
+    table.sample(1)
+    numbers = table.index.episode(
+        np.array([np.flatnonzero(table.storage.arrays["reward"] == r)[0] for r in (1, 101, 201)])
+    )
+    ejector.visits.times[numbers] = 3, 7, 4  # weights 1, 5 and 2
+    counts = np.bincount([picked(table, 1)[0] for _ in range(3000)], minlength=3)
+    assert_as_expected(counts, 3000 * np.array([1, 5, 2]) / 8)
+
+
+def test_coverage_counts_one_for_each_window() -> None:
+    ejector = CoverageEjector()
+    table = table_of(ejector, [10, 10])
+    first = table.sample(30, 4)["reward"][:, 0].numpy()
+    again = table.sample(20)["reward"].numpy()
+    came = np.bincount(np.concatenate([first, again]) // 100, minlength=2)
+    numbers = table.index.episode(np.array([0, 11]))
+    assert ejector.visits.times[numbers].tolist() == came.tolist()
+
+
+def test_count_of_an_episode_that_left_is_forgotten() -> None:
+    ejector = CoverageEjector(alpha=30.0)  # in effect the most sampled one
+    table = table_of(ejector, [], length=32)
+    for number in range(60):
+        episode(table, 6, 100 * number)
+        table.sample(50)
+    assert int(ejector.visits.times.sum()) <= 50 * 60
+    assert set(np.flatnonzero(ejector.visits.times)) <= set(np.flatnonzero(table.index.alive()))
+
+
+@pytest.mark.parametrize("name", EJECTORS)
+def test_saved_ejector_goes_on_the_same_way(name: str) -> None:
+    table = table_of(EJECTORS[name](), [5, 3, 8, 2, 9], length=50)
+    table.sample(40)
+    other = table_of(EJECTORS[name](seed=9), [], length=50)
+    other.load_state_dict(copy.deepcopy(table.state_dict()))
+    for number in range(5, 20):
+        for one in (table, other):
+            episode(one, 4, 100 * number)
+        assert np.array_equal(table.sample(10)["reward"], other.sample(10)["reward"])
+        assert held(table) == held(other)
+
+
+def test_seed_decides_who_leaves() -> None:
+    def left(seed: int) -> list[Any]:
+        table = table_of(UniformEjector(seed=seed), [3] * 12)
+        return [picked(table, 20) for _ in range(3)]
+
+    assert left(1) == left(1) != left(2)
+
+
+def test_negative_alpha_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"CoverageEjector.alpha must be at least 0, not -0.5"):
+        CoverageEjector(alpha=-0.5)

@@ -1,0 +1,238 @@
+"""Files of Emote, made by hand as its format says, and by us."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
+
+import numpy as np
+import pytest
+
+from rlrun.errors import RequestError
+from rlrun.memory import Table, emote
+from rlrun.memory.episodes import Stored
+from rlrun.memory.sources import take_in
+
+FLAGS = {"terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}
+
+
+def npy(array: Any) -> bytes:
+    held = io.BytesIO()
+    np.save(held, array)
+    return held.getvalue()
+
+
+def ranges(ids: list[int], length: int) -> Any:
+    return np.array([(number, length * row, length) for row, number in enumerate(ids)])
+
+
+def example(
+    path: Path, *, change: dict[str, Any] | None = None, compression: int = ZIP_STORED, **settings: Any
+) -> Path:
+    """100 episodes of 5 observations and 4 rewards; observation and reward count through the file."""
+    ids = list(range(100))
+    about = {
+        "ejector_type": "FifoEjectionStrategy",
+        "sampler_type": "UniformSampleStrategy",
+        "length_key": "reward",
+        "maxlen": 1000,
+        "ids": ids,
+        "part_keys": ["observation", "reward"],
+        "columns": [[key, "Column", {"shape": [], "dtype": "float32"}] for key in ("observation", "reward")],
+    }
+    members = {
+        "version": b"1",
+        "configuration.json": json.dumps({**about, **settings}).encode(),
+        "observation.npy": npy(np.arange(500, dtype=np.float32)),
+        "observation.ranges.npy": npy(ranges(ids, 5)),
+        "reward.npy": npy(np.arange(400, dtype=np.float32)),
+        "reward.ranges.npy": npy(ranges(ids, 4)),
+    }
+    with ZipFile(path, "w", compression) as file:
+        for name, data in {**members, **(change or {})}.items():
+            if data is not None:
+                file.writestr(name, data)
+    return path
+
+
+def table(length: int = 600, **columns: Any) -> Table:
+    return Table(length=length, columns={"observation": {}, "reward": {}, **columns})
+
+
+def test_documented_example_loads(tmp_path: Path) -> None:
+    memory = table()
+    take_in(memory, str(example(tmp_path / "export-v1.zip")))
+    assert (len(memory), memory.windows(4), memory.windows(5)) == (400, 100, 0)
+    batch = memory.sample(1000)
+    episode, step = batch["reward"] // 4, batch["reward"] % 4
+    assert batch["observation"].equal(5 * episode + step)
+    assert batch["next_observation"].equal(batch["observation"] + 1)
+
+
+def test_episodes_keep_their_order(tmp_path: Path) -> None:
+    memory = table(length=20)
+    take_in(memory, str(example(tmp_path / "v1.zip")))
+    assert [each.row["reward"][0] for each in Stored.of(memory)][-3:] == [388, 392, 396]
+
+
+def test_ranges_may_come_in_any_order(tmp_path: Path) -> None:
+    shuffled = ranges(list(range(100)), 4)[::-1]
+    memory = table()
+    take_in(memory, str(example(tmp_path / "v1.zip", change={"reward.ranges.npy": npy(shuffled)})))
+    assert next(iter(Stored.of(memory))).row["reward"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("ended", "wanted"), [("terminated", (True, False)), ("truncated", (False, True))])
+def test_without_a_tag_one_rule_says_how_episodes_ended(tmp_path: Path, ended: Any, wanted: tuple[bool, bool]) -> None:
+    row = emote.read(example(tmp_path / "v1.zip"), ended=ended)[7].row
+    assert (row["terminated"][-1], row["truncated"][-1]) == wanted
+    assert not row["terminated"][:-1].any()
+    assert not row["truncated"][:-1].any()
+
+
+def test_terminal_tag_says_which_were_cut_off(tmp_path: Path) -> None:
+    tag = np.zeros(100, np.float32)
+    tag[3] = 1.0
+    parts = {"terminal.npy": npy(tag), "terminal.ranges.npy": npy(ranges(list(range(100)), 1))}
+    columns = [["terminal", "TagColumn", {"shape": [], "dtype": "float32"}]]
+    keys = ["observation", "reward", "terminal"]
+    memory = table(**FLAGS)
+    take_in(memory, str(example(tmp_path / "v1.zip", change=parts, columns=columns, part_keys=keys)))
+    held = list(Stored.of(memory))
+    assert [number for number, each in enumerate(held) if each.row["truncated"][-1]] == [3]
+    assert sum(int(each.row["terminated"].sum()) for each in held) == 99
+
+
+def test_masks_say_which_were_cut_off(tmp_path: Path) -> None:
+    masks = np.ones((400, 1), np.float32)
+    masks[3] = 0.0
+    parts = {"masks.npy": npy(masks), "masks.ranges.npy": npy(ranges(list(range(100)), 4))}
+    found = emote.read(example(tmp_path / "v1.zip", change=parts, part_keys=["observation", "reward", "masks"]))
+    assert [each.row["terminated"].tolist()[-1] for each in found[:3]] == [True, False, False]
+
+
+def test_names_can_be_mapped(tmp_path: Path) -> None:
+    names = {"observation": "observation.inner.position", "reward": "score"}
+    (first, *_) = emote.read(example(tmp_path / "v1.zip"), names=names)
+    assert first.row["observation"]["inner"]["position"].tolist() == [0, 1, 2, 3]
+    assert first.row["score"].tolist() == [0, 1, 2, 3]
+
+
+BROKEN = {
+    "a range beyond the rows": ({"reward.ranges.npy": npy(ranges(list(range(100)), 5))}, {}, "overlap or leave"),
+    "overlapping ranges": (
+        {"reward.ranges.npy": npy(np.array([(i, 2 * i, 4) for i in range(100)]))},
+        {},
+        "overlap or leave",
+    ),
+    "a negative start": ({"reward.ranges.npy": npy(ranges(list(range(100)), 4) - [0, 1, 0])}, {}, "overlap or leave"),
+    "other ids": ({"reward.ranges.npy": npy(ranges(list(range(1, 101)), 4))}, {}, "the ids of reward.ranges.npy"),
+    "a missing id": ({"reward.ranges.npy": npy(ranges(list(range(99)), 4))}, {}, "the ids of reward.ranges.npy"),
+    "uneven lengths": (
+        {"observation.ranges.npy": npy(ranges(list(range(100)), 5) - [0, 0, 1] * (np.arange(100)[:, None] == 4))},
+        {},
+        "'observation' has 4 rows in episode 4 of 4 steps",
+    ),
+    "no rows of a part": ({"reward.npy": None}, {}, "no member 'reward.npy'"),
+    "no ranges of a part": ({"reward.ranges.npy": None}, {}, "no member 'reward.ranges.npy'"),
+    "no configuration": ({"configuration.json": None}, {}, "no member 'configuration.json'"),
+    "no version": ({"version": None}, {}, "no member 'version'"),
+    "a newer version": ({"version": b"2"}, {}, "version 2; this version of rlrun reads 1"),
+    "no json": ({"configuration.json": b"{"}, {}, "no JSON"),
+    "ids twice": ({}, {"ids": [1, 1]}, "'ids' in configuration.json holds something twice"),
+    "no length key": ({}, {"length_key": "actions"}, "length_key 'actions' is none of its part_keys"),
+    "no columns": ({}, {"columns": None}, "no proper 'columns'"),
+    "python objects": ({"reward.npy": npy(np.array([{}], object))}, {}, "a pickle: not read"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_contradictions_are_refused(tmp_path: Path, name: str) -> None:
+    change, settings, message = BROKEN[name]
+    with pytest.raises(RequestError, match=message):
+        emote.read(example(tmp_path / "v1.zip", change=change, **settings))
+
+
+def test_legacy_format_is_refused_and_not_loaded(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> Any:
+            return (pytest.fail, ("it was loaded",))
+
+    with ZipFile(tmp_path / "old.zip", "w") as file:
+        file.writestr("data.pickle", pickle.dumps(Trap()))
+    (tmp_path / "old.pickle").write_bytes(pickle.dumps(Trap(), protocol=4))
+    with pytest.raises(RequestError, match=r"legacy format, a pickle: .* export it as V1 with Emote"):
+        take_in(table(), str(tmp_path / "old.zip"))
+    with pytest.raises(RequestError, match="is a pickle"):
+        take_in(table(), str(tmp_path / "old.pickle"))
+
+
+def test_compressed_members_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="compressed"):
+        emote.read(example(tmp_path / "v1.zip", compression=ZIP_DEFLATED))
+
+
+def test_flipped_data_is_refused_and_the_table_untouched(tmp_path: Path) -> None:
+    path = example(tmp_path / "v1.zip")
+    data = bytearray(path.read_bytes())
+    data[data.index(np.float32(300).tobytes())] ^= 4
+    path.write_bytes(bytes(data))
+    memory = table()
+    memory.add(0, {"observation": np.ones(1), "reward": np.ones(1)})
+    memory.close(0, np.ones(1))
+    with pytest.raises(RequestError, match="damaged"):
+        take_in(memory, str(path))
+    assert len(memory) == 1
+
+
+def test_what_we_write_is_read_back(tmp_path: Path) -> None:
+    columns = {"observation.near": {"shape": [2]}, "observation.far": {}, "action": {"dtype": "int64"}}
+    memory = Table(length=60, num_envs=2, columns={**columns, "reward": {}, **FLAGS})
+    rng = np.random.default_rng(0)
+    for step in range(20):
+        row = {"near": rng.random((2, 2)), "far": rng.random(2)}
+        ended = np.array([step % 4 == 3, step == 8])
+        memory.add(None, {"observation": row, "action": [1, 2], "reward": [step, -step], **flags(ended, step == 8)})
+        memory.close(ended, {name: part[ended] + 1 for name, part in row.items()})
+    emote.write(memory, tmp_path / "out.zip")
+    copy = Table(length=60, columns={**columns, "reward": {}, **FLAGS})
+    take_in(copy, str(tmp_path / "out.zip"))
+    assert [as_lists(each) for each in Stored.of(copy)] == [as_lists(each) for each in Stored.of(memory)]
+
+
+def flags(ended: Any, truncated: bool) -> dict[str, Any]:
+    return {"terminated": ended & (not truncated), "truncated": ended & truncated}
+
+
+def as_lists(episode: Any) -> Any:
+    names = ("action", "reward", "terminated", "truncated")
+    observed = [(episode.row["observation"][name].tolist(), episode.last[name].tolist()) for name in ("near", "far")]
+    return observed, [episode.row[name].tolist() for name in names]
+
+
+def test_file_is_laid_out_as_emote_reads_it(tmp_path: Path) -> None:
+    memory = Table(length=60, columns={"observation": {"shape": [3]}, "action": {"shape": [2]}, "reward": {}, **FLAGS})
+    for reward, end in ((1.0, False), (2.0, True), (3.0, False)):
+        row = {"observation": np.full((1, 3), reward), "action": np.zeros((1, 2)), "reward": [reward]}
+        memory.add(0, {**row, "terminated": [False], "truncated": [end]})
+        if end:
+            memory.close(0, np.full((1, 3), 9.0))
+    emote.write(memory, tmp_path / "out.zip")
+    with ZipFile(tmp_path / "out.zip") as file:
+        held = {name: file.read(name) for name in file.namelist()}
+    about = json.loads(held["configuration.json"])
+    assert (held["version"], about["ids"], about["length_key"]) == (b"1", [0], "actions")
+    assert about["ejector_state"] == {"identities": [0], "sequence_lengths": [[0, 2]]}
+    loaded = {key: np.load(io.BytesIO(held[f"{key}.npy"]), allow_pickle=False) for key in about["part_keys"]}
+    assert {key: array.shape for key, array in loaded.items()} == {
+        "obs": (3, 3),
+        "actions": (2, 2),
+        "rewards": (2, 1),
+        "terminal": (1,),
+    }
+    assert loaded["terminal"].tolist() == [1.0]
+    assert np.load(io.BytesIO(held["obs.ranges.npy"])).tolist() == [[0, 0, 3]]

@@ -1,0 +1,442 @@
+"""Tables on disk and back: the same future, and nothing from a damaged file."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun import storage
+from rlrun.errors import RequestError, RlrunError
+from rlrun.memory import Table, archive, files
+from rlrun.memory.by_episode import Coverage, Sequential
+from rlrun.memory.ejection import CoverageEjector, UniformEjector
+from rlrun.memory.ejectors import Fifo
+from rlrun.memory.episodes import Stored, cut_off
+from rlrun.memory.files import restore, store
+from rlrun.memory.prioritised import Prioritised
+from rlrun.memory.recent import Recent
+from rlrun.memory.samplers import Uniform
+from rlrun.memory.stratified import Stratified
+
+STEP = {"reward": {}, "terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}
+COLUMNS = {
+    "observation.near": {"shape": [2]},
+    "observation.far": {"dtype": "uint8"},
+    "action": {"dtype": "int64"},
+    **STEP,
+}
+SAMPLERS: dict[str, Callable[[], Any]] = {
+    "uniform": lambda: Uniform(seed=1),
+    "by episodes": lambda: Uniform(seed=1, weighting="episodes"),
+    "sequential": lambda: Sequential(seed=1),
+    "coverage": lambda: Coverage(seed=1),
+    "prioritised": lambda: Prioritised(seed=1),
+    "recent": lambda: Recent(Uniform(seed=1), share=0.5, newest=20, seed=2),
+    "recent prioritised": lambda: Recent(Prioritised(seed=1), share=0.5, newest=20, seed=2),
+    "stratified": lambda: Stratified(seed=1),
+}
+EJECTORS: dict[str, Callable[[], Any]] = {
+    "rows": lambda: Fifo(),
+    "fifo": lambda: Fifo(whole=True),
+    "uniform": lambda: UniformEjector(seed=3),
+    "coverage": lambda: CoverageEjector(seed=3),
+}
+
+
+class Play:
+    """Writes the same random rows to any table; every number is drawn anew."""
+
+    def __init__(self, table: Table, seed: int) -> None:
+        self.table, self.rng = table, np.random.default_rng(seed)
+
+    def run(self, steps: int) -> Play:
+        lanes = self.table.index.num_envs
+        for _ in range(steps):
+            ended = self.rng.random(lanes) < 0.15
+            flags = {"terminated": ended, "truncated": np.zeros(lanes, bool)}
+            self.table.add(
+                None,
+                {"observation": self.look(lanes), "action": self.rng.integers(0, 9, lanes), **flags}
+                | {"reward": self.rng.random(lanes)},
+            )
+            if ended.any():
+                self.table.close(
+                    ended,
+                    self.look(int(ended.sum())),
+                    {"skill": self.rng.random(lanes)[ended], "interrupted": np.zeros(lanes)[ended]},
+                )
+        return self
+
+    def look(self, count: int) -> dict[str, Any]:
+        return {"near": self.rng.random((count, 2)), "far": self.rng.integers(0, 255, count)}
+
+
+def make(sampler: str = "uniform", ejector: str = "rows", *, columns: Any = COLUMNS, **settings: Any) -> Table:
+    settings = {"length": 120, "num_envs": 3, **settings}
+    return Table(columns=columns, sampler=SAMPLERS[sampler](), ejector=EJECTORS[ejector](), **settings)
+
+
+def future(table: Table) -> list[Any]:
+    """What the table will give, with priorities fed back and new rows in between."""
+    play, found = Play(table, seed=9), []
+    for round_ in range(12):
+        batch = table.sample(16, 1 + round_ % 3)
+        table.feedback(torch.linspace(0.1, 3.0, 16))
+        found.append(storage.digest(batch))
+        play.run(round_)
+    return found
+
+
+def contents(table: Table) -> list[Any]:
+    return [
+        [each.row["reward"].tolist(), each.row["observation"]["near"].tolist(), each.last["near"].tolist(), each.tags]
+        for each in Stored.of(table)
+    ]
+
+
+def filled(*kinds: str, steps: int = 100, **settings: Any) -> Table:
+    table = make(*kinds, **settings)
+    Play(table, seed=0).run(steps)
+    for _ in range(5):
+        table.sample(8, 2)
+        table.feedback(torch.arange(8.0))
+    return table
+
+
+@pytest.mark.parametrize("ejector", EJECTORS)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_restored_table_has_the_same_future(tmp_path: Path, sampler: str, ejector: str) -> None:
+    table, copy = filled(sampler, ejector), make(sampler, ejector)
+    store(table, tmp_path / "memory.zip")
+    Play(copy, seed=5).run(30)  # what it held is replaced
+    assert restore(copy, tmp_path / "memory.zip") is True
+    assert future(copy) == future(table)
+
+
+@pytest.mark.parametrize("settings", [{"min_length": 4}, {"short": "pad"}, {"storage": "disk"}])
+def test_every_kind_of_table_has_the_same_future(tmp_path: Path, settings: dict[str, Any]) -> None:
+    settings = {**settings, "directory": str(tmp_path)}
+    columns = {**COLUMNS, "skill": {"tag": True}}
+    table = filled(columns=columns, **settings)
+    store(table, tmp_path / "memory.zip")
+    copy = make(columns=columns, **settings)
+    assert restore(copy, tmp_path / "memory.zip") is True
+    assert future(copy) == future(table)
+
+
+def test_memory_on_disk_restores_in_main_memory(tmp_path: Path) -> None:
+    table, copy = filled(storage="disk", directory=str(tmp_path)), make()
+    store(table, tmp_path / "memory.zip")
+    assert restore(copy, tmp_path / "memory.zip") is True
+    assert future(copy) == future(table)
+
+
+def test_stacked_frames_are_stored_once_and_come_back(tmp_path: Path) -> None:
+    columns = {"observation": {"shape": [3, 4]}, **STEP}
+    table, copy = (Table(length=40, columns=columns, frame_stack=3) for _ in range(2))
+    for step in range(30):
+        frames = np.maximum(np.arange(step % 7 - 2, step % 7 + 1), 0) + step // 7 * 7
+        row = {"observation": np.repeat(frames[:, None], 4, 1)[None], "reward": [step]}
+        table.add(0, {**row, "terminated": [False], "truncated": [False]})
+        if step % 7 == 6:
+            table.close(0, row["observation"] + 1)
+    store(table, tmp_path / "memory.zip")
+    assert files.about(tmp_path / "memory.zip")["table"]["columns"]["observation"][0] == [4]
+    assert restore(copy, tmp_path / "memory.zip") is True
+    larger = Table(length=80, columns=columns, frame_stack=3)
+    assert restore(larger, tmp_path / "memory.zip") is False
+    assert [each.row["observation"].tolist() for each in Stored.of(larger)] == [
+        each.row["observation"].tolist() for each in Stored.of(table)
+    ]
+    assert copy.sample(50)["next_observation"].equal(table.sample(50)["next_observation"])
+
+
+@pytest.mark.parametrize(
+    "other", [{"length": 400}, {"num_envs": 5, "length": 400}, {"sampler": "sequential"}, {"ejector": "fifo"}]
+)
+def test_other_tables_take_the_episodes(tmp_path: Path, other: dict[str, Any]) -> None:
+    columns = {**COLUMNS, "skill": {"tag": True}}
+    table = filled(columns=columns, steps=25)
+    store(table, tmp_path / "memory.zip")
+    copy = make(columns=columns, **{"length": 240, **other})
+    Play(copy, seed=5).run(20)
+    assert restore(copy, tmp_path / "memory.zip") is False
+    assert sorted(contents(copy), key=str) == sorted(contents(table), key=str)
+    assert len(copy) == len(table)
+    assert len(future(copy)) == 12
+
+
+def test_smaller_table_keeps_the_newest(tmp_path: Path) -> None:
+    table = filled(num_envs=1, length=300, steps=150)
+    store(table, tmp_path / "memory.zip")
+    copy = make(num_envs=1, length=40)
+    restore(copy, tmp_path / "memory.zip")
+    rewards = [reward for episode in contents(table) for reward in episode[0]]
+    held = [reward for episode in contents(copy) for reward in episode[0]]
+    assert 25 < len(held) <= 40
+    assert held == rewards[-len(held) :]
+
+
+def test_open_episode_comes_in_as_cut_off(tmp_path: Path) -> None:
+    table = make(num_envs=1)
+    for number in range(3):
+        row = {"observation": {"near": [[number, 0]], "far": [number]}, "action": [0], "reward": [number]}
+        table.add(0, {**row, "terminated": [False], "truncated": [False]})
+    store(table, tmp_path / "memory.zip")
+    copy = make(num_envs=1, length=60)
+    restore(copy, tmp_path / "memory.zip")
+    (episode,) = Stored.of(copy)
+    assert (episode.row["reward"].tolist(), episode.last["near"].tolist()) == ([0, 1], [2, 0])
+    assert (episode.row["truncated"].tolist(), episode.row["terminated"].any()) == ([False, True], False)
+
+
+def test_appending_keeps_what_is_there(tmp_path: Path) -> None:
+    first, second = filled(steps=12), make()
+    store(first, tmp_path / "memory.zip")
+    Play(second, seed=4).run(12)
+    second.close(None, {"near": np.zeros((3, 2)), "far": np.zeros(3)})
+    before = contents(second)
+    assert restore(second, tmp_path / "memory.zip", append=True) is False
+    assert sorted(contents(second), key=str) == sorted(before + contents(first), key=str)
+
+
+def test_file_appended_to_itself_has_ids_of_its_own(tmp_path: Path) -> None:
+    table = filled(sampler := "coverage", "coverage", length=300, steps=20)
+    store(table, tmp_path / "memory.zip")
+    copy = make(sampler, "coverage", length=600)
+    for _ in range(3):
+        restore(copy, tmp_path / "memory.zip", append=True)
+    assert len(contents(copy)) == 3 * len(contents(table))
+    assert len(future(copy)) == 12
+
+
+def test_only_written_rows_take_room(tmp_path: Path) -> None:
+    store(filled(length=120_000, steps=10), tmp_path / "memory.zip")
+    assert (tmp_path / "memory.zip").stat().st_size < 20_000
+
+
+@pytest.mark.parametrize(("public", "mode"), [(True, 0o644), (False, 0o600)])
+def test_only_a_public_file_is_readable_by_all(tmp_path: Path, public: bool, mode: int) -> None:
+    before = os.umask(0o077 if public else 0)
+    try:
+        store(make(), tmp_path / "new" / "memory.zip", public=public)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new" / "memory.zip").stat().st_mode) == mode
+
+
+def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: Any) -> None:
+    store(make(), tmp_path / "memory.zip")
+    before = (tmp_path / "memory.zip").read_bytes()
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RlrunError, match="cannot be written: No space left"):
+        store(filled(), tmp_path / "memory.zip")
+    assert [path.name for path in tmp_path.iterdir()] == ["memory.zip"]
+    assert (tmp_path / "memory.zip").read_bytes() == before
+
+
+# -- what is refused ---------------------------------------------------------------------------
+
+
+def refused(path: Path, message: str, table: Table | None = None, **options: Any) -> None:
+    table = table if table is not None else filled("coverage", "coverage", steps=10)
+    before = storage.digest(table.state_dict())
+    with pytest.raises(RequestError, match=message):
+        restore(table, path, **options)
+    assert storage.digest(table.state_dict()) == before
+
+
+def test_any_flipped_byte_is_refused(tmp_path: Path) -> None:
+    path, copy = tmp_path / "memory.zip", make("coverage", "coverage")
+    store(filled("coverage", "coverage", steps=4), path)
+    data, before = path.read_bytes(), storage.digest(copy.state_dict())
+    with open(path, "r+b", buffering=0) as file:
+        for place, byte in enumerate(data):
+            os.pwrite(file.fileno(), bytes([byte ^ (1 << place % 8)]), place)
+            with pytest.raises(RequestError):
+                restore(copy, path)
+            os.pwrite(file.fileno(), bytes([byte]), place)
+    assert storage.digest(copy.state_dict()) == before
+    assert restore(copy, path) is True
+
+
+@pytest.mark.parametrize("upper", [False, True])
+def test_hash_counts_to_the_letter(tmp_path: Path, upper: bool) -> None:
+    path = tmp_path / "memory.zip"
+    store(filled("coverage", "coverage", steps=4), path)
+    data = path.read_bytes()
+    path.write_bytes(data[:-64] + (data[-64:].upper() if upper else bytes(64)))
+    refused(path, "damaged")
+
+
+def test_any_cut_and_any_addition_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "memory.zip"
+    store(filled(steps=4), path)
+    data, table = path.read_bytes(), filled(steps=10)
+    for size in range(0, len(data), 97):
+        path.write_bytes(data[:size])
+        refused(path, "damaged or cut short|does not begin like one", table)
+    path.write_bytes(data + b"\0")
+    refused(path, "damaged or cut short", table)
+
+
+def test_what_is_no_memory_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "memory.zip"
+    refused(path, "cannot be read: No such file")
+    refused(tmp_path, "cannot be read: Is a directory")
+    path.write_bytes(b"reward,action\n1,2\n" * 100)
+    refused(path, "does not begin like one")
+    path.write_bytes(pickle.dumps([1]))
+    refused(path, "is a pickle: not read, because loading it runs whatever code it holds")
+    torch.save({"a": torch.ones(3)}, path)
+    refused(path, "no hash at its end")
+
+
+def forge(path: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
+    """Write a sealed file whose members somebody changed."""
+    store(filled("coverage", "coverage", steps=10), path)
+    with ZipFile(path) as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    change(members)
+    with archive.create(path) as file:
+        for name, data in members.items():
+            file.writestr(name, data)
+    return path
+
+
+def note(members: dict[str, bytes], **changes: Any) -> None:
+    members["table.json"] = json.dumps({**json.loads(members["table.json"]), **changes}).encode()
+
+
+def header(shape: str) -> bytes:
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x02\x00" + len(text).to_bytes(4, "little") + text
+
+
+FORGED: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
+    "newer": (lambda held: note(held, format=2), "has format 2; this version of rlrun reads 1"),
+    "other kind": (lambda held: note(held, kind="checkpoint"), "is a 'checkpoint', wanted 'rlrun.memory'"),
+    "no note": (lambda held: held.pop("table.json"), "no member 'table.json'"),
+    "no json": (lambda held: held.update({"table.json": b"[" * 100_000}), "is no JSON"),
+    "no state": (lambda held: held.update({"state.safetensors": b"x" * 20}), "its state cannot be taken back"),
+    "no column": (lambda held: held.pop("columns/reward.npy"), "no member 'columns/reward.npy'"),
+    "short column": (lambda held: held.update({"columns/reward.npy": held["columns/reward.npy"][:-4]}), "fit its size"),
+    "huge shape": (lambda held: held.update({"columns/reward.npy": header("(10**15,)")}), "is no array|fit its size"),
+    "large shape": (lambda held: held.update({"columns/reward.npy": header(f"({10**15},)")}), "does not fit its size"),
+    "giant header": (
+        lambda held: held.update({"columns/reward.npy": header("(3," + " " * 99_999 + ")")}),
+        "is no array",
+    ),
+    "negative shape": (lambda held: held.update({"columns/reward.npy": header("(-3,)")}), "wanted rows"),
+    "slots outside": (
+        lambda held: held.update({"slots.npy": held["slots.npy"][:-2] + b"\0\1"}),
+        "slots.npy does not fit",
+    ),
+    "escape": (lambda held: held.update({"../../evil": b"x"}), "leads out of it"),
+    "absolute": (lambda held: held.update({"/etc/evil": b"x"}), "leads out of it"),
+    "pickle": (lambda held: held.update({"data.pickle": b"x"}), "is in Emote's legacy format"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_forged_file_is_refused(tmp_path: Path, name: str) -> None:
+    change, message = FORGED[name]
+    refused(forge(tmp_path / "memory.zip", change), message)
+    assert [path.name for path in tmp_path.iterdir()] == ["memory.zip"]
+
+
+def test_columns_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "memory.zip"
+    store(filled(steps=10), path)
+    refused(
+        path,
+        "no column 'log_prob', which the memory stores; it has observation.near",
+        make(columns={**COLUMNS, "log_prob": {}}),
+    )
+    refused(path, r"'reward' of shape \[\]; the memory has \[3\]", make(columns={**COLUMNS, "reward": {"shape": [3]}}))
+    refused(
+        path, "'reward' of type float32; the memory has uint8", make(columns={**COLUMNS, "reward": {"dtype": "uint8"}})
+    )
+    refused(path, "no tag 'skill'", make(columns={**COLUMNS, "skill": {"tag": True}}))
+
+
+def test_extra_columns_are_left_out_only_if_asked(tmp_path: Path) -> None:
+    path, less = tmp_path / "memory.zip", {name: column for name, column in COLUMNS.items() if name != "action"}
+    table = filled(steps=10)
+    store(table, path)
+    copy = make(columns=less)
+    refused(path, "has the column 'action', which the memory does not store", copy)
+    restore(copy, path, ignore_extra=True)
+    assert len(copy) == len(table)
+
+
+def test_wider_numbers_are_converted(tmp_path: Path) -> None:
+    doubles = {**COLUMNS, "reward": {"dtype": "float64", "shape": [1]}}
+    table = make(columns=doubles, num_envs=1)
+    row = {"observation": {"near": [[0, 1]], "far": [2]}, "action": [3], "terminated": [False], "truncated": [False]}
+    table.add(0, {**row, "reward": [[0.1]]})
+    table.close(0, row["observation"])
+    store(table, tmp_path / "memory.zip")
+    copy = make(num_envs=1)
+    restore(copy, tmp_path / "memory.zip")
+    assert copy.sample(1)["reward"].tolist() == [np.float32(0.1)]
+
+
+def test_a_million_rows_are_stored_in_seconds(tmp_path: Path) -> None:
+    columns = {"observation": {"shape": [17]}, "action": {"shape": [6]}, **STEP}
+    table, copy = (Table(length=1_000_000, num_envs=1000, columns=columns) for _ in range(2))
+    row = {"observation": np.ones((1000, 17)), "action": np.ones((1000, 6)), "reward": np.ones(1000)}
+    for _ in range(1000):
+        table.add(None, {**row, "terminated": np.zeros(1000, bool), "truncated": np.zeros(1000, bool)})
+    before = time.perf_counter()
+    store(table, tmp_path / "memory.zip")
+    restore(copy, tmp_path / "memory.zip")
+    assert (len(copy), time.perf_counter() - before < 30) == (999_000, True)
+
+
+# -- a run that goes on with another one's memory ----------------------------------------------
+
+
+@pytest.mark.parametrize("ejector", EJECTORS)
+@pytest.mark.parametrize("settings", [{}, {"min_length": 4}])
+def test_cut_off_ends_open_episodes_and_loses_nothing(ejector: str, settings: dict[str, Any]) -> None:
+    columns = {**COLUMNS, "interrupted": {"tag": True}}
+    table, other = (filled("prioritised", ejector, columns=columns, length=300, **settings) for _ in range(2))
+    held = Stored.of(other)
+    least = np.where(held.open, settings.get("min_length", 1), 1)
+    before = [each for each, rows in zip(held, least, strict=True) if len(each) >= rows]
+    cut_off(table)
+    assert not Stored.of(table, partial=True).open.any()
+    for old, new in zip(before, Stored.of(table), strict=True):
+        assert (old.row["reward"].tolist(), old.tags) == (new.row["reward"].tolist(), new.tags)
+        assert old.row["truncated"].tolist() == new.row["truncated"].tolist()
+    assert len(table) == sum(len(each) for each in before)
+    assert len(future(table)) == 12
+
+
+def test_cut_off_table_begins_new_episodes() -> None:
+    table = make(num_envs=1)
+    Play(table, seed=1).run(4)
+    (before,) = Stored.of(table)
+    cut_off(table)
+    cut_off(table)  # there is nothing more to cut
+    Play(table, seed=2).run(3)
+    first, second = Stored.of(table)
+    assert len(first) == len(before) == 3
+    assert first.row["truncated"].tolist() == [False, False, True]
+    assert len(second) == 2

@@ -1,0 +1,308 @@
+"""Hindsight: goals reached later in the same episode, rewards as the environment gives them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.env import make
+from rlrun.env.goals import GoalReward
+from rlrun.errors import ConfigError, DataError, RlrunError, SpaceError
+from rlrun.experiment import check, train
+from rlrun.memory import Fifo, NStep, Scale, Table
+from rlrun.memory.hindsight import Hindsight
+from rlrun.spaces import Box, Composite, Discrete, Spaces
+
+POINT = Box((1,), np.full(1, -np.inf, np.float32), np.full(1, np.inf, np.float32))
+SPACES = Spaces(Composite({"achieved_goal": POINT, "desired_goal": POINT, "observation": POINT}), Discrete(2))
+
+
+class Reach:
+    """Pay 0 for the goal itself, where the episode ends, and -1 elsewhere."""
+
+    def __init__(self, ends: bool = True) -> None:
+        if not ends:
+            self.terminated = None
+
+    def __call__(self, achieved: Any, desired: Any) -> Any:
+        return (achieved == desired).all(-1).astype(np.float32) - 1.0
+
+    def terminated(self, achieved: Any, desired: Any) -> Any:
+        return (achieved == desired).all(-1)
+
+
+def observed(episode: int, step: int, lanes: int = 1) -> dict[str, Any]:
+    """What was achieved tells episode, step and lane; what was wanted is never reached."""
+    value = np.array([[100 * episode + step + 10_000 * lane] for lane in range(lanes)], np.float32)
+    return {"observation": value, "achieved_goal": value, "desired_goal": np.full((lanes, 1), -1.0, np.float32)}
+
+
+def fill(table: Table, *lengths: int, opened: int = 0, lanes: int = 1) -> Table:
+    """Store episodes of these lengths, and so many rows of one that is not over."""
+    for episode, length in enumerate([*lengths, opened]):
+        for step in range(length):
+            last = np.full(lanes, step == length - 1 and episode < len(lengths))
+            row = {"observation": observed(episode, step, lanes), "action": np.zeros(lanes, np.int64)}
+            reward = np.full(lanes, -1.0, np.float32)
+            table.add(None, row | {"reward": reward, "terminated": last & False, "truncated": last})
+        if episode < len(lengths):
+            table.close(None, observed(episode, length, lanes))
+    return table
+
+
+def table_of(*lengths: int, opened: int = 0, adaptors: Any = (), ends: bool = True, **options: Any) -> Table:
+    hindsight = Hindsight(reward=Reach(ends), spaces=SPACES, **{"share": 1.0, "seed": 3, **options})
+    adaptors = adaptors if isinstance(adaptors, dict) else {"hindsight": None, **dict(enumerate(adaptors))}
+    return fill(
+        Table(length=1_000, spaces=SPACES, adaptors=adaptors | {"hindsight": hindsight}), *lengths, opened=opened
+    )
+
+
+def steps_and_goals(batch: Any) -> tuple[list[int], list[int]]:
+    return tuple(batch["observation"][name].flatten().int().tolist() for name in ("achieved_goal", "desired_goal"))
+
+
+def goals_of(table: Table, count: int = 4_000) -> dict[int, list[int]]:
+    """Return the goals that were drawn for the row of each observation."""
+    found: dict[int, list[int]] = {}
+    for step, goal in zip(*steps_and_goals(table.sample(count)), strict=True):
+        found.setdefault(step, []).append(goal)
+    return found
+
+
+def test_future_draws_evenly_from_the_next_observation_to_the_last() -> None:
+    found = goals_of(table_of(4), 8_000)
+    assert {step: sorted(set(goals)) for step, goals in found.items()} == {
+        0: [1, 2, 3, 4],
+        1: [2, 3, 4],
+        2: [3, 4],
+        3: [4],
+    }
+    shares = np.bincount(found[0])[1:] / len(found[0])
+    assert np.abs(shares - 0.25).max() < 4 * np.sqrt(0.25 * 0.75 / len(found[0]))
+
+
+@pytest.mark.parametrize(("strategy", "goals"), [("final", {0: [4], 1: [4], 2: [4], 3: [4]}), ("episode", None)])
+def test_other_strategies_draw_the_last_or_any(strategy: str, goals: Any) -> None:
+    found = {step: sorted(set(goals)) for step, goals in goals_of(table_of(4, strategy=strategy)).items()}
+    assert found == (goals or {step: [1, 2, 3, 4] for step in range(4)})
+
+
+def test_open_episode_gives_goals_as_far_as_it_is_stored() -> None:
+    found = goals_of(table_of(opened=4))  # the fourth row waits for its next observation, and is one itself
+    assert {step: sorted(set(goals)) for step, goals in found.items()} == {0: [1, 2, 3], 1: [2, 3], 2: [3]}
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_goals_come_from_the_same_episode_of_the_same_lane_whatever_was_overwritten(whole: bool) -> None:
+    hindsight = Hindsight(reward=Reach(), share=1.0)
+    table = Table(length=60, num_envs=3, spaces=SPACES, adaptors=[hindsight], ejector=Fifo(whole=whole))
+    fill(table, *[5, 9, 2, 1, 7] * 6, opened=3, lanes=3)
+    for step, goal in zip(*steps_and_goals(table.sample(5_000)), strict=True):
+        assert goal // 100 == step // 100
+        assert goal > step
+
+
+def test_padded_window_counts_from_its_last_real_row() -> None:
+    hindsight = Hindsight(reward=Reach(), share=1.0)
+    table = fill(Table(length=99, spaces=SPACES, adaptors=[hindsight], short="pad"), 3, 2)
+    batch = table.sample(500, 4)
+    last = batch["next_observation"]["achieved_goal"][:, -1, 0]  # padding repeats the last row
+    assert torch.equal(batch["observation"]["desired_goal"][:, 0, 0], last)
+
+
+def test_both_observations_and_the_reward_have_the_new_goal() -> None:
+    batch = table_of(6).sample(500)
+    reached = batch["next_observation"]["achieved_goal"] == batch["observation"]["desired_goal"]
+    assert torch.equal(batch["observation"]["desired_goal"], batch["next_observation"]["desired_goal"])
+    assert torch.equal(batch["reward"], reached[:, 0].float() - 1.0)
+    assert torch.equal(batch["terminated"], reached[:, 0])
+    assert 0.2 < batch["terminated"].float().mean() < 0.7  # 1/6 (1 + 1/2 + … + 1/6) = 0.41
+    assert torch.equal(batch["observation"]["achieved_goal"] + 1, batch["next_observation"]["achieved_goal"])
+
+
+def test_stored_content_stays_as_it_was() -> None:
+    table = table_of(6, 3, opened=2, adaptors=[NStep(steps=2, discount=0.9)])
+    before = {name: array.copy() for name, array in table.storage.arrays.items()}
+    for length in (1, 2):
+        table.sample(200, length)
+    assert all(np.array_equal(before[name], array) for name, array in table.storage.arrays.items())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.8, 1.0])
+def test_share_of_the_rows_is_changed_and_the_rest_is_what_was_stored(share: float) -> None:
+    batch = table_of(50, share=share, strategy="final").sample(5_000)
+    changed = batch["observation"]["desired_goal"][:, 0] != -1.0
+    assert changed.float().mean() == pytest.approx(share, abs=4 * np.sqrt(share * (1 - share) / 5_000))
+    assert (batch["next_observation"]["desired_goal"][~changed] == -1.0).all()
+    assert (batch["reward"][~changed] == -1.0).all()
+
+
+def test_window_has_one_goal_from_its_end_on() -> None:
+    batch = table_of(6).sample(1_000, 3)
+    goal = batch["observation"]["desired_goal"][..., 0]  # [B, T]
+    last = batch["next_observation"]["achieved_goal"][:, -1, 0]
+    assert (goal == goal[:, :1]).all()
+    assert (goal[:, 0] >= last).all()
+    assert {(goal[:, 0] == last).any().tolist(), (goal[:, 0] == 6).any().tolist()} == {True}
+    reached = batch["next_observation"]["achieved_goal"][..., 0] == goal
+    assert torch.equal(batch["reward"], reached.float() - 1.0)
+
+
+def by_step(batch: Any, name: str) -> dict[int, Any]:
+    return dict(zip(batch["observation"]["achieved_goal"].flatten().int().tolist(), batch[name].tolist(), strict=True))
+
+
+def test_steps_ahead_have_the_new_goal_too() -> None:
+    batch = table_of(4, strategy="final", adaptors=[NStep(steps=3, discount=0.5)]).sample(100)
+    assert by_step(batch, "reward") == {0: -1.75, 1: -1.5, 2: -1.0, 3: 0.0}  # -1-1/2-1/4, -1-1/2+0, -1+0, 0
+    assert by_step(batch, "terminated") == {0: False, 1: True, 2: True, 3: True}
+    assert (batch["next_observation"]["desired_goal"] == 4.0).all()
+
+
+def test_sum_over_steps_stops_where_the_new_goal_ends_the_episode() -> None:
+    batch = table_of(6, adaptors=[NStep(steps=3, discount=0.5)]).sample(500)
+    away = (batch["observation"]["desired_goal"] - batch["observation"]["achieved_goal"])[:, 0]
+    made = away.clamp(max=3.0)
+    assert torch.equal(batch["discount"], 0.5**made)
+    assert torch.equal(batch["terminated"], away <= 3.0)
+    assert torch.equal((batch["next_observation"]["achieved_goal"] - batch["observation"]["achieved_goal"])[:, 0], made)
+    assert torch.equal(batch["reward"], torch.tensor([0.0, -1.0, -1.5, -1.75])[(away.clamp(max=4.0) - 1).long()])
+
+
+def test_goal_that_ends_nothing_lets_the_sum_go_on() -> None:
+    table = table_of(6, ends=False, adaptors=[NStep(steps=2, discount=0.5)], strategy="final")
+    batch = table.sample(200)
+    assert not batch["terminated"].any()
+    assert by_step(batch, "reward") == {0: -1.5, 1: -1.5, 2: -1.5, 3: -1.5, 4: -1.0, 5: 0.0}
+
+
+def test_place_in_the_config_says_nothing_about_the_order() -> None:
+    ahead, smaller = NStep(steps=2, discount=0.5), Scale("reward", factor=0.1)
+    late = table_of(5, adaptors={"smaller": smaller, "ahead": ahead, "hindsight": None})
+    early = table_of(5, adaptors={"hindsight": None, "ahead": ahead, "smaller": smaller})
+    one, other = late.sample(300), early.sample(300)
+    assert [type(each).__name__ for each in late.adaptors] == ["Hindsight", "Scale", "NStep"]
+    assert all(torch.equal(one[name], other[name]) for name in ("reward", "terminated", "discount"))
+
+
+def test_environment_is_asked_about_goals_as_they_were_stored() -> None:
+    change = [Scale("observation.achieved_goal", factor=10.0), NStep(steps=3, discount=0.5)]
+    batch = table_of(4, strategy="final", adaptors=change).sample(100)
+    assert sorted(set(batch["reward"].tolist())) == [-1.75, -1.5, -1.0, 0.0]
+
+
+def test_two_of_its_kind_are_refused() -> None:
+    with pytest.raises(ConfigError, match="there can be one"):
+        Table(length=9, spaces=SPACES, adaptors=[Hindsight(reward=Reach()), Hindsight(reward=Reach())])
+
+
+def test_environment_that_says_something_else_than_is_stored_is_refused() -> None:
+    table = fill(
+        Table(length=99, spaces=SPACES, adaptors=[Hindsight(reward=lambda achieved, desired: achieved[..., 0])]), 5
+    )
+    with pytest.raises(DataError, match=r"for reward and was told .* stored is -1\.0 .*with 4 of 4 rows"):
+        table.sample(4)
+
+
+def test_disagreement_about_the_end_is_told_too_and_both_pass_on_request() -> None:
+    reward = Reach()
+    reward.terminated = lambda achieved, desired: achieved[..., 0] > 2  # type: ignore[method-assign]
+    with pytest.raises(DataError, match="for terminated and was told True; stored is False"):
+        fill(Table(length=99, spaces=SPACES, adaptors=[Hindsight(reward=reward)]), 5).sample(50)
+    unchecked = Hindsight(reward=reward, check=0)
+    assert fill(Table(length=99, spaces=SPACES, adaptors=[unchecked]), 5).sample(50)["terminated"].any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"share": 1.5}, "share must lie from 0 to 1, not 1.5"),
+        ({"strategy": "futur"}, "one of future, final, episode, not 'futur' .did you mean 'future'"),
+    ],
+)
+def test_numbers_and_words_without_sense_are_refused(options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Hindsight(reward=Reach(), **options)
+
+
+@pytest.mark.parametrize("observation", [POINT, Composite({"achieved_goal": POINT, "goal": POINT})])
+def test_observation_without_goals_is_refused(observation: Any) -> None:
+    with pytest.raises(SpaceError, match="Dict with goals 'desired_goal' and 'achieved_goal' of one shape"):
+        Hindsight(reward=Reach(), spaces=Spaces(observation, Discrete(2)))
+
+
+def test_goals_may_lie_deeper_in_the_observation() -> None:
+    spaces = Spaces(Composite({"task": SPACES.observation, "clock": POINT}), Discrete(2))
+    names = {"goal": "task.desired_goal", "achieved": "task.achieved_goal"}
+    table = Table(length=9, spaces=spaces, adaptors=[Hindsight(reward=Reach(), spaces=spaces, share=1.0, **names)])
+    for step in range(3):
+        row = {"observation": {"task": observed(0, step), "clock": [[0.0]]}, "action": [0], "reward": [-1.0]}
+        table.add(None, row | {"terminated": [False], "truncated": [False]})
+    assert set(table.sample(50)["observation"]["task"]["desired_goal"].flatten().tolist()) == {1.0, 2.0}
+
+
+def test_batch_from_no_table_is_refused() -> None:
+    with pytest.raises(RlrunError, match="comes from none"):
+        Hindsight(reward=Reach())({}, None)
+
+
+def test_draws_go_on_from_a_saved_state() -> None:
+    table, other = table_of(9), table_of(9)
+    table.sample(100)
+    other.load_state_dict(table.state_dict())
+    other.adaptors[0].load_state_dict(table.adaptors[0].state_dict())
+    assert steps_and_goals(table.sample(100)) == steps_and_goals(other.sample(100))
+
+
+def test_draws_differ_from_those_of_a_sampler_with_the_same_seed() -> None:
+    hindsight = Hindsight(reward=Reach(), seed=7)
+    sampler = np.random.Generator(np.random.PCG64(7))
+    assert not np.isclose(hindsight.generator.random(100), sampler.random(100)).any()
+
+
+@pytest.mark.parametrize("name", ["BitFlip", "PointReach"])
+def test_changed_rewards_are_the_environments_own(name: str) -> None:
+    env = make(target=f"rlrun.env.goals.{name}", num_envs=4)
+    table = Table(length=4_000, num_envs=4, spaces=env.spaces, adaptors=[Hindsight(reward=GoalReward(env), seed=1)])
+    play(env, table, 800)
+    batch, task = table.sample(10_000), env.lanes[0].unwrapped
+    achieved, desired = (batch["next_observation"][part].numpy() for part in ("achieved_goal", "desired_goal"))
+    said = [task.compute_reward(one, other, {}) for one, other in zip(achieved, desired, strict=True)]
+    ended = [bool(task.compute_terminated(one, other, {})) for one, other in zip(achieved, desired, strict=True)]
+    assert batch["reward"].tolist() == said
+    assert batch["terminated"].tolist() == ended
+    assert -0.9 < batch["reward"].mean() < -0.1
+
+
+def play(env: Any, table: Table, steps: int) -> None:
+    generator = np.random.default_rng(0)
+    observation = env.reset(0)
+    for _ in range(steps):
+        discrete = isinstance(env.spaces.action, Discrete)
+        action = generator.integers(0, 10, 4) if discrete else generator.uniform(-1.0, 1.0, (4, 2)).astype(np.float32)
+        step = env.step(action)
+        row = {"observation": observation, "action": action, "reward": step.reward}
+        table.add(None, row | {"terminated": step.terminated, "truncated": step.truncated})
+        ended = step.terminated | step.truncated
+        if ended.any():
+            table.close(ended, {part: value[ended] for part, value in step.observation.items()})
+        observation = env.restart(ended)
+
+
+@pytest.mark.parametrize("words", [["algorithm=dqn", "env=bitflip"], ["algorithm=sac", "env=pointreach"]])
+def test_one_word_adds_it_to_an_algorithm(words: list[str], tmp_path: Any) -> None:
+    small = ["algorithm.hidden=[8]", "algorithm.warmup_steps=60", "algorithm.n_step=3", "evaluation.every=0"]
+    budget = ["stop.updates=20", "stop.env_steps=null", "logger=[]"]
+    result = train([*words, "+with=hindsight", *small, *budget], run_dir=tmp_path / "run")
+    assert result.summary["updates"] == 20
+    adaptors = result.trainer.callbacks["collector"].table.adaptors  # type: ignore[attr-defined]
+    assert [type(each).__name__ for each in adaptors] == ["Hindsight", "NStep"]
+
+
+def test_environment_without_goals_is_refused_before_its_first_step() -> None:
+    with pytest.raises(ConfigError, match=r"'cartpole' has no compute_reward\(achieved_goal, desired_goal, info\)"):
+        check(["algorithm=dqn", "env=cartpole", "+with=hindsight"])

@@ -1,0 +1,250 @@
+"""Several loaders at once, and several tables in one batch."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.assembly import stateful
+from rlrun.build import Builder
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.memory import ReplayLoader, Table
+from rlrun.memory.dataset import DatasetLoader
+from rlrun.memory.joint import JointLoader, Mix, MixLoader
+
+
+def data(start: int, count: int = 6, **settings: Any) -> DatasetLoader:
+    return DatasetLoader({"x": np.arange(start, start + count)}, batch=2, shuffle=False, **settings)
+
+
+def table(start: float = 0, count: int = 40, **settings: Any) -> Table:
+    """One episode that observes start, start + 1, …"""
+    made = Table(length=50, columns={"observation": {}, "reward": {}}, **settings)
+    if count:
+        steps = start + np.arange(float(count))
+        made.add_episode({"observation": steps, "reward": steps}, start + count)
+    return made
+
+
+def test_each_loader_has_its_data_group():
+    loader = JointLoader(real=data(0), imagined=data(100, data_group="dreams"))
+    assert loader.names() == {"real": ("x",), "dreams": ("x",)}
+    groups = next(iter(loader))
+    assert {name: batch["x"].tolist() for name, batch in groups.items()} == {"real": [0, 1], "dreams": [100, 101]}
+
+
+def test_loaders_can_come_as_a_mapping():
+    assert JointLoader({"a": data(0), "b": data(1)}).names() == {"a": ("x",), "b": ("x",)}
+
+
+def test_loaders_can_be_nested_under_one_group_and_go_on():
+    loader = JointLoader(nested="default", real=data(0), imagined=data(100))
+    assert loader.names() == {"default": ("real", "imagined")}
+    found = [groups["default"]["imagined"]["x"].tolist() for groups in itertools.islice(loader, 5)]
+    assert found == [[100, 101], [102, 103], [104, 105], [100, 101], [102, 103]]
+
+
+def test_joint_loaders_can_be_joined():
+    loader = JointLoader(outer=JointLoader(a=data(0), b=data(10)), c=data(20))
+    assert {name: batch["x"].tolist() for name, batch in next(iter(loader)).items()} == {
+        "a": [0, 1], "b": [10, 11], "c": [20, 21],
+    }  # fmt: skip
+
+
+def test_it_ends_with_the_first_that_ends():
+    assert len(list(JointLoader(a=data(0, epochs=2), b=data(0, count=4, epochs=1)))) == 2
+
+
+def test_every_loader_goes_on_where_it_was():
+    loader = JointLoader(a=data(0), b=data(100, count=4))
+    list(itertools.islice(loader, 4))
+    other = JointLoader(a=data(0), b=data(100, count=4))
+    other.load_state_dict(loader.state_dict())
+    for mine, theirs in itertools.islice(zip(loader, other, strict=True), 5):
+        assert [mine[name]["x"].tolist() for name in "ab"] == [theirs[name]["x"].tolist() for name in "ab"]
+
+
+def test_loaders_in_a_config_are_saved_once_each():
+    part = {"_target_": "rlrun.memory.DatasetLoader", "dataset": {"x": [0, 1, 2]}, "batch": 1}
+    config = {"loader": {"_target_": "rlrun.memory.JointLoader", "real": part, "imagined": {**part, "batch": 2}}}
+    builder = Builder(config)
+    loader = builder.get("loader")
+    assert loader.names() == {"real": ("x",), "imagined": ("x",)}
+    next(iter(loader))
+    states = {path: part.state_dict() for path, part in stateful(builder.built).items()}
+    assert states["loader"] == {name: states[f"loader.{name}"] for name in ("real", "imagined")}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: JointLoader(), "needs loaders by name"),
+        (lambda: JointLoader(a=3), "loader.a: wanted a loader, got 3"),
+        (lambda: JointLoader(a=data(0, data_group="g"), b=data(0, data_group="g")),
+         "loader.b and loader.a both give the data group 'g'"),
+        (lambda: JointLoader(nested="n", a=JointLoader(b=data(0), c=data(0))), "one data group can be nested, not"),
+    ],
+)  # fmt: skip
+def test_impossible_joints_are_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def counts(mix: Mix, count: int, times: int, *bounds: float) -> list[list[int]]:
+    """Return how many rows of each sample are below the first bound, between the next, …"""
+    edges = [-np.inf, *bounds, np.inf]
+    return [np.histogram(mix.sample(count)["observation"].numpy(), edges)[0].tolist() for _ in range(times)]
+
+
+def test_shares_are_exact():
+    mix = Mix([{"table": table(0), "share": 0.25}, {"table": table(100), "share": 0.75}])
+    assert counts(mix, 8, 3, 99) == [[2, 6]] * 3
+
+
+def test_what_rounding_takes_is_given_back():
+    mix = Mix({"real": {"table": table(0), "share": 0.05}, "imagined": {"table": table(100), "share": 0.95}})
+    found = np.array(counts(mix, 8, 50, 99))
+    assert found.sum(0).tolist() == [20, 380]
+    assert found.sum(1).tolist() == [8] * 50
+    assert np.abs(found[:, 0].cumsum() - 0.4 * np.arange(1, 51)).max() < 1
+
+
+@pytest.mark.parametrize("shares", [(1, 1, 1), (0.34, 0.33, 0.32, 0.0033, 0.0034, 0.0033), (5, 0.1, 0.1, 0.1)])
+@pytest.mark.parametrize("count", [1, 3, 10])
+def test_counts_follow_any_shares(shares, count):
+    mix = Mix([{"table": table(1000 * number), "share": share} for number, share in enumerate(shares)])
+    found = np.array(counts(mix, count, 400, *(1000 * number - 1 for number in range(1, len(shares)))))
+    assert (found.sum(1) == count).all()
+    wanted = np.outer(count * np.arange(1, 401), np.array(shares) / sum(shares))
+    assert np.abs(found.cumsum(0) - wanted).max() < 2
+
+
+def test_an_empty_table_leaves_its_share_to_the_others():
+    late = table(200, count=0)
+    parts = [(table(0), 0.25), (late, 0.5), (table(100), 0.25)]
+    mix = Mix([{"table": part, "share": share} for part, share in parts])
+    assert counts(mix, 8, 2, 99, 199) == [[4, 4, 0]] * 2
+    late.add_episode({"observation": [200.0], "reward": [0.0]}, 201.0)
+    assert counts(mix, 8, 2, 99, 199) == [[2, 2, 4]] * 2
+    late.clear()
+    assert counts(mix, 8, 2, 99, 199) == [[4, 4, 0]] * 2
+
+
+def test_a_table_whose_episodes_are_too_short_counts_as_empty():
+    mix = Mix([{"table": table(0), "share": 1}, {"table": table(100, count=2), "share": 1}])
+    assert mix.sample(6, 3)["observation"].max() < 99
+    assert (mix.sample(6, 2)["observation"] > 99).any(1).sum() == 3
+
+
+def test_tables_without_any_window_are_refused():
+    mix = Mix([{"table": table(count=0), "share": 1}, {"table": table(count=0), "share": 1}])
+    with pytest.raises(RlrunError, match="the table holds 0 transitions"):
+        mix.sample(4)
+
+
+def test_a_mix_goes_on_owing_the_same():
+    def fresh() -> Mix:
+        return Mix([{"table": table(0), "share": 0.3}, {"table": table(100), "share": 0.7}])
+
+    mix, other = fresh(), fresh()
+    counts(mix, 4, 3, 99)
+    other.load_state_dict(mix.state_dict())
+    assert counts(other, 4, 7, 99) == counts(mix, 4, 7, 99)
+
+
+class Weighing(Table):
+    """Gives each row its reward as a weight, and remembers what came back."""
+
+    def names(self) -> tuple[str, ...]:
+        return (*super().names(), "weight")
+
+    def sample(self, count: int, length: int = 1) -> Any:
+        batch = super().sample(count, length)
+        return batch | {"weight": batch["reward"] + 0.5}
+
+    def feedback(self, priority: Any) -> None:
+        self.told = priority
+
+
+def test_priorities_find_their_way_back():
+    first, second = Weighing(length=9, columns={"observation": {}, "reward": {}}), table(100)
+    first.add_episode({"observation": [0.0], "reward": [0.0]}, 1.0)
+    loader = MixLoader(parts=[{"table": second, "share": 1}, {"table": first, "share": 2}], batch=6)
+    second.feedback = lambda priority: setattr(second, "told", priority)
+    batch = next(iter(loader))["default"]
+    assert batch["weight"].tolist() == [1, 1, 0.5, 0.5, 0.5, 0.5]
+    loader.feedback(torch.arange(6.0))
+    assert (second.told.tolist(), first.told.tolist()) == ([0, 1], [2, 3, 4, 5])
+
+
+def test_names_are_those_of_the_batch():
+    for length in (1, 3):
+        loader = MixLoader(parts=[{"table": table(), "share": 1}] * 2, batch=4, length=length, data_group="model")
+        groups = next(iter(loader))
+        assert {name: set(batch) for name, batch in groups.items()} == {"model": set(loader.names()["model"])}
+        assert groups["model"]["reward"].shape == ((4,) if length == 1 else (4, 3))
+
+
+def test_a_mix_loader_goes_on_where_it_was():
+    def fresh() -> MixLoader:
+        parts = [{"table": table(0), "share": 0.3}, {"table": table(100), "share": 0.7}]
+        return MixLoader(parts=parts, batch=4)
+
+    loader, other = fresh(), fresh()
+    list(itertools.islice(loader, 3))
+    other.load_state_dict(loader.state_dict())
+    for part, copy in zip(loader.tables, other.tables, strict=True):
+        copy.load_state_dict(part.state_dict())
+    for mine, theirs in itertools.islice(zip(loader, other, strict=True), 6):
+        assert torch.equal(mine["default"]["observation"], theirs["default"]["observation"])
+
+
+class Pusher:
+    """Adds one row a step."""
+
+    def __init__(self, into: Table) -> None:
+        self.into, self.steps = into, 0
+
+    def collect(self, steps: int, random: bool = False) -> int:
+        for _ in range(steps):
+            self.into.add(None, {"observation": [float(self.steps)], "reward": [0.0]})
+            self.steps += 1
+        return steps
+
+
+def test_a_mix_stands_in_for_the_table_of_a_replay_loader():
+    online = table(count=0)
+    mix = Mix({"online": {"table": online, "share": 0.5}, "old": {"table": table(1000), "share": 0.5}})
+    loader = ReplayLoader(table=mix, collector=Pusher(online), batch=8, warm_up=20, updates_per_step=2)
+    batch = next(iter(loader))["default"]
+    assert len(online) == 20
+    assert (batch["observation"] > 999).sum() == 4
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([], "there are no tables to mix"),
+        ([{"table": 3, "share": 1}], "loader.parts.0: wanted a table and its share"),
+        ([{"share": 1}], "loader.parts.0: wanted a table and its share, given share"),
+        ({"old": {"table": table(), "share": 0}}, "loader.parts.old.share must be a number above 0"),
+        ([{"table": table(), "shares": 1}], r"loader.parts.0: no setting 'shares' \(did you mean 'share'\?\)"),
+        ([{"table": table(), "share": 1}, {"table": Table(length=9, columns={"observation": {}}), "share": 1}],
+         "loader.parts.1 and loader.parts.0 differ in what they hold: reward"),
+    ],
+)  # fmt: skip
+def test_impossible_mixtures_are_refused(parts, message):
+    with pytest.raises(ConfigError, match=message):
+        MixLoader(parts=parts, batch=4)
+
+
+def test_columns_of_different_shape_are_refused_by_name():
+    other = Table(length=9, columns={"observation": {"shape": 2}, "reward": {}})
+    other.add_episode({"observation": np.zeros((1, 2)), "reward": [0.0]}, np.zeros(2))
+    mix = Mix([{"table": table(), "share": 1}, {"table": other, "share": 1}])
+    with pytest.raises(RlrunError, match="column 'observation' differs between tables"):
+        mix.sample(4)

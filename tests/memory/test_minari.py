@@ -1,0 +1,181 @@
+"""Datasets of Minari, made and read on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import minari
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from minari.data_collector import EpisodeBuffer
+
+from rlrun.env.spaces import from_gymnasium
+from rlrun.errors import MissingExtra, RequestError
+from rlrun.memory import Table
+from rlrun.memory import minari as ours
+from rlrun.memory.episodes import Stored
+from rlrun.memory.sources import take_in
+from rlrun.spaces import Spaces
+
+OBSERVATION = Dict({"position": Box(-1.0, 1.0, (2,), np.float64), "key": Discrete(3, start=5)})
+ACTION = Tuple([Box(np.float32([-2, 0]), np.float32([2, 10])), Discrete(4, start=-1)])
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: Any) -> Path:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    return tmp_path / "datasets"
+
+
+def spaces(observation: Any = OBSERVATION, action: Any = ACTION) -> Spaces:
+    return Spaces(from_gymnasium(observation, "observation"), from_gymnasium(action, "action", action=True))
+
+
+def episode(length: int, first: int, *, terminated: bool) -> EpisodeBuffer:
+    """Numbers that count on from `first`."""
+    count = np.arange(first, first + length + 1)
+    over = np.arange(length) == length - 1
+    return EpisodeBuffer(
+        observations={"position": np.stack([count / 100, -count / 100], 1), "key": 5 + count % 3},
+        actions=(np.stack([count[:-1] % 5 - 2.0, count[:-1] % 11], 1).astype(np.float32), count[:-1] % 4 - 1),
+        rewards=count[:-1].astype(float),
+        terminations=over & terminated,
+        truncations=over & (not terminated),
+    )
+
+
+def dataset(name: str = "lab/walk-v0") -> None:
+    buffer = [episode(4, 0, terminated=True), episode(3, 10, terminated=False)]
+    with warnings.catch_warnings(action="ignore"):  # it would like to know the author
+        minari.create_dataset_from_buffers(name, buffer, observation_space=OBSERVATION, action_space=ACTION)
+
+
+def read(source: str = "minari:lab/walk-v0", **settings: Any) -> list[Any]:
+    table = Table(**{"length": 50, "spaces": spaces(), **settings})
+    take_in(table, source)
+    return list(Stored.of(table))
+
+
+def test_dataset_becomes_episodes() -> None:
+    dataset()
+    first, second = read()
+    assert first.row["reward"].tolist() == [0, 1, 2, 3]
+    assert first.row["terminated"].tolist() == [False, False, False, True]
+    assert second.row["truncated"].tolist() == [False, False, True]
+    assert second.last["position"].tolist() == pytest.approx([0.13, -0.13])
+
+
+def test_actions_lie_between_minus_one_and_one_and_choices_begin_at_zero() -> None:
+    dataset()
+    first, _ = read()
+    assert first.row["action"]["0"].tolist() == [
+        pytest.approx([(count % 5 - 2) / 2, (count % 11 - 5) / 5]) for count in range(4)
+    ]
+    assert first.row["action"]["1"].tolist() == [0, 1, 2, 3]
+    assert first.row["observation"]["key"].tolist() == [0, 1, 2, 0]
+
+
+def test_folder_serves_as_well_as_an_id(folder: Path) -> None:
+    dataset()
+    assert len(read(f"minari:{folder / 'lab/walk-v0'}")) == len(read(f"minari:{folder / 'lab/walk-v0/data'}")) == 2
+
+
+@pytest.mark.parametrize("target", ["copy-v0", "lab/deep/copy-v1", "./copy-v3"])
+def test_what_is_written_is_read_by_minari_and_by_us(tmp_path: Path, monkeypatch: Any, target: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    dataset()
+    table = Table(length=50, spaces=spaces())
+    take_in(table, "minari:lab/walk-v0")
+    path = ours.write(table, target, spaces())
+    copy = minari.MinariDataset(path / "data")
+    for old, new in zip(minari.load_dataset("lab/walk-v0"), copy, strict=True):
+        assert np.allclose(old.observations["position"], new.observations["position"])
+        assert np.array_equal(old.observations["key"], new.observations["key"])
+        assert np.allclose(old.actions[0], new.actions["0"], atol=1e-6)
+        assert np.array_equal(old.actions[1], new.actions["1"])
+        assert np.array_equal(old.terminations, new.terminations)
+    assert [each.row["reward"].tolist() for each in read(f"minari:{target}")] == [[0, 1, 2, 3], [10, 11, 12]]
+    assert copy.total_steps == 7
+
+
+def test_written_dataset_is_listed_and_makes_its_environment() -> None:
+    env = gymnasium.make("CartPole-v1")
+    table = Table(length=20, spaces=spaces(env.observation_space, env.action_space))
+    row = {"observation": np.zeros((1, 4)), "action": [1], "reward": [1.0], "terminated": [True], "truncated": [False]}
+    table.add(0, row)
+    table.close(0, np.zeros((1, 4)))
+    ours.write(table, "cart/one-v0", spaces(env.observation_space, env.action_space), env_id="CartPole-v1")
+    assert list(minari.list_local_datasets()) == ["cart/one-v0"]
+    assert minari.load_dataset("cart/one-v0").recover_environment().spec.id == "CartPole-v1"
+
+
+def test_images_come_back_as_they_were() -> None:
+    image = Box(0, 255, (32, 32, 3), np.uint8)
+    both = spaces(image, Discrete(2))
+    table = Table(length=20, spaces=both)
+    frames = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), np.uint8)
+    row = {"observation": frames[:1], "action": [1], "reward": [1.0], "terminated": [True], "truncated": [False]}
+    table.add(0, row)
+    table.close(0, frames[1:])
+    ours.write(table, "image-v0", both)
+    (found,) = read("minari:image-v0", spaces=both)
+    assert np.array_equal(found.row["observation"], frames[:1])
+    assert np.array_equal(found.last, frames[1])
+
+
+def test_existing_dataset_is_never_overwritten(folder: Path) -> None:
+    dataset()
+    before = (folder / "lab/walk-v0/data/main_data.hdf5").read_bytes()
+    with pytest.raises(RequestError, match="exists; a Minari dataset is never overwritten"):
+        ours.write(Table(length=20, spaces=spaces()), "lab/walk-v0", spaces())
+    assert (folder / "lab/walk-v0/data/main_data.hdf5").read_bytes() == before
+
+
+def test_unknown_dataset_says_how_to_get_it() -> None:
+    with pytest.raises(
+        RequestError, match=r"no Minari dataset 'lab/none-v0' on this machine.*minari download lab/none-v0"
+    ):
+        read("minari:lab/none-v0")
+
+
+def test_damaged_dataset_is_refused_and_the_table_untouched(folder: Path) -> None:
+    dataset()
+    data = folder / "lab/walk-v0/data/main_data.hdf5"
+    data.write_bytes(data.read_bytes()[:2000])
+    with pytest.raises(RequestError, match="cannot be read"):
+        read()
+
+
+def test_dataset_without_spaces_runs_no_code_to_find_them(folder: Path) -> None:
+    dataset()
+    metadata = folder / "lab/walk-v0/data/metadata.json"
+    held = json.loads(metadata.read_text())
+    del held["action_space"]
+    spec = {**json.loads(gymnasium.spec("CartPole-v1").to_json()), "entry_point": "pytest:fail"}
+    metadata.write_text(json.dumps({**held, "env_spec": json.dumps(spec)}))
+    with pytest.raises(RequestError, match="does not tell its spaces"):
+        read()
+
+
+def test_other_spaces_are_refused_by_name() -> None:
+    dataset()
+    with pytest.raises(RequestError, match="no column 'observation', which the memory stores"):
+        read(spaces=spaces(Box(-1.0, 1.0, (3,)), ACTION))
+
+
+@pytest.mark.parametrize("name", ["no version", "x", "a/b"])
+def test_malformed_id_is_refused(name: str) -> None:
+    with pytest.raises(RequestError, match="is no Minari id"):
+        ours.target_of(name)
+
+
+def test_without_minari_the_extra_is_named(monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "minari", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'rlrun\[minari\]'"):
+        ours.read("lab/walk-v0")

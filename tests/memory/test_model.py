@@ -1,0 +1,457 @@
+"""Random scripts played to a table and to plain lists: both hold, and serve, the same."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.errors import RlrunError
+from rlrun.memory import Fifo, Table, Uniform
+from rlrun.memory.by_episode import Coverage, Sequential
+from rlrun.memory.ejection import CoverageEjector, UniformEjector
+from rlrun.memory.pool import PoolIndex
+from rlrun.memory.prioritised import Prioritised
+from rlrun.memory.recent import Recent
+from rlrun.memory.stratified import Stratified
+
+COLUMNS = {"observation": "int64", "reward": "int64", "terminated": "bool", "truncated": "bool"}
+LENGTHS = (1, 2, 3, 5)
+SCRIPTS = 25  # for each pair
+SAMPLERS: dict[str, Callable[[int], Any]] = {
+    "uniform": lambda seed: Uniform(seed=seed),
+    "uniform by episodes": lambda seed: Uniform(seed=seed, weighting="episodes"),
+    "prioritised": lambda seed: Prioritised(seed=seed),
+    "coverage": lambda seed: Coverage(seed=seed),
+    "recent": lambda seed: Recent(Uniform(seed=seed), share=0.3, newest=6, seed=seed),
+    "recent and prioritised": lambda seed: Recent(Prioritised(seed=seed), share=0.3, newest=6, seed=seed),
+    "stratified": lambda seed: Stratified(seed=seed),
+    "sequential": lambda seed: Sequential(seed=seed),
+    "sequential in order": lambda seed: Sequential(random_offset=False, seed=seed),
+    "sequential windows": lambda seed: Sequential(per_episode=False, seed=seed),
+    "sequential windows in order": lambda seed: Sequential(per_episode=False, random_offset=False, seed=seed),
+}
+SOME_WINDOWS_ONLY = ("sequential in order", "sequential windows", "sequential windows in order")
+EJECTORS: dict[str, Callable[[int], Any]] = {
+    "fifo by rows": lambda seed: Fifo(),
+    "fifo": lambda seed: Fifo(whole=True),
+    "uniform": lambda seed: UniformEjector(seed=seed),
+    "coverage": lambda seed: CoverageEjector(seed=seed),
+}
+
+
+class Episode:
+    """Everything that ever happened in one episode, and how much of it is lost."""
+
+    def __init__(self, lane: int) -> None:
+        self.lane = lane
+        self.observations: list[int] = []  # one more than there are rows once it is over
+        self.flags: list[tuple[bool, bool]] = []  # terminated, truncated
+        self.lost = 0
+        self.over = False
+        self.kind = 0
+
+    @property
+    def held(self) -> int:
+        return len(self.observations) - self.lost
+
+
+class Model:
+    """The table in plain lists. Whole episodes leave when the ejector says so, rows when their lane's ring is full."""
+
+    def __init__(self, num_envs: int, length: int, *, whole: bool, min_length: int, frames: int) -> None:
+        self.num_envs, self.whole, self.min_length, self.frames = num_envs, whole, min_length, frames
+        self.resize(length)
+        self.episodes: list[Episode] = []  # those that can still be seen, and open ones
+        self.lanes: list[list[Episode]] = [[] for _ in range(num_envs)]  # the episode of each slot of a ring, in turn
+        self.open = [self._begin(lane) for lane in range(num_envs)]
+        self.where: dict[int, tuple[Episode, int]] = {}  # observation -> its episode and step
+        self.too_short = 0
+
+    def resize(self, length: int) -> None:
+        self.size = length + self.num_envs if self.whole else length // self.num_envs + 1
+
+    def _begin(self, lane: int) -> Episode:
+        self.episodes.append(Episode(lane))
+        return self.episodes[-1]
+
+    def free(self) -> int:
+        return self.size - sum(episode.held for episode in self.episodes)
+
+    def write(self, lane: int, observation: int, flags: tuple[bool, bool] | None) -> None:
+        """Store a row, or (without flags) a last observation."""
+        episode = self.open[lane]
+        self.where[observation] = episode, len(episode.observations)
+        episode.observations.append(observation)
+        if flags is not None:
+            episode.flags.append(flags)
+        if self.whole:
+            assert self.free() >= 0
+            return
+        self.lanes[lane].append(episode)
+        if len(self.lanes[lane]) > self.size:
+            self.lanes[lane].pop(0).lost += 1
+
+    def end(self, lane: int, observation: int, kind: int) -> None:
+        self.write(lane, observation, None)
+        episode = self.open[lane]
+        episode.over, episode.kind = True, kind
+        if len(episode.flags) < self.min_length:
+            self.too_short += 1
+            self.episodes.remove(episode)
+        self.open[lane] = self._begin(lane)
+
+    def clear(self) -> None:
+        self.episodes = []
+        self.lanes = [[] for _ in range(self.num_envs)]
+        self.open = [self._begin(lane) for lane in range(self.num_envs)]
+
+    def visible(self) -> list[tuple[Episode, int, int]]:
+        """Return the episodes that can be sampled, with the first step that may be served and the newest one."""
+        found = []
+        for episode in self.episodes:
+            first = episode.lost + (self.frames - 1 if episode.lost else 0)
+            newest = len(episode.observations) - 1
+            if len(episode.flags) >= self.min_length and newest > first:
+                found.append((episode, first, newest))
+        return found
+
+    def windows(self, length: int) -> list[tuple[int, ...]]:
+        """Return every window by its observations, the one after it included."""
+        return [
+            tuple(episode.observations[step : step + length + 1])
+            for episode, first, newest in self.visible()
+            for step in range(first, newest - length + 1)
+        ]
+
+    def stack(self, episode: Episode, step: int) -> list[int]:
+        """Return the frames of an observation as the environment gave it."""
+        return [episode.observations[max(0, at)] for at in range(step - self.frames + 1, step + 1)]
+
+    def lose_front(self, count: int, numbers: list[int]) -> None:
+        """Lose the oldest rows of the longest open episodes; numbers: of each lane's, which decide between equals."""
+        while count > 0:
+            longest = max(self.open, key=lambda episode: (episode.held, -numbers[episode.lane]))
+            lost = min(count, longest.held - 1)
+            longest.lost += lost
+            count -= lost
+
+
+def starts(table: Table, length: int) -> Any:
+    """Return the first slot of every window."""
+    windows = table.index.windows(length)
+    number = np.repeat(np.arange(len(windows)), windows)
+    return table.index.window(number, np.arange(len(number)) - (windows.cumsum() - windows)[number])
+
+
+class Player:
+    """Plays one random script to a table and a model, and compares them."""
+
+    def __init__(self, sampler: str, ejector: str, seed: int, folder: Path) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.folder, self.sampler, self.ejector = folder, sampler, ejector
+        pick = self.rng.choice
+        num_envs, self.frames, min_length = (int(pick(values)) for values in ([1, 2, 3], [1, 1, 3], [1, 1, 3]))
+        self.short = str(pick(["skip", "skip", "pad"]))
+        self.length = num_envs * int(self.rng.integers(6, 20))
+        end = float(pick([0.02, 0.1, 0.25, 0.6]))
+        self.ends = [0.4 * end, 0.4 * end, 0.2 * end, 1 - end]
+        self.options = {"num_envs": num_envs, "min_length": min_length, "frame_stack": self.frames, "short": self.short}
+        self.model = Model(
+            num_envs, self.length, whole=ejector != "fifo by rows", min_length=min_length, frames=self.frames
+        )
+        self.count = itertools.count(1)
+        self.wanted: int | None = 0  # slots of the call that is being made
+        self.ahead: list[tuple[int, tuple[bool, bool]]] = []  # rows of a whole episode on their way
+        self.lane = 0  # where they go
+        self.table = self.make(seed)
+        self.listen(self.table)
+
+    def make(self, seed: int) -> Table:
+        sampler, ejector = SAMPLERS[self.sampler](seed), EJECTORS[self.ejector](seed)
+        return Table(length=self.length, columns=self.columns(), sampler=sampler, ejector=ejector, **self.options)
+
+    def columns(self) -> dict[str, Any]:
+        columns: dict[str, Any] = {name: {"dtype": dtype} for name, dtype in COLUMNS.items()}
+        columns["observation"]["shape"] = [self.frames] if self.frames > 1 else []
+        return columns | {"kind": {"dtype": "int64", "tag": True}}
+
+    def listen(self, table: Table) -> None:
+        """Let the model follow what the ejector picks, and check that it is asked for no more than is needed."""
+        ejector, index = table.ejector, table.index
+        pick, extend = ejector.pick, index.extend
+
+        def picked(count: int) -> Any:
+            numbers = pick(count)
+            newest = index.at(numbers, index.newest()[numbers])
+            gone = [self.model.where[seen][0] for seen in table.storage.arrays["observation"][newest].tolist()]
+            left = [episode for episode in self.model.episodes if episode not in gone]
+            assert len(left) + len(set(gone)) == len(self.model.episodes)
+            assert self.wanted is None or count == self.wanted - self.model.free()
+            held = [episode.held for episode in gone]
+            assert sum(held) >= count or not any(episode.over for episode in left)
+            assert sum(held[:-1]) < count
+            self.model.episodes = left
+            assert all(episode in left for episode in self.model.open)
+            return numbers
+
+        def extended(lane: int, count: int) -> Any:
+            self.lane = lane
+            for _ in range(count):
+                self.model.write(lane, *self.ahead.pop(0))
+            return extend(lane, count)
+
+        def shortened(count: int) -> None:
+            self.model.lose_front(count, index.open.tolist())
+            shorten(count)
+
+        ejector.pick, index.extend = picked, extended
+        if isinstance(index, PoolIndex):
+            shorten, index.shorten = index.shorten, shortened
+
+    # -- what a script does ---------------------------------------------------------------------
+
+    def act(self) -> None:
+        """Do something at random."""
+        acts = [
+            self.add,
+            self.add_episode,
+            self.sample,
+            self.feedback,
+            self.resize,
+            self.store,
+            self.reload,
+            self.clear,
+        ]
+        weights = np.array([24, 2, 8, 3, 1, 0.5, 1, 0.3])
+        chosen = acts[int(self.rng.choice(len(acts), p=weights / weights.sum()))]
+        chosen()
+        if chosen not in (self.add, self.feedback):
+            self.check()
+
+    def add(self) -> None:
+        for _ in range(int(self.rng.integers(1, 12))):
+            self.add_once()
+
+    def add_once(self) -> None:
+        """One step of some lanes or of all; some of their episodes end by it."""
+        lanes = np.arange(self.model.num_envs)
+        if self.rng.random() < 0.3:
+            lanes = self.rng.permutation(lanes)[: int(self.rng.integers(1, len(lanes) + 1))]
+        ends = self.rng.choice(["terminated", "truncated", "cut", ""], len(lanes), p=self.ends)
+        seen = [next(self.count) for _ in lanes]
+        flags = [(end == "terminated", end == "truncated") for end in ends]
+        before = [self.model.open[lane].observations for lane in lanes]
+        self.wanted = len(lanes)
+        self.table.add(self.form(lanes), self.row([[*had, one] for had, one in zip(before, seen, strict=True)], flags))
+        for lane, one, flag in zip(lanes, seen, flags, strict=True):
+            self.model.write(lane, one, flag)
+        if (ends != "").any():
+            self.close(lanes[ends != ""])
+
+    def close(self, lanes: Any) -> None:
+        last, kinds = [next(self.count) for _ in lanes], self.rng.integers(1, 100, len(lanes))
+        order = np.argsort(lanes) if self.rng.random() < 0.5 else None
+        chosen: Any = self.form(lanes)
+        if order is not None:  # a choice of bools gives the lanes in their order
+            lanes = lanes[order]
+            chosen = np.isin(np.arange(self.model.num_envs), lanes)
+        histories = [[*self.model.open[lane].observations, one] for lane, one in zip(lanes, last, strict=True)]
+        self.wanted = len(lanes)
+        self.table.close(chosen, self.row(histories, [(False, False)] * len(last))["observation"], {"kind": kinds})
+        for lane, one, kind in zip(lanes, last, kinds.tolist(), strict=True):
+            self.model.end(lane, one, kind)
+
+    def form(self, lanes: Any) -> Any:
+        """Return lanes as a number, as None for all of them, or as they are."""
+        if len(lanes) == 1 and self.rng.random() < 0.7:
+            return int(lanes[0])
+        return None if np.array_equal(lanes, np.arange(self.model.num_envs)) else lanes
+
+    def row(self, histories: list[list[int]], flags: list[tuple[bool, bool]]) -> dict[str, Any]:
+        """Return rows whose observations are the newest of each episode so far."""
+        newest = np.array([history[-1] for history in histories])
+        stacks = [[history[max(0, len(history) - back)] for back in range(self.frames, 0, -1)] for history in histories]
+        terminated, truncated = np.array(flags).T
+        observation = np.array(stacks) if self.frames > 1 else newest
+        return {"observation": observation, "reward": 3 * newest + 1, "terminated": terminated, "truncated": truncated}
+
+    def add_episode(self) -> None:
+        """A whole episode at once, perhaps a longer one than the table holds."""
+        rows = int(self.rng.integers(1, self.length * 3 // 2))
+        seen = [next(self.count) for _ in range(rows + 1)]
+        flags = [(False, False)] * (rows - 1) + [(bool(self.rng.integers(2)), bool(self.rng.integers(2)))]
+        row = self.row([seen[: step + 1] for step in range(rows)], flags)
+        last = self.row([seen], [(False, False)])["observation"][0]
+        begun = [bool(episode.observations) for episode in self.model.open]
+        self.wanted, self.ahead = None, list(zip(seen, flags, strict=False))
+        if all(begun):
+            with pytest.raises(RlrunError, match="while every lane has an open one"):
+                self.table.add_episode(row, last, {"kind": 7})
+            return
+        self.table.add_episode(row, last, {"kind": 7})
+        assert not self.ahead
+        assert not begun[self.lane]
+        self.model.end(self.lane, seen[-1], 7)
+
+    def resize(self) -> None:
+        self.length += int(self.rng.integers(0, 10))
+        self.table.resize(self.length)
+        self.model.resize(self.length)
+
+    def make_used(self) -> Table:
+        """Return another table of the same kind, with rows in it that no longer count once it takes back a state."""
+        table = self.make(int(self.rng.integers(1 << 30)))
+        lanes = self.model.num_envs
+        for _ in range(int(self.rng.integers(0, 15))):
+            row = self.row([[-1]] * lanes, [(False, False)] * lanes)
+            table.add(None, row)
+            if self.rng.random() < 0.3:
+                table.close(None, row["observation"], {"kind": [5] * lanes})
+        return table
+
+    def store(self) -> None:
+        other = self.make_used()
+        self.table.store(self.folder / "memory.zip")
+        other.restore(self.folder / "memory.zip")
+        self.go_on_with(other)
+
+    def reload(self) -> None:
+        other = self.make_used()
+        other.load_state_dict(copy.deepcopy(self.table.state_dict()))
+        self.go_on_with(other)
+
+    def go_on_with(self, other: Table) -> None:
+        """Take another table, which has to give the same samples."""
+        for length in LENGTHS:
+            if self.model.windows(1 if self.short == "pad" else length):
+                one, same = self.table.sample(7, length), other.sample(7, length)
+                assert all(torch.equal(one[name], same[name]) for name in other.names())
+        self.table = other
+        self.listen(other)
+
+    def clear(self) -> None:
+        self.table.clear()
+        self.model.clear()
+
+    def feedback(self) -> None:
+        """Give a priority for each window of the newest sample, or for each of its rows; some have left by now."""
+        if self.table._picked is not None:
+            shape = self.table._picked.index.shape[: int(self.rng.integers(1, 3))]
+            self.table.feedback(torch.from_numpy(self.rng.random(shape) + 0.2))
+
+    # -- what has to hold -----------------------------------------------------------------------
+
+    def sample(self) -> None:
+        """Sample and compare every value with the model's."""
+        length, count = int(self.rng.choice(LENGTHS)), int(self.rng.integers(1, 40))
+        padded = self.short == "pad"
+        if not self.model.windows(1 if padded else length):
+            with pytest.raises(RlrunError, match=f"a sample of {count} windows needs one of"):
+                self.table.sample(count, length)
+            return
+        batch = self.table.sample(count, length)
+        assert set(batch) == set(self.table.names())
+        rows = {
+            name: value.reshape(count, length, -1) for name, value in batch.items() if name not in ("kind", "weight")
+        }
+        for name, wanted in self.expected(rows["observation"][:, 0, -1].tolist(), length).items():
+            if name == "kind":
+                assert batch["kind"].tolist() == wanted
+            elif name in rows:
+                assert rows[name].tolist() == wanted, name
+        assert ("valid" in batch) == padded
+        if padded:
+            real = rows["valid"].reshape(batch["weight"].shape)
+            assert torch.equal(batch["weight"] != 0, real)
+
+    def expected(self, first: list[int], length: int) -> dict[str, list[Any]]:
+        """Return the windows that begin with these observations."""
+        wanted: dict[str, list[Any]] = {name: [] for name in (*COLUMNS, "next_observation", "kind", "valid")}
+        visible = {id(episode): (oldest, newest) for episode, oldest, newest in self.model.visible()}
+        for observation in first:
+            episode, start = self.model.where[observation]
+            oldest, newest = visible[id(episode)]
+            steps = range(start, start + length)
+            assert oldest <= start < newest
+            assert self.short == "pad" or start + length <= newest
+            wanted["valid"].append([[step < newest] for step in steps])
+            steps = [min(step, newest - 1) for step in steps]
+            wanted["observation"].append([self.model.stack(episode, step) for step in steps])
+            wanted["next_observation"].append([self.model.stack(episode, step + 1) for step in steps])
+            wanted["reward"].append([[3 * episode.observations[step] + 1] for step in steps])
+            wanted["terminated"].append([[episode.flags[step][0]] for step in steps])
+            wanted["truncated"].append([[episode.flags[step][1]] for step in steps])
+            wanted["kind"].append(episode.kind)
+        return wanted
+
+    def check(self) -> None:
+        """Compare all windows, counts and bounds."""
+        table, index, model = self.table, self.table.index, self.model
+        observations, slots = table.storage.arrays["observation"], np.arange(index.size)
+        for length in LENGTHS:
+            wanted = sorted(model.windows(length))
+            start = starts(table, length)
+            assert sorted(map(tuple, observations[index.run(start, length + 1)].tolist())) == wanted
+            begins = index.complete[slots] & index.unbroken(slots, index.after(slots, length), length)
+            assert sorted(start.tolist()) == slots[begins].tolist()
+            assert self.short == "pad" or table.windows(length) == len(wanted)
+        if self.frames == 1:  # otherwise some complete rows lack the frames before them
+            assert np.flatnonzero(index.complete[slots]).tolist() == sorted(starts(table, 1).tolist())
+        assert len(table) == len(model.windows(1))
+        held = np.flatnonzero(index.windows(1))
+        oldest, newest = index.oldest()[held], index.newest()[held]
+        bounds = zip(observations[index.at(held, oldest)].tolist(), oldest.tolist(), newest.tolist(), strict=True)
+        assert sorted(bounds) == sorted((had.observations[first], first, last) for had, first, last in model.visible())
+        assert index.too_short == model.too_short
+        free = model.free() if model.whole else model.size - min(map(len, model.lanes))
+        assert table.full() == (free == 0)
+
+    def check_reach(self) -> None:
+        """Sample until the least likely window would be missed once in 10^13 times; all must come."""
+        length = int(self.rng.choice(LENGTHS))
+        wanted = {window[0] for window in self.model.windows(1 if self.short == "pad" else length)}
+        if wanted:
+            most = max(newest - first for _, first, newest in self.model.visible())
+            draws = 30 * most * len(self.model.visible()) * self.model.num_envs
+            seen = self.table.sample(draws, length)["observation"].reshape(draws, length, -1)[:, 0, -1]
+            assert set(seen.tolist()) <= wanted
+            assert self.sampler in SOME_WINDOWS_ONLY or set(seen.tolist()) == wanted
+
+
+@pytest.mark.parametrize("ejector", EJECTORS)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_table_agrees_with_the_model(sampler: str, ejector: str, tmp_path: Path) -> None:
+    for script in range(SCRIPTS):
+        seed = 1000 * script + 10 * list(SAMPLERS).index(sampler) + list(EJECTORS).index(ejector)
+        player = Player(sampler, ejector, seed, tmp_path)
+        try:
+            for _ in range(int(player.rng.integers(5, 30))):
+                player.act()
+            player.check()
+            player.check_reach()
+        except Exception as error:
+            error.add_note(f"script {seed} of {sampler} and {ejector}: {player.options}, length {player.length}")
+            raise
+
+
+@pytest.mark.parametrize("ejector", EJECTORS)
+def test_another_table_takes_in_the_same_windows(ejector: str, tmp_path: Path) -> None:
+    for script in range(40):
+        player = Player("uniform", ejector, 500 + script, tmp_path)
+        for _ in range(int(player.rng.integers(5, 30))):
+            player.act()
+        # a stack that lost its oldest frames cannot come back, and what is left of an episode may be too short
+        if player.frames == 1 and player.options["min_length"] == 1:
+            player.table.store(tmp_path / "memory.zip")
+            other = Table(length=20 * player.length, columns=player.columns(), ejector=Fifo(whole=bool(script % 2)))
+            other.restore(tmp_path / "memory.zip")
+            for length in LENGTHS:
+                found = other.storage.arrays["observation"][other.index.run(starts(other, length), length + 1)]
+                assert sorted(map(tuple, found.tolist())) == sorted(player.model.windows(length)), script

@@ -1,0 +1,154 @@
+"""Normalising samples: where statistics come from, and what sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.errors import ConfigError
+from rlrun.memory import NStep, Table
+from rlrun.memory.adaptors import Adaptor
+from rlrun.memory.normalise import Normalise, ObservationNormalise, RewardNormalise
+from rlrun.memory.transforms import RewardScale
+from rlrun.nn.normaliser import Normaliser
+from rlrun.spaces import Box, Composite, Discrete, Spaces
+
+SPACES = Spaces(Box((2,), np.zeros(2), np.ones(2)), Discrete(2))
+
+
+def rms(**settings: Any) -> Normaliser:
+    return Normaliser([], form="rms", **settings)
+
+
+def filled(*adaptors: Adaptor, rows: int = 30) -> Table:
+    """Return a table in which row i has observation [i, -i], reward i + 1."""
+    table = Table(length=50, spaces=SPACES, adaptors=adaptors)
+    for i in range(rows):
+        row = {"observation": np.array([[i, -i]], np.float32), "action": [0], "reward": np.float32([i + 1])}
+        table.add(None, row | {"terminated": [False], "truncated": [False]})
+    return table
+
+
+def test_both_observations_are_normalised_by_the_statistics_of_the_first() -> None:
+    normaliser = Normaliser(SPACES)
+    table = filled(ObservationNormalise(normaliser))
+    batch = table.sample(200)
+    assert torch.allclose(batch["observation"].mean(0), torch.zeros(2), atol=1e-5)
+    assert torch.allclose(batch["observation"].std(0, correction=0), torch.ones(2), atol=1e-4)
+    step = batch["next_observation"] - batch["observation"]  # one step is 1 / deviation
+    assert torch.allclose(step, step[0].expand_as(step), atol=1e-4)
+    assert (step[0] * torch.tensor([1.0, -1.0]) > 0.05).all()
+
+
+def test_replay_learns_from_every_sample_and_from_nothing_else() -> None:
+    normaliser = Normaliser(SPACES)
+    table = filled(ObservationNormalise(normaliser, update="replay"))
+    assert normaliser.updates == 0
+    table.sample(8)
+    table.sample(8, 4)
+    assert normaliser.updates == 2
+    normaliser(torch.ones(3, 2))
+    assert normaliser.updates == 2
+
+
+def test_rollout_learns_from_every_row_and_from_nothing_else() -> None:
+    normaliser = Normaliser(SPACES, speed=1)
+    table = filled(ObservationNormalise(normaliser, update="rollout"), rows=5)
+    table.sample(8)
+    assert normaliser.updates == 5
+    assert normaliser(torch.tensor([2.0, -2.0])).tolist() == pytest.approx([0.0, 0.0])  # the mean of 0 … 4
+
+
+def test_never_learns_nothing() -> None:
+    normaliser = Normaliser(SPACES)
+    batch = filled(ObservationNormalise(normaliser, update="never")).sample(8)
+    assert normaliser.updates == 0
+    assert torch.equal(batch["observation"][:, 0], -batch["observation"][:, 1])
+
+
+def test_learning_stops_at_its_limit() -> None:
+    normaliser = Normaliser(SPACES)
+    table = filled(ObservationNormalise(normaliser, limit=3))
+    for _ in range(10):
+        table.sample(4)
+    assert normaliser.updates == 3
+
+
+def test_padding_does_not_count() -> None:
+    normaliser = Normaliser([2])
+    batch = {"observation": torch.tensor([[[1.0, 2.0], [9.0, 9.0]]]), "valid": torch.tensor([[True, False]])}
+    found = ObservationNormalise(normaliser)(batch, None)
+    assert found["observation"][0, 0].tolist() == pytest.approx([0.0, 0.0])
+
+
+def test_leaves_of_a_dict_are_normalised_each_by_its_own() -> None:
+    space = Composite({"near": Box((), np.zeros(()), np.ones(())), "far": Box((), np.zeros(()), np.ones(()))})
+    adaptor = ObservationNormalise(Normaliser(Spaces(space, Discrete(2)), leaves=["far"]))
+    observation = {"near": torch.tensor([1.0, 3.0]), "far": torch.tensor([100.0, 300.0])}
+    found = adaptor({"observation": observation, "next_observation": observation}, None)
+    assert found["observation"]["far"].tolist() == pytest.approx([-1.0, 1.0])
+    assert found["next_observation"]["near"].tolist() == [1.0, 3.0]
+    assert adaptor.requires == ("observation.far",)
+
+
+def test_rewards_are_divided_by_their_root_mean_square() -> None:
+    batch = {"reward": torch.tensor([3.0, -4.0, 0.0, 5.0])}  # squares 9 + 16 + 0 + 25 = 50, mean 12.5
+    found = RewardNormalise(rms())(batch, None)["reward"]
+    assert torch.allclose(found, batch["reward"] / 12.5**0.5)
+
+
+def test_normalised_rewards_are_clipped() -> None:
+    normaliser = rms(clip=2.0)
+    adaptor = RewardNormalise(normaliser, limit=1)
+    adaptor({"reward": torch.ones(10)}, None)
+    assert adaptor({"reward": torch.tensor([100.0, -100.0, 0.5])}, None)["reward"].tolist() == [2.0, -2.0, 0.5]
+
+
+def test_each_step_of_a_sum_is_normalised_and_clipped() -> None:
+    normaliser = rms(clip=1.0)
+    normaliser.update(torch.full((4,), 10.0))  # so a reward of 10 is 1
+    n_step = NStep(steps=3, discount=1.0)
+    batch = filled(n_step, RewardNormalise(normaliser, update="never")).sample(200)
+    start = batch["observation"][:, :1]
+    steps = (start + torch.arange(1, 4)).clamp(max=30)  # rewards 1 … 30
+    made = (batch["next_observation"][:, 0] - start[:, 0]).round()[:, None]
+    expected = ((steps / 10).clamp(max=1) * (torch.arange(3) < made)).sum(1)
+    assert torch.allclose(batch["reward"], expected)
+
+
+def test_statistics_are_of_single_steps_though_sums_are_served() -> None:
+    normaliser = rms(speed=1)
+    table = filled(NStep(steps=10, discount=1.0), RewardNormalise(normaliser))
+    for _ in range(100):
+        table.sample(64)
+    assert float(normaliser(torch.tensor(1.0))) == pytest.approx((29 * 59 / 6) ** -0.5 * 1.0, rel=0.05)
+
+
+def test_rewards_are_changed_in_turn() -> None:
+    batch = filled(RewardScale(1000.0), RewardNormalise(rms())).sample(64)
+    assert float(batch["reward"].square().mean()) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_any_column_can_be_normalised() -> None:
+    found = Normalise("height", Normaliser([]))({"height": torch.tensor([1.0, 3.0])}, None)
+    assert found["height"].tolist() == pytest.approx([-1.0, 1.0])
+
+
+def test_given_tensors_stay_as_they_are() -> None:
+    batch = {"observation": torch.randn(4, 2), "reward": torch.randn(4)}
+    before = {name: value.clone() for name, value in batch.items()}
+    RewardNormalise(rms(clip=0.1))(ObservationNormalise(Normaliser([2], clip=0.1))(batch, None), None)
+    assert all(torch.equal(batch[name], before[name]) for name in batch)
+
+
+def test_unknown_place_of_learning_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"ObservationNormalise.update: wanted one of .* \(did you mean 'replay'\?\)"):
+        ObservationNormalise(Normaliser([2]), update="reply")  # type: ignore[arg-type]
+
+
+def test_statistics_of_what_is_not_there_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Normalise reads 'heigth'"):
+        filled(Normalise("heigth", Normaliser([])))

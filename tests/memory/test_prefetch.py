@@ -1,0 +1,248 @@
+"""Batches drawn ahead are the batches that would have been drawn."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.callback import Callback, Stop
+from rlrun.errors import ConfigError, RequestError, RlrunError
+from rlrun.memory import ReplayLoader, Sampler, Table, Uniform
+from rlrun.memory.dataset import DatasetLoader
+from rlrun.memory.joint import JointLoader, MixLoader
+from rlrun.memory.prefetch import Prefetch
+from rlrun.memory.rollout import RolloutLoader
+from rlrun.memory.rollout_table import Rollout
+from rlrun.trainer import Trainer
+
+COLUMNS = {"observation": {}, "reward": {}}
+
+
+class Walker:
+    """Observes its step and the newest update, as a policy that learns would; two lanes, episodes of seven."""
+
+    def __init__(self, table: Table) -> None:
+        self.table, self.steps, self.update = table, 0, 0
+
+    def collect(self, steps: int, random: bool = False) -> int:
+        before = self.steps
+        while self.steps - before < steps:
+            self.steps += 2
+            numbers = np.array([self.steps, -self.steps], np.float32)
+            self.table.add(None, {"observation": numbers, "reward": np.full(2, self.update)})
+            if self.steps % 14 == 0:
+                self.table.close(None, numbers)
+        return self.steps - before
+
+
+class Learner(Callback):
+    """Writes down every batch, lets the walker know of it, and stops after some."""
+
+    data_group = "default"
+
+    def __init__(self, walker: Walker | None, last: int, name: str = "observation") -> None:
+        self.walker, self.last, self.column, self.seen = walker, last, name, []
+
+    def begin_batch(self, update: int) -> None:
+        self.update = update
+
+    def backward(self, observation: Any) -> None:
+        self.seen.append(observation.tolist())
+        if self.walker is not None:
+            self.walker.update = self.update
+
+    def end_batch(self, update: int) -> None:
+        if update == self.last:
+            raise Stop
+
+
+def replay(seed: int = 0, **settings: Any) -> ReplayLoader:
+    table = Table(length=60, num_envs=2, columns=COLUMNS, seed=seed)
+    walker = Walker(table)
+    return ReplayLoader(table=table, collector=walker, batch=5, **{"warm_up": 20, "updates_per_step": 4, **settings})
+
+
+def dataset(**settings: Any) -> DatasetLoader:
+    return DatasetLoader({"observation": np.arange(11.0)}, batch=3, **settings)
+
+
+def learn(loader: Any, updates: int, depth: int = 0) -> tuple[list[Any], Prefetch | None]:
+    """Train with or without prefetch; return the batches that were seen."""
+    prefetch = Prefetch(loader, depth=depth) if depth else None
+    learner = Learner(getattr(loader, "collector", None), updates)
+    callbacks = {"learner": learner, **({"prefetch": prefetch} if prefetch else {})}
+    Trainer(callbacks, prefetch or loader).train()
+    return learner.seen, prefetch
+
+
+@pytest.mark.parametrize("depth", [1, 3, 20])
+@pytest.mark.parametrize("settings", [{}, {"updates_per_step": 0.5}, {"updates_per_step": 1.5}, {"length": 3}])
+def test_replay_sees_the_same_batches(settings, depth):
+    assert learn(replay(**settings), 60, depth)[0] == learn(replay(**settings), 60)[0]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 50])
+@pytest.mark.parametrize("settings", [{}, {"epochs": 2}, {"shuffle": False, "drop_last": True, "epochs": 3}])
+def test_data_sets_give_the_same_batches(settings, depth):
+    seen, _ = learn(dataset(**settings), 30, depth)
+    assert seen == learn(dataset(**settings), 30)[0]
+    assert len(seen) == {None: 30, 2: 8, 3: 9}[settings.get("epochs")]
+
+
+def joint() -> JointLoader:
+    one, two = replay(1), replay(2)
+    two.collector = None
+    Walker(two.table).collect(60)
+    parts = [{"table": one.table, "share": 0.5}, {"table": two.table, "share": 0.5}]
+    loader = JointLoader(default=one, mixed=MixLoader(parts=parts, batch=6), data=dataset())
+    loader.collector = one.collector
+    return loader
+
+
+def test_joint_loaders_give_the_same_batches():
+    assert learn(joint(), 40, 2)[0] == learn(joint(), 40)[0]
+
+
+def test_batches_are_drawn_while_the_update_runs():
+    prefetch = Prefetch(dataset(), depth=2)
+    prefetch.begin_training()
+    batches = iter(prefetch)
+    next(batches)
+    prefetch.end_batch()
+    assert prefetch.loader.served == 9  # one handed out, two ahead
+    prefetch.end_training(None)
+
+
+def test_only_what_needs_no_new_step_is_drawn_ahead():
+    prefetch = Prefetch(replay(), depth=50)
+    prefetch.begin_training()
+    batches = iter(prefetch)
+    walker, ahead = prefetch.loader.collector, []
+    for _ in range(9):
+        next(batches)
+        prefetch.end_batch()
+        ahead.append((walker.steps, prefetch.loader.updates))
+    assert ahead == [(22, 8)] * 8 + [(24, 16)]
+    prefetch.end_training(None)
+
+
+@pytest.mark.parametrize("depth", [1, 5])
+@pytest.mark.parametrize("updates", [1, 3, 8, 9, 21])
+def test_a_checkpoint_holds_what_was_drawn_ahead(updates, depth):
+    wanted, _ = learn(replay(), 40)
+    loader = replay()
+    seen, prefetch = learn(loader, updates, depth)
+    parts = {"loader": loader, "prefetch": prefetch, "memory": loader.table}
+    states = copy.deepcopy({name: part.state_dict() for name, part in parts.items()})
+    fresh = replay(seed=9)
+    other = Prefetch(fresh, depth=depth)
+    parts = {"prefetch": other, "memory": fresh.table, "loader": fresh}
+    for name, part in parts.items():
+        part.load_state_dict(states[name])
+    fresh.collector.steps, fresh.collector.update = loader.collector.steps, loader.collector.update
+    learner = Learner(fresh.collector, 40)
+    trainer = Trainer({"learner": learner, "prefetch": other}, other)
+    trainer.load_state_dict({"update": updates})
+    trainer.train()
+    assert seen + learner.seen == wanted
+
+
+class Breaks:
+    """A loader whose fourth batch fails."""
+
+    tables = ()
+
+    def names(self) -> dict[str, tuple[str, ...]]:
+        return {"default": ("observation",)}
+
+    def __iter__(self) -> Any:
+        for number in range(3):
+            yield {"default": {"observation": torch.tensor([number])}}
+        raise RlrunError("the fourth batch is broken")
+
+    def ready(self) -> bool:
+        return True
+
+
+def test_an_error_surfaces_when_its_batch_is_asked_for():
+    learner = Learner(None, 100)
+    prefetch = Prefetch(Breaks(), depth=2)
+    with pytest.raises(RlrunError, match="the fourth batch is broken"):
+        Trainer({"learner": learner, "prefetch": prefetch}, prefetch).train()
+    assert learner.seen == [[0], [1], [2]]
+
+
+class Fails(Callback):
+    def end_batch(self, update: int) -> None:
+        if update == 3:
+            raise ValueError("in the middle")
+
+
+@pytest.mark.parametrize("callback", [Learner(None, 3), Fails()])
+def test_the_thread_ends_with_training(callback):
+    before = threading.active_count()
+    prefetch = Prefetch(dataset(), depth=2)
+    with contextlib.suppress(ValueError):
+        Trainer({"callback": callback, "prefetch": prefetch}, prefetch).train()
+    assert threading.active_count() == before
+
+
+def test_the_thread_takes_as_many_cores_as_the_process():
+    found = []
+
+    class Look(Breaks):
+        def __iter__(self) -> Any:
+            while True:
+                found.append((torch.get_num_threads(), threading.current_thread().name))
+                yield {"default": {"observation": torch.zeros(1)}}
+
+    learn(Look(), 3, depth=1)
+    assert {count for count, _ in found} == {torch.get_num_threads()}
+    assert any(name.startswith("prefetch") for _, name in found)
+
+
+def test_a_memory_that_another_part_writes_to_is_refused():
+    class Dreams(Callback):
+        def begin_batch(self) -> None:
+            loader.table.add(None, {"observation": [0, 0], "reward": [0, 0]})
+
+    loader = replay()
+    prefetch = Prefetch(loader)
+    trainer = Trainer({"dreams": Dreams(), "prefetch": prefetch}, prefetch)
+    with pytest.raises(RlrunError, match="the memory changed, without the loader"):
+        trainer.train()
+
+
+def test_it_has_to_stand_among_the_callbacks():
+    with pytest.raises(RequestError, match=r"callbacks\.prefetch is missing"):
+        next(iter(Prefetch(dataset())))
+
+
+class Priorities(Uniform):
+    def feedback(self, rows: Any, priority: Any) -> None: ...
+
+
+def test_priorities_are_refused_by_name():
+    table = Table(length=9, columns=COLUMNS, sampler=Priorities())
+    loader = ReplayLoader(table=table, collector=None, batch=2)
+    assert Priorities.feedback is not Sampler.feedback
+    with pytest.raises(ConfigError, match="what Priorities draws depends on the priorities of the batch before"):
+        Prefetch(JointLoader(a=dataset(), b=loader))
+
+
+def test_a_loader_without_foresight_is_refused_by_name():
+    table = Rollout(columns=COLUMNS)
+    rollout = RolloutLoader(table=table, collector=Walker(table), horizon=4, minibatch=2)
+    with pytest.raises(ConfigError, match=r"loader\.b: a RolloutLoader cannot tell"):
+        Prefetch(JointLoader(a=dataset(), b=rollout))
+
+
+def test_nothing_ahead_is_refused():
+    with pytest.raises(ConfigError, match=r"depth must be at least 1, not 0"):
+        Prefetch(dataset(), depth=0)

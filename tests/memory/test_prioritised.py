@@ -1,0 +1,332 @@
+"""Windows by priority: how often they come, what they weigh, and what feedback changes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.memory import Fifo, Prioritised, Table
+from rlrun.memory.prioritised import PENDING
+from rlrun.schedules import Linear
+
+COLUMNS = {"observation": {"dtype": "int64"}, "reward": {"dtype": "int64"}}
+KINDS = {"rows": Fifo, "episodes": lambda: Fifo(whole=True)}
+
+
+def add(table: Table, rows: int, first: int, lane: int = 0, *, over: bool = True) -> None:
+    """Add an episode whose observations are first, first + 1, …"""
+    for number in range(first, first + rows):
+        table.add(lane, {"observation": [number], "reward": [number]})
+    if over:
+        table.close(lane, [first + rows])
+
+
+def table_of(lengths: list[int], *, size: int = 400, kind: str = "rows", **settings: Any) -> Table:
+    """Return a table of episodes of so many rows; episode e begins at 100 e."""
+    options = {name: settings.pop(name) for name in ("short", "min_length", "num_envs") if name in settings}
+    sampler = Prioritised(**settings)
+    table = Table(length=size, columns=COLUMNS, sampler=sampler, ejector=KINDS[kind](), **options)
+    for number, rows in enumerate(lengths):
+        add(table, rows, 100 * number)
+    return table
+
+
+def priority_of(observation: np.ndarray) -> np.ndarray:
+    """A priority between 1 and 8 that is known for every row."""
+    return 1.0 + (observation * 37 % 8)
+
+
+def feed_all(table: Table, length: int = 1) -> None:
+    """Sample until every row has its known priority."""
+    for _ in range(60):
+        batch = table.sample(200, length)
+        table.feedback(torch.from_numpy(priority_of(batch["reward"].numpy().reshape(200, -1)[:, 0])))
+
+
+def counted(table: Table, rows: list[int], samples: int, count: int, length: int = 1) -> np.ndarray:
+    """Return how often a window began with each of the rows; it never began with another."""
+    drawn = [table.sample(count, length)["reward"].numpy().reshape(count, -1)[:, 0] for _ in range(samples)]
+    found, times = np.unique(np.concatenate(drawn), return_counts=True)
+    assert set(found.tolist()) <= set(rows)
+    return np.array([dict(zip(found.tolist(), times.tolist(), strict=True)).get(row, 0) for row in rows])
+
+
+def chi_square(counts: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+    """Return the statistic for chances in proportion to weights, and its bound at the level 0.001."""
+    expected = weights / weights.sum() * counts.sum()
+    freedom = len(counts) - 1
+    bound = freedom * (1 - 2 / (9 * freedom) + 3.09 * (2 / (9 * freedom)) ** 0.5) ** 3  # Wilson and Hilferty
+    return ((counts - expected) ** 2 / expected).sum(), bound
+
+
+# -- chances ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("stratified", [False, True])
+def test_chance_goes_with_a_power_of_the_priority(stratified, kind, seed):
+    table = table_of([7, 3, 12, 1], kind=kind, alpha=0.6, stratified=stratified, seed=seed)
+    add(table, 5, 400, over=False)  # the last of these is not complete
+    feed_all(table)
+    rows = [100 * e + k for e, length in enumerate([7, 3, 12, 1, 4]) for k in range(length)]
+    counts = counted(table, rows, samples=600, count=1 if stratified else 20)  # parts of a batch are not independent
+    statistic, bound = chi_square(counts, priority_of(np.array(rows)) ** 0.6)
+    assert statistic < bound
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("length", [2, 5])
+def test_windows_come_by_the_priority_of_their_first_rows(length, seed):
+    table = table_of([7, 3, 12, 1, 6], alpha=1.0, stratified=False, seed=seed)
+    feed_all(table)
+    rows = [100 * e + k for e, held in enumerate([7, 3, 12, 1, 6]) for k in range(held - length + 1)]
+    statistic, bound = chi_square(counted(table, rows, 500, 20, length), priority_of(np.array(rows)))
+    assert statistic < bound
+
+
+@pytest.mark.parametrize(("size", "count"), [(4000, 4), (4000, 50), (250, 50)])
+@pytest.mark.parametrize("stratified", [False, True])
+def test_chances_are_exact_where_almost_no_row_begins_a_window(stratified, size, count):
+    table = table_of([2] * 60 + [9, 8], size=size, alpha=1.0, stratified=stratified)
+    feed_all(table)
+    rows = [6000, 6001, 6100]
+    statistic, bound = chi_square(counted(table, rows, 200, count, 8), priority_of(np.array(rows)))
+    assert statistic < bound
+
+
+def test_a_stratified_batch_holds_every_row_by_its_share():
+    table = table_of([8], alpha=1.0, epsilon=1e-12)
+    feed_all(table)
+    share = priority_of(np.arange(8))  # 1 6 3 8 5 2 7 4
+    assert counted(table, list(range(8)), 10, 36 * 5).tolist() == pytest.approx(50 * share, abs=2)
+
+
+def test_priority_zero_is_still_drawn():
+    table = table_of([2], epsilon=0.1, alpha=1.0)
+    table.feedback(torch.zeros(len(table.sample(8)["reward"])))
+    assert set(table.sample(50)["reward"].tolist()) == {0, 1}
+
+
+def test_alpha_zero_is_uniform():
+    table = table_of([20], alpha=0.0)
+    feed_all(table)
+    statistic, bound = chi_square(counted(table, list(range(20)), 400, 1), np.ones(20))
+    assert statistic < bound
+    assert (table.sample(30)["weight"] == 1).all()
+
+
+# -- weights ------------------------------------------------------------------------------------
+
+
+def test_weights_are_those_of_the_paper():
+    table = table_of([4], alpha=1.0, beta=0.4, epsilon=1e-12)
+    for _ in range(20):
+        rows = table.sample(64)["reward"]
+        table.feedback(5.0 * (rows + 1.0))
+    batch = table.sample(64)
+    found = dict(zip(batch["reward"].tolist(), batch["weight"].tolist(), strict=True))
+    # (4 · p / 10)^-0.4 for p = 1, 2, 3, 4, divided by the largest
+    assert found == pytest.approx({0: 1.0, 1: 0.757858, 2: 0.644394, 3: 0.574349}, abs=1e-6)
+    assert batch["weight"].dtype == torch.float32
+
+
+def test_weights_undo_the_choice_of_rows():
+    table = table_of([30], alpha=0.7, beta=1.0, stratified=False)
+    feed_all(table)
+    batch = table.sample(40_000)
+    weight = batch["weight"].double()
+    assert float((weight * batch["reward"]).sum() / weight.sum()) == pytest.approx(14.5, abs=0.2)
+
+
+def test_beta_follows_the_number_of_picks():
+    table = table_of([2], alpha=1.0, beta=Linear(first=0.0, last=1.0, steps=2), epsilon=1e-12)
+    seen = []
+    for _ in range(4):
+        batch = table.sample(16)
+        seen.append(float(batch["weight"].min()))
+        table.feedback(1.0 + 3.0 * batch["reward"])
+    assert seen == pytest.approx([1.0, 0.5, 0.25, 0.25])
+
+
+# -- feedback -----------------------------------------------------------------------------------
+
+
+def powers(table: Table) -> dict[int, float]:
+    """Return what the tree holds for each row whose next observation is stored."""
+    slots = np.flatnonzero(table.index.complete[: table.index.size])
+    values = table.sampler.tree.get(slots)
+    return dict(zip(table.storage.arrays["reward"][slots].tolist(), values.tolist(), strict=True))
+
+
+def test_new_rows_get_the_largest_priority_so_far():
+    table = table_of([3], alpha=0.5, epsilon=1e-12)
+    table.feedback(torch.full((9,), 9.0)[: len(table.sample(9)["reward"])])
+    add(table, 2, 50)
+    table.sample(1)
+    assert powers(table)[50] == powers(table)[51] == pytest.approx(3.0)
+    table.feedback(torch.tensor([0.25]))
+    add(table, 1, 60)
+    table.sample(1)
+    assert powers(table)[60] == pytest.approx(3.0)
+
+
+def test_feedback_for_overwritten_rows_is_ignored():
+    table = table_of([4], size=5, alpha=1.0, epsilon=1e-12)
+    assert set(table.sample(50)["reward"].tolist()) == {0, 1, 2, 3}
+    add(table, 2, 70)  # takes three slots: one was free, rows 0 and 1 were in the others
+    table.feedback(torch.full((50,), 5.0))
+    assert powers(table) == pytest.approx({2: 5.0, 3: 5.0, 70: 1.0, 71: 1.0})
+
+
+def test_feedback_for_dropped_episodes_is_ignored():
+    table = table_of([4, 4], size=10, kind="episodes", alpha=1.0, epsilon=1e-12)
+    table.sample(50)
+    add(table, 4, 200)  # in the place of episode 0
+    table.feedback(torch.full((50,), 5.0))
+    found = powers(table)
+    assert [found[row] for row in (200, 201, 202, 203)] == [1.0] * 4
+    assert [found[row] for row in (100, 101, 102, 103)] == pytest.approx([5.0] * 4)
+
+
+def test_the_newest_row_of_an_open_episode_keeps_its_priority_until_it_can_be_drawn():
+    table = table_of([], alpha=1.0)
+    add(table, 3, 0, over=False)
+    assert set(table.sample(200)["reward"].tolist()) == {0, 1}
+    table.feedback(torch.full((200,), 3.0))
+    add(table, 1, 3, over=False)
+    table.sample(1)
+    assert powers(table) == pytest.approx({0: 3.0, 1: 3.0, 2: 1.0}, abs=1e-5)
+
+
+def test_rows_of_several_lanes_are_new_whatever_happens_to_their_episodes():
+    table = table_of([], num_envs=2)
+    for number in range(3):
+        table.add(None, {"observation": [number, 10 + number], "reward": [number, 10 + number]})
+        table.close(number % 2, [100])
+    table.close(None, [100, 100])
+    assert set(table.sample(200)["reward"].tolist()) == {0, 1, 2, 10, 11, 12}
+    assert powers(table) == dict.fromkeys((0, 1, 2, 10, 11, 12), 1.0)
+
+
+def test_writes_without_a_pick_between_them_do_not_pile_up():
+    table = table_of([4], num_envs=2, size=100, alpha=1.0)
+    table.sample(50)
+    for number in range(2 * PENDING):
+        table.add(np.array([0, 1]), {"observation": [number, number], "reward": [number, -number]})
+    assert len(table.sampler._written) <= PENDING + 1
+    table.feedback(torch.full((50,), 5.0))
+    assert set(powers(table).values()) <= {0.0, 1.0}
+
+
+def test_rows_of_a_window_get_priorities_of_their_own():
+    table = table_of([3], alpha=1.0, epsilon=1e-12)
+    table.sample(4, 3)
+    table.feedback(torch.tensor([[2.0, 3.0, 4.0]]).expand(4, 3))
+    assert [powers(table)[row] for row in range(3)] == pytest.approx([2.0, 3.0, 4.0])
+
+
+def test_mixed_priorities_are_the_windows():
+    table = table_of([3], alpha=1.0, epsilon=1e-12, mix=0.9)
+    table.sample(4, 3)
+    table.feedback(torch.tensor([[2.0, 3.0, 7.0]]).expand(4, 3))
+    assert [powers(table)[row] for row in range(3)] == pytest.approx([0.9 * 7 + 0.1 * 4, 1.0, 1.0])
+
+
+@pytest.mark.parametrize(("mix", "wanted"), [(None, [2.0, 3.0]), (0.5, [2.75, 3.0])])
+def test_padding_gets_no_priority(mix, wanted):
+    table = table_of([2], alpha=1.0, epsilon=1e-12, mix=mix, short="pad")
+    batch = table.sample(40, 4)  # begin at 0: rows 0 1 1 1, at 1: rows 1 1 1 1
+    table.feedback(torch.where(batch["valid"], batch["reward"] + 2.0, 100.0))
+    assert [powers(table)[row] for row in range(2)] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1.0])
+def test_priorities_that_are_none_are_refused(bad):
+    table = table_of([5])
+    table.sample(4)
+    with pytest.raises(RlrunError, match=r"memory: priorities are finite numbers from 0; 1 of 4 are not"):
+        table.feedback(torch.tensor([1.0, bad, 2.0, 0.5]))
+    assert set(powers(table).values()) <= {0.0, 1.0}
+
+
+@pytest.mark.parametrize("shape", [(3,), (4, 1), (4, 3, 1), ()])
+def test_priorities_of_another_shape_are_refused(shape):
+    table = table_of([5])
+    table.sample(4, 3)
+    with pytest.raises(RlrunError, match=r"priorities for a sample of 4 windows; wanted one for each, or .* \[4, 3\]"):
+        table.feedback(torch.ones(shape))
+
+
+# -- what comes and goes ------------------------------------------------------------------------
+
+
+def test_a_table_that_was_emptied_serves_new_rows_only():
+    table = table_of([100, 100], size=1000)
+    table.clear()
+    add(table, 3, 900)
+    for _ in range(5):
+        assert set(table.sample(20)["reward"].tolist()) <= {900, 901, 902}
+    assert table.sampler.tree.total == pytest.approx(3.0)
+
+
+def test_rows_of_episodes_that_were_too_short_are_not_served():
+    table = table_of([5, 2, 5], min_length=4)
+    assert set(table.sample(200)["reward"].tolist()) == {0, 1, 2, 3, 4, 200, 201, 202, 203, 204}
+
+
+def test_priorities_move_with_their_rows():
+    table = table_of([6, 6], size=16, alpha=1.0, epsilon=1e-12)
+    feed_all(table)
+    add(table, 3, 200)  # over the end of the ring: the oldest row stands in the middle now
+    before = powers(table)
+    table.resize(100)
+    add(table, 2, 300)
+    table.sample(1)
+    assert powers(table) == pytest.approx(before | dict.fromkeys((200, 201, 202, 300, 301), 8.0))
+    assert set(table.sample(400)["reward"].tolist()) == {*before, 300, 301}
+
+
+def play(table: Table) -> list[float]:
+    """Add, sample and feed back; return all that was sampled."""
+    seen: list[float] = []
+    for number in range(20):
+        add(table, 7, 1000 + 10 * number, over=number % 3 > 0)
+        for length in (1, 3):
+            batch = table.sample(16, length)
+            seen += [*batch["reward"].flatten().tolist(), *batch["weight"].tolist()]
+            table.feedback(torch.from_numpy(priority_of(batch["reward"].numpy())))
+    return seen
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_state_goes_on_to_the_bit(kind):
+    table = table_of([30, 20, 10], kind=kind, size=150)
+    play(table)
+    add(table, 3, 5000, over=False)  # not known to the tree yet
+    state = copy.deepcopy(table.state_dict())
+    other = table_of([], kind=kind, size=150)
+    other.load_state_dict(state)
+    assert play(other) == play(table)
+
+
+def test_saving_changes_nothing():
+    one, other = table_of([30, 20, 10]), table_of([30, 20, 10])
+    for table in (one, other):
+        table.sample(16)
+        add(table, 3, 5000, over=False)
+    one.state_dict()
+    for table in (one, other):
+        table.feedback(torch.full((16,), 50.0))
+    assert play(one) == play(other)
+
+
+@pytest.mark.parametrize("wrong", [{"alpha": -1.0}, {"epsilon": 0.0}, {"mix": 1.5}])
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(ConfigError, match=r"memory.sampler: Prioritised"):
+        Prioritised(**wrong)

@@ -1,0 +1,369 @@
+"""Rollouts: what is stored, what is served, and that nothing is served twice or lost."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.callback import Callback, Stop
+from rlrun.callbacks import LossCallback
+from rlrun.collect import Collector, PolicyAgent, RandomAgent
+from rlrun.env import make as make_env
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.memory import ReplayLoader, Table
+from rlrun.memory.rollout import RolloutLoader
+from rlrun.memory.rollout_table import Rollout
+from rlrun.trainer import Trainer
+
+COLUMNS = {"observation": {}, "reward": {}, "terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}
+
+
+class Script:
+    """Lane n observes 100 n + its number of steps, counted through; a last observation has .5 added.
+
+    `ends` maps (round, lane) to "terminated" or "truncated"; `asleep` holds those (round, lane) that make no step.
+    """
+
+    def __init__(self, table: Rollout, ends: dict[Any, str] | None = None, asleep: Any = ()) -> None:
+        self.table, self.ends, self.asleep = table, ends or {}, set(asleep)
+        self.steps, self.rounds = 0, 0
+        self.observation = 100.0 * np.arange(table.num_envs)
+
+    def collect(self, steps: int, random: bool = False) -> int:
+        before = self.steps
+        while self.steps - before < steps:
+            self._round()
+        return self.steps - before
+
+    def _round(self) -> None:
+        lanes = [lane for lane in range(self.table.num_envs) if (self.rounds, lane) not in self.asleep]
+        ending = {lane: self.ends.get((self.rounds, lane)) for lane in lanes}
+        row = {"observation": self.observation[lanes], "reward": self.observation[lanes] % 100}
+        row |= {kind: [ending[lane] == kind for lane in lanes] for kind in ("terminated", "truncated")}
+        everybody = len(lanes) == self.table.num_envs
+        self.table.add(None if everybody else np.array(lanes), row)
+        self.rounds, self.steps = self.rounds + 1, self.steps + len(lanes)
+        self.observation = self.observation + 1  # an environment may reuse its array; the rollout must not
+        if ended := [lane for lane in lanes if ending[lane]]:
+            self.table.close(np.array(ended), self.observation[ended] + 0.5)
+
+
+def make(*, num_envs: int = 2, ends: Any = None, asleep: Any = (), **settings: Any) -> tuple[RolloutLoader, Script]:
+    table = Rollout(columns=COLUMNS, num_envs=num_envs)
+    script = Script(table, ends, asleep)
+    settings = {"horizon": 4, "minibatch": 2, **settings}
+    return RolloutLoader(table=table, collector=script, **settings), script
+
+
+def served(loader: RolloutLoader, count: int, column: str = "observation") -> list[list[float]]:
+    return [groups["default"][column].tolist() for groups in itertools.islice(loader, count)]
+
+
+def rows(batches: list[list[Any]]) -> list[Any]:
+    return list(itertools.chain.from_iterable(batches))
+
+
+def by_observation(loader: RolloutLoader, count: int) -> dict[float, tuple[float, bool, bool]]:
+    """Return next_observation, terminated, truncated of every row that the first batches hold."""
+    batches = [groups["default"] for groups in itertools.islice(loader, count)]
+    names = ("next_observation", "terminated", "truncated")
+    return {
+        key: values
+        for batch in batches
+        for key, *values in zip(*(batch[name].tolist() for name in ("observation", *names)), strict=True)
+    }
+
+
+def test_every_row_has_its_own_successor():
+    loader, _ = make(ends={(1, 0): "terminated", (2, 1): "truncated"})
+    found = by_observation(loader, 4)
+    assert {key: value[0] for key, value in found.items()} == {
+        0: 1, 1: 2.5, 2: 3, 3: 4,
+        100: 101, 101: 102, 102: 103.5, 103: 104,
+    }  # fmt: skip
+    assert [key for key, value in found.items() if value[1]] == [1]
+    assert [key for key, value in found.items() if value[2]] == [102]
+
+
+def test_an_episode_that_ends_with_the_rollout_keeps_its_last_observation():
+    loader, _ = make(ends={(3, 0): "truncated"})
+    found = by_observation(loader, 4)
+    assert (found[3][0], found[103][0]) == (4.5, 104)
+
+
+def test_the_next_rollout_goes_on_where_the_last_one_ended():
+    loader, _ = make(ends={(1, 0): "terminated"})
+    rollouts = [rows(served(loader, 4)) for _ in range(3)]
+    assert [sorted(rollout) for rollout in rollouts] == [
+        [*range(first, first + 4), *range(100 + first, 104 + first)] for first in (0, 4, 8)
+    ]
+
+
+def test_each_epoch_serves_every_row_once_in_another_order():
+    loader, script = make(epochs=3)
+    epochs = [rows(served(loader, 4)) for _ in range(3)]
+    assert [sorted(epoch) for epoch in epochs] == [[0, 1, 2, 3, 100, 101, 102, 103]] * 3
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+    assert script.rounds == 4
+
+
+def test_minibatches_are_made_equal():
+    loader, _ = make(num_envs=8, horizon=33, minibatch=32)
+    assert [len(batch) for batch in served(loader, 9)] == [33] * 9
+    loader, _ = make(num_envs=1, horizon=11, minibatch=3)
+    assert sorted(len(batch) for batch in served(loader, 3)) == [3, 4, 4]
+
+
+def test_a_minibatch_larger_than_the_rollout_is_all_of_it():
+    loader, _ = make(minibatch=100)
+    assert [len(batch) for batch in served(loader, 2)] == [8, 8]
+
+
+def test_whole_lanes_come_as_sequences():
+    loader, _ = make(length=4, minibatch=4, ends={(1, 0): "terminated"})
+    assert sorted(served(loader, 2)) == [[[0, 1, 2, 3]], [[100, 101, 102, 103]]]
+    batch = next(iter(loader))["default"]
+    assert batch["valid"].tolist() == [[True] * 4]
+    assert batch["terminated"].shape == (1, 4)
+
+
+def test_lanes_can_be_cut_in_windows():
+    loader, _ = make(length=2, minibatch=4, num_envs=3)
+    windows = rows(served(loader, 3))
+    assert sorted(windows) == [[a + b, a + b + 1] for a in (0, 100, 200) for b in (0, 2)]
+
+
+def test_rows_that_a_lane_did_not_make_are_left_out():
+    loader, _ = make(ends={(1, 0): "terminated"}, asleep=[(2, 0)])
+    found = by_observation(loader, 3)
+    assert {key: value[0] for key, value in found.items()} == {
+        0: 1, 1: 2.5, 3: 4,
+        100: 101, 101: 102, 102: 103, 103: 104,
+    }  # fmt: skip
+
+
+def test_sequences_tell_which_rows_are_none():
+    loader, _ = make(length=4, minibatch=8, asleep=[(2, 0)])
+    batch = next(iter(loader))["default"]
+    lanes = {row[0]: valid for row, valid in zip(batch["observation"].tolist(), batch["valid"].tolist(), strict=True)}
+    assert lanes == {0: [True, True, False, True], 100: [True] * 4}
+
+
+def test_a_round_in_which_nobody_makes_a_step_leaves_no_row():
+    loader, script = make(num_envs=1, horizon=2, minibatch=2, asleep=[(1, 0)])
+    assert sorted(served(loader, 1)[0]) == [0, 2]
+    assert (script.rounds, script.steps) == (3, 2)
+
+
+class Sum:
+    """Adds the reward summed over the lane, and takes the rewards out."""
+
+    provides, removes, replaces = ("total",), ("reward",), ()
+
+    def __init__(self) -> None:
+        self.shapes: list[Any] = []
+
+    def __call__(self, batch: Any, rows: Any) -> Any:
+        self.shapes.append((*batch["reward"].shape, rows))
+        total = batch["reward"].cumsum(1)
+        return {name: value for name, value in batch.items() if name != "reward"} | {"total": total}
+
+
+def test_adaptors_see_a_rollout_once_lane_by_lane():
+    adaptor = Sum()
+    loader, _ = make(adaptors={"sum": adaptor}, epochs=2, columns=["observation", "total"])
+    batches = [groups["default"] for groups in itertools.islice(loader, 8)]
+    assert adaptor.shapes == [(2, 4, None)]
+    assert loader.names() == {"default": ("observation", "total")}
+    assert {name for batch in batches for name in batch} == {"observation", "total"}
+    pair_of = ("observation", "total")
+    pairs = [pair for batch in batches for pair in zip(*(batch[name].tolist() for name in pair_of), strict=True)]
+    assert dict(pairs) == {0: 0, 1: 1, 2: 3, 3: 6, 100: 0, 101: 1, 102: 3, 103: 6}
+
+
+def test_names_are_those_of_the_batch():
+    for settings in ({}, {"length": 2}, {"adaptors": [Sum()]}):
+        loader, _ = make(**settings)
+        assert set(next(iter(loader))["default"]) == set(loader.names()["default"])
+
+
+def test_an_adaptor_that_changes_the_shape_is_named():
+    class Flatten(Sum):
+        def __call__(self, batch: Any, rows: Any) -> Any:
+            return batch | {"total": batch["reward"].flatten()}
+
+    loader, _ = make(adaptors=[Flatten()])
+    with pytest.raises(RlrunError, match=r"'total' came back as \[8\], wanted \[2, 4"):
+        next(iter(loader))
+
+
+def test_statistics_are_gathered_from_real_rows_in_the_order_of_time():
+    class Watch(Sum):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[Any] = []
+
+        def observe(self, row: Any) -> None:
+            self.seen.append(row["observation"].tolist())
+
+    watch = Watch()
+    loader, _ = make(adaptors=[watch], asleep=[(1, 1)])
+    next(iter(loader))
+    assert watch.seen == [[0, 100], [1], [2, 102], [3, 103]]
+
+
+def test_renewing_leaves_the_rest_out():
+    loader, script = make(epochs=5)
+    batches = iter(loader)
+    next(batches)
+    loader.renew()
+    assert min(next(batches)["default"]["reward"].tolist()) >= 4
+    assert script.rounds == 8
+
+
+@pytest.mark.parametrize("seen", [0, 1, 3, 4, 7, 8])
+def test_a_loaded_state_serves_the_same_remaining_minibatches(seen):
+    loader, script = make(epochs=2, seed=3, ends={(1, 0): "terminated", (6, 1): "truncated"})
+    served(loader, seen)
+    state, collected = copy.deepcopy(loader.state_dict()), copy.deepcopy(script.__dict__ | {"table": None})
+    wanted = served(loader, 12, "next_observation")
+    other, another = make(epochs=2, seed=99)
+    other.load_state_dict(state)
+    another.__dict__.update(collected, table=other.table)
+    assert served(other, 12, "next_observation") == wanted
+
+
+def test_a_batch_has_memory_of_its_own():
+    loader, _ = make(minibatch=8)
+    first, second = itertools.islice(loader, 2)
+    kept = first["default"]["observation"].clone()
+    second["default"]["observation"].zero_()
+    next(iter(loader))
+    assert torch.equal(first["default"]["observation"], kept)
+
+
+def test_a_minibatch_is_one_take_a_column():
+    loader, _ = make(minibatch=4)
+    for tensor in next(iter(loader))["default"].values():
+        assert tensor.is_contiguous()
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
+def test_trees_are_served_as_trees():
+    columns = {"observation.camera": {"shape": [2], "dtype": "uint8"}, "observation.goal": {}, "action.move": {}}
+    table = Rollout(columns=columns, num_envs=2)
+    table.reserve(1)
+    camera = np.array([[1, 2], [3, 4]])
+    table.add(None, {"observation": {"camera": camera, "goal": [5, 6]}, "action": {"move": [7, 8]}})
+    table.close([1], {"camera": camera[1:] + 10, "goal": [16]})
+    steps, _ = table.steps({"camera": camera + 100, "goal": [105, 106]})
+    assert steps["next_observation"]["camera"].tolist() == [[[101, 102], [13, 14]]]
+    assert steps["next_observation"]["goal"].tolist() == [[105, 16]]
+    assert steps["action"]["move"].tolist() == [[7, 8]]
+
+
+def test_a_table_and_a_rollout_are_not_confused():
+    table = Table(columns=COLUMNS, length=9)
+    with pytest.raises(ConfigError, match=r"loader\.table: wanted a rlrun\.memory\.Rollout, got a Table"):
+        RolloutLoader(table=table, collector=Script(Rollout(columns=COLUMNS)), horizon=4, minibatch=2)
+    with pytest.raises(ConfigError, match=r"loader\.table: wanted a table or a rlrun\.memory\.Mix, got a Rollout"):
+        ReplayLoader(table=Rollout(columns=COLUMNS), collector=None, batch=2)
+
+
+@pytest.mark.parametrize("column", [{"tag": True}, lambda rows: rows])
+def test_a_rollout_holds_one_value_a_step(column):
+    with pytest.raises(ConfigError, match=r"memory\.columns\.x: a rollout holds one value a step"):
+        Rollout(columns={**COLUMNS, "x": column})
+
+
+def test_a_full_rollout_takes_no_more():
+    _, script = make()
+    script.collect(8)
+    with pytest.raises(RlrunError, match="rollout of 4 steps is full"):
+        script.collect(1)
+
+
+def test_a_row_that_lacks_a_column_is_refused_by_name():
+    loader, _ = make()
+    with pytest.raises(RlrunError, match="lacks 'reward'"):
+        loader.table.add(None, {"observation": [0, 1]})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"horizon": 0}, "loader.horizon must be at least 1"),
+        ({"minibatch": 0}, "loader.minibatch must be at least 1"),
+        ({"epochs": 0}, "loader.epochs must be at least 1"),
+        ({"length": 3}, "loader.length: 3 does not divide loader.horizon 4"),
+        ({"columns": ["observation", "rewards"]}, r"there is no 'rewards'.*\(did you mean 'reward'\?\)"),
+        ({"columns": ["reward", "reward"]}, "'reward' is given twice"),
+    ],
+)
+def test_impossible_settings_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        make(**settings)
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "native"])
+def test_lanes_of_an_environment_follow_one_another(vectorization):
+    env = make_env(id="CartPole-v1", num_envs=3, vectorization=vectorization)
+    table = Rollout(spaces=env.spaces, num_envs=3)
+    collector = Collector(env, RandomAgent(env.spaces.action, seed=0), table)
+    loader = RolloutLoader(table=table, collector=collector, horizon=120, length=120, minibatch=360)
+    collector.begin_training()
+    batch = next(iter(loader))["default"]
+    valid, ended = batch["valid"], batch["terminated"] | batch["truncated"]
+    inner = (valid & ~ended)[:, :-1]
+    assert torch.equal(batch["next_observation"][:, :-1][inner], batch["observation"][:, 1:][inner])
+    assert batch["terminated"].sum() >= 6
+    fallen = batch["next_observation"][batch["terminated"]]
+    assert ((fallen[:, 0].abs() > 2.4) | (fallen[:, 2].abs() > 0.209)).all()
+    assert valid.all() == (vectorization == "sync")
+    assert collector.steps == valid.sum()
+
+
+class Arms(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.logits = torch.nn.Parameter(torch.zeros(3))
+
+    def act(self, observation: Any, explore: bool) -> Any:
+        return torch.distributions.Categorical(logits=self.logits.expand(len(observation), 3)).sample()
+
+
+class PolicyGradient(LossCallback):
+    def loss(self, action: Any, advantage: Any) -> Any:
+        return -self.network.logits.log_softmax(0)[action] * advantage
+
+
+class Advantage:
+    provides, removes, replaces = ("advantage",), (), ()
+
+    def __call__(self, batch: Any, rows: Any) -> Any:
+        return batch | {"advantage": batch["reward"] - batch["reward"].mean()}
+
+
+class Last(Callback):
+    def end_batch(self, update: int) -> None:
+        if update == 150:
+            raise Stop
+
+
+def test_an_on_policy_algorithm_needs_nothing_of_the_trainer():
+    torch.manual_seed(0)
+    env, policy = make_env(target="rlrun.env.toys.Bandit", num_envs=4), Arms()
+    table = Rollout(spaces=env.spaces, num_envs=4)
+    collector = Collector(env, PolicyAgent(policy), table)
+    loader = RolloutLoader(
+        table=table, collector=collector, horizon=8, minibatch=16, epochs=1, adaptors={"advantage": Advantage()}
+    )
+    learner = PolicyGradient(policy, lambda parameters: torch.optim.Adam(parameters, lr=0.1))
+    Trainer({"collector": collector, "learner": learner, "last": Last()}, loader).train()
+    assert collector.steps == 75 * 32
+    assert policy.logits.softmax(0)[2] > 0.95

@@ -1,0 +1,472 @@
+"""Coverage, sequential, recent and stratified sampling, and the uniform one by episodes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.memory import Fifo, Table, Uniform
+from rlrun.memory.by_episode import Coverage, Sequential
+from rlrun.memory.prioritised import Prioritised
+from rlrun.memory.recent import Recent
+from rlrun.memory.samplers import Sampler
+from rlrun.memory.stratified import Stratified
+
+COLUMNS = {"observation": {"dtype": "int64"}, "reward": {"dtype": "int64"}}
+SAMPLERS: dict[str, Callable[[], Sampler]] = {
+    "uniform": Uniform,
+    "episodes": lambda: Uniform(weighting="episodes"),
+    "coverage": Coverage,
+    "sequential": Sequential,
+    "sequential in order": lambda: Sequential(random_offset=False),
+    "sequential windows": lambda: Sequential(per_episode=False),
+    "sequential windows in order": lambda: Sequential(per_episode=False, random_offset=False),
+    "recent": lambda: Recent(Uniform(), share=0.4, newest=7),
+    "recent and coverage": lambda: Recent(Coverage(), share=0.4, newest=7),
+    "recent and prioritised": lambda: Recent(Prioritised(), share=0.4, newest=7),
+    "stratified": Stratified,
+}
+KINDS = {"rows": Fifo, "episodes": lambda: Fifo(whole=True)}
+
+
+@pytest.fixture(params=SAMPLERS, ids=str)
+def sampler(request: pytest.FixtureRequest) -> Sampler:
+    return SAMPLERS[request.param]()
+
+
+@pytest.fixture(params=KINDS, ids=str)
+def kind(request: pytest.FixtureRequest) -> Callable[[], Any]:
+    return KINDS[request.param]
+
+
+def episode(table: Table, rows: int, first: int, lane: int = 0, *, over: bool = True) -> None:
+    """Add an episode whose observations are first, first + 1, …"""
+    for number in range(first, first + rows):
+        table.add(lane, {"observation": [number], "reward": [number]})
+    if over:
+        table.close(lane, [first + rows])
+
+
+def table_of(sampler: Sampler, lengths: list[int], *, num_envs: int = 1, **settings: Any) -> Table:
+    """Return a table of episodes of so many rows; episode e is in lane e % num_envs and begins at 100 e."""
+    table = Table(length=200 * num_envs, num_envs=num_envs, columns=COLUMNS, sampler=sampler, **settings)
+    for number, rows in enumerate(lengths):
+        episode(table, rows, 100 * number, number % num_envs)
+    return table
+
+
+def firsts(table: Table, count: int, length: int = 1) -> np.ndarray:
+    """Return the first observation of each window of a sample."""
+    return table.sample(count, length)["reward"].numpy().reshape(count, -1)[:, 0]
+
+
+def assert_as_expected(counts: np.ndarray, expected: np.ndarray) -> None:
+    """Chi-square at the level 0.001, by the approximation of Wilson and Hilferty."""
+    freedom = len(counts) - 1
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    assert statistic < freedom * (1 - 2 / (9 * freedom) + 3.09 * (2 / (9 * freedom)) ** 0.5) ** 3
+
+
+def window_counts(table: Table, draws: int, length: int, lengths: list[int]) -> np.ndarray:
+    """Sample; return how often each window of the episodes of `table_of` came."""
+    every = [100 * e + k for e, rows in enumerate(lengths) for k in range(rows - length + 1)]
+    found, times = np.unique(firsts(table, draws, length), return_counts=True)
+    assert set(found.tolist()) <= set(every)
+    return np.array([dict(zip(found.tolist(), times.tolist(), strict=True)).get(first, 0) for first in every])
+
+
+# -- every sampler ------------------------------------------------------------------------------
+
+
+def test_windows_are_whole_and_of_one_episode(sampler: Sampler, kind: Callable[[], Any]) -> None:
+    table = table_of(sampler, [5, 3, 9, 4, 1], num_envs=2, ejector=kind())
+    for length in (1, 3, 2, 5):
+        window = table.sample(50, length)["observation"].reshape(50, length)
+        after = table.sample(50, length)["next_observation"].reshape(50, length)
+        assert (window.diff(dim=1) == 1).all()
+        assert (window // 100 == window[:, :1] // 100).all()
+        assert (after.diff(dim=1) == 1).all()
+
+
+def test_next_observation_follows_its_row(sampler: Sampler, kind: Callable[[], Any]) -> None:
+    table = table_of(sampler, [5, 3, 9, 4, 1], num_envs=2, ejector=kind())
+    for length in (1, 3):
+        batch = table.sample(60, length)
+        assert torch.equal(batch["next_observation"], batch["observation"] + 1)
+
+
+def test_sample_without_a_window_is_refused(sampler: Sampler) -> None:
+    table = table_of(sampler, [2, 3])
+    wanted = r"memory: a sample of 8 windows needs one of 4 transitions; the table holds 5 transitions in 2 episodes"
+    with pytest.raises(RlrunError, match=wanted):
+        table.sample(8, 4)
+
+
+def test_open_episode_is_served_as_far_as_it_is_stored(sampler: Sampler, kind: Callable[[], Any]) -> None:
+    table = table_of(sampler, [], ejector=kind())
+    episode(table, 4, 0, over=False)
+    seen = set(np.concatenate([firsts(table, 20) for _ in range(5)]).tolist())
+    assert seen == {0, 1, 2}  # what follows the last row is not known yet
+
+
+def test_saved_sampler_goes_on_bit_for_bit(sampler: Sampler, kind: Callable[[], Any]) -> None:
+    table = table_of(sampler, [5, 3, 9, 4, 1, 6], num_envs=2, ejector=kind())
+    for _ in range(3):
+        table.sample(7, 2)
+    other = table_of(copy.deepcopy(sampler), [], num_envs=2, ejector=kind())
+    other.load_state_dict(copy.deepcopy(table.state_dict()))
+    for number in range(4):
+        for one in (table, other):
+            episode(one, 5, 1000 + 100 * number, number % 2)
+        assert np.array_equal(firsts(table, 9, 2), firsts(other, 9, 2))
+        assert np.array_equal(firsts(table, 4), firsts(other, 4))
+
+
+def test_seed_decides_what_is_sampled() -> None:
+    for make in (Coverage, Sequential, Stratified, lambda seed: Recent(Uniform(), share=0.5, newest=20, seed=seed)):
+        one, same, another = (firsts(table_of(make(seed=seed), [30, 40, 20]), 30).tolist() for seed in (1, 1, 2))
+        assert one == same != another
+
+
+# -- uniform by episodes ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_episodes_come_by_their_length_and_their_windows_evenly(seed: int, kind: Callable[[], Any]) -> None:
+    lengths = [3, 8, 2, 12]
+    table = table_of(Uniform(seed=seed, weighting="episodes"), lengths, ejector=kind())
+    # of 23 rows that lie in episodes with windows of 3, the first has 3 in a single window
+    chances = [1.0] * 1 + [8 / 3 / 6] * 6 + [12 / 3 / 10] * 10
+    counts = window_counts(table, 10_000, 3, lengths)
+    assert_as_expected(counts, 10_000 * np.array(chances) / sum(chances))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("length", [1, 3])
+@pytest.mark.parametrize("make", [Uniform, lambda seed: Coverage(alpha=0, seed=seed)], ids=["uniform", "coverage 0"])
+def test_every_window_is_equally_likely(make: Any, seed: int, length: int, kind: Callable[[], Any]) -> None:
+    lengths = [3, 8, 2, 12, 1]
+    counts = window_counts(table_of(make(seed=seed), lengths, ejector=kind()), 10_000, length, lengths)
+    assert_as_expected(counts, np.full(len(counts), 10_000 / len(counts)))
+
+
+# -- coverage -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("alpha", "least"), [(0.0, 0.4), (0.5, 0.6), (1.0, 0.8)])
+def test_second_wave_of_data_is_preferred(alpha: float, least: float, seed: int) -> None:
+    table = Table(length=204 * 2 * 11, columns=COLUMNS, sampler=Coverage(alpha=alpha, seed=seed))
+    for number in range(204):
+        episode(table, 10, 100 * number)
+    for _ in range(1024):
+        table.sample(5, 8)
+    for number in range(204, 408):
+        episode(table, 10, 100 * number)
+    second = sum(int((firsts(table, 5, 8) >= 20_400).sum()) for _ in range(1024))
+    assert second / (1024 * 5) > least
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_coverage_weights_are_those_of_the_formula(seed: int) -> None:
+    lengths = [4, 4, 8]
+    sampler = Coverage(alpha=1.0, seed=seed)
+    table = table_of(sampler, lengths)
+    table.sample(1)
+    sampler.visits.times[:] = 5  # what all were sampled does not matter
+    numbers = [int(table.index.episode(np.array([slot]))[0]) for slot in (0, 5, 10)]
+    sampler.visits.times[numbers] = 5, 8, 6  # weights 4, 4 / 4 and 8 / 2
+    visits = sampler.visits.times.copy()
+    came = np.zeros(3)
+    for _ in range(3000):
+        sampler.visits.times[:] = visits
+        came[firsts(table, 1)[0] // 100] += 1
+    assert_as_expected(came, 3000 * np.array([4, 1, 4]) / 9)
+
+
+def test_episodes_that_left_are_not_counted() -> None:
+    sampler = Coverage(alpha=20.0)  # in effect the least sampled
+    table = Table(length=22, columns=COLUMNS, sampler=sampler)
+    for number in range(40):
+        episode(table, 10, 100 * number)
+        if number > 1:
+            assert (firsts(table, 3, 4) // 100 == number).all()
+        for _ in range(20):
+            table.sample(3, 4)
+        assert set(np.flatnonzero(sampler.visits.times)) <= set(np.flatnonzero(table.index.alive()))
+
+
+def test_cleared_table_counts_anew() -> None:
+    sampler = Coverage()
+    table = table_of(sampler, [4, 4])
+    episode(table, 5, 200, over=False)
+    table.sample(50)
+    table.clear()
+    assert not sampler.visits.times.any()
+
+
+# -- sequential ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("random_offset", [True, False])
+def test_a_pass_covers_every_episode_once(random_offset: bool, kind: Callable[[], Any]) -> None:
+    table = table_of(Sequential(random_offset=random_offset), [3, 5, 1, 8, 2, 4, 2], num_envs=2, ejector=kind())
+    came = np.concatenate([firsts(table, 3) for _ in range(14)]) // 100
+    assert came.reshape(6, 7).tolist() == [[0, 1, 2, 3, 4, 5, 6]] * 6
+
+
+def test_sample_larger_than_a_pass_begins_anew() -> None:
+    table = table_of(Sequential(), [3, 5, 4])
+    assert (firsts(table, 8) // 100).tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+    assert (firsts(table, 2) // 100).tolist() == [2, 0]
+
+
+def test_new_episodes_queue_up_behind_the_others() -> None:
+    table = table_of(Sequential(), [3, 5, 4])
+    assert (firsts(table, 2) // 100).tolist() == [0, 1]
+    episode(table, 3, 300)
+    assert (firsts(table, 3) // 100).tolist() == [2, 3, 0]
+
+
+def test_cursor_goes_on_where_episodes_vanish() -> None:
+    table = Table(length=23, columns=COLUMNS, sampler=Sequential())  # four episodes of 5 rows
+    for number in range(4):
+        episode(table, 5, 100 * number)
+    assert (firsts(table, 2) // 100).tolist() == [0, 1]
+    for number in (4, 5):  # 0 and 1 are overwritten, the last one served among them
+        episode(table, 5, 100 * number)
+    assert (firsts(table, 5) // 100).tolist() == [2, 3, 4, 5, 2]
+
+
+def test_episodes_come_by_age_whatever_their_numbers(kind: Callable[[], Any]) -> None:
+    table = Table(length=30, columns=COLUMNS, sampler=Sequential(), ejector=kind())
+    for number in range(50):  # numbers of the index are used again and again
+        episode(table, 2 + number % 4, 100 * number)
+        held = np.unique(table.storage.arrays["reward"][np.flatnonzero(table.index.complete[:-1])] // 100)
+        came = firsts(table, len(held)) // 100
+        begin = int(np.flatnonzero(held == came[0])[0])
+        assert came.tolist() == np.roll(held, -begin).tolist()
+
+
+def test_windows_follow_one_another() -> None:
+    table = table_of(Sequential(per_episode=False, random_offset=False), [5, 1, 4])
+    windows = table.sample(3, 2)["reward"].tolist() + table.sample(2, 2)["reward"].tolist()
+    assert windows == [[0, 1], [2, 3], [200, 201], [202, 203], [0, 1]]
+
+
+def test_walk_goes_on_behind_its_last_window_while_rows_come_and_go() -> None:
+    table = Table(length=11, columns=COLUMNS, sampler=Sequential(per_episode=False, random_offset=False))  # 12 slots
+    episode(table, 8, 0, over=False)
+    assert table.sample(2, 2)["reward"].tolist() == [[0, 1], [2, 3]]
+    episode(table, 8, 8, over=False)  # 16 rows, of which 4 … 15 are left
+    assert table.sample(3, 2)["reward"].tolist() == [[4, 5], [6, 7], [8, 9]]
+    episode(table, 8, 16, over=False)  # 12 … 23
+    assert table.sample(2, 2)["reward"].tolist() == [[12, 13], [14, 15]]
+
+
+def test_walk_in_order_covers_every_transition_once_a_pass() -> None:
+    table = table_of(Sequential(per_episode=False, random_offset=False), [3, 5, 1, 8])
+    rows = [100 * e + k for e, length in enumerate([3, 5, 1, 8]) for k in range(length)]
+    assert np.concatenate([firsts(table, 5) for _ in range(4)]).tolist() == rows + rows[:3]
+
+
+def test_shifted_walk_reaches_every_window_and_overlaps_none() -> None:
+    table = table_of(Sequential(per_episode=False), [11])
+    seen = set()
+    for _ in range(60):
+        windows = firsts(table, 1, 4).tolist()
+        while len(windows) < 2 or windows[-1] > windows[-2]:
+            windows += firsts(table, 1, 4).tolist()
+        seen |= set(windows)
+        assert (np.diff(windows[:-1]) == 4).all()
+    assert seen == set(range(8))
+
+
+def test_offsets_in_order_go_on_with_the_next_pass() -> None:
+    table = table_of(Sequential(random_offset=False), [6, 2])
+    assert firsts(table, 5, 2).tolist() == [0, 100, 2, 100, 4]
+    assert firsts(table, 4, 2).tolist() == [100, 0, 100, 2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_offsets_are_even(seed: int) -> None:
+    table = table_of(Sequential(seed=seed), [12])
+    counts = window_counts(table, 5000, 3, [12])
+    assert_as_expected(counts, np.full(10, 500.0))
+
+
+# -- recent -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_given_share_is_new(seed: int, kind: Callable[[], Any]) -> None:
+    table = table_of(
+        Recent(Uniform(seed=seed), share=0.25, newest=20, seed=seed), [50, 50, 60], num_envs=2, ejector=kind()
+    )
+    # a quarter on purpose, and 20 of 160 in what is drawn from all
+    came = np.concatenate([firsts(table, 64) for _ in range(100)])
+    new = int((came >= 240).sum())  # the last 20 rows were 240 … 259
+    assert_as_expected(np.array([new, 6400 - new]), 6400 * np.array([0.25 + 0.75 / 8, 0.75 * 7 / 8]))
+    counts = np.unique(came[came >= 240], return_counts=True)[1]
+    assert_as_expected(counts, np.full(20, new / 20))
+
+
+def test_newest_rows_are_those_of_all_lanes() -> None:
+    table = Table(length=300, num_envs=3, columns=COLUMNS, sampler=Recent(Uniform(), share=1.0, newest=6))
+    for number in range(40):
+        table.add(None, {"observation": number + np.array([0, 100, 200]), "reward": number + np.array([0, 100, 200])})
+    assert set(firsts(table, 100).tolist()) == {38, 138, 238}  # the rows of 39 have no next observation yet
+    table.close(None, [40, 140, 240])
+    assert set(firsts(table, 200).tolist()) == {38, 138, 238, 39, 139, 239}
+
+
+def test_share_is_rounded_up_and_exact() -> None:
+    table = table_of(Recent(Sequential(per_episode=False, random_offset=False), share=0.1, newest=5), [50, 50])
+    for count, new in ((30, 3), (1, 1), (10, 1), (11, 2)):
+        assert (firsts(table, count)[:new] >= 145).all()
+        assert len(firsts(table, count)) == count
+    table = table_of(Recent(Sequential(per_episode=False, random_offset=False), share=0.07, newest=5), [50, 50])
+    assert firsts(table, 100)[7:].tolist() == [*range(50), *range(100, 143)]  # 0.07 * 100 is a little above 7
+
+
+def test_windows_of_the_newest_rows_only_where_there_are_any() -> None:
+    table = table_of(Recent(Uniform(), share=0.5, newest=3), [50, 2])
+    came = firsts(table, 40, 5)  # the newest rows begin no window of 5
+    assert len(came) == 40
+    assert (came <= 45).all()
+
+
+def test_ordinary_sampling_is_left_alone_where_it_is_new_enough() -> None:
+    one, other = table_of(Recent(Uniform(), share=0.5, newest=60), [50, 50]), table_of(Uniform(), [50, 50])
+    assert np.array_equal(firsts(one, 50), firsts(other, 50))
+
+
+def test_slot_used_again_stands_for_one_row() -> None:
+    sampler = Recent(Uniform(), share=1.0, newest=12, seed=3)
+    table = Table(length=12, columns=COLUMNS, sampler=sampler, ejector=Fifo(whole=True))
+    for number in range(9):  # the log of 12 goes back over episodes that have left
+        episode(table, 2 + number % 3, 100 * number)
+    held = {int(first) for first in firsts(table, 400)}
+    sampler.share = 0.999  # beside the shortcut for a table of new rows only
+    sampler.clock += 0
+    counts = np.unique(table.storage.arrays["reward"][sampler._starts(4000, 1)], return_counts=True)[1]
+    assert len(counts) == len(held) == len(table)
+    assert_as_expected(counts, np.full(len(counts), 4000 / len(counts)))
+
+
+def test_new_rows_count_fully_beside_weighted_ones() -> None:
+    table = table_of(Recent(Prioritised(), share=0.25, newest=4), [40, 40])
+    assert "weight" in table.names()
+    table.sample(32)
+    table.feedback(torch.rand(32) + 0.1)
+    assert (table.sample(32)["weight"][:8] == 1).all()
+    alone = table_of(Recent(Prioritised(), share=1.0, newest=4), [40, 40])
+    assert alone.sample(6)["weight"].tolist() == [1.0] * 6
+
+
+def test_feedback_reaches_the_other_sampler_with_its_rows() -> None:
+    class Told(Uniform):
+        def feedback(self, rows: Any, priority: torch.Tensor) -> None:
+            self.told = list(zip(rows.gather("reward", rows.index).tolist(), priority.tolist(), strict=True))
+
+    sampler = Told()
+    table = table_of(Recent(sampler, share=0.5, newest=4), [40, 40])
+    reward = table.sample(10)["reward"]
+    table.feedback(reward * 2.0)
+    assert sampler.told == [(value, 2.0 * value) for value in reward.tolist()]
+
+
+def test_newest_rows_move_with_the_table(kind: Callable[[], Any]) -> None:
+    table = Table(
+        length=40, num_envs=2, columns=COLUMNS, ejector=kind(), sampler=Recent(Uniform(), share=0.99, newest=6)
+    )
+    for number in range(31):
+        table.add(None, {"observation": [number, number + 100], "reward": [number, number + 100]})
+    table.resize(80)
+    assert set(firsts(table, 60)[:59].tolist()) == {28, 29, 128, 129}
+
+
+def test_rows_that_left_before_a_move_are_not_taken_for_others() -> None:
+    def table() -> Table:
+        sampler = Recent(Uniform(), share=0.9, newest=4)
+        return Table(length=20, num_envs=2, columns=COLUMNS, sampler=sampler, min_length=3)
+
+    one, other = table(), table()
+    episode(one, 4, 0)
+    episode(one, 2, 100, lane=1)  # too short: dropped
+    for each in (one, other):
+        each.resize(40)
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    assert firsts(one, 40).tolist() == firsts(other, 40).tolist()
+    assert set(firsts(one, 100)[:90].tolist()) == {2, 3}
+
+
+def test_other_number_of_newest_rows_takes_over_the_log() -> None:
+    table = table_of(Recent(Uniform(), share=0.99, newest=20), [50, 50])
+    for newest, least in ((6, 144), (40, 130)):
+        other = table_of(Recent(Uniform(), share=0.99, newest=newest), [])
+        other.load_state_dict(copy.deepcopy(table.state_dict()))
+        came = set(firsts(other, 400)[:396].tolist())
+        assert came == set(range(least, 150))
+        episode(other, 2, 200)
+        assert {200, 201} < set(firsts(other, 400)[:396].tolist())
+
+
+# -- stratified ---------------------------------------------------------------------------------
+
+
+def test_every_lane_with_windows_gets_as_many() -> None:
+    table = table_of(Stratified(), [5, 40, 2, 9], num_envs=4)
+    for count, least in ((12, 3), (14, 3), (3, 0)):
+        counts = np.bincount(firsts(table, count) // 100, minlength=4)
+        assert counts.sum() == count
+        assert set(counts.tolist()) <= {least, least + 1}
+    assert np.bincount(firsts(table, 30, 4) // 100, minlength=4).tolist() == [10, 10, 0, 10]
+
+
+def test_leftover_windows_go_to_any_lane() -> None:
+    table = table_of(Stratified(seed=1), [5, 6, 7], num_envs=3)
+    counts = sum(np.bincount(firsts(table, 4) // 100, minlength=3) - 1 for _ in range(3000))
+    assert_as_expected(counts, np.full(3, 1000.0))
+
+
+def test_each_stratum_gives_one_window(kind: Callable[[], Any]) -> None:
+    table = table_of(Stratified(), [10, 10, 20], ejector=kind())  # one lane of 40 windows
+    positions = {100 * e + k: 10 * e + k for e, rows in enumerate([10, 10, 20]) for k in range(rows)}
+    for _ in range(20):
+        drawn = sorted(positions[first] for first in firsts(table, 8).tolist())
+        assert [place // 5 for place in drawn] == list(range(8))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("length", [1, 3])
+def test_windows_of_a_lane_are_equally_likely(seed: int, length: int, kind: Callable[[], Any]) -> None:
+    lengths = [4, 9, 3, 12]  # lanes 0 and 1 in turn
+    table = table_of(Stratified(seed=seed), lengths, num_envs=2, ejector=kind())
+    counts = sum(window_counts(table, 3, length, lengths) for _ in range(4000))
+    lane = np.repeat([0, 1, 0, 1], [rows - length + 1 for rows in lengths])
+    assert_as_expected(counts, 6000.0 / np.bincount(lane)[lane])
+
+
+# -- settings -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Coverage(alpha=-1), r"Coverage.alpha must be at least 0, not -1"),
+        (lambda: Recent(Uniform(), share=0, newest=5), r"Recent.share must be above 0 and at most 1, not 0"),
+        (lambda: Recent(Uniform(), share=1.5, newest=5), r"Recent.share must be above 0 and at most 1, not 1.5"),
+        (lambda: Recent(Uniform(), share=0.5, newest=0), r"Recent.newest must be at least 1, not 0"),
+        (lambda: Uniform(weighting="episode"), r"did you mean 'episodes'"),
+    ],
+)
+def test_impossible_settings_are_refused(make: Callable[[], Sampler], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()

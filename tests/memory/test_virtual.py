@@ -1,0 +1,191 @@
+"""Columns that are computed, against episodes that can be read off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.errors import ConfigError
+from rlrun.memory import Table
+from rlrun.memory.shaping import TerminalOverride
+from rlrun.memory.virtual import Continues, Ended, LastOfWindow, Next, NextN, NStepDiscount, NStepReturn, check
+from rlrun.typing import Batch
+
+STORED: dict[str, Any] = {
+    "observation": {},
+    "action": {"dtype": "int64"},
+    "reward": {},
+    "terminated": {"dtype": "bool"},
+    "truncated": {"dtype": "bool"},
+}
+
+
+def table_of(columns: dict[str, Any], *ends: str | None, length: int = 60, steps: int = 4, **settings: Any) -> Table:
+    """Return a table with an episode an end: observations 100 i + (0 … 4), actions 50 more, rewards 2 ** step.
+
+    ends: terminated, truncated, or None for an episode that goes on.
+    """
+    table = Table(length=length, columns=STORED | columns, **settings)
+    for episode, end in enumerate(ends):
+        for step in range(steps):
+            last = step == steps - 1
+            row = {"observation": [100 * episode + step], "action": [100 * episode + step + 50], "reward": [2.0**step]}
+            flags = {name: [last and end == name] for name in ("terminated", "truncated")}
+            table.add(None, row | flags)
+        if end is not None:
+            tags = {"interrupted": [float(end == "truncated")]} if "interrupted" in columns else {}
+            table.close(None, [100 * episode + steps], **({"tags": tags} if tags else {}))
+    return table
+
+
+def by_start(batch: Batch, name: str, first: int = 0, count: int = 4) -> list[Any]:
+    """Return a column for windows that begin with observation first, first + 1, …"""
+    begin = batch["observation"].reshape(len(batch["observation"]), -1)[:, 0]
+    return [batch[name][begin == first + i][0].tolist() for i in range(count)]
+
+
+def test_next_observation_is_the_one_after_and_clamped_at_the_last() -> None:
+    batch = table_of({"near": Next("observation"), "far": Next("observation", steps=3)}, "terminated").sample(200)
+    assert by_start(batch, "near") == [1, 2, 3, 4]
+    assert by_start(batch, "far") == [3, 4, 4, 4]
+
+
+def test_next_action_is_clamped_at_the_last_row() -> None:
+    batch = table_of({"near": Next("action"), "far": Next("action", steps=2)}, "terminated", "truncated").sample(200)
+    assert by_start(batch, "near") == [51, 52, 53, 53]
+    assert by_start(batch, "far", first=100) == [152, 153, 153, 153]
+
+
+def test_running_episode_gives_its_newest_action() -> None:
+    batch = table_of({"near": Next("action"), "far": Next("action", steps=9)}, "terminated", None).sample(200)
+    assert by_start(batch, "near", first=100, count=3) == [151, 152, 153]  # the fourth row is not complete
+    assert by_start(batch, "far", first=100, count=3) == [153, 153, 153]
+
+
+def test_next_keeps_within_episodes_when_rows_are_overwritten() -> None:
+    table = table_of({"later": Next("action", steps=3)}, *["terminated"] * 30, length=17)
+    batch = table.sample(300)
+    here, later = batch["action"], batch["later"]
+    assert torch.equal(later, torch.minimum(here + 3, here // 100 * 100 + 53))
+
+
+def test_next_of_windows_has_their_shape() -> None:
+    batch = table_of({"near": Next("action")}, "terminated").sample(100, 3)
+    assert by_start(batch, "near", count=2) == [[51, 52, 53], [52, 53, 53]]
+
+
+def test_several_next_elements_stand_side_by_side() -> None:
+    table = table_of({"ahead": NextN("observation", n=3), "actions": NextN("action", n=2)}, "truncated")
+    batch = table.sample(200)
+    assert by_start(batch, "ahead") == [[1, 2, 3], [2, 3, 4], [3, 4, 4], [4, 4, 4]]
+    assert by_start(batch, "actions") == [[51, 52], [52, 53], [53, 53], [53, 53]]
+    assert table.sample(5, 2)["ahead"].shape == (5, 2, 3)
+
+
+def test_window_gives_what_follows_it_or_its_own_last() -> None:
+    columns = {
+        "after": LastOfWindow("observation"),
+        "action_after": LastOfWindow("action"),
+        "own": LastOfWindow("action", after=False),
+    }
+    table = table_of(columns, "terminated")
+    batch = table.sample(100, 3)
+    assert by_start(batch, "after", count=2) == [3, 4]
+    assert by_start(batch, "action_after", count=2) == [53, 53]
+    assert by_start(batch, "own", count=2) == [52, 53]
+    single = table.sample(100)
+    assert torch.equal(single["after"], single["observation"] + 1)
+
+
+def test_last_of_a_padded_window_is_its_last_real_row() -> None:
+    columns = {"own": LastOfWindow("action", after=False), "after": LastOfWindow("observation")}
+    batch = table_of(columns, "terminated", short="pad").sample(200, 3)
+    assert by_start(batch, "own") == [52, 53, 53, 53]
+    assert by_start(batch, "after") == [3, 4, 4, 4]
+
+
+@pytest.mark.parametrize(("end", "continues"), [("terminated", [1, 1, 1, 0]), ("truncated", [1, 1, 1, 1])])
+def test_ended_holds_for_both_ends_and_continues_tells_them_apart(end: str, continues: Sequence[int]) -> None:
+    batch = table_of({"ended": Ended(), "continues": Continues()}, end).sample(200)
+    assert by_start(batch, "ended") == [False, False, False, True]
+    assert by_start(batch, "continues") == list(continues)
+
+
+def test_ended_can_be_numbers() -> None:
+    batch = table_of({"ended": Ended(dtype="float32")}, "truncated").sample(100, 2)
+    assert batch["ended"].dtype == torch.float32
+    assert by_start(batch, "ended", count=3) == [[0, 0], [0, 0], [0, 1]]
+
+
+@pytest.mark.parametrize(("end", "expected"), [("terminated", [1, 1, 1, 0]), ("truncated", [1, 1, 1, 1])])
+def test_tag_of_interruption_overrides_a_column_that_counts_every_end(end: str, expected: Sequence[int]) -> None:
+    class Running:
+        requires = ("terminated", "truncated")
+
+        def __call__(self, rows: Any) -> torch.Tensor:
+            return 1.0 - Ended(dtype="float32")(rows)
+
+    columns = {"running": Running(), "interrupted": {"tag": True}}
+    table = table_of(columns, end, adaptors=[TerminalOverride("running", tag="interrupted")])
+    assert by_start(table.sample(200), "running") == list(expected)
+
+
+def test_return_of_several_steps_stops_with_the_episode() -> None:
+    columns = {"gain": NStepReturn(steps=3, discount=0.5), "counts": NStepDiscount(steps=3, discount=0.5)}
+    ended = table_of(columns, "terminated", "truncated").sample(300)
+    assert by_start(ended, "gain") == [3.0, 6.0, 8.0, 8.0]  # 1+2/2+4/4, 2+4/2+8/4, 4+8/2, 8
+    assert by_start(ended, "counts") == [0.125, 0.0, 0.0, 0.0]
+    assert by_start(ended, "counts", first=100) == [0.125, 0.125, 0.25, 0.5]
+
+
+def test_return_of_windows_and_rewards_of_several_dimensions() -> None:
+    columns = {"observation": {}, "reward": {"shape": [2]}, "gain": NStepReturn(steps=2, discount=0.5)}
+    table = Table(length=20, columns=columns)
+    for i in range(4):
+        table.add(None, {"observation": [i], "reward": [[1.0 * i, 10.0 * i]]})
+    table.close(None, [4])
+    batch = table.sample(100, 2)
+    assert batch["gain"].shape == (100, 2, 2)
+    assert by_start(batch, "gain", first=2, count=1) == [[[3.5, 35.0], [3.0, 30.0]]]
+
+
+def test_leaves_of_a_tree_can_be_read() -> None:
+    columns = {"observation.a": {}, "observation.b": {"shape": [2]}}
+    later = {"later": Next("observation.b"), "whole": Next("observation", steps=2)}
+    table = Table(length=20, columns=columns | later)
+    for i in range(3):
+        table.add(None, {"observation": {"a": [i], "b": [[i, -i]]}})
+    table.close(None, {"a": [3], "b": [[3, -3]]})
+    batch = table.sample(50)
+    assert torch.equal(batch["later"][:, 0], batch["observation"]["a"] + 1)
+    assert torch.equal(batch["whole"]["a"], (batch["observation"]["a"] + 2).clamp(max=3))
+
+
+def test_names_of_computed_columns_are_among_those_of_the_batch() -> None:
+    table = table_of({"near": Next("action")}, "terminated")
+    assert "near" in table.names()
+    assert set(table.sample(4)) == set(table.names())
+
+
+def test_column_that_reads_what_is_not_stored_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"memory.columns.near reads 'acton'; .* \(did you mean 'action'\?\)"):
+        check({"near": Next("acton")}, ["observation", "action"])
+
+
+@pytest.mark.parametrize("make", [lambda: Next("a", steps=0), lambda: NextN("a", n=0)])
+def test_no_steps_are_refused(make: Any) -> None:
+    with pytest.raises(ConfigError, match=r"must be at least 1, not 0"):
+        make()
+
+
+def test_values_do_not_depend_on_the_rest_of_the_table() -> None:
+    columns = {"near": Next("observation"), "gain": NStepReturn(steps=3, discount=0.9)}
+    alone = table_of(columns, "truncated")
+    beside = table_of(columns, "truncated", "terminated", None)
+    for name in columns:
+        assert by_start(alone.sample(200), name) == by_start(beside.sample(400), name)
+        assert np.isfinite(by_start(beside.sample(400), name, first=100)).all()

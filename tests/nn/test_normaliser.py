@@ -1,0 +1,230 @@
+"""Running statistics against their definitions, written out."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.errors import ConfigError, SpaceError
+from rlrun.nn.normaliser import Normaliser, Statistics
+from rlrun.spaces import Box, Composite, Discrete, Spaces
+
+ROBOT = Composite(
+    {
+        "arm": Composite({"angle": Box((2,), np.zeros(2), np.ones(2))}),
+        "camera": Box((8, 8, 3), np.zeros((8, 8, 3)), np.full((8, 8, 3), 255), "uint8"),
+        "tool": Discrete(3),
+    }
+)
+
+
+def batches(count: int, size: int = 4) -> torch.Tensor:
+    return torch.randn(count, size, 3, generator=torch.Generator().manual_seed(1)) * 3 + 5
+
+
+def learnt(data: torch.Tensor, **settings: object) -> Normaliser:
+    """Return a normaliser that saw batch after batch."""
+    normaliser = Normaliser([3], **settings)
+    for batch in data:
+        normaliser.update(batch)
+    return normaliser
+
+
+def moments(normaliser: Normaliser) -> torch.Tensor:
+    statistics = normaliser.statistics[0]
+    assert isinstance(statistics, Statistics)
+    return statistics.moments
+
+
+def expected(data: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return weighted means of each batch's mean and mean square: [2, 3]."""
+    each = torch.stack([data.double().mean(1), data.double().square().mean(1)], 1)  # [K, 2, 3]
+    return (each * weights[:, None, None]).sum(0) / weights.sum()
+
+
+def test_adaptive_mean_follows_its_recursion():
+    data = batches(20)
+    average = torch.zeros(2, 3, dtype=torch.float64)
+    for k, batch in enumerate(data):
+        average += 8 / (8 + k) * (torch.stack([batch.double().mean(0), batch.double().square().mean(0)]) - average)
+    assert torch.allclose(moments(learnt(data, mode="adaptive", speed=8)), average)
+
+
+def test_adaptive_mean_of_speed_one_is_the_plain_mean():
+    data = batches(20)
+    assert torch.allclose(moments(learnt(data, mode="adaptive", speed=1)), expected(data, torch.ones(20)))
+
+
+def test_adaptive_mean_of_speed_eight_forgets_the_beginning():
+    data = torch.cat([torch.zeros(500, 4, 3), torch.ones(500, 4, 3)])
+    assert float(moments(learnt(data, speed=8))[0, 0]) > 1 - 0.5**7.5  # weights (t / T) ** 7: first half 2 ** -8
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_exponential_mean_is_corrected_for_its_start(count):
+    data, rate = batches(count), 0.3
+    weights = rate * (1 - rate) ** torch.arange(count - 1, -1, -1)
+    assert torch.allclose(moments(learnt(data, mode="em", rate=rate)), expected(data, weights))
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 11])
+def test_window_is_the_mean_of_the_newest_updates(count):
+    data = batches(count)
+    newest = data[-4:]
+    found = moments(learnt(data, mode="window", window=4))
+    assert torch.allclose(found, expected(newest, torch.ones(len(newest))))
+
+
+def test_nothing_changes_before_the_first_update():
+    value = torch.randn(5, 3)
+    assert torch.equal(Normaliser([3])(value), value)
+
+
+def test_normalised_numbers_have_mean_zero_and_deviation_one():
+    data = batches(1, size=1000)
+    normalised = learnt(data)(data[0])
+    assert torch.allclose(normalised.mean(0), torch.zeros(3), atol=1e-5)
+    assert torch.allclose(normalised.square().mean(0), torch.ones(3), atol=1e-5)
+
+
+def test_forms_by_hand():
+    data = torch.tensor([[[3.0, 1.0, 0.0], [5.0, 1.0, 0.0]]])
+    value = torch.tensor([6.0, 1.0, 0.0])
+    assert learnt(data)(value).tolist() == pytest.approx([2.0, 0.0, 0.0])  # mean 4, deviation 1
+    assert learnt(data, form="rms")(value).tolist() == pytest.approx([6 / 17**0.5, 1.0, 0.0])  # (9 + 25) / 2
+    assert learnt(data, form="centred")(value).tolist() == pytest.approx([2.0, 0.0, 0.0])
+
+
+def test_clip_bounds_what_never_moved_before():
+    normaliser = learnt(torch.zeros(1, 4, 3), clip=10.0)
+    assert normaliser(torch.tensor([1.0, -1.0, 0.0])).tolist() == [10.0, -10.0, 0.0]
+
+
+def test_small_variance_beside_a_large_mean_is_found():
+    data = batches(50, size=64) / 3 + 1e5  # deviation 1
+    normalised = learnt(data, speed=1)(data.reshape(-1, 3))
+    assert normalised.std(0).tolist() == pytest.approx([1.0] * 3, abs=0.02)
+
+
+def test_all_leading_dimensions_are_a_batch():
+    data = batches(1, size=12)[0]
+    flat, deep = Normaliser([3]), Normaliser([3])
+    flat.update(data)
+    deep.update(data.reshape(2, 2, 3, 3))
+    assert torch.equal(moments(flat), moments(deep))
+    assert deep(data.reshape(2, 2, 3, 3)).shape == (2, 2, 3, 3)
+
+
+def test_only_valid_rows_count():
+    data = batches(1, size=6)[0].reshape(2, 3, 3)
+    valid = torch.tensor([[True, True, True], [True, False, False]])
+    padded, real = Normaliser([3]), Normaliser([3])
+    padded.update(data, valid)
+    real.update(data.reshape(6, 3)[:4])
+    assert torch.equal(moments(padded), moments(real))
+
+
+def test_no_rows_at_all_leave_everything_as_it_is():
+    normaliser = learnt(batches(2))
+    before = copy.deepcopy(normaliser.state_dict())
+    normaliser.update(torch.zeros(0, 3))
+    assert str(normaliser.state_dict()) == str(before)
+
+
+def test_given_tensors_stay_as_they_are():
+    normaliser, value = learnt(batches(2), clip=1.0), torch.randn(4, 3)
+    before = value.clone()
+    normaliser.update(value)
+    normaliser(value)
+    assert torch.equal(value, before)
+
+
+def test_boxes_of_a_dict_are_normalised_and_the_rest_passes():
+    tree = {
+        "arm": {"angle": torch.tensor([[1.0, 2.0], [3.0, 6.0]])},
+        "camera": torch.full((2, 8, 8, 3), 9, dtype=torch.uint8),
+        "tool": torch.tensor([0, 2]),
+    }
+    normaliser = Normaliser(Spaces(ROBOT, Discrete(2)))
+    normaliser.update(tree)
+    found = normaliser(tree)
+    assert found["arm"]["angle"].flatten().tolist() == pytest.approx([-1.0, -1.0, 1.0, 1.0])
+    assert found["camera"] is tree["camera"]
+    assert found["tool"] is tree["tool"]
+    assert torch.equal(normaliser(tree["arm"], "arm")["angle"], found["arm"]["angle"])
+
+
+def test_images_are_normalised_where_they_are_chosen():
+    normaliser = Normaliser(ROBOT, leaves=["camera"])
+    pixels = torch.randint(0, 255, (50, 8, 8, 3), dtype=torch.uint8)
+    tree = {"arm": {"angle": torch.ones(50, 2)}, "camera": pixels, "tool": torch.zeros(50)}
+    normaliser.update(tree)
+    assert float(normaliser(tree)["camera"].mean()) == pytest.approx(0.0, abs=1e-4)
+    assert normaliser(tree)["arm"]["angle"] is tree["arm"]["angle"]
+
+
+def test_what_comes_from_elsewhere_is_moved_to_the_statistics():
+    normaliser = Normaliser([3], mode="window", window=2, clip=1.0).to("meta")  # a device that only knows shapes
+    normaliser.update(torch.ones(4, 3))
+    assert normaliser(torch.ones(4, 3)).device.type == "meta"
+
+
+def test_state_carries_on_exactly():
+    data = batches(9)
+    for mode in ("adaptive", "em", "window"):
+        whole, part = learnt(data, mode=mode, window=4), learnt(data[:6], mode=mode, window=4)
+        other = Normaliser([3], mode=mode, window=4)
+        other.load_state_dict(part.state_dict())
+        for batch in data[6:]:
+            other.update(batch)
+        assert str(other.state_dict()) == str(whole.state_dict())
+        assert other.updates == 9
+
+
+def test_a_copy_learns_by_itself():
+    normaliser = learnt(batches(3))
+    other = copy.deepcopy(normaliser)
+    before = normaliser(torch.zeros(3))
+    other.update(torch.full((4, 3), 100.0))
+    assert torch.equal(normaliser(torch.zeros(3)), before)
+    assert not torch.equal(other(torch.zeros(3)), before)
+
+
+def test_normalising_compiles_to_one_graph():
+    normaliser = learnt(batches(3), clip=5.0)
+    exported = torch.export.export(normaliser, (torch.zeros(4, 3),))
+    assert torch.equal(exported.module()(torch.ones(4, 3)), normaliser(torch.ones(4, 3)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mode": "adaptiv"}, "Normaliser.mode: wanted one of .* 'adaptive'"),
+        ({"form": "mean"}, "Normaliser.form: wanted one of standard, rms, centred, got 'mean'"),
+        ({"speed": 0.0}, "wanted speed > 0"),
+        ({"clip": -1.0}, "clip=-1.0"),
+    ],
+)
+def test_settings_without_meaning_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        Normaliser([3], **settings)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "message"),
+    [
+        (["arm.angel"], r"no leaf 'arm.angel' .* \(did you mean 'arm.angle'\?\)"),
+        (["tool"], r"leaf 'tool' is Discrete\(3\), wanted a Box"),
+    ],
+)
+def test_leaves_that_cannot_be_normalised_are_refused(leaves, message):
+    with pytest.raises(SpaceError, match=message):
+        Normaliser(ROBOT, leaves=leaves)
+
+
+def test_a_space_without_numbers_is_refused():
+    with pytest.raises(SpaceError, match="nothing to normalise in Discrete"):
+        Normaliser(Discrete(4))

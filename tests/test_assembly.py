@@ -1,0 +1,36 @@
+"""Which built parts a checkpoint holds, and under which names."""
+
+from __future__ import annotations
+
+import torch
+
+from rlrun.assembly import stateful
+from rlrun.memory import Scale, Table, Uniform
+
+
+class Counted(Scale):
+    """An adaptor with a state."""
+
+    def state_dict(self):
+        return {"count": 1}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
+def table(sampler=None):
+    return Table(columns={"observation": {"shape": [1]}, "reward": {}}, length=8, sampler=sampler)
+
+
+def test_parts_with_a_state_are_found_once_by_their_shortest_path():
+    network = torch.nn.Linear(1, 1)
+    built = {"agent.policy": network, "q": network, "agent": object(), "list": [network], "kind": torch.nn.Linear}
+    assert stateful(built) == {"q": network}
+
+
+def test_what_serves_a_tables_rows_is_in_the_tables_own_state():
+    inner, outer, shared, adaptor = Uniform(), Uniform(), Uniform(), Counted("reward", factor=2.0)
+    replay, goals = table(outer), table(shared)
+    built = {"memory": replay, "memory.sampler": outer, "memory.sampler.inner": inner, "memory.adaptors.scale": adaptor}
+    built |= {"goals": goals, "samplers.shared": shared, "samplers.shared_of_nobody": Uniform()}
+    assert set(stateful(built)) == {"goals", "memory", "memory.adaptors.scale", "samplers.shared_of_nobody"}

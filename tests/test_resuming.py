@@ -1,0 +1,341 @@
+"""A run that was left goes on: what a checkpoint holds comes back, and the files tell one story."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import rlrun
+from rlrun import storage
+from rlrun.config import Composed
+from rlrun.config import load as load_config
+from rlrun.errors import ConfigError, RunDirError
+from rlrun.experiment import GENERATORS, Experiment
+from rlrun.generators import Generators
+from rlrun.rundir import RunDir
+
+DQN = ("algorithm=dqn", "env=cartpole", "pair=null", "num_envs=2")
+SAC = ("algorithm=sac", "env=pendulum", "pair=null")
+TINY = (
+    "algorithm.hidden=[8,8]",
+    "algorithm.batch_size=4",
+    "algorithm.warmup_steps=20",
+    "algorithm.updates_per_step=0.5",
+    "stop.env_steps=100",
+    "evaluation.every=40",
+    "evaluation.episodes=2",
+    "evaluation.max_steps=20",
+    "checkpoint.every=20",
+    "checkpoint.keep_last=null",
+    "checkpoint.memory=true",
+    "log.every=10",
+    "logger=[]",
+)
+CLOCKED = ("callbacks.logger", "callbacks.budget")  # hold seconds
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of each algorithm that ended well."""
+    base = tmp_path_factory.mktemp("whole")
+    return {name: rlrun.train([*words, *TINY], run_dir=base / name) for name, words in (("dqn", DQN), ("sac", SAC))}
+
+
+@pytest.fixture
+def left(whole, tmp_path):
+    """Make a copy of a run as it lies there when it was killed some steps after a checkpoint."""
+
+    def leave(at: int = 60, name: str = "dqn") -> RunDir:
+        shutil.copytree(whole[name].run_dir, tmp_path / "run")
+        run = RunDir(tmp_path / "run")
+        for path in run.checkpoint_dirs():
+            if int(path.name.split("-")[0]) > at:
+                shutil.rmtree(path)
+        run.summary.unlink()
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        run.status.write_text(json.dumps({**json.loads(run.status.read_text()), "status": "running", "pid": gone.pid}))
+        return run
+
+    return leave
+
+
+def read(path: Path):
+    return json.loads(path.read_text())
+
+
+def records(run: RunDir) -> list[dict]:
+    return [json.loads(line) for line in run.metrics.read_text().splitlines()]
+
+
+def axis(run: RunDir) -> list[tuple[int, bool]]:
+    return [(record["env_steps"], "loss/q_loss" in record) for record in records(run)]
+
+
+def touched(run: Path) -> list[tuple[Path, int]]:
+    return sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*"))
+
+
+# --- what comes back
+
+
+@pytest.mark.parametrize("name", ["dqn", "sac"])
+def test_every_part_is_as_it_was_saved(name, left):
+    run = left(60, name)
+    where = run.checkpoint(60)
+    states = storage.load(where)
+    experiment = Experiment(Composed(load_config(run.config), [], {}, [], Path.cwd()))
+    experiment.restore(states, where)
+    assert set(experiment.parts) == set(states) > {"memory", "trainer", "loader", "collector", GENERATORS}
+    differing = [
+        path
+        for path in sorted(set(states) - {*CLOCKED, GENERATORS})
+        if storage.digest(experiment.parts[path].state_dict()) != storage.digest(states[path])
+    ]
+    assert differing == []
+
+
+def test_the_generators_of_the_process_go_on(left):
+    run = left(60)
+    states = storage.load(run.checkpoint(60))
+    experiment = Experiment(Composed(load_config(run.config), [], {}, [], Path.cwd()))
+    experiment.restore(states, run.checkpoint(60))
+    seen = {}
+    experiment.trainer.loader = Ended(lambda: seen.update(Generators().state_dict()))
+    experiment.train(run)
+    assert storage.digest(seen) == storage.digest(states[GENERATORS])
+
+
+class Ended:
+    """A loader that looks around before the first batch, and has none."""
+
+    def __init__(self, look):
+        self.look = look
+
+    def __iter__(self):
+        self.look()
+        return iter(())
+
+
+@pytest.mark.parametrize("name", ["dqn", "sac"])
+def test_a_resumed_run_reaches_its_budget_with_the_right_counts(name, left):
+    run = left(60, name)
+    result = rlrun.resume(run.path)
+    assert (result.summary["status"], result.summary["env_steps"], result.summary["updates"]) == ("completed", 100, 40)
+    assert result.trainer.state["update"] == 40
+    assert run.checkpoint("latest").name == "0000000100-0000000040"
+
+
+def test_metrics_are_cut_to_the_checkpoint_and_continued(left, whole):
+    run = left(60)
+    rlrun.resume(run.path)
+    assert axis(run) == axis(RunDir(whole["dqn"].run_dir))
+    seconds = [record["seconds"] for record in records(run)]
+    assert seconds == sorted(seconds)
+
+
+def test_two_resumes_from_one_checkpoint_are_the_same(left, tmp_path):
+    ends = []
+    for name in ("one", "two"):
+        run = left(60, "sac")
+        rlrun.resume(run.path)
+        ends.append(storage.digest(storage.load(run.checkpoint(100), ["networks.policy", "memory"])))
+        run.path.rename(tmp_path / name)
+    assert ends[0] == ends[1]
+
+
+def test_no_window_of_the_memory_crosses_the_gap(left):
+    run = left(60)
+    table = rlrun.resume(run.path).trainer.loader.table
+    batch = table.sample(500)
+    ended = batch["terminated"] | batch["truncated"]
+    moved = (batch["next_observation"] - batch["observation"])[:, 0]
+    velocity = batch["observation"][:, 1]
+    assert torch.allclose(moved, 0.02 * velocity, atol=1e-6)  # of CartPole's position; a gap would be a jump
+    assert 0 < int(ended.sum()) < 500
+
+
+def test_a_run_without_rows_collects_before_it_learns(tmp_path):
+    words = [*SAC, *TINY, "checkpoint.memory=false", "stop.env_steps=60"]
+    run = RunDir(rlrun.train(words, run_dir=tmp_path / "run").run_dir)
+    assert "memory" not in storage.load(run.checkpoint())
+    result = rlrun.resume(run.path, ["stop.env_steps=100"])
+    assert len(result.trainer.loader.table) == 39  # of the steps since, one still waits for what follows it
+    assert (result.summary["env_steps"], result.summary["updates"]) == (100, 20 + 10)  # 20 steps fill the memory again
+
+
+def test_rows_may_be_saved_from_a_resume_on(tmp_path):
+    words = [*SAC, *TINY, "checkpoint.memory=false", "stop.env_steps=60"]
+    run = RunDir(rlrun.train(words, run_dir=tmp_path / "run").run_dir)
+    rlrun.resume(run.path, ["stop.env_steps=100", "checkpoint.memory=true"])
+    assert "memory" in storage.load(run.checkpoint())
+
+
+# --- where it begins
+
+
+def test_killed_before_the_first_checkpoint_it_begins_anew(left, whole):
+    run = left(0)
+    (run.checkpoints / "latest").unlink()
+    (run.checkpoints / "best").unlink()
+    rlrun.resume(run.path)
+    other = RunDir(whole["dqn"].run_dir)
+    assert axis(run) == axis(other)
+    names = ["networks.q", "memory"]
+    assert storage.digest(storage.load(run.checkpoint(), names)) == storage.digest(
+        storage.load(other.checkpoint(), names)
+    )
+    assert "resume" not in read(run.manifest)
+
+
+def test_killed_at_its_very_end_it_is_only_evaluated(left, whole):
+    run = left(100)
+    result = rlrun.resume(run.path)
+    assert (result.summary["env_steps"], result.summary["updates"]) == (100, 40)
+    assert result.summary["evaluation"] == whole["dqn"].summary["evaluation"]
+
+
+@pytest.mark.parametrize("name", ["state.json", "tensors.safetensors", "tensors.1.safetensors", "manifest.json"])
+def test_of_a_damaged_checkpoint_the_one_before_is_taken(name, left, caplog):
+    run = left(60)
+    with open(run.checkpoint(60) / name, "r+b") as file:
+        file.write(b"x")
+    with caplog.at_level(logging.WARNING, "rlrun"):
+        result = rlrun.resume(run.path)
+    assert result.summary["env_steps"] == 100
+    (message,) = [entry.getMessage() for entry in caplog.records]
+    assert f"{name} is damaged" in message
+    assert message.endswith("going on from checkpoint 0000000040-0000000010")
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused(left):
+    run = left(60)
+    for path in run.checkpoint_dirs():
+        (path / "state.json").write_text("")
+    before = touched(run.path)
+    with pytest.raises(RunDirError, match=r"none of the 3 checkpoints can be read; of the newest: .*damaged"):
+        rlrun.resume(run.path)
+    assert touched(run.path) == before
+
+
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(left):
+    with pytest.raises(RunDirError, match="no checkpoint any more to go on from"):
+        rlrun.resume(left(0).path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda states: states.pop("networks.q"), r"holds no part 'networks\.q' \(did you mean"),
+        (lambda states: states["collector"].pop("steps"), "part 'collector' does not fit: KeyError: 'steps'"),
+        (lambda states: states["networks.q"].popitem(), r"part 'networks\.q' does not fit: RuntimeError: Error"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused(change, message, left):
+    run = left(60)
+    states = storage.load(run.checkpoint(60))
+    change(states)
+    storage.save(run.checkpoint(60), states)
+    before = touched(run.path)
+    with pytest.raises(RunDirError, match=message):
+        rlrun.resume(run.path)
+    assert touched(run.path) == before
+
+
+# --- finished runs
+
+
+def test_a_finished_run_is_left_as_it_is(whole):
+    before = touched(whole["dqn"].run_dir)
+    result = rlrun.resume(whole["dqn"].run_dir)
+    assert (result.trainer, result.summary) == (None, whole["dqn"].summary)
+    assert touched(whole["dqn"].run_dir) == before
+
+
+@pytest.mark.parametrize("words", [["stop.env_steps=90"], ["stop.updates=40"], ["logger=[terminal]"]])
+def test_a_run_that_fits_its_new_budget_is_finished(words, whole):
+    assert rlrun.resume(whole["dqn"].run_dir, words).trainer is None
+
+
+def test_a_higher_budget_extends_a_finished_run(whole, tmp_path):
+    shutil.copytree(whole["dqn"].run_dir, tmp_path / "run")
+    result = rlrun.resume(tmp_path / "run", ["stop.env_steps=140"])
+    assert (result.summary["env_steps"], result.summary["updates"]) == (140, 60)
+    assert load_config(tmp_path / "run" / "config.yaml").stop.env_steps == 140
+    assert (tmp_path / "run" / "overrides.txt").read_text().splitlines()[-1] == "stop.env_steps=140"
+    assert rlrun.resume(tmp_path / "run").trainer is None
+
+
+def test_the_longer_run_has_the_same_metrics_axis(whole, tmp_path):
+    shutil.copytree(whole["sac"].run_dir, tmp_path / "run")
+    rlrun.resume(tmp_path / "run", ["stop.env_steps=140"])
+    steps = [step for step, learned in axis(RunDir(tmp_path / "run")) if learned]
+    assert steps == [22, 30, 40, 50, 60, 70, 80, 90, 100, 110, 120, 130, 140]
+
+
+# --- what may change, and who may
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        (
+            "algorithm.lr=0.1",
+            "algorithm.lr cannot change when a run is resumed, only stop, .* can; a new run",
+        ),
+        ("algorithm=sac", r"algorithm cannot change.*: rlrun train env=cartpole .* algorithm=sac$"),
+        ("seed=3", r"seed cannot change.* seed=3$"),
+        ("memory.length=7", "memory.length cannot change"),
+        ("+callbacks.x=3", "callbacks.x cannot change"),
+        ("+stop.x=3", r"'\+stop\.x=3': a resumed run takes KEY=VALUE"),
+        ("~stop.updates", r"'~stop\.updates': a resumed run takes KEY=VALUE"),
+        ("stop.env_step=3", r"stop\.env_step: no such key \(did you mean 'stop\.env_steps'\?\)"),
+        ("stop={env_step: 3}", r"stop: no such key 'env_step' \(did you mean 'env_steps'\?\)"),
+        ("stop.env_steps=soon", r"stop\.env_steps: wanted a whole number from 0 or null, got 'soon'"),
+    ],
+)
+def test_only_a_few_keys_may_change(word, message, whole):
+    before = touched(whole["dqn"].run_dir)
+    with pytest.raises(ConfigError, match=message):
+        rlrun.resume(whole["dqn"].run_dir, [word])
+    assert touched(whole["dqn"].run_dir) == before
+
+
+def test_watching_may_change_on_resume(left):
+    run = left(60)
+    rlrun.resume(run.path, ["evaluation.every=0", "log.every=20", "checkpoint.every=0"])
+    assert [step for step, _ in axis(run) if step > 60] == [80, 100]
+    assert [int(path.name.split("-")[0]) for path in run.checkpoint_dirs()] == [22, 40, 60, 100]
+
+
+def test_a_run_in_progress_is_refused(left):
+    run = left(60)
+    run.status.write_text(json.dumps({**read(run.status), "pid": os.getppid()}))
+    host = read(run.status)["host"]
+    with pytest.raises(RunDirError, match=f"in progress: process {os.getppid()} on {host} works on it"):
+        rlrun.resume(run.path)
+
+
+def test_manifest_and_log_say_from_where_and_how(left):
+    run = left(60)
+    created = read(run.manifest)["created"]
+    rlrun.resume(run.path, ["log.every=20"])
+    manifest = read(run.manifest)
+    (again,) = manifest["resumed"]
+    assert (manifest["resume"], manifest["created"]) == ("approximate", created)
+    assert (again["checkpoint"], again["words"]) == ("0000000060-0000000020", ["log.every=20"])
+    assert "resume: approximate: from checkpoint 0000000060-0000000020" in run.log.read_text()
