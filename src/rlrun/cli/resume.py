@@ -26,6 +26,9 @@ def resume(
     result = resuming.resume(run, words or [])
     typer.echo(result.describe())
     if result.trainer is None:
-        typer.echo("the run is finished; stop.env_steps=… extends it", err=True)
+        typer.echo(
+            f"the run is finished at {result.summary['env_steps']:,} steps; stop.env_steps=… beyond that extends it",
+            err=True,
+        )
     if result.summary["status"] == "stopped":
         raise typer.Exit(75)

@@ -52,9 +52,15 @@ class Recorder:
         ejector.bind(self.index)
 
     def _make_index(self, length: int, num_envs: int, **options: int) -> EpisodeIndex:
-        if self.ejector.by_row:
-            return RingIndex(num_envs=num_envs, slots=length // num_envs + 1, **options)
-        return PoolIndex(num_envs=num_envs, size=length + num_envs, **options)
+        try:
+            if self.ejector.by_row:
+                return RingIndex(num_envs=num_envs, slots=length // num_envs + 1, **options)
+            return PoolIndex(num_envs=num_envs, size=length + num_envs, **options)
+        except MemoryError:
+            raise ConfigError(
+                f"memory.length: {length:,} transitions are too many for this machine; what notes where each lies is "
+                "always in main memory"
+            ) from None
 
     def add(self, lane: int | Array | None, row: Mapping[str, Tree]) -> None:
         """Store one step of some lanes.
