@@ -1,4 +1,4 @@
-"""Measure rlrun: python -m benchmarks speed|startup|dispatch|learning|memory|all.
+"""Measure rlrun: python -m benchmarks speed|startup|dispatch|learning|memory|chain|all.
 
 Results go to benchmarks/results/, with the page README.md made from all of them.
 """
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import dispatch, learning, memory, page, speed, startup
+from benchmarks import dispatch, learning, memory, page, priority_chain, speed, startup
 from benchmarks.side import CASES
 
 MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
@@ -20,7 +20,8 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "learning": lambda given: learning.measure(
         given.learning, seeds=given.seeds, workers=given.workers, words=given.word
     ),
-    "memory": lambda given: memory.measure(given.size),
+    "memory": lambda given: memory.measure(given.memory, rivals=given.rivals, rounds=given.rounds),
+    "chain": lambda given: priority_chain.measure([6, 8, 10, 12], range(5)),
 }
 
 
@@ -35,17 +36,20 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     commands = found.add_subparsers(dest="command", required=True)
     made = {name: commands.add_parser(name) for name in (*MEASURES, "all", "page")}
-    for name in ("speed", "startup", "all"):
+    for name in ("speed", "startup", "memory", "all"):
         made[name].add_argument("--rounds", type=int, default=5)
     for name in ("learning", "all"):
         made[name].add_argument("--seeds", type=seeds_of, default=list(range(5)))
         made[name].add_argument("--workers", type=int, default=2)
         made[name].add_argument("--word", action="append", default=[], help="a further word for every run")
     for name in ("memory", "all"):
-        made[name].add_argument("--size", type=int, default=4, help="of observations")
+        made[name].add_argument(
+            "--rivals", nargs="*", choices=[*memory.REQUIREMENTS, "none"], help="who is measured beside; default: all"
+        )
     made["speed"].add_argument("speed", nargs="*", metavar="CASE", help=", ".join(CASES))
     made["learning"].add_argument("learning", nargs="*", metavar="CLAIM", help=", ".join(learning.CLAIMS))
-    made["all"].set_defaults(speed=[], learning=[])
+    made["memory"].add_argument("memory", nargs="*", metavar="PART", help=", ".join(memory.PARTS))
+    made["all"].set_defaults(speed=[], learning=[], memory=[])
     return found
 
 

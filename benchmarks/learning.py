@@ -15,18 +15,30 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.process import Failed, run, run_for_json
+from rlrun.env.goals import BitFlip
 from rlrun.env.toys import MixedAction
 
 EPISODES, SEED = 20, 1_000  # of the fresh episodes
 Measured = Callable[[list[str], Path], float]
 
 
-def fresh_return(words: list[str], folder: Path) -> float:
-    """Train, then play fresh episodes by the best checkpoint; return their mean return."""
+def fresh(words: list[str], folder: Path, *, episodes: int = EPISODES) -> dict[str, Any]:
+    """Train, then play fresh episodes by the best checkpoint; return what `rlrun eval` says of them."""
     made = folder / "run"
     run(["-m", "rlrun", "train", *words, "logger=[]", "--run-dir", str(made)], folder=folder)
-    options = ["--checkpoint", "best", "--episodes", str(EPISODES), "--seed", str(SEED), "--json"]
-    return float(run_for_json(["-m", "rlrun", "eval", str(made), *options], folder=folder)["mean_return"])
+    options = ["--checkpoint", "best", "--episodes", str(episodes), "--seed", str(SEED), "--json"]
+    return run_for_json(["-m", "rlrun", "eval", str(made), *options], folder=folder)
+
+
+def fresh_return(words: list[str], folder: Path) -> float:
+    """Return the mean return of fresh episodes."""
+    return float(fresh(words, folder)["mean_return"])
+
+
+def bits_flipped(words: list[str], folder: Path) -> float:
+    """Return the share of fresh episodes in which all bits came to equal the goal: those that paid 0 at their end."""
+    returns = fresh(words, folder, episodes=100)["returns"]
+    return sum(value > -BitFlip().n for value in returns) / len(returns)
 
 
 def answer(check: str) -> Measured:
@@ -60,6 +72,7 @@ class Claim:
 
 CHAIN = ("algorithm=dqn", "env=chain", "stop.env_steps=5_000")
 SHARE = "largest relative error of a value"
+FLIPPED = "share of episodes that succeed"
 CLAIMS = {
     "dqn-cartpole": Claim(("algorithm=dqn", "env=cartpole", "stop.env_steps=50_000"), 475.0),
     "sac-cartpole": Claim(("algorithm=sac", "env=cartpole", "stop.env_steps=60_000"), 475.0, enough=4),
@@ -73,6 +86,19 @@ CLAIMS = {
     "sac-mixedaction": Claim(
         ("algorithm=sac", "env=mixedaction", "stop.env_steps=8_000"),
         0.95 * MixedAction.steps,
+    ),
+    "dqn-bitflip-hindsight": Claim(
+        ("algorithm=dqn", "env=bitflip", "+with=hindsight", "stop.env_steps=10_000"),
+        0.95,
+        unit=FLIPPED,
+        measured=bits_flipped,
+    ),
+    "dqn-bitflip-alone": Claim(
+        ("algorithm=dqn", "env=bitflip", "stop.env_steps=30_000"),
+        0.3,
+        unit=FLIPPED,
+        measured=bits_flipped,
+        at_most=True,
     ),
     "dqn-chain-terminated": Claim(
         (*CHAIN, "env.kwargs.ending=terminated"), 0.02, unit=SHARE, measured=answer("chain_error"), at_most=True

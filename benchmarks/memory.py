@@ -1,73 +1,110 @@
-"""The replay memory alone: microseconds a call and thousands of transitions a second, the best of five."""
+"""The replay memory alone, against other libraries' on the same data: workers take turns, ratios within a round."""
 
 from __future__ import annotations
 
-import timeit
-from collections.abc import Callable
-from functools import partial
+from contextlib import ExitStack
+from typing import Any
 
-import numpy as np
-import torch
+from benchmarks import memory_bytes
+from benchmarks.machine import load
+from benchmarks.process import Failed
+from benchmarks.rivals.case import CASES, Case
+from benchmarks.rivals.client import LIMITS, RLRUN, Side
+from benchmarks.rivals.environments import REQUIREMENTS
+from benchmarks.speed import spread
 
-from rlrun.memory import NStep, Table
-from rlrun.typing import Array
-
-CAPACITY = 1_000_000
-EPISODE = 200
-
-
-def make_table(size: int, *, num_envs: int = 1, adaptors: tuple[NStep, ...] = ()) -> Table:
-    """Return a table with observations of `size` numbers, an action of one, reward, terminated, truncated."""
-    columns: dict[str, dict[str, object]] = {"observation": {"shape": (size,)}, "action": {"shape": (1,)}, "reward": {}}
-    columns |= {"terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}
-    return Table(length=CAPACITY, num_envs=num_envs, columns=columns, adaptors=adaptors)
-
-
-def make_row(size: int, *, num_envs: int = 1) -> dict[str, Array]:
-    """Return one step of every lane."""
-    ended = np.zeros(num_envs, bool)
-    row = {"observation": np.ones((num_envs, size), np.float32), "action": np.ones((num_envs, 1), np.float32)}
-    return row | {"reward": np.ones(num_envs, np.float32), "terminated": ended, "truncated": ended}
+SB3 = "stable-baselines3"
+EACH = dict.fromkeys(REQUIREMENTS, 1.0)
+BARS: dict[str, dict[str, float]] = {  # rlrun's speed is at least so many times a rival's
+    "insert64": EACH,
+    "sample256": {**EACH, SB3: 5.0},
+    "seq8": {"torchrl": 1.0, "sheeprl": 1.0},
+    "seq50": {"torchrl": 1.0, "sheeprl": 1.0},
+    "per256": {"tianshou": 1.0, "cpprb": 1.0},
+}
+MOST_MICROSECONDS = {"insert1": 6.0}  # of a transition
+PARTS = (*CASES, *memory_bytes.BARS)
+NOT_ASKED = "not asked for"
+Absent = dict[str, str]  # by side: why there is no figure
 
 
-def fill(table: Table, size: int) -> Table:
-    """Write until every lane's ring is full, in episodes of 200 steps."""
-    row = make_row(size, num_envs=table.index.num_envs)
-    while not table.full():
-        for _ in range(EPISODE):
-            table.add(None, row)
-        table.close(None, row["observation"])
-    return table
+def measure(names: list[str] | None = None, *, rivals: list[str] | None = None, rounds: int = 5) -> dict[str, Any]:
+    """Return the speeds of all sides in each case, and the bytes that full tables take.
+
+    rivals: which of them take part; None or [] for all, ["none"] for rlrun and the limits alone.
+    """
+    chosen = names or list(PARTS)
+    cases = {name: CASES[name] for name in chosen if name in CASES}
+    found = measure_cases(cases, rivals=rivals or list(REQUIREMENTS), rounds=rounds) if cases else {}
+    return found | {name: memory_bytes.measure(name) for name in chosen if name not in CASES}
 
 
-def time_of(call: Callable[[], object], *, transitions: int, repeat: int = 2_000) -> dict[str, float]:
-    """Time a call that moves so many transitions."""
-    seconds = min(timeit.repeat(call, number=repeat, repeat=5)) / repeat
-    return {"microseconds": seconds * 1e6, "thousands": transitions / seconds / 1e3}
+def measure_cases(cases: dict[str, Case], *, rivals: list[str], rounds: int) -> dict[str, Any]:
+    """Start a worker a side, and take them through all cases."""
+    absent: Absent = {name: NOT_ASKED for name in REQUIREMENTS if name not in rivals}
+    with ExitStack() as stack:
+        sides = []
+        for name in (RLRUN, *LIMITS, *(name for name in REQUIREMENTS if name in rivals)):
+            try:
+                sides.append(stack.enter_context(Side(name)))
+            except Failed as failure:
+                absent[name] = str(failure)
+        return {name: measure_case(name, case, sides, absent, rounds) for name, case in cases.items()}
 
 
-def measure(size: int = 4) -> dict[str, dict[str, float]]:
-    """Time inserts and samples, with observations of `size` numbers; tables are full before."""
-    torch.set_num_threads(1)
-    single, many = make_table(size), make_table(size, num_envs=64)
-    ahead = make_table(size, adaptors=(NStep(steps=3, discount=0.99),))
-    row, rows = make_row(size), make_row(size, num_envs=64)
-    for table in (single, many, ahead):
-        fill(table, size)
-    found = {
-        "insert 1": time_of(lambda: single.add(None, row), transitions=1, repeat=20_000),
-        "insert 64 lanes": time_of(lambda: many.add(None, rows), transitions=64, repeat=10_000),
-        "close 1": time_of(lambda: single.close(None, row["observation"]), transitions=1),
+def measure_case(name: str, case: Case, sides: list[Side], absent: Absent, rounds: int) -> dict[str, Any]:
+    """Have all sides fill their memories, then time them in turn."""
+    absent, sizes = dict(absent), {}
+    for side in sides:
+        try:
+            answer = side.prepare(case)
+        except Failed as failure:
+            answer = {"lacks": str(failure)}
+        if "lacks" in answer:
+            absent[side.name] = answer["lacks"]
+        else:
+            sizes[side.name] = answer["bytes"]
+    present = [side for side in sides if side.name in sizes]
+    for side in present:
+        side.seconds()  # not counted: who was prepared first has waited for the others, and its memory is cold
+    speeds, loads = [], []
+    for number in range(rounds):
+        loads.append(load())
+        speeds.append({side.name: case.transitions / side.seconds() / 1e3 for side in present})
+        print(f"{name} round {number + 1}: {_shown(speeds[-1])} thousand transitions/s", flush=True)
+    return {
+        "what": case.what,
+        "transitions": case.transitions,
+        "how": {side.name: side.about["how"] for side in present},
+        "versions": {side.name: side.about["versions"] for side in present},
+        "bytes": sizes,
+        "load": loads,
+        "rounds": speeds,
+        **summary(name, speeds, absent),
     }
-    fill(single := make_table(size), size)  # inserts without an end have left a single episode
-    samples = {
-        "sample 256": (single, 1, 2_000),
-        "sample 256, 64 lanes": (many, 1, 2_000),
-        "sample 256, 3 steps ahead": (ahead, 1, 2_000),
-        "sample 256 sequences of 8": (single, 8, 500),
-        "sample 256 sequences of 50": (single, 50, 100),
+
+
+def summary(name: str, rounds: list[dict[str, float]], absent: Absent) -> dict[str, Any]:
+    """Return medians with their range, rlrun's ratio to each side, and whether the bars are met.
+
+    A bar against a side that should have been measured and was not is missed.
+    """
+    thousands = {side: spread([one[side] for one in rounds]) for side in rounds[0]}
+    ratio = {
+        side: spread([one[RLRUN] / one[side] for one in rounds])
+        for side in thousands
+        if side != RLRUN and RLRUN in thousands
     }
-    for name, (table, length, repeat) in samples.items():
-        call = partial(table.sample, 256, length)
-        found[name] = time_of(call, transitions=256 * length, repeat=repeat)
-    return found
+    bars = {side: bar for side, bar in BARS.get(name, {}).items() if absent.get(side) != NOT_ASKED}
+    missed = [side for side, bar in bars.items() if side not in ratio or ratio[side]["median"] < bar]
+    found: dict[str, Any] = {"thousands": thousands, "ratio": ratio, "bars": bars, "absent": absent}
+    most = MOST_MICROSECONDS.get(name)
+    if RLRUN in thousands:
+        found |= {"microseconds": spread([1e3 / one[RLRUN] for one in rounds]), "most_microseconds": most}
+    if RLRUN not in thousands or (most is not None and found["microseconds"]["median"] > most):
+        missed.append(RLRUN)
+    return {**found, "missed": missed, "passed": not missed}
+
+
+def _shown(speeds: dict[str, float]) -> str:
+    return ", ".join(f"{side} {speed:,.0f}" for side, speed in speeds.items())

@@ -111,18 +111,76 @@ def learning(found: dict[str, Any]) -> Lines:
 
 
 def memory(found: dict[str, Any]) -> Lines:
-    """The replay memory alone."""
-    rows = [[name, f"{one['microseconds']:.2f}", f"{one['thousands']:,.0f}"] for name, one in found.items()]
-    return table(["call", "µs", "thousand transitions/s"], rows)
+    """The replay memory alone, against other libraries'."""
+    timed = {name: part for name, part in found.items() if "thousands" in part}
+    how = (
+        "Sides in processes of their own that take turns, processor time; memories full before; tensors on the "
+        "CPU; ratios within a round; bytes: of the tensors, a transition."
+    )
+    heads = ["part", "side", "thousand transitions/s", "rlrun's speed / its", "bar", "bytes"]
+    rows = [row for name, part in timed.items() for row in _sides(name, part)]
+    uses = {side: (use, part["versions"][side]) for part in timed.values() for side, use in part["how"].items()}
+    notes = [f"* {side} ({', '.join(map(' '.join, version.items()))}): {use}" for side, (use, version) in uses.items()]
+    sizes = [
+        [one["what"], f"{one['ratio']:.3f}" if "ratio" in one else one["error"], f"≤ {one['bar']}: {_verdict(one)}"]
+        for name, one in found.items()
+        if name not in timed
+    ]
+    lines = [how, "", *table(heads, rows), "", *(_about(name, part) for name, part in timed.items()), "", *notes, ""]
+    return lines + table(["what a full table takes", "ratio", "bar"], sizes)
 
 
-PARTED = ("speed", "learning")  # results whose parts may be measured one by one
+def chain(found: dict[str, Any]) -> Lines:
+    """Updates that priorities save."""
+    heads = ["length", "rows", "updates, uniform", "updates, prioritised", "ratio of medians", "bar"]
+    rows = []
+    for length, one in found.items():
+        counts = [", ".join(f"{count:,}" for count in one[name]) for name in ("uniform", "prioritised")]
+        bar = f"≤ {one['bar']:g}: {_verdict(one)}"
+        rows.append([length, f"{2 ** (int(length) + 1) - 2:,}", *counts, f"{one['ratio']:.2f}", bar])
+    how = "The blind cliffwalk of arXiv 1511.05952: one row has a reward; one-row updates of a table until it is right."
+    return [how, "", *table(heads, rows)]
+
+
+def _sides(name: str, part: dict[str, Any]) -> list[list[str]]:
+    """Return a row for each side of a part that has a figure or should have one."""
+    rows = []
+    for side in (*part["thousands"], *(side for side in part["missed"] if side in part["absent"])):
+        speed = _spread(part["thousands"][side], ",.0f") if side in part["thousands"] else "none"
+        ratio = _spread(part["ratio"][side], ".2f") if side in part["ratio"] else ""
+        size = f"{part['bytes'][side] / part['transitions']:.0f}" if part["bytes"].get(side) else ""
+        rows.append([name, side, speed, ratio, _bar(side, part), size])
+    return rows
+
+
+def _bar(side: str, part: dict[str, Any]) -> str:
+    """Return what a side was held to, if anything, and whether it was met."""
+    verdict = "missed" if side in part["missed"] else "met"
+    if side in part["bars"]:
+        return f"≥ {part['bars'][side]:g}: {verdict}"
+    if side == "rlrun" and part.get("most_microseconds"):
+        return f"{_spread(part['microseconds'], '.2f')} ≤ {part['most_microseconds']:g} µs: {verdict}"
+    return verdict if side in part["missed"] else ""
+
+
+def _about(name: str, part: dict[str, Any]) -> str:
+    """Return what a part is, how it was measured, and who is not in it."""
+    loads, reasons = part["load"], {}
+    for side, why in part["absent"].items():
+        reasons.setdefault(why, []).append(side)
+    absent = "; ".join(f"{', '.join(sides)} ({why})" for why, sides in reasons.items())
+    conditions = f"{len(loads)} rounds, load {min(loads)}–{max(loads)}, {part['machine']['date']}"
+    return f"* {name}: {part['what']}; {conditions}{'; without ' if absent else ''}{absent}"
+
+
+PARTED = ("speed", "learning", "memory")  # results whose parts may be measured one by one
 SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "speed": speed,
     "startup": startup,
     "dispatch": dispatch,
     "learning": learning,
     "memory": memory,
+    "chain": chain,
 }
 
 
