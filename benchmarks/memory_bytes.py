@@ -17,7 +17,7 @@ from benchmarks.rivals.case import ACTION, COUNT, FRAME, OBSERVATION, STACK, Cas
 from benchmarks.rivals.rlrun import make, writer
 
 BARS = {"peak": 1.1, "image_bytes": 1.2}
-CASES = {"peak": Case("sample"), "image_bytes": Case("sample", capacity=20_000, images=True)}
+CASES = {"peak": Case("sample"), "image_bytes": Case("sample", capacity=100_000, images=True)}
 STORED = {  # bytes a transition
     "peak": 4 * (OBSERVATION + ACTION + 1) + 2,
     "image_bytes": FRAME[0] * FRAME[1],  # of the newest frame; the others are stored already
