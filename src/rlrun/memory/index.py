@@ -118,7 +118,7 @@ class EpisodeIndex(ABC):
     def resize(self, size: int) -> tuple[Array, Array]:
         """Grow to `size` slots; return the old slots that hold something, and where each lies now."""
 
-    def close(self, lanes: Array) -> tuple[Array, Any]:
+    def close(self, lanes: Array) -> tuple[Any, Array]:
         """End the open episodes of lanes [n] and open the next.
 
         Returns the slots for their last observations, and the numbers of the ended ones [n]; -1 for
