@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlrun import config as configuration
 from rlrun.assembly import builder_of, prepare_process, stateful
 from rlrun.callback import Stop
-from rlrun.callbacks import Budget, Checkpointer, Evaluator, Interrupted, Logger
+from rlrun.callbacks import Budget, Checkpointer, Evaluator, Interrupted, Logger, MemoryImport
 from rlrun.collect import ByIdCollector, Collector
 from rlrun.config import Composed
 from rlrun.config.targets import explain as explain_error
@@ -90,6 +90,16 @@ class Experiment:
     def env_name(self) -> str:
         """Name of the environment; `none` where there is none."""
         return str(getattr(self.builder.get("env"), "name", "none"))
+
+    def take_in(self) -> None:
+        """Fill the memory from a file, where the config names one: whether it fits shows by reading it.
+
+        Raises:
+            RequestError: it does not.
+        """
+        importer = self.part(MemoryImport)
+        if importer is not None:
+            importer.restore_state()
 
     def part(self, kind: type[Any] | tuple[type[Any], ...]) -> Any:
         """Return the callback of a kind, or of one of several, or None."""
@@ -208,6 +218,7 @@ def train(
     """
     composed = _composed(words, config_dir)
     experiment = Experiment(composed)
+    experiment.take_in()
     if run_dir is None:
         name = experiment.env_name
         directory = RunDir.create(algorithm=composed.choices["algorithm"], env=name, seed=composed.config.seed)
@@ -229,6 +240,7 @@ def check(words: Iterable[str] | Composed = (), *, config_dir: Path | None = Non
         RequestError: the first thing that would keep the run from starting.
     """
     experiment = Experiment(_composed(words, config_dir))
+    experiment.take_in()
     parts = stateful(experiment.builder.built)
     parameters = sum(
         p.numel() for part in parts.values() if isinstance(part, torch.nn.Module) for p in part.parameters()

@@ -30,6 +30,17 @@ KEYS = {
 }
 
 VALUES = {
+    (*DQN, "memory.lenght=5"): ["memory.lenght:", "did you mean 'memory.length'?"],
+    (*DQN, "memory.storage=dsik"): ["memory.storage: wanted one of ram, disk", "'dsik'", "did you mean 'disk'?"],
+    (*DQN, "memory.frame_stack=4"): ["memory.frame_stack: observation [4] is no stack of frames"],
+    (*DQN, "memory.length=100", "memory.min_length=200"): ["memory.min_length must be from 1 to the 100 transitions"],
+    (*DQN, "+memory.columns.plan={}"): ["memory.columns.plan: nobody fills it; the agent's response has action"],
+    (*DQN, "memory.storage=disk", "memory.directory=/nowhere"): ["memory.directory: /nowhere cannot be written"],
+    (*DQN, "memory.import=nowhere.zip"): ["memory.import:", "nowhere.zip"],
+    ("check", *DQN[1:], "memory.import=nowhere.zip"): ["memory.import:", "nowhere.zip"],
+    (*DQN, "memory.export.path=."): ["memory.export.path: . is a folder; name a file"],
+    (*SAC, "+with=hindsight"): ["hindsight needs an environment", "env=pointreach"],
+    (*DQN, "memory.sampler._target_=rlrun.memory.Fifo"): ["memory.sampler"],
     (*DQN, "seed=abc"): ["seed: wanted a whole number", "'abc'"],
     (*DQN, "seed="): ["seed: wanted a whole number", "''"],
     (*DQN, "num_envs=two"): ["num_envs: wanted a whole number from 1", "'two'"],
