@@ -107,6 +107,7 @@ def read(path: Path, *, sealed: bool = True) -> Iterator[ZipFile]:
             with ZipFile(file) as archive:
                 _check_members(archive, path)
                 yield archive
+    # NotImplementedError is what zipfile raises for a method of compression or a version that it does not know
     except (BadZipFile, NotImplementedError, EOFError, struct.error, UnicodeDecodeError) as error:
         raise RequestError(f"{path} is damaged or cut short: {error}") from error
     except OSError as error:
