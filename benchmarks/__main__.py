@@ -1,4 +1,4 @@
-"""Measure rlrun: python -m benchmarks speed|startup|dispatch|learning|memory|chain|all.
+"""Measure rlrun: python -m benchmarks speed|startup|dispatch|learning|memory|chain|checkpoints|resilience|all.
 
 Results go to benchmarks/results/, with the page README.md made from all of them.
 """
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import dispatch, learning, memory, page, priority_chain, speed, startup
+from benchmarks import checkpoints, dispatch, learning, memory, page, priority_chain, resilience, speed, startup
 from benchmarks.side import CASES
 
 MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
@@ -22,6 +22,8 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     ),
     "memory": lambda given: memory.measure(given.memory, rivals=given.rivals, rounds=given.rounds),
     "chain": lambda given: priority_chain.measure([6, 8, 10, 12], range(5)),
+    "checkpoints": lambda given: checkpoints.measure(rounds=given.rounds),
+    "resilience": lambda given: resilience.measure(given.resilience, kills=given.kills, workers=given.workers),
 }
 
 
@@ -36,12 +38,15 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     commands = found.add_subparsers(dest="command", required=True)
     made = {name: commands.add_parser(name) for name in (*MEASURES, "all", "page")}
-    for name in ("speed", "startup", "memory", "all"):
+    for name in ("speed", "startup", "memory", "checkpoints", "all"):
         made[name].add_argument("--rounds", type=int, default=5)
     for name in ("learning", "all"):
         made[name].add_argument("--seeds", type=seeds_of, default=list(range(5)))
-        made[name].add_argument("--workers", type=int, default=2)
         made[name].add_argument("--word", action="append", default=[], help="a further word for every run")
+    for name in ("learning", "resilience", "all"):
+        made[name].add_argument("--workers", type=int, default=2)
+    for name in ("resilience", "all"):
+        made[name].add_argument("--kills", type=int, default=resilience.KILLS)
     for name in ("memory", "all"):
         made[name].add_argument(
             "--rivals", nargs="*", choices=[*memory.REQUIREMENTS, "none"], help="who is measured beside; default: all"
@@ -49,7 +54,8 @@ def parser() -> argparse.ArgumentParser:
     made["speed"].add_argument("speed", nargs="*", metavar="CASE", help=", ".join(CASES))
     made["learning"].add_argument("learning", nargs="*", metavar="CLAIM", help=", ".join(learning.CLAIMS))
     made["memory"].add_argument("memory", nargs="*", metavar="PART", help=", ".join(memory.PARTS))
-    made["all"].set_defaults(speed=[], learning=[], memory=[])
+    made["resilience"].add_argument("resilience", nargs="*", metavar="CELL", help=", ".join(resilience.CELLS))
+    made["all"].set_defaults(speed=[], learning=[], memory=[], resilience=[])
     return found
 
 

@@ -142,6 +142,55 @@ def chain(found: dict[str, Any]) -> Lines:
     return [how, "", *table(heads, rows)]
 
 
+def checkpoints(found: dict[str, Any]) -> Lines:
+    """What saving, loading and listing take."""
+    rows = []
+    for one in found["figures"].values():
+        bar = f"≤ {one['bar']:g}: {_verdict(one)}" if "bar" in one else ""
+        rows.append([one["what"], _spread(one, ".3f"), bar])
+    loads = found["load"]
+    how = (
+        f"A memory of {found['memory']}, with two networks and their optimisers, saved by the callback of a run; "
+        f"{len(loads)} rounds, load {min(loads)}–{max(loads)}."
+    )
+    return [how, "", *table(["what", "measured", "bar"], rows)]
+
+
+def resilience(found: dict[str, Any]) -> Lines:
+    """Runs that were killed, against those that were not."""
+    groups = list(dict.fromkeys(group for cell in found.values() for group in cell.get("identical", ())))
+    heads = [
+        "run",
+        "kills",
+        "inside a write",
+        "resumes",
+        "damaged",
+        "passed over",
+        "workers left",
+        *groups,
+        "bar",
+        "seconds",
+        "date",
+    ]
+    rows = []
+    for name, cell in found.items():
+        counts = [f"{cell['kills']} of {cell['wanted']}" if "kills" in cell else cell["error"]]
+        counts += [str(cell.get(key, "")) for key in ("inside_a_write", "resumes")]
+        counts += [str(len(cell["damaged"])) if "damaged" in cell else ""]
+        counts += [str(cell.get(key, "")) for key in ("passed_over", "left_behind")]
+        same = [{True: "identical", False: "differ"}.get(cell.get("identical", {}).get(group), "") for group in groups]
+        rows.append([name, *counts, *same, _verdict(cell), f"{cell['wall_seconds']:.0f}", cell["machine"]["date"]])
+    how = (
+        "Each run once without a stop, and once killed by SIGKILL at random moments and resumed by the command: "
+        "what their last checkpoints hold and their metrics, times aside, compared bit by bit. Inside a write: kills "
+        "that left a half-written checkpoint behind; damaged: checkpoints that showed and did not verify after a "
+        "kill; passed over: checkpoints that a resume could not use; workers left: processes of lanes that outlived "
+        "the one that was killed."
+    )
+    words = [f"* {name}: `{' '.join(cell['words'])}`" for name, cell in found.items()]
+    return [how, "", *table(heads, rows), "", *words]
+
+
 def _sides(name: str, part: dict[str, Any]) -> list[list[str]]:
     """Return a row for each side of a part that has a figure or should have one."""
     rows = []
@@ -173,7 +222,7 @@ def _about(name: str, part: dict[str, Any]) -> str:
     return f"* {name}: {part['what']}; {conditions}{'; without ' if absent else ''}{absent}"
 
 
-PARTED = ("speed", "learning", "memory")  # results whose parts may be measured one by one
+PARTED = ("speed", "learning", "memory", "resilience")  # results whose parts may be measured one by one
 SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "speed": speed,
     "startup": startup,
@@ -181,6 +230,8 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "learning": learning,
     "memory": memory,
     "chain": chain,
+    "checkpoints": checkpoints,
+    "resilience": resilience,
 }
 
 

@@ -32,16 +32,26 @@ def run(words: list[str], *, folder: Path) -> Finished:
     Raises:
         Failed: it ended with an error.
     """
-    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, **THREADS, "PYTHONPATH": paths}
     output, errors = folder / f"{os.urandom(4).hex()}.out", folder / f"{os.urandom(4).hex()}.err"
     with output.open("w") as out, errors.open("w") as err:
-        process = subprocess.Popen([sys.executable, *words], cwd=folder, env=environment, stdout=out, stderr=err)
+        process = subprocess.Popen([sys.executable, *words], cwd=folder, env=_environment(), stdout=out, stderr=err)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
         raise Failed(f"python {' '.join(words)} exited with {process.returncode}: {errors.read_text()[-2_000:]}")
     return Finished(output.read_text(), usage.ru_utime + usage.ru_stime)
+
+
+def start(words: list[str], *, folder: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Start a Python process in a folder, in a group of its own; what it prints is added to a file."""
+    with log.open("ab") as out:
+        streams: dict[str, Any] = {"stdout": out, "stderr": out, "start_new_session": True}
+        return subprocess.Popen([sys.executable, *words], cwd=folder, env=_environment(), **streams)
+
+
+def _environment() -> dict[str, str]:
+    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, **THREADS, "PYTHONPATH": paths}
 
 
 def run_for_json(words: list[str], *, folder: Path) -> dict[str, Any]:

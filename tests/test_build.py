@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from rlrun import trust
 from rlrun.build import Builder, build, check_targets
-from rlrun.config.targets import TRUSTED
 from rlrun.errors import BuildError, MissingExtra, SpaceError
 
 HERE = "fixture_parts"
@@ -250,9 +250,12 @@ def test_some_targets_are_never_built(target):
 
 def test_a_foreign_config_names_trusted_packages_only():
     node = {"a": {"_target_": "collections.OrderedDict"}}
-    assert "--trust collections allows it" in refusal(node, trusted=TRUSTED)
-    assert build(node, "a", trusted=(*TRUSTED, "collections")) == {}
-    assert "not trusted" in refusal({"a": {"_target_": "rlrun.errors.difflib.Differ"}}, trusted=TRUSTED)
+    with trust.limited():
+        assert "--trust collections allows it" in refusal(node)
+        assert "not trusted" in refusal({"a": {"_target_": "rlrun.memory.table.np.ndarray"}})
+    with trust.limited(["collections"]):
+        assert build(node, "a") == {}
+    assert build(node, "a") == {}
 
 
 def test_targets_are_checked_without_building():

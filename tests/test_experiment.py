@@ -84,7 +84,7 @@ def test_a_run_directory_holds_what_is_promised(dqn):
     assert names == files | {"checkpoints"}
     held = {path.name for path in (dqn.run_dir / "checkpoints").iterdir()}
     assert {"latest", "best", "0000000050-0000000015", "0000000100-0000000040"} <= held
-    assert all(re.fullmatch(r"latest|best|\d{10}-\d{10}", name) for name in held)
+    assert all(re.fullmatch(r"latest|best|segments|\d{10}-\d{10}", name) for name in held)
 
 
 def test_the_latest_checkpoint_is_the_end_of_the_run(dqn):

@@ -13,7 +13,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "rlrun"
 FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS = {
     **dict.fromkeys(("errors", "typing", "spaces", "seeds", "generators", "schedules", "files", "storage"), 0),
-    **dict.fromkeys(("rundir", "presence", "manifest"), 0),
+    **dict.fromkeys(("rundir", "presence", "manifest", "stored"), 0),
+    **dict.fromkeys(("trust", "projects"), 0),
     "ops": 1,
     **dict.fromkeys(("callback", "routing", "wiring", "trainer", "nn"), 2),
     **dict.fromkeys(("env", "memory"), 3.0),
@@ -21,7 +22,7 @@ LAYERS = {
     "callbacks": 3.2,
     "algorithms": 4,
     **dict.fromkeys(("config", "build"), 5),
-    **dict.fromkeys(("assembly", "experiment", "resuming", "evaluation"), 6),
+    **dict.fromkeys(("assembly", "arrival", "experiment", "resuming", "evaluation", "forking", "inspection"), 6),
     "cli": 7,
 }
 OUTSIDERS = ("gymnasium", "hydra", "typer")

@@ -297,7 +297,7 @@ def test_the_longer_run_has_the_same_metrics_axis(whole, tmp_path):
             "algorithm.lr=0.1",
             "algorithm.lr cannot change when a run is resumed, only stop, .* can; a new run",
         ),
-        ("algorithm=sac", r"algorithm cannot change.*: rlrun train env=cartpole .* algorithm=sac$"),
+        ("algorithm=sac", r"algorithm cannot change.*: rlrun train --from .* algorithm=sac$"),
         ("seed=3", r"seed cannot change.* seed=3$"),
         ("memory.length=7", "memory.length cannot change"),
         ("+callbacks.x=3", "callbacks.x cannot change"),
@@ -336,6 +336,20 @@ def test_manifest_and_log_say_from_where_and_how(left):
     rlrun.resume(run.path, ["log.every=20"])
     manifest = read(run.manifest)
     (again,) = manifest["resumed"]
-    assert (manifest["resume"], manifest["created"]) == ("approximate", created)
+    assert (manifest["resume"], manifest["created"], again["approximate"]) == ("exact", created, [])
     assert (again["checkpoint"], again["words"]) == ("0000000060-0000000020", ["log.every=20"])
-    assert "resume: approximate: from checkpoint 0000000060-0000000020" in run.log.read_text()
+    assert "resume: exact: from checkpoint 0000000060-0000000020" in run.log.read_text()
+
+
+def test_what_numbers_depend_on_and_is_not_as_it_was_is_told(left, caplog):
+    run = left(60)
+    manifest = read(run.manifest)
+    manifest["packages"]["torch"] = "1.0"
+    run.manifest.write_text(json.dumps(manifest))
+    with caplog.at_level(logging.WARNING, "rlrun"):
+        rlrun.resume(run.path)
+    about = read(run.manifest)
+    assert (about["resume"], about["resumed"][-1]["approximate"][0][:17]) == ("approximate", "torch 1.0 became ")
+    assert "the run does not go on exactly: torch 1.0 became" in caplog.text
+    rlrun.resume(run.path, ["stop.env_steps=140"])
+    assert read(run.manifest)["resume"] == "approximate"  # once is for ever

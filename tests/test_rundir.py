@@ -16,6 +16,8 @@ from rlrun.errors import RlrunError, RunDirError
 from rlrun.presence import Heartbeat, take_over
 from rlrun.rundir import RunDir
 
+PIDS = ("7", None, 0, -1, 10**30, 1.5, [1])
+
 
 def started(path: Path) -> RunDir:
     run = RunDir.claim(path)
@@ -181,6 +183,23 @@ def test_heartbeat_renews_the_status(tmp_path):
     assert run.read_status()["status"] == "completed"
 
 
+@pytest.mark.parametrize("text", ["", "[]", "7", "{}", '{"status": "running"}', '{"status": "dancing"}'])
+def test_a_damaged_status_is_an_interruption(text, tmp_path):
+    run = started(tmp_path / "run")
+    run.status.write_text(text)
+    assert run.read_status()["status"] == "interrupted"
+
+
+@pytest.mark.parametrize(
+    "wrong", [*({"pid": pid} for pid in PIDS), {"heartbeat": "soon"}, {"heartbeat": None}], ids=str
+)
+def test_a_status_that_nobody_could_have_left_is_an_interruption(wrong, tmp_path):
+    run = started(tmp_path / "run")
+    run.write_status("running")
+    run.status.write_text(json.dumps({**json.loads(run.status.read_text()), "pid": os.getppid()} | wrong))
+    assert run.read_status()["status"] == "interrupted"
+
+
 def claim(run: RunDir, pid: int) -> None:
     """Let a process work on a run."""
     run.write_status("running")
@@ -278,4 +297,4 @@ def test_manifest_is_json_with_versions(tmp_path):
     made = manifest.manifest(["rlrun", "train"], seed=3, project=tmp_path)
     assert json.loads(json.dumps(made)) == made
     assert made["packages"]["torch"].startswith("2.")
-    assert (made["seed"], made["parent"], made["project"]) == (3, None, str(tmp_path))
+    assert (made["seed"], made["project"]) == (3, str(tmp_path))

@@ -116,3 +116,93 @@ def test_begin_training_adds_names_to_the_state():
     reads = Reads()
     Trainer({"reads": reads, "adds": Adds()}, Batches(1)).train()
     assert reads.seen == (0, 3)
+
+
+class Hooked(Callback):
+    """Notes the updates at whose end it is called; stops or saves the trainer's state once."""
+
+    cycle = 1
+
+    def __init__(self, act=None):
+        self.seen, self.act = [], act
+
+    def end_cycle(self, update):
+        self.seen.append(update)
+        if update == 2 and self.act is not None:
+            self.act()
+
+
+def chain(act=None):
+    """A trainer with three callbacks, of which the second does something after the second update."""
+    return Trainer({"first": Hooked(), "second": Hooked(act), "third": Hooked()}, Batches(3))
+
+
+def seen(trainer):
+    return [callback.seen for callback in trainer.callbacks.values()]
+
+
+def stop():
+    raise Stop("enough")
+
+
+def test_an_update_that_a_stop_left_amidst_its_end_is_finished_on_resume():
+    stopped, resumed = chain(stop), chain()
+    stopped.train()
+    assert seen(stopped) == [[1, 2], [1, 2], [1]]
+    resumed.load_state_dict(stopped.state_dict())
+    resumed.loader = Batches(1)
+    resumed.train()
+    assert seen(resumed) == [[3], [2, 3], [2, 3]]
+
+
+def test_an_update_saved_amidst_its_end_is_finished_on_resume():
+    states = []
+    saving, resumed = chain(lambda: states.append(saving.state_dict())), chain()
+    saving.train()
+    resumed.load_state_dict(states[0])
+    resumed.loader = Batches(1)
+    resumed.train()
+    assert seen(resumed) == [[3], [2, 3], [2, 3]]
+
+
+def test_an_update_that_was_finished_stays_so():
+    whole, resumed = chain(), chain()
+    whole.train()
+    resumed.load_state_dict(whole.state_dict())
+    resumed.loader = Batches(0)
+    resumed.train()
+    assert seen(resumed) == [[], [], []]
+
+
+def test_a_hook_that_asks_for_the_batch_is_left_out_when_an_update_is_finished():
+    class Reader(Hooked):
+        data_group = "default"
+
+        def end_cycle(self, update, x):
+            self.seen.append((update, x))
+
+    stopped, resumed = (Trainer({"second": Hooked(act), "third": Reader()}, Batches(3)) for act in (stop, None))
+    stopped.train()
+    resumed.load_state_dict(stopped.state_dict())
+    resumed.loader = Batches(1)
+    resumed.train()
+    assert seen(resumed) == [[2, 3], [(3, 0)]]
+
+
+def test_what_the_end_of_training_returns_is_seen_by_later_callbacks():
+    class Counter(Callback):
+        provides = ("count",)
+
+        def begin_training(self):
+            return {"count": 0}
+
+        def end_training(self, error):
+            return {"count": 7}
+
+    class Reader(Callback):
+        def end_training(self, error, count):
+            self.seen = count
+
+    reader = Reader()
+    Trainer({"counter": Counter(), "reader": reader}, Batches(1)).train()
+    assert reader.seen == 7

@@ -11,11 +11,18 @@ if TYPE_CHECKING:
     from rlrun.evaluation import evaluate as evaluate
     from rlrun.experiment import Result as Result
     from rlrun.experiment import train as train
+    from rlrun.inspection import checkpoints as checkpoints
     from rlrun.resuming import resume as resume
 
-_HOMES = {"Result": "experiment", "train": "experiment", "resume": "resuming", "evaluate": "evaluation"}
+_HOMES = {
+    "Result": "experiment",
+    "checkpoints": "inspection",
+    "evaluate": "evaluation",
+    "resume": "resuming",
+    "train": "experiment",
+}
 
-__all__ = ["Result", "evaluate", "resume", "train"]
+__all__ = ["Result", "checkpoints", "evaluate", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

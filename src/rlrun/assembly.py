@@ -8,7 +8,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rlrun.build import Builder
-from rlrun.errors import RequestError
+from rlrun.config.targets import explain
+from rlrun.errors import RequestError, RlrunError, RunDirError
 from rlrun.memory import Table
 from rlrun.typing import Stateful
 
@@ -51,6 +52,20 @@ def stateful(built: dict[str, Any]) -> dict[str, Stateful]:
         if isinstance(part, Stateful) and not isinstance(part, type) and not f"{path}.".startswith(inside):
             found.setdefault(id(part), (path, part))
     return dict(sorted(found.values()))
+
+
+def take_back(part: Stateful, state: Any, place: str) -> None:
+    """Give a part the state that a checkpoint holds of it.
+
+    Raises:
+        RunDirError: it does not fit.
+    """
+    try:
+        part.load_state_dict(state)
+    except RlrunError as error:
+        raise RunDirError(f"{place}: {error}") from error
+    except Exception as error:
+        raise RunDirError(f"{place} does not fit: {explain(error)}") from error
 
 
 def _inside_tables(built: dict[str, Any]) -> tuple[str, ...]:

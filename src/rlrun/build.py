@@ -11,23 +11,21 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rlrun.config.resolvers import admit_resolvers
 from rlrun.config.targets import check_arguments, explain, find_target
 from rlrun.config.tree import Path, Place, children, dotted, locate, mentions, plain, split, substitute
 from rlrun.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
+from rlrun.trust import admit_attribute
 
 _NOT_ARGUMENTS = ("_target_", "_partial_", "_args_", "_apart_", "_convert_", "_recursive_")
 
 
 class Builder:
-    """Build the parts of one config, each at most once.
+    """Build the parts of one config, each at most once."""
 
-    `trusted` is for a config that somebody else wrote: the only packages whose classes it may name.
-    """
-
-    def __init__(self, config: Any, trusted: Sequence[str] | None = None) -> None:
+    def __init__(self, config: Any) -> None:
         self._config = config
         self.tree = plain(config)
-        self.trusted = trusted
         self.built: dict[str, Any] = {}  # path -> object
         self._open: list[Path] = []  # under construction, outermost first
 
@@ -71,7 +69,7 @@ class Builder:
 
     def _call(self, path: Path, node: Mapping[str, Any]) -> Any:
         place, text = dotted(path), self._at((*path, "_target_"), path)
-        target = find_target(text, place, self.trusted)
+        target = find_target(text, place)
         partial = self._at((*path, "_partial_"), path) if "_partial_" in node else False
         count, names = self.given(path, node)
         check_arguments(target, text, place, count=count, names=names, partial=bool(partial))
@@ -118,6 +116,7 @@ class Builder:
             mentioned = [locate(self.tree, target, asked=path) for target in mentions(value, path)]
             if any(place.beyond for place in mentioned):
                 filled = substitute(value, path, lambda target: self._at(target, path))
+                admit_resolvers(filled, dotted(path))  # what was filled in is text of the config, too
                 found = OmegaConf.create({"value": filled})["value"]
             else:
                 found = self._resolved(path)
@@ -148,22 +147,23 @@ class Builder:
                 near = did_you_mean(name, map(str, known), f"{so_far}.")
                 asker = f"{dotted(asked)}: " if asked else ""
                 raise BuildError(f"{asker}'{so_far}' ({type(found).__name__}) has no '{name}'{near}")
+            admit_attribute(name, found, dotted(asked or place.path))
         return found
 
 
-def build(config: Any, path: str, trusted: Sequence[str] | None = None) -> Any:
+def build(config: Any, path: str) -> Any:
     """Return the object at one path of a config, built with all that it leads to."""
-    return Builder(config, trusted).get(path)
+    return Builder(config).get(path)
 
 
-def check_targets(config: Any, path: str = "trainer", trusted: Sequence[str] | None = None) -> list[BuildError]:
+def check_targets(config: Any, path: str = "trainer") -> list[BuildError]:
     """Import every target that `path` leads to and compare arguments with signatures; build nothing."""
-    builder = Builder(config, trusted)
+    builder = Builder(config)
     errors = []
     for here, node in _targets(builder, path):
         try:
             text, (count, names) = builder.get(dotted((*here, "_target_"))), builder.given(here, node)
-            target = find_target(text, dotted(here), trusted)
+            target = find_target(text, dotted(here))
             partial = bool(node.get("_partial_"))
             check_arguments(target, text, dotted(here), count=count, names=names, partial=partial)
         except BuildError as error:

@@ -47,6 +47,7 @@ class Callback:
     cycle: int = 0  # begin_cycle and end_cycle every so many updates; 0 = never
     name: str = ""  # its key in the trainer's callbacks, set when the plan is made
     position: int = 0  # its place among them
+    inherited: tuple[str, ...] | None = None  # entries of its state that a run started from this one takes; None = all
 
     def restore_state(self, *names: Any) -> dict[str, Any] | None:
         """Load what was saved; other callbacks may not be ready yet."""
@@ -69,7 +70,7 @@ class Callback:
     def end_cycle(self, *names: Any) -> dict[str, Any] | None:
         """End a cycle of `cycle` updates."""
 
-    def end_training(self, error: BaseException | None, *names: Any) -> None:
+    def end_training(self, error: BaseException | None, *names: Any) -> dict[str, Any] | None:
         """Clean up, whatever happened; `error` is what ended training early."""
 
     @property
@@ -84,7 +85,17 @@ class Callback:
     def load_state_dict(
         self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
     ) -> None:
-        """Take back what `state_dict` returned."""
+        """Take back what `state_dict` returned.
+
+        A resumed run takes back all of it. A run that starts from another (`rlrun train --from`) gives a state in
+        which only what it takes over comes from there, and everything else is as `state_dict` returned it here.
+
+        Args:
+            state: of this callback, or of its counterpart.
+            weights: take what was learnt.
+            optimiser: take what optimisers have gathered.
+            numbers: take counters and schedules.
+        """
 
     def note(self, path_of: Callable[[object], str]) -> str:
         """Say in a few words what this callback does, for `explain`; `path_of` names a built part."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +11,13 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from rlrun import config as configuration
-from rlrun.assembly import builder_of, prepare_process, stateful
+from rlrun.arrival import Arrival, arrived
+from rlrun.assembly import builder_of, prepare_process, stateful, take_back
 from rlrun.collect import video as videos
 from rlrun.collect.evaluate import Evaluation, stage, undisturbed
 from rlrun.collect.evaluate import evaluate as play
-from rlrun.config.places import add_to_path
-from rlrun.files import read_json
+from rlrun.env import Env
+from rlrun.errors import ConfigError
 from rlrun.rundir import RunDir
 from rlrun.storage import load
 
@@ -61,6 +62,7 @@ def evaluate(
     checkpoint: str = "latest",
     stochastic: bool = False,
     video: Path | None = None,
+    trust: Iterable[str] = (),
 ) -> EvaluationReport:
     """Play episodes with the frozen policy of a run; the twin of `rlrun eval`.
 
@@ -71,26 +73,41 @@ def evaluate(
         checkpoint: `latest`, `best`, or a number of environment steps.
         stochastic: sample actions as in training, in place of the best ones.
         video: a folder for one mp4 an episode.
+        trust: packages that the run's config may import, beyond those of any run and of the user's project.
 
     Raises:
-        RequestError: no such run or checkpoint, or videos cannot be written.
+        RequestError: no such run or checkpoint, it is damaged or names code that is not trusted, or videos
+            cannot be written.
     """
     if video is not None:
         videos.require("--video")
-    directory = RunDir.open(run)
-    add_to_path(Path(read_json(directory.manifest).get("project", Path.cwd())))  # where the user's classes live
-    where = directory.checkpoint(checkpoint)
-    saved = configuration.load(directory.config)
-    device = prepare_process(saved)
-    builder = builder_of(saved, device=device, num_envs=1)
+    where = RunDir.open(run).checkpoint(checkpoint)
+    with arrived(run, trust) as arrival:
+        found = _play(arrival, where, episodes=episodes, seed=seed, explore=stochastic, video=video)
+    return EvaluationReport(
+        found.returns,
+        found.lengths,
+        found.seeds,
+        run=arrival.directory.path,
+        checkpoint=where.name,
+        env_steps=int(where.name.split("-")[0]),
+        seed=seed,
+    )
+
+
+def _play(arrival: Arrival, where: Path, *, episodes: int, seed: int, explore: bool, video: Path | None) -> Evaluation:
+    device = prepare_process(arrival.config)
+    builder = builder_of(arrival.config, device=device, num_envs=1)
     with torch.device(device):
         agent, env = builder.get("agent"), builder.get("env")
-    parts = stateful(builder.built)
+    _require(callable(agent), "agent", "something to call", agent)
+    _require(isinstance(env, Env), "env", "an environment", env)
+    parts = {path: part for path, part in stateful(builder.built).items() if not isinstance(part, Env)}  # begins anew
     states = load(where, parts)
     for path, part in parts.items():
-        part.load_state_dict(states[path])
+        take_back(part, states[path], f"{where}: part '{path}'")
     lanes = env.copy(num_envs=1, render_mode="rgb_array") if video else stage(env, episodes)
-    limit = OmegaConf.select(saved, "evaluation.max_steps")
+    limit = OmegaConf.select(arrival.config, "evaluation.max_steps")
     with ExitStack() as stack:
         stack.enter_context(undisturbed())
         torch.manual_seed(seed)
@@ -100,13 +117,9 @@ def evaluate(
         if video is not None:
             name = Path(video)
             watch = stack.enter_context(videos.Recorder(lanes, lambda i: name / f"episode_{i:03d}_seed_{seed + i}.mp4"))
-        found = play(lanes, agent, episodes=episodes, seed=seed, max_steps=limit, explore=stochastic, watch=watch)
-    return EvaluationReport(
-        found.returns,
-        found.lengths,
-        found.seeds,
-        run=directory.path,
-        checkpoint=where.name,
-        env_steps=int(where.name.split("-")[0]),
-        seed=seed,
-    )
+        return play(lanes, agent, episodes=episodes, seed=seed, max_steps=limit, explore=explore, watch=watch)
+
+
+def _require(fits: bool, path: str, wanted: str, part: Any) -> None:
+    if not fits:
+        raise ConfigError(f"{path}: wanted {wanted}, got a {type(part).__name__}")

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,14 +17,15 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rlrun import config as configuration
-from rlrun.assembly import builder_of, prepare_process, stateful
+from rlrun.assembly import builder_of, prepare_process, stateful, take_back
 from rlrun.callback import Stop
-from rlrun.callbacks import Budget, Checkpointer, Evaluator, Interrupted, Logger, MemoryImport
+from rlrun.callbacks import Checkpointer, Evaluator, Interrupted, Logger, MemoryImport
 from rlrun.collect import ByIdCollector, Collector
 from rlrun.config import Composed
-from rlrun.config.targets import explain as explain_error
 from rlrun.errors import RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.files import write_json
+from rlrun.forking.parents import started
+from rlrun.forking.taking import Fork, take
 from rlrun.generators import Generators
 from rlrun.manifest import manifest
 from rlrun.memory import Table
@@ -83,8 +84,9 @@ class Experiment:
                 f"stop.env_steps={steps}: nothing is collected, so environment steps stay 0; use stop.updates=…"
             )
         self.parts: dict[str, Stateful] = {**stateful(self.builder.built), GENERATORS: Generators()}
-        self._resumed = False
+        self.fork: Fork | None = None
         self._drawn: Any = None  # states of the process-wide generators, of the checkpoint that was restored
+        self._lost: list[str] = []  # what the checkpoint that was restored did not hold
 
     @property
     def env_name(self) -> str:
@@ -92,14 +94,19 @@ class Experiment:
         return str(getattr(self.builder.get("env"), "name", "none"))
 
     def take_in(self) -> None:
-        """Fill the memory from a file, where the config names one: whether it fits shows by reading it.
+        """Take what the config wants from elsewhere: parts of another run, and a memory from a file.
 
         Raises:
-            RequestError: it does not.
+            RequestError: it does not fit, which shows by reading it.
         """
+        self.take_over()
         importer = self.part(MemoryImport)
         if importer is not None:
             importer.restore_state()
+
+    def take_over(self) -> None:
+        """Take over parts of another run, where the config names one; see `take_in`."""
+        self.fork = take(self.composed, self.parts, self.trainer)
 
     def part(self, kind: type[Any] | tuple[type[Any], ...]) -> Any:
         """Return the callback of a kind, or of one of several, or None."""
@@ -119,13 +126,15 @@ class Experiment:
             if path not in states:
                 if not isinstance(part, Table):
                     raise RunDirError(f"{where} holds no part '{path}'{did_you_mean(path, states)}")
+                self._lost.append(f"the rows of {path} were not saved")
             elif path != GENERATORS:  # those are set when all callbacks have begun: resetting environments may draw
-                _load(part, states[path], f"{where}: part '{path}'")
-        self._drawn, self._resumed = states[GENERATORS], True
+                take_back(part, states[path], f"{where}: part '{path}'")
+        self._drawn = states[GENERATORS]
 
     def describe(self) -> dict[str, Any]:
         """Return the circumstances under which this process works on the run, for its manifest."""
         about = manifest(sys.argv, seed=int(self.config.seed), project=self.composed.project)
+        about["parent"] = None if self.fork is None else self.fork.lineage
         return {**about, "device": self.device, "threads": torch.get_num_threads()}
 
     def run(self, run_dir: RunDir) -> dict[str, Any]:
@@ -135,6 +144,8 @@ class Experiment:
             RlrunError: the run failed.
         """
         try:
+            if self.fork is not None:
+                self._drawn = self.fork.begin(run_dir, self.parts)[GENERATORS]
             text = OmegaConf.to_yaml(self.config)
             run_dir.start(config=text, overrides=self.composed.words, manifest=self.describe())
         except BaseException:
@@ -142,8 +153,12 @@ class Experiment:
             raise
         return self.train(run_dir)
 
-    def train(self, run_dir: RunDir) -> dict[str, Any]:
+    def train(self, run_dir: RunDir, resumed: Callable[[list[str]], None] | None = None) -> dict[str, Any]:
         """Train in the directory of a run; its status and summary tell how it ended, whatever happened.
+
+        Args:
+            run_dir: the run's.
+            resumed: told, once all is ready to go on from a checkpoint, what is not as it was then.
 
         Raises:
             RlrunError: the run failed.
@@ -155,7 +170,7 @@ class Experiment:
         status: Status = "failed"
         try:
             with Heartbeat(run_dir):
-                self.trainer.train(self._go_on if self._resumed else None)
+                self.trainer.train(partial(self._go_on, resumed) if self._drawn is not None else None)
             status = "stopped" if isinstance(state["stopped_by"], Interrupted) else "completed"
         except KeyboardInterrupt:
             status = "stopped"
@@ -166,20 +181,17 @@ class Experiment:
             raise
         finally:
             summary = self.summary(status)
-            write_json(run_dir.summary, summary)
-            run_dir.write_status(status)
+            with suppress(*() if status == "completed" else (RlrunError,)):  # what went wrong first is what to tell
+                write_json(run_dir.summary, summary)
+                run_dir.write_status(status)
         return summary
 
-    def _go_on(self) -> None:
-        """Do what is left of resuming when all callbacks have begun.
-
-        Raises:
-            Stop: the checkpoint had reached the budget.
-        """
+    def _go_on(self, resumed: Callable[[list[str]], None] | None) -> None:
+        """Do what is left of resuming when all callbacks have begun."""
         self.parts[GENERATORS].load_state_dict(self._drawn)
-        budget, state = self.part(Budget), self.trainer.state
-        if budget is not None:
-            budget.end_cycle(state["update"], state.get("step", 0))
+        if resumed is not None:
+            found = (getattr(callback, "approximate", None) for callback in self.trainer.callbacks.values())
+            resumed([*self._lost, *(reason for reason in found if reason)])
 
     def summary(self, status: str) -> dict[str, Any]:
         """Return what `summary.json` holds."""
@@ -203,19 +215,29 @@ class Experiment:
 
 
 def train(
-    words: Iterable[str] | Composed = (), *, run_dir: Path | str | None = None, config_dir: Path | None = None
+    words: Iterable[str] | Composed = (),
+    *,
+    start: Path | str | None = None,
+    run_dir: Path | str | None = None,
+    config_dir: Path | None = None,
+    trust: Iterable[str] = (),
 ) -> Result:
     """Train an agent; the twin of `rlrun train`.
 
     Args:
         words: what stands on the command line: `["algorithm=sac", "env=cartpole", "seed=3"]`; or what was composed.
+        start: what stands behind `--from`: RUN, RUN@STEP, RUN@best, a checkpoint's folder or a .safetensors file.
         run_dir: where the run goes; None = `runs/<algorithm>-<env>/…`.
         config_dir: the user's own conf folder, in place of `./conf`.
+        trust: packages that the words of the run behind `start` may import, beyond those of any run.
 
     Raises:
         RequestError: the request is wrong; nothing was written.
         RlrunError: the run failed; `status.json` says so.
     """
+    if start is not None:
+        with started(words, str(start), config_dir, trust) as composed:
+            return train(composed, run_dir=run_dir)
     composed = _composed(words, config_dir)
     experiment = Experiment(composed)
     experiment.take_in()
@@ -230,7 +252,9 @@ def train(
 
 def explain(words: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> str:
     """Return the data flow of one update, as `rlrun explain` prints it."""
-    return Experiment(_composed(words, config_dir)).explain()
+    experiment = Experiment(_composed(words, config_dir))
+    experiment.take_over()
+    return experiment.explain()
 
 
 def check(words: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> list[str]:
@@ -270,12 +294,3 @@ def path_of(built: dict[str, Any], part: object) -> str:
     """Return the config path of a built part, or its class where it has none."""
     paths = [path for path, other in built.items() if other is part]
     return min(paths, key=len, default=type(part).__name__)
-
-
-def _load(part: Stateful, state: Any, place: str) -> None:
-    try:
-        part.load_state_dict(state)
-    except RlrunError as error:
-        raise RunDirError(f"{place}: {error}") from error
-    except Exception as error:
-        raise RunDirError(f"{place} does not fit: {explain_error(error)}") from error

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rlrun.errors import RlrunError, RunDirError
+
+JSON_BYTES = 1 << 27  # a larger text is no JSON of ours
+READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 def reason(error: OSError) -> str:
@@ -31,10 +36,19 @@ def sync_directory(path: Path) -> None:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file and wait until the disk has it."""
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    handle = os.open(path, WRITE, 0o666)
+    try:
+        write_all(handle, data)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_all(handle: int, data: Any) -> None:
+    """Write bytes to an open file, however many of them the system takes at a time."""
+    rest = memoryview(data)
+    while len(rest):
+        rest = rest[os.write(handle, rest) :]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -58,18 +72,70 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(finite(value), indent=2, allow_nan=False, default=str) + "\n")
 
 
+def open_regular(path: Path, *, follow: bool = False) -> int:
+    """Open a file for reading without ever waiting for it; a folder, a pipe or a device is refused.
+
+    Args:
+        path: the file.
+        follow: go where a symbolic link points, in place of refusing it.
+
+    Raises:
+        RunDirError: it is missing, unreadable, or no plain file.
+    """
+    try:
+        handle = os.open(path, READ if follow else READ | getattr(os, "O_NOFOLLOW", 0))
+    except OSError as error:
+        if path.is_symlink():
+            raise RunDirError(f"{path} cannot be read: it is a symbolic link") from error
+        raise RunDirError(f"{path} cannot be read: {reason(error)}") from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise RunDirError(f"{path} cannot be read: it is no plain file")
+    return handle
+
+
+def read_bytes(path: Path, *, most: int = JSON_BYTES, follow: bool = False) -> bytes:
+    """Return what a plain file holds.
+
+    Raises:
+        RunDirError: it cannot be read, or has more than `most` bytes.
+    """
+    handle = open_regular(path, follow=follow)
+    try:
+        with os.fdopen(handle, "rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise RunDirError(f"{path} cannot be read: {reason(error)}") from error
+    if len(data) > most:
+        raise RunDirError(f"{path} is damaged: it has more than {most:,} bytes")
+    return data
+
+
+def parse_json(data: bytes, path: Path) -> Any:
+    """Return what JSON says; NaN and infinity are not JSON.
+
+    Raises:
+        RunDirError: it is none, or nested without end.
+    """
+    try:
+        return json.loads(data, parse_constant=_refuse)
+    except RecursionError as error:
+        raise RunDirError(f"{path} is damaged: it is nested too deeply") from error
+    except ValueError as error:
+        raise RunDirError(f"{path} is damaged: {error}") from error
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(f"{word} is no number of JSON")
+
+
 def read_json(path: Path) -> Any:
     """Return what a JSON file holds.
 
     Raises:
         RunDirError: it is missing or damaged.
     """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RunDirError(f"{path} cannot be read: {reason(error)}") from error
-    except ValueError as error:
-        raise RunDirError(f"{path} is damaged: {error}") from error
+    return parse_json(read_bytes(path, follow=True), path)
 
 
 def finite(value: Any) -> Any:

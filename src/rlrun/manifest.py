@@ -13,23 +13,22 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+FILTERS = r"^filter\..*\.(clean|process|required)$"  # settings of git that name programs
 PACKAGES = ("rlrun", "torch", "hydra-core", "omegaconf", "gymnasium", "numpy", "wandb", "typer", "rich", "safetensors")
 
 
-def manifest(command: Sequence[str], *, seed: int, project: Path, parent: str | None = None) -> dict[str, Any]:
+def manifest(command: Sequence[str], *, seed: int, project: Path) -> dict[str, Any]:
     """Describe the circumstances of a run.
 
     Args:
         command: the words that started it.
         seed: the run's.
         project: folder of the user's own code.
-        parent: the run, with checkpoint, from which this one starts.
     """
     return {
         "command": list(command),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "seed": seed,
-        "parent": parent,
         "project": str(project.absolute()),
         "git": git(project),
         "python": platform.python_version(),
@@ -50,12 +49,27 @@ def git(project: Path) -> dict[str, Any] | None:
 
 
 def _ask_git(project: Path, *words: str) -> bytes | None:
+    named = _run_git(project, {}, "config", "--null", "--name-only", "--get-regexp", FILTERS)
+    return _run_git(project, _without(named), *words)
+
+
+def _without(named: bytes | None) -> dict[str, str]:
+    """Return variables with which git runs none of the programs that a repository names as filters of its files."""
+    keys = [] if named is None else named.decode(errors="surrogateescape").split("\0")[:-1]
+    variables = {"GIT_CONFIG_COUNT": str(len(keys))}
+    for number, key in enumerate(keys):
+        variables[f"GIT_CONFIG_KEY_{number}"] = key
+        variables[f"GIT_CONFIG_VALUE_{number}"] = "false" if key.endswith(".required") else ""
+    return variables
+
+
+def _run_git(project: Path, variables: dict[str, str], *words: str) -> bytes | None:
     try:
         found = subprocess.run(
-            ["git", "-C", str(project), *words],
+            ["git", "-c", "core.fsmonitor=false", "-C", str(project), *words],  # or the repository names a program
             capture_output=True,
             timeout=10,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # reading must not touch the user's index
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", **variables},  # reading must not touch the user's index
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

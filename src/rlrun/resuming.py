@@ -1,79 +1,92 @@
 """Go on with a run that ended early, or further than it was meant to go; the twin of `rlrun resume`.
 
-What a checkpoint holds is taken back exactly. Environments are not in it: every lane begins a new
-episode, so a resumed run is called `approximate` in its manifest and its log.
+A resumed run ends as the run would have ended that never stopped. Where that cannot be, for an
+environment that does not come back or on other software, its manifest and its log call it
+`approximate` and say why.
 """
 
 from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlrun import config as configuration
+from rlrun.arrival import Arrival, arrived, require_own_files
 from rlrun.config import Composed
 from rlrun.config.merging import apply
-from rlrun.config.places import add_to_path
 from rlrun.config.schema import check_kinds
 from rlrun.config.words import Word, parse
 from rlrun.errors import ConfigError, RunDirError
 from rlrun.experiment import Experiment, Result
-from rlrun.files import read_json
+from rlrun.files import read_json, write_json
 from rlrun.presence import require_idle, take_over
 from rlrun.rundir import RunDir
 from rlrun.storage import load
 
-CHANGEABLE = ("stop", "evaluation", "checkpoint", "logger", "log", "device", "threads")
+# What a word may change: nothing that training depends on, but the machine that it runs on.
+CHANGEABLE = (
+    *("stop", "evaluation", "checkpoint", "logger", "log", "memory.export"),
+    *("device", "threads", "env.vectorization"),
+)
+NUMERIC = ("torch", "numpy", "gymnasium")  # another version of these may give other numbers
+IN_PROCESS = ("auto", "sync", "async")  # ways to step lanes that give the same numbers
 
 _messages = logging.getLogger("rlrun")
 
 
-def resume(run: Path | str, words: Iterable[str] = ()) -> Result:
+def resume(run: Path | str, words: Iterable[str] = (), *, trust: Iterable[str] = ()) -> Result:
     """Go on with a run from its newest good checkpoint; without any, begin it anew in the same folder.
 
     Args:
         run: a run directory. A run that is finished is left as it is, unless a word raises its budget.
         words: overrides of the keys that may change: `["stop.env_steps=200_000"]`; they are kept in the run.
+        trust: packages that the run's config may import, beyond those of any run and of the user's project.
 
     Raises:
-        RequestError: no such run, a process works on it, a key may not change, or every checkpoint is damaged.
+        RequestError: no such run, a process works on it, a key may not change, every checkpoint is damaged, or
+            its config names code that is not trusted.
         RlrunError: the run failed; `status.json` says so.
     """
-    directory = RunDir.open(run)
+    words = list(words)
+    with arrived(run, trust, words) as arrival:
+        return _resume(arrival, words, run)
+
+
+def _resume(arrival: Arrival, words: list[str], run: Path | str) -> Result:
+    directory = arrival.directory
     require_idle(directory)
-    before, words = _lines(directory.overrides), list(words)
-    given = parse(words)
-    config = changed(configuration.load(directory.config), given, before)
+    before, given = _lines(directory.overrides), parse(words)
+    config = changed(arrival.config, given, run)
     if finished(directory, config, given):
-        return Result(directory.path, read_json(directory.summary), config, None)
-    about = read_json(directory.manifest)
-    project = Path(about.get("project", Path.cwd()))
-    add_to_path(project)  # where the user's classes live
+        return Result(directory.path, read_summary(directory), config, None)
+    require_own_files(directory)
     found = newest(directory)
-    experiment = Experiment(Composed(config, [word.text for word in parse([*before, *words])], {}, [], project))
+    experiment = Experiment(Composed(config, [word.text for word in parse([*before, *words])], {}, [], Path.cwd()))
     if found is not None:
         experiment.restore(found[1], found[0])
     take_over(directory)
     origin = None if found is None else found[0].name
-    _record(directory, experiment, about, {"words": [word.text for word in given], "checkpoint": origin})
-    return Result(directory.path, experiment.train(directory), config, experiment.trainer)
+    _record(directory, experiment, arrival.about, {"words": [word.text for word in given], "checkpoint": origin})
+    summary = experiment.train(directory, partial(_confirm, directory))
+    return Result(directory.path, summary, config, experiment.trainer)
 
 
-def changed(config: DictConfig, words: Sequence[Word], before: Sequence[str] = ()) -> DictConfig:
+def changed(config: DictConfig, words: Sequence[Word], run: Path | str = "RUN") -> DictConfig:
     """Return a run's config with the words applied that a resume allows.
 
     Raises:
         ConfigError: a word changes what makes the run what it is, or is wrong.
     """
-    config = config.copy()
+    given, config = config, config.copy()
     OmegaConf.set_struct(config, True)
     for word in words:
-        if word.key.split(".")[0] not in CHANGEABLE:
-            request = shlex.join(["rlrun", "train", *(other.text for other in parse([*before, word.text]))])
+        if not any(f"{word.key}.".startswith(f"{key}.") for key in CHANGEABLE):
+            request = shlex.join(["rlrun", "train", "--from", str(run), word.text])
             raise ConfigError(
                 f"{word.key} cannot change when a run is resumed, only {_list(CHANGEABLE)} can; "
                 f"a new run takes it: {request}"
@@ -83,14 +96,29 @@ def changed(config: DictConfig, words: Sequence[Word], before: Sequence[str] = (
         apply(config, word, [])
     for key, value in check_kinds(config).items():
         OmegaConf.update(config, key, value, merge=False)
+    _require_same_numbers(given, config)
     return config
+
+
+def _require_same_numbers(before: DictConfig, config: DictConfig) -> None:
+    """Refuse another way of stepping lanes where it has other random numbers.
+
+    Raises:
+        ConfigError: naming both.
+    """
+    ways = [OmegaConf.select(each, "env.vectorization") for each in (before, config)]
+    if ways[0] != ways[1] and not set(ways) <= set(IN_PROCESS):
+        raise ConfigError(
+            f"env.vectorization cannot change from {ways[0]} to {ways[1]} when a run is resumed, "
+            f"only between {_list(IN_PROCESS)}: others draw other random numbers"
+        )
 
 
 def finished(run: RunDir, config: DictConfig, words: Sequence[Word] = ()) -> bool:
     """Tell whether a run has reached its end, also by the budget that words give it."""
     if run.read_status()["status"] != "completed":
         return False
-    summary = read_json(run.summary)
+    summary = read_summary(run)
     if summary["stopped_by"] is None or not any(word.key.split(".")[0] == "stop" for word in words):
         return True  # of a loader that has ended there is nothing more to come
     reached = {name: summary[name] for name in ("env_steps", "updates", "seconds")}
@@ -98,6 +126,25 @@ def finished(run: RunDir, config: DictConfig, words: Sequence[Word] = ()) -> boo
     limits: Any = OmegaConf.to_container(config.stop, resolve=True)
     pairs = [(reached.get(name), limit) for name, limit in limits.items()]
     return any(value is not None and limit is not None and value >= limit for value, limit in pairs)
+
+
+def read_summary(run: RunDir) -> dict[str, Any]:
+    """Return what came out of a run.
+
+    Raises:
+        RunDirError: the file is missing or damaged.
+    """
+    summary = read_json(run.summary)
+    try:
+        figures = [summary[name] for name in ("env_steps", "updates", "seconds")]
+        if summary["evaluation"] is not None:
+            figures += [summary["evaluation"][name] for name in ("mean_return", "std_return", "episodes")]
+        if all(isinstance(figure, int | float) for figure in figures) and {"status", "stopped_by"} <= {*summary}:
+            found: dict[str, Any] = summary
+            return found
+    except (KeyError, TypeError):
+        pass
+    raise RunDirError(f"{run.summary} is damaged: it lacks what every run tells")
 
 
 def newest(run: RunDir) -> tuple[Path, dict[str, Any]] | None:
@@ -125,20 +172,43 @@ def newest(run: RunDir) -> tuple[Path, dict[str, Any]] | None:
 
 
 def _record(run: RunDir, experiment: Experiment, about: dict[str, Any], origin: dict[str, Any]) -> None:
-    """Note in the run's own files who goes on with it, from where, and how exactly."""
-    now = experiment.describe()
+    """Note in the run's own files who goes on with it, from where, and on what."""
     names = ("command", "created", "git", "python", "packages", "platform", "host", "device", "threads")
+    now = experiment.describe()
     about = {**about, "resumed": [*about.get("resumed", []), {name: now[name] for name in names} | origin]}
-    if origin["checkpoint"] is not None:
-        about["resume"] = "approximate"
-        run.note(f"resume: approximate: from checkpoint {origin['checkpoint']}; every lane begins a new episode")
-    else:
+    if origin["checkpoint"] is None:
         run.note("resume: begun anew; there was no checkpoint")
     run.start(config=OmegaConf.to_yaml(experiment.config), overrides=experiment.composed.words, manifest=about)
 
 
+def _confirm(run: RunDir, lost: list[str]) -> None:
+    """Note how exactly a run goes on; once approximate it stays so."""
+    about = read_json(run.manifest)
+    first, now = [about, *about["resumed"]][-2:]
+    now["approximate"] = [*lost, *differences(first, now)]
+    again = about.get("resume") == "approximate" or bool(now["approximate"])
+    about["resume"] = "approximate" if again else "exact"
+    run.note(f"resume: {'; '.join([about['resume'], *now['approximate']])}: from checkpoint {now['checkpoint']}")
+    for reason in now["approximate"]:
+        _messages.warning("the run does not go on exactly: %s", reason)
+    write_json(run.manifest, about)
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Tell what numbers depend on and differs between two processes that worked on a run."""
+    found = [
+        f"{name} {before.get('packages', {}).get(name)} became {now['packages'].get(name)}"
+        for name in NUMERIC
+        if before.get("packages", {}).get(name) != now["packages"].get(name)
+    ]
+    for name in ("device", "threads"):
+        if before.get(name) != now[name]:
+            found.append(f"{name} {before.get(name)} became {now[name]}")
+    return found
+
+
 def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
 
 
 def _list(names: Sequence[str]) -> str:

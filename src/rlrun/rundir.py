@@ -18,12 +18,13 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from rlrun.errors import RlrunError, RunDirError
 from rlrun.files import read_json, reason, write_json, write_text
 
 Status = Literal["running", "completed", "failed", "stopped"]
+STATUS = ("status", "host", "pid", "heartbeat")
 SILENT = 300.0  # seconds without a heartbeat after which a running run counts as interrupted
 ATTEMPTS = 3
 CHECKPOINT = re.compile(r"\d{10,}-\d{10,}")
@@ -174,11 +175,11 @@ class RunDir:
     def read_status(self) -> dict[str, Any]:
         """Return the status file's content; a `running` that is silent reads `interrupted`."""
         try:
-            status: dict[str, Any] = read_json(self.status)
-        except RunDirError:
-            return {"status": "interrupted", "host": None, "pid": None, "heartbeat": None}
-        if status["status"] == "running" and not _alive(status):
-            status["status"] = "interrupted"
+            status: dict[str, Any] = dict.fromkeys(STATUS) | read_json(self.status)
+            if status["status"] not in get_args(Status) or (status["status"] == "running" and not _alive(status)):
+                status["status"] = "interrupted"
+        except (RunDirError, TypeError, ValueError, OverflowError):  # nobody who works on a run leaves such a file
+            return {**dict.fromkeys(STATUS), "status": "interrupted"}
         return status
 
     def note(self, text: str) -> None:
@@ -208,7 +209,7 @@ class RunDir:
         held = self.checkpoint_dirs()
         if word in ("latest", "best"):
             pointer = self.checkpoints / word
-            name = pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else None
+            name = pointer.read_text(encoding="utf-8", errors="replace").strip() if pointer.is_file() else None
             matching = [path for path in held if path.name == name]
         else:
             step = int(word.replace("_", "")) if word.replace("_", "").isdecimal() else None
@@ -255,6 +256,8 @@ def _alive(status: Mapping[str, Any]) -> bool:
         return age <= SILENT
     if status["pid"] == os.getpid():  # a restarted container gives a process its predecessor's number
         return False
+    if status["pid"] < 1:  # to the system these are groups of processes
+        raise ValueError(f"no process has the number {status['pid']}")
     try:
         os.kill(status["pid"], 0)
     except ProcessLookupError:

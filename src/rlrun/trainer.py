@@ -48,12 +48,16 @@ class Trainer:
             "parts": {},  # config path -> whatever has a state_dict
         }
         self.plan: Plan = plan(self.callbacks, loader.names(), self.state)
+        self._reached: str | None = None  # callback whose `end_cycle` the running update has come to
 
     def train(self, ready: Callable[[], None] | None = None) -> State:
         """Run until the loader ends or a hook raises `Stop`; `end_training` is called whatever happens.
 
+        An update that was left amidst its `end_cycle` hooks, by a `Stop` or because the state was saved
+        there, is finished first, from the hook that it had come to.
+
         Args:
-            ready: called once all callbacks have begun, before the first batch; may raise `Stop`, too.
+            ready: called once all callbacks have begun, before anything else; may raise `Stop`, too.
 
         Returns:
             The run's state; `state["stopped_by"]` is the `Stop` that ended it, or None.
@@ -64,6 +68,7 @@ class Trainer:
                 call({}, self.state)
             if ready is not None:
                 ready()
+            self._finish_update()
             self._loop()
         except BaseException as raised:
             error = raised
@@ -84,7 +89,7 @@ class Trainer:
                 self.plan.verify(groups)
                 verified = True
             update = state["update"] = state["update"] + 1
-            for cycle, call in begin:
+            for _, cycle, call in begin:
                 if (update - 1) % cycle == 0:
                     call(groups, state)
             try:
@@ -92,19 +97,31 @@ class Trainer:
                     call(groups, state)
             except SkipBatch:
                 pass
-            for cycle, call in end:
+            for name, cycle, call in end:
                 if update % cycle == 0:
+                    self._reached = name
                     call(groups, state)
+            self._reached = None
+
+    def _finish_update(self) -> None:
+        """Call the `end_cycle` hooks that a saved state had still before it; the batch is gone, so not its readers."""
+        state, found = self.state, False
+        for step in self.plan.steps["end_cycle"] if self._reached is not None else ():
+            found = found or step.callback.name == self._reached
+            cycle = step.callback.cycle
+            if found and cycle > 0 and state["update"] % cycle == 0 and state.keys() >= set(step.required):
+                self._reached = step.callback.name
+                step.call()({step.callback.data_group or "": Group({}, state)}, state)
+        self._reached = None
 
     def _end(self, error: BaseException | None) -> None:
         """Let every callback clean up; the first failure is raised after all had their turn."""
         failure: BaseException | None = None
         for step in self.plan.steps["end_training"]:
             try:
-                named = {
-                    name: self.state[name] for name in step.asks if name in self.state
-                }  # the start may have failed
-                step.method(error, **named)
+                # the start may have failed
+                named = {name: self.state[name] for name in step.asks if name in self.state}
+                self.state.update(step.method(error, **named) or {})
             except BaseException as raised:
                 failure = failure or raised
         if failure is None or not (error is None or isinstance(error, Stop)):
@@ -114,7 +131,7 @@ class Trainer:
         self.state["stopped_by"] = failure  # a signal amidst the last work
 
     def state_dict(self) -> dict[str, Any]:
-        return {"update": self.state["update"]}
+        return {"update": self.state["update"], "reached": self._reached}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.state["update"] = state["update"]
+        self.state["update"], self._reached = state["update"], state["reached"]

@@ -30,9 +30,10 @@ class Plan:
     def calls(self, *events: str) -> list[Call]:
         return [step.call() for event in events for step in self.steps[event]]
 
-    def cycles(self, event: str) -> list[tuple[int, Call]]:
-        """The hooks of `begin_cycle` or `end_cycle` with the length of their cycle."""
-        return [(step.callback.cycle, step.call()) for step in self.steps[event] if step.callback.cycle > 0]
+    def cycles(self, event: str) -> list[tuple[str, int, Call]]:
+        """The hooks of `begin_cycle` or `end_cycle` with their callbacks' names and the length of their cycles."""
+        found = [step for step in self.steps[event] if step.callback.cycle > 0]
+        return [(step.callback.name, step.callback.cycle, step.call()) for step in found]
 
     def verify(self, groups: Groups) -> None:
         """Compare a real batch with what the loader promised.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import threading
+from datetime import datetime
 
 import numpy as np
 import pytest
@@ -26,22 +27,26 @@ class Counter:
         return {"count": self.count, "weight": torch.full((3,), float(self.count))}
 
 
-def begun(tmp_path, every=100, parts=None, update=0, state=None, **arguments):
+class Patient(Checkpointer):
+    """Waits for the disk after every update."""
+
+    def end_cycle(self, update, step=None):
+        super().end_cycle(update, step)
+        self.wait()
+
+
+def begun(tmp_path, every=100, parts=None, update=0, state=None, kind=Patient, **arguments):
     run = RunDir.claim(tmp_path / "run") if not (tmp_path / "run").exists() else RunDir(tmp_path / "run")
-    checkpointer = Checkpointer(every, **arguments)
+    checkpointer = kind(every, **arguments)
     counter = Counter()
     if state is not None:
         checkpointer.load_state_dict(state)
-    checkpointer.begin_training(parts or {"counter": counter}, run, update)
+    checkpointer.begin_training(parts or {"counter": counter, "checkpointer": checkpointer}, run, update)
     return checkpointer, run, counter
 
 
 def steps(run):
     return [int(path.name.split("-")[0]) for path in run.checkpoint_dirs()]
-
-
-def fail(*args, **kwargs):
-    raise OSError(28, "No space left on device")
 
 
 def test_first_boundary_at_or_after_each_interval_is_saved(tmp_path):
@@ -85,7 +90,7 @@ def test_saved_state_is_that_of_its_step(tmp_path):
 
 
 def test_resumed_rhythm_is_kept(tmp_path):
-    checkpointer, run, _ = begun(tmp_path, keep_last=None, state={"axis": 150, "update": 15, "best": None})
+    checkpointer, run, _ = begun(tmp_path, keep_last=None, state={"axis": 150, "update": 15, "best": []})
     for step in (160, 190, 210, 290, 300):
         checkpointer.end_cycle(step // 10, step=step)
     assert steps(run) == [210, 300]
@@ -118,6 +123,47 @@ def test_best_of_a_saved_step_is_pointed_to_at_once(tmp_path):
     assert run.checkpoint("best") == run.checkpoint(10)
 
 
+def test_so_many_that_were_the_best_in_their_time_are_kept(tmp_path):
+    checkpointer, run, _ = begun(tmp_path, every=10, keep_last=1, keep_best=2)
+    for update in range(10, 70, 10):
+        if update in (10, 20, 40):
+            checkpointer.mark_best(update, update)
+        checkpointer.end_cycle(update)
+    assert steps(run) == [20, 40, 60]
+    assert run.checkpoint("best") == run.checkpoint(40)
+
+
+def test_an_evaluation_at_the_end_moves_the_pointer_until_the_run_goes_on(tmp_path):
+    checkpointer, run, _ = begun(tmp_path, every=100, keep_last=1)
+    checkpointer.mark_best(10, 10)
+    checkpointer.end_cycle(10)
+    checkpointer.mark_best(15, 15, final=True)
+    checkpointer.end_training(None, update=15)
+    assert run.checkpoint("best") == run.checkpoint(15)
+    state = storage.load(run.checkpoint(15), ["checkpointer"])["checkpointer"]
+    assert state == {"axis": 15, "update": 15, "best": [(10, 10)]}
+    begun(tmp_path, update=15, state=state)
+    assert run.checkpoint("best") == run.checkpoint(10)
+
+
+def test_a_pointer_of_an_evaluation_that_a_longer_run_never_makes_is_taken_back(tmp_path):
+    checkpointer, run, _ = begun(tmp_path)
+    checkpointer.mark_best(15, 15, final=True)
+    checkpointer.end_training(None, update=15)
+    begun(tmp_path, update=15, state=checkpointer.state_dict())
+    with pytest.raises(RunDirError, match="has no checkpoint 'best'"):
+        run.checkpoint("best")
+
+
+def test_manifest_says_when_and_how_good(tmp_path):
+    checkpointer, run, _ = begun(tmp_path)
+    checkpointer.evaluation = {"mean_return": 7.5, "std_return": 0.5, "episodes": 3, "env_steps": 32}
+    checkpointer.end_training(None, update=4, step=40)
+    note = storage.read_manifest(run.checkpoint())
+    assert (note["env_steps"], note["updates"], note["evaluation"]) == (40, 4, checkpointer.evaluation)
+    assert datetime.fromisoformat(note["created"]).tzinfo is not None
+
+
 def test_old_best_goes_when_a_better_one_came(tmp_path):
     checkpointer, run, _ = begun(tmp_path, every=10, keep_last=1)
     for update in (10, 20, 30):
@@ -144,9 +190,17 @@ def test_no_checkpoint_is_made_after_an_error(tmp_path):
     assert steps(run) == []
 
 
-def test_stop_amidst_a_warm_up_saves_nothing(tmp_path):
-    checkpointer, run, _ = begun(tmp_path, update=500)
-    checkpointer.end_training(Stop("SIGTERM"), update=500, step=700)
+@pytest.mark.parametrize(("update", "state"), [(0, None), (500, {"axis": 600, "update": 500, "best": []})])
+def test_stop_amidst_a_warm_up_is_saved_by_its_steps(tmp_path, update, state):
+    checkpointer, run, _ = begun(tmp_path, update=update, state=state)
+    checkpointer.end_training(Stop("SIGTERM"), update=update, step=700)
+    assert run.checkpoint("latest").name == f"0000000700-{update:010d}"
+
+
+@pytest.mark.parametrize("step", [None, 600])
+def test_stop_before_anything_happened_saves_nothing(tmp_path, step):
+    checkpointer, run, _ = begun(tmp_path, update=500, state={"axis": 600, "update": 500, "best": []})
+    checkpointer.end_training(Stop("SIGTERM"), update=500, step=step)
     assert steps(run) == []
 
 
@@ -222,7 +276,7 @@ def test_without_directory_nothing_is_saved():
     checkpointer.end_cycle(1)
     checkpointer.mark_best(1, 1)
     checkpointer.end_training(None, update=1)
-    assert checkpointer.state_dict() == {"axis": 1, "update": 1, "best": (1, 1)}
+    assert checkpointer.state_dict() == {"axis": 1, "update": 1, "best": [(1, 1)]}
 
 
 def test_keeping_none_is_refused():
@@ -230,44 +284,11 @@ def test_keeping_none_is_refused():
         Checkpointer(1, keep_last=0)
 
 
-@pytest.mark.parametrize("boundary", ["rename", "replace", "fsync"])
-def test_failed_write_keeps_the_previous_checkpoint(tmp_path, monkeypatch, boundary):
-    checkpointer, run, counter = begun(tmp_path, every=1)
-    checkpointer.end_cycle(1)
-    counter.count = 5
-    with monkeypatch.context() as broken:
-        broken.setattr(os, boundary, fail)
-        with pytest.raises(RlrunError, match="cannot be written: No space left on device"):
-            checkpointer.end_cycle(2)
-    assert storage.load(run.checkpoint("latest"))["counter"]["count"] == 0
-    assert not [path for path in run.checkpoints.iterdir() if path.name.startswith(".")]
-
-
-@pytest.mark.parametrize("writes", range(12))
-def test_process_killed_at_any_write_leaves_a_good_latest(tmp_path, writes):
-    checkpointer, run, counter = begun(tmp_path, every=1, keep_last=1)
-    checkpointer.end_cycle(1)
-    child = os.fork()
-    if child == 0:
-        left = iter(range(writes))
-        for name in ("fsync", "rename", "replace", "rmdir"):
-            call = getattr(os, name)
-            setattr(os, name, lambda *a, call=call, **k: call(*a, **k) if next(left, None) is not None else os._exit(9))
-        counter.count = 5
-        checkpointer.end_cycle(2)
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert storage.load(run.checkpoint("latest"))["counter"]["count"] in (0, 5)
-    assert all(storage.load(path) for path in run.checkpoint_dirs())
-    begun(tmp_path)
-    assert not [path for path in run.checkpoints.iterdir() if path.name.startswith(".") and path.is_dir()]
-
-
 def test_checkpoints_from_before_a_resume_push_nothing_out(tmp_path):
     first, run, _ = begun(tmp_path, every=10, keep_last=2)
     for update in (10, 20, 30, 40):
         first.end_cycle(update)
-    second, _, _ = begun(tmp_path, 5, update=30, state={"axis": 30, "update": 30, "best": None}, keep_last=2)
+    second, _, _ = begun(tmp_path, 5, update=30, state={"axis": 30, "update": 30, "best": []}, keep_last=2)
     second.end_cycle(35)
     assert steps(run) == [30, 35, 40]
     second.end_cycle(40)
@@ -282,3 +303,100 @@ def test_checkpoint_of_the_same_step_is_replaced(tmp_path):
     counter.count = 7
     second.end_cycle(10)
     assert storage.load(run.checkpoint(10))["counter"]["count"] == 7
+
+
+class Slow:
+    """Holds back every write of states until it is let go, or fails."""
+
+    def __init__(self, monkeypatch):
+        self.go, self.error = threading.Event(), None
+        write = storage.write
+        monkeypatch.setattr(storage, "write", lambda *given: (self.go.wait(), self.fail(), write(*given)))
+
+    def fail(self):
+        if self.error is not None:
+            raise self.error
+
+
+def test_training_goes_on_while_a_consistent_state_is_written(tmp_path, monkeypatch):
+    disk, memory = Slow(monkeypatch), table()
+    parts = {"counter": Counter(), "memory": memory}
+    checkpointer, run, _ = begun(tmp_path, every=1, parts=parts, kind=Checkpointer)
+    checkpointer.end_cycle(1)
+    then = storage.digest(memory.state_dict())
+    parts["counter"].count = 5
+    memory.add(None, {"observation": np.full((1, 1), 9), "reward": np.ones(1)})
+    memory.storage.put("reward", [0], 7)
+    assert steps(run) == []
+    disk.go.set()
+    checkpointer.wait()
+    states = storage.load(run.checkpoint("latest"))
+    assert states["counter"]["count"] == 0
+    assert storage.digest(states["memory"]) == then
+    checkpointer.end_training(None, update=2)
+    assert storage.digest(storage.load(run.checkpoint("latest"))["memory"]) == storage.digest(memory.state_dict())
+
+
+def test_a_save_waits_for_the_one_before(tmp_path, monkeypatch):
+    disk = Slow(monkeypatch)
+    checkpointer, run, counter = begun(tmp_path, every=1, kind=Checkpointer)
+    checkpointer.end_cycle(1)
+    counter.count = 2
+    threading.Timer(0.05, disk.go.set).start()
+    checkpointer.end_cycle(2)
+    assert steps(run)[0] == 1
+    checkpointer.end_training(None, update=2)
+    assert [storage.load(run.checkpoint(step))["counter"]["count"] for step in (1, 2)] == [0, 2]
+
+
+def test_a_failed_write_ends_the_run_at_the_next_update(tmp_path, monkeypatch):
+    disk = Slow(monkeypatch)
+    disk.go.set()
+    checkpointer, run, _ = begun(tmp_path, every=10, kind=Checkpointer)
+    checkpointer.end_cycle(10)
+    checkpointer.wait()
+    disk.error = RlrunError("there cannot be written: No space left on device")
+    checkpointer.end_cycle(20)
+    checkpointer._background._thread.join()
+    with pytest.raises(RlrunError, match="No space left on device"):
+        checkpointer.end_cycle(21)
+    assert run.checkpoint("latest") == run.checkpoint(10)
+
+
+def test_a_failed_last_write_is_told_at_the_end(tmp_path, monkeypatch):
+    disk = Slow(monkeypatch)
+    disk.error = RlrunError("there cannot be written: No space left on device")
+    checkpointer, _, _ = begun(tmp_path, every=10, kind=Checkpointer)
+    checkpointer.end_cycle(10)
+    disk.go.set()
+    with pytest.raises(RlrunError, match="No space left on device"):
+        checkpointer.end_training(None, update=10)
+
+
+@pytest.mark.parametrize("damage", ["gone", "flipped", "cut"])
+def test_all_rows_are_saved_anew_where_a_segment_was_damaged(tmp_path, damage, caplog, monkeypatch):
+    monkeypatch.setattr("rlrun.storage.segments.LONGEST", 1)  # each save merges what was there
+    parts = {"memory": table()}
+    checkpointer, run, _ = begun(tmp_path, every=1, parts=parts)
+    checkpointer.end_cycle(1)
+    (segment,) = (run.checkpoints / "segments").iterdir()
+    data = segment.read_bytes()
+    segment.unlink()
+    if damage != "gone":
+        segment.write_bytes(data[:-1] + bytes([data[-1] ^ 1]) if damage == "flipped" else data[:-1])
+    parts["memory"].add(None, {"observation": np.ones((1, 1)), "reward": np.ones(1)})
+    checkpointer.end_cycle(2)
+    checkpointer.end_cycle(3)
+    checkpointer.end_training(None, update=3)
+    assert "is damaged" in caplog.text
+    assert storage.verify(run.checkpoint("latest")) == []
+    back = storage.load(run.checkpoint("latest"))["memory"]
+    assert storage.digest(back) == storage.digest(parts["memory"].state_dict())
+
+
+def test_rows_too_many_to_be_copied_are_written_here_and_now(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlrun.storage.tensorfiles.physical_memory", lambda: 1)
+    checkpointer, run, _ = begun(tmp_path, every=1, parts={"memory": table()}, kind=Checkpointer)
+    checkpointer.end_cycle(1)
+    monkeypatch.undo()
+    assert storage.verify(run.checkpoint("latest")) == []

@@ -105,13 +105,15 @@ class Ears:
     """Stands for logger and checkpointer."""
 
     def __init__(self):
-        self.written, self.best = [], []
+        self.written, self.best, self.passing = [], [], []
 
-    def write(self, step, update, metrics):
+    def write(self, step, update, metrics, *, counted):
         self.written.append((step, update, metrics))
+        self.passing += [] if counted else [update]
 
-    def mark_best(self, step, update):
+    def mark_best(self, step, update, *, final):
         self.best.append((step, update))
+        self.passing += [update] if final else []
 
 
 @pytest.fixture
@@ -178,6 +180,19 @@ def test_last_evaluation_is_not_repeated(results):
     made.end_cycle(1, 50)
     made.end_training(Stop("enough"))
     assert steps(ears) == [50]
+
+
+def test_a_run_that_is_extended_forgets_the_evaluation_at_its_end(results):
+    results[:] = [1.0, 9.0]
+    made, ears = evaluator()
+    made.end_cycle(1, 64)
+    before = made.state_dict()
+    made.end_cycle(2, 96)
+    made.end_training(Stop("enough"))
+    assert (made.last["mean_return"], made.best["mean_return"]) == (9.0, 9.0)
+    assert made.state_dict() == before
+    assert (before["last"]["mean_return"], before["best"]["mean_return"]) == (1.0, 1.0)
+    assert (ears.best, ears.passing) == ([(64, 1), (96, 2)], [2, 2])  # neither record nor mark is counted
 
 
 @pytest.mark.parametrize("error", [Interrupted("SIGTERM"), ZeroDivisionError(), KeyboardInterrupt()])

@@ -198,6 +198,40 @@ def test_record_of_an_early_end_is_dropped_on_resume(tmp_path):
     assert [record["updates"] for record in read(run)] == [10, 20]
 
 
+def test_record_that_is_not_counted_is_dropped_on_resume(tmp_path):
+    run = RunDir.claim(tmp_path / "run")
+    logger = begun(Jsonl(), run=run)
+    logger.end_cycle(10)
+    logger.write(None, 12, {"evaluation/mean_return": 9.0}, counted=False)
+    assert [record["updates"] for record in read(run)] == [10, 12]
+    begun(Jsonl(), run=run, state=logger.state_dict())
+    assert [record["updates"] for record in read(run)] == [10]
+
+
+def test_record_that_an_update_owed_is_written_on_resume_as_it_was(tmp_path):
+    run = RunDir.claim(tmp_path / "run")
+    logger = begun(Jsonl(), run=run, callbacks={"q": Loss()})
+    logger.end_training(Stop("SIGTERM"), update=10, step=40)  # an evaluation before the logger was given up
+    state = json.loads(json.dumps(logger.state_dict()))
+    resumed = begun(Jsonl(), run=run, state=state, callbacks={"silent": Callback()})
+    assert read(run) == []
+    resumed.end_cycle(10, step=40)
+    (record,) = read(run)
+    assert (record["updates"], record["env_steps"], record["loss/q"]) == (10, 40, 0.5)
+    resumed.end_cycle(11, step=44)
+    assert len(read(run)) == 1
+
+
+def test_record_of_a_stop_amidst_collection_is_not_taken_for_that_of_an_update(tmp_path):
+    run = RunDir.claim(tmp_path / "run")
+    logger = begun(Jsonl(), run=run, callbacks={"q": Loss()})
+    logger.end_training(Stop("SIGTERM"), update=2, step=12)
+    resumed = begun(Jsonl(), run=run, state=logger.state_dict(), callbacks={"silent": Callback()})
+    resumed.end_cycle(3, step=14)
+    (record,) = read(run)
+    assert (record["updates"], record["env_steps"], "loss/q" in record) == (3, 14, False)
+
+
 def test_seconds_go_on_after_resume():
     state = {**begun(Memory()).state_dict(), "seconds": 100.0}
     sink = Memory()

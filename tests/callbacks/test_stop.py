@@ -84,18 +84,13 @@ def test_explanation_names_the_limits():
 
 
 class Batches:
-    """Yields so many batches, and sends signals while the first is being collected."""
-
-    def __init__(self, count=5, signals=()):
-        self.count, self.signals = count, signals
+    """Yields five batches."""
 
     def names(self):
         return {"default": ()}
 
     def __iter__(self):
-        for number in self.signals:
-            os.kill(os.getpid(), number)
-        for _ in range(self.count):
+        for _ in range(5):
             yield {"default": {}}
 
 
@@ -122,10 +117,36 @@ def test_signal_lets_the_update_finish(number):
     assert str(state["stopped_by"]) == signal.Signals(number).name
 
 
-def test_signal_in_the_warm_up_leaves_at_once():
-    state = Trainer({"interrupt": Interrupt()}, Batches(signals=[signal.SIGTERM])).train()
+class Slow(Callback):
+    """Takes long to begin; a signal comes meanwhile."""
+
+    def begin_training(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("it went on")
+
+
+def test_signal_before_the_first_step_leaves_at_once():
+    state = Trainer({"slow": Slow(), "interrupt": Interrupt()}, Batches()).train()
     assert isinstance(state["stopped_by"], Interrupted)
     assert state["update"] == 0
+
+
+def test_signal_while_collecting_leaves_where_the_collector_asks():
+    interrupt, steps = Interrupt(), []
+
+    class Collecting(Batches):
+        def __iter__(self):
+            for step in range(5):
+                interrupt.check()
+                steps.append(step)
+                if step == 2:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    steps.append("the step is finished")
+            yield from super().__iter__()
+
+    state = Trainer({"interrupt": interrupt}, Collecting()).train()
+    assert isinstance(state["stopped_by"], Interrupted)
+    assert (steps, state["update"]) == ([0, 1, 2, "the step is finished"], 0)
 
 
 def test_long_work_can_ask_whether_to_give_up():
@@ -178,7 +199,7 @@ import os, signal
 from rlrun.callbacks import Interrupt
 interrupt = Interrupt()
 interrupt.restore_state()
-interrupt.begin_batch(1)
+interrupt.begin_training()
 os.kill(os.getpid(), signal.SIGTERM)
 print("first", flush=True)
 os.kill(os.getpid(), signal.SIGTERM)
@@ -230,5 +251,5 @@ def test_terminated_run_leaves_a_checkpoint(tmp_path):
     assert json.loads((run.path / "summary.json").read_text())["stopped_by"] == "SIGTERM"
 
 
-def test_run_terminated_in_its_warm_up_can_begin_anew(tmp_path):
-    assert stopped_at(50, tmp_path).checkpoint_dirs() == []
+def test_run_terminated_in_its_warm_up_loses_none_of_it(tmp_path):
+    assert [path.name for path in stopped_at(50, tmp_path).checkpoint_dirs()] == ["0000000050-0000000000"]

@@ -184,3 +184,37 @@ def test_signal_while_the_environment_resets_stops_the_run(write, project):
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 75
     assert json.loads((project / "run" / "status.json").read_text())["status"] == "stopped"
+
+
+BEFORE = """
+import time
+import gymnasium
+from rlrun.env.toys import Bandit
+
+def wait():
+    print("waiting", flush=True)
+    time.sleep(30)
+
+if {importing}:
+    wait()
+
+class Slow(Bandit):
+    def __init__(self):
+        wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "importing", "vectorization"),
+    [(signal.SIGTERM, True, "sync"), (signal.SIGUSR1, False, "sync"), (signal.SIGINT, False, "async")],
+)
+def test_a_signal_before_training_leaves_nothing_behind(number, importing, vectorization, write, project):
+    write("before.py", BEFORE.format(importing=importing))
+    words = ["algorithm=dqn", "env.target=before.Slow", f"env.vectorization={vectorization}", "--run-dir", "run"]
+    command = [sys.executable, "-m", "rlrun", "train", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        process.send_signal(number)
+        _, err = process.communicate(timeout=15)
+    assert (process.returncode, err) == (75, "rlrun: stopped\n")
+    assert not (project / "run").exists()

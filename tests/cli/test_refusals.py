@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -94,8 +95,9 @@ PARTS = {
     (*SAC, "env.kwargs.max_episode_step=3"): ["did you mean 'max_episode_steps'?"],
     ("train", "algorithm=dqn", "env=chain", "env.kwargs.ending=later"): ["env.kwargs.ending", "'later'"],
     ("train", "algorithm=dqn", "env=lunarlander"): ["LunarLander-v3", "pip install 'rlrun[box2d]'"],
-    ("train", "algorithm=sac", "env=hopper"): ["Hopper-v5", "pip install 'rlrun[mujoco]'"],
 }
+if find_spec("mujoco") is None:
+    PARTS["train", "algorithm=sac", "env=hopper"] = ["Hopper-v5", "pip install 'rlrun[mujoco]'"]
 
 COMMANDS = {
     (*DQN, "--mulitrun"): ["train: there is no option --mulitrun"],

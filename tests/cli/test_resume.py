@@ -150,4 +150,8 @@ def test_a_run_of_the_users_own_environment_goes_on_from_any_folder(write, tiny_
     # a process of its own: this one knows the user's folder since the training
     command = [sys.executable, "-m", "rlrun", "resume", str(project / "run"), "stop.env_steps=60"]
     outcome = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    way_out = f"stand in its project ({project}) or say --trust mine"
+    assert outcome.stderr == f"rlrun: env.target: mine.Mine comes with the run and is not trusted; {way_out}\n"
+    command += ["--trust", "mine"]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     assert outcome.stdout.startswith("completed: 60 env steps, "), outcome.stderr

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
 
 import rlrun
+from rlrun import storage
 from rlrun.collect import EpsilonGreedy, PolicyAgent
 from rlrun.nn.normaliser import Normaliser
 from rlrun.spaces import Box, Discrete, Spaces
@@ -93,5 +92,5 @@ def test_evaluation_depends_on_the_statistics(run):
 def test_a_checkpoint_holds_the_statistics_once(run):
     where = run.run_dir / "checkpoints"
     folder = where / (where / "latest").read_text().strip()
-    held = [path for path in json.loads((folder / "state.json").read_text()) if "norm" in path]
+    held = [path for path in storage.read_manifest(folder)["parts"] if "norm" in path]
     assert sorted(held) == ["normalisers.observation", "normalisers.reward"]

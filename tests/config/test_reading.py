@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from rlrun.config import load, provenance, to_yaml, unread
 from rlrun.config.reading import missing
 from rlrun.config.tree import locate
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, RunDirError
 
 GROUPS = ("algorithm=dqn", "env=pendulum")
 
@@ -107,5 +107,5 @@ def test_a_damaged_saved_config_is_named(tmp_path):
     (tmp_path / "config.yaml").write_text("a: [1\n")
     with pytest.raises(ConfigError, match=r"config.yaml, line 2: not valid YAML"):
         load(tmp_path / "config.yaml")
-    with pytest.raises(ConfigError, match=r"absent.yaml: cannot be read"):
+    with pytest.raises(RunDirError, match=r"absent.yaml cannot be read"):
         load(tmp_path / "absent.yaml")

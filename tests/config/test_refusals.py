@@ -53,6 +53,8 @@ WORDS = {
     "algorithm.lr.x=1": ["algorithm.lr.x: no such key"],
     "loader.table.length=3": ["loader.table.length:", "${memory}"],
     "stop={env_stepss:1}": ["stop:", "no such key 'env_stepss'", "did you mean 'env_steps'?"],
+    f"algorithm.lr={'[' * 1000}{']' * 1000}": ["algorithm.lr: nested too deeply"],
+    f"algorithm.lr={'x' * 30_000}": ["a word has at most 20,000 letters"],
     "nowhere/group@x=1": ["nowhere/group@x: no such group"],
 }
 

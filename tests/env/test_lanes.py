@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import timeit
 
 import gymnasium
@@ -248,6 +250,37 @@ def test_workers_leave_interrupts_to_their_parent():
     env.close()
 
 
+def test_a_signal_to_the_whole_group_is_for_the_parent():
+    env = make("CartPole-v1", num_envs=2, vectorization="async")
+    env.reset(0)  # the workers are up
+    assert os.getpgrp() not in [os.getpgid(process.pid) for process in env.vector.processes]
+    env.close()
+
+
+ORPHANS = """
+import sys
+import numpy as np
+from rlrun.env import make
+
+env = make("CartPole-v1", num_envs=3, vectorization="async")
+env.record()
+env.reset(0)
+print("ready", flush=True)
+while True:
+    env.restart(np.array([False, True, False]))
+    env.step(np.zeros(3, np.int64))
+"""
+
+
+def test_workers_of_a_killed_process_leave_in_silence():
+    command = [sys.executable, "-W", "ignore", "-c", ORPHANS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        process.kill()
+        out, err = process.communicate(timeout=30)  # ends when nobody holds these pipes any more
+    assert (out, err) == (b"", b"")
+
+
 def test_workers_leave_when_closed():
     env = make("CartPole-v1", num_envs=2, vectorization="async")
     env.reset(0)
@@ -257,12 +290,25 @@ def test_workers_leave_when_closed():
 
 
 @pytest.mark.speed
-def test_single_lane_costs_little():
+@pytest.mark.parametrize("id", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1"])
+def test_writing_down_an_environment_costs_little(id):
+    env = make(id)
+    env.record()
+    env.reset(0)
+    capture = env._recorders[0].keeper.capture
+    assert min(timeit.repeat(capture, number=100, repeat=20)) / 100 < 40e-6
+
+
+@pytest.mark.speed
+@pytest.mark.parametrize("recorded", [False, True])
+def test_single_lane_costs_little(recorded):
     class Idle(Labelled):
         def step(self, action):
             return last, 0.0, False, False, {}
 
     env, last, action, ended = SyncEnv([Idle()]), np.zeros(2), np.zeros(1, np.int64), np.zeros(1, bool)
+    if recorded:
+        env.record()
     env.reset(0)
     seconds = min(timeit.repeat(lambda: (env.step(action), env.restart(ended)), number=5000, repeat=5)) / 5000
     assert seconds < 5e-6

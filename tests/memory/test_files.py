@@ -298,7 +298,7 @@ def test_any_cut_and_any_addition_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_memory_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "memory.zip"
     refused(path, "cannot be read: No such file")
-    refused(tmp_path, "cannot be read: Is a directory")
+    refused(tmp_path, "it is no plain file")
     path.write_bytes(b"reward,action\n1,2\n" * 100)
     refused(path, "does not begin like one")
     path.write_bytes(pickle.dumps([1]))
@@ -329,7 +329,7 @@ def header(shape: str) -> bytes:
 
 
 FORGED: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
-    "newer": (lambda held: note(held, format=2), "has format 2; this version of rlrun reads 1"),
+    "newer": (lambda held: note(held, format=3), "has format 3; this version of rlrun reads 2"),
     "other kind": (lambda held: note(held, kind="checkpoint"), "is a 'checkpoint', wanted 'rlrun.memory'"),
     "no note": (lambda held: held.pop("table.json"), "no member 'table.json'"),
     "no json": (lambda held: held.update({"table.json": b"[" * 100_000}), "is no JSON"),

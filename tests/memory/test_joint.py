@@ -76,7 +76,7 @@ def test_loaders_in_a_config_are_saved_once_each():
     assert loader.names() == {"real": ("x",), "imagined": ("x",)}
     next(iter(loader))
     states = {path: part.state_dict() for path, part in stateful(builder.built).items()}
-    assert states["loader"] == {name: states[f"loader.{name}"] for name in ("real", "imagined")}
+    assert states["loader"]["parts"] == {name: states[f"loader.{name}"] for name in ("real", "imagined")}
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def test_a_checkpoint_holds_what_was_drawn_ahead(updates, depth):
     fresh.collector.steps, fresh.collector.update = loader.collector.steps, loader.collector.update
     learner = Learner(fresh.collector, 40)
     trainer = Trainer({"learner": learner, "prefetch": other}, other)
-    trainer.load_state_dict({"update": updates})
+    trainer.load_state_dict({"update": updates, "reached": None})
     trainer.train()
     assert seen + learner.seen == wanted
 

@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rlrun import storage
 from rlrun.callback import Callback, Stop
+from rlrun.callbacks.background import Background
 from rlrun.callbacks.pace import following
-from rlrun.errors import ConfigError
-from rlrun.files import write_text
+from rlrun.errors import ConfigError, RunDirError
+from rlrun.files import finite, write_text
 from rlrun.memory import Table
 from rlrun.rundir import RunDir, checkpoint_key, checkpoint_name
 from rlrun.typing import Stateful
+
+_messages = logging.getLogger("rlrun")
 
 
 class Checkpointer(Callback):
     """Save every part that has a state: now and then, at the end, and when an evaluation was the best so far.
 
     It stands after every callback whose `end_cycle` or `end_training` changes a state, so that
-    what is saved is the state between two updates.
+    what is saved is the state between two updates. Training waits only while what changed is copied;
+    a thread writes it meanwhile, and its failure ends the run at the next update.
 
     Args:
         every: environment steps (updates, where there is no collector); 0 or None = not by steps.
         keep_last: so many of the newest stay; None = all.
-        keep_best: keep the checkpoint of the best evaluation, too.
+        keep_best: keep the checkpoint of the best evaluation, too; or of so many that were the best in their time.
         seconds: between checkpoints, at most.
         memory: save the rows of replay memories, too; without them a resumed run collects anew before it learns.
         skip: config paths of parts that are left out, with everything beneath them.
+
+    Attributes:
+        evaluation: the newest evaluation, which checkpoints name; whoever evaluates sets it.
 
     Raises:
         ConfigError: `keep_last` is below one.
@@ -44,7 +54,7 @@ class Checkpointer(Callback):
         every: int | None,
         *,
         keep_last: int | None = 3,
-        keep_best: bool = True,
+        keep_best: bool | int | None = True,
         seconds: float | None = None,
         memory: bool = True,
         skip: Iterable[str] = (),
@@ -53,22 +63,27 @@ class Checkpointer(Callback):
             raise ConfigError(f"checkpoint.keep_last must be at least 1, or null for all, and is {keep_last}")
         self.every = every
         self.keep_last = keep_last
-        self.keep_best = keep_best
+        self.keep_best = int(keep_best or 0)
         self.seconds = seconds
         self.memory = memory
         self.skip = tuple(skip)
-        self._first = 0  # update before which this process has changed nothing
-        self._newest = (0, 0)  # environment step (or update) and update of the newest checkpoint
+        self.evaluation: Mapping[str, Any] | None = None
+        self._first = (0, 0)  # environment step (or update) and update at which this process took over
+        self._newest = (0, 0)  # … of the newest checkpoint
         self._due = following(0, every)
         self._deadline = math.inf
         self._saved: tuple[int, int] | None = None  # what lies on disk as this process knows it
-        self._best: tuple[int, int] | None = None  # of the best evaluation
+        self._best: list[tuple[int, int]] = []  # of evaluations that were the best in their time, newest first
         self._wanted: tuple[int, int] | None = None  # as the best, and not saved yet
+        self._final = False  # the one that is wanted was evaluated only because the run ended
         self._run: RunDir | None = None
         self._parts: Mapping[str, Stateful] = {}
+        self._background = Background()
 
-    def begin_training(self, parts: Mapping[str, Stateful], run_dir: Path | None, update: int = 0) -> None:
-        self._first = update
+    def begin_training(
+        self, parts: Mapping[str, Stateful], run_dir: Path | None, update: int = 0, step: int | None = None
+    ) -> None:
+        self._first = (max(self._newest[0], step or 0), update)
         self._parts = {path: part for path, part in parts.items() if self._keeps(path, part)}
         self._deadline = time.monotonic() + (self.seconds or math.inf)
         if run_dir is not None:
@@ -83,86 +98,142 @@ class Checkpointer(Callback):
         return not any(path == skipped or path.startswith(f"{skipped}.") for skipped in self.skip)
 
     def end_cycle(self, update: int, step: int | None = None) -> None:
+        self._hear(self._background.check)
         axis = update if step is None else step
         if axis >= self._due or (self.seconds and time.monotonic() >= self._deadline):
             self._save(axis, update)
 
-    def mark_best(self, step: int, update: int) -> None:
-        """Keep the state after this update as the best; it is saved when all callbacks are done with the update."""
+    def mark_best(self, step: int, update: int, *, final: bool = False) -> None:
+        """Keep the state after this update as the best; it is saved when all callbacks are done with the update.
+
+        Args:
+            step: environment step (update, where there is no collector).
+            update: the newest update.
+            final: it was evaluated only because the run ends. A longer run would not have been there: its state does
+                not know of it, and when this run is resumed, the best is again the one before.
+        """
         if not self.keep_best:
             return
-        self._wanted = (step, update)
+        self._wanted, self._final = (step, update), final
         if self._saved == self._wanted:
-            self._best = self._wanted
-            self._point_to_best()
+            self.wait()
+            self._count_best()
+            if self._run is not None:
+                _point(self._run, "best", checkpoint_name(step, update))
         else:
             self._due = min(self._due, step)
 
+    def _count_best(self) -> bool:
+        """Note the checkpoint that is being saved as the best, if it is the one that is wanted."""
+        if self._wanted is None or self._wanted != self._newest:
+            return False
+        if not self._final:
+            self._best = [self._wanted, *(best for best in self._best if best != self._wanted)][: self.keep_best]
+        self._wanted = None
+        return True
+
     def end_training(self, error: BaseException | None, update: int = 0, step: int | None = None) -> None:
         axis = update if step is None else step
-        in_order = error is None or isinstance(error, Stop)  # a state after an error inside an update is no good,
-        moved = update > self._first  # nor is one from amidst a warm-up
+        self.wait()
+        in_order = error is None or isinstance(error, Stop)  # a state after an error inside an update is no good
+        moved = axis > self._first[0] or update > self._first[1]
         if in_order and moved and self._saved != (axis, update):
-            self._save(axis, update)
+            self._save(axis, update, last=True)
 
-    def _save(self, axis: int, update: int) -> None:
+    def wait(self) -> None:
+        """Return once the newest checkpoint is on disk.
+
+        Raises:
+            RlrunError: the disk did not take it; the one before is as it was.
+        """
+        self._hear(self._background.wait)
+
+    def _hear(self, of: Callable[[], None]) -> None:
+        """Let the failure of a save end the run; where segments of before were damaged, save everything anew."""
+        try:
+            of()
+        except RunDirError as error:
+            _messages.warning("%s; everything is saved anew", error)
+            self._saved, self._due = None, 0
+        except BaseException:
+            self._saved = None
+            raise
+
+    def _save(self, axis: int, update: int, *, last: bool = False) -> None:
+        """Copy what changed and let it be written; the last time it is written here and now."""
+        self.wait()
         self._newest = (axis, update)
         self._due = following(axis, self.every)
         self._deadline = time.monotonic() + (self.seconds or math.inf)
-        if self._wanted == self._newest:
-            self._best = self._wanted
+        best = self._count_best()
         if self._run is None:
             return
-        directory = self._run.checkpoints / checkpoint_name(axis, update)
-        states = {path: part.state_dict() for path, part in self._parts.items()}
+        home = storage.home_of(self._run.checkpoints)
         tables = [path for path, part in self._parts.items() if isinstance(part, Table)]
-        storage.save(directory, states, about={"env_steps": axis, "updates": update}, apart=tables)
-        _point(self._run, "latest", directory.name)
+        states = {
+            path: part.checkpoint(home) if isinstance(part, Table) else part.state_dict()
+            for path, part in self._parts.items()
+        }
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        about = {"env_steps": axis, "updates": update, "evaluation": finite(self.evaluation), "created": created}
+        taken = storage.snapshot(states, about=about, apart=tables, copy=not last)
         self._saved = self._newest
-        if self._wanted == self._saved:
-            self._point_to_best()
-        self._retire(self._run, directory)
+        self._background.start(partial(self._write, self._run, taken, self._newest, best, tuple(self._best)))
+        if not taken.copied:
+            self.wait()
 
-    def _point_to_best(self) -> None:
-        if self._run is not None and self._best is not None:
-            _point(self._run, "best", checkpoint_name(*self._best))
-        self._wanted = None
+    def _write(
+        self,
+        run: RunDir,
+        taken: storage.Snapshot,
+        newest: tuple[int, int],
+        is_best: bool,
+        best: Sequence[tuple[int, int]],
+    ) -> None:
+        """Write a checkpoint, then let the pointers name it, then delete what nobody needs any more."""
+        name = checkpoint_name(*newest)
+        storage.write(run.checkpoints / name, taken)
+        _point(run, "latest", name)
+        if is_best:
+            _point(run, "best", name)
+        with contextlib.suppress(OSError):  # what cannot be deleted does no harm
+            self._retire(run, newest, {checkpoint_name(*each) for each in best})
 
     def _point_back(self, run: RunDir, newest: tuple[int, int]) -> None:
-        """Let the pointers name what a resumed run goes on from, and nothing beyond it."""
+        """Let the pointers name what a resumed run goes on from and what was its best, and nothing beyond it."""
         _point(run, "latest", checkpoint_name(*newest))
-        beyond = [path.name for path in run.checkpoint_dirs() if checkpoint_key(path) > newest]
-        if _pointed(run, "best") in beyond:
-            best = "" if self._best is None else checkpoint_name(*self._best)
-            if best and (run.checkpoints / best).is_dir():
-                _point(run, "best", best)
-            else:
-                (run.checkpoints / "best").unlink()
+        held = [checkpoint_name(*best) for best in self._best]
+        there = [best for best in held if (run.checkpoints / best).is_dir()]
+        if there:
+            _point(run, "best", there[0])
+        elif _pointed(run, "best"):
+            (run.checkpoints / "best").unlink()
 
-    def _retire(self, run: RunDir, newest: Path) -> None:
+    def _retire(self, run: RunDir, newest: tuple[int, int], best: Set[str]) -> None:
         """Delete old checkpoints; those beyond the newest, from before a resume, are left for this run to replace."""
         if self.keep_last is None:
             return
-        past = [path for path in run.checkpoint_dirs() if checkpoint_key(path) <= checkpoint_key(newest)]
-        kept = _pointed(run, "best")
-        for path in past[: -self.keep_last]:
-            if path.name != kept:
-                with contextlib.suppress(OSError):  # what cannot be deleted does no harm
-                    storage.remove(path)
+        past = [path for path in run.checkpoint_dirs() if checkpoint_key(path) <= newest]
+        kept = best | {_pointed(run, "best")}
+        retired = [path for path in past[: -self.keep_last] if path.name not in kept]
+        for path in retired:
+            storage.remove(path)
+        if retired:
+            storage.collect(run.checkpoints)
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"every {self.every:,} steps" if self.every else "at the end"
 
     def state_dict(self) -> dict[str, Any]:
         axis, update = self._newest
-        return {"axis": axis, "update": update, "best": self._best}
+        return {"axis": axis, "update": update, "best": list(self._best)}
 
     def load_state_dict(
         self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
     ) -> None:
         if numbers:
             self._saved = self._newest = (state["axis"], state["update"])
-            self._best = None if state["best"] is None else tuple(state["best"])
+            self._best = [tuple(best) for best in state["best"]]
             self._due = following(state["axis"], self.every)
 
 
@@ -172,5 +243,7 @@ def _point(run: RunDir, pointer: str, name: str) -> None:
 
 
 def _pointed(run: RunDir, pointer: str) -> str:
-    path = run.checkpoints / pointer
-    return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+    try:
+        return (run.checkpoints / pointer).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):  # absent or damaged: it is written anew
+        return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,13 +18,15 @@ from rlrun.rundir import RunDir
 class Recorder(Protocol):
     """Takes a record of metrics at once."""
 
-    def write(self, step: int | None, update: int, metrics: dict[str, Any]) -> None: ...
+    def write(self, step: int | None, update: int, metrics: dict[str, Any], *, counted: bool) -> None: ...
 
 
 class Keeper(Protocol):
-    """Keeps the checkpoint of the best evaluation."""
+    """Keeps the checkpoint of the best evaluation, and notes the newest one in each."""
 
-    def mark_best(self, step: int, update: int) -> None: ...
+    evaluation: Mapping[str, Any] | None
+
+    def mark_best(self, step: int, update: int, *, final: bool) -> None: ...
 
 
 class Evaluator(Callback):
@@ -75,6 +77,7 @@ class Evaluator(Callback):
         self.best: dict[str, Any] | None = None
         self._next = self.every or math.inf
         self._evaluated: tuple[int | None, int] | None = None
+        self._due: Any = (None, None, None)  # last, best and evaluated as of the newest evaluation that was due
         self._lanes: Env | None = None
         self._videos: Path | None = None
         self._now: tuple[int | None, int] = (None, 0)  # environment step and update of the newest finished update
@@ -101,18 +104,19 @@ class Evaluator(Callback):
             except Stop:  # abandoned: it is still due when the run goes on
                 self._next = due
                 raise
+            self._due = (self.last, self.best, self._evaluated)
 
     def end_training(self, error: BaseException | None) -> None:
         try:
             step, update = self._now
             ended_well = update > 0 and (error is None or type(error) is Stop)
             if self.every and ended_well and (self.last is None or self._evaluated != self._now):
-                self._evaluate(step, update)
+                self._evaluate(step, update, final=True)
         finally:
             if self._lanes is not None:
                 self._lanes.close()
 
-    def _evaluate(self, step: int | None, update: int) -> Evaluation:
+    def _evaluate(self, step: int | None, update: int, *, final: bool = False) -> Evaluation:
         clock = update if step is None else step
         with undisturbed():
             if self._lanes is None:
@@ -134,14 +138,17 @@ class Evaluator(Callback):
             "env_steps": step or 0,
         }
         self._evaluated = (step, update)
+        if self.checkpointer is not None:
+            self.checkpointer.evaluation = self.last
         if self.logger is not None:
             length = sum(result.lengths) / len(result.lengths)
             found = {"mean_return": result.mean_return, "std_return": result.std_return, "mean_length": length}
-            self.logger.write(step, update, {f"evaluation/{name}": value for name, value in found.items()})
+            record = {f"evaluation/{name}": value for name, value in found.items()}
+            self.logger.write(step, update, record, counted=not final)
         if self.best is None or result.mean_return >= self.best["mean_return"]:  # of equals the more trained one
             self.best = self.last
             if self.checkpointer is not None:
-                self.checkpointer.mark_best(clock, update)
+                self.checkpointer.mark_best(clock, update, final=final)
         return result
 
     def _film(self, path: Path) -> None:
@@ -157,12 +164,9 @@ class Evaluator(Callback):
         return f"{self.episodes} episodes every {self.every:,} steps" if self.every else "off"
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "last": self.last,
-            "best": self.best,
-            "next": self._next if self.every else 0,
-            "evaluated": self._evaluated,
-        }
+        """Return the state without the evaluation at the very end: a run that goes on never made it."""
+        last, best, evaluated = self._due
+        return {"last": last, "best": best, "next": self._next if self.every else 0, "evaluated": evaluated}
 
     def load_state_dict(
         self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
@@ -171,3 +175,6 @@ class Evaluator(Callback):
             self.last, self.best = state["last"], state["best"]
             self._next = state["next"] or self.every if self.every else math.inf  # `every` may change on resume
             self._evaluated = None if state["evaluated"] is None else tuple(state["evaluated"])
+            self._due = (self.last, self.best, self._evaluated)
+            if self.checkpointer is not None:
+                self.checkpointer.evaluation = self.last

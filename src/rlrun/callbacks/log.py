@@ -45,6 +45,7 @@ class Logger(Callback):
         self._last = {"env_steps": 0, "updates": 0, "seconds": 0.0}  # of the newest record of all callbacks' metrics
         self._records = 0
         self._newest = 0  # axis of the newest counted record
+        self._pending: Record | None = None  # was due when training was left before it could be counted
         self._due = following(0, every)
 
     @property
@@ -66,20 +67,27 @@ class Logger(Callback):
 
     def end_cycle(self, update: int, step: int | None = None) -> None:
         if (update if step is None else step) >= self._due:
-            self._write_all(step, update)
+            held, self._pending = self._pending, None
+            same = held is not None and held["updates"] == update
+            self._write_all(held if held is not None and same else self._collect(step, update))
 
-    def write(self, step: int | None, update: int, metrics: Mapping[str, Any]) -> None:
+    def write(self, step: int | None, update: int, metrics: Mapping[str, Any], *, counted: bool = True) -> None:
         """Write a record of these metrics now.
 
         Args:
             step: environment step; None without a collector.
             update: gradient update.
             metrics: full name -> number or scalar tensor.
+            counted: False: a run that goes on beyond this point forgets the record.
 
         Raises:
             RlrunError: a metric is not a scalar, or the metrics file cannot be written.
         """
-        self._count({"env_steps": step or 0, "updates": update, "seconds": self.seconds, **to_host(metrics)})
+        record = {"env_steps": step or 0, "updates": update, "seconds": self.seconds, **to_host(metrics)}
+        if counted:
+            self._count(record)
+        else:
+            self._emit(record)
 
     def end_training(self, error: BaseException | None, update: int = 0, step: int | None = None) -> None:
         in_order = error is None or isinstance(error, Stop)
@@ -92,18 +100,16 @@ class Logger(Callback):
         finally:
             self._close(None if in_order else error)
 
-    def _write_all(self, step: int | None, update: int) -> None:
-        record = self._collect(step, update)
+    def _write_all(self, record: Record) -> None:
         self._last = {name: record[name] for name in ("env_steps", "updates", "seconds")}
         self._due = following(axis_of(record), self.every)
         self._count(record)
 
     def _write_last(self, step: int | None, update: int) -> None:
-        """Write where training ends; a resumed run, which goes on from here, drops a record that was not due."""
-        if (update if step is None else step) >= self._due:
-            self._write_all(step, update)
-        else:
-            self._emit(self._collect(step, update))
+        """Write where training ends; a run that goes on from here forgets it, unless the update owed a record."""
+        record = self._collect(step, update)
+        self._pending = record if axis_of(record) >= self._due else None
+        self._emit(record)
 
     def _collect(self, step: int | None, update: int) -> Record:
         metrics: dict[str, Any] = {}
@@ -145,14 +151,14 @@ class Logger(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         counters = {"records": self._records, "newest": self._newest}
-        return {"last": dict(self._last), "seconds": self.seconds, **counters}
+        return {"last": dict(self._last), "seconds": self.seconds, "pending": self._pending, **counters}
 
     def load_state_dict(
         self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
     ) -> None:
         if numbers:
             self._last, self._before = dict(state["last"]), state["seconds"]
-            self._records, self._newest = state["records"], state["newest"]
+            self._records, self._newest, self._pending = state["records"], state["newest"], state["pending"]
             self._due = following(axis_of(self._last), self.every)
 
 

@@ -47,7 +47,9 @@ class LossCallback(Callback):
         compile: bool = False,
     ) -> None:
         self.network = network
-        self.parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        trained = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
+        self.parameters = list(trained.values())
+        self.names = list(trained)
         self.optimiser = optimiser(self.parameters) if self.parameters else None
         self.max_grad_norm = max_grad_norm
         self.schedule = schedule
@@ -59,6 +61,7 @@ class LossCallback(Callback):
         self._loss: Callable[..., Any] = torch.compile(self.loss) if compile else self.loss
         self._last: Tensor | None = None
         self._norm: Tensor | None = None
+        self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
 
     def loss(self, *names: Any) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of each element: [B], [B, T], or a scalar."""
@@ -102,7 +105,9 @@ class LossCallback(Callback):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        if self._last is None or self.optimiser is None:
+        if self._last is None:
+            return self._before
+        if self.optimiser is None:
             return {}
         found: dict[str, Any] = {f"loss/{self.name}": self._last}
         if self._norm is not None:
@@ -126,7 +131,8 @@ class LossCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         optimiser = self.optimiser.state_dict() if self.optimiser is not None else {}
-        return {"optimiser": optimiser, "updates": self.updates}
+        counted = {"updates": self.updates, "metrics": plain(self.metrics)}
+        return {"optimiser": optimiser, "names": self.names, **counted}
 
     def load_state_dict(
         self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
@@ -134,7 +140,12 @@ class LossCallback(Callback):
         if optimiser and self.optimiser is not None:
             self.optimiser.load_state_dict(state["optimiser"])
         if numbers:
-            self.updates = state["updates"]
+            self.updates, self._before = state["updates"], state["metrics"]
+
+
+def plain(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return metrics as the numbers that are logged, for a checkpoint: not every update makes all of them anew."""
+    return {name: float(value.float()) if isinstance(value, Tensor) else value for name, value in metrics.items()}
 
 
 def _weighted(value: Tensor, weight: Tensor) -> Tensor:

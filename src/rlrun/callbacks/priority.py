@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from rlrun.callback import Callback
-from rlrun.callbacks.loss import LossCallback
+from rlrun.callbacks.loss import LossCallback, plain
 from rlrun.errors import RlrunError, WiringError, did_you_mean
 
 
@@ -37,6 +37,7 @@ class PriorityFeedback(Callback):
         self.data_group = data_group
         self._source: LossCallback | None = None
         self._priority: Tensor | None = None
+        self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
 
     def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
         losses = {
@@ -69,7 +70,16 @@ class PriorityFeedback(Callback):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        return {} if self._priority is None else {"priority/mean": self._priority.mean()}
+        return self._before if self._priority is None else {"priority/mean": self._priority.mean()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"metrics": plain(self.metrics)}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if numbers:
+            self._before = state["metrics"]
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"errors of {self.loss or 'the first loss'} -> {path_of(self.table)}"

@@ -34,5 +34,14 @@ class Schedule(Callback):
     def metrics(self) -> Mapping[str, Any]:
         return {f"schedule/{self.provides[0]}": self._last}
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"newest": self._last}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if numbers:
+            self._last = state["newest"]
+
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"follows {type(self.value).__name__.lower()}"

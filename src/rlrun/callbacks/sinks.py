@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from rlrun.callbacks.progress import Terminal
@@ -137,13 +139,11 @@ class Wandb:
     def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
         assert run is not None
         run.wandb.mkdir(exist_ok=True)
-        note = run.wandb / "id"
-        if not note.is_file():
-            write_text(note, secrets.token_hex(4))  # not from a generator that training uses
+        known = _identity(run.wandb / "id")
         self._session = self._wandb.init(
             **self._arguments,
             name=self._name or run.path.name,
-            id=note.read_text(encoding="utf-8"),
+            id=known,
             mode=self._mode,
             resume="allow" if self._mode == "online" else None,
             dir=str(run.path),
@@ -163,6 +163,15 @@ class Wandb:
 
     def close(self, error: BaseException | None) -> None:
         self._session.finish(exit_code=0 if error is None else 1)
+
+
+def _identity(note: Path) -> str:
+    """Return the name by which the service knows a run, noted in its folder so that a resumed run goes on with it."""
+    if note.is_file() and re.fullmatch("[0-9a-f]{8}", found := note.read_text(encoding="utf-8", errors="replace")):
+        return found
+    made = secrets.token_hex(4)  # not from a generator that training uses
+    write_text(note, made)
+    return made
 
 
 SINKS: dict[str, type[Any]] = {"terminal": Terminal, "jsonl": Jsonl, "tensorboard": TensorBoard, "wandb": Wandb}

@@ -91,32 +91,36 @@ class Budget(Callback):
 
 
 class Interrupt(Callback):
-    """Leave in order on SIGINT, SIGTERM and SIGUSR1: finish the update first; a second signal leaves at once."""
+    """Leave in order on SIGINT, SIGTERM and SIGUSR1; a second signal leaves at once.
+
+    An update that runs is finished; long work beside updates (collection, evaluation) asks by `check`.
+    """
 
     cycle = 1
 
     def __init__(self) -> None:
         self.requested: str | None = None
-        self._update = 0
+        self._begun = False
         self._previous: dict[int, Any] = {}
 
     def restore_state(self) -> None:  # the first hook of all: resetting environments may take long
         if threading.current_thread() is threading.main_thread():  # python allows handlers nowhere else
             self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
 
+    def begin_training(self) -> None:
+        self._begun = True
+        self.check()
+
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.requested is not None:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self.requested = signal.Signals(number).name
-        if self._update == 0:  # still warming up: nothing is half done that could be worth keeping
+        if not self._begun:  # environments are being made ready: nothing is half done that could be worth keeping
             raise Interrupted(self.requested)
 
-    def begin_batch(self, update: int) -> None:
-        self._update = update
-
     def check(self) -> None:
-        """Raise where long work inside an update, such as an evaluation, can be given up.
+        """Raise where the state is a whole one, between two environment steps, or where work can be given up.
 
         Raises:
             Interrupted: a signal came.
@@ -125,8 +129,7 @@ class Interrupt(Callback):
             raise Interrupted(self.requested)
 
     def end_cycle(self) -> None:
-        if self.requested is not None:
-            raise Interrupted(self.requested)
+        self.check()
 
     def end_training(self, error: BaseException | None) -> None:
         for number, handler in self._previous.items():

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callback import Callback
+from rlrun.callbacks.loss import plain
 from rlrun.nn import Follow, frozen_copy
 
 
@@ -41,6 +42,7 @@ class TargetCallback(Callback):
         self.every = every
         self.data_group = data_group
         self._reward: Tensor | None = None
+        self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
         self._follow = Follow(self.target, network)
 
     def bootstrap(
@@ -51,23 +53,29 @@ class TargetCallback(Callback):
         factor = self.discount if discount is None else discount
         return {"q_target": ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)}
 
+    def catch_up(self) -> None:
+        """Make the slow copy equal to the network, as it is at the start."""
+        self._follow.move()
+
     def end_batch(self, update: int) -> None:
         if update % self.every == 0:
             self._follow.move(self.rate)
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        return {} if self._reward is None else {"batch/reward": self._reward.mean()}
+        return self._before if self._reward is None else {"batch/reward": self._reward.mean()}
 
     def note(self, path_of: Callable[[object], str]) -> str:
         pace = "each update" if self.every == 1 else f"every {self.every} updates"
         return f"slow copy of {path_of(self.network)}, moved by {self.rate} {pace}"
 
     def state_dict(self) -> dict[str, Any]:
-        return {"target": self.target.state_dict()}
+        return {"target": self.target.state_dict(), "metrics": plain(self.metrics)}
 
     def load_state_dict(
         self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
     ) -> None:
         if weights:
             self.target.load_state_dict(state["target"])
+        if numbers:
+            self._before = state["metrics"]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rlrun import trust
 from rlrun.callback import Callback, Hook, Stop
 from rlrun.callbacks.pace import following
 from rlrun.errors import ConfigError, MissingExtra, RequestError
@@ -103,7 +104,8 @@ class MemoryExport(Callback):
         spaces: of the environment; Minari needs them.
 
     Raises:
-        ConfigError: a Minari dataset is asked for more than once, or without spaces; or the memory is no table.
+        ConfigError: a Minari dataset is asked for more than once, or without spaces; the memory is no table; or
+            the path is of a run from elsewhere, and something else lies there.
         RequestError: the Minari dataset exists, or Minari is not installed; before any step was made.
     """
 
@@ -130,6 +132,7 @@ class MemoryExport(Callback):
         self.path = Path(path) if path is not None and self.dataset is None else None
         if self.path is not None:
             _require_writable(self.path)
+            trust.admit_writing(self.path, archive.is_sealed, "memory.export.path")
         self.public = public
         self.spaces = spaces
         self.wanted = every is not None or path is not None

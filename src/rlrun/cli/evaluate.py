@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from rlrun.cli.words import Trust
+
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
@@ -18,12 +20,19 @@ def evaluate(
     video: Annotated[
         Path | None, typer.Option(help="Write a video of each episode into this folder.", show_default=False)
     ] = None,
+    trust: Trust = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Play episodes with the frozen policy of a run."""
     from rlrun import evaluation
 
     report = evaluation.evaluate(
-        run, episodes=episodes, seed=seed, checkpoint=checkpoint, stochastic=stochastic, video=video
+        run,
+        episodes=episodes,
+        seed=seed,
+        checkpoint=checkpoint,
+        stochastic=stochastic,
+        video=video,
+        trust=trust or [],
     )
     typer.echo(json.dumps(report.to_json()) if as_json else report.describe())

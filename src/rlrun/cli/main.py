@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
 from rlrun import __version__
-from rlrun.cli import check, config, evaluate, explain, listing, resume, train, usage
+from rlrun.cli import check, checkpoints, config, evaluate, explain, listing, resume, train, usage
 from rlrun.errors import RlrunError
+
+INTERRUPTED = 128 + signal.SIGINT  # what typer makes of a KeyboardInterrupt
 
 app = typer.Typer(
     name="rlrun",
     help="Train reinforcement learning agents from YAML: rlrun train algorithm=sac env=cartpole",
     invoke_without_command=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: the other kind takes as long to load as all the rest
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("train")(train.train)
 app.command("resume")(resume.resume)
 app.command("eval")(evaluate.evaluate)
+app.command("checkpoints")(checkpoints.checkpoints)
 app.command("check")(check.check)
 app.command("config")(config.config)
 app.command("explain")(explain.explain)
@@ -55,12 +63,33 @@ def main() -> None:
     words = [word for word in words if word != "--debug"]
     if not debug:
         warnings.simplefilter("ignore")
+    _stop_on_signals()
     sys.exit(_run(words, debug))
+
+
+def _stop_on_signals() -> None:
+    """Let a signal end what comes before training, imports and building, as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():  # python allows handlers nowhere else
+        return
+    owner = os.getpid()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != owner:  # a worker, forked from here, dies of it as of any other signal
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        raise KeyboardInterrupt
+
+    for name in ("SIGTERM", "SIGUSR1"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), stop)
 
 
 def _run(words: list[str], debug: bool) -> int:
     try:
-        return _code(typer.main.get_command(app).main(words, prog_name="rlrun", standalone_mode=False))
+        result = typer.main.get_command(app).main(words, prog_name="rlrun", standalone_mode=False)
+        if result == INTERRUPTED:
+            return _fail("stopped", 75, debug=False)
+        return _code(result)
     except RlrunError as error:
         return _fail(str(error), error.exit_code, debug)
     except BrokenPipeError:
@@ -80,5 +109,6 @@ def _code(result: Any) -> int:
 def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
-    print(f"rlrun: {' '.join(message.split())}", file=sys.stderr)
+    line = " ".join(message.split())
+    print("rlrun:", "".join(each if each.isprintable() else "?" for each in line), file=sys.stderr)
     return code

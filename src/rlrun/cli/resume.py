@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from rlrun.cli.words import Trust
+
 
 def resume(
     run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
@@ -19,11 +21,12 @@ def resume(
             show_default=False,
         ),
     ] = None,
+    trust: Trust = None,
 ) -> None:
     """Go on with a run that was stopped, killed or failed, from its newest good checkpoint."""
     from rlrun import resuming
 
-    result = resuming.resume(run, words or [])
+    result = resuming.resume(run, words or [], trust=trust or [])
     typer.echo(result.describe())
     if result.trainer is None:
         typer.echo(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rlrun.cli.words import ConfigDir, Words
+from rlrun.cli.words import ConfigDir, Trust, Words
 
 
 def train(
@@ -15,6 +18,17 @@ def train(
     run_dir: Annotated[
         Path | None, typer.Option(help="Where the run goes (default: runs/<algorithm>-<env>/…).", show_default=False)
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN[@STEP|@best]",
+            help="Start from another run: its words, then yours, and its parts as far as init.* says; "
+            "a checkpoint's folder and FILE.safetensors will do, too.",
+            show_default=False,
+        ),
+    ] = None,
+    trust: Trust = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Build everything, print the data flow, step nothing.")
     ] = False,
@@ -22,14 +36,32 @@ def train(
 ) -> None:
     """Train an agent: rlrun train algorithm=sac env=cartpole seed=3"""
     from rlrun.config import compose
+    from rlrun.errors import ConfigError
+    from rlrun.forking.parents import started
 
-    composed = compose(words or [], config_dir=config_dir)  # what is wrong with a word is told before torch is loaded
-    from rlrun import experiment
+    if trust and start is None:
+        raise ConfigError("--trust goes with --from; what you type yourself is trusted")
+    with ExitStack() as stack:
+        if start is not None:
+            composed = stack.enter_context(started(words or [], start, config_dir, trust or []))
+        else:
+            composed = compose(words or [], config_dir=config_dir)
+        # what is wrong with a word was told before torch is loaded
+        from rlrun import experiment
 
-    if dry_run:
-        typer.echo(experiment.explain(composed))
-        return
-    result = experiment.train(composed, run_dir=run_dir)
+        _show("rlrun.forking")
+        if dry_run:
+            typer.echo(experiment.explain(composed))
+            return
+        result = experiment.train(composed, run_dir=run_dir)
     typer.echo(result.describe())
     if result.summary["status"] == "stopped":
         raise typer.Exit(75)
+
+
+def _show(name: str) -> None:
+    """Print what a logger says to standard error, as it is."""
+    messages, handler = logging.getLogger(name), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    messages.handlers, messages.propagate = [handler], False
+    messages.setLevel(logging.INFO)

@@ -34,3 +34,13 @@ ConfigDir = Annotated[
     Path | None,
     typer.Option("--config-dir", help="Your own conf folder, searched first (default: ./conf).", show_default=False),
 ]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="PACKAGE",
+        help="Let the run's config import this package, too; may be repeated (default: what any run needs, and the "
+        "project in which you stand).",
+        show_default=False,
+    ),
+]

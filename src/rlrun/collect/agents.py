@@ -55,10 +55,12 @@ def to_arrays(tree: Tree) -> Tree:
 
 
 def chain(preprocess: Preprocess | Mapping[str, Preprocess] | None) -> tuple[Preprocess, ...]:
-    """Return what is done to observations before a policy sees them, in order; None entries are left out."""
-    if not isinstance(preprocess, Mapping):
-        return () if preprocess is None else (preprocess,)
-    return tuple(function for function in preprocess.values() if function is not None)
+    """Return what is done to observations before a policy sees them, in order; None entries are left out.
+
+    An adaptor of the memory stands for its `preprocess`.
+    """
+    functions = preprocess.values() if isinstance(preprocess, Mapping) else (preprocess,)
+    return tuple(getattr(function, "preprocess", function) for function in functions if function is not None)
 
 
 def acting(policy: Acting, preprocess: tuple[Preprocess, ...]) -> Callable[[Tree, bool], Tree]:

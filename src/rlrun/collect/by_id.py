@@ -10,6 +10,7 @@ import numpy as np
 
 from rlrun.callback import Callback
 from rlrun.collect.agents import Agent, RandomAgent, Response
+from rlrun.collect.leaving import Quiet, Signals, branch_seed
 from rlrun.errors import RequestError, RlrunError, SpaceError
 from rlrun.memory.episodes import rows_of
 from rlrun.memory.proxy import AgentId, DictObservation, DictResponse, EpisodeState, MemoryProxy
@@ -104,7 +105,8 @@ def _leaf(space: Leaf, leaves: list[Array], place: str) -> Array:
 class ByIdCollector(Callback):
     """Step an environment that speaks of agents by id, and store the episode of each.
 
-    Takes the place of `Collector`: provides `step`, where each response of an agent counts as one.
+    Takes the place of `Collector`: provides `step`, where each response of an agent counts as one. In a resumed
+    run the environment begins anew; `approximate` says so.
 
     Args:
         env: the environment.
@@ -135,14 +137,22 @@ class ByIdCollector(Callback):
         self.steps = 0
         self.episodes = 0
         self.observations: Observations | None = None
+        self.approximate: str | None = None
+        self._signals: Signals = Quiet()
+        self._restored = False
         self._running: dict[AgentId, tuple[float, int]] = {}  # return and length so far
         self._returns: deque[float] = deque(maxlen=window)
         self._lengths: deque[int] = deque(maxlen=window)
 
-    def begin_training(self) -> dict[str, int]:
+    def begin_training(self, callbacks: Mapping[str, Any] | None = None) -> dict[str, int]:
+        self._signals = (callbacks or {}).get("interrupt") or Quiet()
+        seed = self.seed
+        if self._restored:
+            seed = branch_seed(self.seed, self.steps)
+            self.approximate = "agents by id: the environment begins anew, and episodes that were open end"
         self.memory.interrupt()  # what a checkpoint left open goes on nowhere
         self._running = {}
-        self.observations = self.env.dict_reset(self.seed)
+        self.observations = self.env.dict_reset(seed)
         return {"step": self.steps}
 
     def begin_batch(self) -> dict[str, int]:
@@ -160,12 +170,17 @@ class ByIdCollector(Callback):
 
         Returns:
             The number of steps made.
+
+        Raises:
+            Stop: a signal came; what was made until then is stored.
         """
         if self.observations is None:
             raise RequestError("callbacks.collector is missing: the loader's collector must be among the callbacks")
         act: Callable[..., Response] = self.random if random else self.agent.agent
         before, idle = self.steps, 0
         while self.steps - before < steps:
+            if self._signals.requested is not None:
+                self._signals.check()
             idle = 0 if self._round(act) else idle + 1
             if idle == IDLE:
                 raise RlrunError(f"the environment has had no agent for {IDLE:,} rounds")
@@ -217,7 +232,10 @@ class ByIdCollector(Callback):
         self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
     ) -> None:
         if numbers:
+            self._restored = True
             self.steps, self.episodes = state["steps"], state["episodes"]
+            self._returns.clear()
+            self._lengths.clear()
             self._returns.extend(state["returns"])
             self._lengths.extend(state["lengths"])
             self.random.load_state_dict(state["random"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -11,10 +12,13 @@ import numpy as np
 
 from rlrun.callback import Callback
 from rlrun.collect.agents import Agent, RandomAgent, Response
-from rlrun.env import Env, Step
+from rlrun.collect.leaving import Quiet, Signals, branch_seed, rows_equal, told
+from rlrun.env import Env, Rejoined, Step
 from rlrun.errors import ConfigError, DataError, RequestError, did_you_mean
 from rlrun.memory import Table
 from rlrun.typing import Array, Tree
+
+_messages = logging.getLogger("rlrun")
 
 TAGS = ("episode_return", "episode_length", "interrupted")  # what memory can keep of an episode
 
@@ -22,8 +26,9 @@ TAGS = ("episode_return", "episode_length", "interrupted")  # what memory can ke
 class Collector(Callback):
     """Step all lanes of an environment with an agent, and store what happened.
 
-    Provides `step`, the number of environment steps made by all lanes together. A resumed run begins
-    new episodes in all lanes; those that were open end in memory where they were left, not truncated.
+    Provides `step`, the number of environment steps made by all lanes together. In a resumed run the lanes
+    go on with the episodes that were open; where one cannot, a new one begins in its lane and the open one
+    ends in memory where it was left, not truncated. `approximate` tells of such lanes; None: all came back.
 
     Args:
         env: the lanes.
@@ -50,6 +55,8 @@ class Collector(Callback):
         self.steps = 0
         self.episodes = 0
         self.observation: Tree = None
+        self.approximate: str | None = None
+        self._signals: Signals = Quiet()
         self._returns: deque[float] = deque(maxlen=window)
         self._lengths: deque[int] = deque(maxlen=window)
         self._return = np.zeros(env.num_envs)
@@ -69,28 +76,60 @@ class Collector(Callback):
                 )
         self._extras = tuple(name for name in agent.outputs if name != "action" and name in table.names())
 
-    def begin_training(self) -> dict[str, int]:
-        self.observation = self.env.reset(self.seed if self.observation is None else self._break_off())
+    def begin_training(self, callbacks: Mapping[str, Any] | None = None) -> dict[str, int]:
+        self._signals = (callbacks or {}).get("interrupt") or Quiet()
+        self.env.record()
+        first = branch_seed(self.seed, self.steps) if self.steps else self.seed  # a fork repeats no episode
+        self.observation = self.env.reset(first) if self.observation is None else self._rejoin()
         _require_finite(self.observation, "observation", self.steps)
         return {"step": self.steps}
 
-    def _break_off(self) -> int:
-        """End what was open when the run was left, and return the seed of the episodes that begin in its place."""
-        index = getattr(self.table, "index", None)  # a rollout has none: it is not kept
-        if index is not None:
-            lanes = np.flatnonzero(index.newest()[index.open] >= 0)  # whose open episode has rows in memory
-            if len(lanes):
-                self._close(lanes, self.observation, interrupted=np.ones(len(lanes), np.bool_))
-        self._return[:] = 0.0
-        self._length[:] = 0
-        branch = np.random.SeedSequence([self.seed, self.steps])  # by `seed` alone the run's first episodes came again
-        return int(branch.generate_state(1)[0] >> 1)
+    def _rejoin(self) -> Tree:
+        """Bring the lanes back to where the run was left, begin new episodes in those that cannot."""
+        found = self.env.rejoin(self._signals.check)
+        if found is None:
+            why = f"{self.env.name} ({self.env.vectorization}) has no record of its open episodes"
+            lost = dict.fromkeys(range(self.env.num_envs), why)
+        else:
+            lost = {**self._astray(found), **found.lost}
+            if not lost:
+                return found.observation
+        self.approximate = told(lost, self.env.num_envs)
+        _messages.warning("resume: approximate: %s; new episodes begin there", self.approximate)
+        lanes = np.array(sorted(lost))
+        self._break_off(lanes)
+        seed = branch_seed(self.seed, self.steps)
+        if len(lanes) == self.env.num_envs:
+            return self.env.reset(seed)
+        chosen = np.zeros(self.env.num_envs, np.bool_)
+        chosen[lanes] = True
+        return self.env.reset_lanes(chosen, [seed + lane for lane in lanes.tolist()])
+
+    def _astray(self, found: Rejoined) -> dict[int, str]:
+        """Compare lanes with what was saved of them; return those that differ."""
+        played = found.length >= 0
+        equal = rows_equal(found.observation, self.observation)
+        equal &= ~played | ((found.episode_return == self._return) & (found.length == self._length))
+        return dict.fromkeys(np.flatnonzero(~equal).tolist(), "the environment went another way after the restart")
+
+    def _break_off(self, lanes: Array) -> None:
+        """End in memory the episodes of lanes [n] that were open when the run was left."""
+        cut_off, index = (getattr(self.table, name, None) for name in ("cut_off", "index"))
+        if cut_off is not None:  # a rollout, of which episodes cannot be left out: to learners they are truncated
+            cut_off(lanes, _rows(self.observation, lanes))
+        elif index is not None:
+            held = lanes[index.newest()[index.open[lanes]] >= 0]  # whose open episode has rows in memory
+            if len(held):
+                self._close(held, self.observation, interrupted=np.ones(len(held), np.bool_))
+        self._return[lanes] = 0.0
+        self._length[lanes] = 0
 
     def begin_batch(self) -> dict[str, int]:
         return {"step": self.steps}
 
-    def end_training(self, error: BaseException | None) -> None:
+    def end_training(self, error: BaseException | None) -> dict[str, int]:
         self.env.close()
+        return {"step": self.steps}  # a signal amidst collection: later callbacks save the state of now
 
     def collect(self, steps: int, random: bool = False) -> int:
         """Make at least `steps` environment steps, a multiple of the number of lanes.
@@ -101,14 +140,19 @@ class Collector(Callback):
 
         Returns:
             The number of environment steps made.
+
+        Raises:
+            Stop: a signal came; what was made until then is stored.
         """
         if self.observation is None:
             raise RequestError("callbacks.collector is missing: the loader's collector must be among the callbacks")
         if random and self._extras:
             raise RequestError(f"warm-up: random actions have no {self._extras[0]}, which the memory stores")
         act: Callable[[Tree], Response] = self.random if random else self.agent
-        before = self.steps
+        before, signals = self.steps, self._signals
         while self.steps - before < steps:
+            if signals.requested is not None:  # between two steps everything is in order, to be saved or left
+                signals.check()
             self._step(act)
         return self.steps - before
 
@@ -197,6 +241,8 @@ class Collector(Callback):
         if not numbers:
             return
         self.steps, self.episodes = state["steps"], state["episodes"]
+        self._returns.clear()
+        self._lengths.clear()
         self._returns.extend(state["returns"])
         self._lengths.extend(state["lengths"])
         self._return[:], self._length[:] = state["return"], state["length"]

@@ -57,6 +57,9 @@ def evaluate(
 ) -> Evaluation:
     """Play exactly `episodes` episodes, each counted whichever ends first.
 
+    The lanes begin as they were before the first evaluation on them: wrappers that gather statistics, and
+    environments that grow harder, carry nothing over from one to the next.
+
     Args:
         env: separate from training; its lanes play episodes side by side.
         agent: what acts.
@@ -75,6 +78,7 @@ def evaluate(
     pending = lanes
     returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
     active = playing < episodes
+    env.renew()
     observation = env.reset([seed + int(episode) for episode in playing])
     with still(agent):
         while active.any():

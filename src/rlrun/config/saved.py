@@ -10,11 +10,15 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlrun.config.files import read_yaml
+from rlrun.config.files import parse_yaml
 from rlrun.config.reading import is_object
+from rlrun.config.resolvers import admit_all_resolvers
 from rlrun.config.sources import one_line
 from rlrun.config.tree import children, dotted, link_of, locate, mentions, plain, split
 from rlrun.errors import ConfigError
+from rlrun.files import read_bytes
+
+LARGEST = 1 << 20  # bytes of a saved config
 
 
 def to_yaml(config: Any, resolve: bool = False, package: str | None = None) -> str:
@@ -60,9 +64,16 @@ def _resolved(tree: Any, config: Any, here: tuple[str, ...], node: Any) -> Any:
 def load(path: str | Path) -> DictConfig:
     """Read a saved config; nothing in it is evaluated or built.
 
-    Raises: ConfigError if the file is damaged.
+    Raises:
+        RunDirError: the file cannot be read, or is too large.
+        ConfigError: it is damaged, or names a resolver that is not trusted.
     """
     try:
-        return OmegaConf.create(read_yaml(Path(path)))
+        text = read_bytes(Path(path), most=LARGEST, follow=True).decode()
+        tree = parse_yaml(text, str(path))
+        admit_all_resolvers(tree)
+        return OmegaConf.create(tree)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not valid YAML: {error}") from error
     except OmegaConfBaseException as error:
         raise ConfigError(f"{path}: {one_line(error)}") from error

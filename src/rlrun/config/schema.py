@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlrun.config.tree import child, dotted, locate, plain, split
+from rlrun.config.tree import child, children, dotted, locate, plain, split
 from rlrun.errors import ConfigError, did_you_mean
 
-OPEN = ("env.kwargs", "env.reset_options")  # arguments of somebody else: new keys need no `+`
+OPEN = ("env.kwargs", "env.reset_options", "init.parts", "init.rename")  # keys of the user's own: no `+` needed
 SETTINGS = ("stop", "evaluation", "checkpoint", "log")  # blocks in which only known keys have a meaning
 
 
@@ -85,6 +85,17 @@ def either(*kinds: Kind) -> Kind:
     return Kind(" or ".join(kind.words for kind in kinds), convert)
 
 
+def each(kind: Kind) -> Kind:
+    """Names with a value of one kind each."""
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise ValueError
+        return {str(name): kind.convert(entry) for name, entry in value.items()}
+
+    return Kind(f"names, each with {kind.words}", convert)
+
+
 def _list_of_names(value: Any) -> Any:
     if value is None:
         return []
@@ -115,6 +126,8 @@ NULL = Kind("null", lambda value: value if value is None else _refuse())
 TRUTH = of_type("true or false", bool)
 TEXT = of_type("a text", str)
 BLOCK = of_type("keys with values", dict)
+TAKEN = one_of("load", "skip", "reinit")
+CLOSED = ("init", "load")  # blocks in which no other key has a meaning, wherever it was set
 
 KINDS: dict[str, Kind] = {
     "seed": whole(),
@@ -138,6 +151,17 @@ KINDS: dict[str, Kind] = {
     "threads": either(whole(1), Kind("auto", _threads)),
     "precision": one_of("highest", "high", "medium"),
     "compile": TRUTH,
+    "init.from": either(TEXT, NULL),
+    "init.weights": TAKEN,
+    "init.optimisers": TAKEN,
+    "init.numbers": TAKEN,
+    "init.memory": TAKEN,
+    "init.parts": each(TAKEN),
+    "init.rename": each(TEXT),
+    "init.mismatch": one_of("refuse", "skip", "reinit"),
+    "load.weights": either(TRUTH, NULL),
+    "load.optimisers": either(TRUTH, NULL),
+    "load.numbers": either(TRUTH, NULL),
     "env.id": either(TEXT, NULL),
     "env.target": either(TEXT, NULL),
     "env.kwargs": either(BLOCK, NULL),
@@ -177,6 +201,8 @@ def check_kinds(config: Any, kinds: Mapping[str, Kind] = KINDS) -> dict[str, Any
     """
     tree = plain(config)
     changed = {}
+    if kinds is KINDS:
+        _check_closed(tree)
     for key, kind in kinds.items():
         value = _value(tree, key)
         if value is _UNKNOWN:
@@ -189,6 +215,13 @@ def check_kinds(config: Any, kinds: Mapping[str, Kind] = KINDS) -> dict[str, Any
         if type(converted) is not type(value):
             changed[key] = converted
     return changed
+
+
+def _check_closed(tree: Any) -> None:
+    for block in CLOSED:
+        for key, _ in children(child(tree, block)):
+            if key not in known(block):
+                raise ConfigError(f"{block}.{key}: no such key{did_you_mean(key, known(block), f'{block}.')}")
 
 
 def shown(value: Any) -> str:

@@ -6,44 +6,25 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
+from rlrun import trust
 from rlrun.errors import BuildError, RlrunError, did_you_mean
-
-# What a config that arrived with a run directory may name without `--trust`.
-TRUSTED = ("rlrun", "torch.nn", "torch.optim", "torch.distributions", "gymnasium.wrappers", "gymnasium.spaces")
-
-# No part of a training run: they start programs, load code or run text as code.
-NEVER = """
-    os posix nt posixpath ntpath sys builtins importlib _frozen_importlib imp zipimport
-    subprocess _posixsubprocess multiprocessing concurrent asyncio signal pty _thread
-    shutil socket _socket socketserver ssl http urllib ftplib smtplib xmlrpc
-    pickle _pickle copyreg marshal shelve dill cloudpickle joblib ctypes _ctypes cffi
-    runpy code codeop pdb bdb cProfile profile trace timeit gc webbrowser pydoc doctest
-    types.FunctionType types.CodeType operator.attrgetter operator.methodcaller operator.call
-    pip setuptools distutils ensurepip venv site pkgutil hydra yaml
-    numpy.load numpy.loadtxt numpy.fromfile numpy.f2py numpy.distutils numpy.lib._npyio_impl numpy.lib.npyio
-    pandas.read_pickle pandas.eval numexpr
-    torch.load torch.serialization torch.hub torch.package torch.jit.load torch.export.load torch.multiprocessing
-    torch.utils.collect_env torch.utils.cpp_extension torch.utils.model_zoo torch.utils.bottleneck
-    torch.ops.load_library torch.classes.load_library torch._inductor torch.distributed
-    rlrun.build rlrun.cli rlrun.config
-""".split()  # noqa: SIM905
-
+from rlrun.trust import within
 
 _ABSENT: Any = object()
 
 
-def find_target(text: Any, place: str, trusted: Sequence[str] | None = None) -> Any:
+def find_target(text: Any, place: str) -> Any:
     """Import what a `_target_` names.
 
     Raises: BuildError if it does not exist or is refused.
     """
     if not isinstance(text, str) or not all(part.isidentifier() for part in text.split(".")):
         raise BuildError(f"{place}: `_target_` wants a path such as my_package.MyClass, got {text!r}")
-    _admit(text, text, place, trusted)
+    trust.admit(text, text, place)
     name, *rest = text.split(".")
     found: Any = _import(name, text, place)
     for index, part in enumerate(rest):
@@ -55,25 +36,11 @@ def find_target(text: Any, place: str, trusted: Sequence[str] | None = None) -> 
             raise BuildError(f"{place}: {_unknown(found, '.'.join(rest[: index + 1]), text)}")
         found = inner
         if isinstance(found, ModuleType):
-            _admit(found.__name__, text, place, trusted)
+            trust.admit(found.__name__, text, place)
     if not callable(found):
         raise BuildError(f"{place}: {text} is a {type(found).__name__}, wanted a class or function")
-    # A forbidden function can also be reached through a module that imported it.
-    _admit(f"{getattr(found, '__module__', None) or ''}.{getattr(found, '__qualname__', '')}", text, place, None)
+    trust.admit_object(found, text, place)
     return found
-
-
-def within(name: str, packages: Iterable[str]) -> bool:
-    """Say whether a dotted name is one of the packages or inside one."""
-    return any(f"{name}.".startswith(f"{package}.") for package in packages)
-
-
-def _admit(name: str, text: str, place: str, trusted: Sequence[str] | None) -> None:
-    if within(name, NEVER):
-        raise BuildError(f"{place}: {text} can never be a `_target_`: it reaches beyond a training run")
-    if trusted is not None and not within(name, trusted):
-        package = name.split(".")[0]
-        raise BuildError(f"{place}: {text} comes with the run and is not trusted; --trust {package} allows it")
 
 
 def _attribute(owner: Any, part: str, name: str, place: str) -> Any:

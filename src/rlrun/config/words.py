@@ -13,6 +13,7 @@ from rlrun.config.sources import one_line
 from rlrun.errors import ConfigError
 
 _DECIMAL = re.compile(r"[-+]?0[0-9][0-9_]*")
+LONGEST = 20_000  # letters of a word; taking a longer one apart takes long
 _CLOSING = {"[": "]", "{": "}", "(": ")"}
 
 
@@ -49,6 +50,8 @@ def parse(texts: Iterable[str]) -> list[Word]:
 
 
 def _parse(text: str) -> Word:
+    if len(text) > LONGEST:
+        raise ConfigError(f"'{text[:40]}…': a word has at most {LONGEST:,} letters; a file of conf/ holds more")
     key = text.lstrip("+~").partition("=")[0]
     if not key or ("=" not in text and not text.startswith("~")):
         raise ConfigError(f"'{text}': a word of the command line has the form KEY=VALUE, +KEY=VALUE or ~KEY")
@@ -58,6 +61,8 @@ def _parse(text: str) -> Word:
         found = OverridesParser.create().parse_overrides([text])[0]
     except HydraException as error:
         raise ConfigError(f"'{text}': {_malformed(text, error)}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{key}: nested too deeply") from error
     if found.is_sweep_override():
         example = f"; a list is written {key}=[{text.partition('=')[2]}]" if found.is_choice_sweep() else ""
         raise ConfigError(f"'{text}': one run takes one value; several would be a sweep{example}")

@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, load_env_creator, parse_env_id, registry
 
+from rlrun import trust
 from rlrun.errors import BuildError, ConfigError, MissingExtra, RequestError, did_you_mean
 
 # Packages that register their ids only when they are imported: prefix -> (package, extra).
@@ -31,10 +32,12 @@ def spec_of(id: str) -> EnvSpec:
     """Return the registration of an id; import `module` of a `module:Id` first.
 
     Raises:
+        BuildError: the module cannot be imported, or may not be.
         ConfigError: nothing of that name is registered.
     """
     module, _, name = id.rpartition(":")
     if module:
+        trust.admit(module, id, "env.id")
         _import(module, f"env.id '{id}'")
     for prefix, (package, extra) in _FAMILIES.items():
         if name.startswith(prefix) and name not in registry:
@@ -74,18 +77,20 @@ def find_target(target: str) -> Callable[..., Any]:
     """Return the class or function at an import path.
 
     Raises:
-        BuildError: the module or the name in it does not exist.
+        BuildError: the module or the name in it does not exist, or is refused.
     """
     place = f"env.target '{target}'"
     module_name, _, name = target.rpartition(".")
     if not module_name:
         raise BuildError(f"{place}: wanted an import path such as 'my_package.MyEnv'")
+    trust.admit(target, target, "env.target")
     module = _import(module_name, place)
     found = getattr(module, name, None)
     if not callable(found):
         hint = did_you_mean(name, [word for word in vars(module) if not word.startswith("_")], f"{module_name}.")
         what = "has no" if found is None else "has no class or function"
         raise BuildError(f"{place}: module '{module_name}' {what} '{name}'{hint}")
+    trust.admit_object(found, target, "env.target")
     return found  # type: ignore[no-any-return]
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,12 +11,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rlrun.env.batched import BatchedEnv
 from rlrun.env.find import construct, find_target, lookup, spec_of
 from rlrun.env.sync import SyncEnv
 from rlrun.env.vector import Env
+from rlrun.env.workers import WorkerEnv
 from rlrun.errors import BuildError, ConfigError, MissingExtra, RequestError, did_you_mean
 from rlrun.spaces import Spaces, leaves
 
@@ -147,24 +145,8 @@ def _sync(recipe: Recipe, num_envs: int) -> Env:
     return SyncEnv(lanes, reset_options=recipe.reset_options, place=recipe.place)
 
 
-class _Worker:
-    """Build an environment in a worker, which leaves Ctrl-C to the process that started it."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-        self.parent = os.getpid()
-
-    def __call__(self) -> gymnasium.Env[Any, Any]:
-        if os.getpid() != self.parent:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        return self.recipe.build()
-
-
 def _async(recipe: Recipe, num_envs: int) -> Env:
-    # `copy=False`: the reader copies anyway, and once is enough.
-    workers = [_Worker(recipe)] * num_envs
-    vector = AsyncVectorEnv(workers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
-    return BatchedEnv(vector, reset_options=recipe.reset_options, place=recipe.place)
+    return WorkerEnv(recipe.build, num_envs, reset_options=recipe.reset_options, place=recipe.place)
 
 
 def _native(recipe: Recipe, num_envs: int) -> Env:

@@ -6,15 +6,16 @@ machinery, which costs more than the environment itself for CartPole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from rlrun.callback import Stop
+from rlrun.env.recorded import Episode, Outcome, Recorded, Recorder, finish
 from rlrun.env.spaces import action_writer, copy_into, empty, from_gymnasium, lane_splitter, lane_writer
-from rlrun.env.vector import Env, Seed, Step
+from rlrun.env.vector import Seed, Step
 from rlrun.env.wrappers import frames_of
 from rlrun.errors import RlrunError, SpaceError
 from rlrun.spaces import Composite, Space, Spaces, describe
@@ -25,7 +26,7 @@ _SETS = 3
 _NO_INFO: dict[int, dict[str, Any]] = {}
 
 
-class SyncEnv(Env):
+class SyncEnv(Recorded):
     """Step gymnasium environments in a loop, writing into buffers made once.
 
     lanes: single environments with equal spaces; place: what messages call the environment.
@@ -48,6 +49,7 @@ class SyncEnv(Env):
         self.frame_stack = frames_of(first)
         self._place = place
         self._options = reset_options or None
+        self._recorders = [Recorder(lane) for lane in self.lanes]
         self._step_lanes = [lane.step for lane in self.lanes]
         self._write = lane_writer(first.observation_space)
         self._to_env = action_writer(first.action_space, self.num_envs)
@@ -66,12 +68,22 @@ class SyncEnv(Env):
         seeds = lane_seeds(seed, self.num_envs)
         observation = self._sets[self._turn].observation
         for lane, (env, one) in enumerate(zip(self.lanes, seeds, strict=True)):
-            value, _ = env.reset(seed=one, options=self._options)
+            value = self._begin(lane, one)
             self._check(env.observation_space, self.spaces.observation, value)
             self._write(observation, lane, value)
+        if self._tape is not None:
+            self._tape.begin(range(self.num_envs))
         return observation
 
+    def _begin(self, lane: int, seed: int | None) -> Any:
+        if self._tape is not None:
+            self._recorders[lane].begin(seed)
+        value, _ = self.lanes[lane].reset(seed=seed, options=self._options)
+        return value
+
     def step(self, action: Tree) -> Step:
+        if self._tape is not None:
+            self._tape.note(action)
         self._turn = turn = (self._turn + 1) % _SETS
         step = self._sets[turn]
         observation, reward, terminated, truncated, _, _ = step
@@ -112,9 +124,30 @@ class SyncEnv(Env):
         if len(lanes) < self.num_envs:
             copy_into(observation, last)
         for lane, seed in zip(lanes, seeds, strict=True):
-            value, _ = self.lanes[lane].reset(seed=seed, options=self._options)
-            self._write(observation, lane, value)
+            self._write(observation, lane, self._begin(lane, seed))
+        if self._tape is not None:
+            self._tape.begin(lanes)
         return observation
+
+    def renew(self) -> None:
+        for recorder in self._recorders:
+            recorder.keeper.renew()
+
+    @property
+    def _now(self) -> Tree:
+        return self._sets[self._turn].observation
+
+    def _written(self, long: list[bool]) -> list[dict[str, Any] | None]:
+        return [recorder.written(one) for recorder, one in zip(self._recorders, long, strict=True)]
+
+    def _replay(self, episodes: list[Episode | None], abandon: Callable[[], None] | None) -> list[Outcome]:
+        return [
+            Outcome() if episode is None else finish(recorder.replay(episode, self._options), abandon)
+            for recorder, episode in zip(self._recorders, episodes, strict=True)
+        ]
+
+    def _show(self, lane: int, observation: Any) -> None:
+        self._write(self._now, lane, observation)
 
     def render(self) -> Any:
         return self.lanes[0].render()

@@ -32,6 +32,20 @@ class Step(NamedTuple):
     info: Mapping[int, dict[str, Any]]
 
 
+class Rejoined(NamedTuple):
+    """Lanes that stand again where they were left, as far as they came.
+
+    observation: tree [N, …] to act on; episode_return: [N] float64, the float32 rewards added up one by one;
+    length: [N]; of a lane that was set directly, not played again, these are NaN and -1;
+    lost: lane -> why it did not come back; it has to be reset.
+    """
+
+    observation: Tree
+    episode_return: Array
+    length: Array
+    lost: dict[int, str]
+
+
 class Env(ABC):
     """N lanes of one environment.
 
@@ -73,6 +87,34 @@ class Env(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of simulators, windows and workers; a second call does nothing."""
+
+    def record(self) -> None:
+        """Write down from the next reset on what fixes the open episodes; evaluation does without."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what fixes the open episode of each lane; nothing where nothing is recorded."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Remember a state for `rejoin`; no environment is touched.
+
+        Raises:
+            RlrunError: it is of another number of lanes.
+        """
+
+    def rejoin(self, abandon: Callable[[], None] | None = None) -> Rejoined | None:
+        """Bring every lane back to where its state was taken, by playing its open episode again.
+
+        Args:
+            abandon: called now and then; may raise to give up.
+
+        Returns:
+            None where there is no state, or such lanes have none.
+        """
+        return None
+
+    def renew(self) -> None:
+        """Forget what was learned from episodes so far: be as when this was first called."""
 
     def copy(self, num_envs: int = 1, render_mode: str | None = None) -> Env:
         """Return another environment of the same making, with nothing shared, to evaluate on."""

@@ -22,7 +22,7 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile
 import numpy as np
 
 from rlrun.errors import RequestError, RlrunError
-from rlrun.files import reason, sync_directory
+from rlrun.files import open_regular, reason, sync_directory
 from rlrun.typing import Array
 
 SEAL = b"rlrun sha256 "  # followed by the hash in hexadecimal digits
@@ -100,7 +100,7 @@ def read(path: Path, *, sealed: bool = True) -> Iterator[ZipFile]:
         RequestError: it is missing, damaged, cut short, a pickle, or no zip of this kind.
     """
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(open_regular(path, follow=True), "rb") as file:
             _check_beginning(file, path)
             if sealed:
                 _verify(file, path)
@@ -117,7 +117,7 @@ def read(path: Path, *, sealed: bool = True) -> Iterator[ZipFile]:
 def is_sealed(path: Path) -> bool:
     """Tell whether a file ends as ours do; it may be damaged all the same."""
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(open_regular(path, follow=True), "rb") as file:
             return _sealed_part(file) is not None
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {reason(error)}") from error

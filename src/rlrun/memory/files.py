@@ -30,7 +30,7 @@ from rlrun.memory.samplers import Sampler
 from rlrun.memory.table import Table
 from rlrun.typing import Array, Stateful
 
-KIND, FORMAT = "rlrun.memory", 1
+KIND, FORMAT = "rlrun.memory", 2
 
 
 def store(table: Table, path: Path | str, *, public: bool = False) -> None:

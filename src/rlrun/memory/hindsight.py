@@ -130,12 +130,12 @@ class Hindsight:
                 )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the generator of choices."""
-        return {"generator": self.generator.bit_generator.state}
+        """Return the generator of choices, and how many samples are still to be checked."""
+        return {"generator": self.generator.bit_generator.state, "check": self.check}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved generator."""
-        self.generator.bit_generator.state = state["generator"]
+        self.generator.bit_generator.state, self.check = state["generator"], state["check"]
 
 
 class _Relabelled:

@@ -14,22 +14,20 @@ ejector decides).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from abc import abstractmethod
+from typing import Any
 
 import numpy as np
-import torch
 
-from rlrun.errors import RlrunError
+from rlrun.memory.saving import CLOSED, EMPTY, FREE, NARROW, OPEN, WIDE, SavedIndex
 from rlrun.typing import Array
 
-NARROW, WIDE = 16, 32  # bits of a stamp that hold the step: of 32 bits, and of 64
-EMPTY = -(1 << 30)  # so far below every stamp that no difference with it is a length
-FREE, OPEN, CLOSED = 0, 1, 2
+__all__ = ["CLOSED", "EMPTY", "EVERY", "FREE", "NARROW", "OPEN", "WIDE", "EpisodeIndex"]
+
 EVERY = slice(None)
 
 
-class EpisodeIndex(ABC):
+class EpisodeIndex(SavedIndex):
     """Open and closed episodes of `num_envs` lanes in `size` slots.
 
     Args:
@@ -40,8 +38,6 @@ class EpisodeIndex(ABC):
     """
 
     neighbours = False  # True: the slot after a row is the next one, and after the last comes the first
-    # what a state holds beside stamps
-    saved: ClassVar[tuple[str, ...]] = ("written", "open", "lane", "first", "status", "free")
 
     def __init__(self, *, num_envs: int, size: int, min_length: int = 1, margin: int = 0) -> None:
         self.num_envs = num_envs
@@ -63,6 +59,8 @@ class EpisodeIndex(ABC):
         self.first = np.zeros(num_envs, np.int64)  # what the lane had written before the first row
         self.status = np.full(num_envs, OPEN, np.int8)
         self.free = np.empty(0, np.int64)
+        self._settled = self.written.copy()  # by lane: what was written when a checkpoint last took the rows
+        self._rewritten = True  # since then stamps of all slots have changed
         self._counted: dict[int, tuple[int, Array]] = {}
 
     # -- writing -------------------------------------------------------------------------------
@@ -88,6 +86,7 @@ class EpisodeIndex(ABC):
         self.stamp = np.full(self.size, EMPTY, np.int64)
         self.stamp[used] = ((old[used] >> self.bits).astype(np.int64) << WIDE) + steps
         self.bits = WIDE
+        self._rewritten = True
 
     def _join(self, lanes: Any, previous: Array, slots: Array) -> None:
         """Note that the rows before these slots have their next observations; previous: their slots."""
@@ -259,40 +258,3 @@ class EpisodeIndex(ABC):
         stamp = self.stamp.take(slots, mode="clip")
         valid: Array = stamp[..., 1:] - stamp[..., :1] == steps[1:]
         return valid
-
-    def used(self) -> Array:
-        """Return the slots that were ever written."""
-        return np.flatnonzero(self.stamp != EMPTY)
-
-    # -- state ---------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the index; stamps of used slots only."""
-        used = self.used()
-        state = {name: torch.from_numpy(getattr(self, name).copy()) for name in self.saved}
-        state |= {"used": torch.from_numpy(used), "stamp": torch.from_numpy(self.stamp[used])}
-        state["complete"] = torch.from_numpy(self.complete[used])
-        return state | {"size": self.size, "too_short": self.too_short, "bits": self.bits}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back a state of a table of the same size.
-
-        Raises:
-            RlrunError: the sizes differ.
-        """
-        lanes, size = len(state["written"]), state["size"]
-        if (lanes, size) != (self.num_envs, self.size):
-            raise RlrunError(
-                f"memory: the saved table has {lanes} lanes and room for {size - lanes} transitions; "
-                f"this one has {self.num_envs} and room for {self.size - self.num_envs}"
-            )
-        for name in self.saved:
-            setattr(self, name, state[name].numpy().copy())
-        used = state["used"].numpy()
-        self.bits, self._left = state["bits"], 0
-        self.stamp = np.full(self.size, EMPTY, np.int32 if self.bits == NARROW else np.int64)
-        self.complete[:] = False
-        self.stamp[used], self.complete[used] = state["stamp"].numpy(), state["complete"].numpy()
-        self.too_short = state["too_short"]
-        self.version += 1
-        self._counted.clear()

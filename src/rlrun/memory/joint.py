@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlrun.errors import ConfigError, RlrunError, did_you_mean
-from rlrun.memory.loaders import ReplayLoader, positive
+from rlrun.memory.loaders import ReplayLoader, placed, positive
 from rlrun.memory.table import Table
 from rlrun.typing import Batch, Groups, Tree
 
@@ -39,6 +39,7 @@ class JointLoader:
             raise ConfigError("loader: a JointLoader needs loaders by name")
         self._groups: dict[str, dict[str, str]] = {}  # part -> its group -> the group here
         self._names: dict[str, tuple[str, ...]] = {}
+        self._given: dict[str, Groups] = {}  # of the next batch: what loaders that had their turn gave
         owners: dict[str, str] = {}
         for part, loader in self.parts.items():
             if not hasattr(loader, "names"):
@@ -63,12 +64,15 @@ class JointLoader:
     def __iter__(self) -> Iterator[Groups]:
         running = {part: iter(loader) for part, loader in self.parts.items()}
         while True:
-            found: Groups = {}
             for part, batches in running.items():
+                if part in self._given:  # before the run was left, while a later loader collected
+                    continue
                 groups = next(batches, None)
                 if groups is None:
                     return
-                found |= {self._groups[part][group]: batch for group, batch in groups.items()}
+                self._given[part] = {self._groups[part][group]: batch for group, batch in groups.items()}
+            found = {group: batch for part in self.parts for group, batch in self._given[part].items()}
+            self._given = {}
             yield found if self.nested is None else {self.nested: found}
 
     def ready(self) -> bool:
@@ -81,13 +85,14 @@ class JointLoader:
         return tuple(table for loader in self.parts.values() for table in loader.tables)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of all loaders by name."""
-        return {part: loader.state_dict() for part, loader in self.parts.items()}
+        """Return the states of all loaders by name, and what some have given for a batch that is not complete."""
+        return {"parts": {part: loader.state_dict() for part, loader in self.parts.items()}, "given": self._given}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let every loader go on where it was."""
         for part, loader in self.parts.items():
-            loader.load_state_dict(state[part])
+            loader.load_state_dict(state["parts"][part])
+        self._given = {part: placed(groups, self.parts[part]) for part, groups in state["given"].items()}
 
 
 @dataclass
@@ -224,13 +229,14 @@ class Mix:
         return min(len(part.table) for part in self.parts)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what rounding owes each table."""
-        return {"owed": {part.name: part.owed for part in self.parts}, "holding": self._holding}
+        """Return what rounding owes each table, and what each was seen to hold."""
+        owed, held = ({part.name: getattr(part, name) for part in self.parts} for name in ("owed", "held"))
+        return {"owed": owed, "held": held, "holding": self._holding}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on owing the same."""
         for part in self.parts:
-            part.owed = state["owed"][part.name]
+            part.owed, part.held = state["owed"][part.name], state["held"][part.name]
         self._holding = list(state["holding"])
 
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any, Protocol, cast
 
 from rlrun.errors import ConfigError, did_you_mean
+from rlrun.memory.episodes import map_tree
 from rlrun.memory.table import Table
 from rlrun.typing import Batch, Groups
 
@@ -82,16 +83,19 @@ class ReplayLoader:
             self.rate = positive("updates_per_step", updates_per_step)
         self.updates = 0
         self.start: int | None = None  # environment steps at the end of the warm-up
+        # of a warm-up, or of filling the table anew, that is under way: environment steps at its beginning and its end
+        self._since: int | None = None
+        self._until = 0
 
     def names(self) -> dict[str, tuple[str, ...]]:
         """Return the names that batches will have, by data group."""
         return {self.data_group: self.table.names()}
 
     def __iter__(self) -> Iterator[Groups]:
-        if self.start is None:
-            self.start = 0 if self.collector is None else self._warm_up(self.collector)
-        elif self.collector is not None and not self.table.windows(self.length):
-            self.start += self._fill(self.collector, self.warm_up, random=False)
+        if self.collector is not None:
+            self._prepare(self.collector)
+        elif self.start is None:
+            self.start = 0
         while True:
             missing = self._missing()
             while missing > 0 and self.collector is not None:
@@ -99,18 +103,24 @@ class ReplayLoader:
             self.updates += 1
             yield {self.data_group: self.table.sample(self.batch, self.length)}
 
-    def _warm_up(self, collector: Steps) -> int:
-        self._fill(collector, self.warm_up - max(collector.steps, len(self.table)), random=True)
-        return collector.steps
+    def _prepare(self, collector: Steps) -> None:
+        """Warm up, or fill a table anew whose rows were not saved; either goes on where the run was left amidst it."""
+        now, learning = collector.steps, self.start is not None
+        if not learning and self._since is None:
+            self._since, self._until = now, now + self.warm_up - max(now, len(self.table))
+        elif learning and not self.table.windows(self.length):
+            self._since, self._until = now if self._since is None else self._since, now + self.warm_up
+        if self._since is not None:
+            self._fill(collector, random=not learning)
+            self.start = collector.steps if self.start is None else self.start + collector.steps - self._since
+            self._since = None
 
-    def _fill(self, collector: Steps, steps: int, *, random: bool) -> int:
-        """Make so many steps, and more until the table holds a window; return how many were made."""
-        before = collector.steps
-        while (missing := before + steps - collector.steps) > 0:
+    def _fill(self, collector: Steps, *, random: bool) -> None:
+        """Collect to where filling ends, and further until the table holds a window."""
+        while (missing := self._until - collector.steps) > 0:
             collector.collect(min(missing, CHUNK), random=random)
         while not self.table.windows(self.length) and not self.table.full():
             collector.collect(1, random=random)
-        return collector.steps - before
 
     def _missing(self) -> int:
         """Return how many environment steps come before the next update."""
@@ -133,11 +143,12 @@ class ReplayLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the schedule."""
-        return {"updates": self.updates, "start": self.start}
+        return {"updates": self.updates, "start": self.start, "since": self._since, "until": self._until}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a position; the collector's steps are the collector's to restore."""
         self.updates, self.start = state["updates"], state["start"]
+        self._since, self._until = state["since"], state["until"]
 
 
 def at_least(name: str, value: int, least: int) -> None:
@@ -180,3 +191,12 @@ def chosen(columns: Sequence[str] | None, names: Sequence[str]) -> tuple[str, ..
         if wanted.count(name) > 1:
             raise ConfigError(f"loader.columns: '{name}' is given twice")
     return wanted
+
+
+def placed(groups: Groups, loader: Any) -> Groups:
+    """Return batches that a checkpoint held, where those of this loader lie."""
+    loader = getattr(loader, "loader", loader)  # of a prefetch
+    device = getattr(loader, "device", None)
+    tables = getattr(loader, "tables", ())
+    wanted = device if device is not None else tables[0].device if tables else None
+    return groups if wanted is None else map_tree(lambda value: value.to(wanted), groups)

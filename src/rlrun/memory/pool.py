@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
 from rlrun.errors import RlrunError
 from rlrun.memory.index import CLOSED, EMPTY, EVERY, FREE, OPEN, EpisodeIndex
@@ -23,7 +24,7 @@ class PoolIndex(EpisodeIndex):
 
     saved: ClassVar[tuple[str, ...]] = (
         *EpisodeIndex.saved,
-        *("start", "limit", "rows", "gone", "log", "_previous", "_stack"),
+        *("start", "limit", "rows", "gone", "_previous"),
     )
 
     def __init__(self, *, num_envs: int, size: int, min_length: int = 1, margin: int = 0) -> None:
@@ -202,11 +203,46 @@ class PoolIndex(EpisodeIndex):
         self.complete, self._stack, self.size = complete, stack, size
         self.vacant += more
         self.version += 1
+        self._rewritten = True
         return used, used
 
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"vacant": self.vacant, "high": self._high, "tip": self._tip}
+    def _taken(self) -> Array:
+        """Episodes tell by their first row's count in their lane and the steps from there: no slot is marked."""
+        since = self._settled[self.lane] - self.first  # the first new step of each episode
+        fresh = np.flatnonzero((self.status != FREE) & (self.rows > since))
+        slots = self.slots_of(fresh)
+        episode, step = self.episode(slots), self.step(slots)
+        return slots[step >= since[episode]]
+
+    def books(self) -> dict[str, Any]:
+        """Return the index without the slots in use and their stamps, nor what follows from these.
+
+        The log follows from stamps; free slots that were never taken lie at the bottom of the stack, the last first.
+        """
+        freed = torch.from_numpy(self._stack[self.size - self._high : self.vacant].copy())
+        return super().books() | {"freed": freed, "high": self._high, "tip": self._tip, "log_size": len(self.log)}
+
+    def _bounds(self, held: dict[str, Array], state: dict[str, Any]) -> dict[str, int]:
+        log = 16 * (self.size + ROOM * len(held["lane"]))  # far more than there ever is
+        bounds = {"high": self.size + 1, "freed": state["high"], "log_size": log, "tip": state["log_size"] + 1}
+        return super()._bounds(held, state) | bounds
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        super().check_state(state)
+        kept = state["status"].numpy() != FREE
+        start, limit, rows, gone = (state[name].numpy()[kept] for name in ("start", "limit", "rows", "gone"))
+        inside = (start + gone >= 0) & (gone >= 0) & (rows >= gone) & (start + rows <= limit)
+        fits = inside.all() and (limit <= state["log_size"]).all() and (rows - gone).sum() == len(state["used"])
+        if not fits or len(state["freed"]) != state["high"] - len(state["used"]):
+            raise RlrunError("memory: the saved index is damaged: its slots do not fit its log")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.vacant, self._high, self._tip = state["vacant"], state["high"], state["tip"]
+        self._high, self._tip = state["high"], state["tip"]
+        freed, untaken = state["freed"].numpy(), self.size - self._high
+        self.vacant = untaken + len(freed)
+        self._stack = np.arange(self.size, dtype=np.int64)[::-1].copy()
+        self._stack[untaken : self.vacant] = freed
+        used = self.used()
+        self.log = np.zeros(state["log_size"], self.log.dtype)
+        self.log[self.start[self.episode(used)] + self.step(used)] = used

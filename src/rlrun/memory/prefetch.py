@@ -11,6 +11,7 @@ import torch
 
 from rlrun.callback import Callback
 from rlrun.errors import ConfigError, RequestError, RlrunError
+from rlrun.memory.loaders import placed
 from rlrun.memory.table import Table
 from rlrun.typing import Groups
 
@@ -143,7 +144,7 @@ class Prefetch(Callback):
     ) -> None:
         if numbers:
             self.loader.load_state_dict(state["loader"])
-            self._drawn = deque(_Drawn(groups, None) for groups in state["ahead"])
+            self._drawn = deque(_Drawn(placed(groups, self.loader), None) for groups in state["ahead"])
 
 
 def _require_foresight(loader: Any, place: str) -> None:

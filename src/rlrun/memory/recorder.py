@@ -12,13 +12,18 @@ from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory.columns import Column
 from rlrun.memory.ejectors import Ejector
 from rlrun.memory.frames import Frames
-from rlrun.memory.index import CLOSED, EpisodeIndex
+from rlrun.memory.index import CLOSED, EMPTY, EpisodeIndex
 from rlrun.memory.pool import PoolIndex
 from rlrun.memory.ring import RingIndex
 from rlrun.memory.samplers import Sampler
 from rlrun.memory.storage import Storage
 from rlrun.memory.tags import Tags
+from rlrun.storage.rows import SLOTS, Chain, Changes, Live
+from rlrun.storage.rows import Column as StoredColumn
+from rlrun.storage.segments import chain_of
 from rlrun.typing import Array, Tree
+
+STAMP = "stamps of slots"  # the column of the index; no name of one of the storage
 
 
 class Recorder:
@@ -47,6 +52,7 @@ class Recorder:
         self.tags = Tags([column for column in columns if column.tag], self.index)
         self._observers: Sequence[Callable[[Mapping[str, Tree]], None]] = ()
         self._pooled = isinstance(self.index, PoolIndex)
+        self._chain: Chain | None = None  # the segments in which the newest checkpoint keeps the rows
         self._on_add = sampler.on_add if type(sampler).on_add is not Sampler.on_add else None
         sampler.bind(self.index)
         ejector.bind(self.index)
@@ -91,8 +97,7 @@ class Recorder:
             self._recycle(len(lanes))
         self.tags.check(tags)
         slots, episodes = self.index.close(lanes)
-        if "observation" in self.storage:
-            self.storage.write_leaf("observation", slots, self.frames.newest(last) if self.frames else last)
+        self.storage.write_last(slots, self.frames.newest(last) if self.frames else last)
         if tags is not None:
             self.tags.put(episodes, tags)
         ended = episodes[episodes >= 0]
@@ -207,11 +212,32 @@ class Recorder:
             "tags": self.tags.state_dict(),
         }
 
+    def changes(self, home: Path) -> dict[str, Any]:
+        """Return what `stored` does for a checkpoint: of rows those that changed since the one before.
+
+        home: the folder of segments that checkpoints share; in another one nothing is known to lie yet.
+        """
+        used = self.index.stamp != EMPTY
+        if self._chain is None or not self._chain.fits(home, len(used)):
+            self._chain = Chain(home, len(used))
+        if len(self._chain):
+            slots, touched = self.index.changed(), np.flatnonzero(self.storage.changed & used)
+            slots = np.union1d(slots, touched) if len(touched) else slots
+        else:
+            slots = np.flatnonzero(used)
+        live = Live(slots, {**self.storage.rows(), STAMP: self.index.stamp})
+        self._chain.pending = True
+        self.index.settle()
+        self.storage.changed[:] = False
+        columns = Changes(used, live, self._chain).columns()
+        index = {**self.index.books(), "used": columns[SLOTS], "stamp": columns[STAMP]}
+        return {"columns": self.storage.changed_state(columns), "index": index, "tags": self.tags.state_dict()}
+
     def put_back(self, state: dict[str, Any]) -> None:
-        """Take back what `stored` returned.
+        """Take back what `stored` returned, or what a checkpoint kept of `changes`.
 
         Raises:
-            RlrunError: size or columns differ; nothing was changed.
+            RlrunError: size or columns differ, or the state is damaged; nothing was changed.
         """
         missing = {*self.index.saved, "used"} - state["index"].keys() or set(self.tags) ^ state["tags"].keys()
         if missing:
@@ -220,8 +246,14 @@ class Recorder:
             )
         self.storage.check_state(state["columns"])
         self.index.load_state_dict(state["index"])
-        self.storage.load_state_dict(state["columns"], self.index.used())
+        used = self.index.used()
+        self.storage.load_state_dict(state["columns"], used)
         self.tags.load_state_dict(state["tags"])
+        self._chain = None
+        stamp = state["index"]["stamp"]
+        if isinstance(stamp, StoredColumn) and stamp.rows.home is not None:
+            self._chain = chain_of(stamp.rows)
+            self.index.settle()
 
 
 def _leaves(tree: Tree) -> Iterator[Any]:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rlrun.errors import RlrunError
 from rlrun.memory.index import CLOSED, EMPTY, EVERY, FREE, OPEN, EpisodeIndex
 from rlrun.typing import Array
 
@@ -20,6 +21,7 @@ class RingIndex(EpisodeIndex):
     """
 
     saved: ClassVar[tuple[str, ...]] = (*EpisodeIndex.saved, "last", "_lanes", "_previous")
+    by_lane: ClassVar[tuple[str, ...]] = (*EpisodeIndex.by_lane, "_lanes")
 
     def __init__(self, *, num_envs: int, slots: int, min_length: int = 1, margin: int = 0) -> None:
         super().__init__(num_envs=num_envs, size=num_envs * slots, min_length=min_length, margin=margin)
@@ -155,13 +157,14 @@ class RingIndex(EpisodeIndex):
         self._lanes[SLOT], self._lanes[COUNT] = self.base, 0
         self.first[:], self.last[:] = 0, 0
         self._room = self.slots
+        self._rewritten = True  # counts begin anew
 
     def at(self, episodes: Array, steps: Array | int) -> Array:
         slot: Array = self.base[self.lane[episodes]] + (self.first[episodes] + steps) % self.slots
         return slot
 
     def oldest(self, episodes: Array | slice = EVERY) -> Array:
-        overwritten = np.maximum(self._held()[self.lane[episodes]] - self.first[episodes], 0)
+        overwritten: Array = np.maximum(self._held()[self.lane[episodes]] - self.first[episodes], 0)
         return overwritten if not self.margin else overwritten + self.margin * (overwritten > 0)
 
     def newest(self, episodes: Array | slice = EVERY) -> Array:
@@ -220,12 +223,30 @@ class RingIndex(EpisodeIndex):
         self._lanes[SLOT] = self.base + self.written
         self._wrap()
         self.version += 1
+        self._rewritten = True
         self._counted.clear()
         return old, new
 
     def _held(self) -> Array:
         """Return the count of each lane's oldest slot that is not overwritten."""
-        return np.maximum(self.written - self.slots, 0)
+        held: Array = np.maximum(self.written - self.slots, 0)
+        return held
+
+    def _taken(self) -> Array:
+        """Each lane counts what it writes: no slot is marked."""
+        since = np.maximum(self._settled, self._held())
+        lanes = np.flatnonzero(self.written > since)
+        runs = [self.base[lane] + np.arange(since[lane], self.written[lane]) % self.slots for lane in lanes]
+        return np.concatenate([np.empty(0, np.int64), *runs])
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        super().check_state(state)
+        (slot, _, count), written = state["_lanes"].numpy(), state["written"].numpy()
+        if (slot // self.slots != np.arange(self.num_envs)).any() or (count != written).any():
+            raise RlrunError("memory: the saved index is damaged: a lane goes on where it cannot")
+        over = state["status"].numpy() == CLOSED
+        if (state["last"].numpy()[over] >= written[state["lane"].numpy()[over]]).any():
+            raise RlrunError("memory: the saved index is damaged: an episode ends after its lane")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)

@@ -42,7 +42,7 @@ class Rollout:
         self._roots = tuple(dict.fromkeys(column.keys[0] for column in self.columns))
         self._arrays: dict[str, Any] = {}  # trees [T, N, …]; of observations [T + 1, N, …]
         self._valid = np.ones((0, num_envs), np.bool_)  # [T, N]
-        self._last: list[tuple[int, Array, Tree]] = []  # row, lanes and last observations of episodes that ended
+        self._last: list[tuple[Any, Array, Tree]] = []  # rows, lanes and last observations of episodes that ended
 
     def reserve(self, horizon: int) -> None:
         """Make room for so many steps of every lane, and forget what there was."""
@@ -100,6 +100,17 @@ class Rollout:
         lanes = np.flatnonzero(lanes) if lanes.dtype == bool else lanes
         self._last.append((self.filled - 1, lanes, map_tree(np.array, last)))
 
+    def cut_off(self, lanes: Array, last: Tree) -> None:
+        """End the open episodes of lanes [n] with their newest rows, truncated; last: what they saw then, [n, …]."""
+        valid = self._valid[: self.filled, lanes]
+        rows = self.filled - 1 - valid[::-1].argmax(0) if self.filled else np.zeros(len(lanes), np.int64)
+        going = valid.any(0)
+        for name in ("terminated", "truncated"):
+            going &= ~self._arrays[name][rows, lanes]
+        if going.any():
+            self._arrays["truncated"][rows[going], lanes[going]] = True
+            self._last.append((rows[going], lanes[going], map_tree(lambda array: np.array(array)[going], last)))
+
     def steps(self, observation: Tree) -> tuple[Batch, Array]:
         """Return what is stored, trees of arrays [T, N, …] that share its memory, and which rows are valid [T, N].
 
@@ -124,10 +135,42 @@ class Rollout:
         self._valid = np.ones((self.horizon, self.num_envs), np.bool_)
         self._last.clear()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the steps so far: a run may be left amidst a rollout."""
+        count = self.filled
+        rows = {name: map_tree(lambda array: array[:count], self._arrays[name]) for name in self._arrays}
+        last = [{"row": row, "lanes": lanes, "observation": tree} for row, lanes, tree in self._last]
+        return {"filled": count, "rows": rows, "valid": self._valid[:count], "last": last}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on behind the steps so far.
+
+        Raises:
+            RlrunError: the rollout has other columns, lanes or a shorter horizon; nothing was changed.
+        """
+        count = state["filled"]
+        saved, here = (
+            {name: array.shape for name, array in flat(tree).items()} for tree in (state["rows"], self._arrays)
+        )
+        if saved != {name: (count, *shape[1:]) for name, shape in here.items()} or count > self.horizon:
+            raise RlrunError(
+                f"memory: the saved rollout has {count} steps of {_shapes(saved)}; "
+                f"this one has room for {self.horizon} of {_shapes(here)}"
+            )
+        self.clear()
+        _put(self._arrays, slice(count), state["rows"])
+        self._valid[:count] = state["valid"]
+        self._last = [(last["row"], last["lanes"], last["observation"]) for last in state["last"]]
+        self.filled = count
+
     @property
     def nbytes(self) -> int:
         """Bytes that the columns take."""
         return sum(array.nbytes for array in flat(self._arrays).values())
+
+
+def _shapes(arrays: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {list(shape[1:])}" for name, shape in sorted(arrays.items()))
 
 
 def _put(node: Any, index: Any, value: Tree) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from rlrun.errors import RlrunError
 from rlrun.memory.columns import Column
 from rlrun.memory.layout import choose_layout, cut, described, fields_of, leaf_of, nest, overlapping, zeros
+from rlrun.storage.rows import Column as StoredColumn
 from rlrun.typing import Array, Batch, Tree
 
 PACKED_ROWS = "packed rows"  # no name of a column
@@ -52,6 +53,7 @@ class Storage:
         for name, column in self.columns.items():
             if name not in (self.layout.names or ()):
                 self.blocks[name] = zeros(slots, column.shape, column.dtype, directory)
+        self.changed = np.zeros(slots, np.bool_)  # rows that `put` has touched, for checkpoints
         self._tree_of_keys = nest(self.columns)
         self._staging: dict[int, tuple[Array, dict[str, Array]]] = {}
         self._look()
@@ -117,16 +119,22 @@ class Storage:
             self._staging[count] = found
         return found
 
-    def write_leaf(self, name: str, slots: Any, value: Tree) -> None:
-        """Put the values of one top-level column at the slots."""
+    def write_last(self, slots: Any, observation: Tree) -> None:
+        """Put last observations at slots that are new, and zeros in all other columns.
+
+        What was there before must not stay: it may be from an episode that is gone, and that no checkpoint holds.
+        """
+        for block in self.blocks.values():
+            block[slots] = 0
         for _, keys, array in self._leaves:
-            if keys[0] == name:
-                array[slots] = leaf_of({name: value}, keys)
+            if keys[0] == "observation":
+                array[slots] = leaf_of({"observation": observation}, keys)
         self._mirror()
 
     def put(self, name: str, slots: Any, values: Any) -> None:
         """Put values at slots of one column, a leaf by its dotted name."""
         self.arrays[name][slots] = values
+        self.changed[slots] = True
         self._mirror()
 
     def _mirror(self) -> None:
@@ -207,8 +215,13 @@ class Storage:
                 grown[new[part]] = block[old[part]]
             self.blocks[name] = grown
         self._slots = slots
+        self.changed = np.zeros(slots, np.bool_)
         self._look()
         self._mirror()
+
+    def rows(self) -> dict[str, Array]:
+        """Return the blocks: a row for each slot."""
+        return {name: block[: self._slots] for name, block in self.blocks.items()}
 
     def state_dict(self, slots: Array) -> dict[str, Any]:
         """Return the blocks at the slots, and how the packed one is laid out."""
@@ -217,14 +230,18 @@ class Storage:
         blocks = {name: torch.from_numpy(block[held]) for name, block in self.blocks.items()}
         return {"blocks": blocks, "layout": described(self.layout)}
 
+    def changed_state(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what `state_dict` does, with columns of rows that are kept elsewhere in place of blocks."""
+        return {"blocks": {name: columns[name] for name in self.blocks}, "layout": described(self.layout)}
+
     def check_state(self, state: dict[str, Any]) -> None:
         """Refuse a state of other columns.
 
         Raises:
             RlrunError: names both.
         """
-        shapes = {name: tuple(block.shape[1:]) for name, block in state["blocks"].items()}
-        wanted = {name: block.shape[1:] for name, block in self.blocks.items()}
+        shapes = {name: (tuple(block.shape[1:]), block.dtype) for name, block in state["blocks"].items()}
+        wanted = {name: (block.shape[1:], torch.from_numpy(block[:0]).dtype) for name, block in self.blocks.items()}
         if shapes != wanted or state["layout"] != described(self.layout):
             saved = [name for name, *_ in state["layout"]] + [name for name in shapes if name != PACKED_ROWS]
             raise RlrunError(
@@ -233,9 +250,14 @@ class Storage:
             )
 
     def load_state_dict(self, state: dict[str, Any], slots: Array) -> None:
-        """Put saved blocks back at the slots."""
+        """Put saved blocks back at the slots: tensors, or columns on disk, which come piece by piece."""
         for name, block in self.blocks.items():
-            block[slots] = state["blocks"][name].numpy()
+            saved = state["blocks"][name]
+            begin = 0
+            for piece in saved.pieces() if isinstance(saved, StoredColumn) else (saved.numpy(),):
+                block[slots[begin : begin + len(piece)]] = piece
+                begin += len(piece)
+        self.changed[:] = False
         self._mirror()
 
     def __iter__(self) -> Iterator[str]:

@@ -260,6 +260,10 @@ class Table(Recorder):
         """Return all that is stored, with sampler and ejector; tensors of a full table share its memory."""
         return self.stored() | {"sampler": self.sampler.state_dict(), "ejector": self.ejector.state_dict()}
 
+    def checkpoint(self, home: Path) -> dict[str, Any]:
+        """Return what `state_dict` does for a checkpoint whose rows lie in segments in `home`: only what changed."""
+        return self.changes(home) | {"sampler": self.sampler.state_dict(), "ejector": self.ejector.state_dict()}
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back the state of a table of the same size and columns.
 

@@ -1,0 +1,262 @@
+"""Runs that are killed again and again, and end as the run that was not.
+
+Each cell trains once without a stop, and once more while SIGKILL hits the process at random moments, every other time
+amidst the writing of a checkpoint; `rlrun resume` goes on each time. Parameters, optimisers, memory, generators and
+metrics must be the same bits at the end, and no checkpoint that shows may be damaged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
+
+from benchmarks.identical import compare, differing
+from benchmarks.process import Failed, start
+from rlrun import storage
+from rlrun.errors import RlrunError
+from rlrun.rundir import RunDir, checkpoint_key
+
+KILLS, STEPS, EVERY = 20, 3_000, 40  # of a cell: how often it is killed, its length, steps between checkpoints
+PAUSE = 0.002  # seconds between two looks at a run's folder
+PATIENCE = 300.0  # seconds in which a process must come on
+SMALL = (
+    *("pair=null", f"stop.env_steps={STEPS}", "memory.length=1_500", "logger=[]", "log.every=50"),
+    *("algorithm.hidden=[16,16]", "algorithm.batch_size=16", "algorithm.warmup_steps=200"),
+    *(f"checkpoint.every={EVERY}", "checkpoint.keep_last=3"),
+    *("evaluation.every=700", "evaluation.episodes=2", "evaluation.max_steps=50"),
+)
+ALGORITHMS = {
+    "sac": ("algorithm=sac", "algorithm.updates_per_step=0.5"),
+    "dqn": ("algorithm=dqn", "algorithm.updates_per_step=0.5", "+with=prioritised"),
+}
+TASKS = {
+    "cartpole": ("env=cartpole",),
+    "pendulum": ("env=pendulum",),
+    "halfcheetah": ("env=halfcheetah",),
+    "images": ("env.target=rlrun.env.toys.ImageObservation", "algorithm.updates_per_step=0.25"),
+}
+CONTINUOUS, EXTRAS = ("pendulum", "halfcheetah"), {"halfcheetah": "mujoco"}
+LANES = {
+    "1-sync": ("num_envs=1", "env.vectorization=sync"),
+    "4-sync": ("num_envs=4", "env.vectorization=sync"),
+    "4-async": ("num_envs=4", "env.vectorization=async"),
+}
+CELLS = {
+    f"{algorithm}-{task}-{lanes}": (*ALGORITHMS[algorithm], *TASKS[task], *LANES[lanes], *SMALL)
+    for algorithm in ALGORITHMS
+    for task in TASKS
+    for lanes in LANES
+    if not (algorithm == "dqn" and task in CONTINUOUS)
+}
+
+
+class Process(Protocol):
+    """What is killed: a process of `subprocess`, or something like it."""
+
+    def poll(self) -> int | None: ...
+
+    def send_signal(self, number: int, /) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> int | None: ...
+
+
+class Starts(Protocol):
+    """Starts `rlrun` with some words."""
+
+    def __call__(self, words: list[str], /) -> Process: ...
+
+
+@dataclass
+class Story:
+    """What happened to a run."""
+
+    kills: int = 0
+    inside_a_write: int = 0  # of these, with a checkpoint half written
+    resumes: int = 0
+    damaged: list[str] = field(default_factory=list)  # messages about checkpoints that show
+
+
+def available() -> list[str]:
+    """Return the cells whose environments are installed."""
+    return [
+        name
+        for name in CELLS
+        if all(importlib.util.find_spec(package) for task, package in EXTRAS.items() if task in name)
+    ]
+
+
+def measure(names: list[str] | None = None, *, kills: int = KILLS, workers: int = 2) -> dict[str, Any]:
+    """Return what became of each cell.
+
+    Args:
+        names: of cells; None = all that can run here.
+        kills: of each.
+        workers: cells side by side.
+    """
+    names = names or available()
+    with ThreadPoolExecutor(workers) as pool:
+        return dict(zip(names, pool.map(lambda name: one_cell(name, kills=kills), names), strict=True))
+
+
+def one_cell(name: str, *, kills: int) -> dict[str, Any]:
+    """Train without a stop and with many; a cell that fails is told, and stops no other."""
+    words, begun = list(CELLS[name]), time.perf_counter()
+    found: dict[str, Any] = {"words": words, "wanted": kills, "passed": False}
+    with TemporaryDirectory() as place:
+        folder, log = Path(place), Path(place) / "log.txt"
+        whole, killed = folder / "whole", folder / "killed"
+        try:
+            begun_here: list[subprocess.Popen[bytes]] = []
+
+            def begin(request: list[str]) -> subprocess.Popen[bytes]:
+                begun_here.append(start(["-m", "rlrun", *request], folder=folder, log=log))
+                return begun_here[-1]
+
+            _end(begin(["train", *words, "--run-dir", str(whole)]), log)
+            story = torment(words, killed, begin, kills=kills, dice=random.Random(name))
+            found["left_behind"] = sum(map(_outlived, begun_here))
+            same = compare(whole, killed)
+            held = json.loads((killed / "manifest.json").read_text()).get("resume")
+            found |= {
+                **vars(story),
+                "identical": same,
+                "resume": held,
+                "passed_over": log.read_text().count("going on"),
+            }
+            clean = not story.damaged and not found["left_behind"] and story.kills == kills
+            found["passed"] = all(same.values()) and clean and held == "exact"
+            if not all(same.values()):
+                found["differing"] = differing(whole, killed)[:20]
+        except (Failed, RlrunError) as error:
+            found["error"] = str(error).strip().splitlines()[-1]
+    found["wall_seconds"] = round(time.perf_counter() - begun, 1)
+    print(f"{name}: {'identical' if found['passed'] else found.get('error', 'not identical')}", flush=True)
+    return found
+
+
+def torment(
+    words: list[str], run: Path, begin: Starts, *, kills: int, dice: random.Random, delay: float = 0.3
+) -> Story:
+    """Train with kills at random moments, spread over the run, and resume each time, until the end.
+
+    Args:
+        words: of the run.
+        run: its folder, not there yet.
+        begin: starts a process.
+        kills: how many.
+        dice: draws the moments.
+        delay: seconds after a checkpoint in which a kill comes, at most.
+
+    Raises:
+        Failed: a process ended with an error, or came no further.
+    """
+    story, steps = Story(), _budget(words)
+    goals = sorted(dice.uniform(0.0, 0.95 * steps) for _ in range(kills))
+    process = begin(["train", *words, "--run-dir", str(run)])
+    for number, goal in enumerate(goals):
+        after = None if number % 2 else dice.uniform(0.0, delay)
+        if not _kill(process, run, goal, after):
+            break
+        story.kills += 1
+        story.inside_a_write += _half_written(run)
+        story.damaged += _damaged(run)
+        process = begin(["resume", str(run)])
+        story.resumes += 1
+    code = process.wait(PATIENCE)
+    if code != 0:
+        raise Failed(f"the last process exited with {code}")
+    return story
+
+
+def _kill(process: Process, run: Path, goal: float, after: float | None) -> bool:
+    """Kill a process once it has saved something beyond what it found, at the goal or later; False where it ended.
+
+    after: so many seconds later; None = amidst the next write.
+    """
+    before = _newest(run)
+    if not _wait(process, lambda: before < _newest(run) >= goal - EVERY):
+        return False
+    if after is not None:
+        time.sleep(after)
+    elif not _wait(process, lambda: _half_written(run)):
+        return False
+    process.send_signal(signal.SIGKILL)
+    return process.wait(60) == -signal.SIGKILL
+
+
+def _wait(process: Process, ready: Any) -> bool:
+    """Look until something is so; False where the process ended before.
+
+    Raises:
+        Failed: it takes too long.
+    """
+    until = time.monotonic() + PATIENCE
+    while process.poll() is None:
+        if ready():
+            return True
+        if time.monotonic() > until:
+            process.send_signal(signal.SIGKILL)
+            raise Failed(f"a process came no further in {PATIENCE:.0f} s")
+        time.sleep(PAUSE)
+    return False
+
+
+def _newest(run: Path) -> int:
+    """Return the environment steps of the newest checkpoint that shows; -1 for none."""
+    with contextlib.suppress(OSError):
+        return max((checkpoint_key(path)[0] for path in RunDir(run).checkpoint_dirs()), default=-1)
+    return -1
+
+
+def _half_written(run: Path) -> bool:
+    """Tell whether there is a checkpoint, or a file of one, under a temporary name."""
+    folders = [RunDir(run).checkpoints, RunDir(run).checkpoints / "segments"]
+    with contextlib.suppress(OSError):
+        return any(name.startswith(".") for folder in folders if folder.is_dir() for name in os.listdir(folder))
+    return False
+
+
+def _damaged(run: Path) -> list[str]:
+    return [message for path in RunDir(run).checkpoint_dirs() for message in storage.verify(path)]
+
+
+def _outlived(process: subprocess.Popen[bytes]) -> bool:
+    """Tell whether workers of a process are still there some seconds after its end, and end them."""
+    with contextlib.suppress(ProcessLookupError):
+        for _ in range(100):
+            os.killpg(process.pid, 0)
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGKILL)
+        return True
+    return False
+
+
+def _budget(words: Iterable[str]) -> int:
+    *_, last = (word for word in words if word.startswith("stop.env_steps="))  # of repeated words the last counts
+    return int(last.partition("=")[2])
+
+
+def _end(process: subprocess.Popen[bytes], log: Path) -> None:
+    if process.wait() != 0:
+        raise Failed(f"exited with {process.returncode}: {log.read_text()[-2_000:]}")
+
+
+def answer(words: list[str]) -> None:
+    """Be `rlrun` with these words, in a process that was made for it."""
+    from rlrun.cli.main import main
+
+    sys.argv = ["rlrun", *words]
+    main()

@@ -1,0 +1,102 @@
+"""Open a run directory that may be somebody else's: what is read is checked, what its config imports is limited."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rlrun import config as configuration
+from rlrun import trust
+from rlrun.config.reading import ROOTS, resolve_texts
+from rlrun.config.schema import KINDS, SETTINGS, check_kinds
+from rlrun.config.tree import plain
+from rlrun.errors import ConfigError, RunDirError
+from rlrun.files import read_json
+from rlrun.rundir import RunDir
+
+REQUIRED = ("seed", "device", "threads", "precision", "stop")  # read before anything is built
+
+
+class Arrival(NamedTuple):
+    """A run directory, and what it says."""
+
+    directory: RunDir
+    config: DictConfig  # unresolved, as it was saved
+    about: dict[str, Any]  # the manifest
+
+
+@contextmanager
+def arrived(run: Path | str, packages: Iterable[str] = (), words: Iterable[str] = ()) -> Iterator[Arrival]:
+    """Open a run; as long as the `with` block lasts, configs import only what `rlrun.trust` admits.
+
+    Args:
+        run: a run directory.
+        packages: what its config may import beyond that, as `--trust` names it.
+        words: of the config that the user typed; the names in them are admitted, too.
+
+    Raises:
+        RequestError: there is no such run, its config or manifest is damaged, or a package is not there.
+    """
+    directory = RunDir.open(run)
+    about = read_json(directory.manifest)
+    _check_about(about, directory.manifest)
+    with trust.limited(packages, run=directory.path, project=about.get("project"), words=words):
+        try:
+            config = configuration.load(directory.config)
+            _check(config, directory.config)
+        except RecursionError as error:
+            raise ConfigError(f"{directory.config} is damaged: a text in it is nested too deeply") from error
+        yield Arrival(directory, config, about)
+
+
+def _check_about(about: Any, path: Path) -> None:
+    if not isinstance(about, dict):
+        raise RunDirError(f"{path} is damaged: wanted keys with values, got a {type(about).__name__}")
+    past = about.get("resumed", [])
+    for each in (about, *past) if isinstance(past, list) else (None,):
+        if not isinstance(each, dict) or not isinstance(each.get("packages", {}), dict):
+            raise RunDirError(f"{path} is damaged: it lacks what every run tells")
+
+
+def _check(config: DictConfig, path: Path) -> None:
+    """Refuse values of the wrong kind, also where they come out of interpolations."""
+    tree = plain(config)
+    for name in REQUIRED:
+        if name not in tree:
+            raise ConfigError(f"{path} is damaged: it has no '{name}'")
+    for block in SETTINGS:
+        if not isinstance(tree.get(block, {}), dict):
+            raise ConfigError(f"{block}: wanted keys with values, got {tree[block]!r}")
+    check_kinds(tree)
+    resolve_texts(config, (*ROOTS, "agent", "env"))
+    try:
+        known = {key: OmegaConf.select(config, key) for key in KINDS if key.split(".")[0] in (*REQUIRED, *SETTINGS)}
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{path}: {str(error).splitlines()[0]}") from error
+    resolved = OmegaConf.create()
+    for key, value in known.items():
+        if value is not None:
+            OmegaConf.update(resolved, key, value, force_add=True)
+    check_kinds(resolved)
+
+
+def require_own_files(run: RunDir) -> None:
+    """Refuse to write into what is no plain file of the run itself: a link could lead to any file of the user's.
+
+    Raises:
+        RunDirError: naming the first.
+    """
+    for path in (run.metrics, run.log):
+        if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+            raise RunDirError(f"{path} is no plain file; a run is written to files of its own only")
+    for folder in (run.checkpoints, run.exports, run.videos, run.tensorboard):
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if path.is_symlink():
+                raise RunDirError(f"{path} is a symbolic link; a run is written to files of its own only")

@@ -1,0 +1,110 @@
+"""`rlrun checkpoints`."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rlrun.inspection import CheckpointReport
+
+HEADS = ("step", "updates", "return", "own", "whole", "made", "mark", "parts", "")
+LEFT = ("mark", "parts", "")
+
+
+def checkpoints(
+    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare every byte with its hash; exit code 2 where one differs.")
+    ] = False,
+    parts: Annotated[bool, typer.Option("--parts", help="Name all parts.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON list, with a digest of each part, which reads every byte.")
+    ] = False,
+    no_digest: Annotated[
+        bool, typer.Option("--no-digest", help="With --json: null in place of each digest, which is fast.")
+    ] = False,
+) -> None:
+    """List the checkpoints of a run: step, return, size, parts. Nothing is changed, and no code of the run is run."""
+    from rlrun import inspection
+    from rlrun.errors import RunDirError
+
+    found = inspection.checkpoints(run, verify=verify, digest=as_json and not no_digest)
+    if as_json:
+        typer.echo(json.dumps([report.to_json() for report in found], allow_nan=False))
+    elif not found:
+        typer.echo(f"{run} has no checkpoints")
+    else:
+        for line in table([HEADS, *(cells(report, names=parts, verified=verify) for report in found)]):
+            typer.echo(plain(line))
+        typer.echo(f"{_count(len(found))}, {size(inspection.disk_used(run))} on disk")
+    damaged = [report for report in found if report.damage]
+    if verify and damaged:
+        good = next((report.name for report in reversed(found) if not report.damage), None)
+        way_out = "none is left to resume from" if good is None else f"resume takes the newest good one, {good}"
+        verb = "is" if len(damaged) == 1 else "are"
+        raise RunDirError(f"{run}: {len(damaged)} of {_count(len(found))} {verb} damaged; {way_out}")
+
+
+def cells(report: CheckpointReport, *, names: bool, verified: bool) -> list[str]:
+    """Return what stands in a checkpoint's line."""
+    marks = [mark for mark in ("latest", "best") if getattr(report, mark)]
+    mean = (report.evaluation or {}).get("mean_return")
+    state = f"damaged: {_first(report)}" if report.damage else "ok" if verified else ""
+    return [
+        f"{report.env_steps:_}",
+        f"{report.updates:_}",
+        "-" if mean is None else f"{mean:.2f}",
+        size(report.size),
+        size(report.size_with_shared),
+        _local(report.created or "-"),
+        " ".join(marks),
+        ", ".join(report.parts) if names else str(len(report.parts)),
+        state,
+    ]
+
+
+def table(rows: list[tuple[str, ...] | list[str]]) -> list[str]:
+    """Return rows as lines with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        pairs = zip(HEADS, row, widths, strict=True)
+        lines.append("  ".join(f"{cell:{'<' if head in LEFT else '>'}{width}}" for head, cell, width in pairs).rstrip())
+    return lines
+
+
+def plain(line: str) -> str:
+    """Return a line without what could command a terminal: names in it may come from elsewhere."""
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
+
+
+def size(count: float) -> str:
+    """Return bytes in a unit that leaves up to three digits before the point."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.95:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def _local(time: str) -> str:
+    """Return a time on the clock of this machine; what is no time stays as it is."""
+    try:
+        return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError):
+        return time
+
+
+def _count(number: int) -> str:
+    return f"{number} checkpoint{'' if number == 1 else 's'}"
+
+
+def _first(report: CheckpointReport) -> str:
+    """Return what is damaged first, without the folder that all checkpoints lie in."""
+    message = report.damage[0].replace(f"{report.path.parent}/", "").replace(" is damaged: ", ": ", 1)
+    return f"{message} (and {len(report.damage) - 1} more)" if len(report.damage) > 1 else message

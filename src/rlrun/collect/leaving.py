@@ -1,0 +1,53 @@
+"""What a collector needs to be left at any step and to be gone on with."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from rlrun.typing import Array, Tree
+
+
+class Signals(Protocol):
+    """What tells that the run shall be left."""
+
+    requested: str | None
+
+    def check(self) -> None:
+        """Raise where it shall."""
+
+
+class Quiet:
+    """No signal ever comes."""
+
+    requested: str | None = None
+
+    def check(self) -> None:
+        pass
+
+
+def branch_seed(seed: int, steps: int) -> int:
+    """Return a seed for episodes that begin after so many steps; by `seed` alone the run's first ones came again."""
+    return int(np.random.SeedSequence([seed, steps]).generate_state(1)[0] >> 1)
+
+
+def rows_equal(one: Tree, other: Tree) -> Array:
+    """Tell row by row whether two trees of arrays [N, …] are equal, bit by bit: [N]."""
+    if isinstance(one, dict):
+        parts = [rows_equal(part, other[name]) for name, part in one.items()]
+        return np.all(parts, axis=0)  # type: ignore[no-any-return]
+    pairs = zip(np.ascontiguousarray(one), np.ascontiguousarray(other), strict=True)
+    return np.array([mine.tobytes() == theirs.tobytes() for mine, theirs in pairs])
+
+
+def told(lost: dict[int, str], count: int) -> str:
+    """Say of lanes why they were lost, those with one reason together."""
+    lanes: dict[str, list[int]] = {}
+    for lane, why in sorted(lost.items()):
+        lanes.setdefault(why, []).append(lane)
+    if list(map(len, lanes.values())) == [count]:
+        return f"every lane: {next(iter(lanes))}"
+    return "; ".join(
+        f"{'lane' if len(held) == 1 else 'lanes'} {', '.join(map(str, held))}: {why}" for why, held in lanes.items()
+    )

@@ -1,0 +1,252 @@
+"""What the attributes of an environment hold, written down as values that a checkpoint can keep, and read back.
+
+Numbers, text, arrays, and nests of these stand for themselves. What else is known becomes a dict that names its
+kind: {"dict": …}, {"deque": …}, {"set": …}, {"generator": …}, {"space": …}, {"moments": …}.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from rlrun.typing import Array
+
+LARGEST = 1 << 16  # bytes of an array: what a reset depends on is small; screens and maps are drawn by it anew
+VISITS = 128  # parts of a nest: a table of tasks, not a transition table, which would cost more than its episode
+SCALARS = frozenset((type(None), bool, int, float, str, bytes))
+_MOMENTS = frozenset(("mean", "var", "count"))  # of gymnasium's RunningMeanStd and its likes
+_BITS: dict[str, Any] = {
+    "PCG64": np.random.PCG64,
+    "PCG64DXSM": np.random.PCG64DXSM,
+    "MT19937": np.random.MT19937,
+    "Philox": np.random.Philox,
+    "SFC64": np.random.SFC64,
+}
+
+
+class LeftOut(Exception):
+    """A value is too large to be written down, or of a kind that cannot be."""
+
+
+class Writer:
+    """Write values down; a generator that is met twice keeps its number, so that it is one again when read."""
+
+    def __init__(self) -> None:
+        self._generators: dict[int, int] = {}
+        self._left = VISITS
+        self._largest: float = LARGEST
+
+    def attribute(self, value: Any) -> Any:
+        """Return a copy in plain values.
+
+        Raises:
+            LeftOut: it is too large, or of another kind.
+        """
+        self._left = VISITS
+        return self._write(value)
+
+    def whole(self, value: Any) -> Any:
+        """Do the same, whatever the size."""
+        self._left, self._largest = 1 << 62, float("inf")
+        try:
+            return self._write(value)
+        finally:
+            self._largest = LARGEST
+
+    def _write(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in SCALARS:
+            return value
+        write = _WRITERS.get(kind, _write_nothing)
+        if write is _write_nothing:
+            write = _find_writer(kind)
+        return write(self, value)
+
+    def _spend(self, visits: int) -> None:
+        self._left -= visits
+        if self._left < 0:
+            raise LeftOut
+
+    def nothing(self, value: Any) -> Any:
+        """Refuse what is of no known kind; running means are known by their attributes."""
+        if not all(hasattr(value, name) for name in _MOMENTS):  # a look at its dict could make an object slower
+            raise LeftOut
+        held = getattr(value, "__dict__", {})
+        if held.keys() != _MOMENTS:
+            raise LeftOut
+        return {"moments": {name: self._write(part) for name, part in held.items()}}
+
+    def array(self, value: Array) -> Array:
+        base = value.base
+        while base is not None and isinstance(base, np.ndarray):
+            base = base.base
+        # A view of a simulator's own memory is the simulator's to fill.
+        if base is not None or value.dtype.hasobject or value.nbytes > self._largest:
+            raise LeftOut
+        return value.copy()
+
+    def tensor(self, value: Any) -> Any:
+        if value.device.type != "cpu" or value.numel() * value.element_size() > self._largest:
+            raise LeftOut
+        return value.detach().clone()
+
+    def items(self, value: Any) -> list[Any]:
+        if SCALARS.issuperset(map(type, value)):
+            self._spend(1 + (len(value) >> 4))
+            return list(value)
+        self._spend(1 + len(value))
+        return [self._write(part) for part in value]
+
+    def pairs(self, value: dict[Any, Any]) -> dict[str, Any]:
+        self._spend(1 + len(value))
+        return {"dict": [[self._write(key), self._write(part)] for key, part in value.items()]}
+
+    def generator(self, value: Any) -> dict[str, Any]:
+        number = self._generators.setdefault(id(value), len(self._generators))
+        if isinstance(value, np.random.Generator):
+            state = value.bit_generator.state
+            if state["bit_generator"] not in _BITS:
+                raise LeftOut
+            return {"generator": number, "numpy": state}
+        if isinstance(value, np.random.RandomState):
+            return {"generator": number, "legacy": value.get_state(legacy=False)}
+        version, words, gauss = value.getstate()
+        return {"generator": number, "python": {"version": version, "words": np.array(words), "gauss": gauss}}
+
+    def space(self, value: gymnasium.Space[Any]) -> dict[str, Any]:
+        """Write down the generators of a space and of its parts, where they exist already."""
+        found = {} if value._np_random is None else {"": self.generator(value._np_random)}
+        for name, part in _parts(value).items():
+            if held := self.space(part)["space"]:
+                found[name] = {"space": held}
+        return {"space": found}
+
+
+Write = Callable[[Writer, Any], Any]
+_write_nothing: Write = Writer.nothing
+_WRITERS: dict[type, Write] = {
+    np.ndarray: Writer.array,
+    list: Writer.items,
+    tuple: lambda writer, value: tuple(writer.items(value)),
+    deque: lambda writer, value: {"deque": writer.items(value), "maxlen": value.maxlen},
+    set: lambda writer, value: {"set": sorted(writer.items(value), key=repr)},
+    dict: Writer.pairs,
+}
+
+
+def _find_writer(kind: type) -> Write:
+    """Return what writes down a kind that was not met before, and remember it."""
+    if issubclass(kind, gymnasium.Space):
+        write: Write = Writer.space
+    elif issubclass(kind, np.random.Generator | np.random.RandomState) or kind is random.Random:
+        write = Writer.generator
+    elif issubclass(kind, np.generic):
+        write = _itself
+    elif kind.__module__ == "torch" and kind.__name__ == "Tensor":
+        write = Writer.tensor
+    else:
+        return _write_nothing
+    _WRITERS[kind] = write
+    return write
+
+
+def _itself(writer: Writer, value: Any) -> Any:
+    return value
+
+
+def _parts(space: gymnasium.Space[Any]) -> dict[str, gymnasium.Space[Any]]:
+    held = getattr(space, "spaces", None)
+    if isinstance(held, tuple | list):
+        return {str(index): part for index, part in enumerate(held)}
+    return dict(held) if held else {}
+
+
+class Reader:
+    """Read back what a `Writer` wrote; generators with the same number become one."""
+
+    def __init__(self) -> None:
+        self._generators: dict[int, Any] = {}
+
+    def read(self, written: Any, present: Any = None) -> Any:
+        """Return the value; where it is a generator, a space or running means, `present` is set in place."""
+        if isinstance(written, list):
+            return [self.read(part) for part in written]
+        if isinstance(written, tuple):
+            return tuple(self.read(part) for part in written)
+        if not isinstance(written, dict):
+            return written if type(written) in SCALARS else _copy(written)
+        if "dict" in written:
+            return {self.read(key): self.read(part) for key, part in written["dict"]}
+        if "deque" in written:
+            return deque(self.read(written["deque"]), written["maxlen"])
+        if "set" in written:
+            return set(self.read(written["set"]))
+        if "generator" in written:
+            return self._generator(written, present)
+        if isinstance(present, gymnasium.Space):
+            self._space(written["space"], present)
+        elif present is not None:
+            vars(present).update({name: self.read(part) for name, part in written["moments"].items()})
+        return present
+
+    def _generator(self, written: dict[str, Any], present: Any) -> Any:
+        number = written["generator"]
+        if number in self._generators:
+            return self._generators[number]
+        if any(present is other for other in self._generators.values()):
+            present = None  # two that were one before the first reset
+        self._generators[number] = made = _set_generator(written, present)
+        return made
+
+    def _space(self, written: dict[str, Any], present: gymnasium.Space[Any]) -> None:
+        parts = _parts(present)
+        for name, held in written.items():
+            if name:
+                self._space(held["space"], parts[name])
+            else:
+                present._np_random = self._generator(held, present._np_random)
+
+
+def _set_generator(written: dict[str, Any], present: Any) -> Any:
+    if "numpy" in written:
+        state = written["numpy"]
+        if not isinstance(present, np.random.Generator) or _bits(present) != state["bit_generator"]:
+            present = np.random.Generator(_BITS[state["bit_generator"]]())
+        present.bit_generator.state = state
+    elif "legacy" in written:
+        present = present if isinstance(present, np.random.RandomState) else np.random.RandomState()
+        present.set_state(written["legacy"])
+    else:
+        state = written["python"]
+        present = present if type(present) is random.Random else random.Random()
+        present.setstate((state["version"], tuple(state["words"].tolist()), state["gauss"]))
+    return present
+
+
+def _bits(generator: np.random.Generator) -> str:
+    return str(generator.bit_generator.state["bit_generator"])
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if hasattr(value, "clone") else value.copy()
+
+
+def same(one: Any, other: Any) -> bool:
+    """Tell whether two written values are equal bit for bit; what is set in place never is."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray | np.generic):
+        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
+    if hasattr(one, "clone"):
+        return bool(one.dtype == other.dtype and one.shape == other.shape and one.equal(other))
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        plain = not one.keys() & {"generator", "space", "moments"}
+        return plain and one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    return repr(one) == repr(other)  # tells -0.0 from 0.0, and knows NaN

@@ -1,0 +1,188 @@
+"""Lanes whose open episodes can be written down, and played once more up to where they were left."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from rlrun.callback import Stop
+from rlrun.env.origin import Keeper, Taken, whole_state, written
+from rlrun.env.plain import Reader, Writer
+from rlrun.env.spaces import Convert, put_rows, take_rows
+from rlrun.env.tape import LIMIT, Tape
+from rlrun.env.vector import Env, Rejoined
+from rlrun.errors import RlrunError
+from rlrun.typing import Tree
+
+PORTION = 1000  # steps played again between two looks at a signal
+Options = dict[str, Any] | None
+
+
+class Episode(NamedTuple):
+    """What fixes an open episode.
+
+    origin: the `seed` given to its reset and the `layers` before it; or, of an episode too long to be played
+    again, the layers, the `whole` simulator and the `observation` of now; actions: as the environment took them.
+    """
+
+    origin: dict[str, Any]
+    actions: Sequence[Any]
+
+
+class Outcome(NamedTuple):
+    """What came of playing an episode again; where it was not played, return and length are not known."""
+
+    observation: Any = None
+    total: float = np.nan  # sum of rewards
+    length: int = -1
+    lost: str | None = None
+
+
+class Recorder:
+    """Writes down one environment, in whatever process it lives."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        self.env = env
+        self.keeper = Keeper(env)
+        self._origin: dict[str, Any] | tuple[int | None, list[Taken]] | None = None  # written, or as captured
+
+    def begin(self, seed: int | None) -> None:
+        """Take down what the reset depends on that comes next."""
+        self._origin = seed, self.keeper.capture()
+
+    def written(self, long: bool) -> dict[str, Any] | None:
+        """Return what fixes the open episode, besides its actions; of a long one the present state, if it is told."""
+        if not long:
+            if isinstance(self._origin, tuple):
+                self._origin = {"seed": self._origin[0], "layers": written(self._origin[1])}
+            return self._origin
+        functions = whole_state(self.env)
+        if functions is not None:
+            with suppress(Exception):  # an environment that cannot tell it now: a resume will say so
+                return {"layers": written(self.keeper.capture()), "whole": Writer().whole(functions[0]())}
+        return None
+
+    def replay(self, episode: Episode, options: Options) -> Generator[None, None, Outcome]:
+        """Play an episode again, in portions; what goes wrong is told, not raised."""
+        try:
+            return (yield from self._replay(episode, options))
+        except Stop:
+            raise
+        except Exception as error:
+            return Outcome(lost=f"{type(error).__name__}: {error}".splitlines()[0])
+
+    def _replay(self, episode: Episode, options: Options) -> Generator[None, None, Outcome]:
+        self._origin = episode.origin
+        self.keeper.restore(episode.origin["layers"])
+        if "whole" in episode.origin:
+            functions = whole_state(self.env)
+            assert functions is not None
+            functions[1](Reader().read(episode.origin["whole"]))
+            return Outcome()
+        observation, _ = self.env.reset(seed=episode.origin["seed"], options=options)
+        total, count = 0.0, len(episode.actions)
+        for number, action in enumerate(episode.actions, 1):
+            observation, reward, terminated, truncated, _ = self.env.step(action)
+            total += float(np.float32(reward))  # in the order and the types in which a collector adds up
+            if terminated or truncated:
+                return Outcome(lost=f"played again, its episode ended after {number} of {count} steps")
+            if number % PORTION == 0:
+                yield
+        return Outcome(observation, total, count)
+
+
+def finish(replay: Generator[None, None, Outcome], abandon: Callable[[], None] | None = None) -> Outcome:
+    """Run a replay to its end."""
+    while True:
+        if abandon is not None:
+            abandon()
+        try:
+            next(replay)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            return outcome
+
+
+class Recorded(Env):
+    """What such lanes have in common, be they in this process or in workers."""
+
+    _tape: Tape | None = None
+    _remembered: dict[str, Any] | None = None
+    _to_env: Convert | None  # from policy actions to the environment's
+    _split: Callable[[Any], Iterator[Any]] | None  # and these lane by lane, where they are no array
+
+    @property
+    @abstractmethod
+    def _now(self) -> Tree:
+        """The observations to act on, [N, …]; those that are written into it are seen from now on."""
+
+    @abstractmethod
+    def _written(self, long: list[bool]) -> list[dict[str, Any] | None]:
+        """Return what each lane's `Recorder.written` says."""
+
+    @abstractmethod
+    def _replay(self, episodes: list[Episode | None], abandon: Callable[[], None] | None) -> list[Outcome]:
+        """Play an episode again in each lane that has one."""
+
+    @abstractmethod
+    def _show(self, lane: int, observation: Any) -> None:
+        """Write what an environment gave into the observations to act on."""
+
+    def record(self) -> None:
+        if self._tape is None:
+            self._tape = Tape(self.num_envs)
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._tape is None:
+            return self._remembered or {}
+        state = self._tape.state_dict()
+        long = [begun < 0 for begun in state["begun"]]
+        lanes = self._written(long)
+        for lane in np.flatnonzero(long).tolist():
+            if (origin := lanes[lane]) is not None:
+                origin["observation"] = take_rows(self._now, np.array([lane]))
+        return {**state, "lanes": lanes}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state and len(state["lanes"]) != self.num_envs:
+            raise RlrunError(f"it is of {len(state['lanes'])} lanes, and this environment has {self.num_envs}")
+        self._remembered = state or None
+
+    def rejoin(self, abandon: Callable[[], None] | None = None) -> Rejoined | None:
+        state, self._remembered = self._remembered, None
+        if state is None:
+            return None
+        self.record()
+        assert self._tape is not None
+        self._tape.load_state_dict(state)
+        rows = [self._rows(action) for action in self._tape]
+        episodes = [
+            None if origin is None else Episode(origin, [row[lane] for row in rows[begun:]] if begun >= 0 else [])
+            for lane, (origin, begun) in enumerate(zip(state["lanes"], state["begun"], strict=True))
+        ]
+        outcomes = self._replay(episodes, abandon)
+        lost = {}
+        for lane, (episode, outcome) in enumerate(zip(episodes, outcomes, strict=True)):
+            if episode is None:
+                lost[lane] = f"its episode has more than {LIMIT:,} steps"
+            elif outcome.lost is not None:
+                lost[lane] = outcome.lost
+            elif "whole" in episode.origin:
+                put_rows(self._now, np.array([lane]), episode.origin["observation"])
+            else:
+                self._show(lane, outcome.observation)
+        return Rejoined(
+            self._now, np.array([outcome.total for outcome in outcomes]), np.array([o.length for o in outcomes]), lost
+        )
+
+    def _rows(self, action: Tree) -> Sequence[Any]:
+        """Return a batch of policy actions as the environments of all lanes take them."""
+        if self._to_env is not None:
+            action = self._to_env(action)
+        rows: Sequence[Any] = action if self._split is None else list(self._split(action))
+        return rows

@@ -1,0 +1,162 @@
+"""Lanes in processes of their own, which write down their environments where these live."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+
+from rlrun.env.batched import BatchedEnv
+from rlrun.env.recorded import Episode, Outcome, Recorded, Recorder
+from rlrun.env.spaces import empty, lane_splitter, put_rows, take_rows
+from rlrun.env.vector import Step
+from rlrun.errors import RlrunError
+from rlrun.typing import Tree
+
+Build = Callable[[], gymnasium.Env[Any, Any]]
+
+
+class Lane(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Writes down the environment of a worker before each reset, once told to; the main process calls it by name.
+
+    Args:
+        env: with all its wrappers.
+        number: of the lane.
+        apart: whether it lives in a worker.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], number: int, *, apart: bool) -> None:
+        super().__init__(env)
+        self.number = number
+        self.apart = apart
+        self.recorder = Recorder(env)
+        self.recording = False
+        self.episode: tuple[Episode, dict[str, Any] | None] | None = None  # to be played again; and options of resets
+        self._replay: Generator[None, None, Outcome] | None = None
+        self.step = env.step  # type: ignore[method-assign]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if self.recording:
+            self.recorder.begin(seed)
+        return self.env.reset(seed=seed, options=options)
+
+    def lane_written(self, long: list[bool]) -> dict[str, Any] | None:
+        """Return what fixes the open episode, besides its actions."""
+        return self.recorder.written(long[self.number])
+
+    def lane_replay(self) -> Outcome | None:
+        """Play a portion of the episode again; return what came of it once it is over."""
+        if self.episode is None:
+            return Outcome()
+        self._replay = self._replay or self.recorder.replay(*self.episode)
+        try:
+            next(self._replay)
+        except StopIteration as end:
+            self._replay = self.episode = None
+            outcome: Outcome = end.value
+            return outcome
+        return None
+
+    def close(self) -> None:
+        try:
+            self.env.close()
+        finally:
+            # The pipe to the main process broke: that process is gone, and there is nobody to complain to.
+            if self.apart and isinstance(sys.exc_info()[1], OSError | EOFError):
+                os._exit(1)
+
+
+class _Worker:
+    """Build an environment in a worker, which leaves signals to the process that started it."""
+
+    def __init__(self, build: Build, number: int) -> None:
+        self.build = build
+        self.number = number
+        self.parent = os.getpid()
+
+    def __call__(self) -> gymnasium.Env[Any, Any]:
+        apart = os.getpid() != self.parent
+        if apart:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            os.setpgid(0, 0)  # a signal to the whole group, from a terminal or a scheduler, is the parent's to obey
+        return Lane(self.build(), self.number, apart=apart)
+
+
+class WorkerEnv(Recorded, BatchedEnv):
+    """Step gymnasium environments in worker processes.
+
+    build: makes one environment; count: lanes; place: what messages call the environment.
+    """
+
+    vector: AsyncVectorEnv
+
+    def __init__(
+        self, build: Build, count: int, *, reset_options: dict[str, Any] | None = None, place: str = "environment"
+    ) -> None:
+        workers = [_Worker(build, lane) for lane in range(count)]
+        # `copy=False`: the reader copies anyway, and once is enough.
+        vector = AsyncVectorEnv(workers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+        super().__init__(vector, reset_options=reset_options, place=place)
+        self._split = lane_splitter(vector.single_action_space)
+        self._last_written: list[dict[str, Any] | None] = [None] * count  # when the workers were closed
+        self._rejoined = False  # and not stepped since
+
+    def record(self) -> None:
+        if self._tape is None:
+            self._call("record", lambda: self.vector.set_attr("recording", True))
+        super().record()
+
+    def step(self, action: Tree) -> Step:
+        if self._tape is not None:
+            self._tape.note(action)
+        self._rejoined = False
+        return super().step(action)
+
+    def _reset(self, seed: Any, options: dict[str, Any] | None) -> Tree:
+        everyone = np.ones(self.num_envs, np.bool_)
+        chosen = (options or {}).get("reset_mask", everyone)
+        before = self._next
+        observation = super()._reset(seed, options)
+        if self._rejoined:  # the workers' shared memory has not seen what others came back to
+            put_rows(observation, ~chosen, take_rows(before, ~chosen))
+        if self._tape is not None:
+            self._tape.begin(np.flatnonzero(chosen).tolist())
+        return observation
+
+    def close(self) -> None:
+        if not self._closed and self._tape is not None:
+            with suppress(RlrunError):  # a checkpoint may still be made; a worker that died leaves none
+                self._last_written = self._written(self._tape.long())
+        super().close()
+
+    @property
+    def _now(self) -> Tree:
+        return self._next
+
+    def _written(self, long: list[bool]) -> list[dict[str, Any] | None]:
+        if self._closed:
+            return self._last_written
+        return list(self._call("state_dict", lambda: self.vector.call("lane_written", long)))
+
+    def _replay(self, episodes: list[Episode | None], abandon: Callable[[], None] | None) -> list[Outcome]:
+        self._next = empty(self.spaces.observation, self.num_envs)
+        self._rejoined = True
+        given = [None if episode is None else (episode, self._options) for episode in episodes]
+        self._call("rejoin", lambda: self.vector.set_attr("episode", given))
+        found: list[Outcome | None] = [None] * self.num_envs
+        while any(outcome is None for outcome in found):
+            if abandon is not None:
+                abandon()
+            news = self._call("rejoin", lambda: self.vector.call("lane_replay"))
+            found = [old or new for old, new in zip(found, news, strict=True)]
+        return [outcome for outcome in found if outcome is not None]
+
+    def _show(self, lane: int, observation: Any) -> None:
+        self._write(self._next, lane, observation)

@@ -1,0 +1,194 @@
+"""Where a new run starts from, and the words that it begins with."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlrun import config as configuration
+from rlrun import projects, trust
+from rlrun.config import Composed
+from rlrun.config.origins import WORD
+from rlrun.config.resolvers import admit_resolvers
+from rlrun.config.words import parse
+from rlrun.errors import ConfigError, RunDirError
+from rlrun.files import read_bytes, read_json
+from rlrun.rundir import RunDir, is_run
+
+BLOCKS = ("init", "load")  # what a run itself was started from is no business of its children
+PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")  # what Hydra's grammar takes without quotes
+RESOLVER = re.compile(r"\$\{([\w.]+):")
+LARGEST = 1 << 20  # bytes of a file of words
+MARK = 8  # bytes before the header of a safetensors file
+
+
+@dataclass(frozen=True)
+class Parent:
+    """What a new run starts from.
+
+    Attributes:
+        run: its run; None for a file, or a checkpoint's folder that lies in no run.
+        place: the checkpoint's folder, or the file; None = the newest checkpoint of the run that is good.
+    """
+
+    run: RunDir | None
+    place: Path | None
+
+    @property
+    def path(self) -> Path:
+        """The checkpoint or the file, as far as it is decided; else the run."""
+        found = self.place if self.place is not None else self.run.path if self.run is not None else None
+        assert found is not None
+        return found
+
+
+def find(text: str) -> Parent:
+    """Return what RUN, RUN@STEP, RUN@best, a checkpoint's folder or a .safetensors file stands for.
+
+    Raises:
+        RunDirError: it is none of these; the message lists the checkpoints there are, or names the nearest run.
+    """
+    path = Path(text).expanduser().absolute()
+    if path.is_file():
+        _require_safetensors(path)
+        return Parent(None, path)
+    if not path.exists() and "@" in text:
+        base, _, which = text.rpartition("@")
+        run = RunDir.open(Path(base).expanduser())
+        return Parent(run, run.checkpoint(which))
+    if (path / "manifest.json").is_file() and (path / "state.json").is_file():
+        above = path.parent.parent
+        return Parent(RunDir(above) if is_run(above) else None, path)
+    return Parent(RunDir.open(path), None)
+
+
+def _require_safetensors(path: Path) -> None:
+    with open(path, "rb") as file:
+        start = file.read(MARK + 1)
+    if start[MARK:] == b"{":
+        return
+    if start[:2] in (b"PK", b"\x80\x02", b"\x80\x04") or path.suffix in (".pt", ".pth", ".pkl", ".ckpt", ".bin"):
+        raise RunDirError(
+            f"{path} is made with pickle, which runs code when it is read; "
+            "save its tensors with safetensors.torch.save_file"
+        )
+    raise RunDirError(f"{path} is no .safetensors file, and no run")
+
+
+@contextmanager
+def started(
+    words: Iterable[str] | Composed, start: str, config_dir: Path | None = None, packages: Iterable[str] = ()
+) -> Iterator[Composed]:
+    """Compose the config of a run that starts from another: the parent's words first, then these.
+
+    The parent can be somebody else's, so what its words import is limited for as long as the block lasts
+    (`rlrun.trust`); what the user's words and files name is free.
+
+    Args:
+        words: of the new run; the last of the same key wins.
+        start: RUN, RUN@STEP, RUN@best, a checkpoint's folder or a .safetensors file.
+        config_dir: the user's own conf folder.
+        packages: what the parent's words may import beyond what any run may.
+
+    Raises:
+        RunDirError: there is nothing to start from.
+        ConfigError: the words do not compose, alone or behind those of the parent.
+    """
+    parent, words = find(start), words.words if isinstance(words, Composed) else list(words)
+    given = [*words, f"init.from={_quoted(str(parent.path))}"]
+    values = [word.value for word in parse(words)]
+    if any(word.key == "init.from" for word in parse(words)):
+        raise ConfigError("--from and init.from both say where the run starts from; leave one away")
+    free = [*packages, *_named(values)]
+    with _limits(parent, free, given):
+        composed = _compose(parent, given, config_dir)
+    own = [layer.content for layer in composed.layers if layer.label != WORD and not layer.packaged]
+    with _limits(parent, [*free, *_named(own)], given):
+        yield composed
+
+
+def _compose(parent: Parent, given: list[str], config_dir: Path | None) -> Composed:
+    before = words_of(parent)
+    try:
+        return configuration.compose([*before, *given], config_dir=config_dir)
+    except ConfigError as error:
+        if not before:
+            raise
+        raise ConfigError(_whose(error, before, given, parent, config_dir)) from error
+
+
+def _limits(parent: Parent, packages: Iterable[str], words: Iterable[str]) -> AbstractContextManager[None]:
+    if parent.run is None:
+        return nullcontext()
+    about = read_json(parent.run.manifest)
+    project = about.get("project") if isinstance(about, dict) else None
+    return trust.limited(dict.fromkeys(packages), run=parent.run.path, project=project, words=words)
+
+
+def _named(values: Any) -> Iterator[str]:
+    """Yield what the values of a config could import: packages, names in our own and torch's, resolvers."""
+    if isinstance(values, Mapping | list):
+        for value in values.values() if isinstance(values, Mapping) else values:
+            yield from _named(value)
+    elif isinstance(values, str):
+        yield from (name for name in RESOLVER.findall(values) if name.startswith("oc."))
+        name, _, rest = values.partition(":")
+        top = name.split(".")[0]
+        if all(part.isidentifier() for part in name.split(".")) and (rest or "." in name) and projects.find(top, []):
+            yield name if top in ("rlrun", "torch", "numpy", "gymnasium") else top
+
+
+def _whose(error: ConfigError, before: list[str], given: list[str], parent: Parent, config_dir: Path | None) -> str:
+    """Tell whether the words of the parent, those given now, or both together are wrong."""
+    assert parent.run is not None
+    alone = shlex.join(["rlrun", "train", *given])
+    if _fails(before, config_dir):
+        return f"the words of {parent.run.path} do not compose any more: {error}; without them: {alone}"
+    if _fails(given, config_dir) == str(error):
+        return str(error)
+    return f"{error}; the words of {parent.run.path} come before these; without them: {alone}"
+
+
+def _fails(words: Iterable[str], config_dir: Path | None) -> str | None:
+    try:
+        configuration.compose(list(words), config_dir=config_dir)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def words_of(parent: Parent) -> list[str]:
+    """Return the words that the parent was started with, but those that say what it started from itself.
+
+    Raises:
+        RunDirError: the file that holds them cannot be read.
+        ConfigError: a word is malformed, or computes a value in a way that is not trusted.
+    """
+    if parent.run is None or not parent.run.overrides.is_file():
+        return []
+    try:
+        lines = read_bytes(parent.run.overrides, most=LARGEST, follow=True).decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise RunDirError(f"{parent.run.overrides} is damaged: {error}") from error
+    words = [word for word in parse(lines) if word.key.split(".")[0] not in BLOCKS]
+    for word in words:
+        admit_resolvers(word.text, word.key)
+    return [word.text for word in words]
+
+
+def pin(composed: Composed, place: Path) -> None:
+    """Let a config and its words name the very checkpoint that was taken."""
+    composed.config.init["from"] = str(place)
+    kept = [word for word in composed.words if parse([word])[0].key != "init.from"]
+    composed.words[:] = [*kept, f"init.from={_quoted(str(place))}"]
+
+
+def _quoted(text: str) -> str:
+    if PLAIN.fullmatch(text):
+        return text
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

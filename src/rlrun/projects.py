@@ -1,0 +1,88 @@
+"""Which modules are files of a folder, found without importing them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+
+def provides(folder: Path, name: str) -> bool:
+    """Say whether a dotted name leads to a file of a project, and make it importable then.
+
+    A project's modules lie in its folder, or installed in its `src/`. What lies in a run directory is of no project.
+    """
+    top = name.split(".")[0]
+    for place in (folder, folder / "src"):
+        if not _holds(place, name):
+            continue
+        spec = _spec(top)
+        if spec is None and top not in sys.modules and place == folder:
+            _append(place)
+            return True
+        return _same(spec, _spec_in(place, top))  # else another module of that name comes first
+    return False
+
+
+def find(module: str, folders: Iterable[Path]) -> bool:
+    """Say whether a top-level module can be imported, after adding the first folder that has it where need be."""
+    if module in sys.modules or _spec(module) is not None:
+        return True
+    for folder in folders:
+        if _holds(folder, module):
+            _append(folder)
+            return True
+    return False
+
+
+def in_a_run(folder: Path) -> bool:
+    """Say whether a folder is a run directory or inside one."""
+    return any((each / "manifest.json").is_file() and (each / "config.yaml").is_file() for each in _upwards(folder))
+
+
+def _upwards(folder: Path) -> tuple[Path, ...]:
+    return (folder.absolute(), *folder.absolute().parents)
+
+
+def _append(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))  # last: nothing in it may replace an installed package
+
+
+def _holds(folder: Path, name: str) -> bool:
+    first, *rest = name.split(".")
+    spec = _spec_in(folder, first)
+    if spec is None:
+        return False
+    if spec.origin is None and not any((folder / first).glob("*.py")):  # a folder without __init__.py
+        return False
+    inner = folder / first
+    return not any(in_a_run(inner.joinpath(*rest[:count])) for count in range(len(rest) + 1))
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    """Return where a top-level module would be imported from."""
+    try:
+        return importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+
+
+def _spec_in(folder: Path, module: str) -> ModuleSpec | None:
+    importlib.invalidate_caches()
+    try:
+        return PathFinder.find_spec(module, [str(folder)])
+    except (ImportError, ValueError):
+        return None
+
+
+def _same(one: ModuleSpec | None, other: ModuleSpec | None) -> bool:
+    if one is None or other is None or (one.origin is None) != (other.origin is None):
+        return False
+    if one.origin is not None and other.origin is not None:
+        return Path(one.origin).resolve() == Path(other.origin).resolve()
+    places = [{Path(each).resolve() for each in spec.submodule_search_locations or ()} for spec in (one, other)]
+    return places[0] == places[1]

@@ -1,0 +1,207 @@
+"""Rows of memories on disk: segments, files that never change and that checkpoints share.
+
+Each checkpoint adds one segment with the rows that changed. What a table holds is a chain of them: of a slot that
+is in several the last one counts. A segment without a row that counts leaves the chain; when the chain becomes
+long, or more of it is dead than alive, some segments are merged into the one that is written.
+
+    slots               [n] ascending
+    rows/<column>       [n, …]
+
+The name of a segment is the hash of its bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import stat
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlrun.errors import RunDirError
+from rlrun.files import sync_directory
+from rlrun.storage import tensorfiles
+from rlrun.storage.rows import Chain, Changes, Kinds, Link, Rows, Source, gather
+from rlrun.storage.tensorfiles import CODES, Item, TensorFile
+from rlrun.typing import Array
+
+LONGEST = 64  # segments of a chain
+
+
+class Segment:
+    """A segment on disk, compared with its hash; it can be read even after it was deleted.
+
+    Args:
+        path: the file.
+        entry: its size and hash.
+        kinds: what its rows have to be.
+        size: slots of the table.
+
+    Raises:
+        RunDirError: it cannot be read, is damaged, or holds something else.
+    """
+
+    def __init__(self, path: Path, entry: Mapping[str, Any], kinds: Kinds, size: int) -> None:
+        self.name = path.name
+        self.size = int(entry["size"])
+        self._kinds = kinds
+        self._file = TensorFile(path, entry)
+        self._file.verify()
+        wanted = {"slots", *(f"rows/{name}" for name in kinds)}
+        held = self._file.tensors
+        code, shape = held.get("slots", ("", ()))[:2]
+        if held.keys() != wanted or len(shape) != 1 or code not in ("I32", "I64"):
+            raise RunDirError(f"{path} is damaged: it holds {', '.join(sorted(held))[:200]!r}")
+        for name, kind in kinds.items():
+            if held[f"rows/{name}"][:2] != _described(shape[0], *kind):
+                raise RunDirError(f"{path} is damaged: its column {name!r} is not as the checkpoint says")
+        slots = self._file.read("slots", 0, shape[0]).view(np.int32 if code == "I32" else np.int64)
+        self.slots: Array = slots.astype(np.int64)
+        if len(slots) and (self.slots[0] < 0 or self.slots[-1] >= size or (np.diff(self.slots) <= 0).any()):
+            raise RunDirError(f"{path} is damaged: its slots are not slots of the table, in order")
+
+    def read(self, name: str, begin: int, end: int) -> Array:
+        kind, shape = self._kinds[name]
+        return self._file.read(f"rows/{name}", begin, end).view(kind).reshape(end - begin, *shape)
+
+
+def _described(count: int, kind: np.dtype, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """Return how a column stands in the header: bytes, where the format does not know its numbers."""
+    with contextlib.suppress(TypeError):
+        code = CODES.get(torch.from_numpy(np.empty(0, kind)).dtype)
+        if code is not None:
+            return code, (count, *shape)
+    return "U8", (count, math.prod(shape) * kind.itemsize)
+
+
+def write(rows: Rows, home: Path) -> Chain:
+    """Bring rows to disk, those that are not there yet, and return the chain that holds all of them now.
+
+    Raises:
+        OSError: the disk does not take them.
+        RunDirError: a segment of before is gone or damaged; from now on all rows count as changed.
+    """
+    if isinstance(rows, Changes):
+        chain, fresh = rows.chain, rows.live.slots
+        if chain.home != home:
+            raise ValueError(f"these rows were taken for {chain.home}, not for {home}")
+    elif rows.home == home:
+        return chain_of(rows)
+    else:
+        chain, fresh = Chain(home, len(rows.used)), rows.slots
+    chain.pending = True
+    _write(chain, rows, fresh)
+    chain.pending = False
+    return chain
+
+
+def _write(chain: Chain, rows: Rows, fresh: Array) -> None:
+    number = chain.next
+    chain.owner[~rows.used] = -1
+    chain.owner[fresh] = number
+    alive = np.bincount(chain.owner[rows.slots], minlength=number + 1)
+    links = [link for link in chain.links if alive[link.number]]
+    for link in links:
+        _require(chain.home / link.name, link.size)
+    merged = _worn(links, alive, len(fresh))
+    if merged:
+        taken = np.zeros(number + 1, np.bool_)
+        taken[[*(link.number for link in merged), number]] = True
+        fresh = rows.slots[taken[chain.owner[rows.slots]]]
+    sources: list[Source] = [_open(chain.home, link, rows) for link in merged]
+    chain.links = [link for link in links if link not in merged]
+    if len(fresh):
+        name, size = _put(chain.home, [*sources, *rows.sources], fresh, rows)
+        chain.add(name, size, fresh)
+
+
+def _worn(links: Sequence[Link], alive: Array, fresh: int) -> list[Link]:
+    """Return which segments are to be merged, oldest first."""
+    merged: set[int] = set()
+    if len(links) >= LONGEST:
+        smallest = sorted(links, key=lambda link: int(alive[link.number]))
+        merged |= {link.number for link in smallest[: len(links) - LONGEST // 2]}
+    dead = sum(link.rows - int(alive[link.number]) for link in links if link.number not in merged)
+    if dead > int(alive.sum()):
+        for link in sorted(links, key=lambda link: alive[link.number] / link.rows):
+            if 2 * dead > int(alive.sum()) and link.number not in merged:
+                merged.add(link.number)
+                dead -= link.rows - int(alive[link.number])
+    return [link for link in links if link.number in merged]
+
+
+def _open(home: Path, link: Link, rows: Rows) -> Segment:
+    entry = {"size": link.size, "sha256": link.name.partition(".")[0]}
+    return Segment(home / link.name, entry, rows.kinds, len(rows.used))
+
+
+def _require(path: Path, size: int) -> None:
+    """Refuse a chain of which a segment was deleted or cut off."""
+    if not path.is_file() or path.stat().st_size != size:
+        raise RunDirError(f"{path} is damaged: it is gone, or has another size than when it was written")
+
+
+def _put(home: Path, sources: Sequence[Source], slots: Array, rows: Rows) -> tuple[str, int]:
+    """Write a segment and return its name and size."""
+    number = slots.astype(np.int32 if len(rows.used) < 1 << 31 else np.int64)
+    items = {"slots": tensorfiles.item(torch.from_numpy(number))}
+    for name, (kind, shape) in rows.kinds.items():
+        pieces = _Pieces(sources, name, slots, kind, shape)
+        items[f"rows/{name}"] = Item(*_described(len(slots), kind, shape), pieces)
+    make_folder(home)
+    temporary = home / f".{os.getpid()}-{threading.get_ident()}.tmp"
+    try:
+        entry = tensorfiles.write(temporary, items)
+        name = f"{entry['sha256']}.safetensors"
+        os.replace(temporary, home / name)
+        sync_directory(home)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    return name, entry["size"]
+
+
+class _Pieces:
+    """A column's bytes, piece by piece."""
+
+    def __init__(self, sources: Sequence[Source], name: str, slots: Array, kind: np.dtype, shape: Any) -> None:
+        self._given = (sources, name, slots, kind, shape)
+
+    def __call__(self) -> Iterable[Any]:
+        for piece in gather(*self._given):
+            yield np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
+
+
+def make_folder(home: Path) -> None:
+    """Make the folder of the segments, and make it last."""
+    if not home.is_dir():
+        home.mkdir(parents=True, exist_ok=True)
+        sync_directory(home.parent)
+
+
+def chain_of(rows: Rows) -> Chain:
+    """Return the chain of rows that were read from a checkpoint."""
+    assert rows.home is not None
+    chain = Chain(rows.home, len(rows.used))
+    for source in rows.sources:
+        assert isinstance(source, Segment)
+        chain.add(source.name, source.size, source.slots)
+    chain.owner[~rows.used] = -1
+    return chain
+
+
+def require_folder(home: Path) -> None:
+    """Refuse a link to somewhere else in place of the folder of the segments.
+
+    Raises:
+        RunDirError: it is one.
+    """
+    if home.is_symlink() or (home.exists() and not stat.S_ISDIR(home.stat().st_mode)):
+        raise RunDirError(f"{home} is no folder")

@@ -1,0 +1,263 @@
+"""What the config of a run may import: a run directory can be somebody else's, and a name in a config is code.
+
+The words that a user typed and the files of the user's own `conf/` name whatever they like, but for `NEVER`.
+While `limited` holds, a config names only what cannot do harm with arguments of its own (`PACKAGES`), modules
+of the project in which the user stands, installed plugins, and what `--trust` names.
+
+The limits are of the whole process: worker processes that are forked inherit them, and threads do.
+One that is spawned builds only what its parent has built before.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rlrun import projects
+from rlrun.errors import BuildError, ConfigError
+
+PLUGINS = "rlrun.plugins"  # the entry-point group; each entry names a package of config files and classes
+
+# No part of a training run: they start programs, load code, run text as code, or are rlrun's own machinery.
+NEVER = """
+    os posix nt posixpath ntpath sys builtins importlib _frozen_importlib _frozen_importlib_external imp zipimport
+    subprocess _posixsubprocess multiprocessing concurrent asyncio signal pty _thread
+    shutil socket _socket socketserver ssl http urllib ftplib smtplib xmlrpc
+    pickle _pickle copyreg marshal shelve dill cloudpickle joblib ctypes _ctypes cffi
+    runpy code codeop pdb bdb cProfile profile trace timeit gc webbrowser pydoc doctest
+    types.FunctionType types.CodeType operator.attrgetter operator.methodcaller operator.call
+    pip setuptools distutils ensurepip venv site pkgutil hydra yaml
+    numpy.load numpy.loadtxt numpy.fromfile numpy.f2py numpy.distutils numpy.lib._npyio_impl numpy.lib.npyio
+    pandas.read_pickle pandas.io.pickle pandas.eval numexpr
+    torch.load torch.serialization torch.hub torch.package torch.jit.load torch.export.load torch.multiprocessing
+    torch.utils.collect_env torch.utils.cpp_extension torch.utils.model_zoo torch.utils.bottleneck
+    torch.ops.load_library torch.classes.load_library torch._inductor torch.distributed
+    rlrun.build rlrun.cli rlrun.config rlrun.trust rlrun.storage rlrun.files rlrun.rundir rlrun.presence rlrun.manifest
+    rlrun.assembly rlrun.arrival rlrun.experiment rlrun.evaluation rlrun.resuming rlrun.inspection rlrun.forking
+    rlrun.train rlrun.evaluate rlrun.resume rlrun.checkpoints
+""".split()  # noqa: SIM905
+
+# The classes of these are the parts of a run.
+PACKAGES = (
+    *("rlrun.algorithms", "rlrun.callbacks", "rlrun.collect", "rlrun.env", "rlrun.memory", "rlrun.nn", "rlrun.ops"),
+    *("rlrun.schedules", "rlrun.seeds", "rlrun.trainer"),
+    *("torch.nn", "torch.optim", "torch.distributions", "gymnasium.wrappers", "gymnasium.spaces"),
+)
+# Some functions are, too: they compute, or make a part.
+FUNCTIONS = (
+    *("rlrun.algorithms", "rlrun.nn", "rlrun.ops", "rlrun.env.make.make", "rlrun.env.vector.spaces_of"),
+    *("rlrun.callbacks.sinks.make_sinks", "torch.nn.functional", "torch.nn.init"),
+)
+ELEMENTWISE = tuple(f"torch.{name}" for name in "abs clamp exp log1p sigmoid sign sqrt square tanh".split())  # noqa: SIM905
+# What reads or writes files that a config names, or calls whatever it is given.
+WITHHELD = (
+    *("rlrun.memory.archive", "rlrun.memory.emote", "rlrun.memory.files", "rlrun.memory.minari"),
+    *("rlrun.memory.sources", "rlrun.collect.video", "torch.nn.parallel", "torch.nn.cpp"),
+    *("gymnasium.wrappers.RecordVideo", "gymnasium.wrappers.rendering.RecordVideo"),
+    *("gymnasium.wrappers.vector.RecordVideo", "gymnasium.wrappers.vector.rendering.RecordVideo"),
+)
+# Of what `${name:…}` computes: nothing from outside of the config, no text read as a config, nobody's own code.
+RESOLVERS = ("oc.select", "oc.dict.keys", "oc.dict.values", "oc.deprecated")
+
+# my_package.MyEnv, and my_package of my_package:Id
+_NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+|[^\W\d][\w.]*(?=:)")
+_limits: list[Limit] = []  # those in force; a name has to pass all of them
+
+
+class Limit:
+    """What one config may import.
+
+    Args:
+        packages: named by `--trust`.
+        folder: where the user stands; None where that is no project.
+        project: the folder of the user's own code when the run was started, as the run says.
+        run: the run directory.
+        words: of the config that the user typed; the names in them may be imported, too.
+    """
+
+    def __init__(
+        self,
+        packages: Sequence[str],
+        *,
+        folder: Path | None = None,
+        project: Path | None = None,
+        run: Path | None = None,
+        words: Iterable[str] = (),
+    ) -> None:
+        self.typed = frozenset(word.partition("=")[2].strip("'\"") for word in words)
+        self.packages = (*packages, *(name for value in self.typed for name in _NAME.findall(value)))
+        self.folder = folder
+        self.project = project
+        self.run = run
+
+    def allows(self, name: str) -> bool:
+        """Say whether a dotted name may be imported."""
+        if any(part.startswith("__") for part in name.split(".")):
+            return False
+        if within(name, self.packages):
+            return True
+        if within(name, PACKAGES) or name in ELEMENTWISE:
+            return not within(name, WITHHELD) and "._" not in name
+        return (self.folder is not None and projects.provides(self.folder, name)) or within(name, _plugins())
+
+    def allows_object(self, found: Any, text: str) -> bool:
+        """Say whether what a name led to may be called."""
+        if text in self.packages or text in ELEMENTWISE:
+            return True
+        if not within(text, PACKAGES) or within(text, self.packages):
+            home = getattr(found, "__module__", None)
+            return not isinstance(home, str) or self.allows(f"{home}.{getattr(found, '__qualname__', '')}")
+        if inspect.isbuiltin(found):
+            return text.startswith("torch.nn.functional.") and "._" not in text
+        name = definition(found)
+        known = within(name, PACKAGES) and not within(name, WITHHELD) and "._" not in name
+        plain = "." not in getattr(found, "__qualname__", ".")  # no method of a class
+        return known and plain and (inspect.isclass(found) or (inspect.isfunction(found) and within(name, FUNCTIONS)))
+
+    def way_out(self, text: str) -> str:
+        """Return what a user can do who trusts the run."""
+        top = text.split(".")[0]
+        say = text if top in ("rlrun", "torch", "gymnasium", "numpy", "oc") else top
+        if self.project is None or self.project == self.folder:
+            return f"--trust {say} allows it"
+        return f"stand in its project ({self.project}) or say --trust {say}"
+
+
+@contextmanager
+def limited(
+    packages: Iterable[str] = (), *, run: Path | None = None, project: Any = None, words: Iterable[str] = ()
+) -> Iterator[None]:
+    """Restrict what configs may import, for as long as the block lasts.
+
+    Args:
+        packages: modules, packages and names in them that the user trusts beyond the others.
+        run: the run directory; it is no project, and neither is a folder inside of it.
+        project: what the run says of the folder of its own code. It is searched only for `packages` that are
+            found nowhere else.
+        words: of the config that the user typed; the names in them are admitted.
+
+    Raises:
+        ConfigError: one of the packages is no name, or there is no such module.
+    """
+    packages, where = tuple(packages), Path.cwd()
+    inside = run is not None and (run.resolve() in (where.resolve(), *where.resolve().parents))
+    recorded = Path(project) if isinstance(project, str) and project.isprintable() and project.startswith("/") else None
+    folder = None if inside or projects.in_a_run(where) else where
+    limit = Limit(packages, folder=folder, project=recorded, run=run, words=words)
+    for package in packages:
+        _require_module(package, limit)
+    _limits.append(limit)
+    try:
+        yield
+    finally:
+        _limits.remove(limit)
+
+
+def is_limited() -> bool:
+    """Say whether configs are restricted now."""
+    return bool(_limits)
+
+
+def within(name: str, packages: Iterable[str]) -> bool:
+    """Say whether a dotted name is one of the packages or inside one."""
+    return any(f"{name}.".startswith(f"{package}.") for package in packages)
+
+
+def definition(found: Any) -> str:
+    """Return the dotted name of the place where a class or function is defined."""
+    return f"{getattr(found, '__module__', None) or ''}.{getattr(found, '__qualname__', '')}"
+
+
+def admit(name: str, text: str, place: str) -> None:
+    """Let a config import a module or a name in it.
+
+    Args:
+        name: of what is about to be imported.
+        text: as it stands in the config.
+        place: where.
+
+    Raises:
+        BuildError: the name is refused.
+    """
+    if within(name, NEVER):
+        raise BuildError(f"{place}: {text} can never be a `_target_`: it reaches beyond a training run")
+    for limit in _limits:
+        if not limit.allows(name) or not all(part.isidentifier() for part in name.split(".")):
+            raise BuildError(f"{place}: {text} comes with the run and is not trusted; {limit.way_out(name)}")
+
+
+def admit_object(found: Any, text: str, place: str) -> None:
+    """Let a config call what a name led to: a forbidden function can also be reached through a module that imported it.
+
+    Raises:
+        BuildError: it is refused.
+    """
+    if within(definition(found), NEVER):
+        raise BuildError(f"{place}: {text} can never be a `_target_`: it reaches beyond a training run")
+    for limit in _limits:
+        if not limit.allows_object(found, text):
+            raise BuildError(f"{place}: {text} comes with the run and is not trusted; {limit.way_out(text)}")
+
+
+def admit_attribute(name: str, found: Any, place: str) -> None:
+    """Let a config read an attribute of an object: data, but nothing that leads on to code.
+
+    Raises:
+        BuildError: it is private, or a module, class, function or method.
+    """
+    code = inspect.ismodule(found) or inspect.isclass(found) or inspect.isroutine(found) or isinstance(found, partial)
+    if _limits and (name.startswith("_") or code):
+        raise BuildError(f"{place}: '{name}' is code, not data; a config that comes with a run cannot reach it")
+
+
+def admit_resolver(name: str, place: str) -> None:
+    """Let a config compute a value by `${name:…}`.
+
+    Raises:
+        ConfigError: it is refused.
+    """
+    for limit in _limits:
+        if name not in (*RESOLVERS, *limit.packages):
+            raise ConfigError(f"{place}: ${{{name}:…}} comes with the run and is not trusted; --trust {name} allows it")
+
+
+def admit_writing(path: Path, may_go: Callable[[Path], bool], place: str) -> None:
+    """Let a config have a file written: inside of its run, where the user says so, or a zip that takes nothing away.
+
+    Args:
+        path: the file.
+        may_go: tells of a file that is there whether it may be replaced.
+        place: where the config names it.
+
+    Raises:
+        ConfigError: it is refused.
+    """
+    for limit in _limits:
+        inside = limit.run is not None and limit.run.resolve() in path.absolute().resolve().parents
+        if inside or str(path) in limit.typed:
+            continue
+        if path.suffix != ".zip" or (os.path.lexists(path) and not may_go(path)):
+            hint = (
+                f"a config that comes with a run writes outside of it only .zip files that are new; say {place}={path}"
+            )
+            raise ConfigError(f"{place}: {path}: {hint}")
+
+
+def _require_module(package: str, limit: Limit) -> None:
+    if not all(part.isidentifier() for part in package.split(".")):
+        raise ConfigError(f"--trust {package}: wanted the name of a package")
+    top, folders = package.split(".")[0], [each for each in (limit.folder, limit.project) if each is not None]
+    if not package.startswith("oc.") and not projects.find(top, folders):
+        nor = "" if limit.project is None else f", nor in the run's project {limit.project}"
+        raise ConfigError(f"--trust {package}: there is no module '{top}' here{nor}")
+
+
+def _plugins() -> list[str]:
+    return [entry.value.split(":")[0] for entry in metadata.entry_points(group=PLUGINS)]

@@ -1,0 +1,194 @@
+"""`rlrun checkpoints` as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlrun import inspection, storage
+from rlrun.config import compose
+from rlrun.resuming import CHANGEABLE
+from rlrun.rundir import RunDir, checkpoint_name
+
+EVALUATION = {"mean_return": 12.5, "std_return": 0.5, "episodes": 10, "env_steps": 1_000}
+PAGE = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text()
+HEAVY = {"torch", "numpy", "gymnasium", "hydra", "omegaconf", "safetensors", "wandb"}
+CANARY = "from pathlib import Path\nPath(__file__).with_name('sung').touch()\n"
+
+
+def save(run: RunDir, step: int, **about: object) -> Path:
+    where = run.checkpoints / checkpoint_name(step, 7)
+    note = {"env_steps": step, "updates": 7, "evaluation": None, "created": "2026-01-02T03:04:05+00:00", **about}
+    storage.save(where, {"networks.q": {"weight": torch.zeros(3)}, "loader": {"drawn": step}}, about=note)
+    return where
+
+
+@pytest.fixture
+def run(project):
+    """A run with three checkpoints."""
+    run = RunDir.claim(project / "run")
+    run.start(config="seed: 0\n", overrides=[], manifest={})
+    save(run, 20)
+    best = save(run, 1_000, evaluation=EVALUATION)
+    latest = save(run, 1_000_000)
+    (run.checkpoints / "latest").write_text(f"{latest.name}\n")
+    (run.checkpoints / "best").write_text(f"{best.name}\n")
+    return run
+
+
+def test_each_checkpoint_has_one_aligned_line(run, rlrun, monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    outcome = rlrun("checkpoints", "run")
+    head, first, second, third, total = outcome.out.splitlines()
+    assert (outcome.code, outcome.err) == (0, "")
+    assert head.split() == ["step", "updates", "return", "own", "whole", "made", "mark", "parts"]
+    assert re.fullmatch(r" +20 +7 +- +\S+ k?B +\S+ k?B  2026-01-02 03:04:05 +2", first)
+    assert re.fullmatch(r" +1_000 +7 +12\.50 .* best +2", second)
+    assert re.fullmatch(r" *1_000_000 +7 +- .* latest +2", third)
+    assert re.fullmatch(r"3 checkpoints, \S+ k?B on disk", total)
+    assert len({line.index("2026-01-02") + len("2026-01-02 03:04:05") for line in (first, second, third)}) == 1
+
+
+def test_lines_are_never_wrapped(run, rlrun, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    assert len(rlrun("checkpoints", "run", "--parts").out.splitlines()) == 5
+
+
+def test_parts_are_named_on_request(run, rlrun):
+    lines = rlrun("checkpoints", "run", "--parts").out.splitlines()
+    assert all(line.endswith("  loader, networks.q") for line in lines[1:4])
+
+
+def test_json_holds_what_the_twin_returns(run, rlrun):
+    outcome = rlrun("checkpoints", "run", "--json")
+    found = json.loads(outcome.out)
+    assert (outcome.code, outcome.err, len(found)) == (0, "", 3)
+    assert found == [report.to_json() for report in inspection.checkpoints(run.path, digest=True)]
+    digests = {part: storage.digest(state) for part, state in storage.load(run.checkpoint("best")).items()}
+    assert found[1] == {
+        "name": "0000001000-0000000007",
+        "path": str(run.checkpoint("best")),
+        "env_steps": 1_000,
+        "updates": 7,
+        "created": "2026-01-02T03:04:05+00:00",
+        "evaluation": EVALUATION,
+        "size": found[1]["size"],
+        "size_with_shared": found[1]["size"],
+        "latest": False,
+        "best": True,
+        "parts": digests,
+        "damage": [],
+    }
+
+
+def test_json_without_digests_reads_manifests_only(run, rlrun):
+    for where in run.checkpoint_dirs():
+        (where / "tensors.safetensors").unlink()
+    found = json.loads(rlrun("checkpoints", "run", "--json", "--no-digest").out)
+    assert [(held["parts"], held["damage"]) for held in found] == [({"loader": None, "networks.q": None}, [])] * 3
+
+
+@pytest.mark.parametrize(("words", "out"), [((), "run has no checkpoints\n"), (("--json",), "[]\n")])
+def test_a_run_without_checkpoints_is_none_to_fail_for(words, out, rlrun, project):
+    RunDir.claim(project / "run").start(config="", overrides=[], manifest={})
+    assert rlrun("checkpoints", "run", "--verify", *words) == (0, out, "")
+
+
+@pytest.mark.parametrize(("folder", "message"), [("nothing", "does not exist"), (".", "the newest run beneath it is")])
+def test_what_is_no_run_is_refused(folder, message, run, rlrun):
+    outcome = rlrun("checkpoints", folder)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert message in outcome.err
+
+
+def test_good_checkpoints_are_said_to_be(run, rlrun):
+    outcome = rlrun("checkpoints", "run", "--verify")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert all(line.endswith("  ok") for line in outcome.out.splitlines()[1:4])
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_damage_is_told_with_what_a_resume_would_use(words, run, rlrun):
+    (run.checkpoint("latest") / "state.json").write_text("{}")
+    (run.checkpoint(20) / "manifest.json").unlink()
+    outcome = rlrun("checkpoints", "run", "--verify", *words)
+    assert outcome.code == 2
+    assert outcome.err == (
+        "rlrun: run: 2 of 3 checkpoints are damaged; resume takes the newest good one, 0000001000-0000000007\n"
+    )
+    first, second, third = json.loads(outcome.out) if words else outcome.out.splitlines()[1:4]
+    if words:
+        assert ("manifest.json" in first["damage"][0], second["damage"]) == (True, [])
+        assert "state.json" in third["damage"][0]
+    else:
+        assert re.search(r"  damaged: 0000000020-0000000007/manifest\.json cannot be read: No such file", first)
+        assert second.endswith("  ok")
+        assert re.search(r"  damaged: 0001000000-0000000007/state\.json: ", third)
+
+
+def test_further_damage_is_counted(run, rlrun):
+    for name in ("state.json", "tensors.safetensors"):
+        (run.checkpoint("latest") / name).write_bytes(b"{}")
+    outcome = rlrun("checkpoints", "run", "--verify")
+    assert "1 of 3 checkpoints is damaged" in outcome.err
+    assert outcome.out.splitlines()[3].endswith(" (and 1 more)")
+
+
+def test_damage_without_a_way_out_is_told(run, rlrun):
+    for where in run.checkpoint_dirs():
+        (where / "manifest.json").write_text("{}")
+    outcome = rlrun("checkpoints", "run", "--verify")
+    assert outcome.err == "rlrun: run: 3 of 3 checkpoints are damaged; none is left to resume from\n"
+    assert rlrun("checkpoints", "run").code == 0
+
+
+def test_a_line_cannot_command_the_terminal(run, rlrun):
+    where = run.checkpoints / checkpoint_name(30, 7)
+    storage.save(where, {"\x1b[2J": {}, "a\nb": {}}, about={"created": "\x1b[31mred"})
+    outcome = rlrun("checkpoints", "run", "--parts")
+    assert (outcome.code, "\x1b" in outcome.out, len(outcome.out.splitlines())) == (0, False, 6)
+
+
+@pytest.mark.parametrize("about", [{"evaluation": {}}, {"evaluation": None}, {"created": "-"}])
+def test_what_a_manifest_does_not_say_is_a_dash(about, run, rlrun):
+    save(run, 30, **about)
+    assert re.fullmatch(
+        r" +30 +7 +- +\S+ k?B +\S+ k?B +(-|2026-01-02 03:04:05) +2", rlrun("checkpoints", "run").out.splitlines()[2]
+    )
+
+
+def test_looking_runs_nothing_of_the_run(run, project):
+    (project / "canary.py").write_text(CANARY)
+    run.config.write_text("trainer: {_target_: canary.Trainer}\nenv: {id: 'canary:Bird-v0'}\n")
+    run.manifest.write_text(json.dumps({"project": str(project), "packages": {"canary": "1"}}))
+    words = [sys.executable, "-m", "rlrun", "checkpoints", "run", "--verify", "--json"]
+    subprocess.run(words, capture_output=True, check=True, env={**os.environ, "PYTHONPATH": str(project)})
+    assert not (project / "sung").exists()
+
+
+def test_the_page_names_every_key(run, rlrun):
+    keys = re.search(r"a list of objects: `([^`]+)`", PAGE.replace("\n", " ")).group(1).split()
+    assert keys == list(json.loads(rlrun("checkpoints", "run", "--json", "--no-digest").out)[0])
+    asked = compose(["algorithm=dqn", "env=cartpole"]).config.checkpoint
+    assert re.findall(r"^\| `checkpoint\.(\w+)` \|", PAGE, re.MULTILINE) == list(asked)
+
+
+def test_the_page_names_what_a_resume_may_change():
+    rows = re.findall(r"^\| (`(?:stop|evaluation|device|env)\S*.*?) \|", PAGE, re.MULTILINE)
+    assert set(re.findall(r"`([\w.]+)`", " ".join(rows))) == set(CHANGEABLE)
+
+
+@pytest.mark.parametrize("words", [["run"], ["run", "--parts"], ["run", "--json", "--no-digest"]])
+def test_what_reads_manifests_only_loads_nothing_heavy(words, run):
+    code = f"import sys\nfrom rlrun.cli.main import main\nsys.argv = {['rlrun', 'checkpoints', *words]}\n"
+    code += "try: main()\nexcept SystemExit as left: print('\\n', left.code, *sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    code, *modules = found.stdout.splitlines()[-1].split()
+    assert (code, set(modules) & HEAVY) == ("0", set())

@@ -1,0 +1,74 @@
+"""`rlrun train --from` as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+WORDS = ("algorithm=dqn", "env=cartpole", "pair=null", "checkpoint.every=20", "device=cpu", "memory.length=500")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    return tmp_path_factory.mktemp("kept") / "first"
+
+
+@pytest.fixture
+def first(tiny_run, project, kept):
+    """A run of this project, trained once."""
+    if not kept.is_dir():
+        assert tiny_run(*WORDS, "--run-dir", "first").code == 0
+        shutil.copytree(project / "first", kept)
+    else:
+        shutil.copytree(kept, project / "first")
+    return project / "first"
+
+
+def test_the_same_with_another_learning_rate(rlrun, first, project):
+    found = rlrun("train", "--from", "first", "algorithm.lr=1e-4", "stop.env_steps=60", "--run-dir", "second")
+    assert found.code == 0, found.err
+    assert found.out.startswith("completed: 60 env steps, 40 updates")
+    lines = found.err.splitlines()
+    assert lines[0] == f"starts from {first}/checkpoints/0000000040-0000000020 (40 env steps, 20 updates)"
+    assert lines[1].split() == ["part", "loaded", "skipped", "missing", "misfit"]
+    assert lines[-1].split() == ["total", *lines[-1].split()[1:2], "0", "0", "0"]
+    about = json.loads((project / "second" / "manifest.json").read_text())
+    assert (about["parent"]["run"], about["parent"]["updates"]) == (str(first), 20)
+
+
+def test_a_dry_run_tells_what_would_be_loaded_and_writes_nothing(rlrun, first, project):
+    found = rlrun("train", "--from", "first@21", "init.memory=skip", "stop.env_steps=80", "--dry-run")
+    assert found.code == 0, found.err
+    assert found.out.startswith("loader ")
+    assert "starts from" in found.err
+    assert "skipped: memory\n" in found.err
+    assert sorted(path.name for path in project.iterdir()) == ["first"]
+
+
+def test_the_way_out_of_a_refused_resume_leads_to_a_fork(rlrun, first):
+    refused = rlrun("resume", "first", "algorithm.lr=1e-4")
+    assert refused.code == 2
+    assert "rlrun train --from first algorithm.lr=1e-4" in refused.err
+    finished = rlrun("train", "--from", "first", "algorithm.lr=1e-4")
+    assert finished.code == 2
+    assert "stop.env_steps=40: the parent has made 40 of them" in finished.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--from", "nowhere"), "nowhere does not exist"),
+        (("--from", "first@70"), "has no checkpoint '70'; it has latest, 21, 40"),
+        (("--form", "first"), "there is no option --form (did you mean '--from'?)"),
+        (("--from", "first", "--trust", "no_such_package"), "there is no module 'no_such_package'"),
+        (("--trust", "torch"), "--trust goes with --from"),
+        (("--from", "first", "init.parts={networks.qq: load}"), "did you mean 'networks.q'"),
+    ],
+)
+def test_a_wrong_request_is_one_line(rlrun, first, project, words, message):
+    found = rlrun("train", *words)
+    assert (found.code, found.err.count("\n")) == (2, 1)
+    assert message in found.err
+    assert sorted(path.name for path in project.iterdir()) == ["first"]

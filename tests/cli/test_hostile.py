@@ -1,0 +1,673 @@
+"""Runs and files from elsewhere, hostile or damaged: refused in one line with exit code 2, and no code is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+import rlrun as package
+from rlrun.rundir import RunDir
+
+WORDS = (
+    *("algorithm=dqn", "env=cartpole", "pair=null", "algorithm.hidden=[8]", "algorithm.batch_size=4"),
+    *("algorithm.warmup_steps=20", "stop.env_steps=40", "evaluation.every=0", "checkpoint.every=20", "logger=[]"),
+)
+EVIL = """
+import os, pathlib
+pathlib.Path(os.environ["CANARY"]).write_text("evil.py was imported")
+import gymnasium
+class Env(gymnasium.Env):
+    pass
+"""
+COMMANDS = {
+    "eval": ("eval", "run", "--episodes", "1"),
+    "resume": ("resume", "run", "stop.env_steps=60"),
+    "checkpoints": ("checkpoints", "run", "--verify"),
+}
+
+
+@pytest.fixture(scope="module")
+def whole_app():
+    """What typer makes of the app, once for all tests here."""
+    import typer
+
+    from rlrun.cli.main import app
+
+    return typer.main.get_command(app)
+
+
+@pytest.fixture(autouse=True)
+def quick(whole_app, monkeypatch):
+    monkeypatch.setattr("typer.main.get_command", lambda app: whole_app)
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory):
+    """A short run that ended well."""
+    folder = tmp_path_factory.mktemp("honest")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        package.train(WORDS, run_dir=folder / "run")
+    finally:
+        os.chdir(before)
+        sys.path[:] = [place for place in sys.path if place != str(folder)]
+    return folder / "run"
+
+
+@pytest.fixture
+def canary(tmp_path_factory, monkeypatch):
+    """The file that every payload writes."""
+    path = tmp_path_factory.mktemp("canary") / "canary"
+    monkeypatch.setenv("CANARY", str(path))
+    yield path
+    assert not path.exists(), path.read_text()
+
+
+@pytest.fixture
+def run(honest, project, canary, tmp_path_factory):
+    """A copy of the run, with a module that must not be imported wherever one might be looked for."""
+    shutil.copytree(honest, project / "run")
+    theirs = tmp_path_factory.mktemp("theirs")
+    about = json.loads((project / "run" / "manifest.json").read_text())
+    (project / "run" / "manifest.json").write_text(json.dumps({**about, "project": str(theirs)}))
+    checkpoint = RunDir(project / "run").checkpoint("latest")
+    for folder in (project / "run", project / "run" / "checkpoints", checkpoint, theirs):
+        (folder / "evil.py").write_text(EVIL)
+    return project / "run"
+
+
+def refused(outcome, canary: Path, *parts: str) -> None:
+    assert outcome.code == 2, outcome
+    assert outcome.out == "", outcome
+    assert outcome.err.startswith("rlrun: "), outcome
+    assert outcome.err.count("\n") == 1, outcome
+    assert "Traceback" not in outcome.err
+    assert [part for part in parts if part not in outcome.err] == [], outcome.err
+    assert not canary.exists()
+
+
+def turn(case: str) -> str:
+    """Return the command for a case; both open a run in the same way, so they take turns."""
+    return ("eval", "resume")[len(case) % 2]
+
+
+def read_config(run: Path) -> dict:
+    return yaml.load((run / "config.yaml").read_text(), yaml.CSafeLoader)
+
+
+def write_config(run: Path, config: dict) -> None:
+    (run / "config.yaml").write_text(json.dumps(config))  # which is YAML, too
+
+
+def change(run: Path, **values) -> None:
+    """Set keys of the run's config; `__` stands for a dot."""
+    config = read_config(run)
+    for key, value in values.items():
+        *blocks, last = key.split("__")
+        block = config
+        for name in blocks:
+            block = block[name]
+        block.pop(last, None)
+        rest = dict(block)
+        block.clear()
+        block.update({last: value, **rest})  # the first to be built
+    write_config(run, config)
+
+
+def listing(run: Path) -> list[tuple[str, int]]:
+    return sorted((str(path), path.lstat().st_mtime_ns) for path in run.rglob("*"))
+
+
+# --- what a config names
+
+TOUCH = "touch $CANARY"
+TARGETS = {
+    # programs and text that is run
+    "os.system": {"command": TOUCH},
+    "posix.system": {"command": TOUCH},
+    "subprocess.run": {"args": TOUCH, "shell": True},
+    "subprocess.Popen": {"_args_": [TOUCH], "shell": True},
+    "builtins.exec": {"_args_": ["import evil"]},
+    "builtins.eval": {"_args_": ["__import__('evil')"]},
+    "importlib.import_module": {"name": "evil"},
+    "runpy.run_module": {"_args_": ["evil"]},
+    "pty.spawn": {"_args_": ["sh"]},
+    "multiprocessing.Process": {},
+    "code.InteractiveInterpreter": {},
+    "timeit.timeit": {"_args_": ["import evil"]},
+    # loaders
+    "pickle.loads": {"_args_": ["x"]},
+    "torch.load": {"f": "evil.pt", "weights_only": False},
+    "torch.hub.load": {"repo_or_dir": ".", "model": "evil", "source": "local"},
+    "torch.jit.load": {"f": "evil.pt"},
+    "torch.utils.cpp_extension.load": {"name": "evil", "sources": []},
+    "torch.ops.load_library": {"_args_": ["evil.so"]},
+    "numpy.load": {"file": "evil.npy", "allow_pickle": True},
+    "joblib.load": {"filename": "evil"},
+    "yaml.unsafe_load": {"_args_": ["!!python/object/apply:os.system [touch]"]},
+    "hydra.utils.call": {"_args_": [{"_target_": "evil.Env"}]},
+    "hydra.utils.instantiate": {"_args_": [{"_target_": "evil.Env"}]},
+    "hydra.utils.get_method": {"path": "os.system"},
+    # by way of what trusted modules import
+    "torch.nn.modules.os.system": {"_args_": [TOUCH]},
+    "torch.nn.parallel.distributed.os.system": {"_args_": [TOUCH]},
+    "torch.optim.optimizer.functools.partial": {"_args_": ["x"]},
+    "torch.distributions.utils.importlib.import_module": {"_args_": ["evil"]},
+    "gymnasium.spaces.box.np.load": {"_args_": ["evil.npy"]},
+    "gymnasium.wrappers.rendering.os.system": {"_args_": [TOUCH]},
+    "rlrun.memory.archive.os.remove": {"_args_": ["run/config.yaml"]},
+    "rlrun.memory.arrays.np.load": {"_args_": ["evil.npy"]},
+    "rlrun.callbacks.checkpoint.storage.save": {"_args_": ["x"]},
+    "rlrun.env.find.importlib.import_module": {"_args_": ["evil"]},
+    "rlrun.memory.minari.shutil.rmtree": {"_args_": ["run"]},
+    # what can do harm with arguments of its own
+    "functools.partial": {"_args_": ["x"]},
+    "operator.methodcaller": {"_args_": ["system", TOUCH]},
+    "pathlib.Path.unlink": {"_args_": ["run/config.yaml"]},
+    "torch.save": {"obj": 1, "f": "canary"},
+    "torch.nn.parallel.parallel_apply": {"_args_": [[], []]},
+    "torch.nn.Module.apply": {"_args_": ["x", "y"]},
+    "gymnasium.make": {"id": "evil:Evil-v0"},
+    "gymnasium.wrappers.RecordVideo": {"_partial_": True, "video_folder": "films"},
+    "rlrun.train": {"words": ["env.target=evil.Env"]},
+    "rlrun.evaluation.evaluate": {"run": "run"},
+    "rlrun.experiment.os.system": {"_args_": [TOUCH]},
+    "rlrun.cli.main.main": {},
+    "rlrun.build.build": {"config": {"a": {"_target_": "evil.Env"}}, "path": "a"},
+    "rlrun.config.targets.find_target": {"text": "evil.Env", "place": "a"},
+    "rlrun.storage.save": {"directory": "x", "states": {}},
+    "rlrun.files.write_text": {"path": "x", "text": "y"},
+    "rlrun.rundir.RunDir.discard": {"_args_": ["run"]},
+    "rlrun.memory.files.store": {"table": "${memory}", "path": "x.zip"},
+    "rlrun.memory.Table.store": {"_args_": ["${memory}", "x.zip"]},
+    "rlrun.memory.archive.sweep": {"path": "run/x"},
+    "rlrun.env.find.find_target": {"target": "evil.Env"},
+    # by names that python gives everything
+    "torch.nn.Linear.__init__.__globals__": {},
+    "torch.nn.__loader__.get_data": {"_args_": ["evil.py"]},
+    "rlrun.memory.__builtins__.eval": {"_args_": ["1"]},
+    "rlrun.memory.Table.__subclasses__": {},
+    # modules that lie about
+    "evil.Env": {},
+    "run.evil.Env": {},
+    "run.checkpoints.evil.Env": {},
+    "checkpoints.evil.Env": {},
+    "..evil.Env": {},
+    "/evil.Env": {},
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_target_is_refused_where_it_is_built(target, run, rlrun, canary):
+    node = {"_target_": target, **TARGETS[target]}
+    change(run, callbacks__evil=node)
+    before = listing(run)
+    refused(rlrun(*COMMANDS["resume"]), canary, "callbacks.evil", target)
+    assert listing(run) == before
+
+
+@pytest.mark.parametrize("target", [*TARGETS][::6])
+def test_a_target_is_refused_where_a_policy_is_evaluated(target, run, rlrun, canary):
+    change(run, agent__policy={"_target_": target, **TARGETS[target]})
+    refused(rlrun(*COMMANDS["eval"]), canary, "agent.policy", target)
+
+
+NODE = {"_target_": "os.system", "command": TOUCH}
+PLACES = {
+    "env.wrappers": {"env__wrappers": [NODE]},
+    "a wrapper's recipe": {"env__wrappers": [{**NODE, "_partial_": True}]},
+    "an argument": {"agent__policy": {"_target_": "torch.nn.Sequential", "_args_": [NODE]}},
+    "a list in a list": {"agent__policy": {"_target_": "torch.nn.Sequential", "_args_": [[[NODE]]]}},
+    "a link": {"agent__policy": "${evil}", "evil": NODE},
+    "a link to the target": {"agent__policy": {**NODE, "_target_": "${evil}"}, "evil": "os.system"},
+    "a target in pieces": {"agent__policy": {**NODE, "_target_": "${evil}.system"}, "evil": "os"},
+    "the environment": {"env": NODE},
+    "spaces": {"spaces": NODE},
+    "env.kwargs": {"env__kwargs": {"render_mode": NODE}},
+    "a schedule": {"agent__epsilon": NODE},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_target_is_refused_wherever_it_stands(place, run, rlrun, canary):
+    change(run, **PLACES[place])
+    for command in ("eval", "resume"):
+        refused(rlrun(*COMMANDS[command]), canary, "os.system can never be a `_target_`")
+
+
+ENVIRONMENTS = {
+    "evil:Evil-v0": "id",
+    "run.evil:Evil-v0": "id",
+    "os:Evil-v0": "id",
+    "torch.nn.modules:os:Evil-v0": "id",
+    "../evil:Evil-v0": "id",
+    "evil.Env": "target",
+    "run.evil.Env": "target",
+    "checkpoints.evil.Env": "target",
+    "os.system": "target",
+    "gymnasium.make": "target",
+    "rlrun.env.find.importlib.import_module": "target",
+    "rlrun.memory.files.restore": "target",
+    "importlib.import_module": "target",
+}
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_a_foreign_environment_is_refused(name, run, rlrun, canary):
+    vectorization = "async" if name.endswith("Env") else "sync"
+    chosen = {"id": None, "target": None, ENVIRONMENTS[name]: name}
+    change(run, env__vectorization=vectorization, **{f"env__{key}": value for key, value in chosen.items()})
+    refused(rlrun(*COMMANDS[turn(name)]), canary, "env.")
+
+
+ATTRIBUTES = [
+    *("${networks.q.__class__}", "${networks.q.__init__.__globals__}", "${networks.q.load_state_dict}"),
+    *("${memory.store}", "${env.copier}", "${spaces.__module__}", "${networks.q._modules}", "${memory.index.__dict__}"),
+]
+
+
+@pytest.mark.parametrize("text", ATTRIBUTES)
+def test_an_attribute_that_is_code_is_refused(text, run, rlrun, canary):
+    change(run, callbacks__budget__evaluator=text)
+    refused(rlrun(*COMMANDS["resume"]), canary, "is code, not data")
+
+
+RESOLVERS = [
+    *("${oc.env:HOME}", "${oc.env:HOME,x}", "${oc.decode:'[1]'}", "${oc.create:'a: 1'}", "${eval:'1'}"),
+    *("${hydra:runtime.cwd}", "${evil:x}", "a ${ oc.env : HOME } b", "${${evil}:HOME}", "${oc.${evil}:HOME}"),
+    "${networks.${oc.env:HOME}}",
+]
+
+
+@pytest.mark.parametrize("text", RESOLVERS)
+def test_a_resolver_is_refused_also_where_nobody_reads_it(text, run, rlrun, canary):
+    change(run, evil={"deep": [{"er": text}]})
+    refused(rlrun(*COMMANDS[turn(text)]), canary, "evil.deep.0.er", "is not trusted; --trust")
+
+
+def test_the_users_own_resolvers_are_not_for_others(run, rlrun, canary):
+    from omegaconf import OmegaConf
+
+    OmegaConf.register_new_resolver("run_text", lambda text: exec(text))
+    try:
+        change(run, seed='${run_text:"import evil"}')
+        for command in ("eval", "resume"):
+            refused(rlrun(*COMMANDS[command]), canary, "run_text")
+    finally:
+        OmegaConf.clear_resolver("run_text")
+
+
+# --- the files of a run
+
+BOMB = "a0: &a0 [1,1,1,1,1,1,1,1,1]\n" + "".join(
+    f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30)
+)
+CONFIGS = {
+    "a tag that calls": "a: !!python/object/apply:os.system ['touch $CANARY']\n",
+    "a tag that imports": "a: !!python/name:evil.Env\n",
+    "a tag that makes": "a: !!python/object/new:evil.Env []\n",
+    "an unknown tag": "a: !evil x\n",
+    "a bomb of aliases": BOMB,
+    "an alias to itself": "a: &a [*a]\n",
+    "a merge of itself": "a: &a\n  <<: *a\n",
+    "deep lists": "a: " + "[" * 100_000,
+    "deep lists, closed": "a: " + "[" * 900 + "]" * 900,
+    "deep blocks": "".join(" " * depth + "a:\n" for depth in range(1000)),
+    "a deep text": "a: '${oc.select:" + "[" * 5000 + "'\nseed: 0\n",
+    "nested interpolations": "a: '" + "${a." * 3000 + "}" * 3000 + "'\n",
+    "an endless number": "a: " + "9" * 100_000 + "\n",
+    "keys that are lists": "? [a, b]\n: 1\n",
+    "a set": "a: !!set {x}\n",
+    "two documents": "a: 1\n---\na: 2\n",
+    "a list": "- 1\n",
+    "a word": "evil\n",
+    "nothing": "",
+    "no text": b"\xff\xfe\x00\x01",
+    "zeros": bytes(1000),
+    "a pickle": pickle.dumps({"a": 1}),
+    "too much": "a: " + "x" * (2 << 20),
+}
+
+
+@pytest.mark.parametrize("content", CONFIGS)
+def test_a_hostile_config_file_is_refused(content, run, rlrun, canary):
+    text = CONFIGS[content]
+    (run / "config.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    refused(rlrun(*COMMANDS[turn(content)]), canary, "a:" if content == "nested interpolations" else "config.yaml")
+
+
+KINDS = {
+    "stop": 3,
+    "evaluation": [],
+    "seed": {"a": 1},
+    "threads": "many",
+    "precision": 3,
+    "device": "evil",
+    "env": 3,
+    "agent": [],
+    "networks": None,
+    "num_envs": -1,
+    "spaces": "${nowhere}",
+    "stop.env_steps": "${seed.x}",
+    "threads again": "${oc.select:precision}",
+}
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_values_of_the_wrong_kind_are_refused(key, run, rlrun, canary):
+    change(run, **{key.split()[0].replace(".", "__"): KINDS[key]})
+    refused(rlrun(*COMMANDS[turn(key)]), canary)
+
+
+@pytest.mark.parametrize("key", ["seed", "device", "threads", "precision", "stop", "agent", "env", "networks"])
+def test_a_config_without_a_block_is_refused(key, run, rlrun, canary):
+    config = read_config(run)
+    del config[key]
+    write_config(run, config)
+    refused(rlrun(*COMMANDS[turn(key)]), canary)
+
+
+MANIFESTS = ["[]", "3", "null", "", "{", "NaN", '{"a": NaN}', "[" * 100_000, "\x00", '"' + "x" * 100 + '"']
+
+
+@pytest.mark.parametrize("text", MANIFESTS, ids=lambda text: text[:10])
+def test_a_hostile_manifest_is_refused(text, run, rlrun, canary):
+    (run / "manifest.json").write_text(text)
+    refused(rlrun(*COMMANDS[turn(text)]), canary, "manifest.json")
+
+
+ABOUTS = [{"resumed": 3}, {"resumed": [3]}, {"packages": []}, {"resumed": [{"packages": "x"}]}]
+
+
+@pytest.mark.parametrize("about", ABOUTS, ids=str)
+def test_a_manifest_that_says_nonsense_is_refused(about, run, rlrun, canary):
+    told = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps({**told, **about}))
+    before = listing(run)
+    refused(rlrun(*COMMANDS["resume"]), canary, "manifest.json is damaged")
+    assert listing(run) == before
+
+
+SUMMARIES = ["[]", "{}", "", '{"env_steps": "many"}', "[" * 100_000, '{"evaluation": 3}']
+
+
+@pytest.mark.parametrize("text", SUMMARIES, ids=lambda text: text[:20])
+def test_a_hostile_summary_is_refused(text, run, rlrun, canary):
+    (run / "summary.json").write_text(text)
+    refused(rlrun("resume", "run"), canary, "summary.json")
+
+
+STATUSES = ["[]", "{}", "", '{"status": "running"}', "[" * 100_000, '{"status": ["running"], "pid": "x"}', "\xff"]
+
+
+@pytest.mark.parametrize("text", STATUSES, ids=lambda text: text[:20])
+def test_a_run_of_unknown_status_goes_on(text, run, rlrun, canary):
+    (run / "status.json").write_text(text, encoding="latin-1")
+    outcome = rlrun(*COMMANDS["resume"])
+    assert (outcome.code, outcome.err) == (0, "")
+
+
+@pytest.mark.parametrize("words", [b"\xff\xfe", b"evil", b"env.target=evil.Env\n" * 3, b"a=" + b"[" * 100_000])
+def test_words_of_a_run_are_not_obeyed(words, run, rlrun, canary):
+    (run / "overrides.txt").write_bytes(words)
+    outcome = rlrun(*COMMANDS["resume"])
+    assert outcome.code in (0, 2)
+    assert outcome.err.count("\n") == (1 if outcome.code else 0)
+
+
+def fifo(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def link_to(target: str) -> Callable[[Path], None]:
+    def replace(path: Path) -> None:
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+
+    return replace
+
+
+OTHER_FILES = {"a pipe": fifo, "a folder": folder, "a device": link_to("/dev/zero"), "nowhere": link_to("/nowhere/x")}
+
+
+@pytest.mark.parametrize("kind", OTHER_FILES)
+@pytest.mark.parametrize("name", ["config.yaml", "manifest.json"])
+def test_something_else_in_place_of_a_file_is_refused(name, kind, run, rlrun, canary):
+    OTHER_FILES[kind](run / name)
+    for command in ("eval", "resume"):
+        refused(rlrun(*COMMANDS[command]), canary, "run")
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "log.txt"])
+@pytest.mark.parametrize("kind", ["a link", "a pipe"])
+def test_a_run_does_not_write_into_files_of_the_user(name, kind, run, rlrun, canary, project):
+    mine = project / "mine.txt"
+    mine.write_text("mine\n" * 1000)
+    (link_to(str(mine)) if kind == "a link" else fifo)(run / name)
+    refused(rlrun(*COMMANDS["resume"]), canary, name, "files of its own")
+    assert mine.read_text() == "mine\n" * 1000
+
+
+# --- checkpoints
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 16
+    path.write_bytes(data)
+
+
+def holding(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content)
+
+
+class Payload:
+    def __reduce__(self):
+        return os.system, (TOUCH,)
+
+
+DAMAGES = {
+    "cut short": cut,
+    "one bit": flip,
+    "empty": holding(b""),
+    "missing": lambda path: path.unlink(),
+    "a pickle": holding(pickle.dumps(Payload())),
+    "a giant header": holding(struct.pack("<Q", 1 << 62) + b"{}"),
+    "an endless header": holding(struct.pack("<Q", 100_000) + b'{"a":' + b"[" * 99_995),
+    "deep JSON": holding(b"[" * 100_000),
+    "a list": holding(b"[]"),
+    "a number": holding(b"3"),
+    "an object": holding(b'{"files": 3, "parts": [3], "format": "x", "tensors": {"a": 3}}'),
+    **OTHER_FILES,
+}
+
+
+def only_checkpoint(run: Path) -> Path:
+    *others, newest = RunDir(run).checkpoint_dirs()
+    for path in others:
+        shutil.rmtree(path)
+    (newest / "evil.py").unlink(missing_ok=True)
+    return newest
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["manifest.json", "state.json", "tensors.safetensors"])
+def test_a_damaged_checkpoint_is_refused(name, damage, run, rlrun, canary):
+    DAMAGES[damage](only_checkpoint(run) / name)
+    before = listing(run)
+    refused(rlrun(*COMMANDS["eval"]), canary, "run")
+    refused(rlrun(*COMMANDS["resume"]), canary, "run")
+    outcome = rlrun(*COMMANDS["checkpoints"])
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1), outcome
+    assert listing(run) == before
+
+
+NAMES = ["../../../../evil", "/etc/passwd", "..", "", "a/../../b", "C:\\x", "state.json\x00", "x" * 5000]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: repr(name[:20]))
+def test_a_name_that_leads_out_of_a_checkpoint_is_refused(name, run, rlrun, canary):
+    manifest = only_checkpoint(run) / "manifest.json"
+    text = manifest.read_text()
+    manifest.write_text(text.replace("tensors.safetensors", json.dumps(name)[1:-1]))
+    assert manifest.read_text() != text
+    refused(rlrun(*COMMANDS[turn(name)]), canary, "run")
+
+
+@pytest.mark.parametrize(
+    "content", [b"../../../etc", b"/etc/passwd", b"", b"\xff\x00", b"x" * 100_000, b"evil\nlatest"]
+)
+def test_a_pointer_to_elsewhere_is_refused(content, run, rlrun, canary):
+    (run / "checkpoints" / "latest").write_bytes(content)
+    refused(rlrun(*COMMANDS["eval"]), canary, "checkpoint")
+
+
+# --- memories
+
+
+MEMORIES = {
+    "a pickle": pickle.dumps(Payload()),
+    "nothing": b"",
+    "a word": b"evil",
+    "the head of a zip": b"PK\x03\x04" + bytes(100),
+}
+
+
+@pytest.mark.parametrize("content", [*MEMORIES, "a pipe", "a folder", "a zip of a pickle", "an array of objects"])
+def test_a_hostile_memory_is_refused(content, project, rlrun, canary):
+    import zipfile
+
+    import numpy as np
+
+    path = project / "theirs.zip"
+    path.write_bytes(MEMORIES.get(content, b""))
+    if content in OTHER_FILES:
+        OTHER_FILES[content](path)
+    elif content == "a zip of a pickle":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("data.pickle", pickle.dumps(Payload()))
+    elif content == "an array of objects":
+        np.savez(project / "objects.npz", observation=np.array([Payload()], dtype=object))
+        (project / "objects.npz").rename(path)
+    refused(rlrun("train", *WORDS, "memory.import=theirs.zip"), canary, "theirs.zip")
+
+
+@pytest.mark.parametrize("name", ["mine.txt", "/nowhere.txt", "../mine.txt", "mine.zip"])
+def test_a_run_from_elsewhere_overwrites_nothing(name, run, rlrun, canary, project):
+    mine = project / name
+    before = mine.write_text("mine") if name.startswith("mine") else None
+    change(run, memory__export__path=name)
+    files = listing(run)
+    refused(rlrun(*COMMANDS["resume"]), canary, "memory.export.path", name)
+    assert listing(run) == files
+    assert mine.exists() == (before is not None)
+
+
+def test_a_run_from_elsewhere_may_write_a_memory_again(run, rlrun, canary, project):
+    change(run, memory__export__path="mine.zip")
+    for steps in (60, 80):
+        assert rlrun("resume", "run", f"stop.env_steps={steps}").code == 0
+        assert (project / "mine.zip").is_file()
+    assert rlrun("resume", "run", "stop.env_steps=100", "memory.export.path=mine.memory").code == 0
+    assert (project / "mine.memory").is_file()
+
+
+def test_a_repository_runs_no_program_when_its_state_is_noted(run, rlrun, canary, project):
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", *who, *words], cwd=project, check=True, capture_output=True)
+
+    (project / "x").write_text("before")
+    (project / ".gitattributes").write_text("x filter=evil\n")
+    git("init")
+    git("add", "x", ".gitattributes")
+    git("commit", "-m", "x")
+    git("config", "filter.evil.clean", TOUCH)
+    git("config", "filter.evil.required", "true")
+    git("config", "core.fsmonitor", TOUCH)
+    (project / "x").write_text("afterwards")
+    assert rlrun(*COMMANDS["resume"]).code == 0
+    assert json.loads((run / "manifest.json").read_text())["resumed"][0]["git"]["dirty"]
+
+
+# --- what training is told
+
+
+@pytest.mark.parametrize(
+    ("command", "target"),
+    [
+        *(("train", name) for name in ("os.system", "torch.hub.load")),
+        ("check", "numpy.load"),
+        ("explain", "builtins.exec"),
+    ],
+)
+def test_no_word_and_no_file_may_name_what_is_never_a_part(command, target, write, rlrun, canary):
+    words = (command, *WORDS)
+    refused(rlrun(*words, f"+callbacks.evil._target_={target}"), canary, f"{target} can never be a `_target_`")
+    refused(rlrun(*words, f"env.target={target}", "env.id=null"), canary, f"{target} can never be a `_target_`")
+    write("conf/with/evil.yaml", f"# @package _global_\ncallbacks:\n  evil:\n    _target_: {target}\n")
+    refused(rlrun(*words, "+with=evil"), canary, f"{target} can never be a `_target_`")
+
+
+@pytest.mark.parametrize(
+    "content", [name for name in CONFIGS if name not in ("nothing", "too much", "nested interpolations")]
+)
+def test_a_hostile_file_in_a_folder_of_configs_is_refused(content, project, rlrun, canary):
+    text = CONFIGS[content]
+    (project / "theirs" / "with").mkdir(parents=True)
+    (project / "theirs" / "with" / "evil.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    words = (*WORDS, "+with=evil", "--config-dir", "theirs")
+    refused(rlrun("config", *words), canary)
+
+
+# --- who says so
+
+
+def start(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "rlrun", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+@pytest.mark.parametrize("command", ["eval", "resume"])
+def test_a_process_of_its_own_refuses_the_same(command, run, canary):
+    change(run, env__id=None, env__target="evil.Env")
+    words = [str(run) if word == "run" else word for word in COMMANDS[command]]
+    folder = {"eval": run, "resume": run / "checkpoints"}[command]  # where evil.py lies, and no project is
+    found = start(*words, cwd=folder)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr.startswith("rlrun: env.target: evil.Env comes with the run and is not trusted; stand in ")
+    assert found.stderr.count("\n") == 1
+
+
+def test_a_run_is_at_home_in_its_project(run, rlrun, write, project, monkeypatch):
+    write("mine.py", "from rlrun.env.toys import Chain\n\n\nclass Mine(Chain):\n    pass\n")
+    assert rlrun("train", *WORDS, "env.id=null", "env.target=mine.Mine", "--run-dir", "own").code == 0
+    assert rlrun("eval", "own", "--episodes", "1").code == 0
+    (project / "elsewhere").mkdir()
+    monkeypatch.chdir(project / "elsewhere")
+    outcome = rlrun("eval", str(project / "own"), "--episodes", "1")
+    assert outcome.err.endswith(f"stand in its project ({project}) or say --trust mine\n")
+    assert rlrun("eval", str(project / "own"), "--episodes", "1", "--trust", "mine").code == 0
+    outcome = rlrun("eval", str(project / "own"), "--trust", "nonesuch")
+    assert outcome.err.startswith("rlrun: --trust nonesuch: there is no module 'nonesuch' here")

@@ -1,0 +1,276 @@
+"""A collector is left between two steps, and goes on as if it had not been."""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import wrappers
+
+from rlrun import storage
+from rlrun.callback import Stop
+from rlrun.collect import ByIdCollector, Collector, RandomAgent, evaluate
+from rlrun.collect.evaluate import stage
+from rlrun.collect.leaving import rows_equal, told
+from rlrun.env import make
+from rlrun.env.sync import SyncEnv
+from rlrun.memory import Rollout, Table
+from rlrun.memory.proxy import MemoryProxy
+
+from .crowd import Crowd
+from .probes import Labelled
+
+
+def collector_of(env):
+    table = Table(spaces=env.spaces, length=600, num_envs=env.num_envs)
+    return Collector(env, RandomAgent(env.spaces.action, seed=1), table, seed=11, warm_up_seed=7)
+
+
+def parts(collector):
+    return {
+        "collector": collector,
+        "env": collector.env,
+        "memory": collector.table,
+        "agent": collector.agent,
+    }
+
+
+def left(collector, folder):
+    """Return the states of a collector's parts as a checkpoint holds them."""
+    storage.save(folder / "checkpoint", {name: part.state_dict() for name, part in parts(collector).items()})
+    return storage.load(folder / "checkpoint")
+
+
+def resumed(build, states):
+    other = collector_of(build())
+    for name, part in parts(other).items():
+        part.load_state_dict(states[name])
+    other.begin_training()
+    return other
+
+
+def digests(collector):
+    return {name: storage.digest(part.state_dict()) for name, part in parts(collector).items()}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_a_resumed_collector_stores_what_an_unbroken_one_stores(vectorization, count, tmp_path):
+    build = partial(
+        make, "CartPole-v1", num_envs=count, wrappers=[wrappers.NormalizeObservation], vectorization=vectorization
+    )
+    one = collector_of(build())
+    one.begin_training()
+    one.collect(50 * count, random=True)
+    other = resumed(build, left(one, tmp_path))
+    assert digests(other) == digests(one)
+    for collector in (one, other):
+        collector.collect(50 * count)
+    assert digests(other) == digests(one)
+    assert other.approximate is None
+    assert one.episodes > 2 * count
+    for collector in (one, other):
+        collector.env.close()
+
+
+class Unsteady(Labelled):
+    """Depends on what nobody can know, once told to."""
+
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, reward + float(os.environ.get("RLRUN_TEST_SHIFT", "0")), *rest
+
+
+class Fragile(Labelled):
+    def step(self, action):
+        if os.environ.get("RLRUN_TEST_SHIFT") and self.count == 1:
+            raise ValueError("out of range")
+        return super().step(action)
+
+
+def mixed(kind):
+    return SyncEnv([Labelled(0), kind(1), Labelled(2)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [(Unsteady, "the environment went another way after the restart"), (Fragile, "ValueError: out of range")],
+)
+def test_only_lanes_that_do_not_come_back_are_broken_off(kind, reason, tmp_path, monkeypatch, caplog):
+    one = collector_of(mixed(kind))
+    one.begin_training()
+    one.collect(8 * 3)  # of the episode of four steps, two were made
+    states = left(one, tmp_path)
+    monkeypatch.setenv("RLRUN_TEST_SHIFT", "1")
+    with caplog.at_level(logging.WARNING, "rlrun"):
+        other = resumed(partial(mixed, kind), states)
+    assert other.approximate == f"lane 1: {reason}"
+    assert [entry.getMessage() for entry in caplog.records] == [
+        f"resume: approximate: lane 1: {reason}; new episodes begin there"
+    ]
+    assert other._length.tolist() == [2, 0, 2]
+    monkeypatch.delenv("RLRUN_TEST_SHIFT")
+    assert other.env.lanes[1].seed not in range(1000)
+    assert [lane.seed for lane in other.env.lanes[::2]] == [11, 13]
+    assert other.observation[:, 2].tolist() == [2, 0, 2]
+    for collector in (one, other):
+        collector.collect(7 * 3)
+    window = other.table.sample(3000, 2)
+    assert (window["observation"][:, 0, :2] == window["observation"][:, 1, :2]).all()  # lane and episode
+    assert rows_of(one, (0, 2)) == rows_of(other, (0, 2))
+
+
+def test_a_rollout_ends_the_episodes_of_lost_lanes(tmp_path, monkeypatch):
+    def build():
+        env = mixed(Unsteady)
+        rollout = Rollout(spaces=env.spaces, num_envs=3)
+        rollout.reserve(10)
+        return Collector(env, RandomAgent(env.spaces.action, seed=1), rollout, seed=11)
+
+    one, other = build(), build()
+    one.begin_training()
+    one.collect(5 * 3)  # of the third episode, of two steps, one was made
+    monkeypatch.setenv("RLRUN_TEST_SHIFT", "1")
+    for mine, theirs in zip((other, other.env, other.table), (one, one.env, one.table), strict=True):
+        mine.load_state_dict(theirs.state_dict())
+    other.begin_training()
+    other.collect(2 * 3)
+    steps, _ = other.table.steps(other.observation)
+    assert steps["truncated"][4].tolist() == [False, True, False]
+    assert steps["next_observation"][4, :, 1:].tolist() == [[2, 1]] * 3
+    assert steps["observation"][5, :, 1:].tolist() == [[2, 1], [3, 0], [2, 1]]
+
+
+def rows_of(collector, lanes):
+    """Return the distinct stored rows of some lanes."""
+    batch = collector.table.sample(4000)
+    columns = [batch[name].numpy().reshape(4000, -1).astype(np.float64) for name in ("observation", "action", "reward")]
+    rows = np.unique(np.concatenate(columns, -1), axis=0)
+    return rows[np.isin(rows[:, 0], lanes)].tolist()
+
+
+def test_lanes_without_a_record_are_all_broken_off(tmp_path):
+    build = partial(make, "CartPole-v1", num_envs=2, vectorization="native")
+    one = collector_of(build())
+    one.begin_training()
+    one.collect(10)
+    other = resumed(build, left(one, tmp_path))
+    assert other.approximate == "every lane: cartpole (native) has no record of its open episodes"
+
+
+def test_a_first_begin_is_exact():
+    collector = collector_of(mixed(Labelled))
+    collector.begin_training()
+    assert collector.approximate is None
+
+
+def test_lanes_with_one_reason_are_told_together():
+    lost = {4: "b", 1: "a", 0: "b"}
+    assert told(lost, 5) == "lanes 0, 4: b; lane 1: a"
+    assert told(dict.fromkeys(range(5), "a"), 5) == "every lane: a"
+
+
+def test_rows_are_equal_bit_by_bit():
+    one = {"a": np.array([0.0, np.nan, 1.0]), "b": np.arange(6).reshape(3, 2)}
+    other = {"a": np.array([-0.0, np.nan, 1.0]), "b": np.array([[0, 1], [2, 3], [4, 6]])}
+    assert rows_equal(one, other).tolist() == [False, True, False]
+
+
+# --- signals
+
+
+class Interrupt:
+    requested: str | None = None
+
+    def check(self):
+        if self.requested is not None:
+            raise Stop(self.requested)
+
+
+def test_a_signal_is_obeyed_between_two_steps(tmp_path):
+    def build():
+        return SyncEnv([Labelled(lane) for lane in range(2)])
+
+    def interrupted(observation):
+        if one.steps == 48:
+            interrupt.requested = "SIGTERM"  # amidst a step
+        return RandomAgent.__call__(one.agent, observation)
+
+    interrupt = Interrupt()
+    one, whole = collector_of(build()), collector_of(build())
+    one.begin_training({"interrupt": interrupt})
+    whole.begin_training()
+    one.random = interrupted
+    with pytest.raises(Stop):
+        one.collect(100, random=True)
+    assert one.steps == 50
+    one.random = whole.random
+    other = resumed(build, left(one, tmp_path))
+    other.collect(50)
+    whole.collect(100)
+    assert digests(other) == digests(whole)
+
+
+def test_agents_by_id_obey_between_two_rounds():
+    env = Crowd(arrivals=1.0)
+    collector = ByIdCollector(
+        env, RandomAgent(env.spaces.action, seed=0), MemoryProxy(Table(length=500, spaces=env.spaces))
+    )
+    interrupt = Interrupt()
+    collector.begin_training({"interrupt": interrupt})
+    collector.collect(20)
+    interrupt.requested = "SIGTERM"
+    with pytest.raises(Stop):
+        collector.collect(1)
+    assert 20 <= collector.steps < 25
+
+
+def test_agents_by_id_say_that_they_begin_anew():
+    def make_one():
+        env = Crowd()
+        agent = RandomAgent(env.spaces.action, seed=0)
+        return ByIdCollector(env, agent, MemoryProxy(Table(length=500, spaces=env.spaces)), seed=4)
+
+    first, second = make_one(), make_one()
+    first.begin_training()
+    assert first.approximate is None
+    first.collect(30)
+    second.load_state_dict(first.state_dict())
+    second.begin_training()
+    assert second.approximate.startswith("agents by id:")
+    assert second.env.rng.bit_generator.state != make_begun(make_one).env.rng.bit_generator.state
+
+
+def make_begun(make_one):
+    collector = make_one()
+    collector.begin_training()
+    return collector
+
+
+# --- evaluation
+
+
+def test_an_evaluation_depends_on_none_before_it():
+    class Harder(gymnasium.Wrapper):
+        level = 0
+
+        def reset(self, **options):
+            self.level += 1
+            return self.env.reset(**options)
+
+        def step(self, action):
+            observation, reward, *rest = self.env.step(action)
+            return observation, reward + self.level, *rest
+
+    env = make("CartPole-v1", num_envs=1, wrappers=[wrappers.NormalizeObservation, Harder])
+    agent = RandomAgent(env.spaces.action, seed=0)
+    lanes, drawn, returns = stage(env, 3), agent.state_dict(), []
+    for staged in (lanes, lanes, stage(env, 3)):
+        agent.load_state_dict(drawn)
+        returns.append(evaluate(staged, agent, episodes=7, seed=5).returns)
+    assert returns[0] == returns[1] == returns[2]
+    assert lanes.state_dict() == {}

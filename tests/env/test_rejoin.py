@@ -1,0 +1,544 @@
+"""Lanes come back to where they were left, and go on as if they had never been left."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+from collections import deque
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import wrappers
+from gymnasium.spaces import Box, Discrete
+
+from rlrun import storage
+from rlrun.collect import RandomAgent
+from rlrun.env import make, tape
+from rlrun.env.sync import SyncEnv
+from rlrun.env.wrappers import ActionRepeat, FrameStack, PreviousAction
+from rlrun.errors import RlrunError
+
+AnyEnv = gymnasium.Env
+
+
+def needs(*packages):
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} is not installed")
+
+
+class Walker:
+    """Walks lanes as a collector does, and notes what it saw."""
+
+    def __init__(self, env, seed=3):
+        self.env, self.random = env, RandomAgent(env.spaces.action, seed=seed)
+        self.total, self.length = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)
+        self.episodes = 0
+
+    def begin(self, seed=7):
+        self.env.record()
+        self.observation = self.env.reset(seed)
+        return self
+
+    def walk(self, steps):
+        return [self.step() for _ in range(steps)]
+
+    def step(self):
+        step = self.env.step(self.random.draw(self.env.num_envs)["action"])
+        self.total += step.reward
+        self.length += 1
+        seen = [frozen(part) for part in step[:4]] + [{lane: frozen(step.info[lane]) for lane in step.info}]
+        ended = step.terminated | step.truncated
+        self.total[ended], self.length[ended] = 0.0, 0
+        self.episodes += int(ended.sum())
+        self.observation = self.env.restart(ended)
+        return [*seen, frozen(self.observation)]
+
+
+def frozen(value):
+    """Return what is equal for equal bits only."""
+    if isinstance(value, dict):
+        return {key: frozen(part) for key, part in value.items() if key not in ("t", "seeds")}
+    if isinstance(value, tuple | list):
+        return [frozen(part) for part in value]
+    array = np.asarray(value)
+    return repr(value) if array.dtype.hasobject else (array.dtype.str, array.shape, array.tobytes())
+
+
+def through_disk(state, folder):
+    """Return a state as it comes back from a checkpoint."""
+    storage.save(folder / "state", {"env": state})
+    return storage.load(folder / "state")["env"]
+
+
+def left_and_rejoined(build, folder, *, steps, again=None):
+    """Walk, write down, and rejoin in other lanes; return both walkers."""
+    one = Walker(build()).begin()
+    one.walk(steps)
+    state = through_disk(one.env.state_dict(), folder)
+    two = Walker((again or build)())
+    two.env.load_state_dict(state)
+    found = two.env.rejoin()
+    two.observation, two.random = found.observation, one.random
+    two.total, two.length = found.episode_return, found.length
+    return one, two, found
+
+
+def assert_exact(build, folder, *, steps=40, more=60, again=None):
+    one, two, found = left_and_rejoined(build, folder, steps=steps, again=again)
+    assert found.lost == {}
+    assert frozen(two.observation) == frozen(one.observation)
+    assert frozen([two.total, two.length]) == frozen([one.total, one.length])
+    assert storage.digest(two.env.state_dict()) == storage.digest(one.env.state_dict())
+    drawn = one.random.state_dict()
+    first = one.walk(more)
+    two.random.load_state_dict(drawn)
+    for number, (theirs, ours) in enumerate(zip(first, two.walk(more), strict=True)):
+        assert ours == theirs, f"step {number} after the restart differs"
+    assert storage.digest(two.env.state_dict()) == storage.digest(one.env.state_dict())
+    for walker in (one, two):
+        walker.env.close()
+    return one
+
+
+GAMES = ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0"]
+GAMES += ["FrozenLake-v1", "Taxi-v4", "Blackjack-v1", "CliffWalking-v1"]
+TOYS = ["HitTheMiddle", "Bandit", "Chain", "DictObservation", "ImageObservation", "MultiDiscreteAction", "TupleSpaces"]
+TOYS += ["DiscreteStart", "MixedAction"]
+
+
+@pytest.mark.parametrize("id", GAMES)
+def test_games_go_on_exactly(id, tmp_path):
+    short = partial(wrappers.TimeLimit, max_episode_steps=25)
+    assert assert_exact(lambda: make(id, num_envs=3, wrappers=[short]), tmp_path).episodes > 3
+
+
+@pytest.mark.parametrize("steps", [0, 1, 37])
+@pytest.mark.parametrize("name", TOYS)
+def test_toys_go_on_exactly(name, steps, tmp_path):
+    kwargs = {"noise": 0.5} if name == "Bandit" else {}
+    target = f"rlrun.env.toys.{name}"
+    assert_exact(lambda: make(target=target, kwargs=kwargs, num_envs=2), tmp_path, steps=steps, more=45)
+
+
+@pytest.mark.parametrize("name", ["BitFlip", "PointReach"])
+def test_goals_go_on_exactly(name, tmp_path):
+    assert_exact(lambda: make(target=f"rlrun.env.goals.{name}", num_envs=2), tmp_path)
+
+
+@needs("mujoco")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("id", ["HalfCheetah-v5", "Hopper-v5"])
+def test_mujoco_goes_on_exactly(id, tmp_path):
+    assert_exact(lambda: make(id, num_envs=2), tmp_path, steps=70, more=150)
+
+
+@needs("ale_py")
+@pytest.mark.parametrize("sticky", [0.0, 0.25])
+def test_atari_goes_on_exactly(sticky, tmp_path):
+    short = partial(wrappers.TimeLimit, max_episode_steps=25)
+    kwargs = {"obs_type": "ram", "repeat_action_probability": sticky}
+    build = partial(make, "ALE/Breakout-v5", kwargs=kwargs, num_envs=2, wrappers=[short])
+    assert assert_exact(build, tmp_path, steps=40, more=70).episodes > 4
+
+
+@needs("ale_py", "cv2")
+def test_preprocessed_atari_goes_on_exactly(tmp_path):
+    look = partial(wrappers.AtariPreprocessing, terminal_on_life_loss=True)
+    prepare = [look, partial(FrameStack, count=4), partial(wrappers.TimeLimit, max_episode_steps=25)]
+    build = partial(make, "ALE/Breakout-v5", kwargs={"frameskip": 1}, num_envs=2, wrappers=prepare)
+    assert_exact(build, tmp_path, steps=40, more=40, again=partial(build, vectorization="async"))
+
+
+WRAPPERS = {
+    "time limit": [partial(wrappers.TimeLimit, max_episode_steps=9)],
+    "frames": [partial(wrappers.FrameStackObservation, stack_size=3)],
+    "our frames": [partial(FrameStack, count=3)],
+    "delay": [partial(wrappers.DelayObservation, delay=2)],
+    "observation norm": [wrappers.NormalizeObservation],
+    "reward norm": [wrappers.NormalizeReward],
+    "both norms": [wrappers.NormalizeObservation, wrappers.NormalizeReward],
+    "sticky": [partial(wrappers.StickyAction, repeat_action_probability=0.5)],
+    "statistics": [wrappers.RecordEpisodeStatistics],
+    "transform": [partial(wrappers.TransformReward, func=lambda reward: 0.1 * reward)],
+    "time": [wrappers.TimeAwareObservation],
+    "repeat": [partial(ActionRepeat, count=2)],
+    "previous": [PreviousAction],
+}
+
+
+@pytest.mark.parametrize("chosen", WRAPPERS.values(), ids=WRAPPERS)
+def test_wrappers_go_on_exactly(chosen, tmp_path):
+    one = assert_exact(lambda: make("CartPole-v1", num_envs=3, wrappers=chosen), tmp_path)
+    assert one.episodes > 3
+
+
+def test_actions_are_transformed_again(tmp_path):
+    flip = partial(wrappers.TransformAction, func=lambda action: -action, action_space=None)
+    assert_exact(lambda: make("Pendulum-v1", num_envs=2, wrappers=[flip]), tmp_path)
+
+
+TASKS = {
+    "CartPole-v1": [wrappers.NormalizeReward, partial(wrappers.StickyAction, repeat_action_probability=0.3)],
+    "Pendulum-v1": [wrappers.NormalizeObservation],
+    "rlrun.env.toys.TupleSpaces": [],
+}
+
+
+@pytest.mark.parametrize(("before", "after"), [("sync", "async"), ("async", "sync"), ("async", "async")])
+@pytest.mark.parametrize("task", TASKS)
+def test_workers_write_the_same(before, after, task, tmp_path):
+    name = {"target": task} if "." in task else {"id": task}
+    build = partial(make, **name, num_envs=2, wrappers=TASKS[task])
+    again = partial(build, vectorization=after)
+    assert_exact(partial(build, vectorization=before), tmp_path, again=again)
+
+
+class Line(gymnasium.Env):
+    """Walk on a line; subclasses say what is odd about it."""
+
+    limit = 9
+
+    def __init__(self):
+        self.observation_space = Box(-np.inf, np.inf, (3,), np.float32)
+        self.action_space = Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.count = float(self.np_random.random()), 0
+        return self.look(), {}
+
+    def step(self, action):
+        self.place += float(action) - 1.0
+        self.count += 1
+        return self.look(), self.place, self.count == self.limit, False, {}
+
+    def look(self):
+        return np.array([self.place, self.count, self.seen()], np.float32)
+
+    def seen(self):
+        return 0.0
+
+
+class HarderEachReset(Line):
+    level = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.level += 1
+        return super().reset(seed=seed, options=options)
+
+    def seen(self):
+        return self.level
+
+
+class HarderByWhatWasReached(Line):
+    """Keeps what it saw in all sorts of containers, and draws from generators of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.best = -np.inf
+        self.newest = deque(maxlen=4)
+        self.visits = {}
+        self.rooms = set()
+        self.table = [np.float32(0.5), (1, np.arange(3))]
+        self.dice = random.Random(5)
+        self.old_dice = np.random.RandomState(6)
+        self.noise = None
+
+    def reset(self, *, seed=None, options=None):
+        result = super().reset(seed=seed, options=options)
+        if self.noise is None:
+            self.noise = self.np_random  # one generator by two names
+        self.action_space.seed(int(self.noise.integers(9))) if seed is not None else None
+        return result
+
+    def step(self, action):
+        self.place += self.noise.normal() + self.dice.random() + self.old_dice.rand() + self.action_space.sample()
+        room = int(self.place)
+        self.rooms.add(room)
+        self.visits[room, "x"] = self.visits.get((room, "x"), 0) + 1
+        self.best = max(self.best, self.place)
+        self.newest.append(np.full(2, self.place))
+        return super().step(action)
+
+    def seen(self):
+        recent = float(np.sum(self.newest)) if self.newest else 0.0
+        return len(self.rooms) + sum(self.visits.values()) + max(self.best, -1e6) + recent + float(self.table[1][1][2])
+
+
+class Sharing(Line):
+    """Attributes that are parts of others: rows of a table of tasks, views of a state."""
+
+    tasks = tuple(np.full(2, float(number)) for number in range(5))
+
+    def __init__(self):
+        super().__init__()
+        self.number = 0
+        self.task = self.tasks[0]
+        self.maze = np.arange(12.0).reshape(4, 3).copy()
+        self.row = self.maze[0]
+        self.state = np.zeros(4)
+        self.position, self.speed = self.state[:2], self.state[2:]
+
+    def reset(self, *, seed=None, options=None):
+        self.number = (self.number + 1) % 4
+        self.task, self.row = self.tasks[self.number], self.maze[self.number]
+        super().reset(seed=seed, options=options)
+        self.state[:] = self.np_random.random(4)
+        return self.look(), {}
+
+    def step(self, action):
+        self.position += self.speed
+        return super().step(action)
+
+    def seen(self):
+        return self.state.sum() + self.task.sum() + self.row.sum() + sum(task.sum() for task in self.tasks)
+
+
+class Saving(Line):
+    """Keeps what attributes cannot: it offers the state of it itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden = lambda: None
+        self.hidden.level = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.hidden.level += 1
+        return super().reset(seed=seed, options=options)
+
+    def seen(self):
+        return self.hidden.level
+
+    def state_dict(self):
+        return {"level": self.hidden.level}
+
+    def load_state_dict(self, state):
+        self.hidden.level = state["level"]
+
+
+def lanes(kind, count=2):
+    return SyncEnv([kind() for _ in range(count)])
+
+
+@pytest.mark.parametrize("steps", [0, 5, 30])
+@pytest.mark.parametrize("kind", [HarderEachReset, HarderByWhatWasReached, Sharing, Saving])
+def test_what_lasts_beyond_an_episode_comes_back(kind, steps, tmp_path):
+    assert assert_exact(partial(lanes, kind), tmp_path, steps=steps).episodes > 3
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_others_changed_in_an_environment_comes_back(wrapped, tmp_path):
+    chosen = [partial(wrappers.TimeLimit, max_episode_steps=20), *([PreviousAction] if wrapped else [])]
+    one = Walker(make("Pendulum-v1", num_envs=2, wrappers=chosen)).begin()
+    one.walk(5)
+    one.env.lanes[1].unwrapped.g = 3.0  # a callback, say, that makes the task easier
+    one.walk(20)
+    two = make("Pendulum-v1", num_envs=2, wrappers=chosen)
+    two.load_state_dict(through_disk(one.env.state_dict(), tmp_path))
+    assert frozen(two.rejoin().observation) == frozen(one.observation)
+    assert [lane.unwrapped.g for lane in two.lanes] == [10.0, 3.0]
+
+
+def test_a_table_of_tasks_stays_as_it_is(tmp_path):
+    one, two, _ = left_and_rejoined(partial(lanes, Sharing), tmp_path, steps=30)
+    assert [task.tolist() for task in Sharing.tasks] == [[number, number] for number in range(5)]
+    for walker in (one, two):
+        walker.walk(20)
+        for lane in walker.env.lanes:
+            assert lane.maze.tolist() == np.arange(12.0).reshape(4, 3).tolist()
+            assert lane.position.base is lane.state
+
+
+# --- what cannot come back is told
+
+
+class Unsteady(Line):
+    """Its second lane depends on nothing that could be known."""
+
+    def __init__(self, steady=True):
+        super().__init__()
+        self.steady = steady
+
+    def seen(self):
+        return 0.0 if self.steady else int.from_bytes(os.urandom(2), "big")
+
+
+class EndsEarly(Line):
+    def step(self, action):
+        step = super().step(action)
+        return *step[:2], step[2] or (bool(os.environ.get("EARLY")) and self.count == 3), *step[3:]
+
+
+class Breaks(Line):
+    def step(self, action):
+        if os.environ.get("EARLY") and self.count == 3:
+            raise ValueError("out of range\nin detail")
+        return super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [(EndsEarly, "played again, its episode ended after 3 of 5 steps"), (Breaks, "ValueError: out of range")],
+)
+def test_a_lane_that_fails_is_lost_with_the_reason(kind, reason, tmp_path, monkeypatch):
+    one = Walker(lanes(kind)).begin()
+    one.walk(5)
+    two = lanes(kind)
+    two.load_state_dict(through_disk(one.env.state_dict(), tmp_path))
+    monkeypatch.setenv("EARLY", "1")
+    assert two.rejoin().lost == {0: reason, 1: reason}
+
+
+def test_a_worker_that_fails_tells_the_reason(tmp_path, monkeypatch):
+    build = partial(make, target=f"{__name__}.Breaks", num_envs=2, vectorization="async")
+    one = Walker(build()).begin()
+    one.walk(5)
+    state = through_disk(one.env.state_dict(), tmp_path)
+    monkeypatch.setenv("EARLY", "1")
+    two = build()
+    two.load_state_dict(state)
+    assert set(two.rejoin().lost.values()) == {"ValueError: out of range"}
+    one.env.close()
+    two.close()
+
+
+def test_a_state_that_cannot_be_put_back_is_lost_with_the_reason(tmp_path):
+    class Refusing(Saving):
+        def load_state_dict(self, state):
+            raise KeyError("lvl")
+
+    _, _, found = left_and_rejoined(partial(lanes, Refusing), tmp_path, steps=4)
+    assert found.lost == {0: "KeyError: 'lvl'", 1: "KeyError: 'lvl'"}
+
+
+def test_an_unsteady_lane_shows_by_its_observation(tmp_path):
+    def build():
+        return SyncEnv([Unsteady(), Unsteady(steady=False)])
+
+    one, two, _ = left_and_rejoined(build, tmp_path, steps=5)
+    equal = [frozen(mine) == frozen(theirs) for mine, theirs in zip(one.observation, two.observation, strict=True)]
+    assert equal == [True, False]
+
+
+def test_signals_are_seen_while_episodes_are_played_again(tmp_path):
+    one = Walker(lanes(Line)).begin()
+    one.env.lanes[0].limit = one.env.lanes[1].limit = None
+    one.walk(2500)
+    two, looks = lanes(Line), []
+    two.lanes[0].limit = two.lanes[1].limit = None
+    two.load_state_dict(one.env.state_dict())
+    assert two.rejoin(lambda: looks.append(1)).lost == {}
+    assert len(looks) >= 6
+
+
+def test_lanes_of_another_number_are_refused():
+    state = Walker(lanes(Line, 2)).begin().env.state_dict()
+    with pytest.raises(RlrunError, match="of 2 lanes, and this environment has 3"):
+        lanes(Line, 3).load_state_dict(state)
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async", "native"])
+def test_without_a_record_there_is_nothing_to_rejoin(vectorization):
+    env = make("CartPole-v1", num_envs=2, vectorization=vectorization)
+    env.reset(0)
+    assert env.state_dict() == {}
+    env.load_state_dict({})
+    assert env.rejoin() is None
+    env.close()
+
+
+# --- long episodes
+
+
+class Endless(Line):
+    limit = None
+
+
+class Telling(Endless):
+    def get_state(self):
+        return {"place": self.place, "count": self.count, "bits": self.np_random.bit_generator.state}
+
+    def set_state(self, state):
+        self.place, self.count = state["place"], state["count"]
+        self.np_random.bit_generator.state = state["bits"]
+
+
+@pytest.fixture
+def short_tape(monkeypatch):
+    monkeypatch.setattr(tape, "LIMIT", 20)
+
+
+def test_an_episode_that_is_too_long_is_lost(short_tape, tmp_path):
+    def build():
+        return SyncEnv([Endless(), Line()])
+
+    one, two, found = left_and_rejoined(build, tmp_path, steps=21)
+    assert found.lost == {0: "its episode has more than 100,000 steps"}
+    assert frozen(two.observation[1]) == frozen(one.observation[1])
+    assert len(one.env.state_dict()["actions"]) == 3
+    one, _, found = left_and_rejoined(build, tmp_path, steps=20)
+    assert found.lost == {}
+
+
+def test_an_environment_that_tells_its_state_comes_back_from_a_long_episode(short_tape, tmp_path):
+    one, two, found = left_and_rejoined(partial(lanes, Telling), tmp_path, steps=50)
+    assert found.lost == {}
+    assert np.isnan(found.episode_return).all()
+    assert found.length.tolist() == [-1, -1]
+    drawn = one.random.state_dict()
+    first = one.walk(30)
+    two.random.load_state_dict(drawn)
+    assert two.walk(30) == first
+
+
+def test_the_log_holds_what_open_episodes_need_and_no_more():
+    env = lanes(Line)
+    one = Walker(env).begin()
+    one.walk(22)  # two episodes of nine, and four steps
+    state = env.state_dict()
+    assert (state["begun"], state["actions"].shape) == ([0, 0], (4, 2))
+    assert len(env._tape._leaves[0].log) == 4
+    env.reset_lanes(np.array([True, False]), [5])
+    one.walk(2)
+    assert env.state_dict()["begun"] == [4, 0]
+
+
+def test_actions_of_several_types_are_kept_as_they_are():
+    log = tape.Tape(1)
+    given = [np.array([1], np.int32), np.array([2**40], np.int64), np.array([3], np.uint8)]
+    for action in given:
+        log.note(action)
+    assert [int(action[0]) for action in log] == [1, 2**40, 3]
+
+
+# --- evaluation
+
+
+class Growing(Line):
+    """Gathers over all its episodes."""
+
+    def __init__(self):
+        super().__init__()
+        self.total = 0.0
+
+    def step(self, action):
+        self.total += 1.0
+        self.later = getattr(self, "later", 0.0) + 1.0
+        return super().step(action)
+
+    def seen(self):
+        return self.total + getattr(self, "later", 0.0)
+
+
+def test_renewed_lanes_are_as_they_were():
+    env = SyncEnv([wrappers.NormalizeObservation(Growing())])
+    walks = []
+    for _ in range(3):
+        env.renew()
+        walker = Walker(env)
+        walker.observation = env.reset(4)
+        walks.append([frozen(walker.observation), *walker.walk(25)])
+    assert walks[0] == walks[1] == walks[2]

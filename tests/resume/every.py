@@ -1,0 +1,53 @@
+"""The lists and helpers of `tests/conf/test_every_config.py`, which lies in another folder."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from rlrun.config import Composed, compose
+
+_place = Path(__file__).parents[1] / "conf" / "test_every_config.py"
+_spec = importlib.util.spec_from_file_location("every_config", _place)
+assert _spec is not None
+assert _spec.loader is not None
+_every = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_every)
+
+FILES: list[str] = [file for file in _every.RUN if _every.missing_extra(file) is None]
+AT = 18  # environment steps of a checkpoint on the way
+SMALL = {
+    **_every.SMALL,
+    "algorithm.warmup_steps": 12,
+    "memory.length": 100,
+    "stop.env_steps": None,
+    "stop.updates": 24,
+    "checkpoint.every": AT,
+    "checkpoint.keep_last": None,
+    "log.every": 5,
+}
+FULL = {"memory.length": 56, "stop.updates": 60}  # so that rows leave the memory
+
+
+def small(file: str, *, lanes: int) -> Composed:
+    """Return what a command composes that uses a file, with small numbers for the keys that there are."""
+    composed = compose(_every.words_of(file))
+    full = FULL if file.startswith("memory/") else {}
+    for key, value in (SMALL | full | {"num_envs": lanes}).items():
+        if OmegaConf.select(composed.config, key, default=...) is not ...:
+            OmegaConf.update(composed.config, key, OmegaConf.create(value) if str(value)[:1] == "[" else value)
+    return composed
+
+
+def on_policy() -> Composed:
+    """Return a run that learns from rollouts; no algorithm in conf/ does yet."""
+    composed = small("algorithm/sac", lanes=3)
+    memory = {"_target_": "rlrun.memory.Rollout", "spaces": "${spaces}", "num_envs": "${env.num_envs}", "_apart_": []}
+    loader = {"_target_": "rlrun.memory.RolloutLoader", "table": "${memory}", "collector": "${collector}"}
+    loader |= {"horizon": 10, "minibatch": 8, "epochs": 2}
+    apart = {"_apart_": ["import", "export"], "import": None, "export": composed.config.memory.export}
+    for key, value in {"memory": memory | apart, "loader": loader}.items():
+        OmegaConf.update(composed.config, key, value, merge=False)
+    return composed

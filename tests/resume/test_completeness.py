@@ -1,0 +1,166 @@
+"""Nothing that training changes is forgotten: all that a trainer reaches is the same, resumed or not."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import rlrun
+from rlrun.callbacks.loss import LossCallback
+from rlrun.callbacks.target import TargetCallback
+from rlrun.memory import Uniform
+
+from .every import AT, FILES, on_policy, small
+from .reach import differences
+from .twins import leave, records, twins, walk
+
+ALONE = [file for file in FILES if file.startswith(("algorithm/", "memory/"))]  # what one lane may do otherwise
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(("file", "lanes"), [*((file, 3) for file in FILES), *((file, 1) for file in ALONE)])
+def test_a_resumed_run_is_the_one_that_never_stopped(file, lanes, tmp_path):
+    whole, resumed = twins(small(file, lanes=lanes), tmp_path, at=AT)
+    found = differences(whole, resumed)
+    assert not found, "\n".join(found)
+    assert records(tmp_path / "resumed") == records(tmp_path / "whole")
+
+
+def test_a_run_that_learns_from_rollouts_is_the_one_that_never_stopped(tmp_path):
+    whole, resumed = twins(on_policy(), tmp_path, at=AT)
+    found = differences(whole, resumed)
+    assert not found, "\n".join(found)
+    assert records(tmp_path / "resumed") == records(tmp_path / "whole")
+
+
+# --- that the walk finds what a part forgets
+
+
+class Slotted:
+    """Has no dict of attributes."""
+
+    __slots__ = ("count",)
+
+    def __init__(self):
+        self.count = 0
+
+
+def counter():
+    count = 0
+
+    def add():
+        nonlocal count
+        count += 1
+
+    return add
+
+
+def stepping():
+    at = 0
+    while True:
+        at += 1
+        yield
+
+
+def rated():
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones(2)
+    return torch.optim.Adam([weight])
+
+
+FORGOTTEN = {  # how it begins, and what every update does with it
+    "number": (lambda: [0], lambda held: held.append(held.pop() + 1)),
+    "tensor": (lambda: torch.zeros(3), lambda held: held.add_(1)),
+    "array": (lambda: {"of": (np.zeros(3),)}, lambda held: held["of"][0].__iadd__(1)),
+    "deque": (lambda: deque(maxlen=9), lambda held: held.append(held[-1] + 1 if held else 0)),
+    "numpy_generator": (lambda: np.random.default_rng(0), lambda held: held.random()),
+    "torch_generator": (lambda: torch.Generator(), lambda held: torch.rand(1, generator=held)),
+    "python_generator": (lambda: random.Random(0), lambda held: held.random()),
+    "optimiser": (rated, lambda held: held.step()),
+    "slots": (Slotted, lambda held: setattr(held, "count", held.count + 1)),
+    "closure": (counter, lambda held: held()),
+    "locals": (stepping, next),
+}
+
+
+def words():
+    return small("memory/replay", lanes=3)
+
+
+def test_whatever_a_part_forgets_is_found(tmp_path, monkeypatch):
+    begin, end = TargetCallback.__init__, TargetCallback.end_batch
+
+    def init(self, *args, **named):
+        begin(self, *args, **named)
+        self.forgotten = {name: make() for name, (make, _) in FORGOTTEN.items()}
+
+    def end_batch(self, update: int):
+        end(self, update)
+        for name, (_, change) in FORGOTTEN.items():
+            change(self.forgotten[name])
+
+    monkeypatch.setattr(TargetCallback, "__init__", init)
+    monkeypatch.setattr(TargetCallback, "end_batch", end_batch)
+    found = differences(*twins(words(), tmp_path, at=AT))
+    assert {line.partition(".forgotten['")[2].partition("']")[0] for line in found} == set(FORGOTTEN)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, walk(rlrun.train(words(), run_dir=folder / "whole").trainer)
+
+
+def without_count(load, self, state, **which):
+    load(self, state, **which)
+    self.updates = 0
+
+
+def without_moments(load, self, state, **which):
+    load(self, state, **which)
+    for slots in self.optimiser.state.values() if self.optimiser else ():
+        slots["exp_avg"].zero_()
+
+
+def without_generator(load, self, state):
+    load(self, state | {"generator": self.generator.bit_generator.state})
+
+
+LOST = {
+    "counter": (LossCallback, without_count, ".updates"),
+    "moments": (LossCallback, without_moments, "['exp_avg']"),
+    "target": (TargetCallback, lambda load, self, state, **which: None, ".target."),
+    "generator": (Uniform, without_generator, ".generator.state"),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_whatever_is_lost_on_the_way_back_is_found(name, whole, tmp_path, monkeypatch):
+    kind, lossy, place = LOST[name]
+    folder, expected = whole
+    leave(folder / "whole", tmp_path / "run", at=AT)
+    load = kind.load_state_dict
+    monkeypatch.setattr(kind, "load_state_dict", lambda self, *args, **named: lossy(load, self, *args, **named))
+    found = differences(expected, walk(rlrun.resume(tmp_path / "run").trainer))
+    assert any(place in line for line in found)
+
+
+def test_what_nobody_can_look_into_is_refused():
+    from .reach import Reach
+
+    with pytest.raises(TypeError, match=r"^x: nothing is known of what a <class '_random.Random'> holds"):
+        Reach().walk(random._random.Random(), "x")
+
+
+def test_twins_that_never_stopped_are_the_same(whole, tmp_path):
+    again = walk(rlrun.train(words(), run_dir=tmp_path / "run").trainer)
+    assert differences(whole[1], again) == []

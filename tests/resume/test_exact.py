@@ -1,0 +1,250 @@
+"""A run that was killed, left by a signal or extended ends as the run that never stopped."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import multiprocessing
+import random
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import rlrun
+from rlrun.callbacks import Checkpointer, Evaluator, Logger
+from rlrun.callbacks.loss import LossCallback
+from rlrun.callbacks.target import TargetCallback
+from rlrun.cli.main import main
+from rlrun.collect import Collector
+from rlrun.rundir import RunDir, checkpoint_key
+
+from .every import on_policy
+from .twins import leave
+
+SHORT = (
+    *("stop.env_steps=200", "memory.length=120", "algorithm.warmup_steps=40", "algorithm.batch_size=8"),
+    *("algorithm.hidden=[8,8]", "checkpoint.every=32", "checkpoint.keep_last=null", "log.every=10"),
+    *("evaluation.every=70", "evaluation.episodes=2", "evaluation.max_steps=20"),
+)
+CELLS = [
+    *(f"{pair}-{lanes}" for pair in ("dqn-cartpole", "sac-pendulum") for lanes in ("1-sync", "4-sync", "4-async")),
+    *("dqn-images-1-sync", "dqn-images-4-async", "sac-images-4-sync"),
+]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(Path(__file__).parents[2]), *sys.path])
+
+
+@pytest.fixture
+def resilience():
+    return importlib.import_module("benchmarks.resilience")
+
+
+@pytest.fixture
+def words(resilience):
+    """Return the words of a short run of a cell."""
+    return lambda cell: [*resilience.CELLS[cell], *SHORT]
+
+
+@pytest.fixture
+def assert_same():
+    identical = importlib.import_module("benchmarks.identical")
+
+    def compare(one: Path, other: Path, **options):
+        same = identical.compare(one, other, **options)
+        assert all(same.values()), (same, identical.differing(one, other))
+
+    return compare
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Train a cell without a stop, once for all tests."""
+    found: dict[str, Path] = {}
+
+    def run(cell: str, request: list[str]) -> Path:
+        if cell not in found:
+            found[cell] = rlrun.train(request, run_dir=tmp_path_factory.mktemp("whole") / "run").run_dir
+        return found[cell]
+
+    return run
+
+
+# --- kills
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_run_killed_between_two_checkpoints_ends_as_the_other(cell, whole, words, assert_same, tmp_path):
+    run = whole(cell, words(cell))
+    steps = [checkpoint_key(path)[0] for path in RunDir(run).checkpoint_dirs()]
+    leave(run, tmp_path / "run", at=random.Random(cell).choice(steps[:-1]))
+    rlrun.resume(tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["resume"] == "exact"
+    assert_same(run, tmp_path / "run")
+
+
+class Forked:
+    """A command in a child of a process that has imported everything already: what makes a kill cheap."""
+
+    context = multiprocessing.get_context("forkserver")
+
+    def __init__(self, words: list[str]) -> None:
+        self.context.set_forkserver_preload(["rlrun.cli.main", "rlrun.experiment", "rlrun.algorithms.sac"])
+        module = importlib.import_module("benchmarks.resilience")
+        self.process = self.context.Process(target=module.answer, args=(words,))
+        self.process.start()
+        self.pid = self.process.pid
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        assert number == signal.SIGKILL
+        self.process.kill()
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        self.process.join(timeout)
+        return self.process.exitcode
+
+
+@pytest.mark.parametrize("cell", ["dqn-cartpole-1-sync", "sac-pendulum-4-async"])
+def test_a_run_killed_at_random_moments_ends_as_the_other(cell, resilience, whole, words, assert_same, tmp_path):
+    request, dice = [*words(cell), "stop.env_steps=400"], random.Random(1)
+    story = resilience.torment(request, tmp_path / "run", Forked, kills=3, delay=0.05, dice=dice)
+    assert (story.kills, story.resumes, story.damaged) == (3, 3, [])
+    assert_same(whole(f"{cell} longer", request), tmp_path / "run")
+
+
+# --- signals
+
+
+def code_of(*request: object) -> int:
+    """Call the command in this process; return its exit code."""
+    before, sys.argv = sys.argv, ["rlrun", *map(str, request)]
+    try:
+        with pytest.raises(SystemExit) as left:
+            main()
+    finally:
+        sys.argv = before
+    return left.value.code
+
+
+MOMENTS = {  # what is called for the n-th time when the signal comes
+    "warm-up": (Collector, "_step", 7),
+    "collection": (Collector, "_step", 30),
+    "update": (LossCallback, "_step", 50),
+    "target": (TargetCallback, "end_batch", 20),
+    "evaluation": (Evaluator, "_evaluate", 2),
+    "last evaluation": (Evaluator, "_evaluate", 3),
+    "record": (Logger, "_collect", 9),
+    "checkpoint": (Checkpointer, "_save", 3),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("cell", ["sac-pendulum-4-sync"])
+def test_a_signal_at_any_moment_leaves_in_order(cell, moment, whole, words, assert_same, tmp_path, monkeypatch):
+    kind, name, count = MOMENTS[moment]
+    method, left = getattr(kind, name), [count]
+
+    @functools.wraps(method)
+    def called(self, *args, **named):
+        left[0] -= 1
+        if left[0] == 0:
+            signal.raise_signal(signal.SIGTERM)
+        return method(self, *args, **named)
+
+    monkeypatch.setattr(kind, name, called)
+    begun = time.monotonic()
+    code = code_of("train", *words(cell), "--run-dir", tmp_path / "run")
+    assert left[0] <= 0
+    assert time.monotonic() - begun < 10
+    assert code == 75
+    assert code_of("resume", tmp_path / "run") == 0
+    assert_same(whole(cell, words(cell)), tmp_path / "run")
+
+
+@pytest.mark.parametrize("steps", [4, 14, 20, 27])
+def test_a_signal_amidst_a_rollout_loses_none_of_it(steps, assert_same, tmp_path, monkeypatch):
+    whole = rlrun.train(on_policy(), run_dir=tmp_path / "whole").run_dir
+    step, left = Collector._step, [steps]
+
+    def called(self, *args):
+        left[0] -= 1
+        if left[0] == 0:
+            signal.raise_signal(signal.SIGTERM)
+        return step(self, *args)
+
+    monkeypatch.setattr(Collector, "_step", called)
+    assert rlrun.train(on_policy(), run_dir=tmp_path / "run").summary["status"] == "stopped"
+    assert rlrun.resume(tmp_path / "run").summary["status"] == "completed"
+    assert_same(whole, tmp_path / "run")
+
+
+# --- what changes nothing
+
+
+@pytest.mark.parametrize("watching", [["evaluation.every=0"], ["evaluation.every=30", "evaluation.video=true"]])
+@pytest.mark.parametrize("cell", ["dqn-cartpole-4-sync"])
+def test_evaluation_and_video_change_no_bit_of_training(cell, watching, whole, words, assert_same, tmp_path):
+    if "evaluation.video=true" in watching:
+        pytest.importorskip("imageio_ffmpeg")
+    other = rlrun.train([*words(cell), *watching], run_dir=tmp_path / "run").run_dir
+    assert_same(whole(cell, words(cell)), other, watched=False)
+    assert len(list((other / "videos").glob("*.mp4"))) == (7 if len(watching) > 1 else 0)
+
+
+@pytest.mark.parametrize("cell", ["dqn-cartpole-4-sync", "sac-pendulum-1-sync"])
+def test_a_run_that_is_extended_is_the_longer_run(cell, whole, words, assert_same, tmp_path):
+    rlrun.train([*words(cell), "stop.env_steps=132"], run_dir=tmp_path / "run")
+    rlrun.resume(tmp_path / "run", ["stop.env_steps=200"])
+    assert_same(whole(cell, words(cell)), tmp_path / "run")
+
+
+def test_a_run_that_was_left_twice_is_the_same(whole, words, assert_same, tmp_path):
+    cell = "dqn-cartpole-4-sync"
+    run = whole(cell, words(cell))
+    leave(run, tmp_path / "once", at=60)
+    rlrun.resume(tmp_path / "once")
+    leave(tmp_path / "once", tmp_path / "twice", at=120)
+    rlrun.resume(tmp_path / "twice")
+    assert_same(run, tmp_path / "twice")
+
+
+# --- the benchmark
+
+
+def test_a_cell_is_killed_compared_and_shown(resilience, monkeypatch, tmp_path):
+    def start(request: list[str], *, folder: Path, log: Path) -> Forked:
+        log.touch()
+        return Forked(request[2:])  # what follows "-m rlrun"
+
+    monkeypatch.setattr(resilience, "start", start)
+    monkeypatch.setitem(resilience.CELLS, "tiny", (*resilience.CELLS["dqn-cartpole-1-sync"], *SHORT))
+    found = resilience.measure(["tiny"], kills=1, workers=1)
+    cell = found["tiny"]
+    assert (cell["kills"], cell["resumes"], cell["damaged"], cell["left_behind"]) == (1, 1, [], 0)
+    assert set(cell["identical"].values()) == {True}
+    assert (cell["resume"], cell["passed"]) == ("exact", True)
+    page = importlib.import_module("benchmarks.page")
+    page.save("resilience", {**found, "broken": {**cell, "kills": 0, "passed": False}}, folder=tmp_path)
+    page.write(folder=tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert re.search(r"\| tiny \| 1 of 1 \| [01] \| 1 \| 0 \| 0 \| 0 \| identical \|", text)
+    assert "| broken | 0 of 1 |" in text
+
+
+def test_runs_that_differ_are_told_by_group(whole, words, tmp_path):
+    identical = importlib.import_module("benchmarks.identical")
+    one = whole("sac-pendulum-1-sync", words("sac-pendulum-1-sync"))
+    other = rlrun.train([*words("sac-pendulum-1-sync"), "seed=1"], run_dir=tmp_path / "run").run_dir
+    assert set(identical.compare(one, other).values()) == {False}
+    assert "networks.policy/gaussian.layers.0.weight" in identical.differing(one, other)

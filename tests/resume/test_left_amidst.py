@@ -1,0 +1,220 @@
+"""Loaders that are left at any step of the collector, and what no file in conf/ has."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rlrun import storage
+from rlrun.callback import Stop
+from rlrun.callbacks import LossCallback, Schedule
+from rlrun.errors import RlrunError
+from rlrun.memory import DatasetLoader, Fifo, JointLoader, Mix, Prefetch, ReplayLoader, RolloutLoader, Table
+from rlrun.memory.loaders import placed
+from rlrun.memory.rollout_table import Rollout
+from rlrun.schedules import Linear
+
+COLUMNS = {"observation": {}, "reward": {}, "terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}
+LANES = 3
+
+
+class Counting:
+    """Lane n observes 100 n + its number of steps; episodes last `length` steps; a signal comes before step `until`."""
+
+    def __init__(self, table: Any, *, length: int = 5, until: int | None = None) -> None:
+        self.table, self.length, self.until = table, length, until
+        self.steps, self.random_steps = 0, 0
+
+    @property
+    def observation(self) -> Any:
+        return 100.0 * np.arange(LANES) + self.steps // LANES
+
+    def collect(self, steps: int, random: bool = False) -> int:
+        before = self.steps
+        while self.steps - before < steps:
+            if self.until is not None and self.steps >= self.until:
+                raise Stop("a signal")
+            seen = self.observation
+            self.steps += LANES
+            self.random_steps += LANES * random
+            over = np.full(LANES, self.steps // LANES % self.length == 0)
+            self.table.add(
+                None, {"observation": seen, "reward": seen % 7, "terminated": over, "truncated": ~over & over}
+            )
+            if over[0]:
+                self.table.close(None, self.observation + 0.5)
+        return self.steps - before
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps, "random_steps": self.random_steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+def replay(until: int | None = None, held: int = 0, **settings: Any) -> dict[str, Any]:
+    """Return the parts of a run; `held`: transitions that the memory holds before it."""
+    table = Table(length=300, num_envs=LANES, columns=COLUMNS, ejector=Fifo())
+    if held:
+        row = {name: np.arange(held) for name in COLUMNS}
+        table.add_episode(row, np.float32(0.0))
+    collector = Counting(table, until=until)
+    return {
+        "table": table,
+        "collector": collector,
+        "loader": ReplayLoader(table=table, collector=collector, batch=4, **settings),
+    }
+
+
+def rollout(until: int | None = None) -> dict[str, Any]:
+    table = Rollout(columns=COLUMNS, num_envs=LANES)
+    collector = Counting(table, until=until)
+    loader = RolloutLoader(table=table, collector=collector, horizon=4, minibatch=4, epochs=2)
+    return {"table": table, "collector": collector, "loader": loader}
+
+
+def joint(until: int | None = None) -> dict[str, Any]:
+    """Return a loader of data, which draws before another one collects."""
+    parts = replay(until, warm_up=9)
+    data = DatasetLoader({"x": np.arange(7.0)}, batch=2, epochs=None)
+    return parts | {"loader": JointLoader(data=data, replay=parts["loader"])}
+
+
+def batches(parts: dict[str, Any], count: int) -> list[str]:
+    """Return what identifies each of the next batches; fewer where a signal comes."""
+    found = []
+    try:
+        for groups in itertools.islice(parts["loader"], count):
+            found.append(storage.digest(groups))
+    except Stop:
+        pass
+    return found
+
+
+MAKERS = {
+    "warm-up": partial(replay, warm_up=20),
+    "warm-up with an import": partial(replay, warm_up=40, held=10),
+    "rollout": rollout,
+    "joint": joint,
+}
+
+
+@pytest.mark.parametrize("until", [0, 3, 9, 12, 15, 27, 39])
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_loader_left_amidst_collection_serves_what_it_would_have_served(name, until):
+    make = MAKERS[name]
+    whole, left, resumed = make(), make(until), make()
+    wanted = batches(whole, 40)
+    seen = batches(left, 40)
+    assert left["collector"].steps == until
+    for part in whole:
+        resumed[part].load_state_dict(left[part].state_dict())
+    assert seen + batches(resumed, 40 - len(seen)) == wanted
+    assert resumed["collector"].state_dict() == whole["collector"].state_dict()
+
+
+def test_filling_an_empty_memory_again_is_left_and_gone_on_with():
+    make = partial(replay, warm_up=21, updates_per_step=1.0)
+    before, between, after = make(), make(until=90), make()
+    batches(before, 30)
+    steps = before["collector"].steps
+    for first, then in ((before, between), (between, after)):
+        for part in ("collector", "loader"):  # the rows are lost each time
+            then[part].load_state_dict(first[part].state_dict())
+        if then is between:
+            then["collector"].until = steps + 12
+            assert batches(then, 30) == []
+    batches(after, 6)
+    assert len(after["table"]) >= 21 - LANES
+    assert after["collector"].steps == steps + 12 + 21 + 6  # the pace goes on where it was
+
+
+def test_a_rollout_of_other_columns_is_refused():
+    left = rollout(until=6)
+    batches(left, 1)
+    table = Rollout(columns={**COLUMNS, "value": {}}, num_envs=LANES)
+    table.reserve(4)
+    with pytest.raises(RlrunError, match=r"the saved rollout has 2 steps of observation \[3\]"):
+        table.load_state_dict(left["table"].state_dict())
+
+
+def test_a_lane_that_does_not_come_back_is_cut_off_in_a_rollout():
+    table = Rollout(columns=COLUMNS, num_envs=LANES)
+    collector = Counting(table, length=2)
+    RolloutLoader(table=table, collector=collector, horizon=4, minibatch=4)
+    collector.collect(3 * LANES)
+    table.cut_off(np.array([0, 2]), np.array([7.0, 9.0]))
+    collector.length = 99
+    collector.collect(LANES)
+    steps, _ = table.steps(collector.observation)
+    assert steps["truncated"].tolist() == [[False] * 3, [False] * 3, [True, False, True], [False] * 3]
+    assert steps["next_observation"][2].tolist() == [7.0, 103.0, 9.0]
+
+
+def test_a_lane_that_begins_an_episode_has_nothing_to_cut_off():
+    table = Rollout(columns=COLUMNS, num_envs=LANES)
+    collector = Counting(table, length=2)
+    RolloutLoader(table=table, collector=collector, horizon=4, minibatch=4)
+    table.cut_off(np.arange(LANES), np.zeros(LANES))
+    collector.collect(2 * LANES)
+    table.cut_off(np.arange(LANES), np.zeros(LANES))
+    steps, _ = table.steps(collector.observation)
+    assert not steps["truncated"].any()
+    assert steps["next_observation"][1].tolist() == [2.5, 102.5, 202.5]
+
+
+def test_a_mix_remembers_what_its_tables_were_seen_to_hold():
+    def fresh() -> Mix:
+        parts = replay()
+        parts["collector"].collect(30)
+        return Mix([{"table": parts["table"], "share": 1}, {"table": parts["table"], "share": 2}])
+
+    mix, other = fresh(), fresh()
+    mix.sample(4, 3)
+    other.load_state_dict(mix.state_dict())
+    assert [part.held for part in other.parts] == [3, 3]
+
+
+def test_batches_of_a_checkpoint_go_to_where_a_loader_has_its_own():
+    table = Table(length=30, columns=COLUMNS)
+    table.device = torch.device("meta")
+    loader = Prefetch(ReplayLoader(table=table, collector=None, batch=2))
+    found = placed({"default": {"x": {"y": torch.zeros(2)}}}, loader)
+    assert found["default"]["x"]["y"].device.type == "meta"
+
+
+class Rare(LossCallback):
+    """Has no turn in every other update."""
+
+    def loss(self, x):
+        return (self.network(x) - 1.0).square().mean(-1)
+
+
+def test_metrics_that_no_update_since_has_made_are_those_before():
+    def fresh() -> Rare:
+        torch.manual_seed(0)
+        loss = Rare(nn.Linear(2, 2), partial(torch.optim.Adam, lr=0.1), max_grad_norm=1.0)
+        loss.name = "rare"
+        return loss
+
+    loss, other = fresh(), fresh()
+    assert dict(other.metrics) == {}
+    loss.backward(torch.ones(4, 2))
+    other.load_state_dict(loss.state_dict())
+    assert dict(other.metrics) == {name: float(value) for name, value in loss.metrics.items()}
+    assert set(other.metrics) == {"loss/rare", "grad_norm/rare"}
+    other.backward(torch.zeros(4, 2))
+    assert float(other.metrics["loss/rare"]) != float(loss.metrics["loss/rare"])
+
+
+def test_a_schedule_begins_with_its_newest_value():
+    schedule, other = (Schedule("clip", Linear(first=1.0, last=0.0, steps=10)) for _ in range(2))
+    schedule.begin_batch(5, step=4)
+    other.load_state_dict(schedule.state_dict())
+    assert other.begin_training() == {"clip": 0.6}

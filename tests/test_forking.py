@@ -1,0 +1,596 @@
+"""A new run that starts from another: what it takes over, bit for bit, what it does not, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+import rlrun
+from rlrun import storage
+from rlrun.callbacks.loss import LossCallback
+from rlrun.config.merging import apply
+from rlrun.config.schema import check_kinds
+from rlrun.config.words import parse
+from rlrun.errors import ConfigError, RequestError, RunDirError
+from rlrun.experiment import Experiment
+from rlrun.forking.learners import kept
+from rlrun.forking.parents import find, started
+from rlrun.forking.settings import matches
+from rlrun.forking.taking import take
+from rlrun.rundir import RunDir
+
+SAC = ("algorithm=sac", "env=pendulum", "pair=null", "num_envs=2")
+DQN = ("algorithm=dqn", "env=cartpole", "pair=null")
+TINY = (
+    *(
+        "algorithm.hidden=[8,8]",
+        "algorithm.batch_size=4",
+        "algorithm.warmup_steps=20",
+        "algorithm.updates_per_step=0.5",
+    ),
+    *("stop.env_steps=100", "evaluation.every=40", "evaluation.episodes=2", "evaluation.max_steps=20"),
+    *("checkpoint.every=40", "log.every=10", "logger=[]", "memory.length=500", "device=cpu"),
+)
+MORE = "stop.env_steps=140"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.fixture(scope="module")
+def sac(tmp_path_factory) -> Path:
+    return rlrun.train([*SAC, *TINY], run_dir=tmp_path_factory.mktemp("runs") / "sac").run_dir
+
+
+@pytest.fixture(scope="module")
+def dqn(tmp_path_factory) -> Path:
+    return rlrun.train([*DQN, *TINY], run_dir=tmp_path_factory.mktemp("runs") / "dqn").run_dir
+
+
+def fork(start: Path | str, *words: str) -> Experiment:
+    """Return a new run as it stands before its first step."""
+    with started([MORE, *words], str(start)) as composed:
+        experiment = Experiment(composed)
+        experiment.take_over()
+    return experiment
+
+
+def fresh(run: Path) -> Experiment:
+    """Return the run as it was built."""
+    return Experiment(rlrun.config.compose((run / "overrides.txt").read_text().splitlines()))
+
+
+@pytest.fixture(scope="module")
+def anew(sac) -> Experiment:
+    """The run as it was built; nobody changes it."""
+    return fresh(sac)
+
+
+@pytest.fixture(scope="module")
+def ready(sac) -> Experiment:
+    """A new run that could start from the first, and has not yet; nobody changes it."""
+    with started([MORE], str(sac)) as composed:
+        return Experiment(composed)
+
+
+@pytest.fixture(scope="module")
+def plain(sac) -> Experiment:
+    """A new run that took over everything; nobody changes it."""
+    return fork(sac)
+
+
+def refused(ready: Experiment, *words: str) -> str:
+    """Return what a request is refused with."""
+    config = ready.config.copy()
+    try:
+        for word in parse(words):
+            apply(config, word, [])
+        check_kinds(config)
+        take(replace(ready.composed, config=config), ready.parts, ready.trainer)
+    except RequestError as error:
+        return str(error)
+    return "nothing"
+
+
+def states(run: Path, which: str = "latest") -> dict:
+    return storage.load(RunDir(run).checkpoint(which))
+
+
+def same(state: dict, other: dict) -> bool:
+    return storage.digest(state) == storage.digest(other)
+
+
+def digest_of(experiment: Experiment, part: str) -> str:
+    return storage.digest(experiment.parts[part].state_dict())
+
+
+def fates(experiment: Experiment) -> dict[str, str]:
+    return {entry.name: entry.fate for entry in experiment.fork.report.entries}
+
+
+def optimiser(experiment: Experiment, name: str = "q_loss") -> dict:
+    return experiment.trainer.callbacks[name].optimiser.state_dict()
+
+
+NETWORKS = ("networks.critics", "networks.policy", "networks.temperature")
+
+
+def test_a_fork_holds_what_the_parent_held_bit_for_bit(sac):
+    there, here = states(sac), fork(sac, "algorithm.lr=1e-5")
+    for part in (*NETWORKS, "callbacks.q_target"):
+        found = here.parts[part].state_dict()
+        assert same(
+            {k: v for k, v in found.items() if k != "metrics"}, {k: v for k, v in there[part].items() if k != "metrics"}
+        )
+    for name in ("q_loss", "policy", "temperature"):
+        before = there[f"callbacks.{name}"]["optimiser"]
+        assert len(before["state"]) > 0
+        assert same(optimiser(here, name)["state"], before["state"])
+        assert optimiser(here, name)["param_groups"][0]["lr"] == 1e-5
+        assert before["param_groups"][0]["lr"] != 1e-5
+        assert here.trainer.callbacks[name].updates == there[f"callbacks.{name}"]["updates"] == 40
+    collector = here.builder.get("collector")
+    assert (collector.steps, here.trainer.state["update"]) == (100, 40)
+    assert len(here.builder.get("memory")) == 98
+    assert set(fates(here).values()) == {"loaded"}
+
+
+def test_random_numbers_are_those_of_the_new_seed(sac):
+    there, here = states(sac), fork(sac, "seed=5")
+    anew = Experiment(rlrun.config.compose([*SAC, *TINY, "seed=5"]))
+    drawn = [each.parts["collector"].state_dict()["random"] for each in (here, anew)]
+    assert same(*drawn)
+    assert not same(drawn[0], there["collector"]["random"])
+    assert here.parts["collector"].observation is None
+
+
+@pytest.mark.parametrize(
+    ("words", "kinds"),
+    [
+        (("load.weights=false",), ("optimisers", "numbers", "memory")),
+        (("init.optimisers=reinit",), ("weights", "numbers", "memory")),
+        (("load.numbers=false",), ("weights", "optimisers", "memory")),
+        (("init.memory=skip",), ("weights", "optimisers", "numbers")),
+        (("load.optimisers=false", "load.numbers=false", "init.memory=skip"), ("weights",)),
+    ],
+)
+def test_each_switch_leaves_its_own_things_as_built(sac, anew, words, kinds):
+    there, here = states(sac), fork(sac, *words)
+    weights = {part: digest_of(here, part) for part in NETWORKS}
+    target = here.parts["callbacks.q_target"].target.state_dict()
+    critics = here.parts["networks.critics"].state_dict()
+    if "weights" in kinds:
+        assert weights == {part: storage.digest(there[part]) for part in NETWORKS}
+        assert same(target, there["callbacks.q_target"]["target"])
+    else:
+        assert weights == {part: digest_of(anew, part) for part in NETWORKS}
+        assert same(target, critics)
+    moments = optimiser(here)["state"]
+    if "optimisers" in kinds and "weights" in kinds:
+        assert same(moments, there["callbacks.q_loss"]["optimiser"]["state"])
+    else:
+        assert moments == {}  # also where its parameters begin anew
+    counts = [
+        here.builder.get("collector").steps,
+        here.trainer.state["update"],
+        here.trainer.callbacks["q_loss"].updates,
+    ]
+    assert counts == ([100, 40, 40] if "numbers" in kinds else [0, 0, 0])
+    assert here.builder.get("loader").start == (100 if "numbers" in kinds else None)
+    assert len(here.builder.get("memory")) == (98 if "memory" in kinds else 0)
+
+
+def test_patterns_choose_and_the_last_that_matches_counts(sac, anew):
+    there = states(sac)
+    here = fork(sac, "init.parts={*: skip, networks.policy.*: load, networks.policy.gaussian.layers.0.*: reinit}")
+    policy, before, built = (
+        here.parts["networks.policy"].state_dict(),
+        there["networks.policy"],
+        anew.parts["networks.policy"].state_dict(),
+    )
+    for name in policy:
+        assert torch.equal(policy[name], (built if ".layers.0." in name else before)[name]), name
+    assert digest_of(here, "networks.critics") == digest_of(anew, "networks.critics")
+    assert len(here.builder.get("memory")) == here.trainer.state["update"] == 0
+
+
+def test_what_hangs_on_a_tensor_begins_anew_with_it(sac, anew):
+    here = fork(sac, "init.parts={networks.critics.*: reinit}")
+    assert optimiser(here)["state"] == {}
+    assert len(optimiser(here, "policy")["state"]) == len(list(here.parts["networks.policy"].parameters()))
+    critics = here.parts["networks.critics"].state_dict()
+    assert same(here.parts["callbacks.q_target"].target.state_dict(), critics)
+    assert same(critics, anew.parts["networks.critics"].state_dict())
+
+
+def test_some_tensors_of_a_network_keep_their_moments(sac):
+    here = fork(sac, "init.parts={networks.policy.gaussian.layers.0.*: reinit}")
+    fate = fates(here)
+    assert fate["callbacks.policy.optimiser.gaussian.layers.0.weight"] == "skipped"
+    assert fate["callbacks.policy.optimiser.gaussian.layers.2.weight"] == "loaded"
+    assert sorted(optimiser(here, "policy")["state"]) == [2, 3, 4, 5]
+
+
+def test_a_slow_copy_that_the_parent_lacks_equals_the_network_as_loaded(sac):
+    safetensors.torch.save_file(states(sac)["networks.critics"], "critics.safetensors")
+    words = [*SAC, *TINY, "init.rename={*: networks.critics.*}"]
+    here = fork("critics.safetensors", *words, MORE)
+    critics = here.parts["networks.critics"].state_dict()
+    assert same(critics, states(sac)["networks.critics"])
+    assert same(here.parts["callbacks.q_target"].target.state_dict(), critics)
+
+
+def test_a_weights_file_by_our_names_or_by_others(sac):
+    whole = {f"{part}.{name}": value for part in NETWORKS for name, value in states(sac)[part].items()}
+    safetensors.torch.save_file(whole, "whole.safetensors")
+    body = {f"body.{name}": value for name, value in states(sac)["networks.policy"].items()}
+    safetensors.torch.save_file(body, "body.safetensors")
+    here = fork("whole.safetensors", *SAC, *TINY, MORE)
+    assert all(same(here.parts[part].state_dict(), states(sac)[part]) for part in NETWORKS)
+    assert here.fork.lineage["env_steps"] is None
+    assert len(here.fork.lineage["digest"]) == 64
+    here = fork("body.safetensors", *SAC, *TINY, MORE, "init.rename={body: networks.policy}")
+    assert same(here.parts["networks.policy"].state_dict(), states(sac)["networks.policy"])
+    with pytest.raises(ConfigError, match=r"nothing of .*body.safetensors is taken over"):
+        fork("body.safetensors", *SAC, *TINY)
+
+
+def test_a_file_made_with_pickle_is_refused(tmp_path):
+    class Canary:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "ran",)
+
+    torch.save({"a": Canary()}, "weights.pt")
+    with pytest.raises(RunDirError, match=r"pickle, which runs code.*safetensors.torch.save_file"):
+        fork("weights.pt")
+    Path("x.safetensors").write_bytes(b"\xff" * 7 + b"\x7f{")
+    with pytest.raises(RunDirError, match=r"x.safetensors is damaged"):
+        fork("x.safetensors", *SAC, *TINY)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_one_network_out_of_another_algorithms_run(dqn):
+    """A Q-network of DQN becomes a critic of SAC."""
+    chosen = ("init.parts={*: skip, networks.critics.*: load}", "init.rename={networks.q: networks.critics}")
+    words = ["algorithm=sac", "env=cartpole", "pair=null", *TINY, "algorithm.ensemble=1", f"init.from={dqn}", *chosen]
+    here = Experiment(rlrun.config.compose(words))
+    here.take_over()
+    critics, q = here.parts["networks.critics"].state_dict(), states(dqn)["networks.q"]
+    assert critics.keys() == q.keys()
+    assert same(critics, q)
+    assert {entry.part for entry in here.fork.report.of("loaded")} == {"networks.critics"}
+
+
+def test_things_of_another_shape_are_refused_or_begin_anew(sac):
+    with pytest.raises(ConfigError) as refused:
+        fork(sac, "algorithm.hidden=[8,6]", run := "memory.length=500")
+    assert "networks.critics.layers.layers.1.weight ([2, 8, 8] there, [2, 8, 6] here)" in str(refused.value)
+    assert "init.mismatch=skip" in str(refused.value)
+    here = fork(sac, "algorithm.hidden=[8,6]", "init.mismatch=skip", run)
+    critics, there = here.parts["networks.critics"].state_dict(), states(sac)["networks.critics"]
+    assert torch.equal(critics["layers.layers.0.weight"], there["layers.layers.0.weight"])
+    assert fates(here)["networks.critics.layers.layers.1.weight"] == "misfit"
+    assert sorted(optimiser(here)["state"]) == [0, 1, 5]  # the last bias has its old shape
+
+
+def test_another_depth_is_refused(sac):
+    with pytest.raises(ConfigError, match=r"networks.critics.layers.layers.3.weight \(not there\)"):
+        fork(sac, "algorithm.hidden=[8,8,8]")
+    with pytest.raises(ConfigError, match=r"not here"):
+        fork(sac, "algorithm.hidden=[8]")
+
+
+def test_an_optimiser_of_another_kind_begins_anew_when_it_is_told_to(sac):
+    word = "+adam.amsgrad=true"
+    with pytest.raises(ConfigError, match=r"exp_avg_sq .* there, .*max_exp_avg_sq.* here"):
+        fork(sac, word)
+    assert optimiser(fork(sac, word, "init.optimisers=skip"))["state"] == {}
+
+
+def test_what_an_optimiser_keeps_is_found_without_touching_it():
+    parameter = torch.nn.Parameter(torch.ones(3))
+    adam = torch.optim.Adam([parameter], lr=0.1)
+    found = kept(adam, parameter)
+    assert {name: list(value.shape) for name, value in found.items()} == {
+        "step": [],
+        "exp_avg": [3],
+        "exp_avg_sq": [3],
+    }
+    assert not adam.state
+    assert len(adam.param_groups[0]["params"]) == 1
+    assert adam.param_groups[0]["params"][0] is parameter
+    assert torch.equal(parameter.detach(), torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("init.parts={networks.critcs.*: skip}",),
+            r"'networks.critcs.\*' matches nothing.*did you mean 'networks.critics'",
+        ),
+        (("init.parts={callbacks.budget.seconds: load}",), "matches nothing that this run could take over"),
+        (
+            ("init.rename={networks.plicy: networks.policy}",),
+            "holds nothing named 'networks.plicy' .did you mean 'networks.policy'",
+        ),
+        (("init.rename={networks.*: networks.policy}",), "one . on both sides"),
+        (("init.rename={networks.policy: networks.x, networks.critics: networks.x}",), "would be"),
+        (("init.weights=lod",), "init.weights: wanted one of load, skip, reinit, got 'lod' .did you mean 'load'"),
+        (("init.wieghts=skip",), "no such key .did you mean 'init.weights'"),
+        (("init.parts={memory: maybe}",), "init.parts: wanted names, each with one of load, skip, reinit"),
+        (("stop.env_steps=100",), "the parent has made 100 of them"),
+        (("stop.updates=30",), "the parent has made 40 of them"),
+        (("init.parts={*: skip}",), "nothing of .* is taken over"),
+    ],
+)
+def test_a_wrong_request_is_refused_in_a_sentence(ready, words, message):
+    assert re.search(message, refused(ready, *words))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("init.weights=skip", "load.weights=true"), "contradict each other"),
+        (("init.weights=load", "load.weights=false"), "contradict each other"),
+        (("+init.wieghts=skip",), "did you mean 'init.weights'"),
+        (("init.from=x",), "leave one away"),
+    ],
+)
+def test_words_that_contradict_each_other_are_refused(sac, words, message):
+    with pytest.raises(ConfigError, match=message):
+        fork(sac, *words)
+
+
+def test_settings_without_a_source_are_refused():
+    with pytest.raises(ConfigError, match=r"init.from: a value is needed"):
+        Experiment(rlrun.config.compose([*SAC, *TINY, "init.parts={memory: skip}"])).take_over()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "about"),
+    [
+        ("networks.critics", "networks.critics.layers.0.weight", True),
+        ("networks.critics", "networks.critics2.weight", False),
+        ("networks.*.weight", "networks.critics.layers.0.weight", True),
+        ("memory", "memory", True),
+        ("memory.*", "memory", True),
+        ("networks.critics.*", "callbacks.q_target.target", False),
+    ],
+)
+def test_patterns(pattern, name, about):
+    assert matches(pattern, name) is about
+
+
+@pytest.mark.parametrize(("which", "steps"), [("@40", 40), ("@latest", 100)])
+def test_the_checkpoint_is_chosen(sac, which, steps):
+    here = fork(f"{sac}{which}")
+    assert (here.fork.lineage["env_steps"], here.builder.get("collector").steps) == (steps, steps)
+    assert here.config.init["from"] == here.fork.lineage["checkpoint"] == str(RunDir(sac).checkpoint(steps))
+
+
+def test_the_best_checkpoint_and_one_by_its_folder(sac):
+    best = RunDir(sac).checkpoint("best")
+    assert fork(f"{sac}@best").fork.lineage["checkpoint"] == str(best)
+    assert fork(best).fork.lineage["run"] == str(sac)
+    shutil.copytree(best, "alone")
+    here = fork("alone", *SAC, *TINY, MORE, "init.memory=skip")  # rows lie beside it, in segments/
+    assert here.fork.lineage["run"] is None
+    assert digest_of(here, "networks.policy") == storage.digest(
+        storage.load(best, ["networks.policy"])["networks.policy"]
+    )
+
+
+def test_what_is_not_there_is_named(sac, tmp_path):
+    with pytest.raises(RunDirError, match=r"has no checkpoint '77'; it has latest, best, 40, 80, 100"):
+        find(f"{sac}@77")
+    with pytest.raises(RunDirError, match="does not exist"):
+        find(str(tmp_path / "none"))
+    with pytest.raises(RunDirError, match=f"the newest run beneath it is {sac}"):
+        find(str(sac.parent))
+
+
+def test_a_damaged_checkpoint_is_passed_over_unless_it_was_named(sac, tmp_path, caplog):
+    shutil.copytree(sac, tmp_path / "run")
+    newest = RunDir(tmp_path / "run").checkpoint()
+    (newest / "tensors.safetensors").write_bytes(b"no")
+    here = fork(tmp_path / "run")
+    assert here.fork.lineage["env_steps"] == 80
+    assert "starting from checkpoint 0000000080" in caplog.text
+    with pytest.raises(RunDirError, match="damaged"):
+        fork(f"{tmp_path / 'run'}@latest")
+
+
+def test_a_run_in_progress_can_be_started_from(sac, tmp_path):
+    shutil.copytree(sac, tmp_path / "run")
+    run = RunDir(tmp_path / "run")
+    run.summary.unlink()
+    run.write_status("running")
+    before = sorted((path, path.stat().st_mtime_ns) for path in run.path.rglob("*"))
+    assert fork(run.path).builder.get("collector").steps == 100
+    assert sorted((path, path.stat().st_mtime_ns) for path in run.path.rglob("*")) == before
+
+
+def test_the_parents_words_come_first_and_yours_win(sac):
+    here = fork(sac, "seed=7", "algorithm.discount=0.5", "init.memory=skip")
+    assert (here.config.seed, here.config.algorithm.discount, here.config.algorithm.batch_size) == (7, 0.5, 4)
+    assert here.composed.words[-1] == f"init.from={RunDir(sac).checkpoint()}"
+
+
+def test_whose_words_are_wrong_is_told(sac, tmp_path):
+    with pytest.raises(ConfigError) as own:
+        fork(sac, "algorithm.lrr=1")
+    assert str(own.value).startswith("algorithm.lrr: no such key")
+    shutil.copytree(sac, tmp_path / "run")
+    with (tmp_path / "run" / "overrides.txt").open("a") as file:
+        file.write("algorithm.gone=3\n")
+    with pytest.raises(ConfigError, match=r"the words of .*run do not compose any more: algorithm.gone"):
+        fork(tmp_path / "run")
+    (tmp_path / "run" / "overrides.txt").write_text("algorithm=sac\nenv=pendulum\nalgorithm.temperature.initial=2\n")
+    with pytest.raises(ConfigError) as both:
+        fork(tmp_path / "run", "algorithm=dqn", "env=cartpole")
+    told = str(both.value)
+    assert told.startswith("algorithm.temperature")
+    assert (
+        "run come before these; without them: rlrun train stop.env_steps=140 algorithm=dqn env=cartpole init.from=/"
+        in told
+    )
+
+
+def test_another_environment_needs_no_memory_of_this_one(sac):
+    words = ("env=hitthemiddle",)
+    with pytest.raises(RequestError, match=r"init.mismatch=skip|init.memory=skip"):
+        fork(sac, *words)
+    with pytest.raises(RunDirError, match=r"init.from: memory does not fit: .*; init.memory=skip leaves it out"):
+        fork(sac, *words, "init.mismatch=skip")
+    assert len(fork(sac, *words, "init.mismatch=skip", "init.memory=skip").builder.get("memory")) == 0
+
+
+@pytest.mark.parametrize("word", ["num_envs=3", "memory.length=60", "+with=prioritised"])
+def test_another_table_takes_the_episodes(sac, plain, word):
+    here = fork(sac, word)
+    table, whole = here.builder.get("memory"), plain.builder.get("memory")
+    why = next(entry.why for entry in here.fork.report.entries if entry.part == "memory")
+    assert why == f"{len(table)} of 98 transitions, as new episodes"
+    assert (len(table) == 98) == (word != "memory.length=60")
+    rewards = [set(each.storage.arrays["reward"][each.index.used()].tolist()) for each in (table, whole)]
+    assert rewards[0] - {0.0} <= rewards[1]  # 0: of the observation after the last step
+    assert {"reward", "observation"} <= table.sample(4).keys()
+
+
+def test_open_episodes_are_cut_off(sac, plain):
+    table = plain.builder.get("memory")
+    assert (table.index.newest()[table.index.open] <= 0).all()
+    truncated = table.storage.arrays["truncated"][table.index.used()]
+    assert int(truncated.sum()) == 2  # one a lane: 50 steps of an episode of 200
+    assert int(np.asarray(states(sac)["collector"]["length"]).sum()) == 100
+
+
+def test_an_added_part_that_the_parent_lacks_begins_anew(sac):
+    here = fork(sac, "+with=observation_norm")
+    missing = {entry.name for entry in here.fork.report.of("missing")}
+    assert "normalisers.observation.statistics.0.moments" in missing
+    assert fates(here)["networks.policy.gaussian.layers.0.weight"] == "loaded"
+
+
+def test_episodes_are_not_those_of_the_parent_again(sac, anew):
+    here = fork(sac)
+    first = [each.builder.get("collector") for each in (here, fork(sac, "init.numbers=skip"), anew)]
+    for collector in first:
+        collector.begin_training()
+    assert not np.array_equal(first[0].observation, first[2].observation)
+    assert np.array_equal(first[1].observation, first[2].observation)  # counted from 0, it is a run like any other
+
+
+def test_updates_go_on_at_the_pace_of_the_new_config(sac):
+    result = rlrun.train([MORE, "algorithm.updates_per_step=1"], start=sac, run_dir="fast")
+    assert (result.summary["env_steps"], result.summary["updates"]) == (
+        140,
+        79,
+    )  # one a step, from the step after the parent's last
+
+
+@pytest.fixture(scope="module")
+def child(sac, tmp_path_factory):
+    """A fork that ran to its end."""
+    where = tmp_path_factory.mktemp("child") / "child"
+    return rlrun.train([MORE, "algorithm.lr=1e-5", "checkpoint.keep_last=null"], start=f"{sac}@best", run_dir=where)
+
+
+def test_a_fork_has_files_of_its_own(child, sac):
+    run = RunDir(child.run_dir)
+    best = RunDir(sac).checkpoint("best")
+    about = json.loads(run.manifest.read_text())["parent"]
+    assert (about["run"], about["checkpoint"]) == (str(sac), str(best))
+    assert about["init"]["weights"] == "load"
+    assert len(about["digest"]) == 64
+    assert f"init.from={best}" in run.overrides.read_text().splitlines()
+    records = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    begin = about["env_steps"]
+    assert [record["env_steps"] for record in records] == sorted(record["env_steps"] for record in records)
+    assert begin < records[0]["env_steps"] <= begin + 10
+    assert child.summary["env_steps"] == 140
+    assert child.summary["best"]["env_steps"] > begin
+    held = [int(path.name.split("-")[0]) for path in run.checkpoint_dirs()]
+    assert held[0] == begin
+    assert f"starts from {best}" in run.log.read_text()
+
+
+def test_a_fork_that_was_killed_goes_on_without_its_parent(child, tmp_path):
+    """From its very first checkpoint on, and to the same end."""
+    shutil.copytree(child.run_dir, tmp_path / "again")
+    run = RunDir(tmp_path / "again")
+    for path in run.checkpoint_dirs()[1:]:
+        shutil.rmtree(path)
+    run.summary.unlink()
+    run.write_status("stopped")
+    words = run.overrides.read_text().replace("init.from=", "init.from=/gone")
+    run.overrides.write_text(words)
+    run.config.write_text(run.config.read_text().replace("from: /", "from: /gone/"))
+    result = rlrun.resume(run.path)
+    assert result.summary["env_steps"] == 140
+    ends = [storage.load(RunDir(path).checkpoint()) for path in (child.run_dir, run.path)]
+    differing = [part for part in ends[0] if not same(ends[0][part], ends[1][part])]
+    assert set(differing) <= {"callbacks.logger", "callbacks.budget"}
+
+
+def test_a_fork_of_a_fork_forgets_how_its_parent_started(child):
+    first = fork(child.run_dir, "stop.env_steps=200")
+    assert first.config.init.parts == {}
+    assert first.fork.lineage["run"] == str(child.run_dir)
+    assert [word for word in first.composed.words if word.startswith("init.")] == [
+        f"init.from={RunDir(child.run_dir).checkpoint()}"
+    ]
+
+
+def test_nothing_is_written_for_a_refused_request(sac, tmp_path):
+    with pytest.raises(ConfigError):
+        rlrun.train(["algorithm.hidden=[4]", MORE], start=sac, run_dir="new")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_memory_from_a_file_and_one_from_the_parent_are_one_too_many(sac, plain, tmp_path):
+    table = plain.builder.get("memory")
+    table.store(tmp_path / "memory.zip")
+    word = f"memory.import={tmp_path / 'memory.zip'}"
+    with pytest.raises(ConfigError, match=r"both say what the memory holds; init.memory=skip"):
+        fork(sac, word)
+    here = fork(sac, word, "init.memory=skip")
+    here.part(rlrun.callbacks.MemoryImport).restore_state()
+    assert len(here.builder.get("memory")) == 98
+
+
+def test_foreign_words_import_only_what_is_trusted(sac, tmp_path, monkeypatch):
+    foreign, module = tmp_path / "foreign", tmp_path / "elsewhere"
+    shutil.copytree(sac, foreign)
+    module.mkdir()
+    (module / "canary_of_forks.py").write_text("from pathlib import Path\nPath('sung').touch()\nPlace = None\n")
+    monkeypatch.syspath_prepend(str(module))
+    with (foreign / "overrides.txt").open("a") as file:
+        file.write("+callbacks.x._target_=canary_of_forks.Place\n")
+    with pytest.raises(RequestError, match=r"canary_of_forks.Place comes with the run and is not trusted"):
+        fork(foreign)
+    assert not Path("sung").exists()
+    with pytest.raises(RequestError, match=r"callbacks\.x"):  # typed by the user: it is imported, and is no class
+        fork(foreign, "+callbacks.x._target_=canary_of_forks.Place")
+    assert Path("sung").exists()
+
+
+def test_every_loss_has_the_names_of_its_parameters(sac, dqn):
+    for run in (sac, dqn):
+        for callback in fresh(run).trainer.callbacks.values():
+            if isinstance(callback, LossCallback):
+                held = dict(callback.network.named_parameters())
+                assert [id(held[name]) for name in callback.names] == [id(each) for each in callback.parameters]

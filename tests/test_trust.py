@@ -1,0 +1,308 @@
+"""What a config may import while `trust.limited` holds."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlrun import trust
+from rlrun.build import build
+from rlrun.config.files import read_yaml
+from rlrun.config.places import packaged_dir
+from rlrun.config.targets import find_target
+from rlrun.env.find import find_target as find_env
+from rlrun.errors import BuildError, ConfigError
+
+PART = "class Part:\n    def __init__(self, *positional, **named):\n        self.named = named\n"
+
+
+@pytest.fixture(autouse=True)
+def stand(tmp_path, monkeypatch):
+    """Stand in an empty folder; afterwards no module of it is known any more."""
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        held = vars(sys.modules[name])
+        if str(tmp_path) in f"{held.get('__file__')} {held.get('__path__')}":
+            del sys.modules[name]
+
+
+def write(path: Path, text: str = PART) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def make_run(path: Path) -> Path:
+    write(path / "config.yaml", "")
+    write(path / "manifest.json", "{}")
+    return path
+
+
+def refused(target: str, *packages: str, **where) -> str:
+    with trust.limited(packages, **where), pytest.raises(BuildError) as caught:
+        find_target(target, "here")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def allowed(target: str, *packages: str, **where) -> bool:
+    with trust.limited(packages, **where):
+        return callable(find_target(target, "here"))
+
+
+# --- what every run may name
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("torch.nn.Linear", "torch.nn.modules.linear.Linear", "torch.nn.functional.relu", "torch.nn.functional.gelu"),
+        *("torch.nn.init.orthogonal_", "torch.optim.Adam", "torch.distributions.Normal", "torch.tanh"),
+        *("gymnasium.wrappers.TimeLimit", "gymnasium.spaces.Box", "rlrun.env.make", "rlrun.env.spaces_of"),
+        *("rlrun.nn.orthogonal_", "rlrun.callbacks.make_sinks", "rlrun.memory.Table", "rlrun.algorithms.dqn.QNetwork"),
+    ],
+)
+def test_parts_of_any_run_are_admitted(target):
+    assert allowed(target)
+
+
+def test_every_packaged_config_is_admitted():
+    trees = [read_yaml(path) for path in packaged_dir().rglob("*.yaml")]
+    targets = {node["_target_"] for tree in trees for node in objects(tree)} - {"???"}
+    assert len(targets) > 40
+    with trust.limited():
+        assert all(callable(find_target(target, "here")) for target in sorted(targets))
+
+
+def objects(node):
+    if isinstance(node, dict):
+        if "_target_" in node:
+            yield node
+        for entry in node.values():
+            yield from objects(entry)
+    elif isinstance(node, list):
+        for entry in node:
+            yield from objects(entry)
+
+
+DANGEROUS = [
+    # other packages, and modules that trusted ones have imported
+    *("collections.OrderedDict", "functools.partial", "pathlib.Path", "numpy.save", "numpy.ndarray.tofile"),
+    *("torch.nn.modules.container.OrderedDict", "torch.nn.modules.module.warnings.warn"),
+    *(
+        "torch.nn.modules.module.itertools.chain",
+        "gymnasium.spaces.box.np.save",
+        "gymnasium.wrappers.rendering.os.system",
+    ),
+    *("rlrun.memory.table.np.memmap", "rlrun.callbacks.transfer.Path", "rlrun.callbacks.transfer.archive.create"),
+    *("rlrun.collect.video.np.save", "rlrun.env.find.importlib.import_module", "rlrun.memory.archive.os.remove"),
+    # torch beyond its parts
+    *("torch.save", "torch.from_file", "torch.compile", "torch.jit.script", "torch.utils.data.DataLoader"),
+    *("torch.nn.parallel.parallel_apply", "torch.nn.parallel.data_parallel"),
+    *("torch.nn.Module.apply", "torch.nn.utils.skip_init", "torch.nn.functional.handle_torch_function"),
+    *("torch.nn.functional.boolean_dispatch", "torch.nn.functional._add_docstr", "torch.nn.modules.module._Hooks"),
+    *("torch.optim.Optimizer.register_step_pre_hook", "torch.distributions.register_kl"),
+    # what reads, writes and deletes
+    *(
+        "rlrun.memory.files.store",
+        "rlrun.memory.files.restore",
+        "rlrun.memory.archive.create",
+        "rlrun.memory.archive.sweep",
+    ),
+    *(
+        "rlrun.memory.minari.write",
+        "rlrun.memory.emote.read",
+        "rlrun.memory.sources.take_in",
+        "rlrun.memory.Table.store",
+    ),
+    *("rlrun.memory.arrays.read_arrays", "rlrun.memory.dataset.table_of", "rlrun.collect.video.Recorder"),
+    *("gymnasium.wrappers.RecordVideo", "gymnasium.wrappers.vector.RecordVideo"),
+    *("gymnasium.wrappers.rendering.RecordVideo", "rlrun.env.find.find_target", "rlrun.env.find.lookup"),
+    *("rlrun.callbacks.checkpoint.Checkpointer._retire", "rlrun.env.make._copy", "rlrun.errors.difflib.Differ"),
+    # on the way round by names that python gives everything
+    *("torch.nn.Linear.__init__", "torch.nn.Linear.__init__.__globals__", "torch.nn.__loader__.get_data"),
+    *("rlrun.memory.__builtins__.eval", "torch.nn.modules.module.__builtins__", "rlrun.nn.__spec__.loader.get_data"),
+]
+NEVER = [
+    *("os.system", "subprocess.run", "builtins.exec", "pickle.loads", "numpy.load", "torch.load", "torch.hub.load"),
+    *("torch.utils.data.dataloader.os.system", "hydra.utils.call", "hydra.utils.instantiate", "yaml.unsafe_load"),
+    *("rlrun.train", "rlrun.evaluate", "rlrun.experiment.train", "rlrun.evaluation.evaluate", "rlrun.resuming.resume"),
+    *(
+        "rlrun.cli.main.main",
+        "rlrun.build.build",
+        "rlrun.storage.load",
+        "rlrun.storage.sweep",
+        "rlrun.files.write_text",
+    ),
+    *("rlrun.rundir.RunDir", "rlrun.presence.take_over", "rlrun.trust.limited", "rlrun.config.targets.find_target"),
+]
+
+
+@pytest.mark.parametrize("target", DANGEROUS)
+def test_what_does_harm_is_not_admitted(target):
+    assert "not trusted" in refused(target) or "can never be" in refused(target)
+
+
+@pytest.mark.parametrize("target", NEVER)
+def test_some_names_are_admitted_to_nobody(target):
+    with pytest.raises(BuildError, match="can never be a `_target_`"):
+        find_target(target, "here")
+    top = target.split(".")[0]
+    assert "can never be a `_target_`" in refused(target, top)
+
+
+@pytest.mark.parametrize("target", ["os.system", "numpy.load", "rlrun.train"])
+def test_nor_as_an_environment(target):
+    with pytest.raises(BuildError, match="can never be a `_target_`"):
+        find_env(target)
+
+
+def test_outside_of_the_block_nothing_changes():
+    refused("collections.OrderedDict")
+    assert callable(find_target("collections.OrderedDict", "here"))
+    assert callable(find_target("rlrun.memory.files.store", "here"))
+
+
+def test_limits_that_overlap_hold_together():
+    with trust.limited(["collections"]):
+        assert callable(find_target("collections.OrderedDict", "here"))
+        assert "not trusted" in refused("collections.OrderedDict")
+        assert callable(find_target("collections.OrderedDict", "here"))
+
+
+# --- what is named
+
+
+def test_a_named_package_is_admitted_and_what_it_imports_is_not(stand):
+    write(
+        stand / "elsewhere" / "mine.py",
+        PART + "from pathlib import Path\nimport os\nfrom functools import partial as second\n",
+    )
+    sys.path.append(str(stand / "elsewhere"))
+    assert allowed("mine.Part", "mine")
+    assert "--trust mine allows it" in refused("mine.Part")
+    assert "not trusted" in refused("mine.Path", "mine")
+    assert "can never be" in refused("mine.os.system", "mine")
+    assert "not trusted" in refused("mine.second", "mine")
+    assert "not trusted" in refused("mine.__loader__.get_data", "mine")
+
+
+def test_what_is_withheld_can_be_named_by_its_full_name():
+    assert "--trust gymnasium.wrappers.RecordVideo allows it" in refused("gymnasium.wrappers.RecordVideo")
+    assert allowed("gymnasium.wrappers.RecordVideo", "gymnasium.wrappers.RecordVideo")
+
+
+@pytest.mark.parametrize("package", ["no_such_module", "", "a b", "../evil", "os;", "mine."])
+def test_a_package_that_is_not_there_is_refused(package):
+    with pytest.raises(ConfigError, match=f"^--trust {package}: "), trust.limited([package]):
+        pass
+
+
+def test_names_in_the_words_of_the_user_are_admitted():
+    assert allowed("collections.OrderedDict", words=["callbacks.x._target_=collections.OrderedDict"])
+    assert "not trusted" in refused("collections.Counter", words=["callbacks.x._target_=collections.OrderedDict"])
+    assert "not trusted" in refused("collections.OrderedDict", words=["collections.OrderedDict=3"])
+
+
+# --- the user's project
+
+
+def test_modules_of_the_folder_are_admitted():
+    write(Path("mine.py"))
+    write(Path("package/__init__.py"))
+    write(Path("package/inner/parts.py"))
+    write(Path("loose/parts.py"))
+    assert allowed("mine.Part")
+    assert allowed("package.Part")
+    assert allowed("package.inner.parts.Part")
+    assert allowed("loose.parts.Part")
+
+
+def test_a_folder_is_searched_last(monkeypatch):
+    write(Path("colorsys.py"))  # of the standard library, and not imported yet
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    assert "not trusted" in refused("colorsys.rgb_to_hsv")
+    write(Path("minari.py"))
+    assert "not trusted" in refused("minari.load_dataset")
+
+
+def test_a_run_is_no_project(stand, monkeypatch):
+    make_run(Path("run"))
+    write(Path("run/evil.py"))
+    write(Path("loose/parts.py"))
+    make_run(Path("loose/run"))
+    write(Path("loose/run/evil.py"))
+    write(Path("loose/run/checkpoints/evil.py"))
+    for target in ("run.evil.Part", "loose.run.evil.Part", "loose.run.checkpoints.evil.Part"):
+        assert "not trusted" in refused(target)
+    for folder in ("run", "run/checkpoints"):
+        write(stand / "project" / folder / "evil.py")
+        monkeypatch.chdir(stand / "project" / folder)
+        assert "not trusted" in refused("evil.Part")
+        monkeypatch.chdir(stand / "project")
+
+
+def test_a_folder_without_modules_is_none():
+    write(Path("runs/deeper/evil.py"))
+    assert "not trusted" in refused("runs.deeper.evil.Part")
+
+
+def test_a_module_found_before_the_one_of_the_folder_is_not_meant(stand):
+    write(Path("mine.py"))
+    write(stand / "elsewhere" / "mine.py")
+    sys.path.append(str(stand / "elsewhere"))
+    assert "not trusted" in refused("mine.Part")
+
+
+def test_the_folder_of_the_run_is_searched_for_named_packages_only(stand):
+    write(stand / "theirs" / "mine.py")
+    write(stand / "theirs" / "more.py")
+    theirs = str(stand / "theirs")
+    assert refused("mine.Part", project=theirs).endswith(f"stand in its project ({theirs}) or say --trust mine")
+    assert theirs not in sys.path
+    assert allowed("mine.Part", "mine", project=theirs)
+    assert sys.path[-1] == theirs
+    assert "not trusted" in refused("more.Part", project=theirs)
+
+
+@pytest.mark.parametrize("project", [3, None, [], "relative", "/no\nline", "/\x1b[31m", "/nowhere"])
+def test_what_a_run_says_of_its_folder_may_be_anything(project):
+    message = refused("mine.Part", project=project)
+    assert message.isprintable()
+    with pytest.raises(ConfigError, match="there is no module 'mine'"), trust.limited(["mine"], project=project):
+        pass
+
+
+def test_plugins_are_admitted(stand, monkeypatch):
+    write(stand / "installed" / "a_plugin" / "__init__.py")
+    about = stand / "installed" / "a_plugin-1.0.dist-info"
+    write(about / "METADATA", "Metadata-Version: 2.1\nName: a-plugin\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(str(stand / "installed"))
+    assert "not trusted" in refused("a_plugin.Part")
+    write(about / "entry_points.txt", "[rlrun.plugins]\nmine = a_plugin\n")
+    assert allowed("a_plugin.Part")
+
+
+# --- beyond imports
+
+
+def test_attributes_lead_to_data_only():
+    config = {"a": {"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 3}, "b": "${a.in_features}"}
+    with trust.limited():
+        assert build(config, "b") == 2
+        for path in ("__init__", "__class__", "forward", "weight.tolist", "_parameters", "__init__.__globals__"):
+            with pytest.raises(BuildError, match="is code, not data"):
+                build({**config, "b": f"${{a.{path}}}"}, "b")
+    assert callable(build({**config, "b": "${a.forward}"}, "b"))
+
+
+def test_what_is_filled_in_names_no_resolver_either():
+    box = {"_target_": "rlrun.memory.Column", "_args_": ["$", [], "float32"]}
+    with trust.limited(), pytest.raises(BuildError, match=r"oc\.env"):
+        build({"a": box, "b": "${a.name}{oc.env:HOME}"}, "b")
