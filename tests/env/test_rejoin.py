@@ -25,6 +25,7 @@ AnyEnv = gymnasium.Env
 
 
 def needs(*packages):
+    """Leave a test out where an extra is missing that the suite does not install: MuJoCo and Atari are optional."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} is not installed")
 

@@ -195,8 +195,6 @@ def test_a_signal_amidst_a_rollout_loses_none_of_it(steps, assert_same, tmp_path
 @pytest.mark.parametrize("watching", [["evaluation.every=0"], ["evaluation.every=30", "evaluation.video=true"]])
 @pytest.mark.parametrize("cell", ["dqn-cartpole-4-sync"])
 def test_evaluation_and_video_change_no_bit_of_training(cell, watching, whole, words, assert_same, tmp_path):
-    if "evaluation.video=true" in watching:
-        pytest.importorskip("imageio_ffmpeg")
     other = rlrun.train([*words(cell), *watching], run_dir=tmp_path / "run").run_dir
     assert_same(whole(cell, words(cell)), other, watched=False)
     assert len(list((other / "videos").glob("*.mp4"))) == (7 if len(watching) > 1 else 0)
