@@ -33,6 +33,7 @@ BESIDE = {
 }
 BESIDE_FILE = {
     "train": ["algorithm=sac", "env=cartpole"],
+    "memory/rollout": ["algorithm=ppo", "env=cartpole"],
     "env/gym": ["algorithm=sac", "env.id=CartPole-v1"],
     "with/hindsight": ["algorithm=sac", "env=pointreach"],
     "with/image_scale": ["algorithm=dqn", "env.target=rlrun.env.toys.ImageObservation"],

@@ -1,5 +1,6 @@
 """Plumbing that knows no algorithm."""
 
+from rlrun.callbacks.actor_critic import ActorCriticLoss
 from rlrun.callbacks.checkpoint import Checkpointer
 from rlrun.callbacks.evaluate import Evaluator
 from rlrun.callbacks.log import Logger
@@ -12,6 +13,7 @@ from rlrun.callbacks.target import TargetCallback
 from rlrun.callbacks.transfer import MemoryExport, MemoryImport
 
 __all__ = [
+    "ActorCriticLoss",
     "Budget",
     "Checkpointer",
     "Evaluator",

@@ -1,6 +1,7 @@
 """Replay memory: tables, samplers, ejectors, adaptors and the loaders that serve from them."""
 
 from rlrun.memory.adaptors import Adaptor, Cast, NStep, PerStep, Rename, Scale
+from rlrun.memory.advantages import Advantages
 from rlrun.memory.by_episode import Coverage, Sequential
 from rlrun.memory.columns import Column
 from rlrun.memory.dataset import DatasetLoader
@@ -26,6 +27,7 @@ from rlrun.memory.virtual import Continues, Ended, LastOfWindow, Next, NextN, NS
 
 __all__ = [
     "Adaptor",
+    "Advantages",
     "Cast",
     "Column",
     "Continues",

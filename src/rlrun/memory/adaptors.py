@@ -8,6 +8,7 @@ are clipped before they are summed over steps, wherever in the config that stand
     REWARDS    each step's reward
     AHEAD      several steps joined: n-step returns
     VALUES     everything else one step at a time: cast, scale, normalise; also adaptors without a tier
+    JUDGES     what networks say of the whole window: advantages
     SHAPE      which parts there are: selection, one value a window
     NAMES      what they are called
 """
@@ -27,7 +28,7 @@ from rlrun.errors import ConfigError, RlrunError, did_you_mean
 from rlrun.memory.samplers import Rows
 from rlrun.typing import Array, Batch, Tree
 
-COPIES, RELABEL, REWARDS, AHEAD, VALUES, SHAPE, NAMES = range(7)
+COPIES, RELABEL, REWARDS, AHEAD, VALUES, JUDGES, SHAPE, NAMES = range(8)
 SINGLE = (RELABEL, AHEAD)  # two of them would undo one another
 PRESETS = {
     # the plural names that Emote's losses ask for; its `dones` and `masks` are virtual columns

@@ -37,7 +37,7 @@ class RolloutLoader:
         table: what the collector writes to.
         collector: makes the steps.
         horizon: steps of every lane.
-        minibatch: rows of one; they are made equal, so with a remainder they are a little larger.
+        minibatch: rows of one; they are made equal, so with a remainder they are a little larger; None = all.
         epochs: how often each row is served.
         length: of windows: 1 = single rows [B, …]; the horizon = whole lanes [B, T, …]; or a divisor of it, with
             `valid` [B, T] where a row is a transition.
@@ -51,7 +51,7 @@ class RolloutLoader:
         table: Rollout,
         collector: Observing,
         horizon: int,
-        minibatch: int,
+        minibatch: int | None = None,
         epochs: int = 1,
         length: int = 1,
         columns: Sequence[str] | None = None,
@@ -62,6 +62,7 @@ class RolloutLoader:
     ) -> None:
         if not isinstance(table, Rollout):
             raise ConfigError(f"loader.table: wanted a rlrun.memory.Rollout, got a {type(table).__name__}")
+        minibatch = horizon * table.num_envs if minibatch is None else minibatch
         for name, value in {"horizon": horizon, "minibatch": minibatch, "epochs": epochs, "length": length}.items():
             at_least(name, value, 1)
         if horizon % length:

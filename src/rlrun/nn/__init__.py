@@ -18,36 +18,43 @@ and on the critics, and a copy of them:
 DQN calls `network(observation) -> values` [M, B, width], `network.codec`, and for acting
 `network.act(observation, explore) -> action`; `rlrun.algorithms.dqn.QNetwork` is such a network.
 
-On-policy algorithms call, on the policy:
+On-policy algorithms call, on one network:
 
-    policy.sample(observation) -> action, log_prob      tree, [B]
-    policy.evaluate(observation, action)                -> log_prob, entropy: [B], [B]
-    policy.mode(observation) -> action                  tree
-
-and `value(observation) -> value` [B].
+    network.act(observation, explore) -> action         tree
+    network.judge(observation, action)                  -> log_prob, entropy, value: each [B]; heads
+    network.value(observation) -> value                 [B]
+    network.head.divergence(heads, heads)               -> KL [B], where an algorithm holds a policy near another
 """
 
 from rlrun.nn.actions import ActionCodec
+from rlrun.nn.actor_critic import ActorCritic, Judged
 from rlrun.nn.copy import Follow, frozen_copy
 from rlrun.nn.critics import Critics, Value
 from rlrun.nn.encoders import Encoder, ImageEncoder, flatten
 from rlrun.nn.ensemble import Ensemble
+from rlrun.nn.heads import ActionHead, Heads
 from rlrun.nn.init import normal_, orthogonal_, xavier_uniform_
 from rlrun.nn.mlp import MLP
 from rlrun.nn.normaliser import Normaliser
 from rlrun.nn.policy import Policy, SquashedGaussian
+from rlrun.nn.trunk import Trunk
 
 __all__ = [
     "MLP",
     "ActionCodec",
+    "ActionHead",
+    "ActorCritic",
     "Critics",
     "Encoder",
     "Ensemble",
     "Follow",
+    "Heads",
     "ImageEncoder",
+    "Judged",
     "Normaliser",
     "Policy",
     "SquashedGaussian",
+    "Trunk",
     "Value",
     "flatten",
     "frozen_copy",

@@ -57,16 +57,21 @@ class MLP(nn.Sequential):
         output_gain: float | None = None,
     ) -> None:
         begin = initialiser(init)
-        super().__init__(
-            *_layers((inputs, *hidden), activation, layer_norm, dropout), nn.Linear((inputs, *hidden)[-1], outputs)
-        )
+        below = dense(inputs, hidden, activation=activation, layer_norm=layer_norm, dropout=dropout)
+        super().__init__(*below, nn.Linear((inputs, *hidden)[-1], outputs))
         self.apply(begin)
         if output_gain is not None:
             orthogonal_(self[-1], output_gain)
 
 
+def dense(
+    inputs: int, hidden: Sequence[int], *, activation: Activation, layer_norm: bool = False, dropout: float = 0.0
+) -> nn.Sequential:
+    """Return dense layer, dropout, norm, activation for each hidden width; this order is DroQ's (arXiv:2110.02034)."""
+    return nn.Sequential(*_layers((inputs, *hidden), activation, layer_norm, dropout))
+
+
 def _layers(widths: Sequence[int], activation: Activation, layer_norm: bool, dropout: float) -> Iterator[nn.Module]:
-    """Yield dense layer, dropout, norm, activation for each hidden width; this order is DroQ's (arXiv:2110.02034)."""
     for inputs, outputs in pairwise(widths):
         yield nn.Linear(inputs, outputs)
         if dropout > 0.0:

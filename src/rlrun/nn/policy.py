@@ -10,15 +10,13 @@ from torch import Tensor, nn
 from rlrun.errors import SpaceError
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.encoders import Encoder
+from rlrun.nn.heads import LOG_STD, ActionHead, Heads, Spread
 from rlrun.nn.init import Initialiser
 from rlrun.nn.mlp import MLP, Activation
-from rlrun.ops.gaussian import squashed_entropy, squashed_log_prob, squashed_sample
+from rlrun.nn.trunk import Trunk
+from rlrun.ops.gaussian import squashed_log_prob, squashed_sample
 from rlrun.spaces import Box, Space, Spaces, describe, leaves
 from rlrun.typing import Tree
-
-# The authors' limits. The lower one only keeps exp(-log_std) finite; a tighter one, such as -5, would
-# forbid a policy to become as good as deterministic.
-LOG_STD = (-20.0, 2.0)
 
 
 class SquashedGaussian(nn.Module):
@@ -84,6 +82,13 @@ class Policy(nn.Module):
     The parts of an action are drawn independently given the observation. It begins near the centre
     of the space and near uniform choices (`output_gain`).
 
+    Args:
+        spaces: of the environment.
+        hidden: widths of the layers.
+        output_gain: of the last layer at the beginning.
+        spread: of the continuous part: by "observation" or "free", see `ActionHead`.
+        log_std: where it begins.
+
     Raises:
         SpaceError: the action space has a Box without bounds.
     """
@@ -97,73 +102,50 @@ class Policy(nn.Module):
         layer_norm: bool = False,
         init: str | Initialiser = "orthogonal",
         output_gain: float = 0.01,
+        spread: Spread = "observation",
+        log_std: float = 0.0,
         joint_limit: int = 64,
     ) -> None:
         super().__init__()
-        require_bounded(spaces.action, "Policy")
-        self.codec = ActionCodec(spaces, joint_limit=joint_limit)
-        self.encoder = Encoder(spaces, init=init)
-        self.widths = [self.codec.continuous, self.codec.continuous, self.codec.width]
-        self.layers = MLP(
-            self.encoder.size,
-            sum(self.widths),
-            hidden=hidden,
-            activation=activation,
-            layer_norm=layer_norm,
-            init=init,
-            output_gain=output_gain,
+        require_bounded(spaces.action, type(self).__name__)
+        self.trunk = Trunk(spaces, hidden=hidden, activation=activation, layer_norm=layer_norm, init=init)
+        self.head = ActionHead(
+            spaces, self.trunk.size, gain=output_gain, spread=spread, log_std=log_std, joint_limit=joint_limit
         )
+        self.codec = self.head.codec
 
-    def heads(self, observation: Tree) -> tuple[Tensor, Tensor, Tensor]:
-        """Return mean [B, A], log_std [B, A] and log-probabilities of choices [B, width]."""
-        mean, log_std, logits = torch.split(self.layers(self.encoder(observation)), self.widths, -1)
-        return mean, log_std.clamp(*LOG_STD), self.codec.log_softmax(logits) if self.codec.discrete else logits
+    def heads(self, observation: Tree) -> Heads:
+        """Return the parameters of the distribution at each observation."""
+        found: Heads = self.head(self.trunk(observation))
+        return found
+
+    def act(self, observation: Tree, explore: bool = True) -> Tree:
+        """Return an action: drawn, or the most likely one."""
+        heads = self.heads(observation)
+        return self.head.draw(heads) if explore else self.head.mode(heads)
 
     def sample(self, observation: Tree, noise: Tensor | None = None) -> tuple[Tree, Tensor]:
         """Draw an action tree and its log_prob [B]."""
-        mean, log_std, choices = self.heads(observation)
-        c = k = None
-        log_prob = choices.new_zeros(())
-        if self.codec.continuous:
-            c, log_prob = squashed_sample(mean, log_std, torch.randn_like(mean) if noise is None else noise)
-        if self.codec.discrete:
-            k = self.codec.sample(choices)
-            log_prob = log_prob + self.codec.select(choices, k)
-        return self.codec.join(c, k), log_prob
+        return self.head.sample(self.heads(observation), noise)
 
     forward = sample
 
     def log_prob(self, observation: Tree, action: Tree) -> Tensor:
         """Return the log-probability [B] of an action tree."""
-        return self._log_prob(self.heads(observation), action)
+        return self.head.log_prob(self.heads(observation), action)
 
     def entropy(self, observation: Tree) -> Tensor:
         """Return the entropy [B]; of the continuous part a one-sample estimate with gradients."""
-        return self._entropy(self.heads(observation))
+        return self.head.entropy(self.heads(observation)).sum(-1)
 
     def evaluate(self, observation: Tree, action: Tree) -> tuple[Tensor, Tensor]:
         """Return log_prob [B] and entropy [B] by one pass through the network."""
         heads = self.heads(observation)
-        return self._log_prob(heads, action), self._entropy(heads)
+        return self.head.log_prob(heads, action), self.head.entropy(heads).sum(-1)
 
     def mode(self, observation: Tree) -> Tree:
         """Return the action tree without noise: tanh of the mean, the most likely choices."""
-        mean, _, choices = self.heads(observation)
-        c = mean.tanh() if self.codec.continuous else None
-        return self.codec.join(c, self.codec.best(choices) if self.codec.discrete else None)
-
-    def _log_prob(self, heads: tuple[Tensor, Tensor, Tensor], action: Tree) -> Tensor:
-        mean, log_std, choices = heads
-        c, k = self.codec.split(action)
-        terms = [] if c is None else [squashed_log_prob(mean, log_std, c)]
-        terms += [] if k is None else [self.codec.select(choices, k)]
-        return terms[0] if len(terms) == 1 else terms[0] + terms[1]
-
-    def _entropy(self, heads: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        mean, log_std, choices = heads
-        terms = [squashed_entropy(mean, log_std, torch.randn_like(mean))] if self.codec.continuous else []
-        terms += [self.codec.entropy(choices)] if self.codec.discrete else []
-        return terms[0] if len(terms) == 1 else terms[0] + terms[1]
+        return self.head.mode(self.heads(observation))
 
 
 def require_bounded(space: Space, place: str) -> None:

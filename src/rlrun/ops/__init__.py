@@ -1,27 +1,46 @@
 """The mathematics: pure functions of tensors."""
 
-from rlrun.ops.choices import gumbel_argmax, one_hot
-from rlrun.ops.gaussian import squashed_entropy, squashed_log_prob, squashed_sample, tanh_log_slope
-from rlrun.ops.losses import clip_, distance, error_size
+from rlrun.ops.choices import choice_divergence, gumbel_argmax, one_hot
+from rlrun.ops.gaussian import (
+    gaussian_divergence,
+    squashed_action,
+    squashed_entropy,
+    squashed_log_prob,
+    squashed_sample,
+    tanh_log_slope,
+)
+from rlrun.ops.losses import clip_, distance, error_size, normalised, surrogate
+from rlrun.ops.returns import discounted_return, gae, lambda_return, n_step_return, one_step_return, v_trace
 from rlrun.ops.targets import TargetEntropy, bootstrap, choice_entropy, lerp_, range_entropy, target_entropy
 from rlrun.ops.trees import leaves_of, tree_of
 
 __all__ = [
     "TargetEntropy",
     "bootstrap",
+    "choice_divergence",
     "choice_entropy",
     "clip_",
+    "discounted_return",
     "distance",
     "error_size",
+    "gae",
+    "gaussian_divergence",
     "gumbel_argmax",
+    "lambda_return",
     "leaves_of",
     "lerp_",
+    "n_step_return",
+    "normalised",
     "one_hot",
+    "one_step_return",
     "range_entropy",
+    "squashed_action",
     "squashed_entropy",
     "squashed_log_prob",
     "squashed_sample",
+    "surrogate",
     "tanh_log_slope",
     "target_entropy",
     "tree_of",
+    "v_trace",
 ]

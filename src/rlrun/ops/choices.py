@@ -24,3 +24,8 @@ def one_hot(index: Tensor, choices: Sequence[int]) -> Tensor:
 def gumbel_argmax(logits: Tensor) -> Tensor:
     """Draw from softmax(logits) over the last dimension, without forming probabilities."""
     return (logits - torch.empty_like(logits).exponential_().log()).argmax(-1)
+
+
+def choice_divergence(log_probabilities: Tensor, other: Tensor) -> Tensor:
+    """Return KL(choices ‖ other choices) [...] from log-probabilities [..., width], summed over branches."""
+    return (log_probabilities.exp() * (log_probabilities - other)).sum(-1)

@@ -35,6 +35,11 @@ def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tenso
     return value.tanh(), -(terms.sum(-1) + constant)  # eq. 21
 
 
+def squashed_action(mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
+    """Return the action [..., A] that `squashed_sample` draws, without its density."""
+    return torch.addcmul(mean, log_std.exp(), noise).tanh()
+
+
 def squashed_log_prob(mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
     """Return the log-density [...] of a given action [..., A] in [-1, 1]."""
     value = action.clamp(-1.0 + EDGE, 1.0 - EDGE).atanh()
@@ -46,3 +51,10 @@ def squashed_entropy(mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
     """Estimate the entropy [...]: the normal's own is exact, only the squashing is sampled."""
     value = torch.addcmul(mean, log_std.exp(), noise)
     return (log_std + (0.5 + HALF_LOG_TWO_PI) + tanh_log_slope(value)).sum(-1)
+
+
+def gaussian_divergence(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:
+    """Return KL(normal ‖ other normal) [...] of diagonal normals [..., A]; that of both squashed is the same."""
+    ratio = (2.0 * (log_std - other_log_std)).exp()
+    distance = ((mean - other_mean) * (-other_log_std).exp()).square()
+    return 0.5 * (ratio + distance - 1.0 - 2.0 * (log_std - other_log_std)).sum(-1)

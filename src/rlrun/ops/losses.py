@@ -36,3 +36,19 @@ def clip_(gradients: Sequence[Tensor | None], *, largest: float) -> Tensor:
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(present)))
     torch._foreach_mul_(present, (largest / (norm + 1e-6)).clamp(max=1.0))
     return norm
+
+
+def normalised(advantage: Tensor, valid: Tensor | None = None) -> Tensor:
+    """Return advantages with mean 0 and standard deviation 1 over all entries, or over those that are valid."""
+    counted = advantage if valid is None else advantage[valid]
+    deviation, mean = torch.std_mean(counted, correction=0)
+    return (advantage - mean) / (deviation + 1e-8)
+
+
+def surrogate(log_ratio: Tensor, advantage: Tensor, *, clip: float) -> Tensor:
+    """Return the clipped objective [...] to be made large (Schulman et al. 2017, arXiv 1707.06347, eq. 7).
+
+    log_ratio: of the probabilities of the actions taken, now to then.
+    """
+    ratio = log_ratio.exp()
+    return torch.minimum(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)

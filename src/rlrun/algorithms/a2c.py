@@ -1,0 +1,30 @@
+"""Advantage actor-critic (Mnih et al. 2016, arXiv 1602.01783), its synchronous form.
+
+Each rollout gives one gradient step. Advantages are generalised ones (arXiv 1506.02438); with λ = 1 they are the
+paper's, returns as far as the rollout goes minus values.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from rlrun import ops
+from rlrun.callbacks.actor_critic import ActorCriticLoss
+from rlrun.typing import Tree
+
+
+class A2CLoss(ActorCriticLoss):
+    """log π(a | s) · A, the value's distance to the return, entropy (section 4.2)."""
+
+    def loss(
+        self,
+        observation: Tree,
+        action: Tree,
+        advantage: Tensor,
+        return_: Tensor,
+        entropy_weight: float | Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        judged = self.actor_critic.judge(observation, action)
+        objective = judged.log_prob * self.prepared(advantage)
+        distance = ops.distance(judged.value, return_, huber=self.huber)
+        return self.total(judged, objective, distance, return_, entropy_weight)

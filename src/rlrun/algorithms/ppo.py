@@ -1,0 +1,181 @@
+"""Proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347).
+
+Each rollout is learned from in several epochs of minibatches, whose probability ratios are clipped. Around that:
+a penalty on the divergence from the policy that acted, with a weight of its own (section 4), and an early end of
+the epochs where it has become too large. Advantages are normalised in each minibatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from rlrun import ops
+from rlrun.callback import Callback
+from rlrun.callbacks.actor_critic import ActorCriticLoss
+from rlrun.callbacks.loss import Optimiser
+from rlrun.nn import ActorCritic
+from rlrun.typing import Tree
+
+
+class PPOLoss(ActorCriticLoss):
+    """The clipped surrogate objective with value loss and entropy bonus (eq. 9).
+
+    `clip` and `kl_weight` may be provided by name, by a schedule say, and go before the constants then.
+
+    Args:
+        clip: ε, of the probability ratio.
+        value_clip: a value's way from what it was at the beginning of the rollout, at most; None = any.
+        kl_weight: of the divergence from the policy that acted.
+    """
+
+    provides = ("policy_entropy", "approx_kl")
+
+    def __init__(
+        self,
+        network: ActorCritic,
+        optimiser: Optimiser,
+        *,
+        clip: float = 0.2,
+        value_clip: float | None = None,
+        kl_weight: float = 0.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(network, optimiser, **options)
+        self.clip = clip
+        self.value_clip = value_clip
+        self.kl_weight = kl_weight
+        self._ratio: tuple[Tensor, Tensor, float] | None = None
+
+    def loss(
+        self,
+        observation: Tree,
+        action: Tree,
+        log_prob: Tensor,
+        value: Tensor,
+        advantage: Tensor,
+        return_: Tensor,
+        clip: float | None = None,
+        kl_weight: float | None = None,
+        entropy_weight: float | Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        judged = self.actor_critic.judge(observation, action)
+        log_ratio = judged.log_prob - log_prob
+        clip = self.clip if clip is None else clip
+        objective = ops.surrogate(log_ratio, self.prepared(advantage), clip=clip)
+        divergence = log_ratio.exp() - 1.0 - log_ratio  # an estimate of KL(then ‖ now) that is never negative
+        weight = self.kl_weight if kl_weight is None else kl_weight
+        if weight != 0.0:
+            objective = objective - weight * divergence
+        distance = self._distance(judged.value, value, return_)
+        loss, named = self.total(judged, objective, distance, return_, entropy_weight)
+        named["approx_kl"] = divergence.detach().mean()
+        self._ratio = (log_ratio.detach(), named["approx_kl"], clip)
+        return loss, named
+
+    def _distance(self, value: Tensor, before: Tensor, return_: Tensor) -> Tensor:
+        distance = ops.distance(value, return_, huber=self.huber)
+        if self.value_clip is None:
+            return distance
+        held = before + (value - before).clamp(-self.value_clip, self.value_clip)
+        return distance.maximum(ops.distance(held, return_, huber=self.huber))
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        found = dict(super().metrics)
+        if self._ratio is not None:
+            log_ratio, divergence, clip = self._ratio
+            found["policy/approx_kl"] = divergence
+            found["policy/clipped"] = ((log_ratio.exp() - 1.0).abs() > clip).float().mean()
+        return found
+
+
+class Epochs(Protocol):
+    """A loader that serves a rollout several times."""
+
+    epoch: int
+    epochs: int
+
+    def renew(self) -> None:
+        """Leave the rest of the rollout out."""
+
+
+class KLStop(Callback):
+    """Leave the rest of a rollout out once the policy has moved too far.
+
+    Args:
+        loader: of rollouts.
+        limit: largest divergence of a minibatch, in nats; None = any.
+    """
+
+    data_group = "default"
+
+    def __init__(self, loader: Epochs, *, limit: float | None, data_group: str = "default") -> None:
+        self.loader = loader
+        self.limit = limit
+        self.data_group = data_group
+        self.stops = 0
+
+    def end_batch(self, approx_kl: Tensor) -> None:
+        if self.limit is not None and float(approx_kl) > self.limit:
+            self.loader.renew()
+            self.stops += 1
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        return {} if self.limit is None else {"policy/early_stops": self.stops}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"stops": self.stops}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if numbers:
+            self.stops = state["stops"]
+
+
+class KLPenalty(Callback):
+    """Provide `kl_weight`, and adapt it after each rollout so that the divergence comes near a target (section 4).
+
+    Args:
+        loader: of rollouts.
+        target: divergence of the last minibatch of a rollout, in nats.
+        weight: to begin with.
+    """
+
+    data_group = "default"
+    provides = ("kl_weight",)
+
+    def __init__(self, loader: Epochs, *, target: float, weight: float = 1.0, data_group: str = "default") -> None:
+        self.loader = loader
+        self.target = target
+        self.weight = weight
+        self.data_group = data_group
+
+    def begin_batch(self) -> dict[str, float]:
+        return {"kl_weight": self.weight}
+
+    def end_batch(self, approx_kl: Tensor) -> None:
+        if self.loader.epoch < self.loader.epochs:
+            return
+        divergence = float(approx_kl)
+        if divergence > 1.5 * self.target:
+            self.weight *= 2.0
+        elif divergence < self.target / 1.5:
+            self.weight *= 0.5
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        return {"policy/kl_weight": self.weight}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"weight": self.weight}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if numbers:
+            self.weight = state["weight"]

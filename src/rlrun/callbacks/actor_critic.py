@@ -1,0 +1,86 @@
+"""What the losses of actor-critic methods have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from rlrun import ops
+from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.nn import ActorCritic, Judged
+
+
+class ActorCriticLoss(LossCallback):
+    """An objective to be made large, the distance of values to returns, and a bonus for entropy.
+
+    A subclass writes `loss`, and ends it with `total`. It may ask for `entropy_weight`, a number or one for each part
+    of the action, so that whoever provides one by that name (a schedule, an entropy target) goes before the constant.
+
+    Args:
+        network: acts and judges.
+        value_weight: of the distance between value and return.
+        entropy_weight: of the entropy; 0 = no bonus.
+        normalise: give the advantages of each minibatch mean 0 and standard deviation 1.
+        advantage_clip: then clamp them to ± this; None = never.
+        huber: from this distance on the value loss grows linearly; None = squared.
+    """
+
+    provides: tuple[str, ...] = ("policy_entropy",)
+
+    def __init__(
+        self,
+        network: ActorCritic,
+        optimiser: Optimiser,
+        *,
+        value_weight: float = 0.5,
+        entropy_weight: float = 0.0,
+        normalise: bool = False,
+        advantage_clip: float | None = None,
+        huber: float | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(network, optimiser, **options)
+        self.actor_critic = network
+        self.value_weight = value_weight
+        self.entropy_weight = entropy_weight
+        self.normalise = normalise
+        self.advantage_clip = advantage_clip
+        self.huber = huber
+        self._judged: tuple[Tensor, Tensor, Tensor] | None = None  # entropy, value and return of the newest update
+
+    def prepared(self, advantage: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Return advantages as the objective takes them."""
+        if self.normalise:
+            advantage = ops.normalised(advantage, valid)
+        return advantage if self.advantage_clip is None else advantage.clamp(-self.advantage_clip, self.advantage_clip)
+
+    def total(
+        self,
+        judged: Judged,
+        objective: Tensor,
+        distance: Tensor,
+        return_: Tensor,
+        entropy_weight: float | Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of each element, and `policy_entropy` [..., parts]."""
+        entropy = judged.entropy
+        self._judged = (entropy.detach(), judged.value.detach(), return_)
+        loss = self.value_weight * distance - objective
+        weight = self.entropy_weight if entropy_weight is None else entropy_weight
+        if isinstance(weight, Tensor) or weight != 0.0:
+            loss = loss - (weight * entropy).sum(-1)
+        return loss, {"policy_entropy": self._judged[0]}
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        found = dict(super().metrics)
+        if self._judged is not None:
+            entropy, value, return_ = self._judged
+            for index, part in enumerate(self.actor_critic.head.parts):
+                found[f"entropy/{part}"] = entropy[..., index].mean()
+            found["value/mean"] = value.mean()
+            unexplained = (return_ - value).var() / return_.var().clamp(min=1e-12)
+            found["value/explained_variance"] = 1.0 - unexplained
+        return found

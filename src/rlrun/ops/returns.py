@@ -1,0 +1,139 @@
+"""Returns and advantages over windows of steps, episode ends within them included.
+
+Windows are [B, T] or, for rewards of several dimensions, [B, T, D]. At step t, `reward` is what the
+action earned, `value` judges the observation that it was chosen on and `next_value` the one that it
+led to; of an episode that was cut off that is its last one, not the first of the next. `terminated`
+tells that nothing comes after, `ended` that the episode is over, terminated or truncated, [B, T].
+A window's last step is bootstrapped like a truncated one. Nothing here carries gradients.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+@torch.no_grad()
+def gae(
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    *,
+    terminated: Tensor,
+    ended: Tensor,
+    discount: float | Tensor,
+    lambda_: float,
+) -> Tensor:
+    """Return generalised advantages [B, T] (Schulman et al. 2015, arXiv 1506.02438, eq. 16).
+
+    discount: γ; [D] for one a reward dimension.
+    """
+    error = one_step_return(reward, next_value, terminated=terminated, discount=discount) - value
+    return _backwards(error, _carry(ended, error) * discount * lambda_)
+
+
+@torch.no_grad()
+def lambda_return(
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    *,
+    terminated: Tensor,
+    ended: Tensor,
+    discount: float | Tensor,
+    lambda_: float,
+) -> Tensor:
+    """Return TD(λ) targets [B, T]: advantages on top of values; λ = 0 one step, λ = 1 as far as the window goes."""
+    advantage = gae(reward, value, next_value, terminated=terminated, ended=ended, discount=discount, lambda_=lambda_)
+    return advantage + value
+
+
+@torch.no_grad()
+def discounted_return(
+    reward: Tensor, next_value: Tensor, *, terminated: Tensor, ended: Tensor, discount: float | Tensor
+) -> Tensor:
+    """Return discounted sums of rewards [B, T] up to the end of episode or window, bootstrapped there if cut off."""
+    carry = _carry(ended, reward) * discount
+    last = _last(ended, reward)
+    earned = reward + last * discount * next_value.masked_fill(_like(terminated, next_value), 0.0)
+    return _backwards(earned, carry)
+
+
+@torch.no_grad()
+def n_step_return(
+    reward: Tensor,
+    next_value: Tensor,
+    *,
+    terminated: Tensor,
+    ended: Tensor,
+    discount: float | Tensor,
+    steps: int,
+) -> Tensor:
+    """Return sums of up to `steps` rewards [B, T], fewer at the end of episode or window, bootstrapped after them."""
+    found = one_step_return(reward, next_value, terminated=terminated, discount=discount)
+    one = found
+    going = _carry(ended, reward)[:, :-1].bool()
+    for _ in range(steps - 1):  # with one reward more each time, except where nothing follows
+        longer = reward[:, :-1] + discount * found[:, 1:]
+        found = torch.cat((torch.where(going, longer, one[:, :-1]), one[:, -1:]), 1)
+    return found
+
+
+@torch.no_grad()
+def one_step_return(reward: Tensor, next_value: Tensor, *, terminated: Tensor, discount: float | Tensor) -> Tensor:
+    """Return reward + γ · next value [B, T], without the value where the episode really ended."""
+    return reward + discount * next_value.masked_fill(_like(terminated, next_value), 0.0)
+
+
+@torch.no_grad()
+def v_trace(
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    log_ratio: Tensor,
+    *,
+    terminated: Tensor,
+    ended: Tensor,
+    discount: float,
+    lambda_: float = 1.0,
+    rho_limit: float = 1.0,
+    c_limit: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Return value targets and advantages [B, T] of data from another policy (Espeholt et al. 2018, 1802.01561).
+
+    log_ratio: of the probabilities of the actions, now to then, [B, T].
+    """
+    ratio = log_ratio.exp()
+    rho, c = ratio.clamp(max=rho_limit), lambda_ * ratio.clamp(max=c_limit)
+    error = rho * (one_step_return(reward, next_value, terminated=terminated, discount=discount) - value)
+    correction = _backwards(error, _carry(ended, error) * discount * c)  # eq. 1, as remark 1 unrolls it
+    target = value + correction
+    following = torch.cat((target[:, 1:], next_value[:, -1:]), 1)
+    following = torch.where(ended, next_value, following)
+    return target, rho * (one_step_return(reward, following, terminated=terminated, discount=discount) - value)
+
+
+def _backwards(earned: Tensor, carry: Tensor) -> Tensor:
+    """Return x with x_t = earned_t + carry_t · x_{t+1}, and 0 after the window."""
+    found, following = [], torch.zeros_like(earned[:, 0])
+    for now, factor in zip(reversed(earned.unbind(1)), reversed(carry.unbind(1)), strict=True):
+        following = torch.addcmul(now, factor, following)
+        found.append(following)
+    return torch.stack(found[::-1], 1)
+
+
+def _carry(ended: Tensor, like: Tensor) -> Tensor:
+    """Return 1 where the next step belongs to the same episode, 0 elsewhere."""
+    return _like(~ended, like).to(like.dtype)
+
+
+def _last(ended: Tensor, like: Tensor) -> Tensor:
+    """Return 1 at the last step of each episode and of the window."""
+    last = ended.clone()
+    last[:, -1] = True
+    return _like(last, like).to(like.dtype)
+
+
+def _like(flags: Tensor, values: Tensor) -> Tensor:
+    """Give flags [B, T] the dimensions of values [B, T, …]."""
+    return flags.reshape(flags.shape + (1,) * (values.dim() - flags.dim())).expand_as(values)
