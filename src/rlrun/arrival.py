@@ -96,6 +96,9 @@ def require_own_files(run: RunDir) -> None:
     for path in (run.metrics, run.log):
         if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
             raise RunDirError(f"{path} is no plain file; a run is written to files of its own only")
+    for folder in (run.checkpoints, run.exports, run.videos, run.tensorboard, run.wandb):
+        if folder.is_symlink():
+            raise RunDirError(f"{folder} is a symbolic link; a run is written to files of its own only")
     for folder in (run.checkpoints, run.exports, run.videos, run.tensorboard):
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if path.is_symlink():

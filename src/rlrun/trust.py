@@ -96,6 +96,9 @@ class Limit:
         self.folder = folder
         self.project = project
         self.run = run
+        self.carried = None  # the top folder beneath `folder` in which the run arrived
+        if folder is not None and run is not None and run.resolve().is_relative_to(folder.resolve()):
+            self.carried = run.resolve().relative_to(folder.resolve()).parts[0]
 
     def allows(self, name: str) -> bool:
         """Say whether a dotted name may be imported."""
@@ -105,7 +108,8 @@ class Limit:
             return True
         if within(name, PACKAGES) or name in ELEMENTWISE:
             return not within(name, WITHHELD) and "._" not in name
-        return (self.folder is not None and projects.provides(self.folder, name)) or within(name, _plugins())
+        own = self.folder is not None and name.split(".")[0] != self.carried
+        return (own and projects.provides(self.folder, name)) or within(name, _plugins())
 
     def allows_object(self, found: Any, text: str) -> bool:
         """Say whether what a name led to may be called."""

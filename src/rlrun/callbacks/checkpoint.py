@@ -137,8 +137,9 @@ class Checkpointer(Callback):
         self.wait()
         in_order = error is None or isinstance(error, Stop)  # a state after an error inside an update is no good
         moved = axis > self._first[0] or update > self._first[1]
-        if in_order and moved and self._saved != (axis, update):
-            self._save(axis, update, last=True)
+        for _ in range(2):  # once more, with every row, where a segment of before turns out to be damaged
+            if in_order and moved and self._saved != (axis, update):
+                self._save(axis, update, last=True)
 
     def wait(self) -> None:
         """Return once the newest checkpoint is on disk.

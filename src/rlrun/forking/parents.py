@@ -105,10 +105,10 @@ def started(
     if any(word.key == "init.from" for word in parse(words)):
         raise ConfigError("--from and init.from both say where the run starts from; leave one away")
     free = [*packages, *_named(values)]
-    with _limits(parent, free, given):
+    with _limits(parent, free, words):
         composed = _compose(parent, given, config_dir)
     own = [layer.content for layer in composed.layers if layer.label != WORD and not layer.packaged]
-    with _limits(parent, [*free, *_named(own)], given):
+    with _limits(parent, [*free, *_named(own)], words):
         yield composed
 
 
