@@ -1,4 +1,4 @@
-"""Measure rlrun: python -m benchmarks speed|startup|dispatch|learning|memory|chain|checkpoints|resilience|all.
+"""Measure rlrun: python -m benchmarks WHAT, or `all`.
 
 Results go to benchmarks/results/, with the page README.md made from all of them.
 """
@@ -10,11 +10,23 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import checkpoints, dispatch, learning, memory, page, priority_chain, resilience, speed, startup
+from benchmarks import (
+    checkpoints,
+    dispatch,
+    learning,
+    memory,
+    on_policy,
+    page,
+    priority_chain,
+    resilience,
+    speed,
+    startup,
+)
 from benchmarks.side import CASES
 
 MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "speed": lambda given: speed.measure(given.speed, rounds=given.rounds),
+    "on_policy": lambda given: on_policy.measure(rounds=given.rounds),
     "startup": lambda given: startup.measure(rounds=given.rounds),
     "dispatch": lambda given: dispatch.measure(),
     "learning": lambda given: learning.measure(
@@ -38,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     commands = found.add_subparsers(dest="command", required=True)
     made = {name: commands.add_parser(name) for name in (*MEASURES, "all", "page")}
-    for name in ("speed", "startup", "memory", "checkpoints", "all"):
+    for name in ("speed", "on_policy", "startup", "memory", "checkpoints", "all"):
         made[name].add_argument("--rounds", type=int, default=5)
     for name in ("learning", "all"):
         made[name].add_argument("--seeds", type=seeds_of, default=list(range(5)))

@@ -110,6 +110,33 @@ def learning(found: dict[str, Any]) -> Lines:
     return [*table(heads, rows), "", *words]
 
 
+def on_policy(found: dict[str, Any]) -> Lines:
+    """PPO beside a rival's."""
+    fast, way = found["speed"], found["way"]
+    loads = [one["load"] for one in fast["rounds"]]
+    row = [_spread(fast["rlrun"], ",.0f"), _spread(fast["rival"], ",.0f"), _spread(fast["ratio"], ".2f")]
+    row += [f"≥ {fast['bar']}: {_verdict(fast)}", f"{min(loads)}–{max(loads)}"]
+    heads = ["env steps/s", "stable-baselines3's", "ratio", "bar", "load"]
+    ways = []
+    for run in way["runs"]:
+        sides = [run[side] for side in ("rlrun", "rival")]
+        ways.append([str(run["seed"]), *(f"{one['seconds']:.1f} s, {_reached(one)}" for one in sides)])
+    return [
+        f"PPO on CartPole, 8 lanes, the same numbers on both sides ({fast['requirement']}), processes in turn.",
+        "",
+        *table(heads, [row]),
+        "",
+        f"From a standing start to a mean return of {way['return']:.0f} in an evaluation (20 greedy episodes every "
+        f"2,560 steps), within {way['budget']:,} steps:",
+        "",
+        *table(["seed", "rlrun", "stable-baselines3"], ways),
+    ]
+
+
+def _reached(side: dict[str, Any]) -> str:
+    return f"{side['env_steps']:,} steps" if side["reached"] else "not reached"
+
+
 def memory(found: dict[str, Any]) -> Lines:
     """The replay memory alone, against other libraries'."""
     timed = {name: part for name, part in found.items() if "thousands" in part}
@@ -225,6 +252,7 @@ def _about(name: str, part: dict[str, Any]) -> str:
 PARTED = ("speed", "learning", "memory", "resilience")  # results whose parts may be measured one by one
 SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "speed": speed,
+    "on_policy": on_policy,
     "startup": startup,
     "dispatch": dispatch,
     "learning": learning,

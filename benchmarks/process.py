@@ -24,17 +24,17 @@ class Finished(NamedTuple):
     processor_seconds: float
 
 
-def run(words: list[str], *, folder: Path) -> Finished:
+def run(words: list[str], *, folder: Path, python: Path | str = sys.executable) -> Finished:
     """Run a Python process in a folder, with the benchmarks importable.
 
-    words: what follows `python`, such as `["-m", "rlrun", "--help"]`.
+    words: what follows `python`, such as `["-m", "rlrun", "--help"]`; python: the interpreter.
 
     Raises:
         Failed: it ended with an error.
     """
     output, errors = folder / f"{os.urandom(4).hex()}.out", folder / f"{os.urandom(4).hex()}.err"
     with output.open("w") as out, errors.open("w") as err:
-        process = subprocess.Popen([sys.executable, *words], cwd=folder, env=_environment(), stdout=out, stderr=err)
+        process = subprocess.Popen([python, *words], cwd=folder, env=_environment(), stdout=out, stderr=err)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
@@ -54,7 +54,7 @@ def _environment() -> dict[str, str]:
     return {**os.environ, **THREADS, "PYTHONPATH": paths}
 
 
-def run_for_json(words: list[str], *, folder: Path) -> dict[str, Any]:
+def run_for_json(words: list[str], *, folder: Path, python: Path | str = sys.executable) -> dict[str, Any]:
     """Run a Python process whose last line is one JSON object."""
-    found: dict[str, Any] = json.loads(run(words, folder=folder).output.strip().splitlines()[-1])
+    found: dict[str, Any] = json.loads(run(words, folder=folder, python=python).output.strip().splitlines()[-1])
     return found

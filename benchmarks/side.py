@@ -15,9 +15,11 @@ import torch
 from omegaconf import OmegaConf
 
 import rlrun
-from benchmarks import bare
+from benchmarks import bare, bare_ppo
 from benchmarks.clock import Clock
 from rlrun import config as configuration
+
+LOOPS = {"sac": bare.sac, "dqn": bare.dqn, "ppo": bare_ppo.ppo}
 
 
 class Case(NamedTuple):
@@ -35,6 +37,7 @@ QUIET = ("evaluation.every=0", "checkpoint.every=0", "checkpoint.keep_best=false
 CASES = {
     "sac-pendulum": Case(("algorithm=sac", "env=pendulum", "pair=null"), "sac", 0.92, 1_200, 2_200),
     "dqn-cartpole": Case(("algorithm=dqn", "env=cartpole", "pair=null", GREEDY), "dqn", 0.85, 1_500, 6_500),
+    "ppo-cartpole": Case(("algorithm=ppo", "env=cartpole"), "ppo", 0.85, 2_560, 12_800),
     "dqn-cartpole-tuned": Case(("algorithm=dqn", "env=cartpole", GREEDY), "dqn", 0.85, 1_500, 9_500),
 }
 
@@ -52,13 +55,16 @@ def measure_bare(case: Case, *, first: int, last: int) -> dict[str, float]:
     """Run the bare loop with the numbers that the same words compose to."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    config = configuration.compose(list(case.words)).config
-    numbers: Any = OmegaConf.to_container(config.algorithm, resolve=True)
-    numbers["length"] = config.memory.length
     clock = Clock(first=first, last=last)
-    loop = bare.sac if case.loop == "sac" else bare.dqn
-    loop(config.env.id, numbers, clock)
+    config = configuration.compose(list(case.words)).config
+    LOOPS[case.loop](config.env.id, numbers_of(config), clock)
     return clock.report()
+
+
+def numbers_of(config: Any) -> dict[str, Any]:
+    """Return the numbers of a composed config that a hand-written loop reads."""
+    numbers: Any = OmegaConf.to_container(config.algorithm, resolve=True)
+    return {**numbers, "length": OmegaConf.select(config, "memory.length"), "num_envs": config.num_envs}
 
 
 SIDES = {"rlrun": measure_rlrun, "bare": measure_bare}

@@ -1,0 +1,113 @@
+"""A hand-written PPO loop to compare with, as `bare.py` has them for replay: the same network and numbers.
+
+Lanes are stepped one by one into preallocated arrays; one pass over the rollout gives values and log-probabilities,
+advantages are summed backwards, and minibatches are taken from shuffled rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.bare import Numbers, adam, spaces_of
+from benchmarks.clock import Clock
+from rlrun.nn import ActorCritic
+
+
+class Rollout:
+    """T steps of N lanes, and the observations after them."""
+
+    def __init__(self, steps: int, lanes: int, width: int) -> None:
+        self.observation = np.zeros((steps + 1, lanes, width), np.float32)
+        self.last = np.zeros((steps, lanes, width), np.float32)  # what an episode that was cut off ended with
+        self.action = np.zeros((steps, lanes), np.int64)
+        self.reward, self.terminated, self.truncated = (np.zeros((steps, lanes), np.float32) for _ in range(3))
+
+
+def ppo(name: str, numbers: Numbers, clock: Clock) -> None:
+    """Clipped policy optimisation with choices as actions; runs until the clock's last mark."""
+    lanes, steps = numbers["num_envs"], numbers["horizon"]
+    envs: list[Any] = [gymnasium.make(name, disable_env_checker=True) for _ in range(lanes)]
+    update = Update(spaces_of(envs[0]), numbers, clock)
+    rollout = Rollout(steps, lanes, envs[0].observation_space.shape[0])
+    for lane, env in enumerate(envs):
+        rollout.observation[0, lane], _ = env.reset(seed=lane)
+    made = 0
+    while True:
+        for t in range(steps):
+            with torch.no_grad():
+                action = update.network.act(torch.from_numpy(rollout.observation[t])).numpy()
+            rollout.action[t] = action
+            for lane, env in enumerate(envs):
+                following, reward, terminated, truncated, _ = env.step(action[lane])
+                rollout.reward[t, lane], rollout.terminated[t, lane] = reward, terminated
+                rollout.truncated[t, lane] = truncated
+                if terminated or truncated:
+                    rollout.last[t, lane] = following
+                    following, _ = env.reset()
+                rollout.observation[t + 1, lane] = following
+        made += steps * lanes
+        for number, minibatch in enumerate(update.minibatches(rollout)):
+            update(*minibatch)
+            if number == 0 and made >= clock.due and clock.note(made):
+                return
+        rollout.observation[0] = rollout.observation[-1]
+
+
+class Update:
+    """What is learned from a rollout."""
+
+    def __init__(self, spaces: Any, numbers: Numbers, clock: Clock) -> None:
+        self.network = ActorCritic(spaces, hidden=tuple(numbers["hidden"]))
+        self.numbers = numbers
+        self.parameters = list(self.network.parameters())
+        self.optimiser = adam(self.parameters, numbers)
+        clock.watch((self.optimiser,))
+
+    def minibatches(self, rollout: Rollout) -> Any:
+        """Yield shuffled rows, epoch by epoch: observation, action, log_prob, advantage and return."""
+        observation = torch.from_numpy(rollout.observation[:-1]).flatten(0, 1)
+        action = torch.from_numpy(rollout.action).flatten()
+        with torch.no_grad():
+            judged = self.network.judge(observation, action)
+            advantage = self.advantages(rollout, judged.value)
+        data = (observation, action, judged.log_prob, advantage, advantage + judged.value)
+        count = max(len(action) // self.numbers["batch_size"], 1)
+        for _ in range(self.numbers["epochs"]):
+            for rows in torch.randperm(len(action)).chunk(count):
+                yield [each[rows] for each in data]
+
+    def advantages(self, rollout: Rollout, value: Tensor) -> Tensor:
+        """Return generalised advantages, flat like the rows."""
+        discount, decay = self.numbers["discount"], self.numbers["discount"] * self.numbers["lambda"]
+        steps, lanes = rollout.action.shape
+        values = np.concatenate((value.numpy().reshape(steps, lanes), np.zeros((1, lanes), np.float32)))
+        values[-1] = self.network.value(torch.from_numpy(rollout.observation[-1])).numpy()
+        following = values[1:] * (1.0 - rollout.terminated)
+        cut = (rollout.truncated == 1.0) & (rollout.terminated == 0.0)
+        if cut.any():
+            following[cut] = self.network.value(torch.from_numpy(rollout.last[cut])).numpy()
+        error = rollout.reward + discount * following - values[:-1]
+        carry = decay * (1.0 - np.maximum(rollout.terminated, rollout.truncated))
+        advantage, found = np.zeros(lanes, np.float32), np.empty_like(error)
+        for t in reversed(range(steps)):
+            advantage = found[t] = error[t] + carry[t] * advantage
+        return torch.from_numpy(found).flatten()
+
+    def __call__(
+        self, observation: Tensor, action: Tensor, log_prob: Tensor, advantage: Tensor, return_: Tensor
+    ) -> None:
+        judged, clip = self.network.judge(observation, action), self.numbers["clip"]
+        ratio = (judged.log_prob - log_prob).exp()
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        surrogate = torch.minimum(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)
+        distance = (judged.value - return_).square()
+        loss = (self.numbers["value_weight"] * distance - surrogate).mean()
+        self.optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.parameters, self.numbers["max_grad_norm"], foreach=False)
+        self.optimiser.step()

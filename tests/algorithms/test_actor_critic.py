@@ -1,0 +1,172 @@
+"""A2C and PPO: losses worked by hand on a network whose answers are written down."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from rlrun import ops
+from rlrun.algorithms.a2c import A2CLoss
+from rlrun.algorithms.ppo import KLPenalty, KLStop, PPOLoss
+from rlrun.nn import ActorCritic
+
+from .fixed import ALL, column
+
+sgd = partial(torch.optim.SGD, lr=1.0)
+
+
+class Written(nn.Module):
+    """Answers with log-probabilities, entropies and values that are parameters."""
+
+    def __init__(self, log_prob, value, entropy=(0.0, 0.0)) -> None:
+        super().__init__()
+        self.log_prob, self.value = (nn.Parameter(torch.tensor(each)) for each in (log_prob, value))
+        self.entropy = nn.Parameter(torch.tensor(entropy).unsqueeze(-1))
+        self.head = type("Head", (), {"parts": ("discrete",)})
+
+    def judge(self, observation, action):
+        return self
+
+
+def a2c(network, **options):
+    return A2CLoss(network, sgd, **options).loss(None, None, torch.tensor([2.0, -1.0]), torch.tensor([1.0, 5.0]))
+
+
+def ppo(network, *, advantage, value=(0.0, 0.0), return_=(0.0, 0.0), named=None, **options):
+    data = [torch.tensor(each) for each in ((0.0, 0.0), value, advantage, return_)]
+    loss = PPOLoss(network, sgd, **{"value_weight": 0.0, **options})
+    return loss.loss(None, None, *data, **(named or {}))
+
+
+def test_a2c_by_hand():
+    found, named = a2c(Written([-0.5, -2.0], [3.0, 3.0], (0.7, 0.1)), value_weight=0.25, entropy_weight=0.1)
+    # -log π · A + 0.25 · (V - R)² - 0.1 · H
+    assert found.tolist() == pytest.approx([1.0 + 1.0 - 0.07, -2.0 + 1.0 - 0.01])
+    assert named["policy_entropy"].flatten().tolist() == pytest.approx([0.7, 0.1])
+
+
+def test_advantages_are_normalised_then_clamped():
+    network = Written([-1.0, -1.0], [1.0, 5.0])
+    assert a2c(network, normalise=True)[0].tolist() == pytest.approx([1.0, -1.0])
+    assert a2c(network, normalise=True, advantage_clip=0.25)[0].tolist() == pytest.approx([0.25, -0.25])
+
+
+def test_normalised_advantages_are_those_of_the_facts():
+    found = ops.normalised(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    expected = torch.tensor([[-1.3416407, -0.4472136], [0.4472136, 1.3416407]])
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+
+def test_advantages_that_do_not_count_do_not_shift_the_others():
+    valid = torch.tensor([True, True, False])
+    assert ops.normalised(torch.tensor([1.0, 3.0, 99.0]), valid)[:2].tolist() == pytest.approx([-1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "expected"), [(1.5, 1.0, -1.2), (1.5, -1.0, 1.5), (0.5, 1.0, -0.5), (0.5, -1.0, 0.8)]
+)
+def test_the_clipped_surrogate_by_hand(ratio, advantage, expected):
+    network = Written([math.log(ratio)] * 2, [0.0, 0.0])
+    found, _ = ppo(network, advantage=(advantage, advantage))
+    assert found.tolist() == pytest.approx([expected] * 2, abs=1e-6)
+
+
+def test_a_ratio_beyond_the_clip_teaches_nothing():
+    network = Written([math.log(1.5), math.log(1.1)], [0.0, 0.0])
+    ppo(network, advantage=(1.0, 1.0))[0].sum().backward()
+    assert network.log_prob.grad.tolist() == pytest.approx([0.0, -1.1])
+
+
+def test_numbers_by_name_go_before_the_constants():
+    network = Written([math.log(1.5)] * 2, [0.0, 0.0], (0.5, 0.5))
+    found, _ = ppo(network, advantage=(1.0, 1.0), named={"clip": 0.1, "entropy_weight": 2.0}, entropy_weight=0.0)
+    assert found.tolist() == pytest.approx([-1.1 - 1.0] * 2)
+
+
+def test_a_penalty_on_the_divergence_by_hand():
+    network = Written([math.log(1.5)] * 2, [0.0, 0.0])
+    divergence = 1.5 - 1.0 - math.log(1.5)
+    for options in ({"kl_weight": 2.0}, {"named": {"kl_weight": 2.0}}):
+        found, named = ppo(network, advantage=(0.0, 0.0), **options)
+        assert found.tolist() == pytest.approx([2.0 * divergence] * 2)
+        assert float(named["approx_kl"]) == pytest.approx(divergence)
+
+
+def test_a_clipped_value_pays_for_the_larger_distance():
+    network = Written([0.0, 0.0], [3.0, 0.5])
+    options = {"advantage": (0.0, 0.0), "value": (1.0, 1.0), "return_": (3.0, 0.5), "value_weight": 1.0}
+    assert ppo(network, **options)[0].tolist() == [0.0, 0.0]
+    assert ppo(network, **options, value_clip=0.5)[0].tolist() == pytest.approx([1.5**2, 0.0])
+
+
+class Served:
+    """A loader that served so many of its epochs."""
+
+    def __init__(self) -> None:
+        self.epoch, self.epochs, self.renewed = 0, 2, 0
+
+    def renew(self):
+        self.renewed += 1
+
+
+def test_the_rest_of_a_rollout_is_left_out_once_the_policy_moved_too_far():
+    loader = Served()
+    stop = KLStop(loader, limit=0.02)
+    stop.end_batch(torch.tensor(0.02))
+    assert loader.renewed == 0
+    stop.end_batch(torch.tensor(0.021))
+    assert (loader.renewed, stop.metrics["policy/early_stops"]) == (1, 1)
+    KLStop(loader, limit=None).end_batch(torch.tensor(9.0))
+    assert loader.renewed == 1
+
+
+def test_the_weight_of_the_penalty_follows_section_4_after_each_rollout():
+    loader = Served()
+    penalty = KLPenalty(loader, target=0.01, weight=1.0)
+    penalty.end_batch(torch.tensor(1.0))
+    assert penalty.begin_batch() == {"kl_weight": 1.0}  # amidst the epochs
+    loader.epoch = 2
+    for divergence, weight in ((0.0151, 2.0), (0.0149, 2.0), (0.0068, 2.0), (0.0066, 1.0), (0.0, 0.5)):
+        penalty.end_batch(torch.tensor(divergence))
+        assert penalty.weight == weight
+    twin = KLPenalty(loader, target=0.01)
+    twin.load_state_dict(penalty.state_dict())
+    assert twin.weight == 0.5
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("kind", ALL)
+def test_probabilities_are_the_same_when_acting_judging_and_diverging(kind, shared):
+    torch.manual_seed(0)
+    network = ActorCritic(ALL[kind], hidden=(8,), shared=shared, output_gain=1.0)
+    observation = column(0.3, -0.7, 0.1)
+    action, log_prob = network.sample(observation)
+    judged = network.judge(observation, action)
+    torch.testing.assert_close(judged.log_prob, log_prob, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(judged.value, network.value(observation))
+    assert judged.entropy.shape == (3, len(network.head.parts))
+    torch.testing.assert_close(network.head.divergence(judged.heads, judged.heads), torch.zeros(3))
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_divergence_is_the_mean_log_ratio(kind):
+    torch.manual_seed(1)
+    one, other = (ActorCritic(ALL[kind], hidden=(8,), output_gain=1.0) for _ in range(2))
+    observation = column(0.3).expand(40_000, 1)
+    with torch.no_grad():
+        heads = one.heads(observation)
+        action, log_prob = one.head.sample(heads)
+        mean = (log_prob - other.log_prob(observation, action)).mean()
+        assert float(one.head.divergence(heads, other.heads(observation))[0]) == pytest.approx(float(mean), abs=0.03)
+
+
+def test_a_shared_trunk_learns_from_values_and_an_own_one_leaves_the_policy_alone():
+    for shared in (False, True):
+        network = ActorCritic(ALL["discrete"], hidden=(8,), shared=shared)
+        network.value(column(0.5)).sum().backward()
+        learned = [parameter.grad is not None for parameter in network.trunk.parameters()]
+        assert all(learned) if shared else not any(learned)

@@ -1,0 +1,95 @@
+"""Advantages of whole rollouts: the values of a network that can be computed by hand, and the ends of episodes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from rlrun import ops
+from rlrun.memory import Advantages
+
+
+class Sum(nn.Module):
+    """The value of an observation is the sum of its entries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(()))
+        self.rows: list[int] = []
+
+    def value(self, observation):
+        self.rows.append(len(observation))
+        return observation.sum(-1)
+
+    def judge(self, observation, action):
+        class Found:
+            value = observation.sum(-1)
+            log_prob = -action.float()
+
+        self.rows.append(len(observation))
+        return Found
+
+
+@pytest.fixture
+def batch():
+    draw = torch.Generator().manual_seed(0)
+    observation, other = (torch.randn(3, 5, 2, generator=draw) for _ in range(2))
+    terminated, truncated = torch.zeros(2, 3, 5, dtype=torch.bool)
+    terminated[0, 1], truncated[1, 2] = True, True
+    last = terminated | truncated
+    last[:, -1] = True
+    following = torch.where(last.unsqueeze(-1), other, observation.roll(-1, 1))
+    return {
+        "observation": observation,
+        "action": torch.randint(0, 3, (3, 5), generator=draw),
+        "reward": torch.randn(3, 5, generator=draw),
+        "terminated": terminated,
+        "truncated": truncated,
+        "next_observation": following,
+    }
+
+
+def test_values_of_what_followed_are_those_of_next_observation(batch):
+    found = Advantages(Sum(), discount=0.9, lambda_=0.8)(batch, None)
+    ended = batch["terminated"] | batch["truncated"]
+    value, following = batch["observation"].sum(-1), batch["next_observation"].sum(-1)
+    options = {"terminated": batch["terminated"], "ended": ended, "discount": 0.9}
+    torch.testing.assert_close(found["value"], value)
+    torch.testing.assert_close(found["log_prob"], -batch["action"].float())
+    torch.testing.assert_close(found["advantage"], ops.gae(batch["reward"], value, following, lambda_=0.8, **options))
+    torch.testing.assert_close(found["return_"], found["advantage"] + value)
+
+
+def test_only_last_steps_cost_a_second_pass(batch):
+    network = Sum()
+    Advantages(network, discount=0.9, lambda_=0.8)(batch, None)
+    assert network.rows == [15, 5]  # all rows; the ends of three windows, a terminated and a truncated step
+
+
+def test_images_may_go_through_in_pieces(batch):
+    whole = Advantages(Sum(), discount=0.9, lambda_=0.8)(batch, None)
+    network = Sum()
+    pieces = Advantages(network, discount=0.9, lambda_=0.8, chunk=4)(batch, None)
+    assert max(network.rows) == 4
+    for name in ("value", "log_prob", "advantage", "return_"):
+        assert torch.equal(pieces[name], whole[name])
+
+
+def test_a_stored_log_prob_stays(batch):
+    stored = torch.randn(3, 5)
+    found = Advantages(Sum(), discount=0.9, lambda_=0.8)(batch | {"log_prob": stored}, None)
+    assert torch.equal(found["log_prob"], stored)
+
+
+def test_returns_may_have_another_lambda(batch):
+    one = Advantages(Sum(), discount=0.9, lambda_=0.8, return_lambda=1.0)(batch, None)
+    other = Advantages(Sum(), discount=0.9, lambda_=1.0)(batch, None)
+    torch.testing.assert_close(one["return_"], other["return_"])
+    assert not torch.allclose(one["advantage"], other["advantage"])
+
+
+def test_a_loss_without_log_prob_pays_for_none(batch):
+    adaptor = Advantages(Sum(), discount=0.9, lambda_=0.8, log_prob=False)
+    assert adaptor.provides == ("value", "advantage", "return_")
+    assert "log_prob" not in adaptor(batch, None)

@@ -1,0 +1,160 @@
+"""Returns and advantages against numbers worked by hand, and against a slow loop that reads like the definitions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rlrun import ops
+
+ONES, TWOS = torch.ones(1, 4), torch.full((1, 4), 2.0)
+GOING = torch.zeros(1, 4, dtype=torch.bool)
+
+
+def at(*steps: int) -> torch.Tensor:
+    flags = GOING.clone()
+    flags[0, list(steps)] = True
+    return flags
+
+
+@pytest.mark.parametrize(
+    ("terminated", "ended", "expected"),
+    [
+        (GOING, GOING, [7.5341, 6.149, 4.61, 2.9]),
+        (GOING, at(1), [4.61, 2.9, 4.61, 2.9]),  # cut off by time: its last value counts
+        (at(1), at(1), [3.8, 2.0, 4.61, 2.9]),  # really over
+    ],
+)
+def test_discounted_returns_by_hand(terminated, ended, expected):
+    found = ops.discounted_return(TWOS, ONES, terminated=terminated, ended=ended, discount=0.9)
+    torch.testing.assert_close(found, torch.tensor([expected]), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("terminated", "ended", "expected"),
+    [
+        (GOING, GOING, [6.0928, 5.488, 4.48, 2.8]),
+        (GOING, at(1), [4.48, 2.8, 4.48, 2.8]),
+        (at(1), at(1), [3.4, 1.0, 4.48, 2.8]),  # 2.8 + 0.6 * 1.0
+    ],
+)
+def test_advantages_by_hand(terminated, ended, expected):
+    options = {"terminated": terminated, "ended": ended, "discount": 0.9, "lambda_": 2 / 3}
+    found = ops.gae(3 * ONES, TWOS, TWOS, **options)
+    torch.testing.assert_close(found, torch.tensor([expected]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(ops.lambda_return(3 * ONES, TWOS, TWOS, **options), found + 2.0)
+
+
+def test_more_reward_dimensions_are_summed_one_by_one():
+    options = {"terminated": at(1), "ended": at(1), "lambda_": 2 / 3}
+    one = ops.gae(3 * ONES, TWOS, TWOS, discount=0.9, **options)
+    reward, value = (torch.stack((each, 2 * each), -1) for each in (3 * ONES, TWOS))
+    both = ops.gae(reward, value, value, discount=0.9, **options)
+    torch.testing.assert_close(both, torch.stack((one, 2 * one), -1))
+    apart = ops.gae(reward, value, value, discount=torch.tensor([0.9, 0.5]), **options)
+    torch.testing.assert_close(apart[..., 0], one)
+    torch.testing.assert_close(apart[..., 1], 2 * ops.gae(3 * ONES, TWOS, TWOS, discount=0.5, **options))
+
+
+def windows(seed: int = 0):
+    """Return random windows [5, 9] with ends of both kinds, and the successors' own values at ends."""
+    draw = torch.Generator().manual_seed(seed)
+    reward, value, other, log_ratio = (torch.randn(5, 9, generator=draw) for _ in range(4))
+    terminated = torch.rand(5, 9, generator=draw) < 0.15
+    ended = terminated | (torch.rand(5, 9, generator=draw) < 0.15)
+    last = ended.clone()
+    last[:, -1] = True
+    next_value = torch.where(last, other, value.roll(-1, 1))
+    return reward, value, next_value, terminated, ended, log_ratio
+
+
+def by_definition(reward, next_value, terminated, ended, t, *, discount, steps):
+    """Return the sum of up to `steps` rewards from step t of one window on, bootstrapped behind the last of them."""
+    total = 0.0
+    for ahead in range(steps):
+        total += discount**ahead * float(reward[t + ahead])
+        if ended[t + ahead] or t + ahead == len(reward) - 1 or ahead == steps - 1:
+            kept = 0.0 if terminated[t + ahead] else float(next_value[t + ahead])
+            return total + discount ** (ahead + 1) * kept
+    raise AssertionError
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 20])
+def test_n_step_returns_are_the_definition(steps):
+    reward, _, next_value, terminated, ended, _ = windows()
+    found = ops.n_step_return(reward, next_value, terminated=terminated, ended=ended, discount=0.9, steps=steps)
+    for window in range(5):
+        rows = (reward[window], next_value[window], terminated[window], ended[window])
+        expected = [by_definition(*rows, t, discount=0.9, steps=steps) for t in range(9)]
+        torch.testing.assert_close(found[window], torch.tensor(expected), atol=1e-5, rtol=0)
+
+
+def test_the_longest_n_step_return_is_the_discounted_one_and_that_of_lambda_one():
+    reward, value, next_value, terminated, ended, _ = windows(1)
+    options = {"terminated": terminated, "ended": ended, "discount": 0.9}
+    longest = ops.n_step_return(reward, next_value, steps=9, **options)
+    torch.testing.assert_close(ops.discounted_return(reward, next_value, **options), longest)
+    torch.testing.assert_close(ops.lambda_return(reward, value, next_value, lambda_=1.0, **options), longest)
+    one = ops.one_step_return(reward, next_value, terminated=terminated, discount=0.9)
+    torch.testing.assert_close(ops.lambda_return(reward, value, next_value, lambda_=0.0, **options), one)
+
+
+def test_lambda_returns_are_the_mixture_of_n_step_returns():
+    reward, value, next_value, terminated, ended, _ = windows(2)
+    options = {"terminated": terminated, "ended": ended, "discount": 0.9}
+    mixture = torch.zeros(5, 9)
+    for steps in range(1, 60):
+        n_step = ops.n_step_return(reward, next_value, steps=steps, **options)
+        mixture += (0.3 if steps < 59 else 1.0) * 0.7 ** (steps - 1) * n_step
+    torch.testing.assert_close(
+        ops.lambda_return(reward, value, next_value, lambda_=0.7, **options), mixture, atol=1e-4, rtol=0
+    )
+
+
+def test_v_trace_of_the_same_policy_is_the_lambda_return():
+    reward, value, next_value, terminated, ended, _ = windows(3)
+    options = {"terminated": terminated, "ended": ended, "discount": 0.9}
+    target, advantage = ops.v_trace(reward, value, next_value, torch.zeros(5, 9), **options)
+    whole = ops.discounted_return(reward, next_value, **options)
+    torch.testing.assert_close(target, whole)
+    torch.testing.assert_close(advantage, whole - value)
+
+
+def test_v_trace_is_equation_1_of_its_paper():
+    reward, value, next_value, terminated, ended, log_ratio = windows(4)
+    options = {"terminated": terminated, "ended": ended, "discount": 0.9}
+    target, advantage = ops.v_trace(
+        reward, value, next_value, log_ratio, **options, lambda_=0.8, rho_limit=1.5, c_limit=0.9
+    )
+    rho, c = log_ratio.exp().clamp(max=1.5), 0.8 * log_ratio.exp().clamp(max=0.9)
+    error = rho * (reward + 0.9 * next_value * ~terminated - value)
+    for window in range(5):
+        for t in range(9):
+            expected, factor = float(value[window, t]), 1.0
+            for later in range(t, 9):
+                expected += factor * float(error[window, later])
+                if ended[window, later]:
+                    break
+                factor *= 0.9 * float(c[window, later])
+            assert float(target[window, t]) == pytest.approx(expected, abs=1e-4)
+    following = torch.where(ended, next_value, torch.cat((target[:, 1:], next_value[:, -1:]), 1))
+    torch.testing.assert_close(advantage, rho * (reward + 0.9 * following * ~terminated - value))
+
+
+def test_a_value_of_infinity_behind_the_end_does_no_harm():
+    reward, value, next_value, terminated, ended, log_ratio = windows(5)
+    next_value = next_value.masked_fill(terminated, float("inf"))
+    options = {"terminated": terminated, "ended": ended, "discount": 0.9}
+    for found in (
+        ops.gae(reward, value, next_value, lambda_=0.9, **options),
+        ops.discounted_return(reward, next_value, **options),
+        ops.n_step_return(reward, next_value, steps=3, **options),
+        *ops.v_trace(reward, value, next_value, log_ratio, **options),
+    ):
+        assert found.isfinite().all()
+
+
+def test_nothing_carries_gradients():
+    reward, value, next_value, terminated, ended, _ = windows(6)
+    options = {"terminated": terminated, "ended": ended, "discount": 0.9, "lambda_": 0.9}
+    assert not ops.gae(reward, value.requires_grad_(), next_value, **options).requires_grad
