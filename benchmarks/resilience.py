@@ -33,20 +33,27 @@ KILLS, STEPS, EVERY = 20, 3_000, 40  # of a cell: how often it is killed, its le
 PAUSE = 0.002  # seconds between two looks at a run's folder
 PATIENCE = 300.0  # seconds in which a process must come on
 SMALL = (
-    *("pair=null", f"stop.env_steps={STEPS}", "memory.length=1_500", "logger=[]", "log.every=50"),
-    *("algorithm.hidden=[16,16]", "algorithm.batch_size=16", "algorithm.warmup_steps=200"),
+    *("pair=null", f"stop.env_steps={STEPS}", "logger=[]", "log.every=50"),
+    "algorithm.hidden=[16,16]",
     *(f"checkpoint.every={EVERY}", "checkpoint.keep_last=3"),
     *("evaluation.every=700", "evaluation.episodes=2", "evaluation.max_steps=50"),
 )
+REPLAY = (
+    *("memory.length=1_500", "algorithm.warmup_steps=200"),
+    *("algorithm.batch_size=16", "algorithm.updates_per_step=0.5"),
+)
 ALGORITHMS = {
-    "sac": ("algorithm=sac", "algorithm.updates_per_step=0.5"),
-    "dqn": ("algorithm=dqn", "algorithm.updates_per_step=0.5", "+with=prioritised"),
+    "sac": ("algorithm=sac", *REPLAY),
+    "dqn": ("algorithm=dqn", "+with=prioritised", *REPLAY),
+    "ppo": ("algorithm=ppo", "algorithm.horizon=16", "algorithm.batch_size=16", "+with=reward_norm"),
+    "a2c": ("algorithm=a2c",),
 }
+REPLAYING = ("sac", "dqn")
 TASKS = {
     "cartpole": ("env=cartpole",),
     "pendulum": ("env=pendulum",),
     "halfcheetah": ("env=halfcheetah",),
-    "images": ("env.target=rlrun.env.toys.ImageObservation", "algorithm.updates_per_step=0.25"),
+    "images": ("env.target=rlrun.env.toys.ImageObservation",),
 }
 CONTINUOUS, EXTRAS = ("pendulum", "halfcheetah"), {"halfcheetah": "mujoco"}
 LANES = {
@@ -54,8 +61,21 @@ LANES = {
     "4-sync": ("num_envs=4", "env.vectorization=sync"),
     "4-async": ("num_envs=4", "env.vectorization=async"),
 }
+
+
+def _rarer(algorithm: str, task: str) -> tuple[str, ...]:
+    """Return fewer updates a step where convolutions take their time."""
+    return ("algorithm.updates_per_step=0.25",) if task == "images" and algorithm in REPLAYING else ()
+
+
 CELLS = {
-    f"{algorithm}-{task}-{lanes}": (*ALGORITHMS[algorithm], *TASKS[task], *LANES[lanes], *SMALL)
+    f"{algorithm}-{task}-{lanes}": (
+        *ALGORITHMS[algorithm],
+        *TASKS[task],
+        *LANES[lanes],
+        *SMALL,
+        *_rarer(algorithm, task),
+    )
     for algorithm in ALGORITHMS
     for task in TASKS
     for lanes in LANES

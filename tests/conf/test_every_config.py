@@ -44,6 +44,7 @@ SMALL = {
     "algorithm.hidden": "[8,8]",
     "algorithm.batch_size": 4,
     "algorithm.warmup_steps": 16,
+    "algorithm.horizon": 8,
     "evaluation.every": 1_000_000,  # so once, at the end
     "evaluation.episodes": 1,
     "evaluation.max_steps": 5,

@@ -22,6 +22,8 @@ SMALL = {
     **_every.SMALL,
     "algorithm.warmup_steps": 12,
     "memory.length": 100,
+    "algorithm.horizon": 6,  # so that a rollout of three lanes ends with the checkpoint
+    "algorithm.epochs": 2,
     "stop.env_steps": None,
     "stop.updates": 24,
     "checkpoint.every": AT,
@@ -38,16 +40,4 @@ def small(file: str, *, lanes: int) -> Composed:
     for key, value in (SMALL | full | {"num_envs": lanes}).items():
         if OmegaConf.select(composed.config, key, default=...) is not ...:
             OmegaConf.update(composed.config, key, OmegaConf.create(value) if str(value)[:1] == "[" else value)
-    return composed
-
-
-def on_policy() -> Composed:
-    """Return a run that learns from rollouts; no algorithm in conf/ does yet."""
-    composed = small("algorithm/sac", lanes=3)
-    memory = {"_target_": "rlrun.memory.Rollout", "spaces": "${spaces}", "num_envs": "${env.num_envs}", "_apart_": []}
-    loader = {"_target_": "rlrun.memory.RolloutLoader", "table": "${memory}", "collector": "${collector}"}
-    loader |= {"horizon": 10, "minibatch": 8, "epochs": 2}
-    apart = {"_apart_": ["import", "export"], "import": None, "export": composed.config.memory.export}
-    for key, value in {"memory": memory | apart, "loader": loader}.items():
-        OmegaConf.update(composed.config, key, value, merge=False)
     return composed

@@ -15,7 +15,7 @@ from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.target import TargetCallback
 from rlrun.memory import Uniform
 
-from .every import AT, FILES, on_policy, small
+from .every import AT, FILES, small
 from .reach import differences
 from .twins import leave, records, twins, walk
 
@@ -30,13 +30,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("file", "lanes"), [*((file, 3) for file in FILES), *((file, 1) for file in ALONE)])
 def test_a_resumed_run_is_the_one_that_never_stopped(file, lanes, tmp_path):
     whole, resumed = twins(small(file, lanes=lanes), tmp_path, at=AT)
-    found = differences(whole, resumed)
-    assert not found, "\n".join(found)
-    assert records(tmp_path / "resumed") == records(tmp_path / "whole")
-
-
-def test_a_run_that_learns_from_rollouts_is_the_one_that_never_stopped(tmp_path):
-    whole, resumed = twins(on_policy(), tmp_path, at=AT)
     found = differences(whole, resumed)
     assert not found, "\n".join(found)
     assert records(tmp_path / "resumed") == records(tmp_path / "whole")

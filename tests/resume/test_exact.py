@@ -23,17 +23,19 @@ from rlrun.cli.main import main
 from rlrun.collect import Collector
 from rlrun.rundir import RunDir, checkpoint_key
 
-from .every import on_policy
+from .every import small
 from .twins import leave
 
 SHORT = (
-    *("stop.env_steps=200", "memory.length=120", "algorithm.warmup_steps=40", "algorithm.batch_size=8"),
-    *("algorithm.hidden=[8,8]", "checkpoint.every=32", "checkpoint.keep_last=null", "log.every=10"),
+    *("stop.env_steps=200", "algorithm.hidden=[8,8]"),
+    *("checkpoint.every=32", "checkpoint.keep_last=null", "log.every=10"),
     *("evaluation.every=70", "evaluation.episodes=2", "evaluation.max_steps=20"),
 )
+REPLAY = ("memory.length=120", "algorithm.warmup_steps=40", "algorithm.batch_size=8")
 CELLS = [
     *(f"{pair}-{lanes}" for pair in ("dqn-cartpole", "sac-pendulum") for lanes in ("1-sync", "4-sync", "4-async")),
     *("dqn-images-1-sync", "dqn-images-4-async", "sac-images-4-sync"),
+    *("ppo-cartpole-1-sync", "ppo-pendulum-4-async", "ppo-images-4-sync", "a2c-cartpole-4-sync"),
 ]
 
 
@@ -51,7 +53,8 @@ def resilience():
 @pytest.fixture
 def words(resilience):
     """Return the words of a short run of a cell."""
-    return lambda cell: [*resilience.CELLS[cell], *SHORT]
+    replay = {cell: REPLAY if cell.startswith(resilience.REPLAYING) else () for cell in resilience.CELLS}
+    return lambda cell: [*resilience.CELLS[cell], *SHORT, *replay[cell]]
 
 
 @pytest.fixture
@@ -172,9 +175,16 @@ def test_a_signal_at_any_moment_leaves_in_order(cell, moment, whole, words, asse
     assert_same(whole(cell, words(cell)), tmp_path / "run")
 
 
+def rollouts():
+    """Return a run that learns twice from each rollout of 6 steps of 3 lanes, in minibatches of 4."""
+    composed = small("algorithm/ppo", lanes=3)
+    composed.config.stop.updates = 40
+    return composed
+
+
 @pytest.mark.parametrize("steps", [4, 14, 20, 27])
 def test_a_signal_amidst_a_rollout_loses_none_of_it(steps, assert_same, tmp_path, monkeypatch):
-    whole = rlrun.train(on_policy(), run_dir=tmp_path / "whole").run_dir
+    whole = rlrun.train(rollouts(), run_dir=tmp_path / "whole").run_dir
     step, left = Collector._step, [steps]
 
     def called(self, *args):
@@ -184,7 +194,24 @@ def test_a_signal_amidst_a_rollout_loses_none_of_it(steps, assert_same, tmp_path
         return step(self, *args)
 
     monkeypatch.setattr(Collector, "_step", called)
-    assert rlrun.train(on_policy(), run_dir=tmp_path / "run").summary["status"] == "stopped"
+    assert rlrun.train(rollouts(), run_dir=tmp_path / "run").summary["status"] == "stopped"
+    assert rlrun.resume(tmp_path / "run").summary["status"] == "completed"
+    assert_same(whole, tmp_path / "run")
+
+
+@pytest.mark.parametrize("updates", [3, 12, 17])
+def test_a_signal_amidst_the_epochs_serves_each_minibatch_once(updates, assert_same, tmp_path, monkeypatch):
+    whole = rlrun.train(rollouts(), run_dir=tmp_path / "whole").run_dir
+    step, left = LossCallback._step, [updates]
+
+    def called(self, *args):
+        left[0] -= 1
+        if left[0] == 0:
+            signal.raise_signal(signal.SIGTERM)
+        return step(self, *args)
+
+    monkeypatch.setattr(LossCallback, "_step", called)
+    assert rlrun.train(rollouts(), run_dir=tmp_path / "run").summary["status"] == "stopped"
     assert rlrun.resume(tmp_path / "run").summary["status"] == "completed"
     assert_same(whole, tmp_path / "run")
 
@@ -226,7 +253,7 @@ def test_a_cell_is_killed_compared_and_shown(resilience, monkeypatch, tmp_path):
         return Forked(request[2:])  # what follows "-m rlrun"
 
     monkeypatch.setattr(resilience, "start", start)
-    monkeypatch.setitem(resilience.CELLS, "tiny", (*resilience.CELLS["dqn-cartpole-1-sync"], *SHORT))
+    monkeypatch.setitem(resilience.CELLS, "tiny", (*resilience.CELLS["dqn-cartpole-1-sync"], *SHORT, *REPLAY))
     found = resilience.measure(["tiny"], kills=1, workers=1)
     cell = found["tiny"]
     assert (cell["kills"], cell["resumes"], cell["damaged"], cell["left_behind"]) == (1, 1, [], 0)
