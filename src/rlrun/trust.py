@@ -108,8 +108,8 @@ class Limit:
             return True
         if within(name, PACKAGES) or name in ELEMENTWISE:
             return not within(name, WITHHELD) and "._" not in name
-        own = self.folder is not None and name.split(".")[0] != self.carried
-        return (own and projects.provides(self.folder, name)) or within(name, _plugins())
+        folder = None if name.split(".")[0] == self.carried else self.folder
+        return (folder is not None and projects.provides(folder, name)) or within(name, _plugins())
 
     def allows_object(self, found: Any, text: str) -> bool:
         """Say whether what a name led to may be called."""

@@ -47,6 +47,12 @@ def test_several_additions_work_at_once(compose):
     assert composed.choices["with"] == ["rnd", "scale"]
 
 
+def test_additions_one_by_one_add_up(compose):
+    together = compose(*GROUPS, "+with=[rnd,scale]")
+    for words in (["+with=rnd", "+with=scale"], ["+with=rnd", "+with=[scale,rnd]"]):
+        assert compose(*GROUPS, *words).config == together.config
+
+
 def test_a_plus_before_a_listed_group_is_harmless(compose):
     assert compose("+algorithm=sac", "env=pendulum").choices["algorithm"] == "sac"
 
@@ -58,7 +64,7 @@ def test_null_takes_a_group_out(compose):
 
 
 def test_the_last_of_repeated_words_wins(compose):
-    composed = compose("algorithm=sac", "env=pendulum", "seed=1", "algorithm=dqn", "+seed=2", "with=rnd", "+with=scale")
+    composed = compose("algorithm=sac", "env=pendulum", "seed=1", "algorithm=dqn", "+seed=2", "with=rnd", "with=scale")
     assert (composed.choices["algorithm"], composed.config.seed) == ("dqn", 2)
     assert "novelty" not in composed.config.callbacks
     assert composed.words.count("seed=1") == 0

@@ -14,6 +14,7 @@ from rlrun.errors import ConfigError
 
 _DECIMAL = re.compile(r"[-+]?0[0-9][0-9_]*")
 LONGEST = 20_000  # letters of a word; taking a longer one apart takes long
+ADDITIONS = "with"  # the group of which several options can be chosen
 _CLOSING = {"[": "]", "{": "}", "(": ")"}
 
 
@@ -37,16 +38,25 @@ class Word(NamedTuple):
 
 
 def parse(texts: Iterable[str]) -> list[Word]:
-    """Return the words, each key once: the last one wins.
+    """Return the words, each key once: the last one wins; but `+with=rnd +with=scale` is `+with=[rnd,scale]`.
 
     Raises: ConfigError if a word is malformed or asks for several values.
     """
     words: dict[str, Word] = {}
     for text in texts:
         word = _parse(text.strip())
-        words.pop(word.key, None)
+        before = words.pop(word.key, None)
+        if word.key == ADDITIONS and word.sign == "+" and before is not None:
+            word = _joined(before, word)
         words[word.key] = word
     return list(words.values())
+
+
+def _joined(before: Word, word: Word) -> Word:
+    """Return one word that chooses what two choose."""
+    chosen = [each for one in (before, word) for each in (one.value if isinstance(one.value, list) else [one.value])]
+    options = list(dict.fromkeys(option for option in chosen if option is not None))
+    return word._replace(value=options, text=f"+{word.key}=[{','.join(map(str, options))}]")
 
 
 def _parse(text: str) -> Word:

@@ -1,0 +1,68 @@
+"""On-policy runs on every kind of space, and together with what changes observations and rewards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import rlrun
+
+SMALL = (
+    *("pair=null", "num_envs=2", "algorithm.hidden=[8,8]", "algorithm.horizon=4", "logger=[]"),
+    *("evaluation.episodes=1", "evaluation.max_steps=5", "evaluation.every=0", "checkpoint.every=0"),
+)
+TOYS = ("ImageObservation", "DictObservation", "DiscreteStart", "MultiDiscreteAction", "TupleSpaces", "MixedAction")
+PLACES = {**{toy: f"env.target=rlrun.env.toys.{toy}" for toy in TOYS}, "pendulum": "env=pendulum"}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def trained(algorithm: str, *words: str, updates: int):
+    request = [f"algorithm={algorithm}", *SMALL, *words, f"stop.updates={updates}"]
+    return rlrun.train(request, run_dir="run").trainer
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_policy_that_learns_first_is_the_one_that_acted(place):
+    trainer = trained("ppo", PLACES[place], "algorithm.batch_size=8", "algorithm.shared=true", updates=1)
+    found = trainer.callbacks["ppo"].metrics
+    assert abs(float(found["policy/approx_kl"])) < 1e-6
+    assert float(found["policy/clipped"]) == 0.0
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_parameter_of_the_policy_learns(place):
+    torch.manual_seed(0)
+    trainer = trained("a2c", PLACES[place], "algorithm.entropy_weight=0.1", updates=2)
+    network = trainer.callbacks["a2c"].network
+    untouched = [name for name, parameter in network.named_parameters() if parameter.grad is None]
+    assert untouched == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("+with=observation_norm",),
+        ("+with=reward_norm",),
+        ("+with=reward_scale", "+with=observation_norm"),
+        ("+with=reward_clip",),
+    ],
+)
+def test_what_changes_observations_and_rewards_does_so_before_advantages(words):
+    trainer = trained("ppo", "env=pendulum", "algorithm.batch_size=8", *words, updates=1)
+    order = [type(adaptor).__name__ for adaptor in trainer.loader.adaptors]
+    assert order[-1] == "Advantages"
+    assert len(order) == len(words) + 1
+    # the network that judges the rollout sees what the network that learns sees
+    assert abs(float(trainer.callbacks["ppo"].metrics["policy/approx_kl"])) < 1e-6
+
+
+def test_an_algorithm_of_rollouts_refuses_a_replay_memory(capfd):
+    with pytest.raises(rlrun.errors.ConfigError, match=r"loader.table: wanted a rlrun.memory.Rollout, got a Table"):
+        rlrun.train(["algorithm=ppo", "env=cartpole", "memory=replay"], run_dir="run")
+    assert not Path("run").exists()
