@@ -23,8 +23,11 @@ class A2CLoss(ActorCriticLoss):
         advantage: Tensor,
         return_: Tensor,
         entropy_weight: float | Tensor | None = None,
+        state: Tensor | None = None,
+        ended: Tensor | None = None,
+        valid: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        judged = self.actor_critic.judge(observation, action)
-        objective = judged.log_prob * self.prepared(advantage)
+        judged = self.judge(observation, action, state, ended)
+        objective = judged.log_prob * self.prepared(advantage, valid)
         distance = ops.distance(judged.value, return_, huber=self.huber)
-        return self.total(judged, objective, distance, return_, entropy_weight)
+        return self.total(judged, objective, distance, return_, entropy_weight, valid)

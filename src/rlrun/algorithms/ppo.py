@@ -47,7 +47,7 @@ class PPOLoss(ActorCriticLoss):
         self.clip = clip
         self.value_clip = value_clip
         self.kl_weight = kl_weight
-        self._ratio: tuple[Tensor, Tensor, float] | None = None
+        self._ratio: tuple[Tensor, Tensor, float, Tensor | None] | None = None
 
     def loss(
         self,
@@ -60,19 +60,24 @@ class PPOLoss(ActorCriticLoss):
         clip: float | None = None,
         kl_weight: float | None = None,
         entropy_weight: float | Tensor | None = None,
+        state: Tensor | None = None,
+        ended: Tensor | None = None,
+        valid: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        judged = self.actor_critic.judge(observation, action)
+        judged = self.judge(observation, action, state, ended)
         log_ratio = judged.log_prob - log_prob
+        if valid is not None:  # of what is no step the ratio may be anything, and infinity times nothing is no number
+            log_ratio = log_ratio * valid
         clip = self.clip if clip is None else clip
-        objective = ops.surrogate(log_ratio, self.prepared(advantage), clip=clip)
+        objective = ops.surrogate(log_ratio, self.prepared(advantage, valid), clip=clip)
         divergence = log_ratio.exp() - 1.0 - log_ratio  # an estimate of KL(then ‖ now) that is never negative
         weight = self.kl_weight if kl_weight is None else kl_weight
         if weight != 0.0:
             objective = objective - weight * divergence
         distance = self._distance(judged.value, value, return_)
-        loss, named = self.total(judged, objective, distance, return_, entropy_weight)
-        named["approx_kl"] = divergence.detach().mean()
-        self._ratio = (log_ratio.detach(), named["approx_kl"], clip)
+        loss, named = self.total(judged, objective, distance, return_, entropy_weight, valid)
+        named["approx_kl"] = ops.mean_of(divergence.detach(), valid)
+        self._ratio = (log_ratio.detach(), named["approx_kl"], clip, valid)
         return loss, named
 
     def _distance(self, value: Tensor, before: Tensor, return_: Tensor) -> Tensor:
@@ -86,9 +91,9 @@ class PPOLoss(ActorCriticLoss):
     def metrics(self) -> Mapping[str, Any]:
         found = dict(super().metrics)
         if self._ratio is not None:
-            log_ratio, divergence, clip = self._ratio
+            log_ratio, divergence, clip, valid = self._ratio
             found["policy/approx_kl"] = divergence
-            found["policy/clipped"] = ((log_ratio.exp() - 1.0).abs() > clip).float().mean()
+            found["policy/clipped"] = ops.mean_of(((log_ratio.exp() - 1.0).abs() > clip).float(), valid)
         return found
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, Optimiser
 from rlrun.nn import ActorCritic, Judged
+from rlrun.typing import Tree
 
 
 class ActorCriticLoss(LossCallback):
@@ -17,6 +18,7 @@ class ActorCriticLoss(LossCallback):
 
     A subclass writes `loss`, and ends it with `total`. It may ask for `entropy_weight`, a number or one for each part
     of the action, so that whoever provides one by that name (a schedule, an entropy target) goes before the constant.
+    For recurrent networks it asks for `state`, `ended` and `valid`, which a loader of rollouts provides with them.
 
     Args:
         network: acts and judges.
@@ -48,7 +50,16 @@ class ActorCriticLoss(LossCallback):
         self.normalise = normalise
         self.advantage_clip = advantage_clip
         self.huber = huber
-        self._judged: tuple[Tensor, Tensor, Tensor] | None = None  # entropy, value and return of the newest update
+        # entropy, value and return of the newest update, and which entries count
+        self._judged: tuple[Tensor, Tensor, Tensor, Tensor | None] | None = None
+
+    def judge(
+        self, observation: Tree, action: Tree, state: Tensor | None = None, ended: Tensor | None = None
+    ) -> Judged:
+        """Let the network judge rows [B, …] or windows [B, T, …]; state [B, S] before them, ended [B, T] within."""
+        if state is None and ended is None:
+            return self.actor_critic.judge(observation, action)
+        return self.actor_critic.judge(observation, action, state, ended)
 
     def prepared(self, advantage: Tensor, valid: Tensor | None = None) -> Tensor:
         """Return advantages as the objective takes them."""
@@ -63,21 +74,28 @@ class ActorCriticLoss(LossCallback):
         distance: Tensor,
         return_: Tensor,
         entropy_weight: float | Tensor | None = None,
+        valid: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of each element, and `policy_entropy` [..., parts]."""
+        """Return the loss of each element, and `policy_entropy` [..., parts].
+
+        valid: [B, T] where a row is a transition; the others weigh nothing, and the mean is that of the rest.
+        """
         entropy = judged.entropy
-        self._judged = (entropy.detach(), judged.value.detach(), return_)
+        self._judged = (entropy.detach(), judged.value.detach(), return_, valid)
         loss = self.value_weight * distance - objective
         weight = self.entropy_weight if entropy_weight is None else entropy_weight
         if isinstance(weight, Tensor) or weight != 0.0:
             loss = loss - (weight * entropy).sum(-1)
+        if valid is not None:
+            loss = loss * (valid / valid.float().mean())
         return loss, {"policy_entropy": self._judged[0]}
 
     @property
     def metrics(self) -> Mapping[str, Any]:
         found = dict(super().metrics)
         if self._judged is not None:
-            entropy, value, return_ = self._judged
+            *judged, valid = self._judged
+            entropy, value, return_ = judged if valid is None else (each[valid] for each in judged)
             for index, part in enumerate(self.actor_critic.head.parts):
                 found[f"entropy/{part}"] = entropy[..., index].mean()
             found["value/mean"] = value.mean()

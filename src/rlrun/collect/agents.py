@@ -7,11 +7,12 @@ An agent is called with trees of numpy arrays [N, …] and answers with a dict o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 
+from rlrun.errors import RequestError
 from rlrun.schedules import Schedule, as_schedule
 from rlrun.spaces import Box, Composite, Space, Spaces
 from rlrun.typing import Array, Tree
@@ -27,8 +28,24 @@ class Acting(Protocol):
         """Return an action for observations [N, …], trees of tensors."""
 
 
+class Remembering(Acting, Protocol):
+    """A network that acts by what it remembers of the episode, a state of as many numbers as `state_size`."""
+
+    state_size: int
+
+    def advance(self, observation: Tree, state: Tree, explore: bool) -> tuple[Tree, Tree]:
+        """Return an action for observations [N, …], and the state after them from that before them."""
+
+    def initial_state(self, count: int) -> Tree:
+        """Return the state of `count` fresh episodes."""
+
+
 class Agent(Protocol):
-    """Maps observations to responses; also what is evaluated and exported."""
+    """Maps observations to responses; also what is evaluated and exported.
+
+    A recurrent one gets the state before acting and answers with the one after it, as `state`: trees of arrays
+    [N, …]. Whoever calls it keeps the state of each lane, and begins with `initial_state` where an episode does.
+    """
 
     outputs: tuple[str, ...]  # the names a response holds
 
@@ -63,21 +80,32 @@ def chain(preprocess: Preprocess | Mapping[str, Preprocess] | None) -> tuple[Pre
     return tuple(getattr(function, "preprocess", function) for function in functions if function is not None)
 
 
-def acting(policy: Acting, preprocess: tuple[Preprocess, ...]) -> Callable[[Tree, bool], Tree]:
-    """Return a policy's `act` for observations as the environment gives them."""
+def acting(act: Callable[..., Any], preprocess: tuple[Preprocess, ...]) -> Callable[..., Any]:
+    """Return how a policy acts, given for what it is trained on, for observations as the environment gives them."""
     if not preprocess:
-        return policy.act
+        return act
 
-    def act(observation: Tree, explore: bool) -> Tree:
+    def prepared(observation: Tree, *more: Any) -> Any:
         for function in preprocess:
             observation = function(observation)
-        return policy.act(observation, explore)
+        return act(observation, *more)
 
-    return act
+    return prepared
+
+
+def initial_state(agent: Agent, count: int) -> Tree | None:
+    """Return the recurrent state of `count` fresh episodes; None of an agent that has none."""
+    make = getattr(agent, "initial_state", None)
+    return None if make is None else make(count)
+
+
+def begun_anew(state: Tree, initial: Tree, lanes: Array) -> Tree:
+    """Return the state [N, …] of all lanes with that of fresh episodes in a choice [N] of them."""
+    return state if state is None else _where(lanes, initial, state)
 
 
 class PolicyAgent:
-    """Act by a policy's own distribution.
+    """Act by a policy's own distribution; with its state, where the policy has one (`state_size`).
 
     Args:
         policy: the network.
@@ -85,11 +113,9 @@ class PolicyAgent:
         preprocess: what the memory does to observations, too, one function or several by name: normalisation.
     """
 
-    outputs = ("action",)
-
     def __init__(
         self,
-        policy: Acting,
+        policy: Acting | Remembering,
         *,
         device: str = "cpu",
         preprocess: Preprocess | Mapping[str, Preprocess] | None = None,
@@ -97,14 +123,22 @@ class PolicyAgent:
         self.policy = policy
         self.device = device
         self.preprocess = chain(preprocess)
-        self._act = acting(policy, self.preprocess)
+        self.recurrent = bool(getattr(policy, "state_size", 0))
+        self.outputs = ("action", "state") if self.recurrent else ("action",)
+        self._act = acting(cast(Remembering, policy).advance if self.recurrent else policy.act, self.preprocess)
 
     @torch.no_grad()
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
-        return {"action": to_arrays(self._act(to_tensors(observation, self.device), explore))}
+        seen = to_tensors(observation, self.device)
+        if not self.recurrent:
+            return {"action": to_arrays(self._act(seen, explore))}
+        if state is None:
+            raise RequestError("agent: a recurrent policy acts on the state before each step; see `initial_state`")
+        action, after = self._act(seen, to_tensors(state, self.device), explore)
+        return {"action": to_arrays(action), "state": to_arrays(after)}
 
-    def initial_state(self, count: int) -> None:
-        return None
+    def initial_state(self, count: int) -> Tree | None:
+        return to_arrays(cast(Remembering, self.policy).initial_state(count)) if self.recurrent else None
 
 
 class EpsilonGreedy:
@@ -137,7 +171,7 @@ class EpsilonGreedy:
         self.steps = 0  # environment steps acted in while exploring
         self.uniform = RandomAgent(spaces.action, seed=seed)
         self.preprocess = chain(preprocess)
-        self._act = acting(policy, self.preprocess)
+        self._act = acting(policy.act, self.preprocess)
 
     @torch.no_grad()
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.callback import Callback
-from rlrun.collect.agents import Agent, RandomAgent, Response
+from rlrun.collect.agents import Agent, RandomAgent, Response, begun_anew, initial_state
 from rlrun.collect.leaving import Quiet, Signals, branch_seed, rows_equal, told
 from rlrun.env import Env, Rejoined, Step
 from rlrun.errors import ConfigError, DataError, RequestError, did_you_mean
@@ -29,6 +29,9 @@ class Collector(Callback):
     Provides `step`, the number of environment steps made by all lanes together. In a resumed run the lanes
     go on with the episodes that were open; where one cannot, a new one begins in its lane and the open one
     ends in memory where it was left, not truncated. `approximate` tells of such lanes; None: all came back.
+
+    Of a recurrent agent it keeps the state of each lane. A memory that has a column `state` gets the one before
+    acting. After an end, and after a row that is no step, a lane has the state of an episode that begins.
 
     Args:
         env: the lanes.
@@ -55,6 +58,7 @@ class Collector(Callback):
         self.steps = 0
         self.episodes = 0
         self.observation: Tree = None
+        self.state: Tree = None  # of a recurrent agent, before it acts on the observation
         self.approximate: str | None = None
         self._signals: Signals = Quiet()
         self._returns: deque[float] = deque(maxlen=window)
@@ -74,13 +78,19 @@ class Collector(Callback):
                     f"memory.columns.{name}: nobody fills it; the agent's response has {', '.join(agent.outputs)}"
                     f"{did_you_mean(name, agent.outputs)}"
                 )
-        self._extras = tuple(name for name in agent.outputs if name != "action" and name in table.names())
+        self._initial = initial_state(agent, env.num_envs)
+        own = ("action",) if self._initial is None else ("action", "state")
+        self._extras = tuple(name for name in agent.outputs if name not in own and name in table.names())
+        self._keeps_state = self._initial is not None and "state" in table.names()
 
     def begin_training(self, callbacks: Mapping[str, Any] | None = None) -> dict[str, int]:
         self._signals = (callbacks or {}).get("interrupt") or Quiet()
         self.env.record()
         first = branch_seed(self.seed, self.steps) if self.steps else self.seed  # a fork repeats no episode
-        self.observation = self.env.reset(first) if self.observation is None else self._rejoin()
+        if self.observation is None:
+            self.observation, self.state = self.env.reset(first), self._initial
+        else:
+            self.observation = self._rejoin()
         _require_finite(self.observation, "observation", self.steps)
         return {"step": self.steps}
 
@@ -123,6 +133,9 @@ class Collector(Callback):
                 self._close(held, self.observation, interrupted=np.ones(len(held), np.bool_))
         self._return[lanes] = 0.0
         self._length[lanes] = 0
+        chosen = np.zeros(self.env.num_envs, np.bool_)
+        chosen[lanes] = True
+        self.state = begun_anew(self.state, self._initial, chosen)
 
     def begin_batch(self) -> dict[str, int]:
         return {"step": self.steps}
@@ -146,9 +159,10 @@ class Collector(Callback):
         """
         if self.observation is None:
             raise RequestError("callbacks.collector is missing: the loader's collector must be among the callbacks")
-        if random and self._extras:
-            raise RequestError(f"warm-up: random actions have no {self._extras[0]}, which the memory stores")
-        act: Callable[[Tree], Response] = self.random if random else self.agent
+        missing = (*self._extras, *(("state",) if self._keeps_state else ()))
+        if random and missing:
+            raise RequestError(f"warm-up: random actions have no {missing[0]}, which the memory stores")
+        act: Callable[..., Response] = self.random if random else self.agent
         before, signals = self.steps, self._signals
         while self.steps - before < steps:
             if signals.requested is not None:  # between two steps everything is in order, to be saved or left
@@ -156,8 +170,8 @@ class Collector(Callback):
             self._step(act)
         return self.steps - before
 
-    def _step(self, act: Callable[[Tree], Response]) -> None:
-        response = act(self.observation)
+    def _step(self, act: Callable[..., Response]) -> None:
+        response = act(self.observation, self.state)
         step = self.env.step(response["action"])
         _require_finite(step.reward, "reward", self.steps)
         _require_finite(step.observation, "observation", self.steps)
@@ -170,6 +184,10 @@ class Collector(Callback):
         }
         for name in self._extras:
             row[name] = response[name]
+        if self._keeps_state:
+            row["state"] = self.state
+        if self._initial is not None:
+            self.state = response.get("state", self.state)  # a random action remembers nothing
         self._store(row, step)
 
     def _store(self, row: dict[str, Tree], step: Step) -> None:
@@ -185,12 +203,14 @@ class Collector(Callback):
             self._return += step.reward * step.valid
             self._length += step.valid
             self.steps += len(lanes)
+            self.state = begun_anew(self.state, self._initial, ~step.valid)
         ended = step.terminated | step.truncated
         if np.count_nonzero(ended):  # a tenth of the time of any()
             lanes = np.flatnonzero(ended)
             self._close(lanes, step.observation, interrupted=(step.truncated & ~step.terminated)[lanes])
             self._record(lanes)
             self.observation = self.env.restart(ended)
+            self.state = begun_anew(self.state, self._initial, ended)
             _require_finite(self.observation, "observation", self.steps)
         else:
             self.observation = step.observation
@@ -232,6 +252,7 @@ class Collector(Callback):
             "return": self._return,
             "length": self._length,
             "observation": self.observation,
+            "state": self.state,
             "random": self.random.state_dict(),
         }
 
@@ -246,7 +267,7 @@ class Collector(Callback):
         self._returns.extend(state["returns"])
         self._lengths.extend(state["lengths"])
         self._return[:], self._length[:] = state["return"], state["length"]
-        self.observation = state["observation"]
+        self.observation, self.state = state["observation"], state["state"]
         self.random.load_state_dict(state["random"])
 
 

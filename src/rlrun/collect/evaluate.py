@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.collect.agents import Agent
+from rlrun.collect.agents import Agent, begun_anew, initial_state
 from rlrun.env import Env
 
 LANES = 16  # episodes side by side; enough to make acting cheap
@@ -80,23 +80,27 @@ def evaluate(
     active = playing < episodes
     env.renew()
     observation = env.reset([seed + int(episode) for episode in playing])
+    state = initial = initial_state(agent, lanes)
     with still(agent):
         while active.any():
             if abandon is not None:
                 abandon()
             _watch(watch, playing, active)
-            step = env.step(agent(observation, explore=explore)["action"])
+            response = agent(observation, state, explore=explore)
+            step = env.step(response["action"])
             returns[playing[active]] += step.reward[active]
             lengths[playing[active]] += 1
             ended = step.terminated | step.truncated
             if max_steps is not None:
                 ended |= active & (lengths[np.minimum(playing, episodes - 1)] >= max_steps)
             observation = step.observation
+            state = None if initial is None else response["state"]
             if ended.any():
                 pending = _advance(playing, ended & active, pending, episodes)
                 active = playing < episodes
                 seeds = [seed + int(playing[lane]) for lane in np.flatnonzero(ended)]  # idle lanes play on, uncounted
                 observation = env.reset_lanes(ended, seeds)
+                state = begun_anew(state, initial, ended)
     return Evaluation(returns.tolist(), lengths.tolist(), [seed + i for i in range(episodes)])
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
 from rlrun.env.toy_spaces import DictObservation, DiscreteStart, ImageObservation, MultiDiscreteAction, TupleSpaces
+from rlrun.env.toys_memory import Recall, TMaze
 from rlrun.errors import ConfigError
 from rlrun.typing import Array
 
@@ -25,6 +26,8 @@ __all__ = [
     "ImageObservation",
     "MixedAction",
     "MultiDiscreteAction",
+    "Recall",
+    "TMaze",
     "TupleSpaces",
 ]
 

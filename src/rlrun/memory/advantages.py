@@ -17,13 +17,17 @@ from rlrun.typing import Batch, Tree
 
 
 class Judge(Protocol):
-    """A network that acts and judges, such as `rlrun.nn.ActorCritic`."""
+    """A network that acts and judges, such as `rlrun.nn.ActorCritic`.
 
-    def value(self, observation: Tree) -> Tensor:
-        """Return V(s) [B]."""
+    One with a `state_size` above 0 is called with the state [B, S] before single steps or windows, and with `ended`
+    [B, T], where it begins anew behind a row.
+    """
 
-    def judge(self, observation: Tree, action: Tree) -> Any:
-        """Return log_prob [B] and value [B], among others."""
+    def value(self, observation: Tree, *before: Tensor) -> Tensor:
+        """Return V(s) [...]."""
+
+    def judge(self, observation: Tree, action: Tree, *before: Tensor) -> Any:
+        """Return log_prob [...] and value [...], among others."""
 
     def parameters(self) -> Any: ...
 
@@ -33,7 +37,8 @@ class Advantages:
 
     A loader of rollouts calls it once a rollout, before anything is learned from it, so one pass over all rows gives
     what acting would have had to store at each step. A column log_prob that the memory holds stays as it is: then
-    the actions may be those of an older network.
+    the actions may be those of an older network. A recurrent network goes through each lane once, from the state
+    that the memory has of its first row, as when it acted.
 
     Args:
         network: whose values and probabilities they are.
@@ -47,7 +52,6 @@ class Advantages:
     tier = JUDGES
     removes: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
-    requires = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
 
     def __init__(
         self,
@@ -65,19 +69,28 @@ class Advantages:
         self.return_lambda = return_lambda
         self.log_prob = log_prob
         self.chunk = chunk
+        self.recurrent = bool(getattr(network, "state_size", 0))
+        needed = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
+        self.requires = (*needed, "state") if self.recurrent else needed
         self.provides = ("value", "advantage", "return_", *(("log_prob",) if log_prob else ()))
 
     @torch.no_grad()
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         reward, terminated = batch["reward"], batch["terminated"]
         ended = terminated | batch["truncated"]
+        seen = (batch["observation"], batch["action"])
+        before: tuple[Tensor, ...] = ()
+        if self.recurrent:
+            void = ~batch["valid"] if "valid" in batch else torch.zeros_like(ended)
+            before = (batch["state"][:, 0], ended | void)
+        over = self._over_windows if self.recurrent else self._over_rows
         if self.log_prob and "log_prob" not in batch:
-            value, log_prob = self._over(self._both, reward, batch["observation"], batch["action"])
+            value, log_prob = over(self._both, reward, *seen, *before)
             found = {"value": value, "log_prob": log_prob}
         else:
-            found = {"value": self._over(self._value, reward, batch["observation"])[0]}
+            found = {"value": over(self._value, reward, seen[0], *before)[0]}
         value = found["value"]
-        following = self._following(value, ended, batch["next_observation"])
+        following = self._following(value, ended, batch)
         options = {"terminated": terminated, "ended": ended, "discount": self.discount}
         found["advantage"] = ops.gae(reward, value, following, lambda_=self.lambda_, **options)
         if self.return_lambda is None:
@@ -86,28 +99,46 @@ class Advantages:
             found["return_"] = ops.lambda_return(reward, value, following, lambda_=self.return_lambda, **options)
         return batch | found
 
-    def _following(self, value: Tensor, ended: Tensor, next_observation: Tree) -> Tensor:
+    def _following(self, value: Tensor, ended: Tensor, batch: Batch) -> Tensor:
         """Return the value of each next observation: a step later's, but at ends, where nothing stands a step later."""
         last = ended.clone()
         last[:, -1] = True
         following = torch.cat((value[:, 1:], value[:, :1]), 1)
-        seen = map_tree(lambda tensor: tensor[last].unsqueeze(1), next_observation)
-        following[last] = self._over(self._value, following[last].unsqueeze(1), seen)[0].squeeze(1)
+        names = ("next_observation", "observation", "state") if self.recurrent else ("next_observation",)
+        seen = [map_tree(lambda tensor: tensor[last].unsqueeze(1), batch[name]) for name in names]
+        function = self._value_after if self.recurrent else self._value
+        following[last] = self._over_rows(function, following[last].unsqueeze(1), *seen)[0].squeeze(1)
         return following
 
-    def _value(self, observation: Tree) -> tuple[Tensor]:
-        return (self.network.value(observation),)
+    def _value(self, observation: Tree, *before: Tensor) -> tuple[Tensor]:
+        return (self.network.value(observation, *before),)
 
-    def _both(self, observation: Tree, action: Tree) -> tuple[Tensor, Tensor]:
-        judged = self.network.judge(observation, action)
+    def _value_after(self, next_observation: Tree, observation: Tree, state: Tensor) -> tuple[Tensor]:
+        """Value next observations by the state after those before them: at an end the memory has no such state."""
+        return (self.network.value(next_observation, self.network.after(observation, state)),)  # type: ignore[attr-defined]
+
+    def _both(self, observation: Tree, action: Tree, *before: Tensor) -> tuple[Tensor, Tensor]:
+        judged = self.network.judge(observation, action, *before)
         return judged.value, judged.log_prob
 
-    def _over(self, function: Callable[..., tuple[Tensor, ...]], like: Tensor, *trees: Tree) -> list[Tensor]:
+    def _over_windows(self, function: Callable[..., tuple[Tensor, ...]], like: Tensor, *trees: Tree) -> list[Tensor]:
+        """Call a function of windows [b, T, …], or rows [b, …] before them; return what it gives as [B, T]."""
+        found = self._in_pieces(function, max(1, self.chunk // like.shape[1]), len(like), *trees)
+        return [each.to(like.device) for each in found]
+
+    def _over_rows(self, function: Callable[..., tuple[Tensor, ...]], like: Tensor, *trees: Tree) -> list[Tensor]:
         """Call a function of rows [n, …] for trees [B, T, …]; return what it gives as [B, T], where `like` is."""
-        device = next(iter(self.network.parameters())).device
         windows, steps = like.shape[:2]
-        flat = [map_tree(lambda tensor: tensor.transpose(0, 1).flatten(0, 1).to(device), tree) for tree in trees]
-        pieces = [slice(first, first + self.chunk) for first in range(0, windows * steps, self.chunk)]
-        parts = [function(*(map_tree(itemgetter(piece), tree) for tree in flat)) for piece in pieces]
-        joined = [torch.cat(found) for found in zip(*parts, strict=True)]
-        return [found.view(steps, windows).transpose(0, 1).to(like.device) for found in joined]
+        flat = [map_tree(lambda tensor: tensor.transpose(0, 1).flatten(0, 1), tree) for tree in trees]
+        found = self._in_pieces(function, self.chunk, windows * steps, *flat)
+        return [each.view(steps, windows).transpose(0, 1).to(like.device) for each in found]
+
+    def _in_pieces(
+        self, function: Callable[..., tuple[Tensor, ...]], size: int, count: int, *trees: Tree
+    ) -> list[Tensor]:
+        """Call a function with so many rows at a time, where the network lies; join what it gives."""
+        device = next(iter(self.network.parameters())).device
+        placed = [map_tree(lambda tensor: tensor.to(device), tree) for tree in trees]
+        pieces = [slice(first, first + size) for first in range(0, count, size)]
+        parts = [function(*(map_tree(itemgetter(piece), tree) for tree in placed)) for piece in pieces]
+        return [torch.cat(found) for found in zip(*parts, strict=True)]

@@ -71,7 +71,8 @@ def refuse_vectors(spaces: Spaces) -> None:
 def make_columns(spaces: Spaces | None, extra: Mapping[str, Any] | None) -> tuple[list[Column], dict[str, Any]]:
     """Join the columns of the spaces and those asked for by name.
 
-    Returns the columns, tags among them, and the virtual ones: those given as something to call.
+    Returns the columns, tags among them, and the virtual ones: those given as something to call. A column of no
+    numbers, `{shape: 0}`, is left out.
 
     Raises:
         ConfigError: no column at all, a setting that columns do not have, or an unknown dtype.
@@ -83,7 +84,9 @@ def make_columns(spaces: Spaces | None, extra: Mapping[str, Any] | None) -> tupl
     virtual = {name: given for name, given in (extra or {}).items() if callable(given)}
     for name, given in (extra or {}).items():
         if name not in virtual:
-            columns[name] = given if isinstance(given, Column) else _parse(name, given)
+            column = given if isinstance(given, Column) else _parse(name, given)
+            if 0 not in column.shape:  # the state of what has none
+                columns[name] = column
     if not columns:
         raise ConfigError("memory: a table needs spaces or columns; both are missing")
     return list(columns.values()), virtual
@@ -99,8 +102,8 @@ def _parse(name: str, given: Mapping[str, Any] | None) -> Column:
         known = ("shape", "dtype", "tag")
         raise ConfigError(f"memory.columns.{name}: no setting '{key}'{did_you_mean(key, known)}")
     sizes = [shape] if isinstance(shape, int) else shape
-    if not isinstance(sizes, (list, tuple)) or not all(isinstance(size, int) and size > 0 for size in sizes):
-        raise ConfigError(f"memory.columns.{name}.shape: wanted whole numbers from 1, got {shape!r}")
+    if not isinstance(sizes, (list, tuple)) or not all(isinstance(size, int) and size >= 0 for size in sizes):
+        raise ConfigError(f"memory.columns.{name}.shape: wanted whole numbers, got {shape!r}")
     try:
         dtype = np.dtype(dtype).name
     except TypeError:

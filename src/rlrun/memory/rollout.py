@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.memory.adaptors import Adaptor, adapted, arrange
+from rlrun.memory.adaptors import Adaptor, adapted, arrange, check
 from rlrun.memory.episodes import map_tree, rows_of
 from rlrun.memory.loaders import Steps, at_least, chosen
 from rlrun.memory.rollout_table import Rollout
@@ -33,6 +33,10 @@ class RolloutLoader:
     `x[:, t]` is contiguous) that may hold several episodes; `rows` is None. A minibatch costs one
     take a column. Where a vector environment resets by itself, its void rows are left out.
 
+    Where the table keeps a `state`, that of a recurrent network before each step, batches have it whatever `columns`
+    says: [B, S], of the first row of each window; and for windows `valid` and `ended` [B, T], where an episode is over
+    with a row, so that the state begins anew behind it.
+
     Args:
         table: what the collector writes to.
         collector: makes the steps.
@@ -41,6 +45,7 @@ class RolloutLoader:
         epochs: how often each row is served.
         length: of windows: 1 = single rows [B, …]; the horizon = whole lanes [B, T, …]; or a divisor of it, with
             `valid` [B, T] where a row is a transition.
+        unroll: takes the place of `length` where the table keeps a `state`; None = the same.
         columns: names that batches keep; None = all.
         adaptors: a list, or by name.
     """
@@ -54,6 +59,7 @@ class RolloutLoader:
         minibatch: int | None = None,
         epochs: int = 1,
         length: int = 1,
+        unroll: int | None = None,
         columns: Sequence[str] | None = None,
         adaptors: Sequence[Adaptor] | Mapping[str, Adaptor] = (),
         seed: int = 0,
@@ -63,10 +69,12 @@ class RolloutLoader:
         if not isinstance(table, Rollout):
             raise ConfigError(f"loader.table: wanted a rlrun.memory.Rollout, got a {type(table).__name__}")
         minibatch = horizon * table.num_envs if minibatch is None else minibatch
-        for name, value in {"horizon": horizon, "minibatch": minibatch, "epochs": epochs, "length": length}.items():
+        self.stateful = "state" in table.names()
+        windows, length = ("unroll", unroll) if self.stateful and unroll is not None else ("length", length)
+        for name, value in {"horizon": horizon, "minibatch": minibatch, "epochs": epochs, windows: length}.items():
             at_least(name, value, 1)
         if horizon % length:
-            raise ConfigError(f"loader.length: {length} does not divide loader.horizon {horizon}")
+            raise ConfigError(f"loader.{windows}: {length} does not divide loader.horizon {horizon}")
         self.table = table
         self.collector = collector
         self.horizon = horizon
@@ -78,14 +86,18 @@ class RolloutLoader:
         self.device = torch.device(device)
         self.generator = np.random.Generator(np.random.PCG64(seed))
         self.epoch, self.served = epochs, 0  # of the current rollout: epochs, and minibatches of the running one
-        self._columns = chosen(columns, self._names())
+        names = self._names()
+        beside = [name for name in ("state", "ended", "valid") if self.stateful and name in names]
+        self._columns = tuple(dict.fromkeys((*chosen(columns, names), *beside)))
         self._rows: Batch = {}  # [T * N, …], the rows of a step side by side
         self._starts = np.empty(0, np.int64)  # first row of each window, in the order of this epoch
         table.reserve(horizon)
 
     def _names(self) -> tuple[str, ...]:
-        names = adapted(self.table.names(), self.adaptors)
-        return names if self.length == 1 else (*names, "valid")
+        before = self.table.names()
+        check(self.adaptors, (*before, "valid", *(column.name for column in self.table.columns)))
+        names = adapted(before, self.adaptors)
+        return names if self.length == 1 else (*names, "valid", *(("ended",) if self.stateful else ()))
 
     def names(self) -> dict[str, tuple[str, ...]]:
         """Return the names that batches will have, by data group."""
@@ -111,6 +123,8 @@ class RolloutLoader:
         batch["valid"] = _lanes_first(valid)
         for adaptor in self.adaptors:
             batch = adaptor(batch, None)
+        if "ended" in self._columns:
+            batch["ended"] = batch["terminated"] | batch["truncated"] | ~batch["valid"]
         self._rows = {name: map_tree(partial(self._flat, name), batch[name]) for name in self._columns}
         self._starts = self._windows(valid)
         self.epoch, self.served = 0, 0
@@ -144,10 +158,13 @@ class RolloutLoader:
         windows = len(self._starts)
         count = max(windows * self.length // self.minibatch, 1)  # minibatches an epoch
         first, end = (number * windows // count for number in (self.served, self.served + 1))
-        rows = self._starts[first:end]
+        rows = starts = self._starts[first:end]
         if self.length > 1:
             rows = rows[:, None] + np.arange(self.length) * self.table.num_envs
-        batch = {name: map_tree(partial(_take, rows), tree) for name, tree in self._rows.items()}
+        batch = {
+            name: map_tree(partial(_take, starts if name == "state" else rows), tree)
+            for name, tree in self._rows.items()
+        }
         self.served += 1
         if self.served == count:
             self.epoch, self.served = self.epoch + 1, 0

@@ -24,6 +24,12 @@ On-policy algorithms call, on one network:
     network.judge(observation, action)                  -> log_prob, entropy, value: each [B]; heads
     network.value(observation) -> value                 [B]
     network.head.divergence(heads, heads)               -> KL [B], where an algorithm holds a policy near another
+    network.state_size                                  0; or the numbers S of a recurrent state, and then:
+    network.initial_state(count) -> state               [count, S], of episodes that begin
+    network.advance(observation, state, explore)        -> action, and the state after it; in place of `act`
+    network.after(observation, state) -> state          [B, S]
+    network.judge(observation, action, state, ended)    state [B, S] before single steps or windows [B, T, …], and
+    network.value(observation, state, ended)            ended [B, T] where the state begins anew after a row
 """
 
 from rlrun.nn.actions import ActionCodec
@@ -37,6 +43,7 @@ from rlrun.nn.init import normal_, orthogonal_, xavier_uniform_
 from rlrun.nn.mlp import MLP
 from rlrun.nn.normaliser import Normaliser
 from rlrun.nn.policy import Policy, SquashedGaussian
+from rlrun.nn.recurrent import Core
 from rlrun.nn.trunk import Trunk
 
 __all__ = [
@@ -44,6 +51,7 @@ __all__ = [
     "ActionCodec",
     "ActionHead",
     "ActorCritic",
+    "Core",
     "Critics",
     "Encoder",
     "Ensemble",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from rlrun.nn.heads import Heads
@@ -27,6 +28,8 @@ class Judged(NamedTuple):
 class ActorCritic(Policy):
     """π(a | s) and V(s), for any observation and action space.
 
+    With a `core`, layers of their own for the value have one of their own, too; its state stands behind the policy's.
+
     Args:
         spaces: of the environment.
         hidden: widths of the layers below the policy.
@@ -48,20 +51,63 @@ class ActorCritic(Policy):
         **options: Any,
     ) -> None:
         super().__init__(spaces, hidden=hidden, **options)
-        layers = {name: options[name] for name in ("activation", "layer_norm", "init") if name in options}
+        layers = {
+            name: options[name] for name in ("activation", "layer_norm", "init", "core", "core_size") if name in options
+        }
         below = hidden if value_hidden is None else value_hidden
         self.value_trunk = None if shared else Trunk(spaces, hidden=below, **layers)
         self.value_head = nn.Linear((self.value_trunk or self.trunk).size, 1)
         orthogonal_(self.value_head, 1.0)
 
-    def value(self, observation: Tree) -> Tensor:
-        """Return V(s) [...]."""
-        value: Tensor = self.value_head((self.value_trunk or self.trunk)(observation))
+    @property
+    def state_size(self) -> int:
+        """Numbers in a lane's recurrent state; 0 where there is none."""
+        return self.trunk.state_size + (0 if self.value_trunk is None else self.value_trunk.state_size)
+
+    def heads(self, observation: Tree, state: Tensor | None = None, ended: Tensor | None = None) -> Heads:
+        """Return the parameters of the distribution at each observation; see `Core` for state and ended."""
+        return super().heads(observation, self._parts(state)[0], ended)
+
+    def advance(self, observation: Tree, state: Tensor, explore: bool = True) -> tuple[Tree, Tensor]:
+        """Return an action, and the state [B, S] after the observations from that before them."""
+        own, valued = self._parts(state)
+        action, after = super().advance(observation, own, explore)
+        return action, self._joined(after, observation, valued)
+
+    def after(self, observation: Tree, state: Tensor) -> Tensor:
+        """Return the state [B, S] after observations from that before them."""
+        own, valued = self._parts(state)
+        return self._joined(super().after(observation, own), observation, valued)
+
+    def value(self, observation: Tree, state: Tensor | None = None, ended: Tensor | None = None) -> Tensor:
+        """Return V(s) [...]; see `Core` for state and ended."""
+        value: Tensor = self.value_head((self.value_trunk or self.trunk)(observation, self._parts(state)[1], ended))
         return value.squeeze(-1)
 
-    def judge(self, observation: Tree, action: Tree) -> Judged:
-        """Judge observations and the actions taken there, by one pass through the network."""
-        features = self.trunk(observation)
+    def judge(
+        self, observation: Tree, action: Tree, state: Tensor | None = None, ended: Tensor | None = None
+    ) -> Judged:
+        """Judge observations and the actions taken there, by one pass through the network.
+
+        state: [B, S] before single steps or windows, of a network with a core.
+        ended: [B, T] where episodes are over within windows.
+        """
+        own, valued = self._parts(state)
+        features = self.trunk(observation, own, ended)
         heads = self.head(features)
-        value = self.value_head(features if self.value_trunk is None else self.value_trunk(observation)).squeeze(-1)
+        if self.value_trunk is not None:
+            features = self.value_trunk(observation, valued, ended)
+        value = self.value_head(features).squeeze(-1)
         return Judged(self.head.log_prob(heads, action), self.head.entropy(heads), value, heads)
+
+    def _parts(self, state: Any) -> tuple[Any, Any]:
+        """Return what the policy's layers have of a state [B, S], and the value's; the same where they share them."""
+        if state is None or self.value_trunk is None:
+            return state, state
+        return tuple(state.split((self.trunk.state_size, self.value_trunk.state_size), -1))  # type: ignore[return-value]
+
+    def _joined(self, after: Tensor, observation: Tree, valued: Tensor) -> Tensor:
+        """Return the policy's state and that of the value after observations, side by side."""
+        return (
+            after if self.value_trunk is None else torch.cat((after, self.value_trunk.step(observation, valued)[1]), -1)
+        )

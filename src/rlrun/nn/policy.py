@@ -13,6 +13,7 @@ from rlrun.nn.encoders import Encoder
 from rlrun.nn.heads import LOG_STD, ActionHead, Heads, Spread
 from rlrun.nn.init import Initialiser
 from rlrun.nn.mlp import MLP, Activation
+from rlrun.nn.recurrent import Kind
 from rlrun.nn.trunk import Trunk
 from rlrun.ops.gaussian import squashed_log_prob, squashed_sample
 from rlrun.spaces import Box, Space, Spaces, describe, leaves
@@ -82,9 +83,14 @@ class Policy(nn.Module):
     The parts of an action are drawn independently given the observation. It begins near the centre
     of the space and near uniform choices (`output_gain`).
 
+    With a `core` it remembers its episode: `heads` wants the state before single steps or windows, and `advance` acts
+    in place of `act`.
+
     Args:
         spaces: of the environment.
         hidden: widths of the layers.
+        core: a recurrent layer behind them: gru or lstm; None = none.
+        core_size: its width.
         output_gain: of the last layer at the beginning.
         spread: of the continuous part: by "observation" or "free", see `ActionHead`.
         log_std: where it begins.
@@ -105,23 +111,53 @@ class Policy(nn.Module):
         spread: Spread = "observation",
         log_std: float = 0.0,
         joint_limit: int = 64,
+        core: Kind | None = None,
+        core_size: int = 64,
     ) -> None:
         super().__init__()
         require_bounded(spaces.action, type(self).__name__)
-        self.trunk = Trunk(spaces, hidden=hidden, activation=activation, layer_norm=layer_norm, init=init)
+        self.trunk = Trunk(
+            spaces,
+            hidden=hidden,
+            activation=activation,
+            layer_norm=layer_norm,
+            init=init,
+            core=core,
+            core_size=core_size,
+        )
         self.head = ActionHead(
             spaces, self.trunk.size, gain=output_gain, spread=spread, log_std=log_std, joint_limit=joint_limit
         )
         self.codec = self.head.codec
 
-    def heads(self, observation: Tree) -> Heads:
-        """Return the parameters of the distribution at each observation."""
-        found: Heads = self.head(self.trunk(observation))
+    @property
+    def state_size(self) -> int:
+        """Numbers in a lane's recurrent state; 0 where there is none."""
+        return self.trunk.state_size
+
+    def initial_state(self, count: int) -> Tensor:
+        """Return the state [count, state_size] of episodes that begin."""
+        return torch.zeros(count, self.state_size, device=self.head.layer.weight.device)
+
+    def heads(self, observation: Tree, state: Tensor | None = None, ended: Tensor | None = None) -> Heads:
+        """Return the parameters of the distribution at each observation; see `Core` for state and ended."""
+        found: Heads = self.head(self.trunk(observation, state, ended))
         return found
 
     def act(self, observation: Tree, explore: bool = True) -> Tree:
         """Return an action: drawn, or the most likely one."""
-        heads = self.heads(observation)
+        return self._choose(self.heads(observation), explore)
+
+    def advance(self, observation: Tree, state: Tensor, explore: bool = True) -> tuple[Tree, Tensor]:
+        """Return an action, and the state [B, S] after the observations from that before them."""
+        features, state = self.trunk.step(observation, state)
+        return self._choose(self.head(features), explore), state
+
+    def after(self, observation: Tree, state: Tensor) -> Tensor:
+        """Return the state [B, S] after observations from that before them."""
+        return self.trunk.step(observation, state)[1]
+
+    def _choose(self, heads: Heads, explore: bool) -> Tree:
         return self.head.draw(heads) if explore else self.head.mode(heads)
 
     def sample(self, observation: Tree, noise: Tensor | None = None) -> tuple[Tree, Tensor]:

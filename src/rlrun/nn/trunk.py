@@ -9,12 +9,16 @@ from torch import Tensor, nn
 from rlrun.nn.encoders import Encoder
 from rlrun.nn.init import Initialiser, initialiser
 from rlrun.nn.mlp import Activation, dense
+from rlrun.nn.recurrent import Core, Kind
 from rlrun.spaces import Spaces
 from rlrun.typing import Tree
 
 
 class Trunk(nn.Module):
-    """From observation trees [B, …] or [B, T, …] to features [B, size] or [B, T, size]: an encoder and dense layers."""
+    """From observation trees [B, …] or [B, T, …] to features [B, size] or [B, T, size]: an encoder and dense layers.
+
+    With a `core` there follows a recurrent layer. Its state is a row of `state_size` numbers, without one none.
+    """
 
     def __init__(
         self,
@@ -24,13 +28,25 @@ class Trunk(nn.Module):
         activation: Activation = "tanh",
         layer_norm: bool = False,
         init: str | Initialiser = "orthogonal",
+        core: Kind | None = None,
+        core_size: int = 64,
     ) -> None:
         super().__init__()
         self.encoder = Encoder(spaces, init=init)
         self.layers = dense(self.encoder.size, hidden, activation=activation, layer_norm=layer_norm)
         self.layers.apply(initialiser(init))
         self.size = hidden[-1] if hidden else self.encoder.size
+        self.core = None if core is None else Core(core, self.size, core_size)
+        self.state_size = 0
+        if self.core is not None:
+            self.size, self.state_size = self.core.size, self.core.state_size
 
-    def forward(self, observation: Tree) -> Tensor:
+    def forward(self, observation: Tree, state: Tensor | None = None, ended: Tensor | None = None) -> Tensor:
+        """Return features; state [B, S] and ended [B, T] are those of `Core`, of no account without one."""
         features: Tensor = self.layers(self.encoder(observation))
-        return features
+        return features if self.core is None else self.core(features, state, ended)
+
+    def step(self, observation: Tree, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features [B, size] of single steps and the state [B, S] after them."""
+        features: Tensor = self.layers(self.encoder(observation))
+        return (features, state) if self.core is None else self.core.step(features, state)

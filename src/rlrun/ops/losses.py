@@ -40,9 +40,17 @@ def clip_(gradients: Sequence[Tensor | None], *, largest: float) -> Tensor:
 
 def normalised(advantage: Tensor, valid: Tensor | None = None) -> Tensor:
     """Return advantages with mean 0 and standard deviation 1 over all entries, or over those that are valid."""
-    counted = advantage if valid is None else advantage[valid]
-    deviation, mean = torch.std_mean(counted, correction=0)
+    if valid is None:
+        deviation, mean = torch.std_mean(advantage, correction=0)
+    else:
+        mean = mean_of(advantage, valid)
+        deviation = mean_of((advantage - mean).square(), valid).sqrt()
     return (advantage - mean) / (deviation + 1e-8)
+
+
+def mean_of(value: Tensor, valid: Tensor | None = None) -> Tensor:
+    """Return the mean of all entries, or of those that are valid: flags of the same shape."""
+    return value.mean() if valid is None else (value * valid).sum() / valid.sum()
 
 
 def surrogate(log_ratio: Tensor, advantage: Tensor, *, clip: float) -> Tensor:
