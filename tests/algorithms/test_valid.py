@@ -1,0 +1,86 @@
+"""Rows of windows that are no steps weigh nothing in the losses of actor-critic methods."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rlrun import ops
+from rlrun.algorithms.a2c import A2CLoss
+from rlrun.algorithms.ppo import PPOLoss
+from rlrun.nn import ActorCritic
+
+from .fixed import MIXED, adam
+
+VALID = torch.tensor([[True, True, False, True], [False, True, True, True]])
+OPTIONS = {"entropy_weight": 0.1, "normalise": True}
+
+
+def network(**options):
+    torch.manual_seed(0)
+    return ActorCritic(MIXED, hidden=(4,), output_gain=1.0, **options)
+
+
+def batch(poison=1e3):
+    """Return windows [2, 4] whose rows that are no steps hold absurd numbers."""
+    torch.manual_seed(1)
+    action = {"level": torch.rand(2, 4, 1) * 2 - 1, "side": torch.randint(0, 2, (2, 4))}
+    found = {name: torch.randn(2, 4) for name in ("log_prob", "value", "advantage", "return_")}
+    found = {name: torch.where(VALID, value, poison) for name, value in found.items()}
+    found["log_prob"] = found["log_prob"].clamp(-9e9, 0.0) - 1.0
+    return {"observation": torch.randn(2, 4, 1), "action": action, **found}
+
+
+def rows_of(tree):
+    return {name: rows_of(part) for name, part in tree.items()} if isinstance(tree, dict) else tree[VALID]
+
+
+def asked(kind, found):
+    return (
+        found if kind is PPOLoss else {name: found[name] for name in ("observation", "action", "advantage", "return_")}
+    )
+
+
+@pytest.mark.parametrize("kind", [A2CLoss, PPOLoss])
+def test_a_loss_of_windows_is_that_of_their_steps(kind, monkeypatch):
+    monkeypatch.setattr(torch, "randn_like", torch.zeros_like)  # the entropy of a continuous part is drawn
+    windows, alone = (kind(network(), adam, **OPTIONS) for _ in range(2))
+    loss, named = windows.loss(**asked(kind, batch()), valid=VALID)
+    wanted, other = alone.loss(**asked(kind, rows_of(batch())))
+    torch.testing.assert_close(loss.mean(), wanted.mean())
+    assert not loss[~VALID].any()
+    if kind is PPOLoss:
+        torch.testing.assert_close(named["approx_kl"], other["approx_kl"])
+    for each in (windows, alone):
+        each._last = torch.zeros(())
+    for name, value in alone.metrics.items():
+        torch.testing.assert_close(windows.metrics[name], value, msg=name)
+
+
+def test_what_is_no_step_may_hold_anything():
+    loss = PPOLoss(network(), adam, kl_weight=0.5)
+    found = batch()
+    found["log_prob"] = torch.where(VALID, found["log_prob"], -1e30)
+    value, _ = loss.loss(**found, valid=VALID)
+    value.mean().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in loss.parameters if parameter.grad is not None)
+
+
+def test_moments_are_those_of_what_is_valid():
+    value = torch.tensor([1.0, 50.0, 3.0])
+    assert ops.normalised(value, torch.tensor([True, False, True])).tolist()[::2] == pytest.approx([-1.0, 1.0])
+    assert float(ops.mean_of(value, torch.tensor([True, False, True]))) == 2.0
+
+
+def test_a_recurrent_loss_reaches_back_to_the_first_row_of_a_window():
+    net = network(core="gru", core_size=3)
+    loss = A2CLoss(net, adam)
+    found = asked(A2CLoss, batch(poison=0.0))
+    found["observation"].requires_grad_()
+    found["advantage"] = torch.zeros(2, 4).index_fill(1, torch.tensor(3), 1.0)  # of the last rows only
+    found["return_"] = net.value(found["observation"], torch.zeros(2, 6)).detach()
+    ended = torch.zeros(2, 4, dtype=torch.bool)
+    ended[1, 1] = True
+    value, _ = loss.loss(**found, state=torch.zeros(2, 6), ended=ended, valid=torch.ones(2, 4).bool())
+    (reached,) = torch.autograd.grad(value[:, 3].sum(), found["observation"])
+    assert (reached.squeeze(-1) != 0).tolist() == [[True] * 4, [False, False, True, True]]

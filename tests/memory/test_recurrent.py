@@ -1,0 +1,205 @@
+"""Windows of a recurrent network: the state they begin with, the ends within, and what is computed from both."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.build import build
+from rlrun.collect import Collector, PolicyAgent
+from rlrun.collect.agents import to_arrays, to_tensors
+from rlrun.config import compose
+from rlrun.env import make
+from rlrun.errors import ConfigError
+from rlrun.memory import Advantages, Rollout, RolloutLoader, Table
+from rlrun.nn import ActorCritic
+
+LANES, HORIZON = 3, 12
+KINDS = ("gru", "lstm")
+TOYS = (
+    "DictObservation",
+    "DiscreteStart",
+    "HitTheMiddle",
+    "MixedAction",
+    "MultiDiscreteAction",
+    "Recall",
+    "TupleSpaces",
+)
+
+
+class Telling(PolicyAgent):
+    """Says beside its action how probable that was, when it acted."""
+
+    def __call__(self, observation, state=None, *, explore=True):
+        response = super().__call__(observation, state, explore=explore)
+        with torch.no_grad():
+            heads = self.policy.heads(to_tensors(observation), to_tensors(state))
+            acted = self.policy.head.log_prob(heads, to_tensors(response["action"]))
+        return {**response, "acted": to_arrays(acted)}
+
+
+def parts(env, kind="gru", *, unroll=4, shared=False, discount=0.9, lambda_=0.8, **settings):
+    """Return a loader over an environment, whose network acts and judges, and the network."""
+    torch.manual_seed(3)
+    network = ActorCritic(env.spaces, hidden=(8,), core=kind, core_size=5, shared=shared, output_gain=1.0)
+    columns = {"state": {"shape": network.state_size}, "acted": {}}
+    table = Rollout(spaces=env.spaces, num_envs=env.num_envs, columns=columns)
+    agent = Telling(network)
+    agent.outputs = ("action", "state", "acted")
+    collector = Collector(env, agent, table)
+    advantages = Advantages(network, discount=discount, lambda_=lambda_, chunk=2 * HORIZON)
+    settings = {"horizon": HORIZON, "minibatch": 3 * unroll, "unroll": unroll, "adaptors": [advantages], **settings}
+    loader = RolloutLoader(table=table, collector=collector, **settings)
+    collector.begin_training()
+    return loader, network
+
+
+def toy(name, **options):
+    return make(target=f"rlrun.env.toys.{name}", num_envs=LANES, **options)
+
+
+def batches(loader, count):
+    return [groups["default"] for groups in itertools.islice(loader, count)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", TOYS)
+def test_actions_are_as_probable_as_when_they_were_taken(name, kind):
+    loader, network = parts(toy(name), kind)
+    for batch in batches(loader, 9):  # three rollouts: episodes go on from one to the next
+        judged = network.judge(batch["observation"], batch["action"], batch["state"], batch["ended"])
+        torch.testing.assert_close(batch["log_prob"], batch["acted"], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(judged.log_prob, batch["log_prob"], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(judged.value, batch["value"], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("vectorization", ["native", "sync"])
+def test_void_rows_of_lanes_that_reset_themselves_are_no_memories(vectorization):
+    env = make(id="CartPole-v1", num_envs=LANES, vectorization=vectorization)
+    loader, network = parts(env, horizon=60, unroll=20, minibatch=60)
+    void = ends = 0
+    for batch in batches(loader, 9):
+        valid = batch["valid"]
+        judged = network.judge(batch["observation"], batch["action"], batch["state"], batch["ended"])
+        torch.testing.assert_close(judged.log_prob[valid], batch["acted"][valid], atol=1e-4, rtol=1e-4)
+        void, ends = void + int((~valid).sum()), ends + int((batch["terminated"] & valid)[:, :-1].sum())
+    assert (void > 0) is (vectorization == "native")
+    assert ends > 3  # within windows
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_values_and_advantages_are_those_of_going_step_by_step(shared):
+    loader, network = parts(toy("DiscreteStart"), "lstm", shared=shared, minibatch=LANES * HORIZON, unroll=HORIZON)
+    loader.collector.collect(7 * LANES)  # so that rollouts begin amidst episodes, which are cut off after 10 steps
+    loader.table.clear()
+    (batch,) = batches(loader, 1)
+    assert batch["truncated"].sum() == LANES
+    with torch.no_grad():
+        for lane in range(LANES):
+            rows = {name: batch[name][lane] for name in ("observation", "next_observation", "reward", "truncated")}
+            value, following, state = [], [], batch["state"][lane : lane + 1]
+            for t in range(HORIZON):
+                seen, then = (rows[name][t : t + 1] for name in ("observation", "next_observation"))
+                value.append(network.value(seen, state))
+                state = network.after(seen, state)
+                following.append(network.value(then, state))
+                if rows["truncated"][t]:
+                    state = network.initial_state(1)
+            torch.testing.assert_close(batch["value"][lane], torch.cat(value), atol=1e-5, rtol=1e-4)
+            advantage = torch.zeros(())
+            for t in reversed(range(HORIZON)):
+                error = rows["reward"][t] + 0.9 * following[t][0] - value[t][0]
+                advantage = error + 0.9 * 0.8 * (0.0 if rows["truncated"][t] else advantage)
+                torch.testing.assert_close(batch["advantage"][lane, t], advantage, atol=1e-4, rtol=1e-4)
+
+
+def test_windows_cut_through_episodes():
+    loader, _ = parts(toy("Recall", kwargs={"gap": 4}))
+    found = batches(loader, 6)
+    inner = [batch["ended"][:, :-1].any() for batch in found]
+    going = [(batch["state"].abs().sum(-1) > 0).any() for batch in found]
+    assert any(inner)
+    assert any(going)
+    for batch in found:
+        assert batch["state"].shape == (3, 10)
+        assert batch["observation"].shape == (3, 4, 1)
+        assert torch.equal(batch["ended"], batch["terminated"] | batch["truncated"])
+        begins = batch["observation"][:, 0, 0] != 0.0  # the sign, at the first step only
+        assert torch.equal(batch["state"].abs().sum(-1) == 0.0, begins)
+
+
+def test_single_rows_have_their_own_state():
+    loader, network = parts(toy("Recall"), unroll=1, minibatch=6)
+    for batch in batches(loader, 6):
+        assert "ended" not in batch
+        log_prob = network.judge(batch["observation"], batch["action"], batch["state"]).log_prob
+        torch.testing.assert_close(log_prob, batch["acted"], atol=1e-4, rtol=1e-4)
+
+
+def test_what_a_recurrent_loss_needs_is_served_whatever_columns_say():
+    loader, _ = parts(toy("Recall"), columns=["observation", "advantage"])
+    assert loader.names() == {"default": ("observation", "advantage", "state", "ended", "valid")}
+    (batch,) = batches(loader, 1)
+    assert set(batch) == set(loader.names()["default"])
+
+
+def test_without_a_state_the_length_counts():
+    env = toy("Recall")
+    table = Rollout(spaces=env.spaces, num_envs=LANES, columns={"state": {"shape": 0}})
+    loader = RolloutLoader(table=table, collector=None, horizon=HORIZON, unroll=5, columns=["observation"])
+    assert (loader.length, loader.names()) == (1, {"default": ("observation",)})
+
+
+@pytest.mark.parametrize("unroll", [5, 24])
+def test_gradients_go_back_by_a_divisor_of_the_horizon(unroll):
+    with pytest.raises(ConfigError, match=rf"loader\.unroll: {unroll} does not divide loader\.horizon 12"):
+        parts(toy("Recall"), unroll=unroll)
+
+
+def test_a_memory_that_keeps_no_state_is_refused():
+    env = toy("Recall")
+    network = ActorCritic(env.spaces, core="gru")
+    table = Rollout(spaces=env.spaces, num_envs=LANES)
+    with pytest.raises(ConfigError, match="Advantages reads 'state'; there are observation"):
+        RolloutLoader(
+            table=table,
+            collector=None,
+            horizon=8,
+            adaptors=[Advantages(network, discount=0.9, lambda_=0.9)],
+        )
+
+
+@pytest.mark.parametrize("kind", [Table, Rollout])
+def test_a_column_of_no_numbers_is_left_out(kind):
+    columns = {"x": {}, "state": {"shape": 0}, "plan": {"shape": [2, 0]}}
+    assert kind(columns=columns, **({"length": 9} if kind is Table else {})).names() == ("x",)
+
+
+def test_a_state_amidst_an_epoch_comes_back():
+    def served(loader, count):
+        return [batch["state"].tolist() for batch in batches(loader, count)]
+
+    loader, _ = parts(toy("Recall"), epochs=2)
+    served(loader, 4)
+    state = loader.state_dict()
+    wanted = served(loader, 2)
+    other, _ = parts(toy("Recall"), epochs=2, seed=9)
+    other.load_state_dict(state)
+    assert served(other, 2) == wanted
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+@pytest.mark.parametrize("recurrent", [None, *KINDS])
+def test_one_key_makes_an_algorithm_recurrent(algorithm, recurrent):
+    words = [f"algorithm={algorithm}", "env=recall", f"algorithm.recurrent={recurrent or 'null'}"]
+    config = compose([*words, "algorithm.core_size=6", "device=cpu"]).config
+    loader = build(config, "loader")
+    names = set(loader.names()["default"])
+    size = {None: 0, "gru": 12, "lstm": 24}[recurrent]
+    assert build(config, "networks.actor_critic").state_size == size
+    assert names >= {"state", "ended", "valid"} if recurrent else not names & {"state", "ended", "valid"}
+    assert loader.length == (1 if recurrent is None else config.algorithm.unroll)
+    assert np.size(build(config, "agent").initial_state(3)) == 3 * size or recurrent is None

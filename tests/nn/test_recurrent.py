@@ -1,0 +1,216 @@
+"""A window at once is the same as step by step, whatever ends inside, and so are its gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rlrun.errors import ConfigError, RequestError
+from rlrun.nn import ActorCritic, Core, Policy
+from rlrun.nn.recurrent import inverse
+from rlrun.ops import leaves_of
+from rlrun.spaces import Spaces
+
+from .spaces_for_tests import ACTIONS, OBSERVATIONS, VECTOR, draw
+
+KINDS = ("gru", "lstm")
+B, T, F, H = 5, 7, 3, 4
+ENDS = {
+    "nowhere": [],
+    "at the last row": [(0, 6), (3, 6)],
+    "once": [(2, 3)],
+    "in every row": [(b, t) for b in range(B) for t in range(T)],
+    "here and there": [(0, 0), (0, 1), (1, 5), (3, 2), (3, 4), (3, 6), (4, 3)],
+}
+
+
+def ended_at(places):
+    ended = torch.zeros(B, T, dtype=torch.bool)
+    for place in places:
+        ended[place] = True
+    return ended
+
+
+def core_of(kind, inputs=F):
+    torch.manual_seed(1)
+    return Core(kind, inputs, H)
+
+
+def step_by_step(core, features, state, ended):
+    """Go through windows as an agent does: the state is that of an episode that begins behind each end."""
+    found = []
+    for t in range(features.shape[1]):
+        output, state = core.step(features[:, t], state)
+        found.append(output)
+        state = torch.where(ended[:, t, None], torch.zeros_like(state), state)
+    return torch.stack(found, 1)
+
+
+def gradients(core, output, *beside):
+    loss = (output * torch.linspace(-1.0, 1.0, output.numel()).view_as(output)).sum()
+    return torch.autograd.grad(loss, [*core.parameters(), *beside])
+
+
+@pytest.mark.parametrize("places", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_window_is_its_steps(kind, places):
+    core, ended = core_of(kind), ended_at(places)
+    features = torch.randn(B, T, F, requires_grad=True)
+    state = torch.randn(B, core.state_size, requires_grad=True)  # a window that begins amidst an episode
+    wanted, found = step_by_step(core, features, state, ended), core(features, state, ended)
+    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
+    pairs = zip(gradients(core, found, features, state), gradients(core, wanted, features, state), strict=True)
+    for one, other in pairs:
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_remembered_beyond_an_end(kind):
+    core, ended = core_of(kind), ended_at([(1, 3)])
+    features = torch.randn(B, T, F, requires_grad=True)
+    core(features, torch.zeros(B, core.state_size), ended)[1, 4:].sum().backward()
+    reached = features.grad.abs().sum(-1) > 0
+    assert reached.nonzero().tolist() == [[1, 4], [1, 5], [1, 6]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_halves_of_a_window_are_the_whole(kind):
+    core, features = core_of(kind), torch.randn(B, T, F)
+    state = torch.randn(B, core.state_size)
+    middle = state
+    for t in range(4):
+        _, middle = core.step(features[:, t], middle)
+    halves = torch.cat((core(features[:, :4], state), core(features[:, 4:], middle)), 1)
+    torch.testing.assert_close(halves, core(features, state), atol=1e-6, rtol=1e-5)
+
+
+def test_a_gru_step_is_the_equation():
+    core = core_of("gru")
+    x, h = torch.randn(2, F), torch.randn(2, H)
+    weight, recurrent, bias, other = core.layer.all_weights[0]
+    (a, b, c), (d, e, f) = (weight.mul(1).mm(x.T).T + bias).chunk(3, -1), (recurrent.mm(h.T).T + other).chunk(3, -1)
+    reset, update = (a + d).sigmoid(), (b + e).sigmoid()
+    wanted = (1 - update) * (c + reset * f).tanh() + update * h
+    torch.testing.assert_close(core.step(x, h)[1], wanted)
+
+
+@pytest.mark.parametrize(("kind", "gate"), [("gru", "update"), ("lstm", "forget")])
+def test_a_core_begins_inclined_to_remember(kind, gate):
+    core = core_of(kind)
+    _, _, bias, other = core.layer.all_weights[0]
+    assert bias.view(-1, H)[:, 0].tolist() == [0.0, 1.0] + [0.0] * (1 if kind == "gru" else 2)
+    assert not other.any()
+
+
+@pytest.mark.parametrize("features", [(2, F), (2, 1, F)], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_single_steps_without_a_state_are_refused(kind, features):
+    with pytest.raises(RequestError, match=r"needs the state before a step: memory\.columns\.state\.shape"):
+        core_of(kind)(torch.zeros(features), None)
+
+
+def test_windows_without_a_state_begin_their_episodes():
+    core, features = core_of("lstm"), torch.randn(B, T, F)
+    torch.testing.assert_close(core(features, None), core(features, torch.zeros(B, core.state_size)))
+
+
+def test_a_kind_that_there_is_not_is_refused():
+    with pytest.raises(ConfigError, match=r"core: wanted one of gru, lstm, got 'gro' \(did you mean 'gru'\?\)"):
+        Core("gro", 3, 4)
+
+
+def test_an_inverse_undoes_a_permutation():
+    permutation = torch.randperm(9)
+    assert permutation[inverse(permutation)].tolist() == [*range(9)]
+
+
+# --- networks
+
+
+def network_of(kind, spaces=None, **options):
+    torch.manual_seed(2)
+    spaces = spaces or Spaces(VECTOR, ACTIONS["mixed"])
+    return ActorCritic(spaces, hidden=(8,), core=kind, core_size=H, output_gain=1.0, **options)
+
+
+def judged_by_steps(network, observation, action, state, ended, pick):
+    found = []
+    for t in range(T):
+        at = pick(t)
+        judged = network.judge(at(observation), at(action), state)
+        torch.testing.assert_close(network.value(at(observation), state), judged.value)
+        found.append((judged.log_prob, judged.value))
+        state = network.after(at(observation), state)
+        state = torch.where(ended[:, t, None], network.initial_state(B), state)
+    return [torch.stack(each, 1) for each in zip(*found, strict=True)]
+
+
+def rows_at(t):
+    def pick(tree):
+        return {name: pick(part) for name, part in tree.items()} if isinstance(tree, dict) else tree[:, t]
+
+    return pick
+
+
+SPACES = [*((name, "mixed") for name in OBSERVATIONS if "pixels" not in name), *(("vector", name) for name in ACTIONS)]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("seen", "acted"), SPACES)
+def test_a_recurrent_network_judges_windows_as_their_steps_in_every_space(seen, acted, shared):
+    spaces = Spaces(OBSERVATIONS[seen][0], ACTIONS[acted])
+    network = network_of("lstm", spaces, shared=shared)
+    observation, action = draw(spaces.observation, B, T), draw(spaces.action, B, T)
+    state, ended = torch.randn(B, network.state_size), ended_at(ENDS["here and there"])
+    judged = network.judge(observation, action, state, ended)
+    log_prob, value = judged_by_steps(network, observation, action, state, ended, rows_at)
+    torch.testing.assert_close(judged.log_prob, log_prob, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(judged.value, value, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(network.value(observation, state, ended), value, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shared", "size"), [("gru", True, H), ("gru", False, 2 * H), ("lstm", True, 2 * H), ("lstm", False, 4 * H)]
+)
+def test_a_state_is_one_row_a_lane(kind, shared, size):
+    network = network_of(kind, shared=shared)
+    assert network.state_size == size
+    assert torch.equal(network.initial_state(3), torch.zeros(3, size))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_policy_and_value_have_their_own_halves_of_a_state(shared):
+    network, observation = network_of("gru", shared=shared), draw(VECTOR, 2)
+    state = torch.randn(2, network.state_size)
+    changed = state.clone()
+    changed[:, -H:] += 1.0
+    assert torch.equal(network.heads(observation, state).mean, network.heads(observation, changed).mean) is not shared
+    assert not torch.equal(network.value(observation, state), network.value(observation, changed))
+    after, other = network.after(observation, state), network.after(observation, changed)
+    assert torch.equal(after[:, :H], other[:, :H]) is not shared
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_acting_advances_the_whole_state(shared):
+    network, observation = network_of("lstm", shared=shared), draw(VECTOR, 6)
+    state = torch.randn(6, network.state_size)
+    action, after = network.advance(observation, state, False)
+    assert torch.equal(after, network.after(observation, state))
+    best = network.head.mode(network.heads(observation, state))
+    wanted, found = (leaves_of(ACTIONS["mixed"], tree) for tree in (best, action))
+    assert all(torch.equal(one, other) for one, other in zip(wanted, found, strict=True))
+
+
+def test_a_policy_alone_remembers_too():
+    policy = Policy(Spaces(VECTOR, ACTIONS["discrete"]), hidden=(8,), core="gru", core_size=H)
+    observation, state = draw(VECTOR, 2), torch.randn(2, H)
+    assert policy.state_size == H
+    assert torch.equal(policy.advance(observation, state)[1], policy.after(observation, state))
+
+
+def test_a_network_without_a_core_has_no_state():
+    network = network_of(None)
+    assert network.state_size == 0
+    assert network.initial_state(2).shape == (2, 0)
+    with pytest.raises(RequestError, match="needs the state"):
+        network_of("gru").act(draw(VECTOR, 2))
