@@ -41,6 +41,11 @@ def bits_flipped(words: list[str], folder: Path) -> float:
     return sum(value > -BitFlip().n for value in returns) / len(returns)
 
 
+def succeeded(words: list[str], folder: Path) -> float:
+    """Return the share of fresh episodes that succeed, where success pays 1 and failure 0."""
+    return float(fresh(words, folder, episodes=100)["mean_return"])
+
+
 def answer(check: str) -> Measured:
     """Return a measurement that trains a toy and compares with its answer (see `benchmarks.answers`)."""
 
@@ -73,6 +78,10 @@ class Claim:
 CHAIN = ("algorithm=dqn", "env=chain", "stop.env_steps=5_000")
 SHARE = "largest relative error of a value"
 FLIPPED = "share of episodes that succeed"
+GUESSED = 0.65  # half of the episodes, and what luck adds in a hundred of them
+RECALL = ("algorithm=ppo", "env=recall", "stop.env_steps=20_000")
+TMAZE = ("algorithm=ppo", "env=tmaze", "stop.env_steps=100_000")
+ALONE = "algorithm.recurrent=null"
 CLAIMS = {
     "dqn-cartpole": Claim(("algorithm=dqn", "env=cartpole", "stop.env_steps=50_000"), 475.0),
     "sac-cartpole": Claim(("algorithm=sac", "env=cartpole", "stop.env_steps=60_000"), 475.0, enough=4),
@@ -81,6 +90,10 @@ CLAIMS = {
     "ppo-pendulum": Claim(("algorithm=ppo", "env=pendulum", "stop.env_steps=150_000"), -250.0, enough=4),
     "ppo-acrobot": Claim(("algorithm=ppo", "env=acrobot", "stop.env_steps=100_000"), -100.0, enough=4),
     "a2c-cartpole": Claim(("algorithm=a2c", "env=cartpole", "stop.env_steps=150_000"), 475.0, enough=4),
+    "ppo-recall": Claim(RECALL, 0.95, unit=FLIPPED, measured=succeeded),
+    "ppo-recall-alone": Claim((*RECALL, ALONE), GUESSED, unit=FLIPPED, measured=succeeded, at_most=True),
+    "ppo-tmaze": Claim(TMAZE, 0.95, unit=FLIPPED, measured=succeeded),
+    "ppo-tmaze-alone": Claim((*TMAZE, ALONE), GUESSED, unit=FLIPPED, measured=succeeded, at_most=True),
     "sac-hitthemiddle": Claim(
         ("algorithm=sac", "env=hitthemiddle", "stop.updates=2_000"),
         -5.0,

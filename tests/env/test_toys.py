@@ -5,6 +5,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from rlrun.env import make, toys
+from rlrun.errors import ConfigError
 
 ALL = [getattr(toys, name) for name in toys.__all__]
 
@@ -131,3 +132,60 @@ def test_channels_first_picture_is_bright_on_the_side_asked_for():
     image, _ = env.reset(seed=1)
     assert image.shape == (3, 16, 16)
     assert env.mark(int(image[:, :, 8:].mean() > image[:, :, :8].mean()))
+
+
+def recalled(env, answer):
+    """Return the mean return of an agent that remembers the sign of the first observation."""
+
+    def policy(observation):
+        if observation[0] != 0.0:
+            policy.sign = observation[0]
+        return answer(policy.sign, observation)
+
+    return mean_return(env, policy, episodes=200)
+
+
+@pytest.mark.parametrize("gap", [1, 5])
+def test_a_sign_is_asked_for_when_it_is_gone(gap):
+    env = toys.Recall(gap)
+    rewards, terminated, truncated = episode(env, lambda observation: 1, seed=0)
+    assert (len(rewards), terminated, truncated) == (gap + 1, True, False)
+    assert not any(rewards[:-1])
+    assert recalled(env, lambda sign, _: int(sign > 0)) == 1.0
+    assert recalled(env, lambda sign, _: int(sign < 0)) == 0.0
+    assert 0.4 < recalled(env, lambda sign, observation: int(observation[0] > 0)) < 0.6
+
+
+def test_a_sign_may_be_answered_by_a_number():
+    env = toys.Recall(continuous=True)
+    assert recalled(env, lambda sign, _: np.array([0.1 * sign], np.float32)) == 1.0
+
+
+def test_a_maze_ends_at_the_side_that_is_turned_to():
+    env = toys.TMaze(length=3)
+
+    def turning(sign, observation):
+        return (2 if sign > 0 else 1) if observation[2] else 0
+
+    assert recalled(env, turning) == 1.0
+    assert recalled(env, lambda sign, observation: 3 - turning(sign, observation) if observation[2] else 0) == 0.0
+    assert 0.4 < recalled(env, lambda sign, observation: int(observation[2])) < 0.6
+    rewards, terminated, _ = episode(env, lambda observation: int(observation[2]), seed=0)
+    assert (len(rewards), terminated) == (4, True)
+
+
+def test_a_maze_is_walked_forward_only_and_not_for_ever():
+    env = toys.TMaze(length=2)
+    env.reset(seed=0)
+    assert env.step(1)[0].tolist() == [0.0, 1.0, 0.0]  # turning in the corridor moves nothing
+    assert env.step(0)[0].tolist() == [0.0, 1.0, 0.0]
+    assert env.step(0)[0].tolist() == [0.0, 0.0, 1.0]
+    assert env.step(0)[0].tolist() == [0.0, 0.0, 1.0]
+    rewards, terminated, truncated = episode(env, lambda observation: 0, seed=0)
+    assert (len(rewards), terminated, truncated) == (12, False, True)
+
+
+@pytest.mark.parametrize("broken", [lambda: toys.Recall(gap=0), lambda: toys.TMaze(length=0)])
+def test_a_memory_task_without_a_gap_is_refused(broken):
+    with pytest.raises(ConfigError, match="must be at least 1, not 0"):
+        broken()
