@@ -14,7 +14,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS = {
     **dict.fromkeys(("errors", "typing", "spaces", "seeds", "generators", "schedules", "files", "storage"), 0),
     **dict.fromkeys(("rundir", "presence", "manifest", "stored"), 0),
-    **dict.fromkeys(("trust", "projects"), 0),
+    **dict.fromkeys(("trust", "typed", "projects"), 0),
     "ops": 1,
     **dict.fromkeys(("callback", "routing", "wiring", "trainer", "nn"), 2),
     **dict.fromkeys(("env", "memory"), 3.0),
@@ -90,6 +90,10 @@ def test_algorithms_import_no_other_algorithm():
 def test_trainer_knows_callbacks_and_wiring_only():
     inside = {module.split(".")[1] for module in imports(SOURCE / "trainer.py") if module.startswith("rlrun.")}
     assert inside <= {"callback", "wiring", "errors", "typing"}
+
+
+def test_no_leftover_of_a_merge_lies_among_the_files():
+    assert [path for path in SOURCE.rglob("*") if path.suffix in (".orig", ".rej")] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))

@@ -140,6 +140,7 @@ NEVER = [
         "rlrun.storage.sweep",
         "rlrun.files.write_text",
     ),
+    *("logging.config.fileConfig", "logging.config.dictConfig", "unittest.main", "unittest.mock.patch"),
     *("rlrun.rundir.RunDir", "rlrun.presence.take_over", "rlrun.trust.limited", "rlrun.config.targets.find_target"),
 ]
 
@@ -204,10 +205,30 @@ def test_a_package_that_is_not_there_is_refused(package):
         pass
 
 
-def test_names_in_the_words_of_the_user_are_admitted():
-    assert allowed("collections.OrderedDict", words=["callbacks.x._target_=collections.OrderedDict"])
-    assert "not trusted" in refused("collections.Counter", words=["callbacks.x._target_=collections.OrderedDict"])
-    assert "not trusted" in refused("collections.OrderedDict", words=["collections.OrderedDict=3"])
+def test_names_that_the_user_typed_are_admitted():
+    typed = {"callbacks.x._target_": "collections.OrderedDict"}
+    assert allowed("collections.OrderedDict", typed=typed)
+    assert "not trusted" in refused("collections.Counter", typed=typed)
+    assert "not trusted" in refused("collections.OrderedDict", typed={"collections.OrderedDict": 3})
+    assert allowed("xml.dom.minidom.Node", typed={"callbacks": {"x": [{"_target_": "xml.dom.minidom.Node"}]}})
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        {"init.from": "/runs/collections.OrderedDict"},
+        {"init.rename": {"collections": "networks.policy"}},
+        {"x": "collections: OrderedDict"},
+        {"x": "collections.OrderedDict.*"},
+        {"memory.import": "collections:OrderedDict"},
+    ],
+)
+def test_a_name_inside_of_a_text_is_not_admitted(typed):
+    assert "not trusted" in refused("collections.OrderedDict", typed=typed)
+
+
+def test_the_package_of_an_id_is_admitted():
+    assert allowed("collections.OrderedDict", typed={"env.id": "collections:Env-v0"})
 
 
 # --- the user's project
@@ -246,6 +267,19 @@ def test_a_run_is_no_project(stand, monkeypatch):
         monkeypatch.chdir(stand / "project" / folder)
         assert "not trusted" in refused("evil.Part")
         monkeypatch.chdir(stand / "project")
+
+
+@pytest.mark.parametrize("place", ["", "src"])
+def test_what_arrived_with_the_run_is_no_project(place, stand, monkeypatch):
+    home = stand / "project" / place
+    write(home / "archive" / "helper.py")
+    write(home / "archive" / "inner" / "parts.py")
+    write(home / "mine.py")
+    run = make_run(home / "archive" / "run")
+    monkeypatch.syspath_prepend(str(home))  # as an installed src/ is
+    for target in ("archive.helper.Part", "archive.inner.parts.Part", "src.archive.helper.Part"):
+        assert "not trusted" in refused(target, run=run)
+    assert allowed("mine.Part", run=run)
 
 
 def test_a_folder_without_modules_is_none():

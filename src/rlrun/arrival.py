@@ -17,6 +17,7 @@ from rlrun import trust
 from rlrun.config.reading import ROOTS, resolve_texts
 from rlrun.config.schema import KINDS, SETTINGS, check_kinds
 from rlrun.config.tree import plain
+from rlrun.config.words import parse
 from rlrun.errors import ConfigError, RunDirError
 from rlrun.files import read_json
 from rlrun.rundir import RunDir
@@ -39,7 +40,7 @@ def arrived(run: Path | str, packages: Iterable[str] = (), words: Iterable[str] 
     Args:
         run: a run directory.
         packages: what its config may import beyond that, as `--trust` names it.
-        words: of the config that the user typed; the names in them are admitted, too.
+        words: of the config that the user typed; the names among their values are admitted, too.
 
     Raises:
         RequestError: there is no such run, its config or manifest is damaged, or a package is not there.
@@ -47,7 +48,8 @@ def arrived(run: Path | str, packages: Iterable[str] = (), words: Iterable[str] 
     directory = RunDir.open(run)
     about = read_json(directory.manifest)
     _check_about(about, directory.manifest)
-    with trust.limited(packages, run=directory.path, project=about.get("project"), words=words):
+    typed = {word.key: word.value for word in parse(words)}
+    with trust.limited(packages, run=directory.path, project=about.get("project"), typed=typed):
         try:
             config = configuration.load(directory.config)
             _check(config, directory.config)

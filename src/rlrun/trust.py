@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import metadata
@@ -22,6 +21,7 @@ from typing import Any
 
 from rlrun import projects
 from rlrun.errors import BuildError, ConfigError
+from rlrun.typed import names, texts
 
 PLUGINS = "rlrun.plugins"  # the entry-point group; each entry names a package of config files and classes
 
@@ -33,7 +33,7 @@ NEVER = """
     pickle _pickle copyreg marshal shelve dill cloudpickle joblib ctypes _ctypes cffi
     runpy code codeop pdb bdb cProfile profile trace timeit gc webbrowser pydoc doctest
     types.FunctionType types.CodeType operator.attrgetter operator.methodcaller operator.call
-    pip setuptools distutils ensurepip venv site pkgutil hydra yaml
+    pip setuptools distutils ensurepip venv site pkgutil hydra yaml logging.config unittest
     numpy.load numpy.loadtxt numpy.fromfile numpy.f2py numpy.distutils numpy.lib._npyio_impl numpy.lib.npyio
     pandas.read_pickle pandas.io.pickle pandas.eval numexpr
     torch.load torch.serialization torch.hub torch.package torch.jit.load torch.export.load torch.multiprocessing
@@ -66,8 +66,6 @@ WITHHELD = (
 # Of what `${name:…}` computes: nothing from outside of the config, no text read as a config, nobody's own code.
 RESOLVERS = ("oc.select", "oc.dict.keys", "oc.dict.values", "oc.deprecated")
 
-# my_package.MyEnv, and my_package of my_package:Id
-_NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+|[^\W\d][\w.]*(?=:)")
 _limits: list[Limit] = []  # those in force; a name has to pass all of them
 
 
@@ -79,7 +77,7 @@ class Limit:
         folder: where the user stands; None where that is no project.
         project: the folder of the user's own code when the run was started, as the run says.
         run: the run directory.
-        words: of the config that the user typed; the names in them may be imported, too.
+        typed: config key -> value, what the user typed; a value that is a name may be imported, too.
     """
 
     def __init__(
@@ -89,16 +87,18 @@ class Limit:
         folder: Path | None = None,
         project: Path | None = None,
         run: Path | None = None,
-        words: Iterable[str] = (),
+        typed: Mapping[str, Any] | None = None,
     ) -> None:
-        self.typed = frozenset(word.partition("=")[2].strip("'\"") for word in words)
-        self.packages = (*packages, *(name for value in self.typed for name in _NAME.findall(value)))
+        self.keys = frozenset(typed or ())
+        self.texts = frozenset(text for _, text in texts(typed))
+        self.packages = (*packages, *names(typed))
         self.folder = folder
         self.project = project
         self.run = run
-        self.carried = None  # the top folder beneath `folder` in which the run arrived
-        if folder is not None and run is not None and run.resolve().is_relative_to(folder.resolve()):
-            self.carried = run.resolve().relative_to(folder.resolve()).parts[0]
+        self.carried: set[str] = set()  # top folders of the project in which the run arrived
+        if folder is not None and run is not None:
+            arrived = [each for each in (folder, folder / "src") if run.resolve().is_relative_to(each.resolve())]
+            self.carried = {run.resolve().relative_to(each.resolve()).parts[0] for each in arrived}
 
     def allows(self, name: str) -> bool:
         """Say whether a dotted name may be imported."""
@@ -108,8 +108,8 @@ class Limit:
             return True
         if within(name, PACKAGES) or name in ELEMENTWISE:
             return not within(name, WITHHELD) and "._" not in name
-        folder = None if name.split(".")[0] == self.carried else self.folder
-        return (folder is not None and projects.provides(folder, name)) or within(name, _plugins())
+        own = None if name.split(".")[0] in self.carried else self.folder
+        return (own is not None and projects.provides(own, name)) or within(name, _plugins())
 
     def allows_object(self, found: Any, text: str) -> bool:
         """Say whether what a name led to may be called."""
@@ -136,7 +136,11 @@ class Limit:
 
 @contextmanager
 def limited(
-    packages: Iterable[str] = (), *, run: Path | None = None, project: Any = None, words: Iterable[str] = ()
+    packages: Iterable[str] = (),
+    *,
+    run: Path | None = None,
+    project: Any = None,
+    typed: Mapping[str, Any] | None = None,
 ) -> Iterator[None]:
     """Restrict what configs may import, for as long as the block lasts.
 
@@ -145,7 +149,7 @@ def limited(
         run: the run directory; it is no project, and neither is a folder inside of it.
         project: what the run says of the folder of its own code. It is searched only for `packages` that are
             found nowhere else.
-        words: of the config that the user typed; the names in them are admitted.
+        typed: config key -> value, what the user typed; names among the values are admitted.
 
     Raises:
         ConfigError: one of the packages is no name, or there is no such module.
@@ -154,7 +158,7 @@ def limited(
     inside = run is not None and (run.resolve() in (where.resolve(), *where.resolve().parents))
     recorded = Path(project) if isinstance(project, str) and project.isprintable() and project.startswith("/") else None
     folder = None if inside or projects.in_a_run(where) else where
-    limit = Limit(packages, folder=folder, project=recorded, run=run, words=words)
+    limit = Limit(packages, folder=folder, project=recorded, run=run, typed=typed)
     for package in packages:
         _require_module(package, limit)
     _limits.append(limit)
@@ -167,6 +171,11 @@ def limited(
 def is_limited() -> bool:
     """Say whether configs are restricted now."""
     return bool(_limits)
+
+
+def is_foreign(block: str) -> bool:
+    """Say whether configs are restricted now and the user typed no key of a block."""
+    return any(not any(within(key, [block]) for key in limit.keys) for limit in _limits)
 
 
 def within(name: str, packages: Iterable[str]) -> bool:
@@ -193,6 +202,8 @@ def admit(name: str, text: str, place: str) -> None:
     if within(name, NEVER):
         raise BuildError(f"{place}: {text} can never be a `_target_`: it reaches beyond a training run")
     for limit in _limits:
+        if text in limit.packages:  # also the modules on the way to it
+            continue
         if not limit.allows(name) or not all(part.isidentifier() for part in name.split(".")):
             raise BuildError(f"{place}: {text} comes with the run and is not trusted; {limit.way_out(name)}")
 
@@ -232,11 +243,22 @@ def admit_resolver(name: str, place: str) -> None:
             raise ConfigError(f"{place}: ${{{name}:…}} comes with the run and is not trusted; --trust {name} allows it")
 
 
-def admit_writing(path: Path, may_go: Callable[[Path], bool], place: str) -> None:
-    """Let a config have a file written: inside of its run, where the user says so, or a zip that takes nothing away.
+def admit_environment(id: str, place: str) -> None:
+    """Let a config name an environment that imports what its arguments say.
+
+    Raises:
+        BuildError: it is refused.
+    """
+    if any(id not in limit.texts for limit in _limits):
+        raise BuildError(f"{place}: {id} comes with the run and makes an environment of any module; say {place}={id}")
+
+
+def admit_writing(text: str, path: Path | None, may_go: Callable[[Path], bool], place: str) -> None:
+    """Let a config have something written: inside of its run, where the user says so, or a zip that takes nothing away.
 
     Args:
-        path: the file.
+        text: as it stands in the config.
+        path: the file; None where it is no file of its own, but a dataset.
         may_go: tells of a file that is there whether it may be replaced.
         place: where the config names it.
 
@@ -244,14 +266,12 @@ def admit_writing(path: Path, may_go: Callable[[Path], bool], place: str) -> Non
         ConfigError: it is refused.
     """
     for limit in _limits:
-        inside = limit.run is not None and limit.run.resolve() in path.absolute().resolve().parents
-        if inside or str(path) in limit.typed:
+        inside = path is not None and limit.run is not None and limit.run.resolve() in path.absolute().resolve().parents
+        if inside or text in limit.texts:
             continue
-        if path.suffix != ".zip" or (os.path.lexists(path) and not may_go(path)):
-            hint = (
-                f"a config that comes with a run writes outside of it only .zip files that are new; say {place}={path}"
-            )
-            raise ConfigError(f"{place}: {path}: {hint}")
+        if path is None or path.suffix != ".zip" or (os.path.lexists(path) and not may_go(path)):
+            hint = f"writes outside of it only .zip files that are new; say {place}={text}"
+            raise ConfigError(f"{place}: {text}: a config that comes with a run {hint}")
 
 
 def _require_module(package: str, limit: Limit) -> None:

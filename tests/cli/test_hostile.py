@@ -296,6 +296,51 @@ def test_a_resolver_is_refused_also_where_nobody_reads_it(text, run, rlrun, cana
     refused(rlrun(*COMMANDS[turn(text)]), canary, "evil.deep.0.er", "is not trusted; --trust")
 
 
+@pytest.mark.parametrize("id", ["GymV21Environment-v0", "GymV26Environment-v0", "GymV26Environment"])
+def test_an_environment_that_imports_what_its_arguments_say_is_refused(id, run, rlrun, canary):
+    change(run, env__id=id, env__kwargs={"env_id": "evil:Evil-v0"})
+    refused(rlrun(*COMMANDS[turn(id)]), canary, "env.id", id)
+
+
+INI = """[loggers]
+keys=root
+[handlers]
+keys=evil
+[formatters]
+keys=
+[logger_root]
+handlers=evil
+[handler_evil]
+class=StreamHandler
+args=(__import__("os").system("touch $CANARY"),)
+"""
+
+
+@pytest.mark.parametrize("name", ["logging.config", "evil.Env"])
+def test_the_name_of_a_folder_is_no_permission(name, run, rlrun, canary, project, tmp_path_factory, monkeypatch):
+    (project / "evil.ini").write_text(INI)
+    installed = tmp_path_factory.mktemp("installed")
+    (installed / "evil.py").write_text(EVIL)
+    monkeypatch.syspath_prepend(str(installed))
+    target = {"logging.config": "logging.config.fileConfig"}.get(name, name)
+    with (run / "overrides.txt").open("a") as file:
+        file.write(f"env.id=null\nenv.target={target}\nenv.kwargs={{fname: evil.ini}}\n")
+    run.rename(project / name)
+    start = ("train", "--from", name, "stop.env_steps=60", "--run-dir", "second")
+    refused(rlrun(*start), canary, target)
+    assert not (project / "second").exists()
+    refused(rlrun(*start, "init.rename={evil: networks.q, logging: networks.q}"), canary, target)
+
+
+def test_what_was_unpacked_with_a_run_is_not_imported(run, rlrun, canary, project):
+    (project / "archive").mkdir()
+    run.rename(project / "archive" / "run1")
+    (project / "archive" / "helper.py").write_text(EVIL)
+    change(project / "archive" / "run1", env__id=None, env__target="archive.helper.Env")
+    for command, *words in (COMMANDS["eval"], COMMANDS["resume"]):
+        refused(rlrun(command, "archive/run1", *words[1:]), canary, "archive.helper.Env", "not trusted")
+
+
 def test_the_users_own_resolvers_are_not_for_others(run, rlrun, canary):
     from omegaconf import OmegaConf
 
@@ -465,6 +510,34 @@ def test_a_run_does_not_write_into_files_of_the_user(name, kind, run, rlrun, can
     assert mine.read_text() == "mine\n" * 1000
 
 
+FOLDERS = ["checkpoints", "exports", "videos", "tensorboard", "wandb"]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_run_does_not_write_into_folders_of_the_user(name, run, rlrun, canary, project):
+    mine = project / "mine"
+    if (run / name).exists():
+        (run / name).rename(mine)
+    mine.mkdir(exist_ok=True)
+    (run / name).symlink_to(mine)
+    before = listing(project)
+    refused(rlrun(*COMMANDS["resume"], "logger=[]"), canary, name, "files of its own")
+    assert listing(project) == before
+    assert rlrun("train", "--from", "run", "stop.env_steps=60", "--run-dir", "second").code == 0  # which only reads it
+    assert [entry for entry in listing(project) if "/second" not in entry[0]][1:] == before[1:]
+
+
+@pytest.mark.parametrize("place", ["checkpoints/segments", "tensorboard/x", "exports/memory.zip"])
+def test_nor_by_way_of_a_link_in_a_folder(place, run, rlrun, canary, project):
+    (project / "mine").mkdir()
+    (run / place).parent.mkdir(exist_ok=True)
+    if (run / place).is_dir():
+        shutil.rmtree(run / place)
+    (run / place).symlink_to(project / "mine")
+    refused(rlrun(*COMMANDS["resume"]), canary, place)
+    assert list((project / "mine").iterdir()) == []
+
+
 # --- checkpoints
 
 
@@ -591,6 +664,18 @@ def test_a_run_from_elsewhere_may_write_a_memory_again(run, rlrun, canary, proje
         assert (project / "mine.zip").is_file()
     assert rlrun("resume", "run", "stop.env_steps=100", "memory.export.path=mine.memory").code == 0
     assert (project / "mine.memory").is_file()
+
+
+def test_a_run_from_elsewhere_writes_no_dataset_that_nobody_asked_for(run, rlrun, canary, project, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(project / "datasets"))
+    name = f"minari:{project}/deep/x-v0"
+    change(run, memory__export__path=name)
+    before = listing(run)
+    refused(rlrun(*COMMANDS["resume"]), canary, f"memory.export.path: {name}", f"say memory.export.path={name}")
+    assert listing(run) == before
+    assert not (project / "deep").exists()
+    asked = rlrun(*COMMANDS["resume"], f"'memory.export.path={name}'".strip("'"))
+    assert "comes with a run" not in asked.err
 
 
 def test_a_repository_runs_no_program_when_its_state_is_noted(run, rlrun, canary, project):

@@ -105,7 +105,7 @@ class MemoryExport(Callback):
 
     Raises:
         ConfigError: a Minari dataset is asked for more than once, or without spaces; the memory is no table; or
-            the path is of a run from elsewhere, and something else lies there.
+            the path is of a run from elsewhere, and something else lies there, or it is a dataset.
         RequestError: the Minari dataset exists, or Minari is not installed; before any step was made.
     """
 
@@ -132,7 +132,8 @@ class MemoryExport(Callback):
         self.path = Path(path) if path is not None and self.dataset is None else None
         if self.path is not None:
             _require_writable(self.path)
-            trust.admit_writing(self.path, archive.is_sealed, "memory.export.path")
+        if path is not None:
+            trust.admit_writing(path, self.path, archive.is_sealed, "memory.export.path")
         self.public = public
         self.spaces = spaces
         self.wanted = every is not None or path is not None

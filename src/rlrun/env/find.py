@@ -26,13 +26,15 @@ _NEEDS = {
     "gymnasium.envs.box2d": ("Box2D", "box2d"),
     "gymnasium.envs.mujoco": ("mujoco", "mujoco"),
 }
+# They make an environment of the old API, of whatever module and id their arguments name.
+_COMPATIBILITY = ("GymV21Environment", "GymV26Environment")
 
 
 def spec_of(id: str) -> EnvSpec:
     """Return the registration of an id; import `module` of a `module:Id` first.
 
     Raises:
-        BuildError: the module cannot be imported, or may not be.
+        BuildError: the module, or what the id makes, cannot be imported, or may not be.
         ConfigError: nothing of that name is registered.
     """
     module, _, name = id.rpartition(":")
@@ -46,6 +48,8 @@ def spec_of(id: str) -> EnvSpec:
     if latest not in registry:
         prefix = f"{module}:" if module else ""
         raise ConfigError(f"env.id: no environment '{id}' is registered{did_you_mean(name, registry, prefix)}")
+    if registry[latest].name in _COMPATIBILITY:
+        trust.admit_environment(id, "env.id")
     return registry[latest]
 
 

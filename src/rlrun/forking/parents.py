@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun import config as configuration
-from rlrun import projects, trust
+from rlrun import trust
 from rlrun.config import Composed
 from rlrun.config.origins import WORD
 from rlrun.config.resolvers import admit_resolvers
@@ -22,7 +22,6 @@ from rlrun.rundir import RunDir, is_run
 
 BLOCKS = ("init", "load")  # what a run itself was started from is no business of its children
 PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")  # what Hydra's grammar takes without quotes
-RESOLVER = re.compile(r"\$\{([\w.]+):")
 LARGEST = 1 << 20  # bytes of a file of words
 MARK = 8  # bytes before the header of a safetensors file
 
@@ -101,14 +100,13 @@ def started(
     """
     parent, words = find(start), words.words if isinstance(words, Composed) else list(words)
     given = [*words, f"init.from={_quoted(str(parent.path))}"]
-    values = [word.value for word in parse(words)]
-    if any(word.key == "init.from" for word in parse(words)):
+    typed = {word.key: word.value for word in parse(words)}
+    if "init.from" in typed:
         raise ConfigError("--from and init.from both say where the run starts from; leave one away")
-    free = [*packages, *_named(values)]
-    with _limits(parent, free, words):
+    with _limits(parent, packages, [typed]):
         composed = _compose(parent, given, config_dir)
     own = [layer.content for layer in composed.layers if layer.label != WORD and not layer.packaged]
-    with _limits(parent, [*free, *_named(own)], words):
+    with _limits(parent, packages, [typed, *own]):
         yield composed
 
 
@@ -122,25 +120,17 @@ def _compose(parent: Parent, given: list[str], config_dir: Path | None) -> Compo
         raise ConfigError(_whose(error, before, given, parent, config_dir)) from error
 
 
-def _limits(parent: Parent, packages: Iterable[str], words: Iterable[str]) -> AbstractContextManager[None]:
+def _limits(parent: Parent, packages: Iterable[str], own: Iterable[Mapping[str, Any]]) -> AbstractContextManager[None]:
+    """Limit what the words of the parent import; what the user's words and files hold names parts but under `init`."""
     if parent.run is None:
         return nullcontext()
     about = read_json(parent.run.manifest)
     project = about.get("project") if isinstance(about, dict) else None
-    return trust.limited(dict.fromkeys(packages), run=parent.run.path, project=project, words=words)
-
-
-def _named(values: Any) -> Iterator[str]:
-    """Yield what the values of a config could import: packages, names in our own and torch's, resolvers."""
-    if isinstance(values, Mapping | list):
-        for value in values.values() if isinstance(values, Mapping) else values:
-            yield from _named(value)
-    elif isinstance(values, str):
-        yield from (name for name in RESOLVER.findall(values) if name.startswith("oc."))
-        name, _, rest = values.partition(":")
-        top = name.split(".")[0]
-        if all(part.isidentifier() for part in name.split(".")) and (rest or "." in name) and projects.find(top, []):
-            yield name if top in ("rlrun", "torch", "numpy", "gymnasium") else top
+    pairs = [(key, value) for tree in own for key, value in tree.items() if key.split(".")[0] not in BLOCKS]
+    typed: dict[str, list[Any]] = {}
+    for key, value in pairs:
+        typed.setdefault(key, []).append(value)
+    return trust.limited(packages, run=parent.run.path, project=project, typed=typed)
 
 
 def _whose(error: ConfigError, before: list[str], given: list[str], parent: Parent, config_dir: Path | None) -> str:
