@@ -13,7 +13,7 @@ import pytest
 
 from rlrun import files, manifest
 from rlrun.errors import RlrunError, RunDirError
-from rlrun.presence import Heartbeat, take_over
+from rlrun.presence import Heartbeat, take_over, trace_of
 from rlrun.rundir import RunDir
 
 PIDS = ("7", None, 0, -1, 10**30, 1.5, [1])
@@ -211,7 +211,7 @@ def test_run_that_somebody_works_on_is_not_taken_over(tmp_path):
     claim(run, os.getppid())
     before = run.status.read_text()
     with pytest.raises(RunDirError, match=rf"run is in progress: process {os.getppid()} on \S+ works on it"):
-        take_over(run)
+        take_over(run, trace_of(run))
     assert run.status.read_text() == before
 
 
@@ -219,7 +219,7 @@ def test_run_that_somebody_works_on_is_not_taken_over(tmp_path):
 def test_run_that_ended_is_taken_over(status, tmp_path):
     run = started(tmp_path / "run")
     run.write_status(status)
-    take_over(run)
+    take_over(run, trace_of(run))
     assert json.loads(run.status.read_text())["status"] == "running"
 
 
@@ -233,13 +233,35 @@ def test_of_two_that_take_over_at_once_one_is_refused(tmp_path):
     assert codes == [0, 2, 2, 2, 2, 2]
 
 
+@pytest.mark.parametrize("status", ["completed", "stopped", "failed"])
+def test_a_run_that_was_worked_on_since_it_was_read_is_not_taken_over(status, tmp_path):
+    run = started(tmp_path / "run")
+    run.write_status("stopped")
+    trace = trace_of(run)
+    run.write_status("running")
+    run.write_status(status)
+    before = run.status.read_text()
+    with pytest.raises(RunDirError, match=r"run was gone on with by another process meanwhile; try again$"):
+        take_over(run, trace)
+    assert run.status.read_text() == before
+    take_over(run, trace_of(run))
+
+
+def test_a_run_without_a_status_is_taken_over(tmp_path):
+    run = started(tmp_path / "run")
+    run.status.unlink()
+    take_over(run, trace_of(run))
+    assert json.loads(run.status.read_text())["status"] == "running"
+
+
 def fork(run: RunDir, ready: int) -> int:
     """Start a process that takes a run over when told to, and stays until all others have tried."""
+    trace = trace_of(run)
     child = os.fork()
     if child == 0:
         os.read(ready, 1)
         try:
-            take_over(run)
+            take_over(run, trace)
         except RunDirError:
             os._exit(2)
         time.sleep(1)

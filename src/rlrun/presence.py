@@ -52,14 +52,29 @@ def require_idle(run: RunDir) -> None:
         )
 
 
-def take_over(run: RunDir) -> None:
+def trace_of(run: RunDir) -> object:
+    """Return what the next process that works on a run will change."""
+    try:
+        about = run.status.stat()
+        return about.st_mtime_ns, about.st_ino, run.status.read_bytes()
+    except OSError:
+        return None
+
+
+def take_over(run: RunDir, trace: object) -> None:
     """Become the one process that works on a run; of two that try at once, one is refused.
 
+    Args:
+        run: the run.
+        trace: what `trace_of` told before anything of the run was read: what was read has to be true still.
+
     Raises:
-        RunDirError: a process works on it.
+        RunDirError: a process works on it, or one did since then.
     """
     with _alone(run.checkpoints):
         require_idle(run)
+        if trace_of(run) != trace:
+            raise RunDirError(f"{run.path} was gone on with by another process meanwhile; try again")
         run.write_status("running")
 
 

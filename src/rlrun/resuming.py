@@ -24,7 +24,7 @@ from rlrun.config.words import Word, parse
 from rlrun.errors import ConfigError, RunDirError
 from rlrun.experiment import Experiment, Result
 from rlrun.files import read_json, write_json
-from rlrun.presence import require_idle, take_over
+from rlrun.presence import require_idle, take_over, trace_of
 from rlrun.rundir import RunDir
 from rlrun.storage import load
 
@@ -52,12 +52,12 @@ def resume(run: Path | str, words: Iterable[str] = (), *, trust: Iterable[str] =
             its config names code that is not trusted.
         RlrunError: the run failed; `status.json` says so.
     """
-    words = list(words)
+    words, trace = list(words), trace_of(RunDir(run))
     with arrived(run, trust, words) as arrival:
-        return _resume(arrival, words, run)
+        return _resume(arrival, words, run, trace)
 
 
-def _resume(arrival: Arrival, words: list[str], run: Path | str) -> Result:
+def _resume(arrival: Arrival, words: list[str], run: Path | str, trace: object) -> Result:
     directory = arrival.directory
     require_idle(directory)
     before, given = _lines(directory.overrides), parse(words)
@@ -69,7 +69,7 @@ def _resume(arrival: Arrival, words: list[str], run: Path | str) -> Result:
     experiment = Experiment(Composed(config, [word.text for word in parse([*before, *words])], {}, [], Path.cwd()))
     if found is not None:
         experiment.restore(found[1], found[0])
-    take_over(directory)
+    take_over(directory, trace)
     origin = None if found is None else found[0].name
     _record(directory, experiment, arrival.about, {"words": [word.text for word in given], "checkpoint": origin})
     summary = experiment.train(directory, partial(_confirm, directory))
@@ -153,9 +153,9 @@ def newest(run: RunDir) -> tuple[Path, dict[str, Any]] | None:
     Raises:
         RunDirError: all are damaged, or they are gone.
     """
-    held = run.checkpoint_dirs()
+    held = run.newest_first()
     damaged = []
-    for where in reversed(held):
+    for where in held:
         try:
             states = load(where)
         except RunDirError as error:

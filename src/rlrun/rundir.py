@@ -199,6 +199,22 @@ class RunDir:
         found = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
         return sorted((path for path in found if CHECKPOINT.fullmatch(path.name)), key=checkpoint_key)
 
+    def newest_first(self) -> list[Path]:
+        """Return all checkpoints in the order in which a run goes on from the first that is good.
+
+        It begins with the one that `latest` names, then come those before it. Those beyond it come last: a run that
+        once went on from an older one left them, and they may be of another course; or a process died before
+        `latest` named its newest, and then a resume makes that one again.
+        """
+        held = self.checkpoint_dirs()
+        named = [path for path in held if path.name == self._pointed("latest")]
+        past = held[: held.index(named[0]) + 1] if named else held
+        return [*reversed(past), *reversed(held[len(past) :])]
+
+    def _pointed(self, pointer: str) -> str | None:
+        path = self.checkpoints / pointer
+        return path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else None
+
     def checkpoint(self, which: str | int = "latest") -> Path:
         """Return the folder of a checkpoint: `latest`, `best`, or a step (with `-updates` if several share it).
 
@@ -208,8 +224,7 @@ class RunDir:
         word = str(which)
         held = self.checkpoint_dirs()
         if word in ("latest", "best"):
-            pointer = self.checkpoints / word
-            name = pointer.read_text(encoding="utf-8", errors="replace").strip() if pointer.is_file() else None
+            name = self._pointed(word)
             matching = [path for path in held if path.name == name]
         else:
             step = int(word.replace("_", "")) if word.replace("_", "").isdecimal() else None

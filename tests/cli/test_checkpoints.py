@@ -114,6 +114,14 @@ def test_good_checkpoints_are_said_to_be(run, rlrun):
     assert all(line.endswith("  ok") for line in outcome.out.splitlines()[1:4])
 
 
+def test_those_beyond_the_latest_are_the_last_that_a_resume_would_use(run, rlrun):
+    (run.checkpoints / "latest").write_text(f"{checkpoint_name(1_000, 7)}\n")
+    for step, named in ((1_000, checkpoint_name(20, 7)), (20, checkpoint_name(1_000_000, 7))):
+        (run.checkpoints / checkpoint_name(step, 7) / "state.json").write_text("{}")
+        outcome = rlrun("checkpoints", "run", "--verify")
+        assert outcome.err.endswith(f"resume takes the newest good one, {named}\n")
+
+
 @pytest.mark.parametrize("words", [(), ("--json",)])
 def test_damage_is_told_with_what_a_resume_would_use(words, run, rlrun):
     (run.checkpoint("latest") / "state.json").write_text("{}")

@@ -32,6 +32,7 @@ def checkpoints(
     """List the checkpoints of a run: step, return, size, parts. Nothing is changed, and no code of the run is run."""
     from rlrun import inspection
     from rlrun.errors import RunDirError
+    from rlrun.rundir import RunDir
 
     found = inspection.checkpoints(run, verify=verify, digest=as_json and not no_digest)
     if as_json:
@@ -44,7 +45,8 @@ def checkpoints(
         typer.echo(f"{_count(len(found))}, {size(inspection.disk_used(run))} on disk")
     damaged = [report for report in found if report.damage]
     if verify and damaged:
-        good = next((report.name for report in reversed(found) if not report.damage), None)
+        whole = {report.name for report in found if not report.damage}
+        good = next((path.name for path in RunDir(run).newest_first() if path.name in whole), None)
         way_out = "none is left to resume from" if good is None else f"resume takes the newest good one, {good}"
         verb = "is" if len(damaged) == 1 else "are"
         raise RunDirError(f"{run}: {len(damaged)} of {_count(len(found))} {verb} damaged; {way_out}")

@@ -57,10 +57,10 @@ def read(parent: Parent, wanted: Callable[[str], bool]) -> Source:
     if parent.place is not None:
         return _file(parent.place) if parent.place.is_file() else _checkpoint(parent.place, parent.run, wanted)
     assert parent.run is not None
-    held, damaged = parent.run.checkpoint_dirs(), []
+    held, damaged = parent.run.newest_first(), []
     if not held:
         raise RunDirError(f"{parent.run.path} has no checkpoint yet to start from")
-    for place in reversed(held):
+    for place in held:
         try:
             source = _checkpoint(place, parent.run, wanted)
         except RunDirError as error:
