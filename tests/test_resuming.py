@@ -10,16 +10,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import rlrun
-from rlrun import storage
+from rlrun import resuming, storage
 from rlrun.config import Composed
 from rlrun.config import load as load_config
 from rlrun.errors import ConfigError, RunDirError
 from rlrun.experiment import GENERATORS, Experiment
 from rlrun.generators import Generators
+from rlrun.resuming import newest
 from rlrun.rundir import RunDir
 
 DQN = ("algorithm=dqn", "env=cartpole", "pair=null", "num_envs=2")
@@ -252,6 +254,95 @@ def test_a_checkpoint_that_does_not_fit_is_refused(change, message, left):
     storage.save(run.checkpoint(60), states)
     before = touched(run.path)
     with pytest.raises(RunDirError, match=message):
+        rlrun.resume(run.path)
+    assert touched(run.path) == before
+
+
+# --- which checkpoint
+
+OLDER, LATEST, BEYOND = "0000000040-0000000010", "0000000060-0000000020", "0000000080-0000000030"
+
+
+def went_back(whole, tmp_path) -> RunDir:
+    """Return a run that has gone on from an older checkpoint, and left those beyond it."""
+    shutil.copytree(whole["dqn"].run_dir, tmp_path / "run")
+    run = RunDir(tmp_path / "run")
+    shutil.rmtree(run.checkpoint(100))
+    run.write_status("stopped")
+    (run.checkpoints / "latest").write_text(f"{LATEST}\n")
+    return run
+
+
+def damage(run: RunDir, *names: str) -> None:
+    for name in names:
+        (run.checkpoints / name / "state.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("damaged", "taken"),
+    [((), LATEST), ((BEYOND,), LATEST), ((LATEST,), OLDER), ((LATEST, OLDER, "0000000022-0000000001"), BEYOND)],
+)
+def test_the_one_that_latest_names_goes_before_those_beyond_it(damaged, taken, whole, tmp_path):
+    run = went_back(whole, tmp_path)
+    damage(run, *damaged)
+    assert newest(run)[0].name == taken
+
+
+@pytest.mark.parametrize("text", [None, "", "0000000070-0000000025", "../../x"])
+def test_where_latest_names_none_the_last_one_is_taken(text, whole, tmp_path):
+    run = went_back(whole, tmp_path)
+    (run.checkpoints / "latest").unlink()
+    if text is not None:
+        (run.checkpoints / "latest").write_text(text)
+    assert newest(run)[0].name == BEYOND
+
+
+def test_killed_before_latest_names_the_newest_a_resume_makes_it_again(whole, tmp_path):
+    run = went_back(whole, tmp_path)
+    before = storage.digest(storage.load(run.checkpoint(80), ["memory", "networks.q", "trainer"]))
+    rlrun.resume(run.path, ["stop.env_steps=80"])
+    assert run.checkpoint().name == BEYOND
+    assert storage.digest(storage.load(run.checkpoint(80), ["memory", "networks.q", "trainer"])) == before
+    assert read(run.manifest)["resume"] == "exact"
+
+
+def test_of_two_resumes_that_overlap_the_later_one_is_refused(left, monkeypatch):
+    run = left(60)
+    real, after = resuming.take_over, []
+
+    def late(directory, trace):
+        monkeypatch.setattr(resuming, "take_over", real)
+        rlrun.resume(run.path, ["stop.env_steps=120"])
+        after.extend(touched(run.path))
+        real(directory, trace)
+
+    monkeypatch.setattr(resuming, "take_over", late)
+    with pytest.raises(RunDirError, match="was gone on with by another process meanwhile; try again"):
+        rlrun.resume(run.path, ["stop.env_steps=90"])
+    assert touched(run.path) == after
+    assert [each["words"] for each in read(run.manifest)["resumed"]] == [["stop.env_steps=120"]]
+
+
+BEYOND_ITS_NUMBERS = {**np.random.MT19937(0).state, "state": {"key": np.ones(624), "pos": -50_000_000}}
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        (GENERATORS, lambda state: state.update(numpy=BEYOND_ITS_NUMBERS)),
+        ("memory", lambda state: state["sampler"].update(generator=BEYOND_ITS_NUMBERS)),
+        ("env", lambda state: state.update(begun=5)),
+        ("env", lambda state: state["lanes"][0]["layers"][0]["attributes"].update(x={"generator": 0, "legacy": 3})),
+        ("env", lambda state: state["lanes"][0]["layers"][0]["attributes"].update(__class__=3)),
+    ],
+)
+def test_a_part_with_a_state_that_there_cannot_be_is_named_and_nothing_is_done(part, change, left):
+    run = left(60)
+    states = storage.load(run.checkpoint(60))
+    change(states[part])
+    storage.save(run.checkpoint(60), states)
+    before = touched(run.path)
+    with pytest.raises(RunDirError, match=rf"0000000060-0000000020: part '{part}'"):
         rlrun.resume(run.path)
     assert touched(run.path) == before
 

@@ -127,8 +127,9 @@ class Experiment:
                 if not isinstance(part, Table):
                     raise RunDirError(f"{where} holds no part '{path}'{did_you_mean(path, states)}")
                 self._lost.append(f"the rows of {path} were not saved")
-            elif path != GENERATORS:  # those are set when all callbacks have begun: resetting environments may draw
+            else:
                 take_back(part, states[path], f"{where}: part '{path}'")
+        # These are set again when all callbacks have begun: resetting environments may draw.
         self._drawn = states[GENERATORS]
 
     def describe(self) -> dict[str, Any]:

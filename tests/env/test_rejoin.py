@@ -17,6 +17,7 @@ from gymnasium.spaces import Box, Discrete
 from rlrun import storage
 from rlrun.collect import RandomAgent
 from rlrun.env import make, tape
+from rlrun.env.origin import Keeper, written
 from rlrun.env.sync import SyncEnv
 from rlrun.env.wrappers import ActionRepeat, FrameStack, PreviousAction
 from rlrun.errors import RlrunError
@@ -439,6 +440,67 @@ def test_lanes_of_another_number_are_refused():
     state = Walker(lanes(Line, 2)).begin().env.state_dict()
     with pytest.raises(RlrunError, match="of 2 lanes, and this environment has 3"):
         lanes(Line, 3).load_state_dict(state)
+
+
+TWISTER = {**np.random.MT19937(0).state, "state": {"key": np.ones(624), "pos": -50_000_000}}
+PHILOX = {**np.random.Philox(0).state, "buffer_pos": -9}
+BEYOND = {"generator": 0, "numpy": TWISTER}
+OWN = {"dict": [["x", {"generator": 0, "numpy": PHILOX}]]}
+
+
+@pytest.mark.parametrize(
+    ("entry", "value", "message"),
+    [
+        ("begun", 5, "when each episode began"),
+        ("begun", [0], "when each episode began"),
+        ("begun", [0, 99], "99 is no step"),
+        ("begun", [0, "x"], "x is no step"),
+        ("begun", [0, -1], "-1 is no step"),
+        ("begun", [0, True], "True is no step"),
+        ("lanes", 5, "lanes are no episodes"),
+        ("lanes", None, "lanes are no episodes"),
+        ("lanes", [{}, {}], "lanes are no episodes"),
+        ("lanes", [{"seed": 0, "layers": [3]}, None], "lanes are no episodes"),
+        ("lanes", [{"seed": "x", "layers": []}, None], "lanes are no episodes"),
+        ("lanes", [{"seed": 0, "layers": [{"attributes": {"__class__": 3}}]}, None], "lanes are no episodes"),
+        ("lanes", [{"seed": 0, "layers": [{"attributes": {"x": BEYOND}}]}, None], "pos -50000000 is not 0 to 624"),
+        (
+            "lanes",
+            [
+                {
+                    "seed": 0,
+                    "layers": [{"attributes": {}, "own": OWN}],
+                },
+                None,
+            ],
+            "buffer_pos -9 is not 0 to 4",
+        ),
+        ("actions", 5, "actions are none of 2 lanes"),
+        ("actions", {}, "actions are none of 2 lanes"),
+        ("actions", np.zeros((3, 1)), "actions are none of 2 lanes"),
+        ("actions", np.zeros((0, 2)), "actions are none of 2 lanes"),
+        ("actions", {"x": np.zeros((3, 2))}, "actions are none of this environment"),
+    ],
+)
+def test_what_no_lanes_have_written_is_refused_before_anything_is_played(entry, value, message):
+    walker = Walker(lanes(Line, 2)).begin()
+    walker.walk(3)
+    state = walker.env.state_dict()
+    lanes(Line, 2).load_state_dict(state)
+    with pytest.raises(RlrunError, match=message):
+        lanes(Line, 2).load_state_dict({**state, entry: value})
+
+
+@pytest.mark.parametrize("name", ["reset", "step", "np_random", "unwrapped", "__dict__", "__x"])
+def test_what_is_no_data_of_an_environment_is_not_set(name):
+    env = Line()
+    before = dict(vars(env))
+    keeper = Keeper(env)
+    (state,) = written(keeper.capture())
+    state["attributes"][name] = 3
+    with pytest.raises(RlrunError, match=f"'{name}' is no attribute of a Line"):
+        keeper.restore([state])
+    assert vars(env).keys() == before.keys()
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async", "native"])

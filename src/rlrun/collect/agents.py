@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from rlrun.errors import RequestError
+from rlrun.generators import put_back
 from rlrun.schedules import Schedule, as_schedule
 from rlrun.spaces import Box, Composite, Space, Spaces
 from rlrun.typing import Array, Tree
@@ -242,7 +243,7 @@ class RandomAgent:
         return {"rng": self.rng.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rng.bit_generator.state = state["rng"]
+        put_back(self.rng, state["rng"])
 
 
 def _count(observation: Tree) -> int:

@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 
 from rlrun.env.plain import SCALARS, LeftOut, Reader, Writer, same
+from rlrun.errors import RlrunError
 from rlrun.typing import Array
 
 # Constants that are costly to look at, the clock, and the next layer.
@@ -36,6 +37,7 @@ class Taken(NamedTuple):
     def written(self) -> dict[str, Any]:
         plain = {name: value for name, value in self.attributes.items() if type(value) in SCALARS}
         attributes = {name: value for name, value in plain.items() if name not in _NEVER} | self.copies
+        attributes = {name: value for name, value in attributes.items() if not name.startswith("__")}
         state = {"attributes": dict(sorted(attributes.items())), "own": self.own, "emulator": self.emulator}
         return {name: value for name, value in state.items() if value is not None}
 
@@ -92,7 +94,7 @@ class _Watched:
     def put_back(self, state: dict[str, Any], reader: Reader) -> None:
         layer, held = self.layer, self.held()
         before = held.copy()
-        _put_back(held, state["attributes"], reader)
+        _put_back(held, state["attributes"], reader, type(layer))
         for name, value in held.items() if self._names is not None else ():
             if before.get(name, _NOTHING) is not value:
                 setattr(layer, name, value)
@@ -199,7 +201,7 @@ def _plain(value: Any) -> bool:
     return True
 
 
-def _put_back(held: dict[str, Any], wanted: dict[str, Any], reader: Reader) -> None:
+def _put_back(held: dict[str, Any], wanted: dict[str, Any], reader: Reader, kind: type) -> None:
     """Set the attributes that differ.
 
     What is equal stays the very object it is: others may refer to it. So does an array whose memory other
@@ -211,13 +213,26 @@ def _put_back(held: dict[str, Any], wanted: dict[str, Any], reader: Reader) -> N
     for name in sorted(wanted, key=lambda name: id(held.get(name)) not in shown):  # so that views follow their base
         written, present = wanted[name], held.get(name, _NOTHING)
         if present is _NOTHING:
+            _require_data(name, kind)
             held[name] = reader.read(written)
         elif not _settled(present, written):
+            _require_data(name, kind)
             value = reader.read(written, present)
             if id(present) in shown and _alike(present, value):
                 present[...] = value
             elif id(getattr(present, "base", None)) not in arrays or _base_name(held, present) in wanted:
                 held[name] = value
+
+
+def _require_data(name: str, kind: type) -> None:
+    """Refuse to set an attribute that is none of an object's data: a checkpoint can be somebody else's.
+
+    Raises:
+        RlrunError: python gives it its meaning, or it would take the place of a method, or is a property.
+    """
+    held = getattr(kind, name, None)
+    if name.startswith("__") or callable(held) or hasattr(type(held), "__set__"):
+        raise RlrunError(f"'{name[:80]}' is no attribute of a {kind.__name__} that a checkpoint can hold")
 
 
 def _settled(present: Any, written: Any) -> bool:

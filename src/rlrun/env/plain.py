@@ -14,6 +14,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from rlrun.errors import RlrunError
+from rlrun.generators import checked
 from rlrun.typing import Array
 
 LARGEST = 1 << 16  # bytes of an array: what a reset depends on is small; screens and maps are drawn by it anew
@@ -213,6 +215,7 @@ class Reader:
 
 
 def _set_generator(written: dict[str, Any], present: Any) -> Any:
+    require_sound(written)
     if "numpy" in written:
         state = written["numpy"]
         if not isinstance(present, np.random.Generator) or _bits(present) != state["bit_generator"]:
@@ -226,6 +229,24 @@ def _set_generator(written: dict[str, Any], present: Any) -> Any:
         present = present if type(present) is random.Random else random.Random()
         present.setstate((state["version"], tuple(state["words"].tolist()), state["gauss"]))
     return present
+
+
+def require_sound(written: Any) -> None:
+    """Refuse values with states of generators in them that numpy would read beyond their numbers for.
+
+    Raises:
+        RlrunError: naming the first.
+    """
+    if isinstance(written, list | tuple):
+        for part in written:
+            require_sound(part)
+    elif isinstance(written, dict):
+        if type(written.get("generator")) is int:
+            for kind in ("numpy", "legacy"):
+                if kind in written and checked(written[kind])["bit_generator"] not in _BITS:
+                    raise RlrunError(f"there is no random generator {written[kind]['bit_generator'][:40]!a}")
+        for part in written.values():
+            require_sound(part)
 
 
 def _bits(generator: np.random.Generator) -> str:

@@ -12,9 +12,9 @@ import numpy as np
 
 from rlrun.callback import Stop
 from rlrun.env.origin import Keeper, Taken, whole_state, written
-from rlrun.env.plain import Reader, Writer
+from rlrun.env.plain import Reader, Writer, require_sound
 from rlrun.env.spaces import Convert, put_rows, take_rows
-from rlrun.env.tape import LIMIT, Tape
+from rlrun.env.tape import LIMIT, Tape, map_leaves
 from rlrun.env.vector import Env, Rejoined
 from rlrun.errors import RlrunError
 from rlrun.typing import Tree
@@ -149,8 +149,14 @@ class Recorded(Env):
         return {**state, "lanes": lanes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state and len(state["lanes"]) != self.num_envs:
-            raise RlrunError(f"it is of {len(state['lanes'])} lanes, and this environment has {self.num_envs}")
+        if state:
+            _require_episodes(state, self.num_envs)
+            try:
+                if state["actions"] is not None:
+                    rows = self._rows(map_leaves(lambda array: array[0], state["actions"]))
+                    _ = [rows[lane] for lane in range(self.num_envs)]
+            except Exception as error:
+                raise RlrunError(f"its actions are none of this environment ({type(error).__name__})") from error
         self._remembered = state or None
 
     def rejoin(self, abandon: Callable[[], None] | None = None) -> Rejoined | None:
@@ -186,3 +192,37 @@ class Recorded(Env):
             action = self._to_env(action)
         rows: Sequence[Any] = action if self._split is None else list(self._split(action))
         return rows
+
+
+def _require_episodes(state: dict[str, Any], num_envs: int) -> None:
+    """Refuse what no lanes have written down, before anything is done with it.
+
+    Raises:
+        RlrunError: it is of another number of lanes, or an entry is none.
+    """
+    lanes, begun, actions = (state.get(name) for name in ("lanes", "begun", "actions"))
+    if not isinstance(lanes, list) or not all(lane is None or _is_origin(lane) for lane in lanes):
+        raise RlrunError("its lanes are no episodes")
+    if len(lanes) != num_envs:
+        raise RlrunError(f"it is of {len(lanes)} lanes, and this environment has {num_envs}")
+    shapes: list[tuple[int, ...]] = []
+    if actions is not None:
+        map_leaves(lambda array: shapes.append(array.shape if isinstance(array, np.ndarray) else ()), actions)
+    steps = shapes[0][0] if shapes and shapes[0] else 0
+    if (actions is not None and not steps) or any(shape[:2] != (steps, num_envs) for shape in shapes):
+        raise RlrunError(f"its actions are none of {num_envs} lanes")
+    if not isinstance(begun, list) or len(begun) != num_envs:
+        raise RlrunError("it does not say when each episode began")
+    for lane, at in zip(lanes, begun, strict=True):
+        if type(at) is not int or not -1 <= at <= steps or (at < 0 and lane is not None and "whole" not in lane):
+            raise RlrunError(f"{str(at)[:40]} is no step at which an episode of {steps} steps began")
+    require_sound(lanes)
+
+
+def _is_origin(lane: Any) -> bool:
+    if not isinstance(lane, dict) or not isinstance(lane.get("layers"), list):
+        return False
+    known = "whole" in lane if "seed" not in lane else lane["seed"] is None or type(lane["seed"]) is int
+    names = [each["attributes"] for each in lane["layers"] if isinstance(each, dict) and "attributes" in each]
+    named = all(isinstance(held, dict) and not any(name.startswith("__") for name in held) for held in names)
+    return known and named and len(names) == len(lane["layers"])

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from rlrun.errors import ConfigError
+from rlrun.generators import put_back
 from rlrun.memory.samplers import Rows, Sampler
 from rlrun.typing import Array
 
@@ -83,7 +84,7 @@ class Coverage(Sampler):
         return {"generator": self.generator.bit_generator.state, "visits": self.visits.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.generator.bit_generator.state = state["generator"]
+        put_back(self.generator, state["generator"])
         self.visits.load_state_dict(state["visits"])
 
 
@@ -194,7 +195,7 @@ class Sequential(Sampler):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.generator.bit_generator.state = state["generator"]
+        put_back(self.generator, state["generator"])
         self.place = state["place"].numpy().copy()
         for name in self._cursor:
             setattr(self, name, state["cursor"][name])

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.errors import ConfigError
+from rlrun.generators import put_back
 from rlrun.memory.by_episode import Visits
 from rlrun.memory.ejectors import Ejector
 from rlrun.memory.samplers import Rows
@@ -40,7 +41,7 @@ class UniformEjector(Ejector):
         return {"generator": self.generator.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.generator.bit_generator.state = state["generator"]
+        put_back(self.generator, state["generator"])
 
 
 class CoverageEjector(UniformEjector):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rlrun.errors import ConfigError, DataError, RlrunError, SpaceError, did_you_mean
+from rlrun.generators import put_back
 from rlrun.memory.adaptors import RELABEL
 from rlrun.memory.samplers import Rows
 from rlrun.spaces import Composite, Space, Spaces, describe
@@ -135,7 +136,8 @@ class Hindsight:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved generator."""
-        self.generator.bit_generator.state, self.check = state["generator"], state["check"]
+        put_back(self.generator, state["generator"])
+        self.check = state["check"]
 
 
 class _Relabelled:

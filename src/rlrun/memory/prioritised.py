@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from rlrun.errors import ConfigError, RlrunError
+from rlrun.generators import put_back
 from rlrun.memory.index import CLOSED, EMPTY, EpisodeIndex
 from rlrun.memory.samplers import Rows, Sampler
 from rlrun.memory.tree import SumTree
@@ -236,6 +237,6 @@ class Prioritised(Sampler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.tree.load_state_dict(state["tree"])
-        self.generator.bit_generator.state = state["generator"]
+        put_back(self.generator, state["generator"])
         self.picks, self.largest = state["picks"], state["largest"]
         self._written = []

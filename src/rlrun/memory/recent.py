@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rlrun.errors import ConfigError
+from rlrun.generators import put_back
 from rlrun.memory.index import EpisodeIndex
 from rlrun.memory.samplers import Rows, Sampler
 from rlrun.typing import Array
@@ -121,7 +122,7 @@ class Recent(Sampler):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.generator.bit_generator.state = state["generator"]
+        put_back(self.generator, state["generator"])
         self.clock, log = state["clock"], state["log"].numpy()
         number = np.arange(max(self.clock - min(len(log), self.newest), 0), self.clock)
         self.log[number % self.newest] = log[number % len(log)]  # of another length where `newest` was another

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rlrun.errors import ConfigError, RlrunError
+from rlrun.generators import put_back
 from rlrun.memory.adaptors import Adaptor, adapted, arrange, check
 from rlrun.memory.episodes import map_tree, rows_of
 from rlrun.memory.loaders import Steps, at_least, chosen
@@ -189,7 +190,7 @@ class RolloutLoader:
         self.epoch, self.served = state["epoch"], state["served"]
         self._rows = map_tree(lambda value: value.to(self.device), state["rows"])
         self._starts = np.array(state["starts"])
-        self.generator.bit_generator.state = state["generator"]
+        put_back(self.generator, state["generator"])
 
 
 def _lanes_first(array: Array) -> Tensor:

@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from rlrun.errors import ConfigError, RlrunError, did_you_mean
+from rlrun.generators import put_back
 from rlrun.memory.index import EpisodeIndex
 from rlrun.typing import Array, Tree
 
@@ -265,7 +266,8 @@ class Uniform(Sampler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         stock = state["stock"]
-        self.generator.bit_generator.state = self._before = stock["before"]
+        self._before = stock["before"]
+        put_back(self.generator, self._before)
         self._stock, self._used, self._extent = self.generator.random(stock["size"]), stock["used"], -1
-        self.generator.bit_generator.state = state["generator"]
+        put_back(self.generator, state["generator"])
         self._rate = state["rate"]

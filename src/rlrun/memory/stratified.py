@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.generators import put_back
 from rlrun.memory.samplers import Rows, Sampler
 from rlrun.typing import Array
 
@@ -48,4 +49,4 @@ class Stratified(Sampler):
         return {"generator": self.generator.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.generator.bit_generator.state = state["generator"]
+        put_back(self.generator, state["generator"])
