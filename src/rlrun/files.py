@@ -14,6 +14,7 @@ from typing import Any
 from rlrun.errors import RlrunError, RunDirError
 
 JSON_BYTES = 1 << 27  # a larger text is no JSON of ours
+NOTE_BYTES = 1 << 23  # … no manifest, summary or status; taken apart, JSON can need twenty times its size
 READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
@@ -30,6 +31,26 @@ def sync_directory(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync(path: Path) -> None:
+    """Wait until the disk has what was appended to a file; where there is none there is nothing to do.
+
+    Raises:
+        RlrunError: the disk does not take it.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RlrunError(f"{path} cannot be read: {reason(error)}") from error
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        raise RlrunError(f"{path} cannot be written: {reason(error)}") from error
     finally:
         os.close(handle)
 
@@ -133,9 +154,9 @@ def read_json(path: Path) -> Any:
     """Return what a JSON file holds.
 
     Raises:
-        RunDirError: it is missing or damaged.
+        RunDirError: it is missing, damaged, or larger than any of ours.
     """
-    return parse_json(read_bytes(path, follow=True), path)
+    return parse_json(read_bytes(path, most=NOTE_BYTES, follow=True), path)
 
 
 def finite(value: Any) -> Any:

@@ -394,6 +394,85 @@ def test_all_rows_are_saved_anew_where_a_segment_was_damaged(tmp_path, damage, c
     assert storage.digest(back) == storage.digest(parts["memory"].state_dict())
 
 
+def losing(tmp_path, **arguments):
+    """Return a checkpointer whose newest segment is about to be found gone."""
+    memory = table()
+    checkpointer, run, _ = begun(tmp_path, parts={"memory": memory}, kind=Checkpointer, **arguments)
+    checkpointer.end_cycle(10)
+    checkpointer.wait()
+    for segment in (run.checkpoints / "segments").iterdir():
+        segment.unlink()
+    memory.add(None, {"observation": np.ones((1, 1)), "reward": np.ones(1)})
+    return checkpointer, run
+
+
+def test_the_last_checkpoint_is_made_where_a_segment_is_gone(tmp_path, caplog):
+    checkpointer, run = losing(tmp_path, every=10)
+    checkpointer.end_training(None, update=13)
+    assert "is damaged" in caplog.text
+    assert run.checkpoint("latest") == run.checkpoint(13)
+    assert storage.verify(run.checkpoint(13)) == []
+
+
+def test_the_best_is_named_where_its_checkpoint_is_saved_at_the_second_try(tmp_path):
+    checkpointer, run = losing(tmp_path, every=10)
+    checkpointer.mark_best(13, 13)
+    checkpointer.end_training(None, update=13)
+    assert run.checkpoint("best") == run.checkpoint("latest") == run.checkpoint(13)
+    assert checkpointer.state_dict()["best"] == [(13, 13)]
+    assert storage.verify(run.checkpoint("best")) == []
+
+
+def test_a_last_checkpoint_that_cannot_be_saved_is_told(tmp_path, monkeypatch):
+    disk = Slow(monkeypatch)
+    disk.go.set()
+    disk.error = RunDirError("a segment is damaged")
+    checkpointer, _, _ = begun(tmp_path, every=10, kind=Checkpointer)
+    with pytest.raises(RlrunError, match="the last checkpoint cannot be saved"):
+        checkpointer.end_training(None, update=13)
+
+
+def test_a_best_that_was_not_saved_is_not_counted(tmp_path, monkeypatch):
+    disk = Slow(monkeypatch)
+    disk.go.set()
+    checkpointer, run, _ = begun(tmp_path, every=10, kind=Checkpointer, keep_last=1)
+    checkpointer.mark_best(10, 10)
+    checkpointer.end_cycle(10)
+    checkpointer.wait()
+    disk.error = RunDirError("a segment is damaged")
+    checkpointer.mark_best(20, 20)
+    checkpointer.end_cycle(20)
+    checkpointer._background._thread.join()
+    disk.error = None
+    checkpointer.end_cycle(21)  # hears of it, and saves anew
+    checkpointer.wait()
+    assert (run.checkpoint("best"), steps(run)) == (run.checkpoint(10), [10, 21])
+    assert storage.load(run.checkpoint(21))["checkpointer"]["best"] == [(10, 10)]
+
+
+def test_a_best_of_a_step_whose_save_failed_is_saved_anew(tmp_path, monkeypatch):
+    disk = Slow(monkeypatch)
+    disk.go.set()
+    disk.error = RunDirError("a segment is damaged")
+    checkpointer, run, _ = begun(tmp_path, every=10, kind=Checkpointer)
+    checkpointer.end_cycle(10)
+    checkpointer._background._thread.join()
+    disk.error = None
+    checkpointer.mark_best(10, 10)
+    checkpointer.end_cycle(10)
+    checkpointer.wait()
+    assert run.checkpoint("best") == run.checkpoint(10)
+
+
+def test_records_are_on_disk_before_the_checkpoint_that_counts_them(tmp_path, monkeypatch):
+    checkpointer, run, _ = begun(tmp_path, every=10)
+    run.metrics.write_text("{}\n")
+    seen = []
+    monkeypatch.setattr("rlrun.callbacks.checkpoint.sync", lambda path: seen.append((path, steps(run))))
+    checkpointer.end_cycle(10)
+    assert seen == [(run.metrics, [])]
+
+
 def test_rows_too_many_to_be_copied_are_written_here_and_now(tmp_path, monkeypatch):
     monkeypatch.setattr("rlrun.storage.tensorfiles.physical_memory", lambda: 1)
     checkpointer, run, _ = begun(tmp_path, every=1, parts={"memory": table()}, kind=Checkpointer)

@@ -16,8 +16,8 @@ from rlrun import storage
 from rlrun.callback import Callback, Stop
 from rlrun.callbacks.background import Background
 from rlrun.callbacks.pace import following
-from rlrun.errors import ConfigError, RunDirError
-from rlrun.files import finite, write_text
+from rlrun.errors import ConfigError, RlrunError, RunDirError
+from rlrun.files import finite, sync, write_text
 from rlrun.memory import Table
 from rlrun.rundir import RunDir, checkpoint_key, checkpoint_name
 from rlrun.typing import Stateful
@@ -76,6 +76,7 @@ class Checkpointer(Callback):
         self._best: list[tuple[int, int]] = []  # of evaluations that were the best in their time, newest first
         self._wanted: tuple[int, int] | None = None  # as the best, and not saved yet
         self._final = False  # the one that is wanted was evaluated only because the run ended
+        self._before: tuple[Any, ...] | None = None  # these three, before the newest was saved as the best
         self._run: RunDir | None = None
         self._parts: Mapping[str, Stateful] = {}
         self._background = Background()
@@ -116,7 +117,8 @@ class Checkpointer(Callback):
             return
         self._wanted, self._final = (step, update), final
         if self._saved == self._wanted:
-            self.wait()
+            self.wait()  # which finds out whether it was saved
+        if self._saved == self._wanted:
             self._count_best()
             if self._run is not None:
                 _point(self._run, "best", checkpoint_name(step, update))
@@ -137,9 +139,13 @@ class Checkpointer(Callback):
         self.wait()
         in_order = error is None or isinstance(error, Stop)  # a state after an error inside an update is no good
         moved = axis > self._first[0] or update > self._first[1]
+        if not in_order or not moved:
+            return
         for _ in range(2):  # once more, with every row, where a segment of before turns out to be damaged
-            if in_order and moved and self._saved != (axis, update):
+            if self._saved != (axis, update):
                 self._save(axis, update, last=True)
+        if self._run is not None and self._saved != (axis, update):
+            raise RlrunError(f"{self._run.checkpoints}: the last checkpoint cannot be saved: segments are damaged")
 
     def wait(self) -> None:
         """Return once the newest checkpoint is on disk.
@@ -155,10 +161,19 @@ class Checkpointer(Callback):
             of()
         except RunDirError as error:
             _messages.warning("%s; everything is saved anew", error)
-            self._saved, self._due = None, 0
+            self._due = 0
+            self._forget()
         except BaseException:
-            self._saved = None
+            self._forget()
             raise
+
+    def _forget(self) -> None:
+        """Take back that the newest checkpoint was saved, and what hangs on it."""
+        self._saved, before = None, self._before
+        if before is not None:
+            self._best = before[0]
+            if self._wanted is None:
+                self._wanted, self._final = before[1:]
 
     def _save(self, axis: int, update: int, *, last: bool = False) -> None:
         """Copy what changed and let it be written; the last time it is written here and now."""
@@ -166,7 +181,9 @@ class Checkpointer(Callback):
         self._newest = (axis, update)
         self._due = following(axis, self.every)
         self._deadline = time.monotonic() + (self.seconds or math.inf)
+        before = self._best, self._wanted, self._final
         best = self._count_best()
+        self._before = before if best else None
         if self._run is None:
             return
         home = storage.home_of(self._run.checkpoints)
@@ -193,6 +210,7 @@ class Checkpointer(Callback):
     ) -> None:
         """Write a checkpoint, then let the pointers name it, then delete what nobody needs any more."""
         name = checkpoint_name(*newest)
+        sync(run.metrics)  # the records that the logger's state counts are there if it is
         storage.write(run.checkpoints / name, taken)
         _point(run, "latest", name)
         if is_best:
