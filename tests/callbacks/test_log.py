@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlrun import trust
 from rlrun.callback import Callback, Stop
 from rlrun.callbacks import sinks
 from rlrun.callbacks.log import Logger, to_host
@@ -318,6 +319,44 @@ def test_wandb_offline_needs_no_network_and_no_random_numbers(tmp_path, capfd):
     assert files
     assert all(path.stat().st_size > 0 for path in files)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "given", "mode"),
+    [
+        ({}, "online", "offline"),
+        ({"stop.env_steps": 60}, None, "offline"),
+        ({}, "disabled", "disabled"),
+        ({"logger": ["wandb"]}, "online", "online"),
+    ],
+)
+def test_of_a_run_from_elsewhere_nothing_is_sent_that_the_user_did_not_ask_for(typed, given, mode, monkeypatch, caplog):
+    monkeypatch.setenv("WANDB_MODE", "online")
+    with trust.limited(typed=typed):
+        sink = Wandb(mode=given)
+    assert sink._mode == mode
+    assert ("logger wandb stays offline" in caplog.text) == (mode == "offline")
+    assert Wandb(mode="online")._mode == "online"
+
+
+def test_wandb_keeps_no_code_and_asks_no_git(tmp_path):
+    sink = Wandb(mode="offline")
+    sink.open(RunDir.claim(tmp_path / "run"), {}, records=0, axis=0)
+    settings = sink._session.settings
+    sink.close(None)
+    assert (settings.disable_code, settings.disable_git) == (True, True)
+
+
+@pytest.mark.parametrize(("kept", "lost"), [(3, None), (2, None), (1, "metrics.jsonl has lost 1 of 2 records")])
+def test_records_that_are_gone_make_a_resume_approximate(kept, lost, tmp_path):
+    run = RunDir.claim(tmp_path / "run")
+    run.metrics.write_text('{"env_steps": 1}\n' * kept + '{"env_st')
+    logger = Logger([Jsonl()], every=10)
+    logger.load_state_dict({**logger.state_dict(), "records": 2})
+    logger.begin_training({}, run.path)
+    assert logger.approximate == lost
+    logger.end_training(None)
+    assert len(run.metrics.read_text().splitlines()) == min(kept, 2)
 
 
 def test_sinks_are_made_by_name():

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from rlrun.resuming import CHANGEABLE
 from rlrun.rundir import RunDir
 
 WORDS = (
@@ -123,6 +124,20 @@ def test_damage_is_told_and_the_one_before_is_taken(run):
     assert out.startswith("completed: 60 env steps, ")
     assert f"{newest}/state.json is damaged" in err
     assert err.endswith(f"going on from checkpoint {before.name}\n")
+
+
+def test_a_run_that_lost_records_is_called_approximate(run, rlrun):
+    run.write_status("failed")
+    run.metrics.write_text("")
+    outcome = rlrun("resume", "run", "stop.env_steps=60", "log.every=10")
+    assert (outcome.code, outcome.err.count("\n")) == (0, 1)
+    assert "the run does not go on exactly: metrics.jsonl has lost" in outcome.err
+    assert json.loads(run.manifest.read_text())["resume"] == "approximate"
+
+
+@pytest.mark.parametrize("key", CHANGEABLE)
+def test_help_names_what_may_change(key, rlrun):
+    assert re.search(rf"\b{re.escape(key)}\b", rlrun("resume", "--help").out)
 
 
 def test_only_damage_is_refused_and_nothing_deleted(run, rlrun):

@@ -31,6 +31,9 @@ class Logger(Callback):
     Args:
         sinks: where records go.
         every: environment steps (updates, where there is no collector); 0 or None = only at the end.
+
+    Attributes:
+        approximate: what a sink has lost of the records before a resume, or None.
     """
 
     cycle = 1
@@ -39,6 +42,7 @@ class Logger(Callback):
         self.every = every
         self._all = list(sinks)
         self._sinks: list[Sink] = []
+        self.approximate: str | None = None
         self._callbacks: Mapping[str, Callback] = {}
         self._start = time.perf_counter()
         self._before = 0.0  # seconds of training before this process
@@ -63,6 +67,7 @@ class Logger(Callback):
             if run is not None or not sink.writes_files:
                 self._sinks.append(sink)
                 self._try(sink, sink.open, run, config or {}, records=self._records, axis=self._newest)
+                self.approximate = self.approximate or getattr(sink, "approximate", None)
         self._start = time.perf_counter()
 
     def end_cycle(self, update: int, step: int | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import re
 import secrets
@@ -11,10 +12,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from rlrun import trust
 from rlrun.callbacks.progress import Terminal
 from rlrun.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
 from rlrun.files import finite, reason, write_text
 from rlrun.rundir import RunDir
+
+_messages = logging.getLogger("rlrun")
 
 Record = dict[str, Any]  # env_steps, updates, seconds, and metrics by full name
 
@@ -35,11 +39,18 @@ class Sink(Protocol):
 
 
 class Jsonl:
-    """`metrics.jsonl`: one JSON object a line; a number that JSON lacks (NaN, infinity) is null."""
+    """`metrics.jsonl`: one JSON object a line; a number that JSON lacks (NaN, infinity) is null.
+
+    Whoever saves a checkpoint sees to it that the lines of before are on disk.
+
+    Attributes:
+        approximate: why the file is not that of a run that never stopped, or None.
+    """
 
     writes_files = True
 
     def __init__(self) -> None:
+        self.approximate: str | None = None
         self._handle: int | None = None
         self._path = ""
 
@@ -51,6 +62,8 @@ class Jsonl:
             with open(run.metrics, "rb") as file:
                 lines = [line for _, line in zip(range(records), file, strict=False) if line.endswith(b"\n")]
             os.ftruncate(self._handle, sum(map(len, lines)))
+            if len(lines) < records:
+                self.approximate = f"{run.metrics.name} has lost {records - len(lines)} of {records} records"
         except OSError as error:
             raise RlrunError(f"{self._path} cannot be opened: {reason(error)}") from error
 
@@ -70,8 +83,13 @@ class Jsonl:
 
     def close(self, error: BaseException | None) -> None:
         if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+            handle, self._handle = self._handle, None
+            try:
+                os.fsync(handle)
+            except OSError as failure:
+                raise RlrunError(f"{self._path} cannot be written: {reason(failure)}") from failure
+            finally:
+                os.close(handle)
 
 
 class TensorBoard:
@@ -104,6 +122,9 @@ class TensorBoard:
 class Wandb:
     """Weights & Biases, offline unless told otherwise; files lie in the run's `wandb/`.
 
+    Of a run from elsewhere nothing is sent, unless the user typed `logger=…`. No code is kept, and git, which runs
+    programs that a repository names, is not asked: the commit is in the run's manifest.
+
     Args:
         project: on the server.
         name: of the run there; its folder's name unless given.
@@ -131,6 +152,9 @@ class Wandb:
             raise MissingExtra("logger wandb", "wandb", "wandb") from None
         self._wandb: Any = wandb
         self._mode = mode or os.environ.get("WANDB_MODE", "offline")
+        if self._mode not in ("offline", "disabled") and trust.is_foreign("logger"):
+            _messages.warning("logger wandb stays offline: mode %s comes with the run; say logger=… again", self._mode)
+            self._mode = "offline"
         self._name = name
         self._arguments = {"project": project, "tags": list(tags), "group": group, "entity": entity}
         self._session: Any = None
@@ -148,7 +172,7 @@ class Wandb:
             resume="allow" if self._mode == "online" else None,
             dir=str(run.path),
             config=dict(config),
-            settings=self._wandb.Settings(silent=True, console="off"),
+            settings=self._wandb.Settings(silent=True, console="off", disable_code=True, disable_git=True),
         )
         self._session.define_metric("env_steps")
         self._session.define_metric("*", step_metric="env_steps")
