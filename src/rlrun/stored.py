@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.errors import RunDirError
-from rlrun.files import parse_json, read_bytes
+from rlrun.files import NOTE_BYTES, parse_json, read_bytes
 
 FORMAT = 2
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
@@ -27,7 +27,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         RunDirError: the manifest is missing, damaged, or of a format that this version does not know.
     """
     path = directory / MANIFEST
-    data = read_bytes(path)
+    data = read_bytes(path, most=NOTE_BYTES)
     note = parse_json(data, path)
     check_manifest(note, path)
     if data != _sealed(data[: -len(_sealed(b"\n}"))] + b"\n}"):

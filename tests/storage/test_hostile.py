@@ -15,11 +15,20 @@ import torch
 
 from rlrun import storage
 from rlrun.errors import RlrunError, RunDirError
+from rlrun.files import read_json
 from rlrun.memory import Table
 from rlrun.memory.ejectors import Fifo
 from rlrun.storage import MANIFEST, STATE, TENSORS
 
 DEEP = 200_000
+
+
+def test_a_manifest_larger_than_any_is_not_taken_apart(tmp_path):
+    (tmp_path / MANIFEST).write_bytes(b"[" + b"[]," * (3 << 20) + b"[]]")
+    with pytest.raises(RunDirError, match=r"manifest\.json is damaged: it has more than 8,388,608 bytes"):
+        storage.read_manifest(tmp_path)
+    with pytest.raises(RunDirError, match=r"manifest\.json is damaged: it has more than 8,388,608 bytes"):
+        read_json(tmp_path / MANIFEST)
 
 
 class Checkpoint:
