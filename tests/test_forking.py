@@ -327,7 +327,12 @@ def test_what_an_optimiser_keeps_is_found_without_touching_it():
             "holds nothing named 'networks.plicy' .did you mean 'networks.policy'",
         ),
         (("init.rename={networks.*: networks.policy}",), "one . on both sides"),
-        (("init.rename={networks.policy: networks.x, networks.critics: networks.x}",), "would be"),
+        (("init.rename={networks.policy: networks.temperature, networks.critics: networks.temperature}",), "would be"),
+        (
+            ("init.rename={networks.policy: networks.polcy}",),
+            "nothing named 'networks.polcy' .did you mean 'networks.pol",
+        ),
+        (("init.rename={networks.*: netwroks.*}",), "this run has nothing named 'netwroks.*'"),
         (("init.weights=lod",), "init.weights: wanted one of load, skip, reinit, got 'lod' .did you mean 'load'"),
         (("init.wieghts=skip",), "no such key .did you mean 'init.weights'"),
         (("init.parts={memory: maybe}",), "init.parts: wanted names, each with one of load, skip, reinit"),

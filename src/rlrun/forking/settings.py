@@ -46,12 +46,16 @@ class Settings:
         return self.kinds[kind] if explicit is None else explicit
 
     def require_met(self, names: Iterable[str], paths: Iterable[str]) -> None:
-        """Refuse a pattern that is about nothing.
+        """Refuse a pattern, and a new name, that is about nothing.
 
         Raises:
             ConfigError: with the nearest name.
         """
-        names = list(names)
+        names, paths = list(names), list(paths)
+        for new in self.rename.values():
+            if not any(matches(new, name) for name in [*paths, *names]):
+                near = did_you_mean(new.removesuffix(".*"), [*paths, *names])
+                raise ConfigError(f"init.rename: this run has nothing named '{new}'{near}")
         for pattern in self.parts:
             if not any(matches(pattern, name) for name in names):
                 near = did_you_mean(pattern.removesuffix(".*"), [*paths, *names])
