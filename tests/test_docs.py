@@ -12,6 +12,7 @@ from rlrun.config import choices, compose
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+DOCS = sorted((ROOT / "docs").glob("*.md"))
 
 
 def block(name):
@@ -53,6 +54,12 @@ def test_every_target_in_the_readme_exists(tmp_path, monkeypatch):
 
     for target in set(re.findall(r"_target_: (rlrun[\w.]+)", README)):
         assert callable(find_target(target, "README.md"))
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in DOCS)])
+def test_every_test_that_a_page_names_is_there(page):
+    named = re.findall(r"\btests/[\w./]*\w", (ROOT / page).read_text())
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_every_choice_has_a_line():
