@@ -3,6 +3,7 @@
 from rlrun.callbacks.actor_critic import ActorCriticLoss
 from rlrun.callbacks.checkpoint import Checkpointer
 from rlrun.callbacks.evaluate import Evaluator
+from rlrun.callbacks.intrinsic import BonusLoss
 from rlrun.callbacks.log import Logger
 from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.priority import PriorityFeedback
@@ -14,6 +15,7 @@ from rlrun.callbacks.transfer import MemoryExport, MemoryImport
 
 __all__ = [
     "ActorCriticLoss",
+    "BonusLoss",
     "Budget",
     "Checkpointer",
     "Evaluator",

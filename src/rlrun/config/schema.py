@@ -167,6 +167,7 @@ KINDS: dict[str, Kind] = {
     "env.kwargs": either(BLOCK, NULL),
     "env.reset_options": either(BLOCK, NULL),
     "env.wrappers": either(of_type("a list", list), NULL),
+    "env.around": either(BLOCK, NULL),
     "env.vectorization": one_of("auto", "sync", "async", "native", "envpool"),
     "algorithm.discount": number(0, 1),
     "algorithm.lr": number(0, above=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -82,13 +82,15 @@ def make(
     kwargs: dict[str, Any] | None = None,
     reset_options: dict[str, Any] | None = None,
     wrappers: Sequence[Wrapper] = (),
+    around: Mapping[str, Wrapper | None] | None = None,
     vectorization: str = "auto",
     num_envs: int = 1,
 ) -> Env:
     """Make `num_envs` lanes of a registered environment, or of one named by its import path.
 
     id: a registered id, `module:Id` too; target: a class or a function that makes one environment;
-    wrappers: callables that take an environment and return one, the innermost first.
+    wrappers: callables that take an environment and return one, the innermost first;
+    around: more of them by name, around those.
 
     Raises:
         RequestError: the environment cannot be found, built or read by any network; the message names the key.
@@ -102,7 +104,8 @@ def make(
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
         raise ConfigError(f"num_envs wants a whole number above 0, got {num_envs!r}")
     chosen = "sync" if vectorization == "auto" else vectorization
-    recipe = Recipe(id, target, dict(kwargs or {}), reset_options, tuple(wrappers), chosen)
+    every = (*wrappers, *(wrapper for wrapper in (around or {}).values() if wrapper is not None))
+    recipe = Recipe(id, target, dict(kwargs or {}), reset_options, every, chosen)
     return _assemble(recipe, num_envs)
 
 

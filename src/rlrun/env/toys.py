@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
+from rlrun.env.toy_exploration import Corridor, PointMass
 from rlrun.env.toy_spaces import DictObservation, DiscreteStart, ImageObservation, MultiDiscreteAction, TupleSpaces
 from rlrun.env.toys_memory import Recall, TMaze
 from rlrun.errors import ConfigError
@@ -20,12 +21,14 @@ from rlrun.typing import Array
 __all__ = [
     "Bandit",
     "Chain",
+    "Corridor",
     "DictObservation",
     "DiscreteStart",
     "HitTheMiddle",
     "ImageObservation",
     "MixedAction",
     "MultiDiscreteAction",
+    "PointMass",
     "Recall",
     "TMaze",
     "TupleSpaces",

@@ -15,13 +15,13 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.wrappers import FrameStackObservation, TimeLimit
 
 from rlrun.errors import ConfigError, SpaceError
 from rlrun.typing import Array
 
-__all__ = ["ActionRepeat", "FloatScale", "FrameStack", "PreviousAction", "ResizeGrey", "TimeLimit"]
+__all__ = ["ActionRepeat", "FloatScale", "FrameStack", "PreviousAction", "RandomGoal", "ResizeGrey", "TimeLimit"]
 
 AnyEnv = gymnasium.Env[Any, Any]
 _LARGE = 4096  # bytes; putting smaller stacks together again costs more time than they take room
@@ -172,6 +172,42 @@ class PreviousAction(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
         return {"observation": observation, "previous_action": action}, reward, terminated, truncated, info
+
+
+class RandomGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Draw one of `count` goals for each episode and observe it, too: {"observation": …, "goal": 0 … count - 1}.
+
+    Networks see it one-hot. What a goal means is for others to say: a reward, or a network that tells goals apart by
+    what was done (`+with=diayn`). Goals are drawn by a generator of its own, so the environment's draws stay as they
+    are; `reset(seed=…)` seeds both.
+    """
+
+    def __init__(self, env: AnyEnv, count: int, name: str = "goal") -> None:
+        super().__init__(env)
+        self.count = _at_least_one(count, "RandomGoal")
+        self.name = name
+        self.goal = np.int64(0)
+        self.generator = _goal_generator(None)
+        self.observation_space = Dict({"observation": env.observation_space, name: Discrete(count)})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        if seed is not None:
+            self.generator = _goal_generator(seed)
+        self.goal = self.generator.integers(self.count)
+        return self._observe(observation), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._observe(observation), reward, terminated, truncated, info
+
+    def _observe(self, observation: Any) -> dict[str, Any]:
+        return {"observation": observation, self.name: self.goal}
+
+
+def _goal_generator(seed: int | None) -> np.random.Generator:
+    """Return a generator of a branch of its own: the environment has the same seed."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(1802,))))
 
 
 def _with_zero(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:

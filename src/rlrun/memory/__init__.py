@@ -9,6 +9,7 @@ from rlrun.memory.ejection import CoverageEjector, UniformEjector
 from rlrun.memory.ejectors import Ejector, Fifo
 from rlrun.memory.hindsight import Hindsight
 from rlrun.memory.index import EpisodeIndex
+from rlrun.memory.intrinsic import Bonus, Intrinsic
 from rlrun.memory.joint import JointLoader, Mix, MixLoader
 from rlrun.memory.loaders import ReplayLoader
 from rlrun.memory.normalise import ObservationNormalise, RewardNormalise
@@ -28,6 +29,7 @@ from rlrun.memory.virtual import Continues, Ended, LastOfWindow, Next, NextN, NS
 __all__ = [
     "Adaptor",
     "Advantages",
+    "Bonus",
     "Cast",
     "Column",
     "Continues",
@@ -43,6 +45,7 @@ __all__ = [
     "Fifo",
     "Hindsight",
     "ImageScale",
+    "Intrinsic",
     "JointLoader",
     "LastOfWindow",
     "MemoryProxy",

@@ -42,8 +42,10 @@ class Adaptor(Protocol):
     `rows` lets it look around the sample; None where the batch does not come from a table. What later
     adaptors may look up by `rows.gather` must show the change, too: `rows.through`.
 
-    It may also have a `tier`, `requires` (names that it reads, "observation.goal" for a leaf), and
-    `observe(row)`, called with every row [n, …] that enters the table; None where it has nothing to learn.
+    It may also have a `tier`, `requires` (names that it reads, "observation.goal" for a leaf), `keeps` (names that
+    batches of rollouts have whatever the loader's columns say), `learns` (True: what it gives depends on the last
+    update, so nothing can be drawn ahead), and `observe(row)`, called with every row [n, …] that enters the table;
+    None where it has nothing to learn.
     """
 
     @property

@@ -57,7 +57,7 @@ class Prefetch(Callback):
         depth: how many to have ready.
 
     Raises:
-        ConfigError: the loader cannot tell, or its next batch depends on the priorities of the last.
+        ConfigError: the loader cannot tell, or its next batch depends on what the last one taught.
     """
 
     def __init__(self, loader: Foreseeing, *, depth: int = 1) -> None:
@@ -69,6 +69,12 @@ class Prefetch(Callback):
                 raise ConfigError(
                     f"what {type(table.sampler).__name__} draws depends on the priorities of the batch before, so "
                     "nothing can be drawn ahead: leave prefetch out, or sample otherwise"
+                )
+        for adaptor in _adaptors(loader):
+            if getattr(adaptor, "learns", False):
+                raise ConfigError(
+                    f"what {type(adaptor).__name__} makes of a batch depends on the update before, so nothing can be "
+                    "drawn ahead: leave prefetch out"
                 )
         self.loader = loader
         self.depth = depth
@@ -145,6 +151,14 @@ class Prefetch(Callback):
         if numbers:
             self.loader.load_state_dict(state["loader"])
             self._drawn = deque(_Drawn(placed(groups, self.loader), None) for groups in state["ahead"])
+
+
+def _adaptors(loader: Any) -> Iterator[Any]:
+    for table in loader.tables:
+        yield from table.adaptors
+    yield from getattr(loader, "adaptors", ())
+    for part in getattr(loader, "parts", {}).values():
+        yield from _adaptors(part)
 
 
 def _require_foresight(loader: Any, place: str) -> None:

@@ -48,7 +48,7 @@ class RolloutLoader:
             `valid` [B, T] where a row is a transition.
         unroll: takes the place of `length` where the table keeps a `state`; None = the same.
         columns: names that batches keep; None = all.
-        adaptors: a list, or by name.
+        adaptors: a list, or by name; what one of them `keeps` for a loss of its own stays, too.
     """
 
     def __init__(
@@ -89,7 +89,8 @@ class RolloutLoader:
         self.epoch, self.served = epochs, 0  # of the current rollout: epochs, and minibatches of the running one
         names = self._names()
         beside = [name for name in ("state", "ended", "valid") if self.stateful and name in names]
-        self._columns = tuple(dict.fromkeys((*chosen(columns, names), *beside)))
+        kept = [name for each in self.adaptors for name in getattr(each, "keeps", ())]
+        self._columns = tuple(dict.fromkeys((*chosen(columns, names), *beside, *kept)))
         self._rows: Batch = {}  # [T * N, …], the rows of a step side by side
         self._starts = np.empty(0, np.int64)  # first row of each window, in the order of this epoch
         table.reserve(horizon)

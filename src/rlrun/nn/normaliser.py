@@ -111,6 +111,7 @@ class Normaliser(nn.Module):
         window: updates that mode window looks back.
         form: standard, rms or centred.
         clip: largest size of a normalised number; null = none.
+        needed: False: where there is nothing to choose, everything passes as it is.
 
     Raises:
         ConfigError: a setting has no meaning.
@@ -128,6 +129,7 @@ class Normaliser(nn.Module):
         window: int = 10_000,
         form: str = "standard",
         clip: float | None = None,
+        needed: bool = True,
     ) -> None:
         super().__init__()
         _one_of("mode", mode, MODES)
@@ -141,7 +143,7 @@ class Normaliser(nn.Module):
         self.clip = clip
         found = {
             path: Statistics(shape, mode=mode, speed=speed, rate=rate, window=window, form=form)
-            for path, shape in _shapes(space, leaves).items()
+            for path, shape in _shapes(space, leaves, needed).items()
         }
         self.leaves = tuple(found)
         self.statistics = nn.ModuleList(found.values())
@@ -150,7 +152,7 @@ class Normaliser(nn.Module):
     @property
     def updates(self) -> int:
         """How often `update` was called."""
-        return self._by_path[self.leaves[0]].updates
+        return self._by_path[self.leaves[0]].updates if self.leaves else 0
 
     @torch.no_grad()
     def update(self, tree: Tree, valid: Tensor | None = None) -> None:
@@ -174,7 +176,9 @@ class Normaliser(nn.Module):
         return f"{', '.join(path or 'all' for path in self.leaves)}; form={self.form}, clip={self.clip}"
 
 
-def _shapes(space: Spaces | Space | Sequence[int], chosen: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
+def _shapes(
+    space: Spaces | Space | Sequence[int], chosen: Sequence[str] | None, needed: bool
+) -> dict[str, tuple[int, ...]]:
     """Return the shape of each leaf that is normalised, by path."""
     if isinstance(space, Spaces):
         space = space.observation
@@ -188,7 +192,7 @@ def _shapes(space: Spaces | Space | Sequence[int], chosen: Sequence[str] | None)
             raise SpaceError(f"Normaliser: no leaf '{path}' in {describe(space)}{did_you_mean(path, there)}")
         if not isinstance(there[path], Box):
             raise SpaceError(f"Normaliser: leaf '{path}' is {describe(there[path])}, wanted a Box")
-    if not chosen:
+    if needed and not chosen:
         raise SpaceError(f"Normaliser: nothing to normalise in {describe(space)}; it has no Box but images")
     return {path: there[path].shape for path in chosen}
 

@@ -10,7 +10,7 @@ from rlrun.nn.encoders import Encoder
 from rlrun.nn.init import Initialiser, initialiser
 from rlrun.nn.mlp import Activation, dense
 from rlrun.nn.recurrent import Core, Kind
-from rlrun.spaces import Spaces
+from rlrun.spaces import Space, Spaces
 from rlrun.typing import Tree
 
 
@@ -22,7 +22,7 @@ class Trunk(nn.Module):
 
     def __init__(
         self,
-        spaces: Spaces,
+        spaces: Spaces | Space,
         *,
         hidden: Sequence[int] = (64, 64),
         activation: Activation = "tanh",

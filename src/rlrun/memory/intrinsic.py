@@ -1,0 +1,166 @@
+"""Rewards from within: what networks find worth seeing, added to what the environment pays."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.memory.adaptors import REWARDS
+from rlrun.memory.episodes import map_tree
+from rlrun.memory.samplers import Rows
+from rlrun.nn.normaliser import Normaliser
+from rlrun.typing import Array, Batch, Tree
+
+
+class Bonus(ABC):
+    """Judge transitions by a network that somebody else trains; a subclass says what it is shown, and what is found.
+
+    The network sees observations by the statistics of all next observations that came before, and what it finds is
+    measured by the statistics of what it found before. Both move with each batch, in `learn` alone.
+
+    Args:
+        network: judges.
+        weight: of this bonus in the reward.
+        observation: normalises what the network sees; None = as it is.
+        reward: normalises what it finds, one number a step; None = as it is.
+        chunk: about so many rows a pass, so that images fit into memory.
+    """
+
+    requires: tuple[str, ...] = ("next_observation",)  # names that it reads
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        weight: float = 1.0,
+        observation: Normaliser | None = None,
+        reward: Normaliser | None = None,
+        chunk: int = 4096,
+    ) -> None:
+        self.network = network
+        self.weight = weight
+        self.observation = observation
+        self.reward = None if reward is None else reward.to("cpu")  # rewards are summed there
+        self.chunk = chunk
+
+    @abstractmethod
+    def view(self, step: Batch) -> Batch:
+        """Return of transitions [...] what the network sees and learns from; observations through `seen`."""
+
+    @abstractmethod
+    def measure(self, view: Batch) -> Tensor:
+        """Return what the network finds of a view on its own device: [...]."""
+
+    def seen(self, observation: Tree) -> Tree:
+        """Return observations as the network sees them."""
+        return observation if self.observation is None else self.observation(observation)
+
+    def learn(self, step: Batch, valid: Tensor | None) -> tuple[Tensor, Batch]:
+        """Return the bonus of a batch [...] and the view of it, and move the statistics; valid [...]: rows that count.
+
+        The view has the bonus among its entries: `bonus`.
+        """
+        if self.observation is not None:
+            self.observation.update(step["next_observation"], valid)
+        view = self.view(step)
+        found = self._measured(view, step["reward"])
+        if self.reward is not None:
+            self.reward.update(found, valid)
+        bonus = self._scaled(found)
+        return bonus, view | {"bonus": bonus}
+
+    def read(self, step: Batch) -> Tensor:
+        """Return the bonus of transitions [...] that somebody looks up; nothing is learned from them."""
+        return self._scaled(self._measured(self.view(step), step["reward"]))
+
+    def _scaled(self, found: Tensor) -> Tensor:
+        return found if self.reward is None else self.reward(found)
+
+    def _measured(self, view: Batch, like: Tensor) -> Tensor:
+        """Measure a view, some rows of its first dimension at a time; return what is found where `like` is."""
+        device = next(self.network.parameters()).device
+        count = len(like)
+        rows = max(self.chunk * count // max(like.numel(), 1), 1)
+        pieces = [slice(first, first + rows) for first in range(0, count, rows)]
+        parts = [
+            self.measure(map_tree(lambda value, piece=piece: value[piece].to(device), view)).to(like.device)
+            for piece in pieces
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class Intrinsic:
+    """Reward = extrinsic_weight · the environment's + Σ weight · bonus, added once, to samples and rollouts alike.
+
+    What is stored stays as the environment gave it. With n-step returns each reward that is looked up has the bonus
+    of its own transition. For each bonus the batch holds, under its name, what its network learns from: single
+    transitions, whatever is made of the rewards and observations later.
+
+    Args:
+        bonuses: by name.
+        extrinsic_weight: of the environment's reward, 0 to learn without.
+
+    Raises:
+        ConfigError: there is no bonus.
+    """
+
+    tier = REWARDS
+    removes: tuple[str, ...] = ()
+    replaces: tuple[str, ...] = ()
+    learns = True  # what it does with a batch depends on the update before
+
+    def __init__(self, bonuses: Mapping[str, Bonus | None], *, extrinsic_weight: float = 1.0) -> None:
+        self.bonuses = {name: bonus for name, bonus in bonuses.items() if bonus is not None}
+        if not self.bonuses:
+            raise ConfigError("memory.adaptors: Intrinsic.bonuses: there is none; +with=rnd and others add theirs")
+        self.extrinsic_weight = extrinsic_weight
+        read = [name for bonus in self.bonuses.values() for name in bonus.requires]
+        self.requires = tuple(dict.fromkeys(("reward", *read)))
+        self.provides = ("reward", *self.bonuses)
+        self.keeps = tuple(self.bonuses)
+
+    @torch.no_grad()
+    def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
+        if rows is not None:  # a copy: what it looks up shall be as earlier adaptors left it
+            rows.through("reward", partial(self._read, copy.copy(rows)))
+        _require_numbers(batch)
+        total, views = self.extrinsic_weight * batch["reward"], {}
+        for name, bonus in self.bonuses.items():
+            value, views[name] = bonus.learn(batch, batch.get("valid"))
+            total = total + bonus.weight * value
+        return batch | {"reward": total} | views
+
+    @torch.no_grad()
+    def _read(self, rows: Rows, name: str, reward: Tensor, slots: Array) -> Tensor:
+        """Return the rewards at slots [B, …] with their bonuses."""
+        step: Batch = {"reward": reward}
+        for column in self.requires[1:]:
+            ahead = column == "next_observation"
+            step[column] = (
+                rows.gather("observation", rows.where.after(slots, 1)) if ahead else rows.gather(column, slots)
+            )
+        total = self.extrinsic_weight * reward
+        for bonus in self.bonuses.values():
+            total = total + bonus.weight * bonus.read(step)
+        return total
+
+
+def _require_numbers(batch: Batch) -> None:
+    """Refuse rewards of several dimensions.
+
+    Raises:
+        RlrunError: to which of them a bonus should be added nobody says.
+    """
+    reward = batch["reward"]
+    wanted = batch.get("terminated")
+    if wanted is not None and reward.dim() > wanted.dim():
+        raise RlrunError(
+            f"memory.adaptors: Intrinsic adds to rewards of one number a step, here they have {reward.shape[-1]}; "
+            "sum them by a RewardFunction before"
+        )
