@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -76,7 +77,7 @@ class MultiDiscrete:
     def size(self) -> int:
         return int(self.nvec.sum())
 
-    @property
+    @cached_property  # so that a compiled network finds numbers, not an array to look into
     def choices(self) -> tuple[int, ...]:
         return tuple(int(n) for n in self.nvec.reshape(-1))
 

@@ -189,3 +189,40 @@ def test_a_maze_is_walked_forward_only_and_not_for_ever():
 def test_a_memory_task_without_a_gap_is_refused(broken):
     with pytest.raises(ConfigError, match="must be at least 1, not 0"):
         broken()
+
+
+def test_corridor_is_walked_by_who_knows_the_way():
+    env = toys.Corridor(length=8)
+    rewards, terminated, truncated = episode(env, lambda o: env.onward[o.argmax()], seed=0)
+    assert (rewards, terminated, truncated) == ([0.0] * 7 + [1.0], True, False)
+    assert set(env.onward.tolist()) == {0, 1}  # no single action leads on everywhere
+    rewards, terminated, truncated = episode(env, lambda o: 1 - env.onward[o.argmax()], seed=0)
+    assert (rewards, terminated, truncated) == ([0.0] * 16, False, True)
+
+
+def test_corridor_leads_back_a_cell_and_out_of_the_first_nowhere():
+    env = toys.Corridor(length=5)
+    cells = [env.reset(seed=0)[0].argmax()]
+    for on in (0, 1, 1, 0, 1):
+        cells.append(env.step(env.onward[cells[-1]] if on else 1 - env.onward[cells[-1]])[0].argmax())
+    assert cells == [0, 0, 1, 2, 1, 2]
+
+
+def test_corridor_is_hardly_ever_walked_by_chance():
+    rng = np.random.default_rng(0)
+    env = toys.Corridor(length=6)
+    arrived = np.mean([episode(env, lambda o: rng.integers(2), seed=0)[1] for _ in range(3_000)])
+    assert arrived == pytest.approx(env.success(), abs=0.02)
+    assert toys.Corridor().success() == pytest.approx(1 / 7_656, rel=1e-3)
+
+
+def test_point_moves_by_a_tenth_and_not_through_walls():
+    env = toys.PointMass()
+    start = env.reset(seed=0)[0]
+    assert np.abs(start).max() <= 0.05
+    assert np.allclose(env.step(np.array([1.0, -0.5]))[0], start + np.array([0.1, -0.05]))
+    for _ in range(28):
+        position, reward, _, truncated, _ = env.step(np.array([1.0, -2.0]))
+        assert (reward, truncated) == (0.0, False)
+    assert position.tolist() == [1.0, -1.0]
+    assert env.step(np.zeros(2))[2:4] == (False, True)

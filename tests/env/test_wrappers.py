@@ -6,9 +6,11 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.utils.env_checker import check_env
 
+from rlrun.env import make
+from rlrun.env.spaces import from_gymnasium
 from rlrun.env.toys import Chain, DiscreteStart, HitTheMiddle, ImageObservation, MixedAction
-from rlrun.env.wrappers import ActionRepeat, FloatScale, FrameStack, PreviousAction, ResizeGrey, TimeLimit
-from rlrun.errors import ConfigError, SpaceError
+from rlrun.env.wrappers import ActionRepeat, FloatScale, FrameStack, PreviousAction, RandomGoal, ResizeGrey, TimeLimit
+from rlrun.errors import BuildError, ConfigError, SpaceError
 
 
 class Counter(gymnasium.Env):
@@ -141,3 +143,72 @@ def test_wrong_observations_are_refused():
         FrameStack(PreviousAction(Counter()), 2)
     with pytest.raises(SpaceError, match="finite bounds"):
         FloatScale(gymnasium.make("CartPole-v1"))
+
+
+# --- a goal for each episode
+
+
+def goals(seed, episodes, count=4, env=Counter):
+    """Return the goal of each episode, and whether it stayed the same."""
+    wrapped = RandomGoal(env(), count)
+    found, constant = [], True
+    for episode in range(episodes):
+        observation, _ = wrapped.reset(seed=seed if episode == 0 else None)
+        found.append(int(observation["goal"]))
+        over = False
+        while not over:
+            observation, _, over, *_ = wrapped.step(0)
+            constant &= observation["goal"] == found[-1]
+    return found, constant
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_goal_is_a_part_of_the_observation():
+    env = RandomGoal(MixedAction(), 3)
+    check_env(env, skip_render_check=True)
+    assert env.observation_space["goal"] == Discrete(3)
+    assert from_gymnasium(env.observation_space, "here").parts["goal"].n == 3
+
+
+def test_goal_stays_for_an_episode_and_is_drawn_evenly():
+    found, constant = goals(0, 10_000, count=7)
+    assert constant
+    counts = np.bincount(found, minlength=7)
+    assert len(counts) == 7
+    assert ((counts - 10_000 / 7) ** 2 / (10_000 / 7)).sum() < 16.81  # chi-square of 6 degrees, p = 0.01
+    assert abs(np.corrcoef(found[:-1], found[1:])[0, 1]) < 0.03
+
+
+def test_first_goals_of_many_seeds_are_drawn_evenly():
+    counts = np.bincount([goals(seed, 1)[0][0] for seed in range(4_000)], minlength=4)
+    assert ((counts - 1_000) ** 2 / 1_000).sum() < 11.34  # 3 degrees, p = 0.01
+
+
+def test_goals_follow_from_the_seed():
+    assert goals(5, 50) == goals(5, 50)
+    assert goals(5, 50) != goals(6, 50)
+
+
+def test_goals_leave_the_draws_of_the_environment_as_they_are():
+    bare, wrapped = MixedAction(), RandomGoal(MixedAction(), 4)
+    action = {"choice": 0, "level": np.zeros(1, np.float32)}
+    for seed in (3, None):
+        assert bare.reset(seed=seed)[0] == wrapped.reset(seed=seed)[0]["observation"]
+        assert bare.step(action)[0] == wrapped.step(action)[0]["observation"]
+
+
+def test_wrappers_by_name_stand_around_those_of_the_list():
+    env = make(
+        target="rlrun.env.toys.Chain",
+        wrappers=[lambda env: FrameStack(env, count=2)],
+        around={"none": None, "goal": lambda env: RandomGoal(env, count=3)},
+        num_envs=2,
+    )
+    observation = env.reset(0)
+    assert observation["observation"].shape == (2, 2, 5)
+    assert observation["goal"].shape == (2,)
+
+
+def test_a_wrapper_by_name_that_fails_is_named():
+    with pytest.raises(BuildError, match=r"^env.around.broken around env.target 'rlrun.env.toys.Chain': ValueError"):
+        make(target="rlrun.env.toys.Chain", around={"broken": lambda env: int("no")})

@@ -1,4 +1,4 @@
-"""Diversity is all you need (Eysenbach et al. 2018, arXiv 1802.06070): skills that can be told apart by where they lead.
+"""Diversity is all you need (Eysenbach et al. 2018, arXiv 1802.06070): skills that differ in where they lead.
 
 Each episode has a skill z, drawn by `rlrun.env.wrappers.RandomGoal`, which the policy sees. A network that does not
 see it tells it from each observation; the bonus is log q(z | s') - log p(z) (eq. 3), at the observation s' that a

@@ -33,6 +33,7 @@ class Recipe:
     kwargs: dict[str, Any] = field(default_factory=dict)
     reset_options: dict[str, Any] | None = None
     wrappers: tuple[Wrapper, ...] = ()
+    around: dict[str, Wrapper] = field(default_factory=dict)
     vectorization: str = "sync"
     render_mode: str | None = None
 
@@ -57,7 +58,9 @@ class Recipe:
         if not isinstance(env, gymnasium.Env):
             raise BuildError(f"{self.place} made a {type(env).__name__}, wanted a gymnasium.Env")
         for index, wrapper in enumerate(self.wrappers):
-            env = self._wrap(env, index, wrapper)
+            env = self._wrap(env, f"env.wrappers[{index}]", wrapper)
+        for name, wrapper in self.around.items():
+            env = self._wrap(env, f"env.around.{name}", wrapper)
         return env
 
     def _constructor(self) -> Callable[..., Any]:
@@ -66,13 +69,13 @@ class Recipe:
         assert self.id is not None
         return lookup(self.id)
 
-    def _wrap(self, env: gymnasium.Env[Any, Any], index: int, wrapper: Wrapper) -> gymnasium.Env[Any, Any]:
+    def _wrap(self, env: gymnasium.Env[Any, Any], place: str, wrapper: Wrapper) -> gymnasium.Env[Any, Any]:
         try:
             return wrapper(env)
         except RequestError:
             raise
         except Exception as error:
-            raise BuildError(f"env.wrappers[{index}] around {self.place}: {type(error).__name__}: {error}") from error
+            raise BuildError(f"{place} around {self.place}: {type(error).__name__}: {error}") from error
 
 
 def make(
@@ -104,8 +107,8 @@ def make(
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
         raise ConfigError(f"num_envs wants a whole number above 0, got {num_envs!r}")
     chosen = "sync" if vectorization == "auto" else vectorization
-    every = (*wrappers, *(wrapper for wrapper in (around or {}).values() if wrapper is not None))
-    recipe = Recipe(id, target, dict(kwargs or {}), reset_options, every, chosen)
+    outer = {name: wrapper for name, wrapper in (around or {}).items() if wrapper is not None}
+    recipe = Recipe(id, target, dict(kwargs or {}), reset_options, tuple(wrappers), outer, chosen)
     return _assemble(recipe, num_envs)
 
 
@@ -183,7 +186,7 @@ def _envpool(recipe: Recipe, num_envs: int) -> Env:
 
 
 def _refuse_wrappers(recipe: Recipe) -> None:
-    if recipe.wrappers:
+    if recipe.wrappers or recipe.around:
         raise ConfigError(f"env.wrappers wrap single environments; env.vectorization '{recipe.vectorization}' has none")
 
 

@@ -1,0 +1,265 @@
+"""RND, ICM and DIAYN: what their networks begin with, what they learn, and who trains what."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import torch._dynamo
+
+from rlrun.algorithms.diayn import Discriminator, DiscriminatorLoss, Diversity
+from rlrun.algorithms.icm import Curiosity, CuriosityLoss, Surprise
+from rlrun.algorithms.rnd import Distillation, Novelty, NoveltyLoss
+from rlrun.errors import SpaceError
+from rlrun.nn import Normaliser
+from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces
+
+adam = partial(torch.optim.Adam, lr=1e-3)
+
+
+def box(*shape, low=-1.0, high=1.0, dtype="float32"):
+    return Box(shape, np.full(shape, low), np.full(shape, high), dtype)
+
+
+LINE = box(2)
+OBSERVATIONS = {
+    "vector": box(3),
+    "matrix": box(2, 3),
+    "discrete": Discrete(5),
+    "multi": MultiDiscrete(np.array([2, 3]), np.zeros(2, np.int64)),
+    "image": box(10, 10, 4, low=0, high=255, dtype="uint8"),
+    "dict": Composite({"camera": box(10, 10, 1, low=0, high=255, dtype="uint8"), "more": Composite({"a": box(3)})}),
+}
+ACTIONS = {
+    "vector": LINE,
+    "discrete": Discrete(4),
+    "joint": MultiDiscrete(np.array([2, 3]), np.zeros(2, np.int64)),
+    "many": MultiDiscrete(np.full(7, 2), np.zeros(7, np.int64)),
+    "mixed": Composite({"level": LINE, "side": Discrete(2)}),
+}
+
+
+def draw(space, *lead):
+    if isinstance(space, Composite):
+        return {name: draw(part, *lead) for name, part in space.parts.items()}
+    if isinstance(space, Box):
+        values = torch.rand(*lead, *space.shape)
+        return (values * 255).to(torch.uint8) if space.dtype == "uint8" else values * 2 - 1
+    return (torch.rand(*lead, *space.shape) * torch.tensor(space.choices).reshape(space.shape)).long()
+
+
+def step_of(spaces, *lead):
+    return {
+        "observation": draw(spaces.observation, *lead),
+        "next_observation": draw(spaces.observation, *lead),
+        "action": draw(spaces.action, *lead),
+        "reward": torch.zeros(*lead),
+    }
+
+
+def parts(kind, spaces, **options):
+    """Return network, bonus and loss of a kind."""
+    network, bonus, loss = {
+        "rnd": (Distillation, Novelty, NoveltyLoss),
+        "icm": (Curiosity, Surprise, CuriosityLoss),
+        "diayn": (Discriminator, Diversity, DiscriminatorLoss),
+    }[kind]
+    made = network(spaces, **options)
+    normalise = Normaliser(spaces, needed=False, clip=5.0)
+    return made, bonus(made, observation=normalise), loss(made, adam)
+
+
+CASES = [("rnd", each, "vector") for each in OBSERVATIONS] + [("diayn", each, "vector") for each in OBSERVATIONS]
+CASES += [("icm", each, "mixed") for each in OBSERVATIONS] + [("icm", "vector", each) for each in ACTIONS]
+
+
+@pytest.mark.parametrize(("kind", "observation", "action"), CASES)
+def test_every_space_has_a_bonus_and_learns(kind, observation, action):
+    torch.manual_seed(0)
+    space = OBSERVATIONS[observation]
+    if kind == "diayn":
+        space = Composite({"observation": space, "goal": Discrete(3)})
+    spaces = Spaces(space, ACTIONS[action])
+    _, bonus, loss = parts(kind, spaces)
+    value, view = bonus.learn(step_of(spaces, 4, 5), None)
+    assert value.shape == (4, 5)
+    assert torch.isfinite(value).all()
+    before = [parameter.clone() for parameter in loss.parameters]
+    first = loss.loss(view)
+    assert first.shape == (4, 5)
+    for _ in range(30):
+        loss.backward(view)
+    assert loss.loss(view).mean() < first.mean()
+    assert any(not torch.equal(*pair) for pair in zip(before, loss.parameters, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "action"), [("rnd", "vector"), ("diayn", "vector"), ("icm", "mixed"), ("icm", "many")]
+)
+def test_losses_are_single_graphs(kind, action):
+    observation = Composite({"observation": LINE, "goal": Discrete(3)}) if kind == "diayn" else LINE
+    spaces = Spaces(observation, ACTIONS[action])
+    _, bonus, loss = parts(kind, spaces)
+    torch._dynamo.reset()
+    found = torch._dynamo.explain(loss.loss)(bonus.learn(step_of(spaces, 4), None)[1], torch.ones(4).bool())
+    assert (found.graph_break_count, found.graph_count) == (0, 1)
+
+
+@pytest.mark.parametrize("kind", ["rnd", "icm", "diayn"])
+def test_rows_that_are_no_transitions_teach_nothing(kind):
+    spaces = Spaces(Composite({"observation": LINE, "goal": Discrete(3)}) if kind == "diayn" else LINE, Discrete(2))
+    _, bonus, loss = parts(kind, spaces)
+    view = bonus.learn(step_of(spaces, 2, 3), None)[1]
+    valid = torch.tensor([[True, True, False], [True, False, False]])
+    elements = loss.loss(view, valid)
+    assert (elements[~valid] == 0).all()
+    assert torch.equal(elements[valid], loss.loss(view)[valid])
+
+
+# --- random network distillation
+
+
+def test_random_network_never_learns_and_stands_in_no_optimiser():
+    network, bonus, loss = parts("rnd", Spaces(LINE, LINE))
+    fixed = {id(parameter) for parameter in network.random.parameters()}
+    trained = {id(each) for group in loss.optimiser.param_groups for each in group["params"]}
+    assert fixed
+    assert trained == {id(parameter) for parameter in network.predictor.parameters()}
+    before = [parameter.clone() for parameter in network.random.parameters()]
+    view = bonus.learn(step_of(Spaces(LINE, LINE), 8), None)[1]
+    for _ in range(3):
+        loss.backward(view)
+    assert all(torch.equal(*pair) for pair in zip(before, network.random.parameters(), strict=True))
+    assert all(parameter.grad is None for parameter in network.random.parameters())
+
+
+def test_error_is_the_squared_distance_to_the_random_features():
+    network = Distillation(Spaces(LINE, LINE), hidden=(), further=(), features=2, init="default")
+    with torch.no_grad():
+        for made, bias in ((network.random, [1.0, -2.0]), (network.predictor, [0.0, 1.0])):
+            made[1][0].weight.zero_()
+            made[1][0].bias.copy_(torch.tensor(bias))
+    assert network.error(torch.zeros(3, 2)).tolist() == [10.0] * 3
+
+
+def test_what_was_learned_from_is_no_longer_new():
+    torch.manual_seed(1)
+    spaces = Spaces(box(10), LINE)
+    network = Distillation(spaces, hidden=(64,), further=(64,), features=16)
+    loss, centres = NoveltyLoss(network, adam), torch.randn(2, 10) * 2
+    for _ in range(1_500):
+        loss.backward({"observation": centres[0] + 0.3 * torch.randn(64, 10), "bonus": torch.zeros(64)})
+    with torch.no_grad():
+        old, new = (network.error(centre + 0.3 * torch.randn(500, 10)) for centre in centres)
+    assert old.mean() < 0.1 * new.mean()
+    assert (new[:, None] > old).float().mean() > 0.99  # area under the curve
+
+
+def test_bonus_is_that_of_the_observation_arrived_at():
+    spaces = Spaces(LINE, LINE)
+    network, step = Distillation(spaces), step_of(spaces, 5)
+    bonus = Novelty(network)
+    with torch.no_grad():
+        assert torch.equal(bonus.read(step), network.error(step["next_observation"]))
+
+
+# --- intrinsic curiosity
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"), [("discrete", math.log(4)), ("joint", math.log(6)), ("many", 7 * math.log(2))]
+)
+def test_actions_are_equally_likely_to_begin_with(action, expected):
+    spaces = Spaces(LINE, ACTIONS[action])
+    network, step = Curiosity(spaces), step_of(spaces, 6)
+    before, after = network.features(step["observation"]), network.features(step["next_observation"])
+    assert network.inverse_error(before, step["action"], after).tolist() == pytest.approx([expected] * 6, abs=1e-5)
+
+
+def test_numbers_are_told_to_be_zero_to_begin_with():
+    spaces = Spaces(LINE, LINE)
+    network, features = Curiosity(spaces), torch.randn(3, 128)
+    action = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, -1.0]])
+    assert network.inverse_error(features, action, features).tolist() == [0.0, 0.25, 0.5]
+
+
+def test_forward_error_is_half_the_mean_square():
+    network = Curiosity(Spaces(LINE, LINE), hidden=(4,), model=())
+    with torch.no_grad():
+        network.foretell[0].weight.zero_()
+        network.foretell[0].bias.copy_(torch.tensor([1.0, 0.0, 0.0, 0.0]))
+    error = network.forward_error(torch.zeros(2, 4), torch.zeros(2, 2), torch.tensor([[1.0, 0, 0, 0], [0, 0, 0, 2.0]]))
+    assert error.tolist() == [0.0, 0.625]
+
+
+def test_forward_model_shapes_no_features():
+    spaces = Spaces(LINE, Discrete(4))
+    network, bonus, loss = parts("icm", spaces)
+    view = bonus.learn(step_of(spaces, 8), None)[1]
+    loss.loss(view).mean().backward()
+    assert all((parameter.grad == 0).all() for parameter in network.features.parameters())  # the inverse says nothing
+    assert any((parameter.grad != 0).any() for parameter in network.foretell.parameters())
+    assert any((parameter.grad != 0).any() for parameter in network.tell.parameters())
+
+
+def test_actions_are_told_and_what_was_never_seen_surprises():
+    torch.manual_seed(0)
+    spaces = Spaces(box(25), Discrete(4))
+    network, bonus, loss = parts("icm", spaces)
+    moves = torch.tensor([[0, 1], [1, 0], [0, 4], [4, 0]])
+
+    def steps(count, cells):
+        x, y, action = *cells, torch.randint(0, 4, (count,))
+        moved = torch.stack([(x + moves[action, 0]) % 5, (y + moves[action, 1]) % 5])
+        after = torch.eye(25)[moved[0] * 5 + moved[1]]
+        return {"observation": torch.eye(25)[x * 5 + y], "action": action, "next_observation": after}
+
+    for _ in range(400):
+        x, y = torch.randint(0, 5, (2, 64))
+        known = steps(64, (x, torch.where(x == 2, y % 2, y)))  # never from three cells of row 2
+        loss.backward(known | {"bonus": torch.zeros(64)})
+    with torch.no_grad():
+        before, after = network.features(known["observation"]), network.features(known["next_observation"])
+        told = network.tell(torch.cat((before, after), -1)).argmax(-1)
+        new = steps(200, (torch.full((200,), 2), torch.full((200,), 3)))
+        seen, unseen = (bonus.measure(step).mean() for step in (known, new))
+    assert (told == known["action"]).float().mean() >= 0.95
+    assert unseen >= 3 * seen
+
+
+# --- skills
+
+SKILLED = Spaces(Composite({"observation": LINE, "goal": Discrete(4)}), Discrete(2))
+
+
+def test_skills_are_equally_likely_to_begin_with_and_pay_nothing():
+    _, bonus, loss = parts("diayn", SKILLED)
+    value, view = bonus.learn(step_of(SKILLED, 6), None)
+    assert value.tolist() == pytest.approx([0.0] * 6, abs=1e-6)
+    assert loss.loss(view).tolist() == pytest.approx([math.log(4)] * 6, abs=1e-6)
+
+
+def test_bonus_is_of_the_skill_that_acted_and_of_where_it_led():
+    network, bonus, _ = parts("diayn", SKILLED)
+    with torch.no_grad():
+        network.layers[-1].bias.copy_(torch.tensor([0.0, 1.0, 2.0, 3.0]))
+    step = step_of(SKILLED, 4)
+    step["observation"]["goal"], step["next_observation"]["goal"] = torch.arange(4), torch.zeros(4).long()
+    log_prob = torch.tensor([0.0, 1.0, 2.0, 3.0]).log_softmax(0)
+    assert torch.allclose(bonus.learn(step, None)[0], log_prob + math.log(4))
+
+
+def test_network_cannot_see_the_skill():
+    network, bonus, _ = parts("diayn", SKILLED)
+    view = bonus.learn(step_of(SKILLED, 6), None)[1]
+    assert set(view["observation"]) == {"observation"}
+    assert network.encoder.size == 2
+
+
+@pytest.mark.parametrize("space", [LINE, Composite({"goal": Discrete(3)}), Composite({"goal": LINE, "x": LINE})])
+def test_an_observation_without_a_skill_is_refused(space):
+    with pytest.raises(SpaceError, match=r"wants an observation with a choice 'goal' and something beside it"):
+        Discriminator(Spaces(space, LINE))

@@ -1,0 +1,304 @@
+"""Intrinsic rewards as an adaptor: added once, to the right transitions, and nothing stored is changed."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.memory import (
+    Hindsight,
+    Intrinsic,
+    NStep,
+    ObservationNormalise,
+    Prefetch,
+    ReplayLoader,
+    Rollout,
+    RolloutLoader,
+    Scale,
+    Table,
+    UniformEjector,
+)
+from rlrun.memory.intrinsic import Bonus
+from rlrun.memory.transforms import RewardClip, RewardFunction, RewardScale
+from rlrun.nn.normaliser import Normaliser
+from rlrun.spaces import Box, Composite, Discrete, Spaces
+from rlrun.typing import Batch
+
+LINE = Box((1,), np.full(1, -np.inf), np.full(1, np.inf))
+SPACES = Spaces(LINE, Discrete(3))
+
+
+class Constant(Bonus):
+    """Finds 0.5 everywhere."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(nn.Linear(1, 1), **options)
+
+    def view(self, step: Batch) -> Batch:
+        return {"observation": self.seen(step["next_observation"])}
+
+    def measure(self, view: Batch) -> Tensor:
+        return torch.full(view["observation"].shape[:-1], 0.5)
+
+
+class Told(Constant):
+    """Finds 100 times the observation, 10 times the action and the next observation, so that each can be read off."""
+
+    requires = ("observation", "action", "next_observation")
+
+    def view(self, step: Batch) -> Batch:
+        return {name: self.seen(step[name]) if name != "action" else step[name] for name in self.requires}
+
+    def measure(self, view: Batch) -> Tensor:
+        return 100 * view["observation"][..., 0] + 10 * view["action"] + view["next_observation"][..., 0]
+
+
+def told(step: int, first: int = 0) -> float:
+    """Return what `Told` finds of a step of an episode whose first observation is given."""
+    return 100 * (first + step) + 10 * (step % 3) + (first + step + 1)
+
+
+def filled(*adaptors: Any, lengths: Any = (4,), opened: int = 0, **settings: Any) -> Table:
+    """Store episodes: observation 10 e + i, action i % 3, reward i + 1 at step i of episode e; they terminate."""
+    table = Table(length=60, spaces=SPACES, adaptors=adaptors, **settings)
+    for episode, length in enumerate([*lengths, opened]):
+        for i in range(length):
+            last = i == length - 1 and episode < len(lengths)
+            row = {"observation": np.float32([[10 * episode + i]]), "action": np.array([i % 3])}
+            table.add(None, row | {"reward": np.float32([i + 1]), "terminated": [last], "truncated": [False]})
+        if episode < len(lengths):
+            table.close(None, np.float32([[10 * episode + length]]))
+    return table
+
+
+def by_observation(batch: Batch, value: Tensor) -> dict[float, float]:
+    """Return a column by the observation of its row."""
+    return dict(zip(batch["observation"].flatten().tolist(), value.flatten().tolist(), strict=True))
+
+
+def rollout(*adaptors: Any, ends: Any = (), horizon: int = 6, **settings: Any) -> RolloutLoader:
+    """Return rollouts of two lanes: lane n observes 100 n + i; after rows in `ends` 0.5 more, and then i goes on."""
+    table = Rollout(spaces=SPACES, num_envs=2)
+
+    class Script:
+        steps = 0
+        observation = np.float32([[0], [100]])
+
+        def collect(self, steps: int, random: bool = False) -> int:
+            i = self.steps // 2
+            row = {"observation": self.observation, "action": np.array([i % 3] * 2), "reward": np.float32([1, 2])}
+            ended = i in ends
+            table.add(None, row | {"terminated": [ended, False], "truncated": [False, False]})
+            self.steps += 2
+            self.observation = self.observation + 1
+            if ended:
+                table.close(np.array([0]), self.observation[:1] + 0.5)
+            return 2
+
+    return RolloutLoader(table=table, collector=Script(), horizon=horizon, adaptors=adaptors, **settings)
+
+
+def batch_of(loader: Any) -> Batch:
+    (groups,) = itertools.islice(loader, 1)
+    return groups["default"]
+
+
+# --- arithmetic
+
+
+def half(**settings: Any) -> Intrinsic:
+    return Intrinsic({"half": Constant(weight=2.0)}, extrinsic_weight=0.0, **settings)
+
+
+def test_a_constant_bonus_of_half_twice_is_exactly_one_in_rollouts_and_samples():
+    assert (batch_of(rollout(half()))["reward"] == 1.0).all()
+    table = filled(half())
+    for _ in range(3):
+        assert (table.sample(50)["reward"] == 1.0).all()
+        assert (table.sample(20, 3)["reward"] == 1.0).all()
+
+
+def test_n_step_returns_sum_the_bonus_of_every_step():
+    table = filled(half(), NStep(steps=3, discount=0.5))
+    batch = table.sample(100)
+    assert by_observation(batch, batch["reward"]) == {0: 1.75, 1: 1.75, 2: 1.5, 3: 1.0}
+
+
+def test_reward_is_the_weighted_sum_of_both():
+    batch = filled(Intrinsic({"told": Told(weight=0.5)}, extrinsic_weight=2.0)).sample(100)
+    assert by_observation(batch, batch["reward"]) == {i: 2.0 * (i + 1) + 0.5 * told(i) for i in range(4)}
+
+
+def test_the_environments_reward_counts_once_beside_several_bonuses():
+    bonuses = {"half": Constant(weight=2.0), "told": Told(weight=0.5), "none": None}
+    batch = filled(Intrinsic(bonuses, extrinsic_weight=2.0)).sample(100)
+    assert by_observation(batch, batch["reward"]) == {i: 2.0 * (i + 1) + 1.0 + 0.5 * told(i) for i in range(4)}
+
+
+@pytest.mark.parametrize("ejector", [None, UniformEjector(seed=0)], ids=["ring", "pool"])
+@pytest.mark.parametrize("length", [1, 2])
+def test_n_step_returns_have_the_bonus_of_their_own_transitions(ejector, length):
+    table = filled(Intrinsic({"told": Told()}), NStep(steps=3, discount=0.5), lengths=(4, 3), opened=3, ejector=ejector)
+    found: dict[float, float] = {}
+    for _ in range(30):
+        batch = table.sample(100, length)
+        found |= by_observation(batch, batch["reward"])
+    expected = {}
+    for first, count in ((0, 4), (10, 3), (20, 2)):  # of the open episode the last row waits for its successor
+        paid = [i + 1 + told(i, first) for i in range(count)]
+        sums = [sum(0.5**k * value for k, value in enumerate(paid[i : i + 3])) for i in range(count)]
+        expected |= {first + i: value for i, value in enumerate(sums)}
+    assert found == expected
+
+
+def test_what_is_stored_stays_raw_and_nothing_is_added_twice():
+    table = filled(Intrinsic({"told": Told()}), NStep(steps=2, discount=0.5))
+    one = table.sample(100)
+    two = table.sample(100)
+    assert by_observation(one, one["reward"]) == by_observation(two, two["reward"])
+    slots = np.arange(4)
+    assert table.storage.gather("reward", slots).tolist() == [1, 2, 3, 4]
+
+
+def test_other_adaptors_of_rewards_work_before_or_after_as_the_config_says():
+    intrinsic = Intrinsic({"told": Told()})
+    before = filled(RewardClip(-1, 1), intrinsic, NStep(steps=2, discount=1.0)).sample(100)
+    assert by_observation(before, before["reward"])[1] == 2.0 + told(1) + told(2)
+    after = filled(intrinsic, RewardScale(0.5), NStep(steps=2, discount=1.0)).sample(100)
+    assert by_observation(after, after["reward"])[1] == 0.5 * (2.0 + 3.0 + told(1) + told(2))
+
+
+def test_bonus_goes_before_advantages_and_after_hindsight():
+    assert Hindsight.tier < Intrinsic.tier < NStep.tier
+
+
+def test_rewards_of_several_dimensions_are_refused_in_one_line():
+    batch = {"reward": torch.ones(4, 2), "terminated": torch.zeros(4).bool(), "next_observation": torch.zeros(4, 1)}
+    with pytest.raises(RlrunError, match=r"Intrinsic adds to rewards of one number a step, here they have 2"):
+        half()(batch, None)
+    summed = RewardFunction(partial(torch.sum, dim=-1))
+    assert (half()(summed(batch, None), None)["reward"] == 1.0).all()
+
+
+def test_no_bonus_is_refused():
+    with pytest.raises(ConfigError, match=r"Intrinsic.bonuses: there is none"):
+        Intrinsic({"rnd": None})
+
+
+# --- which transitions
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 4096])
+def test_rollouts_pay_for_the_last_observation_and_never_for_a_first_one(chunk):
+    batch = batch_of(rollout(Intrinsic({"told": Told(chunk=chunk)}, extrinsic_weight=0.0), ends=(2,)))
+    expected = {lane + i: told(i, lane) for lane in (0, 100) for i in range(6)}
+    expected[2] += 0.5  # where lane 0 arrived, not where its next episode begins
+    assert by_observation(batch, batch["reward"]) == expected
+
+
+def test_goals_of_hindsight_are_seen_by_the_bonus_of_every_step():
+    spaces = Spaces(Composite({"achieved_goal": LINE, "desired_goal": LINE}), Discrete(2))
+
+    class Wanted(Constant):
+        def measure(self, view: Batch) -> Tensor:
+            return view["observation"]["desired_goal"][..., 0]
+
+    hindsight = Hindsight(reward=lambda achieved, desired: np.zeros(achieved.shape[:-1], np.float32), share=1.0)
+    hindsight.terminated = None
+    adaptors = [hindsight, Intrinsic({"wanted": Wanted()}), NStep(steps=3, discount=1.0)]
+    table = Table(length=50, spaces=spaces, adaptors=adaptors)
+    for i in range(20):
+        seen = {"achieved_goal": np.float32([[i]]), "desired_goal": np.float32([[-1.0]])}
+        row = {"observation": seen, "action": np.array([0]), "reward": np.float32([0.0])}
+        table.add(None, row | {"terminated": [False], "truncated": [False]})
+    batch = table.sample(200)
+    goal, step = batch["observation"]["desired_goal"][:, 0], batch["observation"]["achieved_goal"][:, 0]
+    assert (goal > step).all()
+    assert torch.equal(batch["reward"], (19 - step).clamp(max=3) * goal)  # row 19 waits for its next observation
+
+
+# --- what the network learns from
+
+
+def test_its_loss_gets_single_transitions_whatever_others_make_of_them():
+    normalise = ObservationNormalise(Normaliser(SPACES))
+    table = filled(
+        Intrinsic({"told": Told()}), NStep(steps=3, discount=0.5), Scale("observation", factor=7.0), normalise
+    )
+    view = table.sample(100)["told"]
+    assert torch.equal(view["next_observation"], view["observation"] + 1)
+    assert torch.equal(view["action"], view["observation"][:, 0].long() % 3)
+    assert torch.equal(
+        view["bonus"], 100 * view["observation"][:, 0] + 10 * view["action"] + view["next_observation"][:, 0]
+    )
+
+
+def test_rollouts_keep_it_whatever_columns_say():
+    loader = rollout(Intrinsic({"told": Told()}), columns=["observation"], minibatch=4, epochs=2)
+    assert loader.names() == {"default": ("observation", "told")}
+    for groups in itertools.islice(loader, 6):
+        batch = groups["default"]
+        assert set(batch) == {"observation", "told"}
+        assert torch.equal(batch["told"]["observation"], batch["observation"])
+        assert torch.equal(batch["told"]["next_observation"], batch["observation"] + 1)
+
+
+# --- statistics
+
+
+def normalised(**settings: Any) -> tuple[Told, Normaliser, Normaliser]:
+    seen, found = Normaliser(SPACES, speed=1), Normaliser([], form="rms", speed=1)
+    return Told(observation=seen, reward=found, **settings), seen, found
+
+
+def test_statistics_move_once_a_sample_and_not_when_steps_ahead_are_looked_up():
+    bonus, seen, found = normalised()
+    table = filled(Intrinsic({"told": bonus}), NStep(steps=3, discount=0.5))
+    for count in range(1, 4):
+        table.sample(20)
+        assert (seen.updates, found.updates) == (count, count)
+
+
+def test_statistics_are_those_of_next_observations_and_of_raw_bonuses():
+    bonus, seen, found = normalised()
+    batch = batch_of(rollout(Intrinsic({"told": bonus}, extrinsic_weight=0.0), ends=(2,), epochs=3))
+    following = batch["next_observation"][:, 0].double()
+    assert following.max() == 106
+    assert 3.5 in following
+    moments = seen.statistics[0].moments[:, 0]
+    assert torch.allclose(moments, torch.stack([following.mean(), following.square().mean()]))
+    assert (seen.updates, found.updates) == (1, 1)
+    assert batch["reward"].square().mean().sqrt() == pytest.approx(1.0, abs=1e-5)  # of the first batch by itself
+
+
+def test_rows_that_fill_a_window_move_no_statistics():
+    bonus, seen, _ = normalised()
+    table = filled(Intrinsic({"told": bonus}), lengths=(2, 2), short="pad")
+    batch = table.sample(64, 5)
+    assert not batch["valid"].all()
+    following = batch["next_observation"][batch["valid"]]
+    assert seen.statistics[0].moments[0, 0] == pytest.approx(float(following.double().mean()), rel=1e-6)
+
+
+def test_looking_up_a_bonus_equals_the_bonus_of_the_sample():
+    bonus, *_ = normalised()
+    table = filled(Intrinsic({"told": bonus}), NStep(steps=2, discount=0.0))  # 0: only the first step's reward counts
+    batch = table.sample(50)
+    reward = batch["told"]["bonus"] + batch["observation"][:, 0] + 1
+    assert torch.allclose(batch["reward"], reward)
+
+
+# --- others
+
+
+def test_nothing_is_drawn_ahead_of_an_update_that_changes_it():
+    loader = ReplayLoader(table=filled(half()), collector=None, batch=4)
+    with pytest.raises(ConfigError, match=r"what Intrinsic makes of a batch depends on the update before"):
+        Prefetch(loader)
