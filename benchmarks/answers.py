@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
+import numpy as np
 import torch
 
 import rlrun
-from rlrun.env.toys import Chain
+from rlrun.collect.agents import to_tensors
+from rlrun.env.toys import Chain, PointMass
+
+SEED = 1_000  # of fresh episodes
 
 
 def last_reward(run_dir: str, words: list[str]) -> float:
@@ -33,7 +38,25 @@ def chain_error(run_dir: str, words: list[str]) -> float:
     return float(((values - true) / true).abs().max())
 
 
-CHECKS = {"last_reward": last_reward, "chain_error": chain_error}
+def skills_told(run_dir: str, words: list[str]) -> float:
+    """Return the share of steps of fresh episodes, of every skill alike, whose skill the run's network tells."""
+    result = rlrun.train([*words, "evaluation.every=0", "logger=[]"], run_dir=run_dir)
+    callbacks: Any = result.trainer.callbacks
+    network, agent = callbacks["diayn"].network, callbacks["collector"].agent
+    normalise = result.trainer.loader.table.adaptors[0].bonuses["diayn"].observation  # type: ignore[attr-defined]
+    env = callbacks["collector"].env.copy(200)
+    observation, right = env.reset(SEED), []
+    for _ in range(PointMass.steps):
+        step = env.step(agent(observation, explore=True)["action"])
+        observation = step.observation
+        with torch.no_grad():
+            told = network.log_prob(network.rest(normalise(to_tensors(observation)))).argmax(-1).numpy()
+        skill = observation["goal"]
+        right.append([(told == skill)[skill == each].mean() for each in range(network.skills)])
+    return float(np.mean(right))
+
+
+CHECKS = {"last_reward": last_reward, "chain_error": chain_error, "skills_told": skills_told}
 
 
 if __name__ == "__main__":

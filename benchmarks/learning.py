@@ -82,7 +82,28 @@ GUESSED = 0.65  # half of the episodes, and what luck adds in a hundred of them
 RECALL = ("algorithm=ppo", "env=recall", "stop.env_steps=20_000")
 TMAZE = ("algorithm=ppo", "env=tmaze", "stop.env_steps=100_000")
 ALONE = "algorithm.recurrent=null"
+WALKED = {"rnd": ("+with=rnd", "intrinsic.rnd.weight={}"), "icm": ("+with=icm", "intrinsic.icm.weight={}")}
+
+
+def corridor(algorithm: str, *, steps: str, weight: str) -> dict[str, Claim]:
+    """Return that a corridor is walked to its end with either bonus, and never at equal steps without."""
+    words = (f"algorithm={algorithm}", "env=corridor", f"stop.env_steps={steps}")
+    found = {
+        f"{algorithm}-corridor-{name}": Claim((*words, *(word.format(weight) for word in added)), 1.0)
+        for name, added in WALKED.items()
+    }
+    return found | {f"{algorithm}-corridor-alone": Claim(words, 0.0, at_most=True)}
+
+
 CLAIMS = {
+    **corridor("ppo", steps="24_000", weight="0.01"),
+    **corridor("dqn", steps="10_000", weight="0.05"),
+    "sac-pointmass-diayn": Claim(
+        ("algorithm=sac", "env=pointmass", "+with=diayn", "stop.env_steps=6_000"),
+        0.9,
+        unit="share of steps whose skill is told",
+        measured=answer("skills_told"),
+    ),
     "dqn-cartpole": Claim(("algorithm=dqn", "env=cartpole", "stop.env_steps=50_000"), 475.0),
     "sac-cartpole": Claim(("algorithm=sac", "env=cartpole", "stop.env_steps=60_000"), 475.0, enough=4),
     "sac-pendulum": Claim(("algorithm=sac", "env=pendulum", "stop.env_steps=15_000"), -200.0),

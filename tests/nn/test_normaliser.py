@@ -228,3 +228,13 @@ def test_leaves_that_cannot_be_normalised_are_refused(leaves, message):
 def test_a_space_without_numbers_is_refused():
     with pytest.raises(SpaceError, match="nothing to normalise in Discrete"):
         Normaliser(Discrete(4))
+
+
+def test_nothing_to_normalise_passes_where_it_is_not_needed():
+    space = Composite({"camera": ROBOT.parts["camera"], "tool": ROBOT.parts["tool"]})
+    normaliser = Normaliser(space, needed=False)
+    tree = {"camera": torch.ones(2, 8, 8, 3, dtype=torch.uint8), "tool": torch.tensor([0, 2])}
+    normaliser.update(tree)
+    passed = normaliser(tree)
+    assert all(passed[name] is tree[name] for name in tree)
+    assert (normaliser.leaves, normaliser.updates, normaliser.state_dict()) == ((), 0, {})
