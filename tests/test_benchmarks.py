@@ -56,7 +56,7 @@ def test_first_step_ends_the_run(load, tmp_path):
     assert 0.5 < load("startup").first_step(tmp_path) < 60
 
 
-@pytest.mark.parametrize("name", ["dqn-chain-truncated", "sac-hitthemiddle"])
+@pytest.mark.parametrize("name", ["dqn-chain-truncated", "sac-hitthemiddle", "sac-pointmass-diayn"])
 def test_claim_about_a_toy_is_measured(load, name):
     learning = load("learning")
     found = learning.measure([name], seeds=[0], words=[*SMALL, "stop.updates=20"])[name]

@@ -84,7 +84,7 @@ class Bonus(ABC):
 
     def _measured(self, view: Batch, like: Tensor) -> Tensor:
         """Measure a view, some rows of its first dimension at a time; return what is found where `like` is."""
-        device = next(self.network.parameters()).device
+        device = next((parameter.device for parameter in self.network.parameters()), like.device)
         count = len(like)
         rows = max(self.chunk * count // max(like.numel(), 1), 1)
         pieces = [slice(first, first + rows) for first in range(0, count, rows)]
@@ -129,7 +129,7 @@ class Intrinsic:
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         if rows is not None:  # a copy: what it looks up shall be as earlier adaptors left it
             rows.through("reward", partial(self._read, copy.copy(rows)))
-        _require_numbers(batch)
+        _require_numbers(batch, rows)
         total, views = self.extrinsic_weight * batch["reward"], {}
         for name, bonus in self.bonuses.items():
             value, views[name] = bonus.learn(batch, batch.get("valid"))
@@ -151,15 +151,15 @@ class Intrinsic:
         return total
 
 
-def _require_numbers(batch: Batch) -> None:
+def _require_numbers(batch: Batch, rows: Rows | None) -> None:
     """Refuse rewards of several dimensions.
 
     Raises:
         RlrunError: to which of them a bonus should be added nobody says.
     """
-    reward = batch["reward"]
-    wanted = batch.get("terminated")
-    if wanted is not None and reward.dim() > wanted.dim():
+    reward: Tensor = batch["reward"]
+    lead = batch.get("terminated", reward).dim() if rows is None else rows.index.ndim
+    if reward.dim() > lead:
         raise RlrunError(
             f"memory.adaptors: Intrinsic adds to rewards of one number a step, here they have {reward.shape[-1]}; "
             "sum them by a RewardFunction before"
