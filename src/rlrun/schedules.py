@@ -40,12 +40,20 @@ class Constant:
 
 @dataclass(frozen=True)
 class Linear:
-    """A straight line from `first` to `last` over `steps`, then `last`."""
+    """A straight line from `first` to `last` over `steps`, then `last`.
+
+    Raises:
+        ConfigError: there is no number of steps, as where it is taken from a budget that is not set.
+    """
 
     first: float
     last: float
     steps: int
     begin: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.steps, (int, float)):
+            raise ConfigError(f"schedules.Linear.steps: wanted a number, got {self.steps}")
 
     def __call__(self, step: int) -> float:
         return self.first + (self.last - self.first) * _fraction(step, self.begin, self.steps)

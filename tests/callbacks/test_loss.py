@@ -10,7 +10,9 @@ from torch import nn
 
 from rlrun import storage
 from rlrun.callback import Callback
-from rlrun.callbacks import LossCallback
+from rlrun.callbacks import LossCallback, Schedule
+from rlrun.errors import ConfigError
+from rlrun.schedules import Linear
 from rlrun.trainer import Trainer
 
 sgd = partial(torch.optim.SGD, lr=1.0)
@@ -85,6 +87,63 @@ def test_schedule_sets_the_rate_of_each_update():
     assert positions == [0.5, 0.25, 0.125]
 
 
+CLIPPED = {  # gradients (3, 4) and 0.5 of parameters (6, 8) and 0, to at most 1, or at most a twentieth of a norm
+    "global": (1.0, [3 / 25.25**0.5, 4 / 25.25**0.5], 0.5 / 25.25**0.5),
+    "parameter": (1.0, [0.6, 0.8], 0.5),
+    "value": (1.0, [1.0, 1.0], 0.5),
+    "adaptive": (0.05, [0.3, 0.4], 5e-5),  # norms 10, and 0, which counts as 0.001
+    "none": (None, [3.0, 4.0], 0.5),
+}
+
+
+class Two(nn.Module):
+    """3 a + 4 b + c / 2."""
+
+    def __init__(self):
+        super().__init__()
+        self.ab, self.c = nn.Parameter(torch.tensor([6.0, 8.0])), nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return x * (self.ab @ torch.tensor([3.0, 4.0]) + self.c / 2)
+
+
+@pytest.mark.parametrize("by", CLIPPED)
+def test_gradients_are_clipped_by_what_was_said(by):
+    limit, ab, c = CLIPPED[by]
+    loss = Plain(Two(), sgd, max_grad_norm=limit, grad_clip=by)
+    loss.backward(torch.ones(1))
+    torch.testing.assert_close(loss.network.ab.grad, torch.tensor(ab), atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(loss.network.c.grad, torch.tensor(c), atol=1e-6, rtol=1e-4)
+    loss.name = "two"
+    assert float(loss.metrics["grad_norm/two"]) == pytest.approx(25.25**0.5)
+
+
+def test_clipping_by_a_wrong_word_or_without_a_limit_is_refused():
+    with pytest.raises(ConfigError, match=r"grad_clip: wanted one of global, .*got 'norms'"):
+        Plain(Line(), sgd, grad_clip="norms")
+    with pytest.raises(ConfigError, match="grad_clip 'value' wants a limit: max_grad_norm"):
+        Plain(Line(), sgd, grad_clip="value")
+
+
+def test_a_learning_rate_comes_by_name():
+    first, second = Plain(Line(), sgd), Plain(Line(), sgd, schedule=lambda update: 0.25)
+    rate = Schedule("learning_rate", Linear(1.0, 0.0, steps=4))  # 0.75 and 0.5 at updates 1 and 2
+    Trainer({"first": first, "second": second, "rate": rate}, Batches("x", times=2)).train()
+    assert float(first.network.w.detach()) == 1.0 - 3.0 * (0.75 + 0.5)
+    assert float(second.network.w.detach()) == 1.0 - 3.0 * (0.25 + 0.25)  # its own goes before
+    assert first.metrics["learning_rate/first"] == 0.5
+    assert second.metrics["learning_rate/second"] == 0.25
+
+
+def test_nobody_asks_for_a_learning_rate_that_nobody_provides():
+    loss = Plain(Line(), sgd)
+    (step,) = Trainer({"loss": loss}, Batches("x")).plan.steps["backward"]
+    assert step.asks == ("x",)
+    loss.name = "loss"
+    loss.backward(torch.ones(1))
+    assert "learning_rate/loss" not in loss.metrics
+
+
 def test_gradients_of_other_networks_stay_as_they_are():
     class Through(LossCallback):
         def loss(self, x):
@@ -115,14 +174,15 @@ def test_frozen_parameters_are_left_alone():
 
 
 class Batches:
-    def __init__(self, *names):
-        self.given = names
+    def __init__(self, *names, times=1):
+        self.given, self.times = names, times
 
     def names(self):
         return {"default": self.given}
 
     def __iter__(self):
-        yield {"default": {name: torch.tensor([2.0, 4.0]) for name in self.given}}
+        for _ in range(self.times):
+            yield {"default": {name: torch.tensor([2.0, 4.0]) for name in self.given}}
 
 
 class Naming(LossCallback):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callback import Callback, Hook
+from rlrun.errors import ConfigError, did_you_mean
 from rlrun.schedules import Schedule
 
 Optimiser = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -21,7 +22,8 @@ class LossCallback(Callback):
     A subclass writes `loss`, whose arguments are looked up by name; it returns the loss of
     each element, or that and a dict of named tensors for later callbacks (declared in
     `provides`). If the data group holds `weight` ([B], importance or validity), elements
-    are weighted by it.
+    are weighted by it. If somebody provides `learning_rate`, a `Schedule` say, each update
+    is made with that.
 
     Whoever sets `watched` finds the loss of each element of the newest update in `elements`, [B] or
     [B, T] without weights, and the errors behind it by `error`.
@@ -29,9 +31,16 @@ class LossCallback(Callback):
     Args:
         network: what is trained; one without parameters is only evaluated.
         optimiser: a partial, completed with the network's parameters.
-        max_grad_norm: clip the norm of all gradients together; None = never.
-        schedule: learning rate as a function of the number of updates made.
+        max_grad_norm: clip gradients to this; None = never.
+        grad_clip: what must not be larger: the norm of all gradients together (global), that of each parameter's
+            (parameter), each number (value), or each parameter's norm as a share of the parameter's own (adaptive);
+            none = the norm is only logged.
+        schedule: learning rate of this loss alone, as a function of the number of updates made; it goes before
+            `learning_rate` from elsewhere.
         compile: run `loss` through `torch.compile`.
+
+    Raises:
+        ConfigError: there is no such way to clip, or it lacks a limit.
     """
 
     data_group: str | None = "default"
@@ -42,6 +51,7 @@ class LossCallback(Callback):
         optimiser: Optimiser,
         *,
         max_grad_norm: float | None = None,
+        grad_clip: ops.Clip = "global",
         schedule: Schedule | None = None,
         data_group: str = "default",
         compile: bool = False,
@@ -51,7 +61,9 @@ class LossCallback(Callback):
         self.parameters = list(trained.values())
         self.names = list(trained)
         self.optimiser = optimiser(self.parameters) if self.parameters else None
+        _check_clip(grad_clip, max_grad_norm)
         self.max_grad_norm = max_grad_norm
+        self.grad_clip = grad_clip
         self.schedule = schedule
         self.data_group = data_group
         self.updates = 0
@@ -61,13 +73,16 @@ class LossCallback(Callback):
         self._loss: Callable[..., Any] = torch.compile(self.loss) if compile else self.loss
         self._last: Tensor | None = None
         self._norm: Tensor | None = None
+        self._rate: float | None = None  # of learning, at the newest update, where it was given
         self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
 
     def loss(self, *names: Any) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of each element: [B], [B, T], or a scalar."""
         raise TypeError(f"{type(self).__name__} does not define a loss")
 
-    def backward(self, *values: Any, weight: Tensor | None = None, **optional: Any) -> dict[str, Tensor] | None:
+    def backward(
+        self, *values: Any, weight: Tensor | None = None, learning_rate: float | None = None, **optional: Any
+    ) -> dict[str, Tensor] | None:
         """Evaluate the loss and step the optimiser on this network's parameters only."""
         if self._weighs and weight is not None:
             optional["weight"], weight = weight, None
@@ -84,22 +99,23 @@ class LossCallback(Callback):
         loss = value.mean() if weight is None else _weighted(value, weight)
         self._last = loss.detach()
         if self.optimiser is not None:
-            self._step(loss, self.optimiser)
+            self._step(loss, self.optimiser, learning_rate)
         return named
 
     def error(self, elements: Tensor) -> Tensor:
         """Return the size of the error behind the loss of each element; here that of a squared distance."""
         return ops.error_size(elements)
 
-    def _step(self, loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
+    def _step(self, loss: Tensor, optimiser: torch.optim.Optimizer, rate: float | None) -> None:
         for parameter in self.parameters:
             parameter.grad = None
         torch.autograd.backward(loss, inputs=self.parameters)  # other networks in the graph keep no gradient
-        if self.max_grad_norm is not None:
-            self._norm = ops.clip_([parameter.grad for parameter in self.parameters], largest=self.max_grad_norm)
-        if self.schedule is not None:
+        if self.max_grad_norm is not None or self.grad_clip == "none":
+            self._norm = ops.clip_(self.parameters, largest=self.max_grad_norm, by=self.grad_clip)
+        self._rate = rate if self.schedule is None else self.schedule(self.updates)
+        if self._rate is not None:
             for group in optimiser.param_groups:
-                group["lr"] = self.schedule(self.updates)
+                group["lr"] = self._rate
         optimiser.step()
         self.updates += 1
 
@@ -112,8 +128,8 @@ class LossCallback(Callback):
         found: dict[str, Any] = {f"loss/{self.name}": self._last}
         if self._norm is not None:
             found[f"grad_norm/{self.name}"] = self._norm
-        if self.schedule is not None:
-            found[f"learning_rate/{self.name}"] = self.optimiser.param_groups[0]["lr"]
+        if self._rate is not None:
+            found[f"learning_rate/{self.name}"] = self._rate
         return found
 
     def note(self, path_of: Callable[[object], str]) -> str:
@@ -127,7 +143,8 @@ class LossCallback(Callback):
         if event != "backward" or found is None:
             return found
         loss = Callback.hook_of(self.loss, "loss")
-        return Hook(self.backward, {"weight": found.arguments["weight"], **loss.arguments}, "loss")
+        own = {name: found.arguments[name] for name in ("weight", "learning_rate")}
+        return Hook(self.backward, {**own, **loss.arguments}, "loss")
 
     def state_dict(self) -> dict[str, Any]:
         optimiser = self.optimiser.state_dict() if self.optimiser is not None else {}
@@ -141,6 +158,13 @@ class LossCallback(Callback):
             self.optimiser.load_state_dict(state["optimiser"])
         if numbers:
             self.updates, self._before = state["updates"], state["metrics"]
+
+
+def _check_clip(by: str, limit: float | None) -> None:
+    if by not in ops.CLIPS:
+        raise ConfigError(f"grad_clip: wanted one of {', '.join(ops.CLIPS)}, got '{by}'{did_you_mean(by, ops.CLIPS)}")
+    if limit is None and by not in ("global", "none"):
+        raise ConfigError(f"grad_clip '{by}' wants a limit: max_grad_norm")
 
 
 def plain(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -9,12 +9,14 @@ from rlrun.ops.gaussian import (
     squashed_sample,
     tanh_log_slope,
 )
-from rlrun.ops.losses import clip_, distance, error_size, mean_of, normalised, surrogate
+from rlrun.ops.losses import CLIPS, Clip, clip_, distance, error_size, mean_of, normalised, surrogate
 from rlrun.ops.returns import discounted_return, gae, lambda_return, n_step_return, one_step_return, v_trace
 from rlrun.ops.targets import TargetEntropy, bootstrap, choice_entropy, lerp_, range_entropy, target_entropy
 from rlrun.ops.trees import leaves_of, tree_of
 
 __all__ = [
+    "CLIPS",
+    "Clip",
     "TargetEntropy",
     "bootstrap",
     "choice_divergence",
