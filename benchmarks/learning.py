@@ -46,6 +46,30 @@ def succeeded(words: list[str], folder: Path) -> float:
     return float(fresh(words, folder, episodes=100)["mean_return"])
 
 
+def cloned(expert: list[str]) -> Measured:
+    """Return a measurement that clones an expert; the clone's mean return."""
+    return lambda words, folder: _expert_and_clone(expert, words, folder)[1]
+
+
+def behind(expert: list[str]) -> Measured:
+    """Return a measurement that clones an expert; the share of its return that the clone lacks on the same episodes."""
+
+    def measured(words: list[str], folder: Path) -> float:
+        shown, reached = _expert_and_clone(expert, words, folder)
+        return (shown - reached) / abs(shown)
+
+    return measured
+
+
+def _expert_and_clone(expert: list[str], words: list[str], folder: Path) -> tuple[float, float]:
+    """Return the mean returns of an expert and of who learns from its memory."""
+    place, data = folder / "expert", folder / "demonstrations.zip"
+    place.mkdir()
+    seed = [word for word in words if word.startswith("seed=")]
+    shown = fresh_return([*expert, *seed, f"memory.export.path={data}"], place)
+    return shown, fresh_return([*words, f"dataset={data}"], folder)
+
+
 def answer(check: str) -> Measured:
     """Return a measurement that trains a toy and compares with its answer (see `benchmarks.answers`)."""
 
@@ -75,6 +99,7 @@ class Claim:
         return value <= self.bar if self.at_most else value >= self.bar
 
 
+EXPERT = ("algorithm=handcrafted", "stop.env_steps=20_000")
 CHAIN = ("algorithm=dqn", "env=chain", "stop.env_steps=5_000")
 SHARE = "largest relative error of a value"
 FLIPPED = "share of episodes that succeed"
@@ -137,6 +162,20 @@ CLAIMS = {
         unit=FLIPPED,
         measured=bits_flipped,
         at_most=True,
+    ),
+    "handcrafted-pendulum": Claim((*EXPERT, "env=pendulum"), -250.0),
+    "handcrafted-cartpole": Claim((*EXPERT, "env=cartpole"), 500.0),
+    "bc-pendulum": Claim(
+        ("algorithm=bc", "env=pendulum", "stop.updates=3_000"),
+        0.05,
+        unit="share of the expert's return that the clone lacks",
+        measured=behind([*EXPERT, "env=pendulum"]),
+        at_most=True,
+    ),
+    "bc-cartpole": Claim(
+        ("algorithm=bc", "env=cartpole", "stop.updates=2_000"),
+        475.0,
+        measured=cloned([*EXPERT, "env=cartpole"]),
     ),
     "dqn-chain-terminated": Claim(
         (*CHAIN, "env.kwargs.ending=terminated"), 0.02, unit=SHARE, measured=answer("chain_error"), at_most=True

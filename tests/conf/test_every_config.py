@@ -11,15 +11,19 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlrun import train
+from rlrun.build import Builder
+from rlrun.collect import Collector, RandomAgent
 from rlrun.config import compose, unread
 from rlrun.config.places import packaged_dir
 from rlrun.config.tree import plain
 from rlrun.errors import MissingExtra
+from rlrun.memory import Table, files
 
 CONF = packaged_dir()
 FILES = sorted(path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.rglob("*.yaml"))
 EXPERIMENTS = [file for file in FILES if file.startswith("experiment/")]
-RUN = [file for file in FILES if file not in ("env/none", "with/offline")]  # tests/memory/test_dataset.py runs those
+RUN = [file for file in FILES if file != "env/none"]  # tests/memory/test_dataset.py runs that
+UNTRAINED = [file for file in FILES if file.startswith(("algorithm/handcrafted", "experiment/handcrafted"))]
 COMMANDED = [file for file in FILES if file.startswith(("experiment/", "with/"))]
 PACKAGES = {"box2d": "Box2D", "mujoco": "mujoco", "atari": "ale_py", "minigrid": "minigrid"}
 
@@ -31,13 +35,18 @@ BESIDE = {
     "with": ["algorithm=sac", "env=pendulum"],
     "experiment": [],
 }
+DATASET = "dataset=demonstrations.zip"
 BESIDE_FILE = {
+    "algorithm/bc": ["env=cartpole", DATASET],
+    "experiment/bc_cartpole": [DATASET],
+    "experiment/bc_pendulum": [DATASET],
     "train": ["algorithm=sac", "env=cartpole"],
     "memory/rollout": ["algorithm=ppo", "env=cartpole"],
     "env/gym": ["algorithm=sac", "env.id=CartPole-v1"],
+    "with/anneal": ["algorithm=ppo", "env=cartpole"],
     "with/hindsight": ["algorithm=sac", "env=pointreach"],
     "with/image_scale": ["algorithm=dqn", "env.target=rlrun.env.toys.ImageObservation"],
-    "with/offline": ["algorithm=sac", "env=pendulum", "dataset=demonstrations.zip"],
+    "with/offline": ["algorithm=sac", "env=pendulum", DATASET],
 }
 
 SMALL = {
@@ -71,6 +80,19 @@ def text(file: str) -> list[str]:
     return (CONF / f"{file}.yaml").read_text().splitlines()
 
 
+def provide(words: list[str]) -> None:
+    """Make the demonstrations that words name, of random actions."""
+    if DATASET not in words:
+        return
+    env = Builder(compose(words).config).get("env")
+    table = Table(spaces=env.spaces, length=200)
+    collector = Collector(env, RandomAgent(env.spaces.action, seed=1), table)
+    collector.begin_training()
+    collector.collect(50)
+    files.store(table, Path(DATASET.partition("=")[2]))
+    env.close()
+
+
 def missing_extra(file: str) -> str | None:
     """Return the extra that the first line names, if its package is not installed."""
     found = re.search(r"\(extra: (\w+)\)", text(file)[0])
@@ -85,7 +107,9 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("file", RUN)
 def test_a_file_composes_is_read_completely_and_runs(file, tmp_path):
     words = small(words_of(file))
-    assert unread(compose(words).config) == []
+    provide(words)
+    idle = {"adam"} if file in UNTRAINED else set()
+    assert set(unread(compose(words).config)) == idle
     if (extra := missing_extra(file)) is not None:
         with pytest.raises(MissingExtra, match=rf"pip install 'rlrun\[{extra}\]'"):
             train(words, run_dir=tmp_path / "run")
@@ -99,7 +123,8 @@ def test_a_file_composes_is_read_completely_and_runs(file, tmp_path):
 def test_a_preset_runs_as_a_tuned_pair_too(file, tmp_path):
     name = file.partition("/")[2]
     algorithm, _, env = name.partition("_")
-    words = small([f"algorithm={algorithm}", f"env={env}"])
+    words = small([f"algorithm={algorithm}", f"env={env}", *BESIDE_FILE.get(file, [])])
+    provide(words)
     assert compose(words).pair == name
     assert train(words, run_dir=tmp_path / "run").summary["updates"] == 3
 

@@ -26,6 +26,7 @@ SMALL = {
     "algorithm.epochs": 2,
     "stop.env_steps": None,
     "stop.updates": 24,
+    "callbacks.learning_rate.value.steps": 1_000,
     "checkpoint.every": AT,
     "checkpoint.keep_last": None,
     "log.every": 5,
@@ -35,6 +36,7 @@ FULL = {"memory.length": 56, "stop.updates": 60}  # so that rows leave the memor
 
 def small(file: str, *, lanes: int) -> Composed:
     """Return what a command composes that uses a file, with small numbers for the keys that there are."""
+    _every.provide(_every.words_of(file))
     composed = compose(_every.words_of(file))
     full = FULL if file.startswith("memory/") else {}
     for key, value in (SMALL | full | {"num_envs": lanes}).items():

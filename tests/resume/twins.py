@@ -29,6 +29,7 @@ LOOKS_AGAIN = "looked up again when it is asked for"
 LEFT_OUT = {  # (class, attribute): why it may differ
     ("Budget", "_start"): "clock",
     ("Logger", "_start"): "clock",
+    ("MemoryExport", "_earliest"): "clock",
     ("Callback", "_before"): "seconds, or metrics, of before this process",
     ("Reports", "times"): "clock",
     ("Reports", "samples"): "says which samples are timed",
@@ -51,6 +52,7 @@ LEFT_OUT = {  # (class, attribute): why it may differ
     ("RingIndex", "_room"): LOOKS_AGAIN,
     ("EpisodeIndex", "complete"): "VIEWS has it, without its last entry, that no row has",
     ("Storage", "blocks"): "slots that hold nothing may hold anything; VIEWS has the others",
+    ("Storage", "_staging"): "filled anew for each write",
     ("Storage", "arrays"): "the same memory",
     ("Storage", "_records"): "the same memory",
     ("Storage", "_pairs"): "the same memory",
@@ -117,7 +119,8 @@ def leave(run: Path, copy: Path, *, at: int) -> Path:
     """Copy a run as it lies there when it was killed after its first checkpoint at or after some steps."""
     shutil.copytree(run, copy)
     left = RunDir(copy)
-    held = [path for path in left.checkpoint_dirs() if checkpoint_key(path)[0] >= at]
+    keys = {path: checkpoint_key(path) for path in left.checkpoint_dirs()}
+    held = [path for path, (steps, updates) in keys.items() if (steps or updates) >= at]  # updates, offline
     for path in held[1:]:
         shutil.rmtree(path)
     assert len(held) > 1, "the run was over before"

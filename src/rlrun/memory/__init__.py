@@ -11,7 +11,7 @@ from rlrun.memory.hindsight import Hindsight
 from rlrun.memory.index import EpisodeIndex
 from rlrun.memory.intrinsic import Bonus, Intrinsic
 from rlrun.memory.joint import JointLoader, Mix, MixLoader
-from rlrun.memory.loaders import ReplayLoader
+from rlrun.memory.loaders import CollectLoader, ReplayLoader
 from rlrun.memory.normalise import ObservationNormalise, RewardNormalise
 from rlrun.memory.prefetch import Prefetch
 from rlrun.memory.prioritised import Prioritised
@@ -31,6 +31,7 @@ __all__ = [
     "Advantages",
     "Bonus",
     "Cast",
+    "CollectLoader",
     "Column",
     "Continues",
     "Coverage",

@@ -151,6 +151,33 @@ class ReplayLoader:
         self._since, self._until = state["since"], state["until"]
 
 
+class CollectLoader:
+    """Collect, and nothing else: an empty batch after every so many environment steps.
+
+    So whoever counts updates counts these rounds, and whatever is due between updates comes between them.
+    A run that was left amidst a round goes on to its end.
+
+    Args:
+        collector: makes the steps.
+        every: environment steps of a round, all lanes together.
+    """
+
+    def __init__(self, *, collector: Steps, every: int, data_group: str = "default") -> None:
+        at_least("every", every, 1)
+        self.collector = collector
+        self.every = every
+        self.data_group = data_group
+
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """Return the one data group, which holds nothing."""
+        return {self.data_group: ()}
+
+    def __iter__(self) -> Iterator[Groups]:
+        while True:
+            self.collector.collect(self.every - self.collector.steps % self.every)
+            yield {self.data_group: {}}
+
+
 def at_least(name: str, value: int, least: int) -> None:
     """Refuse a setting of a loader that is too small.
 

@@ -1,0 +1,64 @@
+"""Behaviour cloning (Pomerleau 1991, doi 10.1162/neco.1991.3.1.88): act as the data do, by supervised learning.
+
+Works on every action space. The continuous part of a stored action may lie on its bounds, where no squashed normal
+comes to: for the likelihood it is read as a little inside of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from torch import Tensor
+
+from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.errors import ConfigError, did_you_mean
+from rlrun.nn import Policy
+from rlrun.typing import Tree
+
+Objective = Literal["likelihood", "mode"]
+OBJECTIVES = ("likelihood", "mode")
+
+
+class BCLoss(LossCallback):
+    """-log π(a | s), or the distance of the most likely action.
+
+    Args:
+        network: what shall act like the data.
+        objective: likelihood; or mode: of the continuous part, its squared distance to the action without noise,
+            summed over entries. The spread of the policy learns nothing then, and choices learn as before.
+        edge: how far inside of their bounds continuous actions lie at most, for the likelihood; the normal under the
+            tanh would else have to reach far out for actions that differ little.
+
+    Raises:
+        ConfigError: there is no such objective.
+    """
+
+    def __init__(
+        self,
+        network: Policy,
+        optimiser: Optimiser,
+        *,
+        objective: Objective = "likelihood",
+        edge: float = 0.01,
+        **options: Any,
+    ) -> None:
+        if objective not in OBJECTIVES:
+            raise ConfigError(
+                f"objective: wanted one of {', '.join(OBJECTIVES)}, got '{objective}'"
+                f"{did_you_mean(objective, OBJECTIVES)}"
+            )
+        super().__init__(network, optimiser, **options)
+        self.policy = network
+        self.objective = objective
+        self.edge = edge
+
+    def loss(self, observation: Tree, action: Tree) -> Tensor:
+        head, codec = self.policy.head, self.policy.codec
+        heads = self.policy.heads(observation)
+        c, k = codec.split(action)
+        if c is None or heads.mean is None:
+            return -head.log_prob(heads, action)
+        if self.objective == "likelihood":
+            return -head.log_prob(heads, codec.join(c.clamp(self.edge - 1.0, 1.0 - self.edge), k))
+        distance = (heads.mean.tanh() - c).square().sum(-1)
+        return distance if k is None or heads.choices is None else distance - codec.select(heads.choices, k)

@@ -1,0 +1,94 @@
+"""Policies that were written rather than learned: to compare with, and to make demonstrations.
+
+`conf/algorithm/handcrafted.yaml` acts by one of them, or by a class of your own: whatever answers
+`act(observation, explore)` on trees of tensors [N, …] with policy actions.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from rlrun.errors import SpaceError
+from rlrun.spaces import Box, Spaces, describe
+from rlrun.typing import Tree
+
+
+class SwingUp:
+    """Gymnasium's Pendulum: bring the energy to that of rest on top, then hold on to it.
+
+    Swinging, the torque goes with the speed as long as energy is missing and against it where there is too much
+    (Åström and Furuta 2000, doi 10.1016/S0005-1098(99)00140-5, eq. 8); near the top it is proportional to angle
+    and speed. Returns are about -145.
+
+    Args:
+        pump: torque for each unit of speed and missing energy.
+        stiffness: torque for each radian, near the top.
+        damping: torque for each radian a second, there.
+        catch: height (cosine of the angle) from which on it holds.
+    """
+
+    torque = 2.0  # of the environment, at most
+    gravity = 15.0  # 3 g / 2 l; energies are those of a pendulum with inertia 1
+
+    def __init__(self, *, pump: float = 0.3, stiffness: float = 12.0, damping: float = 3.0, catch: float = 0.7) -> None:
+        self.pump = pump
+        self.stiffness = stiffness
+        self.damping = damping
+        self.catch = catch
+
+    def act(self, observation: Tensor, explore: bool = False) -> Tensor:
+        height, side, speed = observation.unbind(-1)
+        missing = self.gravity * (1.0 - height) - 0.5 * speed.square()
+        swing = self.pump * missing * speed
+        hold = -self.stiffness * torch.atan2(side, height) - self.damping * speed
+        torque = torch.where(height > self.catch, hold, swing)
+        return (torque / self.torque).clamp(-1.0, 1.0).unsqueeze(-1)
+
+
+class Balance:
+    """Gymnasium's CartPole: push to where the weighted sum of position, speed, angle and its speed points."""
+
+    def __init__(self, weights: tuple[float, float, float, float] = (0.5, 1.0, 10.0, 3.0)) -> None:
+        self.weights = torch.tensor(weights)
+
+    def act(self, observation: Tensor, explore: bool = False) -> Tensor:
+        return (observation @ self.weights.to(observation) > 0.0).long()
+
+
+class WaypointFollow:
+    """A car: steer for the second waypoint, slow down before the goal, stop at it.
+
+    observation: {"goal": [N, 2 or more], "navigation": [N, waypoints, 2 or more]}, metres ahead of the car and to
+    its left; action: [3], speed and steer as shares of the largest, and reverse, which stays 0.
+
+    Args:
+        spaces: of the environment.
+        decelerate: distance to the goal, in metres, from which on the speed falls in proportion to it.
+        stop: distance at which it is 0.
+
+    Raises:
+        SpaceError: an action is something else.
+    """
+
+    def __init__(self, spaces: Spaces, *, decelerate: float = 50.0, stop: float = 1.0) -> None:
+        box = spaces.action
+        if not isinstance(box, Box) or box.shape != (3,) or not box.bounded:
+            raise SpaceError(f"WaypointFollow gives [speed, steer, reverse] within bounds, not {describe(box)}")
+        self.low, self.range = torch.from_numpy(box.low).float(), torch.from_numpy(box.high - box.low).float()
+        self.decelerate = decelerate
+        self.stop = stop
+
+    def drive(self, observation: Tree) -> Tensor:
+        """Return speed in [0, 1], steer in [-1, 1] and reverse [N, 3]."""
+        waypoints = observation["navigation"]
+        ahead, left = waypoints[:, min(1, waypoints.shape[1] - 1), :2].unbind(-1)
+        distance = observation["goal"][:, :2].norm(dim=-1)
+        speed = (distance / self.decelerate).clamp(max=1.0) * (distance > self.stop)
+        return torch.stack((speed, torch.atan2(left, ahead) / math.pi, torch.zeros_like(speed)), -1)
+
+    def act(self, observation: Tree, explore: bool = False) -> Tensor:
+        action = self.drive(observation)
+        return 2.0 * (action - self.low.to(action)) / self.range.to(action) - 1.0
