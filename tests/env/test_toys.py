@@ -226,3 +226,18 @@ def test_point_moves_by_a_tenth_and_not_through_walls():
         assert (reward, truncated) == (0.0, False)
     assert position.tolist() == [1.0, -1.0]
     assert env.step(np.zeros(2))[2:4] == (False, True)
+
+
+def test_road_pays_the_metres_that_the_goal_comes_nearer():
+    env = toys.Road()
+    observation, _ = env.reset(seed=0)
+    distance = np.linalg.norm(observation["goal"])
+    assert distance == pytest.approx(64.0 * 2**0.5)  # a quarter of a circle
+    seen, reward, *_ = env.step(np.array([1.0, 0.0, 0.0]))  # 5 m straight ahead
+    np.testing.assert_allclose(seen["goal"], observation["goal"] - [5.0, 0.0], atol=1e-4)
+    assert reward == pytest.approx(distance - np.linalg.norm(seen["goal"]), abs=1e-4)
+    back, *_ = env.step(np.array([1.0, 0.0, 1.0]))
+    np.testing.assert_allclose(back["goal"], observation["goal"], atol=1e-4)
+    turned, *_ = env.step(np.array([0.0, 0.1, 0.0]))  # a tenth of half a turn to the left
+    was, now = (np.arctan2(*part["goal"][::-1]) for part in (back, turned))
+    assert was - now == pytest.approx(0.1 * np.pi, abs=1e-5)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlrun.errors import ConfigError
-from rlrun.memory import NStep, ReplayLoader, Table
+from rlrun.memory import CollectLoader, NStep, ReplayLoader, Table
 
 
 class Counter:
@@ -159,3 +159,25 @@ def test_impossible_numbers_are_refused(name: str, value: float) -> None:
     table = Table(length=9, columns={"reward": {}})
     with pytest.raises(ConfigError, match=f"loader.{name}"):
         ReplayLoader(**{"table": table, "collector": Counter(table), "batch": 4, name: value})
+
+
+@pytest.mark.parametrize(("num_envs", "wanted"), [(1, [10, 20, 30]), (3, [12, 21, 30]), (16, [16, 32, 48])])
+def test_a_loader_that_only_collects_comes_round_every_so_many_steps(num_envs: int, wanted: list[int]) -> None:
+    collector = make(num_envs=num_envs)[1]
+    loader = CollectLoader(collector=collector, every=10)
+    assert [(groups, collector.steps) for groups in itertools.islice(loader, 3)] == [
+        ({"default": {}}, steps) for steps in wanted
+    ]
+    assert loader.names() == {"default": ()}
+
+
+def test_a_round_that_was_left_is_finished() -> None:
+    collector = make()[1]
+    collector.collect(7)
+    next(iter(CollectLoader(collector=collector, every=10)))
+    assert collector.steps == 10
+
+
+def test_a_round_is_at_least_one_step() -> None:
+    with pytest.raises(ConfigError, match=r"loader.every must be at least 1, not 0"):
+        CollectLoader(collector=make()[1], every=0)

@@ -13,8 +13,9 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
 from rlrun.env.toy_exploration import Corridor, PointMass
+from rlrun.env.toy_memory import Recall, TMaze
+from rlrun.env.toy_road import Road
 from rlrun.env.toy_spaces import DictObservation, DiscreteStart, ImageObservation, MultiDiscreteAction, TupleSpaces
-from rlrun.env.toys_memory import Recall, TMaze
 from rlrun.errors import ConfigError
 from rlrun.typing import Array
 
@@ -30,6 +31,7 @@ __all__ = [
     "MultiDiscreteAction",
     "PointMass",
     "Recall",
+    "Road",
     "TMaze",
     "TupleSpaces",
 ]

@@ -1,0 +1,92 @@
+"""Behaviour cloning: its losses by hand, and that it acts like the data."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import rlrun
+from rlrun.algorithms.bc import BCLoss
+from rlrun.collect import Collector, PolicyAgent
+from rlrun.env import make
+from rlrun.errors import ConfigError
+from rlrun.memory import Table, files
+from rlrun.nn import Policy
+
+from .fixed import CONTINUOUS, DISCRETE, MIXED, column, sgd
+
+
+def loss_of(spaces, **options):
+    """Return a loss of a policy whose mean is 0.5 and whose choices have 1/4 and 3/4, wherever it is."""
+    network = Policy(spaces, hidden=())
+    with torch.no_grad():
+        layer = network.head.layer
+        layer.weight.zero_()
+        numbers = [0.5, math.log(2.0)] if network.codec.continuous else []
+        layer.bias.copy_(torch.tensor([*numbers, *([0.0, math.log(3.0)] if network.codec.discrete else [])]))
+    return BCLoss(network, sgd, **options)
+
+
+def density(c):
+    """Return log p of c by hand: a normal of mean 1/2 and deviation 2 at atanh c, over the slope 1 - c²."""
+    z = (math.atanh(c) - 0.5) / 2.0
+    return -0.5 * z**2 - math.log(2.0) - 0.5 * math.log(2 * math.pi) - math.log(1 - c**2)
+
+
+def test_likelihood_of_numbers():
+    found = loss_of(CONTINUOUS).loss(column(0.0, 0.0), column(0.3, -0.9))
+    assert found.tolist() == pytest.approx([-density(0.3), -density(-0.9)], abs=1e-5)
+
+
+def test_likelihood_of_choices_is_cross_entropy_whatever_the_objective():
+    for objective in ("likelihood", "mode"):
+        found = loss_of(DISCRETE, objective=objective).loss(column(0.0, 0.0), torch.tensor([0, 1]))
+        assert found.tolist() == pytest.approx([math.log(4.0), math.log(4.0 / 3.0)])
+
+
+def test_actions_on_the_bounds_are_read_as_a_little_inside():
+    found = loss_of(CONTINUOUS, edge=0.05).loss(column(0.0, 0.0, 0.0), column(1.0, -1.0, 0.97))
+    assert found.tolist() == pytest.approx([-density(0.95), -density(-0.95), -density(0.95)], abs=1e-4)
+
+
+def test_parts_of_an_action_add_up():
+    action = {"level": column(0.3, 1.0), "side": torch.tensor([0, 1])}
+    likely = loss_of(MIXED, edge=0.05).loss(column(0.0, 0.0), action)
+    assert likely.tolist() == pytest.approx([-density(0.3) + math.log(4), -density(0.95) + math.log(4 / 3)], abs=1e-4)
+    near = loss_of(MIXED, objective="mode").loss(column(0.0, 0.0), action)
+    level = math.tanh(0.5)
+    assert near.tolist() == pytest.approx([(level - 0.3) ** 2 + math.log(4), (level - 1) ** 2 + math.log(4 / 3)])
+
+
+def test_an_unknown_objective_is_refused():
+    with pytest.raises(ConfigError, match=r"objective: wanted one of likelihood, mode, got 'mod'.*mode"):
+        loss_of(CONTINUOUS, objective="mod")
+
+
+class Expert:
+    """Does what the observation says: an action that a network of one layer can learn."""
+
+    def act(self, observation, explore):
+        return {"choice": (observation[:, 0] > 0.5).long(), "level": observation * 2.0 - 1.0}
+
+
+@pytest.mark.parametrize("objective", ["likelihood", "mode"])
+def test_a_clone_does_what_it_was_shown(objective, tmp_path):
+    env = make(target="rlrun.env.toys.MixedAction")
+    table = Table(spaces=env.spaces, length=1000)
+    collector = Collector(env, PolicyAgent(Expert()), table)
+    collector.begin_training()
+    collector.collect(600)
+    files.store(table, tmp_path / "shown.zip")
+    words = ["algorithm=bc", "env=mixedaction", f"dataset={tmp_path / 'shown.zip'}", f"algorithm.objective={objective}"]
+    words += ["algorithm.hidden=[32]", "algorithm.lr=0.01", "algorithm.batch_size=64", "stop.updates=600", "logger=[]"]
+    summary = rlrun.train([*words, "evaluation.every=600"], run_dir=tmp_path / "run").summary
+    assert summary["evaluation"]["mean_return"] >= 9.0  # the expert's is 10, chance has 3.3
+    assert summary["env_steps"] == 0
+
+
+def test_there_must_be_something_to_learn_from():
+    with pytest.raises(ConfigError, match=r"dataset: a value is needed"):
+        rlrun.train(["algorithm=bc", "env=cartpole"])

@@ -1,0 +1,112 @@
+"""Policies that were written: their numbers by hand, what they reach, and the file that they leave."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import rlrun
+from rlrun.algorithms.handcrafted import Balance, SwingUp, WaypointFollow
+from rlrun.collect import PolicyAgent, evaluate
+from rlrun.env import make
+from rlrun.errors import SpaceError
+from rlrun.memory.dataset import table_of
+from rlrun.spaces import Box, Spaces
+
+from .fixed import LINE
+
+
+def pendulum(angle, speed):
+    return torch.tensor([[math.cos(angle), math.sin(angle), speed]])
+
+
+@pytest.mark.parametrize(
+    ("angle", "speed", "action"),
+    [
+        (math.pi, 0.1, 0.3 * (30.0 - 0.005) * 0.1 / 2.0),  # hangs: 2 · 15 of energy are missing
+        (math.pi, -1.0, -1.0),  # pushed on where it goes, with all there is
+        (math.pi / 2, 6.0, -0.3 * (18.0 - 15.0) * 6.0 / 2.0),  # too fast: slowed down, -2.7 at most -1
+        (0.1, 0.0, -12.0 * 0.1 / 2.0),  # near the top: back
+        (-0.1, 0.5, (12.0 * 0.1 - 3.0 * 0.5) / 2.0),
+        (0.0, 0.0, 0.0),
+    ],
+)
+def test_swing_up_pumps_what_is_missing_and_holds_at_the_top(angle, speed, action):
+    assert float(SwingUp().act(pendulum(angle, speed))) == pytest.approx(min(max(action, -1.0), 1.0), abs=1e-5)
+
+
+def test_balance_pushes_where_the_weighted_sum_points():
+    observation = torch.tensor(
+        [[1.0, 0.0, 0.0, 0.0], [1.0, -1.0, 0.0, 0.0], [0.0, 0.0, 0.1, -0.3], [0.0, 0.0, 0.1, -0.4]]
+    )
+    assert Balance().act(observation).tolist() == [1, 0, 1, 0]
+
+
+CAR = Box((3,), np.array([0.0, -1.0, 0.0], np.float32), np.ones(3, np.float32))
+
+
+def driver(**options):
+    return WaypointFollow(Spaces(LINE, CAR), **options)
+
+
+@pytest.mark.parametrize(
+    ("goal", "speed"),
+    [
+        ([60.0, 0.0], 1.0),
+        ([30.0, 40.0], 1.0),
+        ([15.0, -20.0], 0.5),
+        ([1.5, 0.0], 0.03),
+        ([1.0, 0.0], 0.0),
+        ([0, 0.5], 0),
+    ],
+)
+def test_a_driver_slows_down_in_proportion_and_stops(goal, speed):
+    found = driver().drive({"goal": torch.tensor([goal]), "navigation": torch.tensor([[[1.0, 1.0]]])})
+    torch.testing.assert_close(found, torch.tensor([[speed, 0.25, 0.0]]), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("second", "steer"), [([1.0, 0.0], 0.0), ([0.0, 2.0], 0.5), ([-1.0, -1.0], -0.75), ([3.0, 3.0, 9.0], 0.25)]
+)
+def test_a_driver_steers_for_the_second_waypoint(second, steer):
+    first = [5.0, -5.0, 7.0][: len(second)]
+    observation = {"goal": torch.tensor([[80.0, 0.0]]), "navigation": torch.tensor([[first, second]])}
+    torch.testing.assert_close(driver().drive(observation), torch.tensor([[1.0, steer, 0.0]]), atol=1e-6, rtol=0)
+    action = driver().act(observation)  # as policies act: each entry from -1, the lower bound, to 1
+    torch.testing.assert_close(action, torch.tensor([[1.0, steer, -1.0]]), atol=1e-6, rtol=0)
+
+
+def test_a_driver_wants_a_car():
+    with pytest.raises(SpaceError, match=r"gives \[speed, steer, reverse\] within bounds, not Box\[1\]"):
+        WaypointFollow(Spaces(LINE, LINE))
+
+
+@pytest.mark.parametrize(
+    ("env", "policy", "least"),
+    [
+        ({"id": "Pendulum-v1"}, lambda spaces: SwingUp(), -250.0),
+        ({"id": "CartPole-v1"}, lambda spaces: Balance(), 500.0),
+        ({"target": "rlrun.env.toys.Road"}, WaypointFollow, 89.5),
+    ],
+)
+def test_it_reaches_what_it_promises(env, policy, least):
+    lanes = make(**env, num_envs=16)
+    found = evaluate(lanes, PolicyAgent(policy(lanes.spaces)), episodes=16, seed=100)
+    assert (found.mean_return if least < 0 else min(found.returns)) >= least
+
+
+def test_a_run_leaves_what_it_did_as_demonstrations(tmp_path):
+    data = tmp_path / "demonstrations.zip"
+    words = ["algorithm=handcrafted", "env=cartpole", "stop.env_steps=1200", "evaluation.episodes=2", "logger=[]"]
+    summary = rlrun.train([*words, f"memory.export.path={data}"], run_dir=tmp_path / "run").summary
+    assert (summary["env_steps"], summary["updates"], summary["evaluation"]["mean_return"]) == (1200, 12, 500.0)
+    rows = table_of(str(data)).sample(64)
+    assert torch.equal(Balance().act(rows["observation"]), rows["action"])
+
+
+def test_a_policy_must_be_named():
+    with pytest.raises(rlrun.errors.ConfigError, match=r"agent.policy._target_: a value is needed"):
+        rlrun.train(["algorithm=handcrafted", "env=acrobot"])
