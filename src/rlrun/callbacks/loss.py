@@ -143,7 +143,7 @@ class LossCallback(Callback):
         if event != "backward" or found is None:
             return found
         loss = Callback.hook_of(self.loss, "loss")
-        own = {name: found.arguments[name] for name in ("weight", "learning_rate")}
+        own = {name: found.arguments[name] for name in ("weight", "learning_rate") if name in found.arguments}
         return Hook(self.backward, {**own, **loss.arguments}, "loss")
 
     def state_dict(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Dict
 from rlrun.typing import Array
 
 
-class Road(gymnasium.Env[dict[str, Array], Array]):
+class Road(gymnasium.Env[Any, Array]):
     """Drive a car along waypoints, ten metres apart on a quarter of a circle, and come to the goal at their end.
 
     observation: {"goal": [2], "navigation": [2, 2]}: where the goal and the next two waypoints lie, in metres ahead of
