@@ -54,6 +54,7 @@ SMALL = {
     "algorithm.batch_size": 4,
     "algorithm.warmup_steps": 16,
     "algorithm.horizon": 8,
+    "algorithm.unroll": 2,
     "evaluation.every": 1_000_000,  # so once, at the end
     "evaluation.episodes": 1,
     "evaluation.max_steps": 5,
