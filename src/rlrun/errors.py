@@ -2,6 +2,7 @@
 
     RlrunError                 exit code 1: the run failed
     ├── DataError              a NaN or infinite number came out of the environment
+    ├── WorkerError            what collects beside training is gone
     └── RequestError           exit code 2: the request is wrong
         ├── ConfigError        a key, a choice, an interpolation or a value of the config
         ├── BuildError         a `_target_` or one of its arguments
@@ -23,10 +24,17 @@ class RlrunError(Exception):
     """A failure that `rlrun` can explain in one line."""
 
     exit_code = 1
+    whole = False  # whether it left training between two steps, in a state that is worth a checkpoint
 
 
 class DataError(RlrunError):
     """A number that no algorithm can learn from."""
+
+
+class WorkerError(RlrunError):
+    """What collects beside training died or failed; training itself stands between two steps."""
+
+    whole = True
 
 
 class RequestError(RlrunError):

@@ -59,7 +59,7 @@ ELEMENTWISE = tuple(f"torch.{name}" for name in "abs clamp exp log1p sigmoid sig
 # What reads or writes files that a config names, or calls whatever it is given.
 WITHHELD = (
     *("rlrun.memory.archive", "rlrun.memory.emote", "rlrun.memory.files", "rlrun.memory.minari"),
-    *("rlrun.memory.sources", "rlrun.collect.video", "torch.nn.parallel", "torch.nn.cpp"),
+    *("rlrun.memory.sources", "rlrun.collect.video", "rlrun.collect.workers", "torch.nn.parallel", "torch.nn.cpp"),
     *("gymnasium.wrappers.RecordVideo", "gymnasium.wrappers.rendering.RecordVideo"),
     *("gymnasium.wrappers.vector.RecordVideo", "gymnasium.wrappers.vector.rendering.RecordVideo"),
 )

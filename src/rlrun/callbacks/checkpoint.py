@@ -137,7 +137,8 @@ class Checkpointer(Callback):
     def end_training(self, error: BaseException | None, update: int = 0, step: int | None = None) -> None:
         axis = update if step is None else step
         self.wait()
-        in_order = error is None or isinstance(error, Stop)  # a state after an error inside an update is no good
+        # a state after an error inside an update is no good
+        in_order = error is None or isinstance(error, Stop) or getattr(error, "whole", False)
         moved = axis > self._first[0] or update > self._first[1]
         if not in_order or not moved:
             return

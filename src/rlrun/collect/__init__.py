@@ -1,6 +1,7 @@
 """Agents, and what walks them through environments."""
 
 from rlrun.collect.agents import Agent, EpsilonGreedy, PolicyAgent, RandomAgent
+from rlrun.collect.async_collector import AsyncCollector
 from rlrun.collect.by_id import AgentProxy, ByIdCollector, ByIdEnv
 from rlrun.collect.collector import Collector
 from rlrun.collect.evaluate import Evaluation, evaluate
@@ -8,6 +9,7 @@ from rlrun.collect.evaluate import Evaluation, evaluate
 __all__ = [
     "Agent",
     "AgentProxy",
+    "AsyncCollector",
     "ByIdCollector",
     "ByIdEnv",
     "Collector",

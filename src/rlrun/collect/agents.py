@@ -7,12 +7,13 @@ An agent is called with trees of numpy arrays [N, …] and answers with a dict o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 
-from rlrun.errors import RequestError
+from rlrun.errors import ConfigError, RequestError
 from rlrun.generators import put_back
 from rlrun.schedules import Schedule, as_schedule
 from rlrun.spaces import Box, Composite, Space, Spaces
@@ -83,15 +84,18 @@ def chain(preprocess: Preprocess | Mapping[str, Preprocess] | None) -> tuple[Pre
 
 def acting(act: Callable[..., Any], preprocess: tuple[Preprocess, ...]) -> Callable[..., Any]:
     """Return how a policy acts, given for what it is trained on, for observations as the environment gives them."""
-    if not preprocess:
-        return act
+    return partial(_act, act, preprocess) if preprocess else act
 
-    def prepared(observation: Tree, *more: Any) -> Any:
-        for function in preprocess:
-            observation = function(observation)
-        return act(observation, *more)
 
-    return prepared
+def _act(act: Callable[..., Any], preprocess: tuple[Preprocess, ...], observation: Tree, *more: Any) -> Any:
+    return act(prepared(observation, preprocess), *more)
+
+
+def prepared(observation: Tree, preprocess: tuple[Preprocess, ...]) -> Tree:
+    """Return observations as a policy sees them."""
+    for function in preprocess:
+        observation = function(observation)
+    return observation
 
 
 def initial_state(agent: Agent, count: int) -> Tree | None:
@@ -112,7 +116,10 @@ class PolicyAgent:
         policy: the network.
         device: where the policy lives.
         preprocess: what the memory does to observations, too, one function or several by name: normalisation.
+        log_prob: whether responses say how likely the policy was to act so.
     """
+
+    outputs: tuple[str, ...]
 
     def __init__(
         self,
@@ -120,6 +127,7 @@ class PolicyAgent:
         *,
         device: str = "cpu",
         preprocess: Preprocess | Mapping[str, Preprocess] | None = None,
+        log_prob: bool = False,
     ) -> None:
         self.policy = policy
         self.device = device
@@ -127,16 +135,39 @@ class PolicyAgent:
         self.recurrent = bool(getattr(policy, "state_size", 0))
         self.outputs = ("action", "state") if self.recurrent else ("action",)
         self._act = acting(cast(Remembering, policy).advance if self.recurrent else policy.act, self.preprocess)
+        self._tells = False
+        if log_prob:
+            self.tell_log_prob()
+
+    def tell_log_prob(self) -> None:
+        """Say beside each action how likely the policy was to take it: what older data are learned from by.
+
+        Raises:
+            ConfigError: the policy cannot tell.
+        """
+        if not hasattr(self.policy, "judge"):
+            raise ConfigError(f"agent.log_prob: a {type(self.policy).__name__} has no judge(observation, action)")
+        if not self._tells:
+            self.outputs, self._tells = (*self.outputs, "log_prob"), True
 
     @torch.no_grad()
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         seen = to_tensors(observation, self.device)
-        if not self.recurrent:
-            return {"action": to_arrays(self._act(seen, explore))}
-        if state is None:
-            raise RequestError("agent: a recurrent policy acts on the state before each step; see `initial_state`")
-        action, after = self._act(seen, to_tensors(state, self.device), explore)
-        return {"action": to_arrays(action), "state": to_arrays(after)}
+        before: tuple[Tree, ...] = ()
+        if self.recurrent:
+            if state is None:
+                raise RequestError("agent: a recurrent policy acts on the state before each step; see `initial_state`")
+            before = (to_tensors(state, self.device),)
+            action, after = self._act(seen, *before, explore)
+            response = {"action": to_arrays(action), "state": to_arrays(after)}
+        else:
+            action = self._act(seen, explore)
+            response = {"action": to_arrays(action)}
+        if self._tells and explore:
+            policy: Any = self.policy
+            log_prob = policy.judge(prepared(seen, self.preprocess), action, *before).log_prob
+            response["log_prob"] = to_arrays(log_prob)
+        return response
 
     def initial_state(self, count: int) -> Tree | None:
         return to_arrays(cast(Remembering, self.policy).initial_state(count)) if self.recurrent else None

@@ -91,7 +91,7 @@ class Collector(Callback):
             self.observation, self.state = self.env.reset(first), self._initial
         else:
             self.observation = self._rejoin()
-        _require_finite(self.observation, "observation", self.steps)
+        require_finite(self.observation, "observation", self.steps)
         return {"step": self.steps}
 
     def _rejoin(self) -> Tree:
@@ -172,9 +172,12 @@ class Collector(Callback):
 
     def _step(self, act: Callable[..., Response]) -> None:
         response = act(self.observation, self.state)
-        step = self.env.step(response["action"])
-        _require_finite(step.reward, "reward", self.steps)
-        _require_finite(step.observation, "observation", self.steps)
+        self._take_in(response, self.env.step(response["action"]))
+
+    def _take_in(self, response: Response, step: Step) -> None:
+        """Store what an agent did at the current observations, and what came of it."""
+        require_finite(step.reward, "reward", self.steps)
+        require_finite(step.observation, "observation", self.steps)
         row = {
             "observation": self.observation,
             "action": response["action"],
@@ -209,11 +212,14 @@ class Collector(Callback):
             lanes = np.flatnonzero(ended)
             self._close(lanes, step.observation, interrupted=(step.truncated & ~step.terminated)[lanes])
             self._record(lanes)
-            self.observation = self.env.restart(ended)
+            self.observation = self._restart(ended)
             self.state = begun_anew(self.state, self._initial, ended)
-            _require_finite(self.observation, "observation", self.steps)
+            require_finite(self.observation, "observation", self.steps)
         else:
             self.observation = step.observation
+
+    def _restart(self, ended: Array) -> Tree:
+        return self.env.restart(ended)
 
     def _close(self, lanes: Array, observation: Tree, *, interrupted: Array) -> None:
         """End the episodes of lanes [n] in memory, with those tags that it asks for."""
@@ -277,7 +283,7 @@ def _rows(tree: Tree, lanes: Array) -> Tree:
     return tree[lanes]
 
 
-def _require_finite(tree: Tree, name: str, step: int) -> None:
+def require_finite(tree: Tree, name: str, step: int) -> None:
     """Refuse NaN and infinity before they enter memory.
 
     Raises:
@@ -285,7 +291,7 @@ def _require_finite(tree: Tree, name: str, step: int) -> None:
     """
     if isinstance(tree, dict):
         for key, part in tree.items():
-            _require_finite(part, f"{name}.{key}", step)
+            require_finite(part, f"{name}.{key}", step)
     elif tree.dtype.kind == "f" and not math.isfinite(np.vdot(tree, tree)) and not np.isfinite(tree).all():
         lane, *rest = np.argwhere(~np.isfinite(tree))[0].tolist()
         place = f"{name}{rest}" if rest else name

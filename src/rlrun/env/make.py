@@ -117,6 +117,7 @@ def _assemble(recipe: Recipe, num_envs: int) -> Env:
     env.name = recipe.name
     env.vectorization = recipe.vectorization
     env.copier = partial(_copy, recipe, env.spaces)
+    env.maker = partial(_assemble, recipe, num_envs)
     return env
 
 

@@ -60,6 +60,7 @@ class Env(ABC):
     frame_stack: int = 1  # frames in an observation, where it is known that it is a stack of the newest ones
     lanes: Sequence[gymnasium.Env[Any, Any]] = ()  # the environments themselves, where they live in this process
     copier: Callable[[int, str | None], Env] | None = None  # set by `make`
+    maker: Callable[[], Env] | None = None  # makes just these lanes again, in another process, too; set by `make`
 
     @abstractmethod
     def reset(self, seed: Seed = None) -> Tree:

@@ -25,6 +25,13 @@ class Steps(Protocol):
         """Make at least so many environment steps; return how many were made."""
 
 
+class Ahead(Steps, Protocol):
+    """A collector that steps beside learning."""
+
+    def take(self) -> int:
+        """Store the environment steps that are there, maybe none, without waiting; return how many these were."""
+
+
 class Samples(Protocol):
     """What a loader needs of a table."""
 
@@ -51,6 +58,7 @@ class ReplayLoader:
     and as many more as it takes until the table holds a window. `steps_per_update`, where given,
     replaces `updates_per_step`. Steps are made in whole rounds of the lanes, so several updates may
     follow one round; none is lost. Without a collector nothing is collected: the table is all there is.
+    With a collector that steps beside learning, `steps_per_update` 0 waits for no step: each update takes what is there.
     A run that goes on with an empty table (memory was not saved) fills it anew first, by its own agent.
     """
 
@@ -77,7 +85,11 @@ class ReplayLoader:
         self.length = length
         self.warm_up = warm_up
         self.data_group = data_group
-        if steps_per_update is not None:
+        # what is learned from as it comes, without a pace
+        self.ahead = cast(Ahead, collector) if steps_per_update == 0 and hasattr(collector, "take") else None
+        if self.ahead is not None:
+            self.rate = Fraction(1)
+        elif steps_per_update is not None:
             self.rate = 1 / positive("steps_per_update", steps_per_update)
         else:
             self.rate = positive("updates_per_step", updates_per_step)
@@ -97,6 +109,8 @@ class ReplayLoader:
         elif self.start is None:
             self.start = 0
         while True:
+            if self.ahead is not None:
+                self.ahead.take()
             missing = self._missing()
             while missing > 0 and self.collector is not None:
                 missing -= self.collector.collect(missing)
@@ -124,7 +138,7 @@ class ReplayLoader:
 
     def _missing(self) -> int:
         """Return how many environment steps come before the next update."""
-        if self.collector is None or self.start is None:
+        if self.collector is None or self.start is None or self.ahead is not None:
             return 0
         # whole numbers: a float would drift over a million updates
         updates, steps = self.rate.numerator, self.rate.denominator
@@ -133,7 +147,7 @@ class ReplayLoader:
 
     def ready(self) -> bool:
         """Tell whether the next batch comes without a step of the environment before it."""
-        return self.start is not None and self._missing() <= 0
+        return self.start is not None and self.ahead is None and self._missing() <= 0
 
     @property
     def tables(self) -> tuple[Table, ...]:

@@ -44,6 +44,13 @@ class Rollout:
         self._valid = np.ones((0, num_envs), np.bool_)  # [T, N]
         self._last: list[tuple[Any, Array, Tree]] = []  # rows, lanes and last observations of episodes that ended
 
+    def widen(self, columns: Mapping[str, Any]) -> None:
+        """Hold further columns, too, which the agent gives."""
+        self.columns = [*self.columns, *make_columns(None, columns)[0]]
+        self._roots = tuple(dict.fromkeys(column.keys[0] for column in self.columns))
+        if self.horizon:
+            self.reserve(self.horizon)
+
     def reserve(self, horizon: int) -> None:
         """Make room for so many steps of every lane, and forget what there was."""
         self.horizon = horizon

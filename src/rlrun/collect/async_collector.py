@@ -1,0 +1,225 @@
+"""From the environment into memory, with the environment stepped beside learning."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlrun.collect.agents import Agent
+from rlrun.collect.collector import Collector, require_finite
+from rlrun.collect.leaving import Quiet, branch_seed
+from rlrun.collect.workers import ray
+from rlrun.collect.workers.frozen import freeze
+from rlrun.collect.workers.links import GRACE, Link, ProcessLink, ThreadLink
+from rlrun.collect.workers.unroll import Began, Failed, Go, Made, Recipe, Refresh, counted
+from rlrun.env import Env
+from rlrun.errors import ConfigError, RequestError, WorkerError, did_you_mean
+from rlrun.memory import Rollout, Table
+from rlrun.typing import Array, Tree
+
+LINKS: dict[str, Callable[[Recipe], Link]] = {"thread": ThreadLink, "process": ProcessLink, "ray": ray.RayLink}
+POLL = 0.1  # seconds between two looks at signals and at the worker's health
+
+_messages = logging.getLogger("rlrun")
+
+
+class AsyncCollector(Collector):
+    """A collector whose environment is stepped by a worker, ahead of learning, up to `queue` steps.
+
+    It is used like any collector: `collect` returns as soon as enough steps are there, which the worker may have
+    made long before. The worker acts by a copy of the agent, which is made anew every `refresh` updates, so actions
+    are those of a policy up to `refresh` updates and `queue` steps old. A rollout therefore stores how likely the
+    acting policy was to act so. Steps count, and episodes are measured, when they are stored.
+
+    A run that goes on begins new episodes: which steps the worker would have made is not known. What was in the queue
+    was not learned from and is made again.
+
+    Args:
+        kind: thread, process, or ray (an actor).
+        queue: environment steps that the worker may be ahead, all lanes together.
+        refresh: updates between two copies of the agent; 0 = only at the start and by `push`.
+        interval: seconds from the beginning of a step to that of the next one, at least.
+        max_unroll: most environment steps that `take` stores at once; None = all that are there.
+
+    Raises:
+        ConfigError: a setting is wrong, or the agent or the environment cannot be taken elsewhere.
+        MissingExtra: Ray is not installed.
+        WorkerError: the worker died or failed, by `collect` and `take`; all that it had made before is stored.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        agent: Agent,
+        table: Table,
+        *,
+        kind: str = "process",
+        queue: int = 200,
+        refresh: int = 10,
+        interval: float = 0.0,
+        max_unroll: int | None = None,
+        seed: int = 0,
+        warm_up_seed: int = 0,
+        window: int = 20,
+    ) -> None:
+        if kind not in LINKS:
+            raise ConfigError(f"async.kind is one of {', '.join(LINKS)}, got '{kind}'{did_you_mean(kind, LINKS)}")
+        if kind == "ray":
+            ray.require("async.kind=ray")
+        if kind != "thread" and env.maker is None:
+            raise ConfigError(f"async.kind={kind}: '{env.name}' was not made by rlrun.env.make; only kind=thread can use it")
+        least = {"queue": env.num_envs, "refresh": 0, "interval": 0, "max_unroll": 1}
+        for name, value in {"queue": queue, "refresh": refresh, "interval": interval, "max_unroll": max_unroll}.items():
+            if value is not None and value < least[name]:
+                raise ConfigError(f"async.{name} must be at least {least[name]}, not {value}")
+        if isinstance(table, Rollout) and "log_prob" not in table.names():
+            _require_log_prob(agent)
+            table.widen({"log_prob": {}})
+        super().__init__(env, agent, table, seed=seed, warm_up_seed=warm_up_seed, window=window)
+        self.kind = kind
+        self.queue = queue
+        self.refresh = refresh
+        self.interval = interval
+        self.max_unroll = max_unroll
+        self.link: Link | None = None
+        self._granted: Go | None = None  # what the worker was told last
+        self._update = 0
+        self._acted = 0  # update that the newest stored action was chosen after
+        self._following: Tree = None  # of the newest step: what the worker acted on next, where an episode ended
+
+    def begin_training(self, callbacks: Mapping[str, Any] | None = None, update: int = 0) -> dict[str, int]:
+        self._signals = (callbacks or {}).get("interrupt") or Quiet()
+        self._update = self._acted = update
+        if self.observation is not None:
+            self.approximate = f"every lane: its environment ran ahead in a {self.kind}; new episodes begin"
+            _messages.warning("resume: approximate: %s", self.approximate)
+            self._break_off(np.arange(self.env.num_envs))
+        make = self._same if self.kind == "thread" else self.env.maker
+        assert make is not None
+        if self.kind != "thread":
+            self.env.close()  # the worker has its own
+        first = branch_seed(self.seed, self.steps) if self.steps else self.seed  # no episode is played twice
+        own, threads = self.kind != "thread", torch.get_num_threads()
+        self._granted = None
+        self.link = LINKS[self.kind](Recipe(make, self.random, first, self.steps, self.interval, threads, own))
+        self.push()
+        return {"step": self.steps}
+
+    def _same(self) -> Env:
+        return self.env
+
+    def end_batch(self, update: int) -> None:
+        self._update = update
+        if self.refresh and update % self.refresh == 0:
+            self.push()
+
+    def end_training(self, error: BaseException | None) -> dict[str, int]:
+        if self.link is None:
+            return super().end_training(error)
+        if self.link.close():
+            self.env.close()
+        else:
+            _messages.warning("the environment did not come back from a step; its thread ends with the process")
+        return {"step": self.steps}
+
+    def push(self) -> None:
+        """Let the worker act by the agent as it is now, from its next step on."""
+        self._linked().send(Refresh(freeze(self.agent), self._update))
+
+    def collect(self, steps: int, random: bool = False) -> int:
+        if random and self._extras:
+            raise RequestError(f"warm-up: random actions have no {self._extras[0]}, which the memory stores")
+        before, target = self.steps, self.steps + steps
+        while self.steps < target:
+            if self._signals.requested is not None:
+                self._signals.check()
+            self._grant(target if random else None)
+            self._store_message(self._next())
+        return self.steps - before
+
+    def take(self) -> int:
+        """Store the environment steps that are there, up to `max_unroll`, without waiting; return how many."""
+        if self._signals.requested is not None:
+            self._signals.check()
+        before, rows = self.steps, self._linked().rows
+        most = np.inf if self.max_unroll is None else self.max_unroll
+        self._grant(None)
+        while self.steps - before < most and (message := rows.get(0.0)) is not None:
+            self._store_message(message)
+        if rows.closed and not rows:
+            self._store_message(self._next())
+        self._grant(None)
+        return self.steps - before
+
+    def _linked(self) -> Link:
+        if self.link is None:
+            raise RequestError("callbacks.collector is missing: the loader's collector must be among the callbacks")
+        return self.link
+
+    def _grant(self, target: int | None) -> None:
+        """Let the worker go on, at random exactly as far as is asked for; now and then is often enough."""
+        ahead = self.steps + self.queue
+        go = Go(ahead if target is None else min(ahead, target), target is not None)
+        if self._granted is not None and self._granted.random == go.random:
+            more = go.limit - self._granted.limit
+            if more <= 0 or (more < self.queue // 4 and go.limit != target):
+                return
+        self._granted = go
+        self._linked().send(go)
+
+    def _next(self) -> Any:
+        """Return what the worker made next.
+
+        Raises:
+            WorkerError: it will make no more.
+            Stop: a signal came.
+        """
+        link = self._linked()
+        while (message := link.rows.get(POLL)) is None:
+            self._signals.check()
+            if link.rows.closed or not link.alive():
+                if (message := link.rows.get(GRACE)) is not None:  # its last words may still be on their way
+                    return message
+                raise WorkerError(f"collector: its {self.kind} is gone: {link.cause()}")
+        return message
+
+    def _store_message(self, message: Began | Made | Failed) -> None:
+        if isinstance(message, Failed):
+            raise WorkerError(f"collector: its {self.kind} failed: {message.line}") from RuntimeError(message.trace)
+        if isinstance(message, Began):
+            require_finite(message.observation, "observation", self.steps)
+            self.observation = message.observation
+            return
+        self._following, self._acted = message.following, message.update
+        self._take_in(message.response, message.step)
+        if message.agent is not None and counted(self.agent) is not None:
+            self.agent.load_state_dict(message.agent)  # type: ignore[attr-defined]
+        if message.random is not None:
+            self.random.load_state_dict(message.random)
+
+    def _restart(self, ended: Array) -> Tree:
+        return self._following
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        found = {**super().metrics}
+        if self.link is not None:
+            found["async/queued"] = len(self.link.rows) * self.env.num_envs
+            found["async/age"] = self._update - self._acted  # of the newest stored action, in updates
+        return found
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        return f"{super().note(path_of)}, up to {self.queue} steps ahead ({self.kind})"
+
+
+def _require_log_prob(agent: Agent) -> None:
+    tell = getattr(agent, "tell_log_prob", None)
+    if tell is None:
+        raise ConfigError(
+            f"async: a rollout of older policies needs their log_prob, which a {type(agent).__name__} cannot tell"
+        )
+    tell()

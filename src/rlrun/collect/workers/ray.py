@@ -1,0 +1,116 @@
+"""A worker as an actor of Ray, on this machine or on another one of its cluster."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pickle
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from rlrun.collect.workers.inbox import Inbox
+from rlrun.collect.workers.links import GRACE, ThreadLink
+from rlrun.collect.workers.unroll import Leave, Recipe
+from rlrun.errors import ConfigError, MissingExtra
+
+
+def require(place: str) -> None:
+    """Refuse to go on without Ray.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise MissingExtra(place, "ray", "ray")
+
+
+class Host:
+    """The actor: a thread that unrolls, what is asked of it, and what it made."""
+
+    def __init__(self, recipe: bytes) -> None:
+        self.link = ThreadLink(pickle.loads(recipe))
+
+    def post(self, job: Any) -> None:
+        """Take a job."""
+        self.link.send(job)
+
+    def fetch(self, seconds: float) -> list[Any] | None:
+        """Return what was made since the last call, at the latest after so many seconds; None: that was all."""
+        rows = self.link.rows
+        found = [first] if (first := rows.get(seconds)) is not None else []
+        if not found and rows.closed:
+            return None
+        while (more := rows.get(0.0)) is not None:
+            found.append(more)
+        return found
+
+
+class RayLink:
+    """The main side of the actor; Ray is started, and stopped again, where it does not run."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._ray: Any = importlib.import_module("ray")
+        self.rows = Inbox()
+        self._why = "it ended"
+        self._started = not self._ray.is_initialized()
+        if self._started:
+            with _own_signals():
+                self._ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        try:
+            begun = pickle.dumps(recipe, protocol=5)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ConfigError(f"env cannot be sent to an actor: {str(error).splitlines()[0]}") from error
+        remote = self._ray.remote(num_cpus=0, max_restarts=0, concurrency_groups={"jobs": 1, "rows": 1})(Host)
+        self._actor = remote.remote(begun)
+        self._post = self._actor.post.options(concurrency_group="jobs")
+        self._fetch = self._actor.fetch.options(concurrency_group="rows")
+        self._thread = threading.Thread(target=self._read, name="ray rows", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            while (found := self._ray.get(self._fetch.remote(0.5))) is not None:
+                for message in found:
+                    self.rows.put(message)
+        except Exception as error:
+            self._why = f"Ray lost it: {type(error).__name__}"
+        finally:
+            self.rows.close()
+
+    def send(self, job: Any) -> None:
+        self._post.remote(job)
+
+    def alive(self) -> bool:
+        return not self.rows.closed
+
+    def cause(self) -> str:
+        return self._why
+
+    def close(self) -> bool:
+        with suppress(Exception):  # the cluster may be gone
+            self._post.remote(Leave())
+        self._thread.join(GRACE)
+        with suppress(Exception):
+            self._ray.kill(self._actor)
+        if self._started:
+            with suppress(Exception):
+                self._ray.shutdown()
+        return True
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep the handlers of signals as they are: Ray puts one of its own for SIGTERM."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    held = [signal.getsignal(number) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, held, strict=True):
+            signal.signal(number, handler)

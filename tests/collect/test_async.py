@@ -1,0 +1,475 @@
+"""Steps that a worker makes are those that a collector makes; the worker obeys, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+
+from rlrun import env as envs
+from rlrun.callbacks.stop import Interrupted
+from rlrun.collect import AsyncCollector, Collector, EpsilonGreedy, PolicyAgent
+from rlrun.collect.workers.inbox import Inbox
+from rlrun.errors import ConfigError, MissingExtra, WorkerError
+from rlrun.memory import ReplayLoader, Rollout, Table
+from rlrun.nn import ActorCritic
+from rlrun.schedules import Linear
+from rlrun.trust import limited
+
+from .probes import labelled
+
+KINDS = ["thread", "process"]
+RAY = importlib.util.find_spec("ray") is not None
+MODULE = """
+import os, time
+from pathlib import Path
+import gymnasium, numpy
+
+class Counting(gymnasium.Env):
+    '''Observes the number of its steps; ends after `length`; notes its process, and that it was closed.'''
+    observation_space = gymnasium.spaces.Box(-1e6, 1e6, (1,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(5)
+
+    def __init__(self, length=7, sleep=0.0, breaks=None, place=None):
+        self.length, self.sleep, self.breaks, self.place = length, sleep, breaks, place
+        self.total = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return numpy.zeros(1, numpy.float32), {}
+
+    def step(self, action):
+        time.sleep(self.sleep)
+        self.count, self.total = self.count + 1, self.total + 1
+        if self.total == self.breaks:
+            raise RuntimeError("the motor broke\\nbadly")
+        return numpy.full(1, self.count, numpy.float32), float(action), False, self.count == self.length, {}
+
+    def close(self):
+        if self.place:
+            Path(self.place).write_text(str(os.getpid()))
+
+class Constant:
+    outputs = ("action",)
+    def __init__(self):
+        self.action = 1
+    def __call__(self, observation, state=None, *, explore=True):
+        return {"action": numpy.full(len(observation), self.action)}
+"""
+
+
+@pytest.fixture
+def counting(tmp_path, monkeypatch):
+    """Return a function that makes lanes of `Counting`, which other processes can import."""
+    (tmp_path / "counting.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield lambda count=1, **kwargs: envs.make(target="counting.Counting", kwargs=kwargs, num_envs=count)
+    sys.modules.pop("counting", None)
+
+
+@pytest.fixture
+def begun(counting):
+    """Return a function that begins a collector, and ends all that were begun."""
+    made = []
+
+    def begin(kind="thread", count=1, agent=None, columns=None, **options):
+        named = ("length", "sleep", "breaks", "place")
+        env = counting(count, **{name: options.pop(name) for name in named if name in options})
+        table = Table(spaces=env.spaces, length=5000, num_envs=count, columns=columns)
+        collector = AsyncCollector(env, agent or constant(), table, kind=kind, **options)
+        made.append(collector)
+        collector.begin_training()
+        return collector
+
+    yield begin
+    for collector in made:
+        collector.end_training(None)
+
+
+def constant():
+    from counting import Constant
+
+    return Constant()
+
+
+def settled(collector, seconds=20.0):
+    """Wait until the worker has come to a stop."""
+    seen, until = -1, time.monotonic() + seconds
+    while seen != len(collector.link.rows) and time.monotonic() < until:
+        seen = len(collector.link.rows)
+        time.sleep(0.3)
+    return seen
+
+
+def actions(collector):
+    """Return the stored actions in the order in which they were made, of one lane."""
+    index = collector.table.index
+    return collector.table.storage.fetch(["action"], np.flatnonzero(index.stamp >= 0))["action"].tolist()
+
+
+def gone(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("kind", [*KINDS, pytest.param("ray", marks=pytest.mark.skipif(not RAY, reason="no Ray"))])
+def test_fetches_hold_exactly_what_was_asked_for(kind, begun):
+    collector = begun(kind, queue=200)
+    assert [collector.collect(100) for _ in range(5)] == [100] * 5
+    assert (collector.steps, collector.episodes, len(collector.table)) == (500, 71, 500)
+    assert (collector.metrics["episode/length"], collector.metrics["episode/return"]) == (7.0, 7.0)
+
+
+@pytest.mark.parametrize("mode", [None, *AutoresetMode], ids=str)
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("random", [False, True])
+def test_what_is_stored_is_what_a_collector_stores(count, mode, random):
+    states = []
+    for kind in (Collector, AsyncCollector):
+        env = labelled(mode, count)
+        agent = EpsilonGreedy(None, epsilon=1.0, spaces=env.spaces, seed=3)
+        table = Table(spaces=env.spaces, length=600, num_envs=count)
+        options = {"kind": "thread", "queue": 4} if kind is AsyncCollector else {}
+        collector = kind(env, agent, table, warm_up_seed=7, **options)
+        collector.begin_training()
+        assert collector.collect(30, random=random) >= 30
+        collector.end_training(None)
+        found = collector.state_dict() | {"table": table.stored(), "agent": agent.state_dict()}
+        states.append({name: np.asarray(leaf).tolist() for name, leaf in leaves(found)})
+    assert states[0] == states[1]
+
+
+def leaves(tree, path=""):
+    if isinstance(tree, dict):
+        for name, part in tree.items():
+            yield from leaves(part, f"{path}.{name}")
+    elif isinstance(tree, torch.Tensor | np.ndarray | int | float | str | list | None):
+        yield path, tree
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_warm_up_is_random_to_its_last_step(kind, begun):
+    collector = begun(kind, queue=1000)
+    collector.collect(40, random=True)
+    settled(collector)
+    collector.collect(10, random=True)
+    collector.collect(60)
+    found = actions(collector)
+    assert len(set(found[:50])) == 5
+    assert set(found[50:]) == {1}
+
+
+def test_random_steps_are_those_of_the_seed(begun):
+    found = [begun(kind, warm_up_seed=7, queue=3) for kind in KINDS]
+    for collector in found:
+        collector.collect(30, random=True)
+    assert actions(found[0]) == actions(found[1])
+    assert found[0].random.state_dict() == found[1].random.state_dict()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pushed_agent_really_acts(kind, begun):
+    collector = begun(kind, queue=20, refresh=0)
+    collector.collect(30)
+    settled(collector)
+    collector.agent.action = 4
+    collector.push()
+    collector.collect(100)
+    found = actions(collector)
+    assert found[:50] == [1] * 50  # what was made already is not made anew
+    assert found[-75:] == [4] * 75
+
+
+def test_the_agent_is_refreshed_every_so_many_updates(begun):
+    collector = begun(queue=5, refresh=3)
+    collector.collect(1)
+    for update in range(1, 7):
+        collector.agent.action = 4 if update >= 3 else 2
+        collector.end_batch(update)
+        settled(collector)
+        collector.collect(20)
+    assert set(actions(collector)) == {1, 4}  # 2 was never sent
+    assert collector.metrics["async/age"] == 0
+
+
+def test_an_agent_counts_what_was_stored_and_no_more(begun, counting):
+    agent = EpsilonGreedy(Still(), epsilon=Linear(1.0, 0.0, 100), spaces=counting().spaces, seed=1)
+    collector = begun(agent=agent, queue=50, refresh=1)
+    collector.collect(10, random=True)
+    collector.collect(30)
+    settled(collector)
+    assert agent.steps == 30
+    collector.end_batch(1)  # the copy that is sent now is behind the worker's
+    collector.collect(60)
+    collector.end_batch(2)
+    collector.collect(200)
+    assert agent.steps == 290
+    assert set(actions(collector)[-180:]) == {0}  # epsilon has come to its end
+
+
+class Still:
+    def act(self, observation, explore):
+        return torch.zeros(len(observation), dtype=torch.int64)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_full_queue_blocks_neither_push_nor_shutdown(kind, begun):
+    collector = begun(kind, count=2, queue=30)
+    collector.collect(2)
+    assert settled(collector) * 2 in (30, 32)
+    big = np.zeros(3_000_000)  # more than any pipe holds
+    collector.agent.big = big
+    begin = time.monotonic()
+    for _ in range(3):
+        collector.push()
+    collector.end_training(None)
+    assert time.monotonic() - begin < 5.0
+    assert not collector.link.alive()
+
+
+def test_a_worker_that_reads_nothing_blocks_nobody(begun):
+    collector = begun("process", sleep=1.5)
+    collector.collect(1)
+    collector.agent.big = np.zeros(3_000_000)
+    begin = time.monotonic()
+    for _ in range(3):
+        collector.push()
+    assert time.monotonic() - begin < 1.0
+
+
+def test_steps_keep_their_interval(begun):
+    collector = begun(interval=0.05)
+    collector.collect(1)
+    begin = time.monotonic()
+    collector.collect(10)
+    assert 0.42 < time.monotonic() - begin < 3.0
+
+
+def test_taking_waits_for_nothing(begun):
+    collector = begun(queue=30, max_unroll=12, sleep=0.01)
+    assert collector.take() == 0
+    collector.collect(1)
+    settled(collector)
+    assert [collector.take() for _ in range(2)] == [12, 12]
+    settled(collector)
+    collector.max_unroll = None
+    assert collector.take() >= 30
+    assert collector.take() < 5
+
+
+def test_a_loader_without_a_pace_trains_on_what_is_there(begun):
+    collector = begun(sleep=0.05, queue=10)
+    loader = ReplayLoader(table=collector.table, collector=collector, batch=4, steps_per_update=0, warm_up=5)
+    batches = iter(loader)
+    next(batches)
+    begin, before = time.monotonic(), collector.steps
+    for _ in range(200):
+        next(batches)
+    assert not loader.ready()  # the next batch may follow a step
+    while collector.steps < before + 5:
+        next(batches)
+    assert time.monotonic() - begin > 0.2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_environment_is_closed_where_it_lives(kind, begun, tmp_path):
+    collector = begun(kind, place=str(tmp_path / "closed"))
+    collector.collect(5)
+    pid = getattr(collector.link, "pid", os.getpid())
+    begin = time.monotonic()
+    collector.end_training(None)
+    assert time.monotonic() - begin < 5.0
+    assert (tmp_path / "closed").read_text() == str(pid)
+    assert kind == "thread" or gone(pid)
+    assert [thread for thread in threading.enumerate() if thread.name == "unroll"] == []
+
+
+def test_a_worker_that_does_not_listen_is_killed(begun):
+    collector = begun("process", sleep=60.0)
+    collector.collect(0)
+    time.sleep(0.1)
+    begin = time.monotonic()
+    collector.end_training(None)
+    assert time.monotonic() - begin < 5.0
+    assert gone(collector.link.pid)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_environment_says_is_told(kind, begun):
+    collector = begun(kind, breaks=25)
+    with pytest.raises(WorkerError, match=rf"^collector: its {kind} failed: env.target .*RuntimeError: the motor broke"):
+        collector.collect(100)
+    assert collector.steps == 24  # all that had been made is stored
+
+
+def test_a_killed_worker_is_told(begun):
+    collector = begun("process", queue=10)
+    collector.collect(5)
+    settled(collector)
+    os.kill(collector.link.pid, signal.SIGKILL)
+    with pytest.raises(WorkerError, match=r"^collector: its process is gone: it was killed by SIGKILL$"):
+        collector.collect(1000)
+    assert 15 <= collector.steps <= 18  # its queue was not lost
+
+
+def test_taking_tells_of_a_killed_worker_too(begun):
+    collector = begun("process")
+    collector.collect(5)
+    os.kill(collector.link.pid, signal.SIGKILL)
+    with pytest.raises(WorkerError, match="SIGKILL"):
+        while True:
+            collector.take()
+
+
+def test_an_environment_that_cannot_be_built_is_told(begun, counting, tmp_path):
+    env = counting()
+    env.maker = partial(envs.make, target="counting.Missing")
+    collector = AsyncCollector(env, constant(), Table(spaces=env.spaces, length=9), kind="process")
+    collector.begin_training()
+    try:
+        with pytest.raises(WorkerError, match="Missing"):
+            collector.collect(1)
+    finally:
+        collector.end_training(None)
+
+
+def test_a_signal_ends_the_wait(begun):
+    class Signals:
+        requested = None
+
+        def check(self):
+            if self.requested:
+                raise Interrupted(self.requested)
+
+    collector = begun(sleep=0.2)
+    collector._signals = signals = Signals()
+    threading.Timer(0.3, lambda: setattr(signals, "requested", "SIGTERM")).start()
+    begin = time.monotonic()
+    with pytest.raises(Interrupted):
+        collector.collect(1000)
+    assert time.monotonic() - begin < 2.0
+
+
+def test_a_worker_ends_with_the_process_that_started_it(counting, tmp_path):
+    program = """
+import sys, time
+from rlrun import env as envs
+from rlrun.collect import AsyncCollector
+from rlrun.memory import Table
+from counting import Constant
+env = envs.make(target="counting.Counting")
+collector = AsyncCollector(env, Constant(), Table(spaces=env.spaces, length=99), queue=10)
+collector.begin_training()
+collector.collect(5)
+print(collector.link.pid, flush=True)
+time.sleep(60)
+"""
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}) as parent:
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    until = time.monotonic() + 10
+    while not gone(pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert gone(pid)
+
+
+# --- on-policy
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rollout_stores_how_likely_the_acting_policy_was_to_act_so(kind, counting):
+    env = counting(2)
+    agent, table = PolicyAgent(ActorCritic(env.spaces)), Rollout(spaces=env.spaces, num_envs=2)
+    collector = AsyncCollector(env, agent, table, kind=kind, queue=100, refresh=0)
+    table.reserve(40)
+    collector.begin_training()
+    try:
+        with torch.no_grad():
+            head = agent.policy.value_head  # the policy that acts is the one of the beginning …
+            agent.policy.head.to(torch.float32)
+            collector.collect(2)
+            old = [p.clone() for p in agent.policy.parameters()]
+            for parameter in agent.policy.parameters():  # … whatever becomes of ours
+                parameter.add_(1.0)
+            collector.collect(78)
+            steps, _ = table.steps(collector.observation)
+            for parameter, was in zip(agent.policy.parameters(), old, strict=True):
+                parameter.copy_(was)
+            rows = [torch.from_numpy(steps[name]).flatten(0, 1) for name in ("observation", "action", "log_prob")]
+            assert torch.allclose(agent.policy.log_prob(*rows[:2]), rows[2], atol=1e-6)
+            assert head is agent.policy.value_head
+    finally:
+        collector.end_training(None)
+
+
+def test_an_agent_that_cannot_tell_does_not_act_for_rollouts(counting):
+    env = counting()
+    with pytest.raises(ConfigError, match="older policies needs their log_prob, which a Constant cannot tell"):
+        AsyncCollector(env, constant(), Rollout(spaces=env.spaces), kind="thread")
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"kind": "proces"}, r"async.kind is one of thread, process, ray, got 'proces' \(did you mean 'process'\?\)"),
+        ({"queue": 1}, "async.queue must be at least 2, not 1"),
+        ({"refresh": -1}, "async.refresh must be at least 0"),
+        ({"interval": -0.1}, "async.interval must be at least 0"),
+        ({"max_unroll": 0}, "async.max_unroll must be at least 1"),
+    ],
+)
+def test_impossible_settings_are_refused(given, message, counting):
+    env = counting(2)
+    with pytest.raises(ConfigError, match=message):
+        AsyncCollector(env, constant(), Table(spaces=env.spaces, length=9, num_envs=2), **given)
+
+
+def test_lanes_that_nobody_can_make_again_stay_in_this_process():
+    env = labelled(None, 1)
+    with pytest.raises(ConfigError, match="was not made by rlrun.env.make; only kind=thread"):
+        AsyncCollector(env, None, Table(spaces=env.spaces, length=9))
+
+
+def test_ray_is_asked_for_by_its_extra(counting, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else find(name))
+    env = counting()
+    with pytest.raises(MissingExtra, match=r"async.kind=ray needs the package 'ray'.*pip install 'rlrun\[ray\]'"):
+        AsyncCollector(env, constant(), Table(spaces=env.spaces, length=9), kind="ray")
+
+
+@pytest.mark.parametrize("name", ["links.ProcessLink", "links.ThreadLink", "frozen._Thawer", "ray.RayLink", "ray.Host"])
+def test_a_config_from_elsewhere_starts_no_worker_by_itself(name):
+    from rlrun.build import build
+    from rlrun.errors import BuildError
+
+    with limited(), pytest.raises(BuildError, match="not trusted"):
+        build({"part": {"_target_": f"rlrun.collect.workers.{name}", "_partial_": True}}, "part")
+
+
+def test_an_inbox_gives_in_order_and_says_when_it_is_over():
+    inbox = Inbox()
+    inbox.put(1)
+    inbox.put(2)
+    inbox.close()
+    assert [inbox.get(), inbox.get(0.0), inbox.get(), inbox.get(0.0)] == [1, 2, None, None]

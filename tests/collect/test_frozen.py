@@ -1,0 +1,104 @@
+"""An agent that was sent elsewhere is the same one, and nothing is shared."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rlrun.algorithms.dqn import QNetwork
+from rlrun.algorithms.sac import SoftPolicy, Temperature
+from rlrun.collect import EpsilonGreedy, PolicyAgent
+from rlrun.collect.workers.frozen import freeze, thaw
+from rlrun.errors import ConfigError
+from rlrun.nn import ActorCritic, Critics, Normaliser
+from rlrun.schedules import Linear
+from rlrun.spaces import Box, Discrete, Spaces
+
+SEEN = Box((3,), np.full(3, -np.inf, np.float32), np.full(3, np.inf, np.float32))
+SPACES = Spaces(observation=SEEN, action=Box((2,), -np.ones(2, np.float32), np.ones(2, np.float32)))
+CHOICES = Spaces(observation=SEEN, action=Discrete(4))
+
+
+def best(agent, count=5):
+    observation = torch.linspace(-1, 1, count * 3).reshape(count, 3).numpy()
+    return agent(observation, explore=False)["action"]
+
+
+def test_an_agent_acts_as_before():
+    agent = PolicyAgent(ActorCritic(SPACES), preprocess=Normaliser(SPACES))
+    assert np.array_equal(best(thaw(freeze(agent))), best(agent))
+
+
+def test_nothing_is_shared_with_the_original():
+    agent = PolicyAgent(ActorCritic(SPACES))
+    sent = thaw(freeze(agent))
+    before = best(agent)
+    with torch.no_grad():
+        for parameter in sent.policy.parameters():
+            parameter.zero_()
+    assert np.array_equal(best(agent), before)
+    assert (best(sent) == 0).all()
+
+
+def test_networks_that_a_policy_only_looks_into_are_sent_too():
+    critics = Critics(CHOICES, hidden=(8,))
+    agent = PolicyAgent(SoftPolicy(CHOICES, critics=critics, temperature=Temperature(CHOICES), hidden=(8,)))
+    with torch.no_grad():  # what no state_dict of the policy holds
+        for parameter in critics.parameters():
+            parameter.normal_(generator=torch.Generator().manual_seed(3))
+    assert len(set(best(agent, 50).tolist())) > 1
+    assert np.array_equal(best(thaw(freeze(agent)), 50), best(agent, 50))
+
+
+def test_the_statistics_that_observations_are_normalised_by_are_sent():
+    normaliser = Normaliser(SPACES)
+    agent = PolicyAgent(ActorCritic(SPACES), preprocess={"norm": normaliser})
+    normaliser.update(torch.randn(50, 3) * 9 + 4)
+    sent = thaw(freeze(agent))
+    assert sent.preprocess[0].updates == 1
+    assert np.array_equal(best(sent), best(agent))
+
+
+def test_one_network_in_two_places_stays_one():
+    agent = PolicyAgent(ActorCritic(SPACES))
+    agent.again = agent.policy
+    agent.weight = agent.policy.value_head.weight
+    sent = thaw(freeze(agent))
+    assert sent.again is sent.policy
+    assert sent.weight is sent.policy.value_head.weight
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+def test_tensors_of_every_kind_come_through(dtype, shape):
+    tensor = (torch.arange(6)[: torch.Size(shape).numel()].reshape(shape) - 2).to(dtype)
+    found = thaw(freeze({"of": tensor.mT if tensor.ndim == 2 else tensor}))["of"]
+    assert found.dtype == dtype
+    assert torch.equal(found, tensor.mT if tensor.ndim == 2 else tensor)
+
+
+def test_parameters_come_back_without_gradients():
+    network = nn.Linear(2, 2)
+    network(torch.ones(2)).sum().backward()
+    found = thaw(freeze(network))
+    assert [(type(p), p.requires_grad, p.grad) for p in found.parameters()] == [(nn.Parameter, False, None)] * 2
+
+
+def test_an_agent_of_another_device_acts_on_the_cpu():
+    agent = PolicyAgent(ActorCritic(SPACES))
+    agent.device = "cuda:0"
+    assert thaw(freeze(agent)).device == "cpu"
+
+
+def test_counters_are_sent():
+    agent = EpsilonGreedy(QNetwork(CHOICES), epsilon=Linear(1.0, 0.0, 10), spaces=CHOICES, seed=1)
+    agent.steps = 7
+    assert thaw(freeze(agent)).state_dict() == agent.state_dict()
+
+
+def test_what_cannot_be_sent_is_named():
+    agent = PolicyAgent(ActorCritic(SPACES), preprocess=lambda observation: observation)
+    with pytest.raises(ConfigError, match=r"^agent: a PolicyAgent cannot be sent to a worker: .*lambda"):
+        freeze(agent)
