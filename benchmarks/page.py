@@ -218,6 +218,22 @@ def resilience(found: dict[str, Any]) -> Lines:
     return [how, "", *table(heads, rows), "", *words]
 
 
+def asynchronous(found: dict[str, Any]) -> Lines:
+    """Stepping beside learning against stepping in between."""
+    heads = ["updates a step", "stepped by a", "ms a step", "in between, ms a step", "ratio", "bar"]
+    rows = []
+    for case in found.values():
+        times = [_spread(case["milliseconds"][side], ".1f") for side in (case["kind"], "sync")]
+        bar = f"< {case['bar']:g}: {_verdict(case)}" if "bar" in case else ""
+        rows.append([case["updates"], case["kind"], *times, _spread(case["ratio"], ".2f"), bar])
+    how = (
+        "SAC on a Pendulum that sleeps 10 ms a step; from one environment step to the next, updates included. The "
+        "best that can be is half, where learning takes as long as stepping."
+    )
+    words = [f"* {name}: `{' '.join(case['words'])}`" for name, case in found.items()]
+    return [how, "", *table(heads, rows), "", *words]
+
+
 def _sides(name: str, part: dict[str, Any]) -> list[list[str]]:
     """Return a row for each side of a part that has a figure or should have one."""
     rows = []
@@ -260,6 +276,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "chain": chain,
     "checkpoints": checkpoints,
     "resilience": resilience,
+    "async": asynchronous,
 }
 
 

@@ -243,3 +243,23 @@ def test_a_stall_is_held_to_its_bar(load, monkeypatch, tmp_path, stall, passed):
     page.save("checkpoints", found, folder=tmp_path)
     page.write(folder=tmp_path)
     assert f"≤ 0.15: {'met' if passed else 'missed'} |" in (tmp_path / "README.md").read_text()
+
+
+@pytest.mark.parametrize("side", ["sync", "thread"])
+def test_time_beside_and_in_between_is_taken(load, monkeypatch, side):
+    asynchronous = load("asynchronous")
+    monkeypatch.setattr(asynchronous, "WORDS", (*asynchronous.WORDS, *SMALL, "stop.env_steps=60"))
+    assert 0.009 < asynchronous.one(side, "1", first=25, last=55) < 1.0
+
+
+@pytest.mark.parametrize(("seconds", "passed"), [(0.011, True), (0.013, False)])
+def test_stepping_beside_learning_is_held_to_its_bar(load, monkeypatch, tmp_path, seconds, passed):
+    asynchronous, page = load("asynchronous"), load("page")
+    monkeypatch.setattr(asynchronous, "one", lambda side, updates: 0.02 if side == "sync" else seconds)
+    found = asynchronous.measure(rounds=2)
+    assert found["4-process"]["passed"] == passed
+    assert "passed" not in found["1-process"]
+    page.save("async", found, folder=tmp_path)
+    page.write(folder=tmp_path)
+    row = f"| 4 | process | {1000 * seconds:.1f} ({1000 * seconds:.1f}–{1000 * seconds:.1f}) | 20.0 (20.0–20.0) |"
+    assert row in (tmp_path / "README.md").read_text()

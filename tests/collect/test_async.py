@@ -87,7 +87,7 @@ def begun(counting):
     def begin(kind="thread", count=1, agent=None, columns=None, **options):
         named = ("length", "sleep", "breaks", "place")
         env = counting(count, **{name: options.pop(name) for name in named if name in options})
-        table = Table(spaces=env.spaces, length=5000, num_envs=count, columns=columns)
+        table = Noting(spaces=env.spaces, length=5000, num_envs=count, columns=columns)
         collector = AsyncCollector(env, agent or constant(), table, kind=kind, **options)
         made.append(collector)
         collector.begin_training()
@@ -104,19 +104,31 @@ def constant():
     return Constant()
 
 
-def settled(collector, seconds=20.0):
-    """Wait until the worker has come to a stop."""
-    seen, until = -1, time.monotonic() + seconds
-    while seen != len(collector.link.rows) and time.monotonic() < until:
-        seen = len(collector.link.rows)
-        time.sleep(0.3)
-    return seen
+def settled(collector):
+    """Wait until the worker has made all that it may; return how many environment steps lie ready."""
+    lanes, until = collector.env.num_envs, time.monotonic() + 60
+    while time.monotonic() < until:
+        ready = len(collector.link.rows) * lanes
+        if collector.steps + ready >= collector._granted.limit:
+            return ready
+        time.sleep(0.01)
+    raise AssertionError("the worker makes no steps")
+
+
+class Noting(Table):
+    """Remembers the actions of all rows, in the order in which they came."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.noted = []
+
+    def add(self, lane, row):
+        super().add(lane, row)
+        self.noted += row["action"].tolist()
 
 
 def actions(collector):
-    """Return the stored actions in the order in which they were made, of one lane."""
-    index = collector.table.index
-    return collector.table.storage.fetch(["action"], np.flatnonzero(index.stamp >= 0))["action"].tolist()
+    return collector.table.noted
 
 
 def gone(pid):
@@ -131,7 +143,7 @@ def gone(pid):
 def test_fetches_hold_exactly_what_was_asked_for(kind, begun):
     collector = begun(kind, queue=200)
     assert [collector.collect(100) for _ in range(5)] == [100] * 5
-    assert (collector.steps, collector.episodes, len(collector.table)) == (500, 71, 500)
+    assert (collector.steps, collector.episodes, len(actions(collector))) == (500, 71, 500)
     assert (collector.metrics["episode/length"], collector.metrics["episode/return"]) == (7.0, 7.0)
 
 
@@ -142,7 +154,7 @@ def test_what_is_stored_is_what_a_collector_stores(count, mode, random):
     states = []
     for kind in (Collector, AsyncCollector):
         env = labelled(mode, count)
-        agent = EpsilonGreedy(None, epsilon=1.0, spaces=env.spaces, seed=3)
+        agent = EpsilonGreedy(Still(), epsilon=0.5, spaces=env.spaces, seed=3)
         table = Table(spaces=env.spaces, length=600, num_envs=count)
         options = {"kind": "thread", "queue": 4} if kind is AsyncCollector else {}
         collector = kind(env, agent, table, warm_up_seed=7, **options)
@@ -150,7 +162,7 @@ def test_what_is_stored_is_what_a_collector_stores(count, mode, random):
         assert collector.collect(30, random=random) >= 30
         collector.end_training(None)
         found = collector.state_dict() | {"table": table.stored(), "agent": agent.state_dict()}
-        states.append({name: np.asarray(leaf).tolist() for name, leaf in leaves(found)})
+        states.append(dict(leaves(found)))
     assert states[0] == states[1]
 
 
@@ -158,13 +170,15 @@ def leaves(tree, path=""):
     if isinstance(tree, dict):
         for name, part in tree.items():
             yield from leaves(part, f"{path}.{name}")
-    elif isinstance(tree, torch.Tensor | np.ndarray | int | float | str | list | None):
-        yield path, tree
+    elif isinstance(tree, list | tuple):
+        for number, part in enumerate(tree):
+            yield from leaves(part, f"{path}[{number}]")
+    else:
+        yield path, tree.tolist() if isinstance(tree, torch.Tensor | np.ndarray) else tree
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_warm_up_is_random_to_its_last_step(kind, begun):
-    collector = begun(kind, queue=1000)
+def test_warm_up_is_random_to_its_last_step(begun):
+    collector = begun(queue=1000)
     collector.collect(40, random=True)
     settled(collector)
     collector.collect(10, random=True)
@@ -191,7 +205,7 @@ def test_a_pushed_agent_really_acts(kind, begun):
     collector.push()
     collector.collect(100)
     found = actions(collector)
-    assert found[:50] == [1] * 50  # what was made already is not made anew
+    assert found[:42] == [1] * 42  # what was made already is not made anew
     assert found[-75:] == [4] * 75
 
 
@@ -231,7 +245,7 @@ class Still:
 def test_a_full_queue_blocks_neither_push_nor_shutdown(kind, begun):
     collector = begun(kind, count=2, queue=30)
     collector.collect(2)
-    assert settled(collector) * 2 in (30, 32)
+    assert settled(collector) in (28, 30)
     big = np.zeros(3_000_000)  # more than any pipe holds
     collector.agent.big = big
     begin = time.monotonic()
@@ -312,7 +326,9 @@ def test_a_worker_that_does_not_listen_is_killed(begun):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_environment_says_is_told(kind, begun):
     collector = begun(kind, breaks=25)
-    with pytest.raises(WorkerError, match=rf"^collector: its {kind} failed: env.target .*RuntimeError: the motor broke"):
+    with pytest.raises(
+        WorkerError, match=rf"^collector: its {kind} failed: env.target .*RuntimeError: the motor broke"
+    ):
         collector.collect(100)
     assert collector.steps == 24  # all that had been made is stored
 
@@ -324,7 +340,7 @@ def test_a_killed_worker_is_told(begun):
     os.kill(collector.link.pid, signal.SIGKILL)
     with pytest.raises(WorkerError, match=r"^collector: its process is gone: it was killed by SIGKILL$"):
         collector.collect(1000)
-    assert 15 <= collector.steps <= 18  # its queue was not lost
+    assert 13 <= collector.steps <= 16  # its queue was not lost
 
 
 def test_taking_tells_of_a_killed_worker_too(begun):
@@ -332,8 +348,12 @@ def test_taking_tells_of_a_killed_worker_too(begun):
     collector.collect(5)
     os.kill(collector.link.pid, signal.SIGKILL)
     with pytest.raises(WorkerError, match="SIGKILL"):
-        while True:
-            collector.take()
+        taking(collector)
+
+
+def taking(collector):
+    while True:
+        collector.take()
 
 
 def test_an_environment_that_cannot_be_built_is_told(begun, counting, tmp_path):
@@ -381,7 +401,9 @@ time.sleep(60)
 """
     paths = os.pathsep.join([str(tmp_path), *sys.path])
     command = [sys.executable, "-c", program]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}) as parent:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
+    ) as parent:
         pid = int(parent.stdout.readline())
         parent.kill()
     until = time.monotonic() + 10
@@ -446,7 +468,7 @@ def test_impossible_settings_are_refused(given, message, counting):
 
 def test_lanes_that_nobody_can_make_again_stay_in_this_process():
     env = labelled(None, 1)
-    with pytest.raises(ConfigError, match="was not made by rlrun.env.make; only kind=thread"):
+    with pytest.raises(ConfigError, match=r"was not made by rlrun.env.make; only kind=thread"):
         AsyncCollector(env, None, Table(spaces=env.spaces, length=9))
 
 

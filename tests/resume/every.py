@@ -16,7 +16,8 @@ assert _spec.loader is not None
 _every = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_every)
 
-FILES: list[str] = [file for file in _every.RUN if _every.missing_extra(file) is None]
+APPROXIMATE = ("with/async",)  # goes on with new episodes and says so: tests/cli/test_async.py
+FILES: list[str] = [file for file in _every.RUN if _every.missing_extra(file) is None and file not in APPROXIMATE]
 AT = 18  # environment steps of a checkpoint on the way
 SMALL = {
     **_every.SMALL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -71,7 +72,9 @@ class AsyncCollector(Collector):
         if kind == "ray":
             ray.require("async.kind=ray")
         if kind != "thread" and env.maker is None:
-            raise ConfigError(f"async.kind={kind}: '{env.name}' was not made by rlrun.env.make; only kind=thread can use it")
+            raise ConfigError(
+                f"async.kind={kind}: '{env.name}' was not made by rlrun.env.make; only kind=thread can use it"
+            )
         least = {"queue": env.num_envs, "refresh": 0, "interval": 0, "max_unroll": 1}
         for name, value in {"queue": queue, "refresh": refresh, "interval": interval, "max_unroll": max_unroll}.items():
             if value is not None and value < least[name]:
@@ -103,9 +106,17 @@ class AsyncCollector(Collector):
         if self.kind != "thread":
             self.env.close()  # the worker has its own
         first = branch_seed(self.seed, self.steps) if self.steps else self.seed  # no episode is played twice
-        own, threads = self.kind != "thread", torch.get_num_threads()
+        recipe = Recipe(
+            make,
+            copy.deepcopy(self.random),  # ours follows it, step by step
+            seed=first,
+            steps=self.steps,
+            interval=self.interval,
+            threads=torch.get_num_threads(),
+            own=self.kind != "thread",
+        )
         self._granted = None
-        self.link = LINKS[self.kind](Recipe(make, self.random, first, self.steps, self.interval, threads, own))
+        self.link = LINKS[self.kind](recipe)
         self.push()
         return {"step": self.steps}
 

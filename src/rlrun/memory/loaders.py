@@ -58,7 +58,7 @@ class ReplayLoader:
     and as many more as it takes until the table holds a window. `steps_per_update`, where given,
     replaces `updates_per_step`. Steps are made in whole rounds of the lanes, so several updates may
     follow one round; none is lost. Without a collector nothing is collected: the table is all there is.
-    With a collector that steps beside learning, `steps_per_update` 0 waits for no step: each update takes what is there.
+    With a collector that steps beside learning, `steps_per_update` 0 waits for none: updates take what is there.
     A run that goes on with an empty table (memory was not saved) fills it anew first, by its own agent.
     """
 

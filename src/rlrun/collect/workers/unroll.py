@@ -152,9 +152,7 @@ class _Unroller:
         following = self.env.restart(ended) if ended.any() else None
         self.steps += self.env.num_envs if step.valid is None else int(np.count_nonzero(step.valid))
         random_state = self.random.state_dict() if self.acting_randomly else None
-        self.give(
-            Made(response, step._replace(info={}), following, counted(self.agent), random_state, self.update)
-        )
+        self.give(Made(response, step._replace(info={}), following, counted(self.agent), random_state, self.update))
         return step.observation if following is None else following
 
 

@@ -1,0 +1,92 @@
+"""SAC on a Pendulum that takes 10 ms a step: stepped beside learning, against stepped in between."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import gymnasium
+
+from benchmarks.process import run
+from benchmarks.speed import spread
+from rlrun.callback import Callback
+
+SECONDS = 0.01  # that a step takes longer
+FIRST, LAST = 260, 560  # environment steps between which time is taken
+WORDS = (
+    *("algorithm=sac", "env=pendulum", "algorithm.warmup_steps=200", f"stop.env_steps={LAST}", "stop.updates=null"),
+    *("evaluation.every=0", "checkpoint.every=0", "logger=[]"),
+)
+QUEUE = 8  # steps: a long one would be full when the clock starts, and flatter
+BAR = 0.6
+UPDATES = {"1": ("process",), "2": ("process",), "4": ("process", "thread"), "8": ("process",)}  # a step -> kinds
+HELD = "4"  # the number of updates an iteration that ALF's trainer has by default
+
+
+class Slow(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Sleep at each step, like a simulator or a robot that is waited for."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], seconds: float) -> None:
+        super().__init__(env)
+        self.seconds = seconds
+
+    def step(self, action: Any) -> Any:
+        time.sleep(self.seconds)
+        return self.env.step(action)
+
+
+class Between(Callback):
+    """Write down the seconds between the updates after two environment steps."""
+
+    cycle = 1
+
+    def __init__(self, path: str, first: int, last: int) -> None:
+        self.path = Path(path)
+        self.due = [first, last]
+        self.marks: list[tuple[int, float]] = []
+
+    def end_cycle(self, step: int) -> None:
+        if self.due and step >= self.due[0]:
+            self.marks.append((step, time.perf_counter()))
+            self.due.pop(0)
+            if not self.due:
+                (begin, since), (end, until) = self.marks
+                self.path.write_text(json.dumps((until - since) / (end - begin)))
+
+
+def measure(*, rounds: int = 3) -> dict[str, Any]:
+    """Return the milliseconds from one environment step to the next, updates included, and their ratios."""
+    found: dict[str, Any] = {}
+    for updates, kinds in UPDATES.items():
+        seconds: dict[str, list[float]] = {side: [] for side in ("sync", *kinds)}
+        for _ in range(rounds):
+            for side, taken in seconds.items():
+                taken.append(one(side, updates))
+        for kind in kinds:
+            ratios = [beside / between for beside, between in zip(seconds[kind], seconds["sync"], strict=True)]
+            result = {name: spread([1000 * one for one in seconds[name]]) for name in ("sync", kind)}
+            bar = {"bar": BAR, "passed": spread(ratios)["median"] < BAR} if updates == HELD else {}
+            about = {"updates": updates, "kind": kind, "words": words_of(kind, updates)}
+            found[f"{updates}-{kind}"] = {**about, "milliseconds": result, "ratio": spread(ratios), **bar}
+    return found
+
+
+def words_of(side: str, updates: str) -> list[str]:
+    """Return the words of a run, but for what measures it."""
+    beside = [] if side == "sync" else ["+with=async", f"async.kind={side}", f"async.queue={QUEUE}"]
+    wrapper = f"env.wrappers=[{{_target_:benchmarks.asynchronous.Slow,_partial_:true,seconds:{SECONDS}}}]"
+    return [*WORDS, f"algorithm.updates_per_step={updates}", wrapper, *beside]
+
+
+def one(side: str, updates: str, *, first: int = FIRST, last: int = LAST) -> float:
+    """Train once in a process of its own; return the seconds a step."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "seconds.json"
+        clock = f"+callbacks.clock={{_target_:benchmarks.asynchronous.Between,path:{path},first:{first},last:{last}}}"
+        run(
+            ["-m", "rlrun", "train", *words_of(side, updates), clock, "--run-dir", f"{folder}/run"], folder=Path(folder)
+        )
+        return float(path.read_text())

@@ -1,0 +1,130 @@
+"""Runs whose environment is stepped beside learning: how they end, and how they go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rlrun import resume, storage
+from rlrun.rundir import RunDir
+
+from .test_endings import ENVIRONMENT
+
+SMALL = (
+    *("algorithm.hidden=[8,8]", "algorithm.batch_size=4", "algorithm.warmup_steps=20", "evaluation.every=0"),
+    *("logger=[]", "+with=async"),
+)
+
+
+def status(run):
+    return json.loads((run / "status.json").read_text())["status"]
+
+
+def test_a_run_whose_worker_fails_says_so_and_can_go_on(rlrun, write, project):
+    write("failing.py", ENVIRONMENT)
+    words = ("algorithm=dqn", "env.target=failing.Failing", "env.kwargs.error=true", "async.kind=thread")
+    outcome = rlrun("train", *words, *SMALL, "stop.env_steps=100", "--run-dir", "run")
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1), outcome
+    assert outcome.err.startswith("rlrun: collector: its thread failed: env.target 'failing.Failing': step failed in")
+    assert "RuntimeError: the motor broke" in outcome.err
+    assert status(project / "run") == "failed"
+    assert "the motor broke" in (project / "run" / "log.txt").read_text()
+    where = RunDir(project / "run").checkpoint("latest")
+    assert where.name == "0000000029-0000000009"
+    states = storage.load(where)
+    assert (states["collector"]["steps"], states["trainer"]["update"], states["loader"]["updates"]) == (29, 9, 9)
+    again = rlrun("resume", "run")
+    assert (again.code, again.err.count("\n")) == (1, 2)  # what is approximate, and the same failure 29 steps later
+    assert RunDir(project / "run").checkpoint("latest").name.startswith("0000000058-")
+
+
+def test_a_run_whose_process_is_killed_says_so_and_goes_on(project):
+    words = ["algorithm=dqn", "env=cartpole", "pair=null", *SMALL, "stop.env_steps=1_000_000", "log.every=10"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rlrun", "train", *words, "--run-dir", "run"], stderr=subprocess.PIPE, text=True
+    )
+    metrics = project / "run" / "metrics.jsonl"
+    while process.poll() is None and not (metrics.is_file() and metrics.stat().st_size):
+        time.sleep(0.02)
+    (worker,) = children(process.pid)
+    os.kill(worker, signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (1, "rlrun: collector: its process is gone: it was killed by SIGKILL\n")
+    assert status(project / "run") == "failed"
+    states = storage.load(RunDir(project / "run").checkpoint("latest"))
+    steps, updates = states["collector"]["steps"], states["trainer"]["update"]
+    assert steps > 20
+    found = resume(project / "run", [f"stop.env_steps={steps + 30}"])
+    assert (found.summary["env_steps"], found.summary["updates"]) == (steps + 30, updates + 30)
+    assert len(found.trainer.callbacks["collector"].table) >= steps  # no row was lost
+    manifest = json.loads((project / "run" / "manifest.json").read_text())
+    assert manifest["resume"] == "approximate"
+    assert manifest["resumed"][0]["approximate"] == [
+        "every lane: its environment ran ahead in a process; new episodes begin"
+    ]
+
+
+def children(pid):
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat") as file:
+                    parent = int(file.read().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            found += [int(entry)] if parent == pid else []
+    return found
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_a_signal_stops_a_run_that_waits_for_steps(kind, write, project):
+    write("slow.py", "import time\nfrom rlrun.env.toys import HitTheMiddle\nclass Slow(HitTheMiddle):\n"
+          "    def step(self, action):\n        time.sleep(0.5)\n        return super().step(action)\n")  # fmt: skip
+    words = ["algorithm=sac", "env.target=slow.Slow", *SMALL, f"async.kind={kind}", "algorithm.warmup_steps=2"]
+    words += ["log.every=1", "--run-dir", "run"]
+    process = subprocess.Popen([sys.executable, "-m", "rlrun", "train", *words], stderr=subprocess.PIPE, text=True)
+    metrics = project / "run" / "metrics.jsonl"
+    while process.poll() is None and not (metrics.is_file() and metrics.stat().st_size):
+        time.sleep(0.02)
+    workers = children(process.pid)
+    begin = time.monotonic()
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert time.monotonic() - begin < 10.0
+    assert (process.returncode, err) == (75, "")
+    assert len(workers) == (kind == "process")
+    assert [worker for worker in workers if os.path.exists(f"/proc/{worker}")] == []
+    assert status(project / "run") == "stopped"
+    assert (project / "run" / "checkpoints" / "latest").is_file()
+
+
+def test_whatever_a_run_has_learnt_comes_back(rlrun, project):
+    words = ("algorithm=dqn", "env=cartpole", "pair=null", "async.kind=thread", "async.refresh=3")
+    assert rlrun("train", *words, *SMALL, "stop.env_steps=90", "--run-dir", "run").code == 0
+    saved = storage.load(RunDir(project / "run").checkpoint("latest"))
+    assert saved["agent"]["steps"] == 70  # of 90 environment steps 20 were warm-up
+    found = resume(project / "run", ["stop.env_steps=91"])
+    trainer = found.trainer
+    assert (found.summary["env_steps"], trainer.loader.updates, trainer.callbacks["collector"].agent.steps) == (
+        91,
+        71,
+        71,
+    )
+    optimiser = trainer.callbacks["q_loss"].optimiser
+    assert {int(slots["step"]) for slots in optimiser.state.values()} == {71}
+
+
+def test_ppo_learns_from_steps_of_older_policies(rlrun, project):
+    words = ("algorithm=ppo", "env=cartpole", "num_envs=4", "algorithm.horizon=16", "async.kind=thread")
+    words += ("algorithm.hidden=[8]", "evaluation.every=0", "logger=[]", "+with=async", "stop.updates=40")
+    assert rlrun("train", *words, "--run-dir", "run").code == 0
+    record = json.loads((project / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert record["async/age"] > 0
+    assert record["policy/approx_kl"] != 0.0
