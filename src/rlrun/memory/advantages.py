@@ -46,6 +46,8 @@ class Advantages:
         lambda_: of generalised advantages (arXiv 1506.02438); 1 = returns as far as the window goes, minus values.
         return_lambda: of the returns that values learn; None = the same.
         log_prob: whether anybody asks for it.
+        v_trace: weigh by how likely the network is now to act as an older one did, whose log_prob is in the memory
+            (arXiv 1802.01561); `lambda_` is that of its traces then, and of returns.
         chunk: rows a pass, so that images fit into memory.
     """
 
@@ -61,6 +63,7 @@ class Advantages:
         lambda_: float,
         return_lambda: float | None = None,
         log_prob: bool = True,
+        v_trace: bool = False,
         chunk: int = 4096,
     ) -> None:
         self.network = network
@@ -68,6 +71,7 @@ class Advantages:
         self.lambda_ = lambda_
         self.return_lambda = return_lambda
         self.log_prob = log_prob
+        self.v_trace = v_trace
         self.chunk = chunk
         self.recurrent = bool(getattr(network, "state_size", 0))
         needed = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
@@ -78,13 +82,14 @@ class Advantages:
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         reward, terminated = batch["reward"], batch["terminated"]
         ended = terminated | batch["truncated"]
+        stored = batch.get("log_prob")
         seen = (batch["observation"], batch["action"])
         before: tuple[Tensor, ...] = ()
         if self.recurrent:
             void = ~batch["valid"] if "valid" in batch else torch.zeros_like(ended)
             before = (batch["state"][:, 0], ended | void)
         over = self._over_windows if self.recurrent else self._over_rows
-        if self.log_prob and "log_prob" not in batch:
+        if self.v_trace or (self.log_prob and stored is None):
             value, log_prob = over(self._both, reward, *seen, *before)
             found = {"value": value, "log_prob": log_prob}
         else:
@@ -92,6 +97,11 @@ class Advantages:
         value = found["value"]
         following = self._following(value, ended, batch)
         options = {"terminated": terminated, "ended": ended, "discount": self.discount}
+        if self.v_trace:
+            log_ratio = torch.zeros_like(value) if stored is None else found["log_prob"] - stored
+            targets = ops.v_trace(reward, value, following, log_ratio, lambda_=self.lambda_, **options)
+            found["return_"], found["advantage"] = targets
+            return batch | found | ({} if stored is None else {"log_prob": stored})
         found["advantage"] = ops.gae(reward, value, following, lambda_=self.lambda_, **options)
         if self.return_lambda is None:
             found["return_"] = found["advantage"] + value
