@@ -66,7 +66,7 @@ def test_a_run_whose_process_is_killed_says_so_and_goes_on(project):
     manifest = json.loads((project / "run" / "manifest.json").read_text())
     assert manifest["resume"] == "approximate"
     assert manifest["resumed"][0]["approximate"] == [
-        "every lane: its environment ran ahead in a process; new episodes begin"
+        "every lane: its environment ran ahead, beside learning (process); new episodes begin"
     ]
 
 

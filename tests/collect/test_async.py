@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -19,6 +20,7 @@ from gymnasium.vector import AutoresetMode
 from rlrun import env as envs
 from rlrun.callbacks.stop import Interrupted
 from rlrun.collect import AsyncCollector, Collector, EpsilonGreedy, PolicyAgent
+from rlrun.collect.workers import ray as workers_ray
 from rlrun.collect.workers.inbox import Inbox
 from rlrun.errors import ConfigError, MissingExtra, WorkerError
 from rlrun.memory import ReplayLoader, Rollout, Table
@@ -29,7 +31,7 @@ from rlrun.trust import limited
 from .probes import labelled
 
 KINDS = ["thread", "process"]
-RAY = importlib.util.find_spec("ray") is not None
+RAY = pytest.param("ray", marks=pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="no Ray"))
 MODULE = """
 import os, time
 from pathlib import Path
@@ -139,7 +141,7 @@ def gone(pid):
     return False
 
 
-@pytest.mark.parametrize("kind", [*KINDS, pytest.param("ray", marks=pytest.mark.skipif(not RAY, reason="no Ray"))])
+@pytest.mark.parametrize("kind", [*KINDS, RAY])
 def test_fetches_hold_exactly_what_was_asked_for(kind, begun):
     collector = begun(kind, queue=200)
     assert [collector.collect(100) for _ in range(5)] == [100] * 5
@@ -323,11 +325,11 @@ def test_a_worker_that_does_not_listen_is_killed(begun):
     assert gone(collector.link.pid)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, RAY])
 def test_what_the_environment_says_is_told(kind, begun):
     collector = begun(kind, breaks=25)
     with pytest.raises(
-        WorkerError, match=rf"^collector: its {kind} failed: env.target .*RuntimeError: the motor broke"
+        WorkerError, match=r"^collector: its (thread|process|actor) failed: env.target .*RuntimeError: the motor broke"
     ):
         collector.collect(100)
     assert collector.steps == 24  # all that had been made is stored
@@ -495,3 +497,98 @@ def test_an_inbox_gives_in_order_and_says_when_it_is_over():
     inbox.put(2)
     inbox.close()
     assert [inbox.get(), inbox.get(0.0), inbox.get(), inbox.get(0.0)] == [1, 2, None, None]
+
+
+# --- Ray, played by threads
+
+
+class Remote:
+    """An actor whose calls are made in the order of their group, in a thread of it."""
+
+    def __init__(self, made):
+        self.made, self.pools = made, {}
+
+    def __getattr__(self, name):
+        return Method(self, name)
+
+
+class Method:
+    def __init__(self, actor, name):
+        self.actor, self.name = actor, name
+
+    def options(self, concurrency_group):
+        self.group = concurrency_group
+        return self
+
+    def remote(self, *words):
+        pool = self.actor.pools.setdefault(self.group, ThreadPoolExecutor(1))
+        return pool.submit(getattr(self.actor.made, self.name), *words)
+
+
+class Played:
+    """As much of Ray as is used."""
+
+    def __init__(self):
+        self.running, self.killed, self.handler = False, [], None
+
+    def is_initialized(self):
+        return self.running
+
+    def init(self, **options):
+        self.running = True
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as Ray does, with a handler of its own
+
+    def shutdown(self):
+        self.running = False
+
+    def remote(self, **options):
+        def declare(kind):
+            return type("Declared", (), {"remote": staticmethod(lambda *words: Remote(kind(*words)))})
+
+        return declare
+
+    def get(self, found):
+        return found.result()
+
+    def kill(self, actor):
+        self.killed.append(actor)
+        for pool in actor.pools.values():
+            pool.shutdown()
+
+
+@pytest.fixture
+def played(monkeypatch):
+    monkeypatch.setattr(workers_ray, "require", lambda place: None)
+    ray = Played()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    return ray
+
+
+def test_an_actor_is_asked_and_let_go(played, begun):
+    before = signal.getsignal(signal.SIGTERM)
+    collector = begun("ray", queue=60)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert [collector.collect(100) for _ in range(3)] == [100] * 3
+    collector.agent.action = 3
+    collector.push()
+    collector.collect(100)
+    assert set(actions(collector)[-20:]) == {3}
+    collector.end_training(None)
+    assert (played.running, len(played.killed), collector.link.alive()) == (False, 1, False)
+
+
+def test_ray_is_left_as_it_was_found(played, begun):
+    played.running = True
+    begun("ray").end_training(None)
+    assert played.running
+
+
+def test_a_lost_actor_is_told(played, begun, monkeypatch):
+    def lost(found):
+        raise ConnectionError("node died")
+
+    collector = begun("ray")
+    collector.collect(5)
+    monkeypatch.setattr(played, "get", lost)
+    with pytest.raises(WorkerError, match=r"^collector: its actor is gone: Ray lost it: ConnectionError$"):
+        taking(collector)

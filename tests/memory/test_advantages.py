@@ -93,3 +93,35 @@ def test_a_loss_without_log_prob_pays_for_none(batch):
     adaptor = Advantages(Sum(), discount=0.9, lambda_=0.8, log_prob=False)
     assert adaptor.provides == ("value", "advantage", "return_")
     assert "log_prob" not in adaptor(batch, None)
+
+
+# --- data of older networks
+
+
+def weighed(batch, ratio, **options):
+    """Return V-trace's targets where the action was so many times less likely once than now."""
+    stored = -batch["action"].float() - torch.as_tensor(ratio).log()
+    return Advantages(Sum(), discount=0.9, v_trace=True, **options)(batch | {"log_prob": stored}, None), stored
+
+
+def test_v_trace_of_the_network_itself_has_lambda_returns(batch):
+    found, stored = weighed(batch, 1.0, lambda_=0.8)
+    plain = Advantages(Sum(), discount=0.9, lambda_=0.8)(batch, None)
+    torch.testing.assert_close(found["return_"], plain["return_"])
+    assert torch.equal(found["log_prob"], stored)
+    without = Advantages(Sum(), discount=0.9, lambda_=0.8, v_trace=True)(batch, None)
+    torch.testing.assert_close(without["advantage"], found["advantage"])
+
+
+def test_v_trace_weighs_what_would_not_be_done_any_more_by_its_ratio(batch):
+    half, _ = weighed(batch, 0.5, lambda_=0.0)
+    error = batch["reward"] + 0.9 * batch["next_observation"].sum(-1) * ~batch["terminated"] - half["value"]
+    torch.testing.assert_close(half["return_"], half["value"] + 0.5 * error)
+    last = half["advantage"][:, -1]  # the one row whose advantage looks no further
+    torch.testing.assert_close(last, 0.5 * error[:, -1])
+
+
+def test_v_trace_weighs_nothing_by_more_than_one(batch):
+    double, _ = weighed(batch, 2.0, lambda_=0.8)
+    once, _ = weighed(batch, 1.0, lambda_=0.8)
+    torch.testing.assert_close(double["advantage"], once["advantage"])

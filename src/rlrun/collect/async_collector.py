@@ -84,6 +84,7 @@ class AsyncCollector(Collector):
             table.widen({"log_prob": {}})
         super().__init__(env, agent, table, seed=seed, warm_up_seed=warm_up_seed, window=window)
         self.kind = kind
+        self._worker = "actor" if kind == "ray" else kind
         self.queue = queue
         self.refresh = refresh
         self.interval = interval
@@ -98,7 +99,9 @@ class AsyncCollector(Collector):
         self._signals = (callbacks or {}).get("interrupt") or Quiet()
         self._update = self._acted = update
         if self.observation is not None:
-            self.approximate = f"every lane: its environment ran ahead in a {self.kind}; new episodes begin"
+            self.approximate = (
+                f"every lane: its environment ran ahead, beside learning ({self.kind}); new episodes begin"
+            )
             _messages.warning("resume: approximate: %s", self.approximate)
             self._break_off(np.arange(self.env.num_envs))
         make = self._same if self.kind == "thread" else self.env.maker
@@ -195,12 +198,12 @@ class AsyncCollector(Collector):
             if link.rows.closed or not link.alive():
                 if (message := link.rows.get(GRACE)) is not None:  # its last words may still be on their way
                     return message
-                raise WorkerError(f"collector: its {self.kind} is gone: {link.cause()}")
+                raise WorkerError(f"collector: its {self._worker} is gone: {link.cause()}")
         return message
 
     def _store_message(self, message: Began | Made | Failed) -> None:
         if isinstance(message, Failed):
-            raise WorkerError(f"collector: its {self.kind} failed: {message.line}") from RuntimeError(message.trace)
+            raise WorkerError(f"collector: its {self._worker} failed: {message.line}") from RuntimeError(message.trace)
         if isinstance(message, Began):
             require_finite(message.observation, "observation", self.steps)
             self.observation = message.observation
