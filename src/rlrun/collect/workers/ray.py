@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import pickle
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,7 +32,8 @@ def require(place: str) -> None:
 class Host:
     """The actor: a thread that unrolls, what is asked of it, and what it made."""
 
-    def __init__(self, recipe: bytes) -> None:
+    def __init__(self, paths: list[str], recipe: bytes) -> None:
+        sys.path += [path for path in paths if path not in sys.path]  # where the user's modules lie
         self.link = ThreadLink(pickle.loads(recipe))
 
     def post(self, job: Any) -> None:
@@ -64,7 +67,7 @@ class RayLink:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ConfigError(f"env cannot be sent to an actor: {str(error).splitlines()[0]}") from error
         remote = self._ray.remote(num_cpus=0, max_restarts=0, concurrency_groups={"jobs": 1, "rows": 1})(Host)
-        self._actor = remote.remote(begun)
+        self._actor = remote.remote([path or os.getcwd() for path in sys.path], begun)
         self._post = self._actor.post.options(concurrency_group="jobs")
         self._fetch = self._actor.fetch.options(concurrency_group="rows")
         self._thread = threading.Thread(target=self._read, name="ray rows", daemon=True)
