@@ -17,13 +17,13 @@ from rlrun.callback import Callback
 SECONDS = 0.01  # that a step takes longer
 FIRST, LAST = 260, 560  # environment steps between which time is taken
 WORDS = (
-    *("algorithm=sac", "env=pendulum", "algorithm.warmup_steps=200", f"stop.env_steps={LAST}", "stop.updates=null"),
+    *("algorithm=sac", "env=pendulum", "algorithm.warmup_steps=200", f"stop.env_steps={LAST + 40}"),
     *("evaluation.every=0", "checkpoint.every=0", "logger=[]"),
 )
 QUEUE = 8  # steps: a long one would be full when the clock starts, and flatter
 BAR = 0.6
 UPDATES = {"1": ("process",), "2": ("process",), "4": ("process", "thread"), "8": ("process",)}  # a step -> kinds
-HELD = "4"  # the number of updates an iteration that ALF's trainer has by default
+BALANCE = 2000 * SECONDS  # milliseconds from step to step, where learning takes as long as stepping
 
 
 class Slow(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -58,7 +58,11 @@ class Between(Callback):
 
 
 def measure(*, rounds: int = 3) -> dict[str, Any]:
-    """Return the milliseconds from one environment step to the next, updates included, and their ratios."""
+    """Return the milliseconds from one environment step to the next, updates included, and their ratios.
+
+    How long an update takes is the machine's: held to the bar is the number of updates a step that takes nearest to as
+    long as the step.
+    """
     found: dict[str, Any] = {}
     for updates, kinds in UPDATES.items():
         seconds: dict[str, list[float]] = {side: [] for side in ("sync", *kinds)}
@@ -68,9 +72,11 @@ def measure(*, rounds: int = 3) -> dict[str, Any]:
         for kind in kinds:
             ratios = [beside / between for beside, between in zip(seconds[kind], seconds["sync"], strict=True)]
             result = {name: spread([1000 * one for one in seconds[name]]) for name in ("sync", kind)}
-            bar = {"bar": BAR, "passed": spread(ratios)["median"] < BAR} if updates == HELD else {}
             about = {"updates": updates, "kind": kind, "words": words_of(kind, updates)}
-            found[f"{updates}-{kind}"] = {**about, "milliseconds": result, "ratio": spread(ratios), **bar}
+            found[f"{updates}-{kind}"] = {**about, "milliseconds": result, "ratio": spread(ratios)}
+    processes = [case for case in found.values() if case["kind"] == "process"]
+    held = min(processes, key=lambda case: abs(case["milliseconds"]["sync"]["median"] - BALANCE))
+    held |= {"bar": BAR, "passed": held["ratio"]["median"] < BAR}
     return found
 
 

@@ -228,7 +228,7 @@ def asynchronous(found: dict[str, Any]) -> Lines:
         rows.append([case["updates"], case["kind"], *times, _spread(case["ratio"], ".2f"), bar])
     how = (
         "SAC on a Pendulum that sleeps 10 ms a step; from one environment step to the next, updates included. The "
-        "best that can be is half, where learning takes as long as stepping."
+        "best that can be is half, where learning takes as long as stepping; there it is held to the bar."
     )
     words = [f"* {name}: `{' '.join(case['words'])}`" for name, case in found.items()]
     return [how, "", *table(heads, rows), "", *words]
