@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from rlrun.collect.agents import Agent
-from rlrun.collect.collector import Collector, require_finite
+from rlrun.collect.collector import Collector
+from rlrun.collect.finite import require_finite
 from rlrun.collect.leaving import Quiet, branch_seed
 from rlrun.collect.workers import ray
 from rlrun.collect.workers.frozen import freeze
@@ -104,6 +105,7 @@ class AsyncCollector(Collector):
             )
             _messages.warning("resume: approximate: %s", self.approximate)
             self._break_off(np.arange(self.env.num_envs))
+        self.state = self._initial
         make = self._same if self.kind == "thread" else self.env.maker
         assert make is not None
         if self.kind != "thread":
@@ -145,8 +147,7 @@ class AsyncCollector(Collector):
         self._linked().send(Refresh(freeze(self.agent), self._update))
 
     def collect(self, steps: int, random: bool = False) -> int:
-        if random and self._extras:
-            raise RequestError(f"warm-up: random actions have no {self._extras[0]}, which the memory stores")
+        self._require_stored(random)
         before, target = self.steps, self.steps + steps
         while self.steps < target:
             if self._signals.requested is not None:

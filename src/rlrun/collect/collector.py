@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,9 +11,10 @@ import numpy as np
 
 from rlrun.callback import Callback
 from rlrun.collect.agents import Agent, RandomAgent, Response, begun_anew, initial_state
+from rlrun.collect.finite import require_finite
 from rlrun.collect.leaving import Quiet, Signals, branch_seed, rows_equal, told
 from rlrun.env import Env, Rejoined, Step
-from rlrun.errors import ConfigError, DataError, RequestError, did_you_mean
+from rlrun.errors import ConfigError, RequestError, did_you_mean
 from rlrun.memory import Table
 from rlrun.typing import Array, Tree
 
@@ -159,9 +159,7 @@ class Collector(Callback):
         """
         if self.observation is None:
             raise RequestError("callbacks.collector is missing: the loader's collector must be among the callbacks")
-        missing = (*self._extras, *(("state",) if self._keeps_state else ()))
-        if random and missing:
-            raise RequestError(f"warm-up: random actions have no {missing[0]}, which the memory stores")
+        self._require_stored(random)
         act: Callable[..., Response] = self.random if random else self.agent
         before, signals = self.steps, self._signals
         while self.steps - before < steps:
@@ -169,6 +167,16 @@ class Collector(Callback):
                 signals.check()
             self._step(act)
         return self.steps - before
+
+    def _require_stored(self, random: bool) -> None:
+        """Refuse random actions where the memory stores more than actions.
+
+        Raises:
+            RequestError: naming what they lack.
+        """
+        missing = (*self._extras, *(("state",) if self._keeps_state else ()))
+        if random and missing:
+            raise RequestError(f"warm-up: random actions have no {missing[0]}, which the memory stores")
 
     def _step(self, act: Callable[..., Response]) -> None:
         response = act(self.observation, self.state)
@@ -281,20 +289,3 @@ def _rows(tree: Tree, lanes: Array) -> Tree:
     if isinstance(tree, dict):
         return {name: _rows(part, lanes) for name, part in tree.items()}
     return tree[lanes]
-
-
-def require_finite(tree: Tree, name: str, step: int) -> None:
-    """Refuse NaN and infinity before they enter memory.
-
-    Raises:
-        DataError: with lane, step and value.
-    """
-    if isinstance(tree, dict):
-        for key, part in tree.items():
-            require_finite(part, f"{name}.{key}", step)
-    elif tree.dtype.kind == "f" and not math.isfinite(np.vdot(tree, tree)) and not np.isfinite(tree).all():
-        lane, *rest = np.argwhere(~np.isfinite(tree))[0].tolist()
-        place = f"{name}{rest}" if rest else name
-        raise DataError(
-            f"the environment gave {place} = {tree[(lane, *rest)]} in lane {lane} after {step} environment steps"
-        )

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from rlrun.collect.agents import Agent, RandomAgent, Response
+from rlrun.collect.agents import Agent, RandomAgent, Response, begun_anew, initial_state
 from rlrun.collect.workers.frozen import thaw
 from rlrun.collect.workers.inbox import Inbox
 from rlrun.env import Env, Step
 from rlrun.errors import RlrunError
 from rlrun.memory.episodes import map_tree
-from rlrun.typing import Stateful, Tree
+from rlrun.typing import Array, Stateful, Tree
 
 
 class Recipe(NamedTuple):
@@ -107,6 +107,8 @@ class _Unroller:
     def __init__(self, recipe: Recipe, env: Env, jobs: Inbox, give: Give) -> None:
         self.env = env
         self.agent: Agent | None = None
+        self.initial: Tree = None  # of a recurrent agent: the state of fresh episodes
+        self.state: Tree = None  # and of each lane
         self.random = recipe.random
         self.seed, self.interval = recipe.seed, recipe.interval
         self.jobs = jobs
@@ -141,19 +143,27 @@ class _Unroller:
     def _refresh(self, job: Refresh) -> None:
         counters = counted(self.agent)
         self.agent, self.update = thaw(job.agent), job.update
+        self.initial = initial_state(self.agent, self.env.num_envs)
+        self.state = self.initial if self.state is None else self.state
         if counters is not None:
             self.agent.load_state_dict(counters)  # type: ignore[union-attr]
 
     def _step(self, observation: Tree) -> Tree:
         assert self.agent is not None
-        response = (self.random if self.acting_randomly else self.agent)(observation)
+        response = (self.random if self.acting_randomly else self.agent)(observation, self.state)
         step = self.env.step(response["action"])
         ended = step.terminated | step.truncated
+        self._remember(response, ended if step.valid is None else ended | ~step.valid)
         following = self.env.restart(ended) if ended.any() else None
         self.steps += self.env.num_envs if step.valid is None else int(np.count_nonzero(step.valid))
         random_state = self.random.state_dict() if self.acting_randomly else None
         self.give(Made(response, step._replace(info={}), following, counted(self.agent), random_state, self.update))
         return step.observation if following is None else following
+
+    def _remember(self, response: Response, fresh: Array) -> None:
+        """Keep the state of a recurrent agent, and begin it anew in lanes [N] where an episode does."""
+        if self.initial is not None:
+            self.state = begun_anew(response.get("state", self.state), self.initial, fresh)
 
 
 def counted(agent: Any) -> dict[str, Any] | None:
