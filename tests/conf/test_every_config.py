@@ -44,6 +44,8 @@ BESIDE_FILE = {
     "memory/rollout": ["algorithm=ppo", "env=cartpole"],
     "env/gym": ["algorithm=sac", "env.id=CartPole-v1"],
     "with/anneal": ["algorithm=ppo", "env=cartpole"],
+    "with/entropy_target": ["algorithm=ppo", "env=cartpole"],
+    "with/entropy_target_sgd": ["algorithm=ppo", "env=cartpole"],
     "with/hindsight": ["algorithm=sac", "env=pointreach"],
     "with/image_scale": ["algorithm=dqn", "env.target=rlrun.env.toys.ImageObservation"],
     "with/offline": ["algorithm=sac", "env=pendulum", DATASET],

@@ -38,10 +38,7 @@ class Temperature(nn.Module):
 
     def __init__(self, spaces: Spaces, *, initial: float = 1.0, largest: float | None = None) -> None:
         super().__init__()
-        codec = ActionCodec(spaces.action)
-        self.parts = tuple(
-            name for name, there in (("continuous", codec.continuous), ("discrete", codec.discrete)) if there
-        )
+        self.parts = ActionCodec(spaces).kinds
         self.largest = None if largest is None else math.log(largest)
         first = math.log(initial if largest is None else min(initial, largest))
         self.log = nn.Parameter(torch.full((len(self.parts),), first))  # [parts]

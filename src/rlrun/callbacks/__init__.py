@@ -2,6 +2,7 @@
 
 from rlrun.callbacks.actor_critic import ActorCriticLoss
 from rlrun.callbacks.checkpoint import Checkpointer
+from rlrun.callbacks.entropy import EntropyTarget, EntropyWeight, SGDEntropyTarget
 from rlrun.callbacks.evaluate import Evaluator
 from rlrun.callbacks.intrinsic import BonusLoss
 from rlrun.callbacks.log import Logger
@@ -18,6 +19,8 @@ __all__ = [
     "BonusLoss",
     "Budget",
     "Checkpointer",
+    "EntropyTarget",
+    "EntropyWeight",
     "Evaluator",
     "Interrupt",
     "Interrupted",
@@ -26,6 +29,7 @@ __all__ = [
     "MemoryExport",
     "MemoryImport",
     "PriorityFeedback",
+    "SGDEntropyTarget",
     "Schedule",
     "TargetCallback",
     "make_sinks",

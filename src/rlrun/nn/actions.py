@@ -48,6 +48,11 @@ class ActionCodec:
         """True where there is at least one decision."""
         return bool(self.branches)
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The parts that there are, of "continuous" and "discrete", in this order."""
+        return ("continuous",) * bool(self.continuous) + ("discrete",) * self.discrete
+
     def split(self, action: Tree) -> tuple[Tensor | None, Tensor | None]:
         """Return the parts c [..., A] and k [..., D] of an action; None for a part the space has not."""
         if isinstance(self.single, Box) and len(self.single.shape) == 1:

@@ -73,9 +73,7 @@ class ActionHead(nn.Module):
         count = self.codec.continuous
         free = spread == "free" and count > 0
         self.widths = (count, 0 if free else count, self.codec.width)
-        self.parts = tuple(
-            name for name, there in (("continuous", count > 0), ("discrete", self.codec.discrete)) if there
-        )
+        self.parts = self.codec.kinds
         self.layer = nn.Linear(features, sum(self.widths))
         orthogonal_(self.layer, gain)
         with torch.no_grad():

@@ -1,0 +1,212 @@
+"""Entropy targets: how random a policy is, held where it shall be by an adaptive weight of the entropy in its loss.
+
+Both forms provide `entropy_weight` [parts], for the continuous and the discrete part of an action one of their own
+(`rlrun.nn.ActionCodec.kinds`), and read what came of it from `policy_entropy` [..., parts].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlrun.callback import Callback
+from rlrun.callbacks.entropies import Average, Given, Targets, batch_mean, by_part, require_reader
+from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.errors import ConfigError
+from rlrun.nn import ActionCodec
+from rlrun.spaces import Spaces
+
+COUNT, INITIAL, FREE, BELOW, ABOVE = -3, -2, -1, 0, 1  # stages; those before INITIAL count the window
+LOWEST = -100.0  # of log α without a bound
+
+
+class EntropyWeight(nn.Module):
+    """α of each part of an action, learned on a log scale.
+
+    Args:
+        spaces: of the environment.
+        initial: α to start from.
+    """
+
+    def __init__(self, spaces: Spaces, *, initial: float = 0.1) -> None:
+        super().__init__()
+        self.kinds = ActionCodec(spaces).kinds
+        self.log = nn.Parameter(torch.full((len(self.kinds),), math.log(initial)))  # [parts]
+
+
+class EntropyTarget(Callback):
+    """Hold the entropy of each part at its target, in stages (ALF's `EntropyTarget`).
+
+    stage -2 - window … -3: the largest entropy is estimated by the first means, unless it is given.
+    stage -2: α falls very slowly, or rises by half as much while the entropy falls, until that is below its largest.
+    stage -1: α stays, until the entropy has come below the target.
+    stages 0 and 1, below and above the target: α rises while the entropy falls and falls while it rises, at half the
+    rate where the entropy is on its way to the target. The rate shrinks by a tenth at each crossing; it is fast again
+    once the entropy of an update is below half its target (below twice a negative one).
+
+    Args:
+        spaces: of the environment.
+        target: see `Targets`; of `min_prob`.
+        largest: entropy from which an unspoilt policy is expected to come down, in nats, for every part or by part;
+            None = a fifth below the first ones.
+        initial: α to start from.
+        smallest: lower bound of α; 0 = none.
+        free: begin with the stages below 0.
+        rates: of log α: very slow, slow, fast.
+        window: updates whose mean counts.
+
+    Raises:
+        ConfigError: the target is above the largest entropy.
+    """
+
+    data_group: str | None = "default"
+    provides = ("entropy_weight",)
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        *,
+        target: Given = None,
+        min_prob: float = 0.1,
+        largest: float | Mapping[str, float | None] | None = None,
+        initial: float = 0.1,
+        smallest: float = 1e-4,
+        free: bool = True,
+        rates: Sequence[float] = (0.001, 0.01, math.log(2.0)),
+        window: int = 2,
+        data_group: str = "default",
+    ) -> None:
+        self.kinds = ActionCodec(spaces).kinds
+        self.targets = Targets(spaces, target, min_prob=min_prob)
+        self.floor = math.log(smallest) if smallest > 0.0 else LOWEST
+        self.rates = tuple(rates)
+        self.data_group = data_group
+        self.average = Average(window, len(self.kinds))
+        bounds = by_part(largest, self.kinds, "largest")
+        first = [INITIAL - window * (bound is None) if free else ABOVE for bound in bounds]
+        self.stage = torch.tensor(first)  # all [parts]
+        self.largest = torch.tensor([math.inf if bound is None else float(bound) for bound in bounds])
+        self.log = torch.full((len(self.kinds),), math.log(initial))
+        self.rate = torch.full((len(self.kinds),), self.rates[2])
+        if bool((self.targets.value > self.largest).any()):
+            raise ConfigError(
+                f"target: {_list(self.targets.value)} lies above the largest entropy, {_list(self.largest)}"
+            )
+
+    def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
+        require_reader(self, callbacks)
+
+    def begin_batch(self, update: int, step: int | None = None) -> dict[str, Tensor]:
+        self.targets.at(update if step is None else step)
+        return {"entropy_weight": self.log.exp()}
+
+    @torch.no_grad()
+    def end_batch(self, policy_entropy: Tensor, valid: Tensor | None = None) -> None:
+        entropy = batch_mean(policy_entropy, valid)
+        if entropy is not None:
+            self._advance(entropy, *self.average.update(entropy))
+
+    def _advance(self, entropy: Tensor, before: Tensor, now: Tensor) -> None:
+        very_slow, slow, fast = self.rates
+        target, stage = self.targets.value, self.stage
+        adjusting, falling, above = stage >= BELOW, now < before, now > target
+        self.largest = torch.where(stage <= COUNT, torch.minimum(0.8 * now, now / 0.8), self.largest)
+        crossed = adjusting & (above != (stage == ABOVE))
+        self.rate = torch.where(crossed, (0.9 * self.rate).clamp(min=slow), self.rate)
+        far = entropy < torch.where(target > 0.0, 0.5 * target, 2.0 * target)
+        self.rate = torch.where(adjusting & far, fast, self.rate)
+        rising = torch.where(above, -1.0, -0.5)
+        way = torch.where(falling, rising + 1.5, rising) * self.rate
+        way = torch.where(stage == INITIAL, torch.where(falling, 0.5, -1.0) * very_slow, way * adjusting)
+        self.log = (self.log + way).clamp(min=self.floor)
+        onward = torch.where(stage == INITIAL, now < self.largest, torch.where(stage == FREE, now < target, True))
+        self.stage = torch.where(adjusting, above.long(), stage + onward.long())
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        weights = {f"entropy_weight/{kind}": self.log[index].exp() for index, kind in enumerate(self.kinds)}
+        return weights | {f"entropy_stage/{kind}": self.stage[index] for index, kind in enumerate(self.kinds)}
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        return "holds the entropy at its target, in stages"
+
+    def state_dict(self) -> dict[str, Any]:
+        tensors = {"log": self.log, "stage": self.stage, "rate": self.rate, "largest": self.largest}
+        return {**tensors, "average": self.average.state_dict()}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if numbers:
+            for name in ("log", "stage", "rate", "largest"):
+                getattr(self, name).copy_(state[name])
+            self.average.load_state_dict(state["average"])
+
+
+class SGDEntropyTarget(LossCallback):
+    """Hold the entropy of each part at its target by gradient steps on log α, as soft actor-critic does.
+
+    Args:
+        network: α.
+        spaces: of the environment.
+        target: see `Targets`; of `min_prob`.
+        window: updates whose mean entropy counts.
+    """
+
+    provides = ("entropy_weight",)
+
+    def __init__(
+        self,
+        network: EntropyWeight,
+        optimiser: Optimiser,
+        *,
+        spaces: Spaces,
+        target: Given = None,
+        min_prob: float = 0.1,
+        window: int = 1,
+        **options: Any,
+    ) -> None:
+        super().__init__(network, optimiser, **options)
+        self.weight = network
+        self.targets = Targets(spaces, target, min_prob=min_prob)
+        self.average = Average(window, len(network.kinds))
+
+    def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
+        require_reader(self, callbacks)
+
+    def begin_batch(self, update: int, step: int | None = None) -> dict[str, Tensor]:
+        self.targets.at(update if step is None else step)
+        return {"entropy_weight": self.weight.log.detach().exp()}
+
+    def loss(self, policy_entropy: Tensor, valid: Tensor | None = None) -> Tensor:
+        entropy = batch_mean(policy_entropy, valid)
+        if entropy is None:
+            return (0.0 * self.weight.log).sum()
+        _, now = self.average.update(entropy)
+        return (self.weight.log * (now - self.targets.value)).sum()
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        weights = {
+            f"entropy_weight/{kind}": self.weight.log.detach()[index].exp()
+            for index, kind in enumerate(self.weight.kinds)
+        }
+        return {**super().metrics, **weights}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "average": self.average.state_dict()}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        super().load_state_dict(state, weights=weights, optimiser=optimiser, numbers=numbers)
+        if numbers:
+            self.average.load_state_dict(state["average"])
+
+
+def _list(values: Tensor) -> str:
+    return ", ".join(f"{value:.4g}" for value in values.tolist())

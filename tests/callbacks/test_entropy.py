@@ -1,0 +1,202 @@
+"""The weight of the entropy follows what the entropy does."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from rlrun import train
+from rlrun.callbacks import EntropyTarget, EntropyWeight, SGDEntropyTarget
+from rlrun.errors import ConfigError, WiringError
+from rlrun.schedules import Linear
+from rlrun.spaces import Box, Composite, Discrete, Spaces
+
+ONE = Box((1,), low=-1.0, high=1.0)
+CHOICE = Spaces(ONE, Discrete(3))
+MIXED = Spaces(ONE, Composite({"c": ONE, "k": Discrete(3)}))
+FAST = math.log(2.0)
+
+
+def staged(**settings):
+    return EntropyTarget(CHOICE, **{"target": 0.5, "initial": 1.0, **settings})
+
+
+def fed(target, *entropies):
+    """Show the mean entropies of updates; return stage and log α after each."""
+    found = []
+    for entropy in entropies:
+        target.end_batch(torch.tensor([[entropy - 0.1], [entropy + 0.1]]))
+        found.append((target.stage.tolist()[0], pytest.approx(float(target.log), abs=1e-6)))
+    return found
+
+
+def test_stages_go_from_counting_to_adjusting():
+    # means: 1.0 1.0 | 1.0 .9 .7 | .55 .45 | .45 .55
+    found = fed(staged(), 1.0, 1.0, 1.0, 0.8, 0.6, 0.5, 0.4, 0.5, 0.6)
+    assert [stage for stage, _ in found] == [-3, -2, -2, -2, -1, -1, 0, 0, 1]
+    very_slow = [0.0, 0.0, -0.001, -0.0005, 0.0, 0.0, 0.0]  # it fell in the fourth and fifth
+    assert [log for _, log in found[:7]] == very_slow
+    # below and as before: half; above at last and rising: all of a rate that shrank at the crossing
+    assert [log for _, log in found[7:]] == [-0.5 * FAST, -0.5 * FAST - 0.9 * FAST]
+
+
+def test_largest_entropy_is_a_fifth_below_the_first_ones():
+    target = staged()
+    fed(target, 1.0, 0.5)
+    assert float(target.largest) == pytest.approx(0.6)
+    negative = staged(target=-2.0)
+    fed(negative, -1.0, -1.0)
+    assert float(negative.largest) == pytest.approx(-1.25)
+
+
+@pytest.mark.parametrize(
+    ("entropies", "way"),
+    [
+        ((1.0, 0.9), 0.5),  # above and falling
+        ((1.0, 1.1), -1.0),  # above and rising
+    ],
+)
+def test_weight_moves_against_the_entropy(entropies, way):
+    target = staged(free=False, window=1)
+    (_, first), (_, second) = fed(target, *entropies)
+    assert first == -FAST  # nothing came before, which counts as rising
+    assert second == -FAST + way * FAST
+
+
+@pytest.mark.parametrize(("entropies", "way"), [((0.4, 0.39), 1.0), ((0.4, 0.41), -0.5)])
+def test_weight_below_the_target(entropies, way):
+    target = staged(free=False, window=1)
+    (_, first), (_, second) = fed(target, *entropies)
+    assert first == -0.5 * 0.9 * FAST  # it began as if above
+    assert second == -0.5 * 0.9 * FAST + way * 0.9 * FAST
+
+
+def test_rate_shrinks_at_crossings_to_the_slow_one_and_is_fast_again_far_below():
+    target = staged(free=False, window=1)
+    rates = []
+    for entropy in [0.6, 0.4] * 20 + [0.24]:
+        fed(target, entropy)
+        rates.append(float(target.rate))
+    assert rates[:4] == pytest.approx([FAST, 0.9 * FAST, 0.9**2 * FAST, 0.9**3 * FAST])
+    assert rates[-2:] == pytest.approx([max(0.9**39 * FAST, 0.01), FAST])
+
+
+def test_weight_has_a_lower_bound():
+    target = staged(free=False, window=1, smallest=0.25)
+    fed(target, 1.0, 1.1, 1.2, 1.3)
+    assert float(target.log.exp()) == pytest.approx(0.25)
+
+
+def test_parts_have_stages_and_weights_of_their_own():
+    target = EntropyTarget(MIXED, target={"continuous": -1.0}, largest={"discrete": 1.0}, window=1)
+    assert target.kinds == ("continuous", "discrete")
+    assert target.targets.value.tolist() == pytest.approx([-1.0, 0.394398])
+    assert target.stage.tolist() == [-3, -2]
+    target.end_batch(torch.tensor([[0.5, 1.2]]))
+    assert target.stage.tolist() == [-2, -2]
+    assert target.largest.tolist() == pytest.approx([0.4, 1.0])
+    assert target.begin_batch(1)["entropy_weight"].tolist() == pytest.approx([0.1, 0.1 * math.exp(-0.001)])
+
+
+def test_rows_that_are_not_valid_do_not_count():
+    target = staged(window=1)
+    entropy = torch.tensor([[[1.0], [9.0]], [[0.5], [9.0]]])  # [B, T, parts]
+    target.end_batch(entropy, torch.tensor([[True, False], [True, False]]))
+    assert float(target.average.value) == pytest.approx(0.75)
+    target.end_batch(entropy, torch.zeros(2, 2, dtype=torch.bool))
+    assert target.average.updates == 1
+
+
+def test_target_follows_a_schedule_of_environment_steps():
+    target = staged(target=Linear(1.0, 0.0, steps=100))
+    target.begin_batch(7, 25)
+    assert target.targets.value.tolist() == [0.75]
+
+
+def test_defaults_are_those_of_the_facts():
+    assert EntropyTarget(MIXED).targets.value.tolist() == pytest.approx([math.log(0.2), 0.394398])
+
+
+def test_unreachable_targets_and_unknown_parts_are_refused():
+    with pytest.raises(ConfigError, match=r"target: 0\.5 lies above the largest entropy, 0\.4"):
+        staged(largest=0.4)
+    with pytest.raises(ConfigError, match=r"target\.discreet: .* \(did you mean 'discrete'\?\)"):
+        staged(target={"discreet": 0.5})
+    with pytest.raises(ConfigError, match="window must be at least 1"):
+        staged(window=0)
+
+
+def test_gradient_step_has_the_size_of_the_error():
+    network = EntropyWeight(MIXED, initial=1.0)
+    target = SGDEntropyTarget(network, partial(torch.optim.SGD, lr=0.1), spaces=MIXED, target=0.5, window=2)
+    target.backward(policy_entropy=torch.tensor([[0.7, 0.1], [0.9, 0.1]]))
+    assert network.log.tolist() == pytest.approx([-0.03, 0.04])
+    target.backward(policy_entropy=torch.tensor([[0.2, 0.1]]))  # the mean of two updates is at the target
+    assert network.log.tolist() == pytest.approx([-0.03, 0.08])
+    assert target.begin_batch(1)["entropy_weight"].tolist() == pytest.approx([math.exp(-0.03), math.exp(0.08)])
+
+
+@pytest.mark.parametrize("form", ["staged", "sgd"])
+def test_entropy_of_a_policy_with_free_logits_settles_at_the_target(form):
+    logits = nn.Parameter(torch.zeros(3))
+    reward = torch.tensor([0.1, 0.5, 0.9])
+    optimiser = torch.optim.SGD([logits], lr=0.2)
+    if form == "staged":
+        target = staged(initial=0.1)
+    else:
+        target = SGDEntropyTarget(EntropyWeight(CHOICE), partial(torch.optim.Adam, lr=0.01), spaces=CHOICE, target=0.5)
+    entropies, stages = [], set()
+    for update in range(2_000):
+        stages.add(int(getattr(target, "stage", torch.tensor([0]))))
+        weight = target.begin_batch(update)["entropy_weight"]
+        log_prob = logits.log_softmax(-1)
+        entropy = -(log_prob.exp() * log_prob).sum()
+        optimiser.zero_grad()
+        (-(log_prob.exp() * reward).sum() - (weight * entropy).sum()).backward()
+        optimiser.step()
+        entropies.append(float(entropy.detach()))
+        settle = target.end_batch if form == "staged" else target.backward
+        settle(policy_entropy=entropy.detach().reshape(1, 1))
+    assert min(entropies[-500:]) > 0.45
+    assert max(entropies[-500:]) < 0.55
+    if form == "staged":
+        assert stages == {-4, -3, -2, -1, 0, 1}
+
+
+BANDIT = ["algorithm=ppo", "env=bandit", "algorithm.lr=3.0e-3", "algorithm.horizon=32", "algorithm.batch_size=64"]
+SHORT = ["algorithm.hidden=[16]", "stop.env_steps=6_000", "evaluation.every=0", "logger=[]", "log.every=1"]
+HELD = {
+    "entropy_target": [],
+    "entropy_target_sgd": [
+        "networks.entropy_weight.initial=0.25",
+        "algorithm.normalise=false",  # else a policy that is nearly certain learns as fast as any
+    ],
+}
+
+
+def entropies_of(words, folder):
+    """Return the entropy of each rollout's last update in the second half of a run."""
+    train([*BANDIT, *SHORT, *words], run_dir=folder)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line["entropy/discrete"] for line in lines if line["env_steps"] > 3_000]
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_entropy_is_held_while_ppo_learns(name, tmp_path):
+    found = entropies_of([f"+with={name}", *HELD[name]], tmp_path / "run")
+    assert sum(found) / len(found) == pytest.approx(0.394398, rel=0.1)
+
+
+def test_entropy_is_lost_where_nobody_holds_it(tmp_path):
+    found = entropies_of([], tmp_path / "run")
+    assert max(found) < 0.05
+
+
+def test_weight_that_no_loss_asks_for_is_refused(tmp_path):
+    with pytest.raises(WiringError, match=r"callbacks\.entropy_target: no loss of data group 'default' asks"):
+        train(["algorithm=sac", "env=cartpole", "+with=entropy_target", "logger=[]"], run_dir=tmp_path / "run")
