@@ -48,6 +48,7 @@ BESIDE_FILE = {
     "with/entropy_target_sgd": ["algorithm=ppo", "env=cartpole"],
     "with/hindsight": ["algorithm=sac", "env=pointreach"],
     "with/image_scale": ["algorithm=dqn", "env.target=rlrun.env.toys.ImageObservation"],
+    "with/trust_region": ["algorithm=a2c", "env=cartpole"],
     "with/offline": ["algorithm=sac", "env=pendulum", DATASET],
 }
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, Optimiser
 from rlrun.callbacks.target import TargetCallback
-from rlrun.nn import ActionCodec, Critics, SquashedGaussian
+from rlrun.nn import ActionCodec, Critics, Heads, SquashedGaussian
 from rlrun.spaces import Spaces
 from rlrun.typing import Tree
 
@@ -85,6 +85,10 @@ class SoftPolicy(nn.Module):
     def continuous(self, observation: Tree) -> tuple[Tensor | None, Tensor | None]:
         """Sample c [B, A] with its log-probability [B]; None where actions have no continuous part."""
         return (None, None) if self.gaussian is None else self.gaussian(observation)
+
+    def heads(self, observation: Tree) -> Heads:
+        """Return the distribution of c; that of k belongs to the critics, and a space without c has nothing here."""
+        return Heads(None, None, None) if self.gaussian is None else self.gaussian.heads(observation)
 
     def choices(self, values: Tensor) -> Tensor:
         """Log-probabilities of the discrete choices [B, K] from critics' values [M, B, K]."""

@@ -27,14 +27,15 @@ class ActionCodec:
     counting fastest. Otherwise every decision is a branch of its own and the value of an action is
     the sum over branches, as in VDN (arXiv:1706.05296).
 
-    `continuous`: A. `branches`: number of choices of each branch, empty without decisions. `width`:
-    their sum, the length of a row of `values` below: values of branch 0, then of branch 1, …
+    `continuous`: A. `sizes`: that of each Box leaf. `branches`: number of choices of each branch, empty without
+    decisions. `width`: their sum, the length of a row of `values` below: values of branch 0, then of branch 1, …
     """
 
     def __init__(self, spaces: Spaces | Space, *, joint_limit: int = 64) -> None:
         self.space = action_space(spaces)
         self.parts = [leaf for _, leaf in leaves(self.space)]
-        self.continuous = sum(leaf.size for leaf in self.parts if isinstance(leaf, Box))
+        self.sizes = tuple(leaf.size for leaf in self.parts if isinstance(leaf, Box))
+        self.continuous = sum(self.sizes)
         self.decisions = tuple(n for leaf in self.parts if not isinstance(leaf, Box) for n in leaf.choices)
         combinations = math.prod(self.decisions)
         self.joint = len(self.decisions) > 1 and combinations <= joint_limit

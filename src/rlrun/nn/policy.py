@@ -68,6 +68,10 @@ class SquashedGaussian(nn.Module):
         mean, log_std = self.layers(self.encoder(observation)).chunk(2, -1)
         return mean, log_std.clamp(self.lowest, self.highest)
 
+    def heads(self, observation: Tree) -> Heads:
+        """Return the parameters of the distribution at each observation."""
+        return Heads(*self.normal(observation), None)
+
     def log_prob(self, observation: Tree, c: Tensor) -> Tensor:
         """Return the log-density [B] of the action part c [B, A]."""
         return squashed_log_prob(*self.normal(observation), c)

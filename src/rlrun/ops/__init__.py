@@ -2,6 +2,7 @@
 
 from rlrun.ops.choices import choice_divergence, gumbel_argmax, one_hot
 from rlrun.ops.gaussian import (
+    gaussian_distance,
     gaussian_divergence,
     squashed_action,
     squashed_entropy,
@@ -26,6 +27,7 @@ __all__ = [
     "distance",
     "error_size",
     "gae",
+    "gaussian_distance",
     "gaussian_divergence",
     "gumbel_argmax",
     "lambda_return",

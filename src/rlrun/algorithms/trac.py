@@ -1,0 +1,145 @@
+"""Trust-region actor-critic: whatever trains a policy, no update takes it far (as ALF's `TracAlgorithm`).
+
+After an update the policy's distribution over actions is compared with the one before, on the same batch. Where it
+has moved too far its parameters go back part of the way, until it has not. Values and critics stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from rlrun import ops
+from rlrun.callback import Callback
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.nn import ActionCodec, Heads
+from rlrun.spaces import Spaces
+from rlrun.typing import Tree
+
+TRIES = 100
+MARGIN = 0.9  # of the limit: where a policy that went too far is aimed at
+
+
+class Actor(Protocol):
+    """A network with a distribution over actions."""
+
+    def heads(self, observation: Tree) -> Heads:
+        """Return its parameters at each observation."""
+
+    def parameters(self) -> Any: ...
+
+
+class TrustRegion(Callback):
+    """Take the policy back after an update that changed it by more than a limit.
+
+    The change of a leaf of the action is the root of the mean over the batch of: the squared differences of the
+    log-probabilities of its choices; KL both ways of its normals; the squared differences of its numbers, where
+    they have no spread. Its limit is the root of `per_dim` times the number of its choices, or of its numbers.
+    (Differences of log-probabilities, since a divergence hardly sees what happens to choices that are rare.)
+
+    Which parameters the policy has is seen by the first batch: those that its distribution depends on.
+
+    Args:
+        network: that acts.
+        spaces: of the environment.
+        per_dim: square of the change that a number, or a choice, may make.
+
+    Raises:
+        ConfigError: the network gives no distribution over actions, or has nothing to take back.
+    """
+
+    data_group: str | None = "default"
+
+    def __init__(self, network: Actor, *, spaces: Spaces, per_dim: float = 0.01, data_group: str = "default") -> None:
+        if not hasattr(network, "heads") or not any(parameter.requires_grad for parameter in network.parameters()):
+            raise ConfigError(
+                f"network: a {type(network).__name__} has no policy with parameters of its own, "
+                "so there is nothing to keep in a trust region"
+            )
+        self.network = network
+        self.codec = ActionCodec(spaces)
+        self.data_group = data_group
+        self.per_dim = per_dim
+        self.ratio, self.updates, self.shrunk = 0.0, 0, 0  # change to limit of the newest update; numbers of updates
+        self._actor: list[Tensor] = []
+        self._before: list[Tensor] = []
+        self._heads: Heads | None = None
+
+    def begin_batch(self, observation: Tree) -> None:
+        if not self._actor:
+            self._actor = [parameter.data for parameter in self._trained(observation)]
+            self._before = [torch.empty_like(parameter) for parameter in self._actor]
+        torch._foreach_copy_(self._before, self._actor)
+        self._heads = self._look(observation)
+
+    @torch.no_grad()
+    def end_batch(self, observation: Tree, valid: Tensor | None = None) -> None:
+        self.ratio = ratio = self._ratio(observation, valid)
+        self.updates += 1
+        self.shrunk += not ratio <= 1.0
+        for _ in range(TRIES):
+            if ratio <= 1.0:
+                return
+            back = 1.0 - MARGIN / ratio if math.isfinite(ratio) else MARGIN  # infinite: too far to tell how far
+            torch._foreach_lerp_(self._actor, self._before, back)
+            ratio = self._ratio(observation, valid)
+        raise RlrunError(
+            f"callbacks.{self.name}: the policy is not finite after this update; a smaller learning rate, or a smaller "
+            "max_grad_norm, keeps it so"
+        )
+
+    def _trained(self, observation: Tree) -> list[nn.Parameter]:
+        """Return the parameters that the policy depends on."""
+        trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
+        with torch.enable_grad():
+            numbers = [part.sum() for part in self.network.heads(observation) if part is not None]
+            gradients = torch.autograd.grad(torch.stack(numbers).sum(), trained, allow_unused=True)
+        return [parameter for parameter, gradient in zip(trained, gradients, strict=True) if gradient is not None]
+
+    @torch.no_grad()
+    def _look(self, observation: Tree) -> Heads:
+        return self.network.heads(observation)
+
+    def _ratio(self, observation: Tree, valid: Tensor | None) -> float:
+        """Return the largest change of a leaf since the update began, to its limit."""
+        assert self._heads is not None
+        change = changes(self._heads, self._look(observation))  # [..., A + width]
+        flat = change.flatten(0, -2) if valid is None else change[valid]
+        sizes = [*self.codec.sizes] if self._heads.mean is not None else []
+        sizes += [*self.codec.branches] if self._heads.choices is not None else []
+        leaves = flat.mean(0).split(sizes)
+        squares = torch.stack([leaf.sum() / (self.per_dim * size) for leaf, size in zip(leaves, sizes, strict=True)])
+        return float(squares.max().sqrt())
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        return {"trust_region/change": self.ratio, "trust_region/shrunk": self.shrunk / max(self.updates, 1)}
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        return f"takes {path_of(self.network)} back where its policy moved too far"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"ratio": self.ratio, "updates": self.updates, "shrunk": self.shrunk}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if numbers:
+            self.ratio, self.updates, self.shrunk = state["ratio"], state["updates"], state["shrunk"]
+
+
+def changes(before: Heads, now: Heads) -> Tensor:
+    """Return how far each number and each choice of a distribution has moved, [..., A + width], as squares."""
+    found = []
+    if before.mean is not None and now.mean is not None:
+        if before.log_std is None or now.log_std is None:
+            found.append((now.mean - before.mean).square())
+        else:
+            found.append(ops.gaussian_distance(before.mean, before.log_std, now.mean, now.log_std))
+    if before.choices is not None and now.choices is not None:
+        found.append((now.choices - before.choices).square())
+    return found[0] if len(found) == 1 else torch.cat(found, -1)

@@ -1,0 +1,165 @@
+"""A trust region: how far a policy moved, and that it never moved too far."""
+
+from __future__ import annotations
+
+import copy
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch.distributions import Normal, kl_divergence
+
+from rlrun import ops, train
+from rlrun.algorithms.a2c import A2CLoss
+from rlrun.algorithms.sac import SoftPolicy, Temperature
+from rlrun.algorithms.trac import TrustRegion, changes
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.nn import ActorCritic, Critics, Heads
+from rlrun.spaces import Box, Composite, Discrete, Spaces
+
+SEEN = Box((3,), low=-1.0, high=1.0)
+ONE, TWO = Box((1,), low=-1.0, high=1.0), Box((2,), low=-1.0, high=1.0)
+ACTIONS = {
+    "choices": Discrete(4),
+    "numbers": TWO,
+    "mixed": Composite({"a": TWO, "b": ONE, "k": Discrete(3)}),
+}
+
+
+def made(kind, *, lr=10.0, **settings):
+    torch.manual_seed(0)
+    spaces = Spaces(SEEN, ACTIONS[kind])
+    network = ActorCritic(spaces, hidden=[8])
+    loss = A2CLoss(network, partial(torch.optim.SGD, lr=lr))
+    return network, loss, TrustRegion(network, spaces=spaces, **settings)
+
+
+def updated(network, loss, region, valid=None):
+    """Make one update from random data; return heads before and after it."""
+    observation = torch.randn(32, 3)
+    with torch.no_grad():
+        before, action = network.heads(observation), network.act(observation)
+        region.begin_batch(observation)
+        with torch.enable_grad():
+            loss.backward(observation, action, torch.randn(32), torch.randn(32))
+        region.end_batch(observation, valid)
+        return before, network.heads(observation)
+
+
+def test_change_of_normals_is_the_divergence_both_ways():
+    mean, log_std, other, other_log_std = torch.randn(4, 5, 2)
+    one, two = Normal(mean, log_std.exp()), Normal(other, other_log_std.exp())
+    found = ops.gaussian_distance(mean, log_std, other, other_log_std)
+    torch.testing.assert_close(found, kl_divergence(one, two) + kl_divergence(two, one))
+
+
+def test_change_of_a_leaf_by_hand():
+    before = Heads(None, None, torch.tensor([[0.5, 0.5], [0.2, 0.8]]).log())
+    now = Heads(None, None, torch.tensor([[0.25, 0.75], [0.2, 0.8]]).log())
+    expected = [[math.log(2.0) ** 2, math.log(1.5) ** 2], [0.0, 0.0]]
+    torch.testing.assert_close(changes(before, now), torch.tensor(expected))
+    numbers = changes(Heads(torch.tensor([[1.0, 2.0]]), None, None), Heads(torch.tensor([[3.0, 2.5]]), None, None))
+    assert numbers.tolist() == [[4.0, 0.25]]
+
+
+def test_ratio_is_that_of_the_leaf_that_moved_most():
+    network, _, region = made("mixed", per_dim=0.04)
+    region.begin_batch(torch.zeros(2, 3))
+    still = region._heads
+    with torch.no_grad():
+        region._look = lambda observation: still._replace(
+            mean=still.mean + torch.tensor([0.0, 0.0, 0.3]), choices=still.choices + 0.1
+        )
+        # log_std is 0: Δ² for the number; three choices together 0.03 of 0.12
+        assert region._ratio(torch.zeros(2, 3), None) == pytest.approx(math.sqrt(0.09 / 0.04))
+    assert network.head.codec.sizes == (2, 1)
+
+
+@pytest.mark.parametrize("kind", ACTIONS)
+def test_no_update_goes_beyond_the_limit_at_a_huge_rate(kind):
+    network, loss, region = made(kind)
+    codec = network.codec
+    taken_back = 0
+    for _ in range(30):
+        before, now = updated(network, loss, region)
+        taken_back += region.ratio > 1.0
+        squares = changes(before, now).mean(0).split([*codec.sizes, *codec.branches])
+        for square, size in zip(squares, [*codec.sizes, *codec.branches], strict=True):
+            assert float(square.sum().sqrt()) <= math.sqrt(0.01 * size) * (1 + 1e-5)
+    assert taken_back > 20
+    assert region.shrunk == taken_back
+    assert all(bool(part.isfinite().all()) for part in now if part is not None)
+
+
+def test_values_keep_what_they_learned():
+    network, loss, region = made("choices")
+    alone = copy.deepcopy(network)
+    other = A2CLoss(alone, partial(torch.optim.SGD, lr=10.0))
+    torch.manual_seed(1)
+    updated(network, loss, region)
+    torch.manual_seed(1)
+    updated(alone, other, TrustRegion(alone, spaces=Spaces(SEEN, ACTIONS["choices"]), per_dim=1e9))
+    for name, parameter in network.named_parameters():
+        same = torch.equal(parameter, dict(alone.named_parameters())[name])
+        assert same == name.startswith("value")
+
+
+def test_small_updates_stay_as_they_are():
+    network, loss, region = made("choices", lr=1e-4)
+    alone = copy.deepcopy(network)
+    other = A2CLoss(alone, partial(torch.optim.SGD, lr=1e-4))
+    torch.manual_seed(1)
+    updated(network, loss, region)
+    torch.manual_seed(1)
+    updated(alone, other, TrustRegion(alone, spaces=Spaces(SEEN, ACTIONS["choices"]), per_dim=1e9))
+    assert 0.0 < region.ratio <= 1.0
+    assert all(torch.equal(*pair) for pair in zip(network.parameters(), alone.parameters(), strict=True))
+
+
+def test_rows_that_are_not_valid_do_not_count():
+    network, loss, region = made("choices")
+    valid = torch.zeros(32, dtype=torch.bool)
+    valid[:4] = True
+    before, now = updated(network, loss, region, valid)
+    assert float(changes(before, now)[:4].mean(0).sum().sqrt()) <= math.sqrt(0.01 * 4) * (1 + 1e-5)
+
+
+def test_the_gaussian_of_soft_actor_critic_can_be_kept_in_it():
+    spaces = Spaces(SEEN, ACTIONS["mixed"])
+    policy = SoftPolicy(spaces, Critics(spaces, hidden=[8]), Temperature(spaces), hidden=[8])
+    region = TrustRegion(policy, spaces=spaces)
+    observation = torch.randn(4, 3)
+    region.begin_batch(observation)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(1.0)
+        region.end_batch(observation)
+        assert region._ratio(observation, None) <= 1.0 < region.ratio
+
+
+def test_policy_without_parameters_is_refused():
+    spaces = Spaces(SEEN, Discrete(2))
+    policy = SoftPolicy(spaces, Critics(spaces, hidden=[8]), Temperature(spaces))
+    with pytest.raises(ConfigError, match="a SoftPolicy has no policy with parameters of its own"):
+        TrustRegion(policy, spaces=spaces)
+
+
+def test_policy_that_is_lost_ends_the_run():
+    network, _, region = made("choices")
+    region.begin_batch(torch.zeros(2, 3))
+    with torch.no_grad():
+        network.head.layer.bias.fill_(math.nan)
+    with pytest.raises(RlrunError, match="the policy is not finite after this update"):
+        region.end_batch(torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("algorithm", [["algorithm=a2c", "+with=trust_region"], ["algorithm=trac"]])
+def test_best_arm_is_found_at_a_large_rate(algorithm, tmp_path):
+    env = ["env=bandit", "env.kwargs.means=[0.5,1.0,-1.0]", "num_envs=3", "logger=[]", "evaluation.every=0"]
+    numbers = ["algorithm.horizon=5", "algorithm.lr=0.1", "stop.updates=100"]
+    result = train([*algorithm, *env, *numbers], run_dir=tmp_path / "run")
+    network = result.trainer.callbacks["trust_region"].network
+    with torch.no_grad():
+        choices = network.heads(torch.ones(1, 1)).choices[0]
+    assert int(choices.argmax()) == 1
