@@ -135,6 +135,8 @@ CLAIMS = {
     "ppo-cartpole": Claim(("algorithm=ppo", "env=cartpole", "stop.env_steps=50_000"), 475.0),
     "ppo-pendulum": Claim(("algorithm=ppo", "env=pendulum", "stop.env_steps=150_000"), -250.0, enough=4),
     "ppo-acrobot": Claim(("algorithm=ppo", "env=acrobot", "stop.env_steps=100_000"), -100.0, enough=4),
+    "ppg-cartpole": Claim(("algorithm=ppg", "env=cartpole", "stop.env_steps=100_000"), 475.0, enough=4),
+    "trac-cartpole": Claim(("algorithm=trac", "env=cartpole", "stop.env_steps=100_000"), 475.0, enough=4),
     "a2c-cartpole": Claim(("algorithm=a2c", "env=cartpole", "stop.env_steps=150_000"), 475.0, enough=4),
     "ppo-recall": Claim(RECALL, 0.95, unit=FLIPPED, measured=succeeded),
     "ppo-recall-alone": Claim((*RECALL, ALONE), GUESSED, unit=FLIPPED, measured=succeeded, at_most=True),

@@ -201,3 +201,42 @@ def test_what_end_batch_provides_is_too_late_for_begin_batch():
 
     with pytest.raises(WiringError, match=r"callbacks.reads.begin_batch asks for 'late'"):
         plan({"late": Late(), "reads": Reads()}, NAMES, ())
+
+
+def test_callbacks_have_a_turn_where_their_group_is():
+    class Turns:
+        def names(self):
+            return {"default": ("x",), "other": ("y",)}
+
+        def __iter__(self):
+            return iter([{"default": {"x": 1}}, {"other": {"y": 2}}, {"default": {"x": 3}}])
+
+    class Reads(Callback):
+        def __init__(self, group):
+            self.data_group, self.seen = group, []
+
+        def begin_batch(self):
+            self.seen.append("bare")
+
+    class One(Reads):
+        def backward(self, x):
+            self.seen.append(x)
+
+    class Other(Reads):
+        def end_batch(self, y, missing=None, update=0):
+            self.seen.append((y, update))
+
+    one, other = One("default"), Other("other")
+    Trainer({"one": one, "other": other}, Turns()).train()
+    assert one.seen == ["bare", 1, "bare", 3]
+    assert other.seen == ["bare", (2, 2)]
+
+
+@pytest.mark.parametrize("groups", [{}, {"another": {"reward": 1}}])
+def test_a_loader_that_delivers_no_group_that_it_promised_is_named(groups):
+    class Liar(OneBatch):
+        def __iter__(self):
+            return iter([groups])
+
+    with pytest.raises(WiringError, match="loader promised the data groups default and delivered"):
+        Trainer({}, Liar({"reward": 1})).train()

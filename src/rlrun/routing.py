@@ -45,24 +45,31 @@ class Step:
         return self.required + self.optional
 
     def call(self) -> Call:
-        """Return the hook as a function of the data groups and the state."""
+        """Return the hook as a function of the data groups and the state; without its group it has no turn."""
         method, optional = self.method, self.optional
         pick = _picker(self.required)
         key = self.callback.data_group or ""
 
         def plain(groups: Groups, state: State) -> None:
-            data = groups[key]
+            data = groups.get(key)
+            if data is None:
+                return
             result = method(*pick(data))
             if result:
                 data.update(result)
 
         def bare(groups: Groups, state: State) -> None:
+            data = groups.get(key)
+            if data is None:
+                return
             result = method()
             if result:
-                groups[key].update(result)
+                data.update(result)
 
         def with_optional(groups: Groups, state: State) -> None:
-            data = groups[key]
+            data = groups.get(key)
+            if data is None:
+                return
             result = method(*pick(data), **{name: data[name] for name in optional})
             if result:
                 data.update(result)

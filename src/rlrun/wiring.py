@@ -36,13 +36,16 @@ class Plan:
         return [(step.callback.name, step.callback.cycle, step.call()) for step in found]
 
     def verify(self, groups: Groups) -> None:
-        """Compare a real batch with what the loader promised.
+        """Compare a real batch with what the loader promised; not every batch holds every group.
 
         Raises:
-            WiringError: a promised group or name is missing.
+            WiringError: it holds none of the groups, another one, or lacks a promised name.
         """
+        for group in groups if groups or not self.names else ("",):
+            if group not in self.names:
+                raise WiringError(f"loader promised the data groups {_list(self.names)} and delivered '{group}'")
         for group, names in self.names.items():
-            missing = [name for name in names if name not in groups.get(group, {})]
+            missing = [name for name in names if group in groups and name not in groups[group]]
             if missing:
                 raise WiringError(f"loader promised {_list(missing)} in data group '{group}' and did not deliver")
 

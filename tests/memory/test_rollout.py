@@ -16,6 +16,7 @@ from rlrun.collect import Collector, PolicyAgent, RandomAgent
 from rlrun.env import make as make_env
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory import ReplayLoader, Table
+from rlrun.memory.phasic import PhasicLoader
 from rlrun.memory.rollout import RolloutLoader
 from rlrun.memory.rollout_table import Rollout
 from rlrun.trainer import Trainer
@@ -367,3 +368,81 @@ def test_an_on_policy_algorithm_needs_nothing_of_the_trainer():
     Trainer({"collector": collector, "learner": learner, "last": Last()}, loader).train()
     assert collector.steps == 75 * 32
     assert policy.logits.softmax(0)[2] > 0.95
+
+
+# --- phases
+
+PHASE = {"interval": 2, "phase_epochs": 3, "phase_minibatch": 4, "phase_columns": ["observation"]}
+
+
+def make_phasic(**settings: Any) -> tuple[PhasicLoader, Script]:
+    table = Rollout(columns=COLUMNS, num_envs=2)
+    script = Script(table, None, settings.pop("asleep", ()))
+    return PhasicLoader(table=table, collector=script, **{"horizon": 4, "minibatch": 2, **PHASE, **settings}), script
+
+
+def groups(loader, count):
+    """Return the data group and the observations of the next batches."""
+    batches = [next(iter(batch.items())) for batch in itertools.islice(loader, count)]
+    return [(group, batch["observation"].tolist()) for group, batch in batches]
+
+
+def test_a_phase_serves_all_rows_since_the_last_one():
+    loader, script = make_phasic()
+    found = groups(loader, 2 * (8 + 12))
+    assert [group for group, _ in found] == 2 * (8 * ["default"] + 12 * ["auxiliary"])
+    for phase in (0, 1):
+        wanted = [lane + step for lane in (0, 100) for step in range(8 * phase, 8 * phase + 8)]
+        for epoch in range(3):
+            first = phase * 20 + 8 + epoch * 4
+            assert sorted(rows([served for _, served in found[first : first + 4]])) == wanted
+    assert script.rounds == 16
+
+
+def test_windows_stay_in_their_rollout():
+    loader, _ = make_phasic(length=2, phase_columns=["observation", "valid"])
+    found = [served for group, served in groups(loader, 8 + 12) if group == "auxiliary"]
+    assert all(second == first + 1 for batch in found for first, second in batch)
+
+
+def test_void_rows_are_left_out_of_phases():
+    loader, _ = make_phasic(asleep=[(1, 0), (5, 1)])
+    found = rows([served for group, served in groups(loader, 40) if group == "auxiliary"])[:42]
+    assert sorted(found[:14]) == sorted(found[14:28]) == sorted(found[28:])
+    assert len(set(found)) == 14
+    assert loader.phase.over
+
+
+def test_without_phases_it_is_a_loader_of_rollouts():
+    loader, _ = make_phasic(interval=0)
+    other, _ = make()
+    assert groups(loader, 20) == groups(other, 20)
+    assert loader._kept == []
+
+
+def test_a_rollout_that_is_left_out_counts_all_the_same():
+    loader, _ = make_phasic()
+    served = iter(loader)
+    found = []
+    for _ in range(6):
+        (group,) = next(served)
+        found.append(group)
+        if group == "default":
+            loader.renew()
+    assert found == ["default", "default", *4 * ["auxiliary"]]
+
+
+@pytest.mark.parametrize("left", range(1, 25))
+def test_a_loader_with_phases_goes_on_amidst_anything(left):
+    loader, script = make_phasic()
+    groups(loader, left)
+    resumed, other = make_phasic()
+    resumed.load_state_dict(copy.deepcopy(loader.state_dict()))
+    resumed.table.load_state_dict(copy.deepcopy(loader.table.state_dict()))
+    other.steps, other.rounds, other.observation = script.steps, script.rounds, script.observation
+    assert groups(resumed, 45) == groups(loader, 45)
+
+
+def test_columns_that_rollouts_lack_are_refused():
+    with pytest.raises(ConfigError, match="there is no 'return_'"):
+        make_phasic(phase_columns=["observation", "return_"])

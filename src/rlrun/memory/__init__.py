@@ -13,6 +13,7 @@ from rlrun.memory.intrinsic import Bonus, Intrinsic
 from rlrun.memory.joint import JointLoader, Mix, MixLoader
 from rlrun.memory.loaders import CollectLoader, ReplayLoader
 from rlrun.memory.normalise import ObservationNormalise, RewardNormalise
+from rlrun.memory.phasic import PhasicLoader
 from rlrun.memory.prefetch import Prefetch
 from rlrun.memory.prioritised import Prioritised
 from rlrun.memory.proxy import DictObservation, DictResponse, EpisodeState, MemoryProxy, MetaData
@@ -60,6 +61,7 @@ __all__ = [
     "NextN",
     "ObservationNormalise",
     "PerStep",
+    "PhasicLoader",
     "Prefetch",
     "Prioritised",
     "Recent",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rlrun.errors import ConfigError, RlrunError, did_you_mean
+from rlrun.memory.epochs import joined
 from rlrun.memory.loaders import ReplayLoader, placed, positive
 from rlrun.memory.table import Table
 from rlrun.typing import Batch, Groups, Tree
@@ -282,12 +283,6 @@ def _part(name: str, entry: Mapping[str, Any]) -> _Part:
 def _join(batches: Sequence[Batch], name: str) -> Tree:
     trees = [batch[name] for batch in batches]
     try:
-        return _cat(trees)
+        return joined(trees)
     except (RuntimeError, KeyError) as error:
         raise RlrunError(f"loader.parts: column '{name}' differs between tables: {error}") from error
-
-
-def _cat(trees: Sequence[Tree]) -> Tree:
-    if isinstance(trees[0], dict):
-        return {name: _cat([tree[name] for tree in trees]) for name in trees[0]}
-    return torch.cat(list(trees))

@@ -14,6 +14,7 @@ from rlrun.errors import ConfigError, RlrunError
 from rlrun.generators import put_back
 from rlrun.memory.adaptors import Adaptor, adapted, arrange, check
 from rlrun.memory.episodes import map_tree, rows_of
+from rlrun.memory.epochs import Epochs
 from rlrun.memory.loaders import Steps, at_least, chosen
 from rlrun.memory.rollout_table import Rollout
 from rlrun.typing import Array, Batch, Groups, Tree
@@ -79,21 +80,31 @@ class RolloutLoader:
         self.table = table
         self.collector = collector
         self.horizon = horizon
-        self.minibatch = minibatch
-        self.epochs = epochs
         self.length = length
         self.adaptors = arrange(adaptors)
         self.data_group = data_group
         self.device = torch.device(device)
         self.generator = np.random.Generator(np.random.PCG64(seed))
-        self.epoch, self.served = epochs, 0  # of the current rollout: epochs, and minibatches of the running one
         names = self._names()
         beside = [name for name in ("state", "ended", "valid") if self.stateful and name in names]
         kept = [name for each in self.adaptors for name in getattr(each, "keeps", ())]
         self._columns = tuple(dict.fromkeys((*chosen(columns, names), *beside, *kept)))
-        self._rows: Batch = {}  # [T * N, …], the rows of a step side by side
-        self._starts = np.empty(0, np.int64)  # first row of each window, in the order of this epoch
+        self._rollout = self._epochs(minibatch, epochs)  # rows [T * N, …], those of a step side by side
         table.reserve(horizon)
+
+    def _epochs(self, minibatch: int, epochs: int) -> Epochs:
+        stride = self.table.num_envs
+        return Epochs(minibatch=minibatch, epochs=epochs, length=self.length, stride=stride, generator=self.generator)
+
+    @property
+    def epoch(self) -> int:
+        """Epochs of this rollout that are over."""
+        return self._rollout.epoch
+
+    @property
+    def epochs(self) -> int:
+        """How many a rollout has."""
+        return self._rollout.epochs
 
     def _names(self) -> tuple[str, ...]:
         before = self.table.names()
@@ -107,14 +118,13 @@ class RolloutLoader:
 
     def __iter__(self) -> Iterator[Groups]:
         while True:
-            if self.epoch == self.epochs:
+            if self._rollout.over:
                 self._collect()
-            yield {self.data_group: self._serve()}
+            yield {self.data_group: self._rollout.next()}
 
     def renew(self) -> None:
         """Leave the rest of this rollout out: the next batch comes from a fresh one."""
-        self.epoch, self.served = self.epochs, 0
-        self._rows = {}
+        self._rollout.end()
 
     def _collect(self) -> None:
         while self.table.filled < self.horizon:
@@ -127,10 +137,8 @@ class RolloutLoader:
             batch = adaptor(batch, None)
         if "ended" in self._columns:
             batch["ended"] = batch["terminated"] | batch["truncated"] | ~batch["valid"]
-        self._rows = {name: map_tree(partial(self._flat, name), batch[name]) for name in self._columns}
-        self._starts = self._windows(valid)
-        self.epoch, self.served = 0, 0
-        self.generator.shuffle(self._starts)
+        rows = {name: map_tree(partial(self._flat, name), batch[name]) for name in self._columns}
+        self._rollout.begin(rows, self._windows(valid))
         self.table.clear()
 
     def _observe(self, steps: Batch, valid: Array) -> None:
@@ -156,51 +164,16 @@ class RolloutLoader:
         lanes = self.table.num_envs
         return (np.arange(0, self.horizon, self.length)[:, None] * lanes + np.arange(lanes)).ravel()
 
-    def _serve(self) -> Batch:
-        windows = len(self._starts)
-        count = max(windows * self.length // self.minibatch, 1)  # minibatches an epoch
-        first, end = (number * windows // count for number in (self.served, self.served + 1))
-        rows = starts = self._starts[first:end]
-        if self.length > 1:
-            rows = rows[:, None] + np.arange(self.length) * self.table.num_envs
-        batch = {
-            name: map_tree(partial(_take, starts if name == "state" else rows), tree)
-            for name, tree in self._rows.items()
-        }
-        self.served += 1
-        if self.served == count:
-            self.epoch, self.served = self.epoch + 1, 0
-            if self.epoch < self.epochs:
-                self.generator.shuffle(self._starts)
-            else:
-                self.renew()
-        return batch
-
     def state_dict(self) -> dict[str, Any]:
         """Return the rest of the rollout and the position in it; the collector's state is its own."""
-        return {
-            "epoch": self.epoch,
-            "served": self.served,
-            "rows": self._rows,
-            "starts": self._starts,
-            "generator": self.generator.bit_generator.state,
-        }
+        return {**self._rollout.state_dict(), "generator": self.generator.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the minibatch after the last one."""
-        self.epoch, self.served = state["epoch"], state["served"]
-        self._rows = map_tree(lambda value: value.to(self.device), state["rows"])
-        self._starts = np.array(state["starts"])
+        self._rollout.load_state_dict(state, self.device)
         put_back(self.generator, state["generator"])
 
 
 def _lanes_first(array: Array) -> Tensor:
     """Return [T, N, …] as a tensor [N, T, …] that shares its memory."""
     return torch.from_numpy(array).transpose(0, 1)
-
-
-def _take(rows: Array, value: Tensor) -> Tensor:
-    if value.device.type == "cpu":  # numpy takes half the time; the rows are right, "clip" spares it their check
-        return torch.from_numpy(value.numpy().take(rows, axis=0, mode="clip"))
-    index = torch.from_numpy(rows).to(value.device)
-    return value.index_select(0, index.flatten()).view(*rows.shape, *value.shape[1:])

@@ -1,0 +1,157 @@
+"""Phasic policy gradient (Cobbe et al. 2020, arXiv 2009.04416).
+
+The policy phase is that of PPO, with its loss. Every so many rollouts an auxiliary phase follows, over all of their
+rows: the policy's layers learn to give values, too, by a head of their own, while a divergence keeps the policy where
+it was (section 2). Between the phases nobody asks for that head.
+
+With `shared`, value and policy stand on the same layers, but the value's gradient ends at them in both phases, as in
+the authors' code; without it the value has layers of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from rlrun import ops
+from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.nn import ActorCritic, Follow, Heads, Judged, frozen_copy
+from rlrun.nn.init import orthogonal_
+from rlrun.spaces import Spaces
+from rlrun.typing import Tree
+
+
+class Reviewed(NamedTuple):
+    """What a network says in the auxiliary phase."""
+
+    heads: Heads
+    value: Tensor  # [...]
+    auxiliary: Tensor  # [...] the value that the policy's layers give
+
+
+class PhasicActorCritic(ActorCritic):
+    """π(a | s), V(s), and a second value on the layers of the policy.
+
+    Args:
+        spaces: of the environment.
+        options: of `ActorCritic`.
+    """
+
+    def __init__(self, spaces: Spaces, **options: Any) -> None:
+        super().__init__(spaces, **options)
+        self.auxiliary_head = nn.Linear(self.trunk.size, 1)
+        orthogonal_(self.auxiliary_head, 1.0)
+
+    def judge(
+        self, observation: Tree, action: Tree, state: Tensor | None = None, ended: Tensor | None = None
+    ) -> Judged:
+        own, valued = self._parts(state)
+        features = self.trunk(observation, own, ended)
+        heads = self.head(features)
+        value = self._value(features, observation, valued, ended)
+        return Judged(self.head.log_prob(heads, action), self.head.entropy(heads), value, heads)
+
+    def review(self, observation: Tree, state: Tensor | None = None, ended: Tensor | None = None) -> Reviewed:
+        """Return the policy and both values by one pass through the network; state and ended as in `judge`."""
+        own, valued = self._parts(state)
+        features = self.trunk(observation, own, ended)
+        auxiliary = self.auxiliary_head(features).squeeze(-1)
+        return Reviewed(self.head(features), self._value(features, observation, valued, ended), auxiliary)
+
+    def _value(self, features: Tensor, observation: Tree, state: Tensor | None, ended: Tensor | None) -> Tensor:
+        below = features.detach() if self.value_trunk is None else self.value_trunk(observation, state, ended)
+        value: Tensor = self.value_head(below)
+        return value.squeeze(-1)
+
+
+class Phase(Protocol):
+    """What is served in a phase."""
+
+    number: int  # minibatches so far
+
+
+class Phases(Protocol):
+    """A loader with phases."""
+
+    phase: Phase
+
+
+class AuxiliaryLoss(LossCallback):
+    """Distances of both values to the return, and the divergence from the policy as the phase began (eqs. 3 and 4).
+
+    Args:
+        network: acts and judges; this optimiser is another one than that of the policy phase.
+        loader: tells when a phase begins.
+        value_weight: of the distances.
+        kl_weight: of the divergence, β of the paper.
+        huber: from this distance on the losses grow linearly; None = squared.
+    """
+
+    def __init__(
+        self,
+        network: PhasicActorCritic,
+        optimiser: Optimiser,
+        *,
+        loader: Phases,
+        value_weight: float = 0.5,
+        kl_weight: float = 1.0,
+        huber: float | None = None,
+        data_group: str = "auxiliary",
+        **options: Any,
+    ) -> None:
+        super().__init__(network, optimiser, data_group=data_group, **options)
+        self.actor_critic = network
+        self.before = frozen_copy(network)
+        self.loader = loader
+        self.value_weight = value_weight
+        self.kl_weight = kl_weight
+        self.huber = huber
+        self._follow = Follow(self.before, network)
+        self._terms: tuple[Tensor, Tensor] | None = None  # divergence and distance of the newest update
+
+    def begin_batch(self) -> None:
+        if self.loader.phase.number == 1:  # minibatches, this one included
+            self._follow.move()
+
+    def loss(
+        self,
+        observation: Tree,
+        return_: Tensor,
+        state: Tensor | None = None,
+        ended: Tensor | None = None,
+        valid: Tensor | None = None,
+    ) -> Tensor:
+        reviewed = self.actor_critic.review(observation, state, ended)
+        with torch.no_grad():
+            before = self.before.heads(observation, state, ended)
+        divergence = self.actor_critic.head.divergence(before, reviewed.heads)
+        auxiliary = ops.distance(reviewed.auxiliary, return_, huber=self.huber)
+        distance = auxiliary + ops.distance(reviewed.value, return_, huber=self.huber)
+        self._terms = (divergence.detach(), auxiliary.detach())
+        loss = self.value_weight * distance + self.kl_weight * divergence
+        return loss if valid is None else loss * (valid / valid.float().mean())
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        found = dict(super().metrics)
+        if self._terms is not None:
+            divergence, auxiliary = self._terms
+            found["auxiliary/kl"] = divergence.mean()
+            found["auxiliary/distance"] = auxiliary.mean()
+        return found
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        return f"{super().note(path_of)}, in phases"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "before": self.before.state_dict()}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        super().load_state_dict(state, weights=weights, optimiser=optimiser, numbers=numbers)
+        if weights:
+            self.before.load_state_dict(state["before"])

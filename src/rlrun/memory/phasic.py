@@ -1,0 +1,92 @@
+"""Rollouts, and from time to time a second look at all of the newest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlrun.memory.episodes import map_tree
+from rlrun.memory.epochs import joined
+from rlrun.memory.loaders import at_least, chosen
+from rlrun.memory.rollout import RolloutLoader
+from rlrun.typing import Array, Batch, Groups
+
+
+class PhasicLoader(RolloutLoader):
+    """Serve rollouts; after every `interval` of them further epochs over all their rows, in a data group of its own.
+
+    A batch holds either group, so callbacks of the other one have no turn. Rows come as the rollouts' adaptors left
+    them.
+
+    Args:
+        interval: rollouts between two phases; 0 = there are none.
+        phase_epochs: how often a phase serves each row.
+        phase_minibatch: rows of one.
+        phase_columns: names that it keeps, of those that the rollouts have.
+        phase_group: its data group.
+        rollouts: as of `RolloutLoader`.
+    """
+
+    def __init__(
+        self,
+        *,
+        interval: int,
+        phase_epochs: int,
+        phase_minibatch: int,
+        phase_columns: Sequence[str],
+        phase_group: str = "auxiliary",
+        **rollouts: Any,
+    ) -> None:
+        super().__init__(**rollouts)
+        at_least("interval", interval, 0)
+        at_least("phase_epochs", phase_epochs, 1)
+        at_least("phase_minibatch", phase_minibatch, 1)
+        self.interval = interval
+        self.phase_group = phase_group
+        self.phase = self._epochs(phase_minibatch, phase_epochs)
+        beside = [name for name in ("state", "ended", "valid") if self.stateful and name in self._columns]
+        self._phase_columns = tuple(dict.fromkeys((*chosen(phase_columns, self._columns), *beside)))
+        self._kept: list[tuple[Batch, Array]] = []  # rows and windows of each rollout since the last phase
+
+    def names(self) -> dict[str, tuple[str, ...]]:
+        return {**super().names(), self.phase_group: self._phase_columns}
+
+    def __iter__(self) -> Iterator[Groups]:
+        rollouts = super().__iter__()
+        while True:
+            if self._rollout.over and 0 < self.interval <= len(self._kept):
+                self._begin()
+            while not self.phase.over:
+                yield {self.phase_group: self.phase.next()}
+            yield next(rollouts)
+
+    def _collect(self) -> None:
+        super()._collect()
+        if self.interval:
+            # copies: what no adaptor changed lies in the table, where the next rollout will lie
+            rows = {name: map_tree(torch.clone, self._rollout.rows[name]) for name in self._phase_columns}
+            self._kept.append((rows, self._rollout.starts.copy()))
+
+    def _begin(self) -> None:
+        """Begin a phase over all that was kept."""
+        rows = {name: joined([kept[name] for kept, _ in self._kept]) for name in self._phase_columns}
+        rollout = self.horizon * self.table.num_envs  # rows of one
+        starts = np.concatenate([starts + number * rollout for number, (_, starts) in enumerate(self._kept)])
+        self._kept = []
+        self.phase.begin(rows, starts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the rollout that is served, the rows kept, and the rest of a phase."""
+        kept = [{"rows": rows, "starts": starts} for rows, starts in self._kept]
+        return {**super().state_dict(), "phase": self.phase.state_dict(), "kept": kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.phase.load_state_dict(state["phase"], self.device)
+        self._kept = [
+            (map_tree(lambda value: value.to(self.device), kept["rows"]), np.array(kept["starts"]))
+            for kept in state["kept"]
+        ]

@@ -1,0 +1,130 @@
+"""The auxiliary phase: what its gradients reach, and where it stands between rollouts."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from rlrun import train
+from rlrun.algorithms.ppg import AuxiliaryLoss, PhasicActorCritic
+from rlrun.algorithms.ppo import PPOLoss
+from rlrun.spaces import Box, Composite, Discrete, Spaces
+
+SEEN = Box((3,), low=-1.0, high=1.0)
+ACTIONS = {
+    "choices": Discrete(4),
+    "mixed": Composite({"c": Box((2,), low=-1.0, high=1.0), "k": Discrete(3)}),
+}
+
+
+class Phase:
+    def __init__(self):
+        self.phase = self
+        self.number = 1
+
+
+def made(kind="mixed", *, shared=False, **settings):
+    torch.manual_seed(0)
+    network = PhasicActorCritic(Spaces(SEEN, ACTIONS[kind]), hidden=[8], shared=shared, output_gain=1.0)
+    sgd = partial(torch.optim.SGD, lr=0.1)
+    return network, AuxiliaryLoss(network, sgd, loader=Phase(), **settings)
+
+
+def gradient_reaches(network, loss):
+    """Return the names of the parameters whose gradient is not zero."""
+    network.zero_grad()
+    loss.mean().backward()
+    return {
+        name for name, parameter in network.named_parameters() if parameter.grad is not None and parameter.grad.any()
+    }
+
+
+@pytest.mark.parametrize("kind", ACTIONS)
+@pytest.mark.parametrize("shared", [False, True])
+def test_divergence_is_zero_on_the_first_minibatch_and_grows(kind, shared):
+    network, loss = made(kind, shared=shared)
+    observation, return_ = torch.randn(16, 3), torch.randn(16) + 3.0
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.1)  # a policy phase
+    divergences = []
+    for number in (1, 2, 3):
+        loss.loader.number = number
+        loss.begin_batch()
+        loss.backward(observation, return_)
+        divergences.append(loss._terms[0])
+    assert divergences[0].tolist() == [0.0] * 16
+    assert 1e-6 < float(divergences[1].mean()) < float(divergences[2].mean())
+
+
+def test_next_phase_begins_from_the_policy_of_then():
+    _, loss = made()
+    observation = torch.randn(16, 3)
+    for number in (1, 2):
+        loss.loader.number = number
+        loss.begin_batch()
+        loss.backward(observation, torch.randn(16))
+    loss.loader.number = 1
+    loss.begin_batch()
+    loss.backward(observation, torch.randn(16))
+    assert loss._terms[0].tolist() == [0.0] * 16
+
+
+def test_value_on_shared_layers_does_not_move_them():
+    network, _ = made(shared=True)
+    observation = torch.randn(16, 3)
+    action = network.act(observation)
+    only_the_head = {"value_head.weight", "value_head.bias"}
+    assert gradient_reaches(network, network.review(observation).value.square()) == only_the_head
+    assert gradient_reaches(network, network.judge(observation, action).value.square()) == only_the_head
+    moved = gradient_reaches(network, network.review(observation).auxiliary.square())
+    assert moved == {name for name, _ in network.named_parameters() if name.startswith(("trunk", "auxiliary_head"))}
+
+
+def test_value_with_layers_of_its_own_trains_them():
+    network, _ = made()
+    found = gradient_reaches(network, network.review(torch.randn(16, 3)).value.square())
+    assert found == {name for name, _ in network.named_parameters() if name.startswith("value")}
+
+
+def test_loss_by_hand():
+    network, loss = made("choices", value_weight=0.5, kl_weight=2.0)
+    observation, return_ = torch.randn(4, 3), torch.tensor([1.0, 2.0, 3.0, 4.0])
+    with torch.no_grad():
+        network.head.layer.bias += torch.tensor([1.0, 0.0, 0.0, 0.0])
+        now, before = network.heads(observation).choices, loss.before.heads(observation).choices
+        reviewed = network.review(observation)
+        found = loss.loss(observation, return_)
+    divergence = (before.exp() * (before - now)).sum(-1)
+    squares = (reviewed.value - return_).square() + (reviewed.auxiliary - return_).square()
+    torch.testing.assert_close(found, 0.5 * squares + 2.0 * divergence)
+
+
+def test_policy_phase_leaves_the_auxiliary_head_alone():
+    network, _ = made()
+    loss = PPOLoss(network, partial(torch.optim.SGD, lr=0.1))
+    observation = torch.randn(16, 3)
+    with torch.no_grad():
+        action = network.act(observation)
+        judged = network.judge(observation, action)
+    before = [parameter.clone() for parameter in network.auxiliary_head.parameters()]
+    loss.backward(observation, action, judged.log_prob, judged.value, torch.randn(16), torch.randn(16))
+    assert all(torch.equal(*pair) for pair in zip(before, network.auxiliary_head.parameters(), strict=True))
+
+
+SMALL = ["env=cartpole", "num_envs=2", "algorithm.hidden=[8]", "algorithm.horizon=6", "algorithm.batch_size=4"]
+QUIET = ["algorithm.epochs=2", "evaluation.every=0", "logger=[]"]
+
+
+@pytest.mark.parametrize(("interval", "phases"), [(0, 0), (2, 2)])
+def test_phases_come_after_so_many_rollouts(interval, phases, tmp_path):
+    # a rollout has 2 epochs of 3 minibatches; a phase over two of them 3 epochs of 6
+    words = ["algorithm=ppg", f"algorithm.auxiliary.interval={interval}", "algorithm.auxiliary.epochs=3"]
+    updates = 2 * (2 * 6 + 18) if phases else 24
+    result = train([*words, *SMALL, *QUIET, f"stop.updates={updates}"], run_dir=tmp_path / "run")
+    callbacks = result.trainer.callbacks
+    assert callbacks["auxiliary"].updates == 18 * phases
+    assert callbacks["ppo"].updates == 24
+    assert result.summary["env_steps"] == 48
