@@ -128,3 +128,24 @@ def test_phases_come_after_so_many_rollouts(interval, phases, tmp_path):
     assert callbacks["auxiliary"].updates == 18 * phases
     assert callbacks["ppo"].updates == 24
     assert result.summary["env_steps"] == 48
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_recurrent_networks_have_phases_and_trust_regions(shared, tmp_path):
+    words = ["algorithm=ppg", "+with=trust_region", "algorithm.auxiliary.interval=2", f"algorithm.shared={shared}"]
+    core = ["algorithm.recurrent=gru", "algorithm.core_size=4", "algorithm.unroll=3"]
+    result = train([*words, *core, *SMALL, *QUIET, "stop.updates=60"], run_dir=tmp_path / "run")
+    callbacks = result.trainer.callbacks
+    assert callbacks["auxiliary"].updates > 0
+    assert callbacks["trust_region"].updates == callbacks["ppo"].updates > 0
+
+
+def test_divergence_of_windows_is_zero_on_the_first_minibatch():
+    torch.manual_seed(0)
+    network = PhasicActorCritic(Spaces(SEEN, Discrete(4)), hidden=[8], core="gru", core_size=4, output_gain=1.0)
+    loss = AuxiliaryLoss(network, partial(torch.optim.SGD, lr=0.1), loader=Phase())
+    loss.begin_batch()
+    ended = torch.zeros(5, 6, dtype=torch.bool)
+    ended[2, 3] = True
+    loss.backward(torch.randn(5, 6, 3), torch.randn(5, 6), state=torch.randn(5, 8), ended=ended, valid=~ended)
+    assert loss._terms[0].abs().max() == 0.0

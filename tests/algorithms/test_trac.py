@@ -43,7 +43,7 @@ def updated(network, loss, region, valid=None):
         region.begin_batch(observation)
         with torch.enable_grad():
             loss.backward(observation, action, torch.randn(32), torch.randn(32))
-        region.end_batch(observation, valid)
+        region.end_batch(valid)
         return before, network.heads(observation)
 
 
@@ -68,11 +68,11 @@ def test_ratio_is_that_of_the_leaf_that_moved_most():
     region.begin_batch(torch.zeros(2, 3))
     still = region._heads
     with torch.no_grad():
-        region._look = lambda observation: still._replace(
+        region._look = lambda: still._replace(
             mean=still.mean + torch.tensor([0.0, 0.0, 0.3]), choices=still.choices + 0.1
         )
         # log_std is 0: Δ² for the number; three choices together 0.03 of 0.12
-        assert region._ratio(torch.zeros(2, 3), None) == pytest.approx(math.sqrt(0.09 / 0.04))
+        assert region._ratio(None) == pytest.approx(math.sqrt(0.09 / 0.04))
     assert network.head.codec.sizes == (2, 1)
 
 
@@ -134,8 +134,8 @@ def test_the_gaussian_of_soft_actor_critic_can_be_kept_in_it():
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(1.0)
-        region.end_batch(observation)
-        assert region._ratio(observation, None) <= 1.0 < region.ratio
+        region.end_batch()
+        assert region._ratio(None) <= 1.0 < region.ratio
 
 
 def test_policy_without_parameters_is_refused():
@@ -151,7 +151,7 @@ def test_policy_that_is_lost_ends_the_run():
     with torch.no_grad():
         network.head.layer.bias.fill_(math.nan)
     with pytest.raises(RlrunError, match="the policy is not finite after this update"):
-        region.end_batch(torch.zeros(2, 3))
+        region.end_batch()
 
 
 @pytest.mark.parametrize("algorithm", [["algorithm=a2c", "+with=trust_region"], ["algorithm=trac"]])

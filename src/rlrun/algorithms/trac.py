@@ -27,8 +27,8 @@ MARGIN = 0.9  # of the limit: where a policy that went too far is aimed at
 class Actor(Protocol):
     """A network with a distribution over actions."""
 
-    def heads(self, observation: Tree) -> Heads:
-        """Return its parameters at each observation."""
+    def heads(self, observation: Tree, *before: Tensor | None) -> Heads:
+        """Return its parameters at each observation; of a recurrent one, by the state before and `ended`."""
 
     def parameters(self) -> Any: ...
 
@@ -67,18 +67,20 @@ class TrustRegion(Callback):
         self.ratio, self.updates, self.shrunk = 0.0, 0, 0  # change to limit of the newest update; numbers of updates
         self._actor: list[Tensor] = []
         self._before: list[Tensor] = []
+        self._seen: tuple[Tree, ...] = ()  # of this batch: observation, and what a recurrent network wants beside it
         self._heads: Heads | None = None
 
-    def begin_batch(self, observation: Tree) -> None:
+    def begin_batch(self, observation: Tree, state: Tensor | None = None, ended: Tensor | None = None) -> None:
+        self._seen = (observation,) if state is None and ended is None else (observation, state, ended)
         if not self._actor:
-            self._actor = [parameter.data for parameter in self._trained(observation)]
+            self._actor = [parameter.data for parameter in self._trained()]
             self._before = [torch.empty_like(parameter) for parameter in self._actor]
         torch._foreach_copy_(self._before, self._actor)
-        self._heads = self._look(observation)
+        self._heads = self._look()
 
     @torch.no_grad()
-    def end_batch(self, observation: Tree, valid: Tensor | None = None) -> None:
-        self.ratio = ratio = self._ratio(observation, valid)
+    def end_batch(self, valid: Tensor | None = None) -> None:
+        self.ratio = ratio = self._ratio(valid)
         self.updates += 1
         self.shrunk += not ratio <= 1.0
         for _ in range(TRIES):
@@ -86,32 +88,32 @@ class TrustRegion(Callback):
                 return
             back = 1.0 - MARGIN / ratio if math.isfinite(ratio) else MARGIN  # infinite: too far to tell how far
             torch._foreach_lerp_(self._actor, self._before, back)
-            ratio = self._ratio(observation, valid)
+            ratio = self._ratio(valid)
         raise RlrunError(
             f"callbacks.{self.name}: the policy is not finite after this update; a smaller learning rate, or a smaller "
             "max_grad_norm, keeps it so"
         )
 
-    def _trained(self, observation: Tree) -> list[nn.Parameter]:
+    def _trained(self) -> list[nn.Parameter]:
         """Return the parameters that the policy depends on."""
         trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
         with torch.enable_grad():
-            numbers = [part.sum() for part in self.network.heads(observation) if part is not None]
+            numbers = [part.sum() for part in self.network.heads(*self._seen) if part is not None]
             gradients = torch.autograd.grad(torch.stack(numbers).sum(), trained, allow_unused=True)
         return [parameter for parameter, gradient in zip(trained, gradients, strict=True) if gradient is not None]
 
     @torch.no_grad()
-    def _look(self, observation: Tree) -> Heads:
-        return self.network.heads(observation)
+    def _look(self) -> Heads:
+        return self.network.heads(*self._seen)
 
-    def _ratio(self, observation: Tree, valid: Tensor | None) -> float:
+    def _ratio(self, valid: Tensor | None) -> float:
         """Return the largest change of a leaf since the update began, to its limit."""
         assert self._heads is not None
-        change = changes(self._heads, self._look(observation))  # [..., A + width]
+        change = changes(self._heads, self._look())  # [..., A + width]
         flat = change.flatten(0, -2) if valid is None else change[valid]
         sizes = [*self.codec.sizes] if self._heads.mean is not None else []
         sizes += [*self.codec.branches] if self._heads.choices is not None else []
-        leaves = flat.mean(0).split(sizes)
+        leaves = torch.split(flat.mean(0), sizes)
         squares = torch.stack([leaf.sum() / (self.per_dim * size) for leaf, size in zip(leaves, sizes, strict=True)])
         return float(squares.max().sqrt())
 

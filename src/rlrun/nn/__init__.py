@@ -30,6 +30,7 @@ On-policy algorithms call, on one network:
     network.after(observation, state) -> state          [B, S]
     network.judge(observation, action, state, ended)    state [B, S] before single steps or windows [B, T, …], and
     network.value(observation, state, ended)            ended [B, T] where the state begins anew after a row
+    network.heads(observation, …) -> heads              where an update is compared with the policy before it
 """
 
 from rlrun.nn.actions import ActionCodec
