@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 import signal
@@ -417,30 +418,34 @@ time.sleep(60)
 # --- on-policy
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_rollout_stores_how_likely_the_acting_policy_was_to_act_so(kind, counting):
+@pytest.mark.parametrize(("kind", "core"), [("thread", None), ("process", None), ("thread", "gru")])
+def test_a_rollout_stores_how_likely_the_acting_policy_was_to_act_so(kind, core, counting):
     env = counting(2)
-    agent, table = PolicyAgent(ActorCritic(env.spaces)), Rollout(spaces=env.spaces, num_envs=2)
+    agent = PolicyAgent(ActorCritic(env.spaces, core=core))
+    acting = copy.deepcopy(agent.policy)
+    columns = {"state": {"shape": [acting.state_size]}} if core else {}
+    table = Rollout(spaces=env.spaces, num_envs=2, columns=columns)
     collector = AsyncCollector(env, agent, table, kind=kind, queue=100, refresh=0)
     table.reserve(40)
     collector.begin_training()
     try:
-        with torch.no_grad():
-            head = agent.policy.value_head  # the policy that acts is the one of the beginning …
-            agent.policy.head.to(torch.float32)
-            collector.collect(2)
-            old = [p.clone() for p in agent.policy.parameters()]
-            for parameter in agent.policy.parameters():  # … whatever becomes of ours
+        collector.collect(2)
+        with torch.no_grad():  # it is the acting policy that counts, whatever becomes of ours
+            for parameter in agent.policy.parameters():
                 parameter.add_(1.0)
-            collector.collect(78)
-            steps, _ = table.steps(collector.observation)
-            for parameter, was in zip(agent.policy.parameters(), old, strict=True):
-                parameter.copy_(was)
-            rows = [torch.from_numpy(steps[name]).flatten(0, 1) for name in ("observation", "action", "log_prob")]
-            assert torch.allclose(agent.policy.log_prob(*rows[:2]), rows[2], atol=1e-6)
-            assert head is agent.policy.value_head
+        collector.collect(78)
     finally:
         collector.end_training(None)
+    steps, _ = table.steps(collector.observation)
+    names = ("observation", "action", *columns, "log_prob")
+    *given, log_prob = (torch.from_numpy(steps[name]).flatten(0, 1) for name in names)
+    with torch.no_grad():
+        assert torch.allclose(acting.judge(*given).log_prob, log_prob, atol=1e-6)
+        if core:  # a state is that before acting, fresh where an episode begins, else the one after the row before
+            first = given[0][:, 0] == 0
+            assert (given[2][first] == 0).all()
+            after = acting.after(given[0], given[2])[:-2][~first[2:]]
+            assert torch.allclose(after, given[2][2:][~first[2:]], atol=1e-6)
 
 
 def test_an_agent_that_cannot_tell_does_not_act_for_rollouts(counting):
