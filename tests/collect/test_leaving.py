@@ -195,7 +195,7 @@ def test_a_signal_is_obeyed_between_two_steps(tmp_path):
     def build():
         return SyncEnv([Labelled(lane) for lane in range(2)])
 
-    def interrupted(observation):
+    def interrupted(observation, state=None):
         if one.steps == 48:
             interrupt.requested = "SIGTERM"  # amidst a step
         return RandomAgent.__call__(one.agent, observation)
