@@ -54,7 +54,7 @@ def test_absent_and_empty_folders_are_taken(tmp_path):
 
 def test_folder_with_a_run_is_refused(tmp_path):
     started(tmp_path / "run")
-    with pytest.raises(RunDirError, match="holds a run already"):
+    with pytest.raises(RunDirError, match=r"holds a run already; go on with it: rlrun resume \S+run, or name another"):
         RunDir.claim(tmp_path / "run")
 
 

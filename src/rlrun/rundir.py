@@ -88,7 +88,7 @@ class RunDir:
             raise RunDirError(f"run directory {run.path} is a file")
         if not run._make():
             if is_run(run.path):
-                raise RunDirError(f"run directory {run.path} holds a run already; name another folder")
+                raise RunDirError(f"run directory {run.path} holds a run already; go on with it: rlrun resume {run.path}, or name another folder")
             held = sorted(entry.name for entry in run.path.iterdir())
             if held or not run._take():
                 raise RunDirError(f"run directory {run.path} is not empty: it holds {_some(held or ['checkpoints'])}")
