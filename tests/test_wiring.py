@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlrun.callback import Callback
+from rlrun.callback import Callback, Stop
 from rlrun.errors import WiringError
 from rlrun.trainer import Trainer
 from rlrun.wiring import explain, plan
@@ -240,3 +240,57 @@ def test_a_loader_that_delivers_no_group_that_it_promised_is_named(groups):
 
     with pytest.raises(WiringError, match="loader promised the data groups default and delivered"):
         Trainer({}, Liar({"reward": 1})).train()
+
+
+class Counting(Callback):
+    """Counts the cycles that end."""
+
+    def __init__(self):
+        self.count = 0
+
+    def end_cycle(self):
+        self.count += 1
+
+
+@pytest.mark.parametrize("event", ["begin_cycle", "end_cycle"])
+def test_a_cycle_hook_without_a_cycle_is_refused(event):
+    mine = type("Mine", (Callback,), {event: lambda self: None})
+    with pytest.raises(WiringError, match=rf"callbacks.mine.{event} would never .* Mine sets no cycle; cycle = 1 .*"):
+        plan({"mine": mine()}, NAMES, ())
+
+
+def test_a_cycle_hook_that_is_switched_off_is_no_part_of_the_plan():
+    counting = Counting()
+    counting.cycle = 0
+    trainer = Trainer({"counting": counting}, OneBatch({"reward": 1}))
+    trainer.train()
+    assert (counting.count, "counting" in explain(trainer.plan)) == (0, False)
+
+
+def test_explain_lists_what_begins_a_cycle():
+    class Begins(Callback):
+        cycle = 2
+
+        def begin_cycle(self, update):
+            pass
+
+        def note(self, path_of):
+            return "every other update"
+
+    (line,) = [line for line in explain(plan({"mine": Begins()}, NAMES, ("update",))).splitlines() if "mine" in line]
+    assert line.split() == ["begin_cycle", "mine", "update", "every", "other", "update"]
+
+
+def test_what_ends_training_is_called_after_all_others():
+    class Limit(Callback):
+        cycle = 1
+        ends = True
+
+        def end_cycle(self, update):
+            if update == 3:
+                raise Stop("enough")
+
+    counting = Counting()
+    counting.cycle = 1
+    Trainer({"limit": Limit(), "counting": counting}, OneBatch({"reward": 1}, count=5)).train()
+    assert counting.count == 3

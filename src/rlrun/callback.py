@@ -44,7 +44,8 @@ class Callback:
 
     data_group: str | None = None  # whose names the batch hooks see first
     provides: tuple[str, ...] = ()  # names this callback adds to (or rewrites in) its group
-    cycle: int = 0  # begin_cycle and end_cycle every so many updates; 0 = never
+    cycle: int = 0  # begin_cycle and end_cycle every so many updates; 0 = never; who overrides them sets it
+    ends: bool = False  # its end_cycle may end training, so it is called after all others
     name: str = ""  # its key in the trainer's callbacks, set when the plan is made
     position: int = 0  # its place among them
     inherited: tuple[str, ...] | None = None  # entries of its state that a run started from this one takes; None = all

@@ -108,8 +108,8 @@ class Trainer:
         state, found = self.state, False
         for step in self.plan.steps["end_cycle"] if self._reached is not None else ():
             found = found or step.callback.name == self._reached
-            cycle = step.callback.cycle
-            if found and cycle > 0 and state["update"] % cycle == 0 and state.keys() >= set(step.required):
+            due = state["update"] % step.callback.cycle == 0
+            if found and due and state.keys() >= set(step.required):
                 self._reached = step.callback.name
                 step.call()({step.callback.data_group or "": Group({}, state)}, state)
         self._reached = None

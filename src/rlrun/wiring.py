@@ -17,6 +17,8 @@ from rlrun.errors import WiringError, did_you_mean
 from rlrun.routing import OUTSIDE, Call, Group, State, Step
 from rlrun.typing import Groups
 
+CYCLES = ("begin_cycle", "end_cycle")
+
 __all__ = ["Group", "Plan", "State", "explain", "plan"]
 
 
@@ -32,8 +34,7 @@ class Plan:
 
     def cycles(self, event: str) -> list[tuple[str, int, Call]]:
         """The hooks of `begin_cycle` or `end_cycle` with their callbacks' names and the length of their cycles."""
-        found = [step for step in self.steps[event] if step.callback.cycle > 0]
-        return [(step.callback.name, step.callback.cycle, step.call()) for step in found]
+        return [(step.callback.name, step.callback.cycle, step.call()) for step in self.steps[event]]
 
     def verify(self, groups: Groups) -> None:
         """Compare a real batch with what the loader promised; not every batch holds every group.
@@ -72,11 +73,25 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
             )
     known_state = set(state)
     for event in EVENTS:
-        members = [(callback, hook) for callback in callbacks.values() if (hook := callback.hook(event)) is not None]
+        members = [(each, hook) for each in callbacks.values() if (hook := _hook(each, event)) is not None]
         made.steps[event] = [_resolve(made, event, *member, callbacks, known_state) for member in members]
     made.steps["begin_batch"] = _ordered(made, made.steps["begin_batch"])
+    made.steps["end_cycle"].sort(key=lambda step: step.callback.ends)  # whatever may end training comes last
     _check_backward_order(made)
     return made
+
+
+def _hook(callback: Callback, event: str) -> Hook | None:
+    """Return a hook that will be called; None where there is none, or its cycle is 0 on purpose."""
+    found = callback.hook(event)
+    if found is None or event not in CYCLES or callback.cycle > 0:
+        return found
+    if any("cycle" in vars(each) for each in (callback, *type(callback).__mro__) if each is not Callback):
+        return None
+    raise WiringError(
+        f"callbacks.{callback.name}.{event} would never be called: {type(callback).__name__} sets no cycle; "
+        "cycle = 1 calls it every update, cycle = 0 says never"
+    )
 
 
 def _provided_in(callback: Callback) -> str | None:
@@ -207,7 +222,7 @@ def _check_backward_order(made: Plan) -> None:
 
 def explain(made: Plan, path_of: Callable[[object], str] = lambda part: type(part).__name__) -> str:
     """Return the data flow of one update as text, one line a hook."""
-    events = ("begin_batch", "backward", "end_batch", "end_cycle")
+    events = ("begin_cycle", "begin_batch", "backward", "end_batch", "end_cycle")
     rows = [_row(step, event, path_of) for event in events for step in made.steps[event]]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
     lines = [f"{'loader'.ljust(max(widths[0], 6))}  {group}: {' '.join(names)}" for group, names in made.names.items()]
@@ -223,7 +238,8 @@ def explain(made: Plan, path_of: Callable[[object], str] = lambda part: type(par
 def _row(step: Step, event: str, path_of: Callable[[object], str]) -> tuple[str, str, str, str, str]:
     callback = step.callback
     provides = f"-> {' '.join(callback.provides)}" if _provided_in(callback) == event and callback.provides else ""
-    first = next(e for e in ("backward", "begin_batch", "end_batch", "end_cycle") if callback.hook(e) is not None)
+    order = ("backward", "begin_batch", "end_batch", "end_cycle", "begin_cycle")
+    first = next(e for e in order if _hook(callback, e) is not None)
     note = callback.note(path_of) if event == first else ""
     return event, callback.name, " ".join(step.asks) or "—", provides, note
 

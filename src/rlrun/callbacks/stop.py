@@ -34,6 +34,7 @@ class Budget(Callback):
     """
 
     cycle = 1
+    ends = True
 
     def __init__(
         self,
@@ -97,6 +98,7 @@ class Interrupt(Callback):
     """
 
     cycle = 1
+    ends = True
 
     def __init__(self) -> None:
         self.requested: str | None = None
