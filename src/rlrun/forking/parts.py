@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -128,7 +129,7 @@ class Counters:
         state = self.filled(found)
         if isinstance(self.part, Callback):
             flags = {"weights": "weights" in kinds, "optimiser": "optimisers" in kinds, "numbers": "numbers" in kinds}
-            self.part.load_state_dict(state, **flags)
+            self.part.load_state_dict(state, **_taken(flags, by=self.part.load_state_dict))
         else:
             self.part.load_state_dict(state)
 
@@ -153,6 +154,14 @@ def difference(held: Any, value: Any) -> str | None:
     if held.dtype != value.dtype and not (held.is_floating_point() and value.is_floating_point()):
         return f"{value.dtype} there, {held.dtype} here"
     return None
+
+
+def _taken(flags: dict[str, bool], *, by: Callable[..., Any]) -> dict[str, bool]:
+    """Return those keywords that a function takes: a callback of a user's own may do without."""
+    parameters = inspect.signature(by).parameters
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        return flags
+    return {name: wanted for name, wanted in flags.items() if name in parameters}
 
 
 def _leaves(state: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

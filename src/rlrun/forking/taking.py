@@ -14,7 +14,8 @@ from rlrun import storage
 from rlrun.callbacks import Checkpointer, MemoryImport
 from rlrun.collect import ByIdCollector, Collector
 from rlrun.config import Composed
-from rlrun.errors import ConfigError, RlrunError, RunDirError
+from rlrun.config.targets import explain
+from rlrun.errors import ConfigError, RunDirError
 from rlrun.files import write_text
 from rlrun.forking import parents, sources
 from rlrun.forking import settings as init
@@ -242,9 +243,9 @@ class _Taker:
                 continue
             try:
                 part.take(self.found.get(path, {}))
-            except RlrunError as error:
+            except Exception as error:
                 hint = "; init.memory=skip leaves it out" if isinstance(part, Memory) else ""
-                raise RunDirError(f"init.from: {path} does not fit: {error}{hint}") from error
+                raise RunDirError(f"init.from: {path} does not fit: {explain(error)}{hint}") from error
             if isinstance(part, Memory) and part.how:
                 entries = self.report.entries
                 entries[:] = [each._replace(why=part.how) if each.part == path else each for each in entries]
