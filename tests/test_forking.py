@@ -243,8 +243,36 @@ def test_a_weights_file_by_our_names_or_by_others(sac):
     assert len(here.fork.lineage["digest"]) == 64
     here = fork("body.safetensors", *SAC, *TINY, MORE, "init.rename={body: networks.policy}")
     assert same(here.parts["networks.policy"].state_dict(), states(sac)["networks.policy"])
-    with pytest.raises(ConfigError, match=r"nothing of .*body.safetensors is taken over"):
+    with pytest.raises(ConfigError, match=r"nothing of .*body.safetensors is taken over") as refused:
         fork("body.safetensors", *SAC, *TINY)
+    told = str(refused.value)
+    assert "it holds body.gaussian.layers.0." in told
+    assert "wanted are networks.critics.layers.layers.0.weight" in told
+    assert told.endswith("; try 'init.rename={body: networks.policy}'")
+
+
+def test_a_single_network_s_own_names_are_met_by_a_renaming_that_is_told(dqn):
+    safetensors.torch.save_file(states(dqn)["networks.q"], "q.safetensors")
+    with pytest.raises(ConfigError, match=r"; try 'init.rename=\{\*: networks.q.\*\}'$") as refused:
+        fork("q.safetensors", *DQN, *TINY)
+    here = fork("q.safetensors", *DQN, *TINY, re.search(r"try '(.*)'", str(refused.value))[1])
+    assert same(here.parts["networks.q"].state_dict(), states(dqn)["networks.q"])
+    assert {entry.part for entry in here.fork.report.entries} == {"networks.q", "callbacks.q_target"}  # no counters
+
+
+def test_the_tensors_of_a_checkpoint_are_weights_elsewhere_and_its_part_inside(dqn, tmp_path):
+    tensors = RunDir(dqn).checkpoint() / "tensors.safetensors"
+    with pytest.raises(RunDirError, match=rf"is a part of a checkpoint; name its folder, {tensors.parent}$"):
+        fork(tensors, *DQN, *TINY)
+    shutil.copy(tensors, tmp_path / "copy.safetensors")
+    here = fork("copy.safetensors", *DQN, *TINY)
+    assert same(here.parts["networks.q"].state_dict(), states(dqn)["networks.q"])
+
+
+def test_names_without_anything_in_common_are_told_without_a_way_out(dqn):
+    safetensors.torch.save_file({"a": torch.zeros(3), "b": torch.zeros(2)}, "x.safetensors")
+    with pytest.raises(ConfigError, match=r"it holds a, b, wanted are networks.q\S+, \S+, \S+ and 3 more$"):
+        fork("x.safetensors", *DQN, *TINY)
 
 
 def test_a_file_made_with_pickle_is_refused(tmp_path):
@@ -335,7 +363,12 @@ def test_what_an_optimiser_keeps_is_found_without_touching_it():
         (("init.rename={networks.*: netwroks.*}",), "this run has nothing named 'netwroks.*'"),
         (("init.weights=lod",), "init.weights: wanted one of load, skip, reinit, got 'lod' .did you mean 'load'"),
         (("init.wieghts=skip",), "no such key .did you mean 'init.weights'"),
-        (("init.parts={memory: maybe}",), "init.parts: wanted names, each with one of load, skip, reinit"),
+        (
+            ("init.parts={memory: load, trainer: laod}",),
+            "init.parts: 'trainer': wanted one of load, skip, reinit, got 'laod' .did you mean 'load'",
+        ),
+        (("init.foo=1",), "init.foo: no such key; there are from, weights,"),
+        (("load.memory=false",), "load.memory: no such key .did you mean 'init.memory=skip'"),
         (("stop.env_steps=100",), "the parent has made 100 of them"),
         (("stop.updates=30",), "the parent has made 40 of them"),
         (("init.parts={*: skip}",), "nothing of .* is taken over"),
@@ -351,6 +384,8 @@ def test_a_wrong_request_is_refused_in_a_sentence(ready, words, message):
         (("init.weights=skip", "load.weights=true"), "contradict each other"),
         (("init.weights=load", "load.weights=false"), "contradict each other"),
         (("+init.wieghts=skip",), "did you mean 'init.weights'"),
+        (("+load.memory=false",), "load.memory: no such key .did you mean 'init.memory=skip'..$"),
+        (("load={memory: false}",), "load: no such key 'memory' .did you mean 'init.memory=skip'..$"),
         (("init.from=x",), "leave one away"),
     ],
 )
@@ -435,9 +470,11 @@ def test_the_parents_words_come_first_and_yours_win(sac):
 
 
 def test_whose_words_are_wrong_is_told(sac, tmp_path):
-    with pytest.raises(ConfigError) as own:
-        fork(sac, "algorithm.lrr=1")
-    assert str(own.value).startswith("algorithm.lrr: no such key")
+    for word in ("algorithm.lrr=1", "algorithm.lr=abc", "init.wieghts=skip"):
+        with pytest.raises(ConfigError) as own:
+            fork(sac, word)
+        assert str(own.value).startswith(word.partition("=")[0] + ": ")
+        assert "come before these" not in str(own.value)
     shutil.copytree(sac, tmp_path / "run")
     with (tmp_path / "run" / "overrides.txt").open("a") as file:
         file.write("algorithm.gone=3\n")

@@ -47,6 +47,29 @@ def test_a_dry_run_tells_what_would_be_loaded_and_writes_nothing(rlrun, first, p
     assert sorted(path.name for path in project.iterdir()) == ["first"]
 
 
+def test_a_dry_run_names_everything_also_where_the_budget_is_spent(rlrun, first, project):
+    found = rlrun("train", "--from", "first", "--dry-run")
+    assert (found.code, found.out) == (2, "")
+    *report, error = found.err.splitlines()
+    assert "stop.env_steps=40: the parent has made 40 of them" in error
+    (loaded,) = [line.removeprefix("loaded: ").split(", ") for line in report if line.startswith("loaded: ")]
+    assert {"networks.q.layers.layers.0.weight", "collector.steps", "memory"} <= set(loaded)
+    assert str(len(loaded)) == next(line.split()[1] for line in report if line.startswith("total"))
+    skipped = rlrun("train", "--from", "first", "load.weights=false", "stop.env_steps=60", "--dry-run").err
+    assert " more" not in skipped
+    assert sorted(path.name for path in project.iterdir()) == ["first"]
+
+
+def test_a_fork_without_a_network_of_the_parent_says_so(rlrun, first, project):
+    words = ("train", "--from", "first", "stop.env_steps=41", "load.weights=false")
+    told = "no network was taken over: all begin anew"
+    found = rlrun(*words, "--run-dir", "second")
+    assert found.err.splitlines()[-1] == f"{told}, and the warm-up is over; init.numbers=skip begins with it"
+    assert told in (project / "second" / "log.txt").read_text()
+    assert rlrun(*words, "load.numbers=false", "--dry-run").err.splitlines()[-1] == told
+    assert told not in rlrun("train", "--from", "first", "stop.env_steps=60", "--dry-run").err
+
+
 def test_the_way_out_of_a_refused_resume_leads_to_a_fork(rlrun, first):
     refused = rlrun("resume", "first", "algorithm.lr=1e-4")
     assert refused.code == 2

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config.origins import Layer
-from rlrun.config.schema import OPEN
+from rlrun.config.schema import CLOSED, OPEN, instead
 from rlrun.config.sources import PAIR, Repository, one_line
 from rlrun.config.tree import children, dotted, leaves, plain, split
 from rlrun.config.words import Word
@@ -93,7 +93,9 @@ def _find(config: DictConfig, word: Word, groups: Sequence[str]) -> None:
             prefix = "".join(f"{part}." for part in path[:index])
             near = did_you_mean(key, [*names, *(groups if not index else ())], prefix)
             what = "no such key" if index or len(path) > 1 else "no such key or group"
-            raise ConfigError(f"{word.key}: {what}" + (near or f"; +{word.key}=… adds one"))
+            closed = index == 1 and path[0] in CLOSED
+            near = instead(path[0], key) if closed else near or f"; +{word.key}=… adds one"
+            raise ConfigError(f"{word.key}: {what}{near}")
         node = names[key]
 
 
@@ -115,5 +117,6 @@ def _inner(config: DictConfig, word: Word) -> str:
         return ""
     for key in word.value:
         if key not in node:
-            return f"no such key '{key}'{did_you_mean(str(key), map(str, node))}"
+            near = instead(word.key, str(key)) if word.key in CLOSED else did_you_mean(str(key), map(str, node))
+            return f"no such key '{key}'{near}"
     return ""

@@ -91,6 +91,11 @@ def each(kind: Kind) -> Kind:
     def convert(value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise ValueError
+        for name, entry in value.items():
+            try:
+                kind.convert(entry)
+            except ValueError:
+                raise ConfigError(f"'{name}': wanted {kind.words}, got {shown(entry)}{_near(entry, kind)}") from None
         return {str(name): kind.convert(entry) for name, entry in value.items()}
 
     return Kind(f"names, each with {kind.words}", convert)
@@ -211,18 +216,32 @@ def check_kinds(config: Any, kinds: Mapping[str, Kind] = KINDS) -> dict[str, Any
         try:
             converted = kind.convert(value)
         except (ValueError, OverflowError):
-            near = did_you_mean(value, kind.words.removeprefix("one of ").split(", ")) if isinstance(value, str) else ""
-            raise ConfigError(f"{key}: wanted {kind.words}, got {shown(value)}{near}") from None
+            raise ConfigError(f"{key}: wanted {kind.words}, got {shown(value)}{_near(value, kind)}") from None
+        except ConfigError as error:  # of an entry
+            raise ConfigError(f"{key}: {error}") from None
         if type(converted) is not type(value):
             changed[key] = converted
     return changed
+
+
+def _near(value: Any, kind: Kind) -> str:
+    return did_you_mean(value, kind.words.removeprefix("one of ").split(", ")) if isinstance(value, str) else ""
 
 
 def _check_closed(tree: Any) -> None:
     for block in CLOSED:
         for key, _ in children(child(tree, block)):
             if key not in known(block):
-                raise ConfigError(f"{block}.{key}: no such key{did_you_mean(key, known(block), f'{block}.')}")
+                raise ConfigError(f"{block}.{key}: no such key{instead(block, key)}")
+
+
+def instead(block: str, key: str) -> str:
+    """Return what may be meant by a key that a closed block has not."""
+    names = known(block)
+    other = next((each for each in CLOSED if each != block and key in known(each)), None)
+    if other is None:
+        return did_you_mean(key, names, f"{block}.") or f"; there are {', '.join(names)}"
+    return f" (did you mean '{other}.{key}={'skip' if other == 'init' else 'false'}'?)"
 
 
 def shown(value: Any) -> str:

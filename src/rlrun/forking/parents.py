@@ -22,6 +22,7 @@ from rlrun.rundir import RunDir, is_run
 
 BLOCKS = ("init", "load")  # what a run itself was started from is no business of its children
 PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")  # what Hydra's grammar takes without quotes
+NAME = re.compile(r"[^:\s]+")
 LARGEST = 1 << 20  # bytes of a file of words
 MARK = 8  # bytes before the header of a safetensors file
 
@@ -55,6 +56,8 @@ def find(text: str) -> Parent:
     path = Path(text).expanduser().absolute()
     if path.is_file():
         _require_safetensors(path)
+        if (path.parent / "manifest.json").is_file() and (path.parent / "state.json").is_file():
+            raise RunDirError(f"{path} is a part of a checkpoint; name its folder, {path.parent}")
         return Parent(None, path)
     if not path.exists() and "@" in text:
         base, _, which = text.rpartition("@")
@@ -139,7 +142,8 @@ def _whose(error: ConfigError, before: list[str], given: list[str], parent: Pare
     alone = shlex.join(["rlrun", "train", *given])
     if _fails(before, config_dir):
         return f"the words of {parent.run.path} do not compose any more: {error}; without them: {alone}"
-    if _fails(given, config_dir) == str(error):
+    place = f"{(NAME.match(str(error)) or [''])[0]}."  # every such error begins with the key that it is about
+    if any(f"{word.key}.".startswith(place) for word in parse(given)) or _fails(given, config_dir) == str(error):
         return str(error)
     return f"{error}; the words of {parent.run.path} come before these; without them: {alone}"
 

@@ -26,6 +26,7 @@ class Report:
 
     origin: str
     entries: list[Entry] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)  # what follows from it and may surprise
 
     def of(self, fate: Fate) -> list[Entry]:
         return [entry for entry in self.entries if entry.fate == fate]
@@ -45,6 +46,7 @@ class Report:
             more = [] if most is None or len(entries) <= most else [f"and {len(entries) - most} more"]
             if entries:
                 yield f"{fate}: {', '.join([*shown, *more])}"
+        yield from self.remarks
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         for part in dict.fromkeys(entry.part for entry in self.entries):

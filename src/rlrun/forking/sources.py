@@ -87,7 +87,8 @@ def _file(place: Path) -> Source:
         raise RunDirError(f"{place} cannot be read: {reason(error)}") from error
     except (SafetensorError, ValueError, KeyError) as error:
         raise RunDirError(f"{place} is damaged: {error}") from error
-    return Source(place, None, nodes, {"digest": _digest(place)})
+    dotted = {name.replace("/", "."): value for name, value in nodes.items()}  # checkpoints write part/name
+    return Source(place, None, dotted if len(dotted) == len(nodes) else nodes, {"digest": _digest(place)})
 
 
 def _digest(path: Path) -> str:

@@ -8,20 +8,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from rlrun import storage
 from rlrun.callbacks import Checkpointer, MemoryImport
-from rlrun.collect import ByIdCollector, Collector
 from rlrun.config import Composed
 from rlrun.config.targets import explain
 from rlrun.errors import ConfigError, RunDirError
 from rlrun.files import write_text
 from rlrun.forking import parents, sources
 from rlrun.forking import settings as init
+from rlrun.forking.beginning import position, require_budget, settle_keepers
+from rlrun.forking.hints import names_differ
 from rlrun.forking.learners import SlowCopy, part_of
 from rlrun.forking.memories import Memory
-from rlrun.forking.parts import Network, Part
+from rlrun.forking.parts import Network, Pace, Part
+from rlrun.forking.report import SHOWN as NAMES
 from rlrun.forking.report import Entry, Fate, Report
 from rlrun.forking.settings import Settings
 from rlrun.forking.sources import Source
@@ -76,7 +78,9 @@ class Fork:
         return states
 
 
-def take(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer) -> Fork | None:
+def take(
+    composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer, *, dry: bool = False
+) -> Fork | None:
     """Take over what `init:` asks for; None where it names nothing to start from.
 
     All is decided before anything is changed, and nothing is written.
@@ -85,6 +89,7 @@ def take(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer) ->
         composed: of the new run; its words are made to name the very checkpoint that was taken.
         parts: of the new run, by config path.
         trainer: of the new run.
+        dry: nothing will come of it: every name is told, also where the budget would refuse the run.
 
     Raises:
         RequestError: there is nothing to start from, it does not fit, or a pattern is about nothing.
@@ -96,12 +101,14 @@ def take(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer) ->
     source = taker.read()
     taker.decide(source)
     taker.load()
-    place = _position(parts, trainer)
-    _require_budget(composed, place[0], trainer)
-    _settle_keepers(parts, place)
-    parents.pin(composed, source.place)
-    for line in taker.report.lines():
+    place = position(parts, trainer)
+    if not dry:
+        require_budget(composed, place[0], trainer)
+    for line in taker.report.lines(most=None if dry else NAMES):
         _messages.info("%s", line)
+    require_budget(composed, place[0], trainer)
+    settle_keepers(parts, place)
+    parents.pin(composed, source.place)
     lineage = {
         "run": None if source.run is None else str(source.run.path),
         "checkpoint": str(source.place),
@@ -122,11 +129,13 @@ class _Taker:
         self.kinds = {
             _full(path, name): kind for path, part in self.parts.items() for name, kind in part.names().items()
         }
-        self.homes: dict[int, list[str]] = {}  # where each tensor of a network is found
+        self.tensors: dict[str, Tensor] = {}  # of networks
         for path, part in parts.items():
             if isinstance(part, nn.Module):
-                for name, tensor in part.state_dict(keep_vars=True).items():
-                    self.homes.setdefault(id(tensor), []).append(_full(path, name))
+                self.tensors |= {_full(path, name): held for name, held in part.state_dict(keep_vars=True).items()}
+        self.homes: dict[int, list[str]] = {}  # where each of them is found
+        for name, tensor in self.tensors.items():
+            self.homes.setdefault(id(tensor), []).append(name)
         self.found: dict[str, dict[str, Any]] = {}  # part -> name -> what it takes over
         self.loaded: set[str] = set()
         self.report = Report(settings.source)
@@ -157,7 +166,8 @@ class _Taker:
         order = list(self.parts)
         self.report.entries.sort(key=lambda entry: order.index(entry.part))
         self._require_fit(source)
-        self._require_taken(source)
+        self._require_taken(source, given)
+        self._tell(source)
         self._settle_import(given)
 
     def _of_part(self, path: str, given: Mapping[str, Any]) -> Iterator[Entry]:
@@ -206,12 +216,31 @@ class _Taker:
                 "init.mismatch=skip begins these anew"
             )
 
-    def _require_taken(self, source: Source) -> None:
+    def _require_taken(self, source: Source, given: Mapping[str, Any]) -> None:
         for pattern, loads in self.settings.parts.items():
             if loads and not any(init.matches(pattern, name) for name in self.loaded):
                 raise ConfigError(f"init.parts: '{pattern}: load' finds nothing to load in {source.place}")
         if not self.loaded:
-            raise ConfigError(f"init.from: nothing of {source.place} is taken over by this run")
+            raise ConfigError(f"init.from: nothing of {source.place} is taken over by this run{self._why_not(given)}")
+
+    def _why_not(self, given: Mapping[str, Any]) -> str:
+        if not self.kinds.keys().isdisjoint(given):
+            return ""  # it is settings that leave it out
+        tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+        return f": {names_differ(tensors, self.tensors)}"
+
+    def _tell(self, source: Source) -> None:
+        """Leave out of the report what no file of weights holds, and say where no network was taken over."""
+        if source.place.is_file():
+            lacking = {full for full, kind in self.kinds.items() if kind != "weights"}
+            self.report.entries = [
+                each for each in self.report.entries if each.fate != "missing" or each.name not in lacking
+            ]
+        if self.tensors and self.loaded.isdisjoint(self.tensors):
+            paces = [path for path, part in self.parts.items() if isinstance(part, Pace)]
+            begun = any(self.found.get(path, {}).get("start") is not None for path in paces)
+            warm_up = ", and the warm-up is over; init.numbers=skip begins with it" if begun else ""
+            self.report.remarks.append(f"no network was taken over: all begin anew{warm_up}")
 
     def _settle_import(self, given: Mapping[str, Any]) -> None:
         """Let a memory that the parent had from a file not be read from there again.
@@ -249,36 +278,6 @@ class _Taker:
             if isinstance(part, Memory) and part.how:
                 entries = self.report.entries
                 entries[:] = [each._replace(why=part.how) if each.part == path else each for each in entries]
-
-
-def _position(parts: Mapping[str, Stateful], trainer: Trainer) -> tuple[int, int]:
-    """Return the environment step (the update, without a collector) and the update at which a run begins."""
-    update = int(trainer.state["update"])
-    collector = next((part for part in parts.values() if isinstance(part, Collector | ByIdCollector)), None)
-    return (update if collector is None else collector.steps), update
-
-
-def _require_budget(composed: Composed, axis: int, trainer: Trainer) -> None:
-    """Refuse a run that would end where it begins.
-
-    Raises:
-        ConfigError: the parent's counters have reached the budget.
-    """
-    reached = {"env_steps": axis, "updates": int(trainer.state["update"])}
-    for name, count in reached.items():
-        limit = composed.config.stop[name]
-        if limit is not None and count >= limit > 0:
-            raise ConfigError(
-                f"stop.{name}={limit}: the parent has made {count} of them, and they count; "
-                f"give stop.{name} as the total, or count from 0 by init.numbers=skip"
-            )
-
-
-def _settle_keepers(parts: Mapping[str, Stateful], place: tuple[int, int]) -> None:
-    """Tell checkpointers of the first checkpoint."""
-    for part in parts.values():
-        if isinstance(part, Checkpointer):
-            part.load_state_dict(part.state_dict() | dict(zip(("axis", "update"), place, strict=True)))
 
 
 def _full(path: str, name: str) -> str:
