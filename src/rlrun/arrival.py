@@ -45,6 +45,8 @@ def arrived(run: Path | str, packages: Iterable[str] = (), words: Iterable[str] 
     Raises:
         RequestError: there is no such run, its config or manifest is damaged, or a package is not there.
     """
+    packages = list(packages)
+    trust.require_of_use(packages)
     directory = RunDir.open(run)
     about = read_json(directory.manifest)
     _check_about(about, directory.manifest)

@@ -168,6 +168,17 @@ def limited(
         _limits.remove(limit)
 
 
+def require_of_use(packages: Iterable[str]) -> None:
+    """Refuse `--trust` of what is never allowed: it would be void.
+
+    Raises:
+        ConfigError: naming the first.
+    """
+    for package in packages:
+        if within(package, NEVER):
+            raise ConfigError(f"--trust {package} is void: no config may name it, whoever wrote it; leave it away")
+
+
 def is_limited() -> bool:
     """Say whether configs are restricted now."""
     return bool(_limits)

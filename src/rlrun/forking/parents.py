@@ -101,6 +101,8 @@ def started(
         RunDirError: there is nothing to start from.
         ConfigError: the words do not compose, alone or behind those of the parent.
     """
+    packages = list(packages)
+    trust.require_of_use(packages)
     parent, words = find(start), words.words if isinstance(words, Composed) else list(words)
     given = [*words, f"init.from={_quoted(str(parent.path))}"]
     typed = {word.key: word.value for word in parse(words)}
