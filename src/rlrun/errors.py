@@ -63,6 +63,10 @@ class RunDirError(RequestError):
     """A run directory cannot be created, read or used."""
 
 
+class Left(KeyboardInterrupt):
+    """A second signal, or one amidst the end, left a run that can be resumed; what Ctrl-C raises, told apart."""
+
+
 class MissingExtra(RequestError):
     """An optional package is needed and not installed."""
 

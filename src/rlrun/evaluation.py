@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from rlrun.collect import video as videos
 from rlrun.collect.evaluate import Evaluation, stage, undisturbed
 from rlrun.collect.evaluate import evaluate as play
 from rlrun.env import Env
-from rlrun.errors import ConfigError
-from rlrun.rundir import RunDir
+from rlrun.errors import ConfigError, RequestError, RunDirError
+from rlrun.files import counted
+from rlrun.rundir import RunDir, checkpoint_key
 from rlrun.storage import load
 
 
@@ -49,7 +50,7 @@ class EvaluationReport(Evaluation):
     def describe(self) -> str:
         lowest, highest = min(self.returns), max(self.returns)
         return (
-            f"mean return {self.mean_return:.2f} ± {self.std_return:.2f} over {len(self.returns)} episodes "
+            f"mean return {self.mean_return:.2f} ± {self.std_return:.2f} over {counted(len(self.returns), 'episode')} "
             f"(lowest {lowest:.2f}, highest {highest:.2f}; checkpoint {self.checkpoint})"
         )
 
@@ -103,7 +104,7 @@ def _play(arrival: Arrival, where: Path, *, episodes: int, seed: int, explore: b
     _require(callable(agent), "agent", "something to call", agent)
     _require(isinstance(env, Env), "env", "an environment", env)
     parts = {path: part for path, part in stateful(builder.built).items() if not isinstance(part, Env)}  # begins anew
-    states = load(where, parts)
+    states = _load(arrival.directory, where, parts)
     for path, part in parts.items():
         take_back(part, states[path], f"{where}: part '{path}'")
     lanes = env.copy(num_envs=1, render_mode="rgb_array") if video else stage(env, episodes)
@@ -118,6 +119,26 @@ def _play(arrival: Arrival, where: Path, *, episodes: int, seed: int, explore: b
             name = Path(video)
             watch = stack.enter_context(videos.Recorder(lanes, lambda i: name / f"episode_{i:03d}_seed_{seed + i}.mp4"))
         return play(lanes, agent, episodes=episodes, seed=seed, max_steps=limit, explore=explore, watch=watch)
+
+
+def _load(run: RunDir, where: Path, parts: Iterable[str]) -> dict[str, Any]:
+    """Return the states of a checkpoint's parts.
+
+    Raises:
+        RunDirError: it is damaged; the message names the newest of the others that is not.
+    """
+    try:
+        return load(where, parts)
+    except RunDirError as error:
+        for other in run.newest_first():
+            with suppress(RunDirError):
+                if other != where and load(other, parts):
+                    shared = [
+                        path for path in run.checkpoint_dirs() if checkpoint_key(path)[0] == checkpoint_key(other)[0]
+                    ]
+                    word = other.name if len(shared) > 1 else checkpoint_key(other)[0]
+                    raise RequestError(f"{error}; --checkpoint {word} is the newest good one") from error
+        raise
 
 
 def _require(fits: bool, path: str, wanted: str, part: Any) -> None:

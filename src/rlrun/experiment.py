@@ -22,8 +22,8 @@ from rlrun.callback import Stop
 from rlrun.callbacks import Checkpointer, Evaluator, Interrupted, Logger, MemoryImport
 from rlrun.collect import ByIdCollector, Collector
 from rlrun.config import Composed
-from rlrun.errors import RequestError, RlrunError, RunDirError, did_you_mean
-from rlrun.files import write_json
+from rlrun.errors import Left, RequestError, RlrunError, RunDirError, did_you_mean
+from rlrun.files import counted, sized, write_json
 from rlrun.forking.parents import started
 from rlrun.forking.taking import Fork, take
 from rlrun.generators import Generators
@@ -53,9 +53,8 @@ class Result:
         steps = f"{summary['env_steps']:,} env steps, {summary['updates']:,} updates, {summary['seconds']:.0f} s"
         if found is None:
             return f"{summary['status']}: {steps}\n{self.run_dir}"
-        outcome = (
-            f"mean return {found['mean_return']:.2f} ± {found['std_return']:.2f} over {found['episodes']} episodes"
-        )
+        mean, over = f"{found['mean_return']:.2f} ± {found['std_return']:.2f}", counted(found["episodes"], "episode")
+        outcome = f"mean return {mean} over {over}"
         return f"{summary['status']}: {outcome} ({steps})\n{self.run_dir}"
 
 
@@ -104,9 +103,9 @@ class Experiment:
         if importer is not None:
             importer.restore_state()
 
-    def take_over(self) -> None:
-        """Take over parts of another run, where the config names one; see `take_in`."""
-        self.fork = take(self.composed, self.parts, self.trainer)
+    def take_over(self, *, dry: bool = False) -> None:
+        """Take over parts of another run, where the config names one; see `take_in` and, for `dry`, `take`."""
+        self.fork = take(self.composed, self.parts, self.trainer, dry=dry)
 
     def part(self, kind: type[Any] | tuple[type[Any], ...]) -> Any:
         """Return the callback of a kind, or of one of several, or None."""
@@ -173,9 +172,9 @@ class Experiment:
             with Heartbeat(run_dir):
                 self.trainer.train(partial(self._go_on, resumed) if self._drawn is not None else None)
             status = "stopped" if isinstance(state["stopped_by"], Interrupted) else "completed"
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             status = "stopped"
-            raise
+            raise Left(*error.args) from error
         except Exception:
             with suppress(RlrunError):  # a full disk must not hide what went wrong
                 run_dir.note(f"failed\n{traceback.format_exc()}")
@@ -185,6 +184,9 @@ class Experiment:
             with suppress(*() if status == "completed" else (RlrunError,)):  # what went wrong first is what to tell
                 write_json(run_dir.summary, summary)
                 run_dir.write_status(status)
+                if status == "stopped":
+                    why = summary["stopped_by"] or "a signal"
+                    run_dir.tell(f"stopped by {why}; go on with: rlrun resume {run_dir.path}")
         return summary
 
     def _go_on(self, resumed: Callable[[list[str]], None] | None) -> None:
@@ -254,7 +256,7 @@ def train(
 def explain(words: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> str:
     """Return the data flow of one update, as `rlrun explain` prints it."""
     experiment = Experiment(_composed(words, config_dir))
-    experiment.take_over()
+    experiment.take_over(dry=True)
     return experiment.explain()
 
 
@@ -275,15 +277,13 @@ def check(words: Iterable[str] | Composed = (), *, config_dir: Path | None = Non
     kept = 4 * 3 * parameters + (needed if checkpointer is not None and checkpointer.memory else 0)  # and Adam's two
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
     if memory is not None and needed > memory:
-        raise RequestError(
-            f"memory.length: the memory would grow to {needed / 1e9:.1f} GB; this machine has {memory / 1e9:.1f} GB"
-        )
+        raise RequestError(f"memory.length: the memory would grow to {sized(needed)}; this machine has {sized(memory)}")
     return [
         f"config    ok: algorithm={experiment.composed.choices['algorithm']}, environment {experiment.env_name}",
         f"wiring    ok: {len(experiment.trainer.callbacks)} callbacks",
         f"networks  {parameters:,} parameters on {experiment.device}",
-        f"memory    up to {needed / 1e9:.2f} GB",
-        f"disk      {free / 1e9:.1f} GB free; a checkpoint takes up to {kept / 1e9:.2f} GB",
+        f"memory    up to {sized(needed)}",
+        f"disk      {sized(free)} free; a checkpoint takes up to {sized(kept)}",
     ]
 
 

@@ -24,6 +24,26 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
+def place_of(path: str | os.PathLike[str]) -> Path:
+    """Return an absolute path without `..`."""
+    place = Path(path).absolute()
+    return place.resolve() if ".." in place.parts else place
+
+
+def sized(count: float) -> str:
+    """Return bytes in a unit that leaves up to three digits before the point."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.95:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def counted(number: int, what: str) -> str:
+    """Return `1 episode`, `2 episodes`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def sync_directory(path: Path) -> None:
     """Make renames inside a folder last; where folders cannot be opened there is nothing to do."""
     if os.name == "nt":

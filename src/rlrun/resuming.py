@@ -21,11 +21,11 @@ from rlrun.config import Composed
 from rlrun.config.merging import apply
 from rlrun.config.schema import check_kinds
 from rlrun.config.words import Word, parse
-from rlrun.errors import ConfigError, RunDirError
+from rlrun.errors import ConfigError, RlrunError, RunDirError
 from rlrun.experiment import Experiment, Result
 from rlrun.files import read_json, write_json
 from rlrun.presence import require_idle, take_over, trace_of
-from rlrun.rundir import RunDir
+from rlrun.rundir import RunDir, checkpoint_key
 from rlrun.storage import load
 
 # What a word may change: nothing that training depends on, but the machine that it runs on.
@@ -66,12 +66,19 @@ def _resume(arrival: Arrival, words: list[str], run: Path | str, trace: object) 
         return Result(directory.path, read_summary(directory), config, None)
     require_own_files(directory)
     found = newest(directory)
+    if found is not None:
+        _require_ahead(config, given, found[0])
     experiment = Experiment(Composed(config, [word.text for word in parse([*before, *words])], {}, [], Path.cwd()))
     if found is not None:
         experiment.restore(found[1], found[0])
-    take_over(directory, trace)
     origin = None if found is None else found[0].name
-    _record(directory, experiment, arrival.about, {"words": [word.text for word in given], "checkpoint": origin})
+    try:
+        take_over(directory, trace)
+        for message in found[2] if found is not None else ():
+            directory.note(message)
+        _record(directory, experiment, arrival.about, {"words": [word.text for word in given], "checkpoint": origin})
+    except RlrunError as error:  # nothing was trained yet
+        raise RunDirError(str(error)) from error
     summary = experiment.train(directory, partial(_confirm, directory))
     return Result(directory.path, summary, config, experiment.trainer)
 
@@ -147,8 +154,8 @@ def read_summary(run: RunDir) -> dict[str, Any]:
     raise RunDirError(f"{run.summary} is damaged: it lacks what every run tells")
 
 
-def newest(run: RunDir) -> tuple[Path, dict[str, Any]] | None:
-    """Return the newest checkpoint that is not damaged, and its states; None where none was ever made.
+def newest(run: RunDir) -> tuple[Path, dict[str, Any], list[str]] | None:
+    """Return the newest good checkpoint, its states, and what is wrong with newer ones; None where none was made.
 
     Raises:
         RunDirError: all are damaged, or they are gone.
@@ -161,14 +168,30 @@ def newest(run: RunDir) -> tuple[Path, dict[str, Any]] | None:
         except RunDirError as error:
             damaged.append(str(error))
             continue
-        for message in damaged:
-            _messages.warning("%s; going on from checkpoint %s", message, where.name)
-        return where, states
+        told = [f"{message}; going on from checkpoint {where.name}" for message in damaged]
+        for message in told:
+            _messages.warning("%s", message)
+        return where, states, told
     if held:
         raise RunDirError(f"none of the {len(held)} checkpoints can be read; of the newest: {damaged[0]}")
     if run.read_status()["status"] == "completed" or (run.checkpoints / "latest").is_file():
         raise RunDirError(f"{run.path} has no checkpoint any more to go on from")
     return None
+
+
+def _require_ahead(config: DictConfig, words: Sequence[Word], where: Path) -> None:
+    """Refuse a budget that the checkpoint has reached: the run would go on beyond it.
+
+    Raises:
+        ConfigError: naming both.
+    """
+    reached = dict(zip(("stop.env_steps", "stop.updates"), checkpoint_key(where), strict=True))
+    for key, at in reached.items():
+        limit: Any = OmegaConf.select(config, key)
+        given = any(word.key in (key, "stop") for word in words)
+        if given and limit is not None and at >= limit:
+            what = "environment steps" if key == "stop.env_steps" else "updates"
+            raise ConfigError(f"{key}={limit}: the run is already at {at:,} {what}; give a total beyond that")
 
 
 def _record(run: RunDir, experiment: Experiment, about: dict[str, Any], origin: dict[str, Any]) -> None:
@@ -177,7 +200,7 @@ def _record(run: RunDir, experiment: Experiment, about: dict[str, Any], origin: 
     now = experiment.describe()
     about = {**about, "resumed": [*about.get("resumed", []), {name: now[name] for name in names} | origin]}
     if origin["checkpoint"] is None:
-        run.note("resume: begun anew; there was no checkpoint")
+        run.tell("resume: begun anew; there was no checkpoint")
     run.start(config=OmegaConf.to_yaml(experiment.config), overrides=experiment.composed.words, manifest=about)
 
 
@@ -188,9 +211,11 @@ def _confirm(run: RunDir, lost: list[str]) -> None:
     now["approximate"] = [*lost, *differences(first, now)]
     again = about.get("resume") == "approximate" or bool(now["approximate"])
     about["resume"] = "approximate" if again else "exact"
-    run.note(f"resume: {'; '.join([about['resume'], *now['approximate']])}: from checkpoint {now['checkpoint']}")
     for reason in now["approximate"]:
-        _messages.warning("the run does not go on exactly: %s", reason)
+        message = f"the run does not go on exactly: {reason}"
+        _messages.warning("%s", message)
+        run.note(message)
+    run.tell(f"resume: {about['resume']}: from checkpoint {now['checkpoint']}")
     write_json(run.manifest, about)
 
 

@@ -11,6 +11,7 @@ runs/<algorithm>-<env>/<date>_<time>_s<seed>[-k]/
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -21,12 +22,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rlrun.errors import RlrunError, RunDirError
-from rlrun.files import read_json, reason, write_json, write_text
+from rlrun.files import place_of, read_json, reason, write_json, write_text
 
 Status = Literal["running", "completed", "failed", "stopped"]
 STATUS = ("status", "host", "pid", "heartbeat")
 SILENT = 300.0  # seconds without a heartbeat after which a running run counts as interrupted
 ATTEMPTS = 3
+_told = logging.getLogger("rlrun.told")  # what commands print beside their result
 CHECKPOINT = re.compile(r"\d{10,}-\d{10,}")
 
 
@@ -40,7 +42,7 @@ class RunDir:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).absolute()
+        self.path = place_of(path)
         self.config = self.path / "config.yaml"
         self.overrides = self.path / "overrides.txt"
         self.manifest = self.path / "manifest.json"
@@ -88,7 +90,8 @@ class RunDir:
             raise RunDirError(f"run directory {run.path} is a file")
         if not run._make():
             if is_run(run.path):
-                raise RunDirError(f"run directory {run.path} holds a run already; go on with it: rlrun resume {run.path}, or name another folder")
+                way_out = f"go on with it: rlrun resume {run.path}, or name another folder"
+                raise RunDirError(f"run directory {run.path} holds a run already; {way_out}")
             held = sorted(entry.name for entry in run.path.iterdir())
             if held or not run._take():
                 raise RunDirError(f"run directory {run.path} is not empty: it holds {_some(held or ['checkpoints'])}")
@@ -148,7 +151,7 @@ class RunDir:
         Raises:
             RunDirError: there is none; the message names the nearest.
         """
-        place = Path(path).absolute()
+        place = place_of(path)
         if is_run(place):
             return cls(place)
         if not place.exists():
@@ -193,6 +196,11 @@ class RunDir:
                 file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text.rstrip()}\n")
         except OSError as error:
             raise RlrunError(f"{self.log} cannot be written: {reason(error)}") from error
+
+    def tell(self, text: str) -> None:
+        """Append to the log, and tell the one who looks on."""
+        self.note(text)
+        _told.info("%s", text)
 
     def checkpoint_dirs(self) -> list[Path]:
         """Return all checkpoints, oldest step first."""

@@ -31,6 +31,7 @@ class Terminal:
         self.stream = stream
         self._known: dict[str, Any] = {}
         self._unseen = False
+        self._said: dict[str, Any] = {}
         self._printed = -math.inf
         self._live: Any = None
 
@@ -43,11 +44,13 @@ class Terminal:
         self._known.update(record)
         self._unseen = True
         pause = self.seconds if self._live is None else 0.1  # redrawing faster than the eye costs time
+        if self._live is None and self.total and _at(record) >= self.total:
+            return  # the last line comes once, when all that belongs to it is known
         if time.monotonic() - self._printed >= pause:
             self._show()
 
     def close(self, error: BaseException | None) -> None:
-        if self._unseen:
+        if self._unseen and (self._live is not None or _told(self._known) != self._said):
             self._show()
         if self._live is not None:
             self._live.stop()
@@ -56,6 +59,7 @@ class Terminal:
     def _show(self) -> None:
         self._printed = time.monotonic()
         self._unseen = False
+        self._said = _told(self._known)
         text = line(self._known, total=self.total, with_bar=self._live is not None)
         if self._live is None:
             print(text, file=self.stream or sys.stderr, flush=True)
@@ -65,6 +69,17 @@ class Terminal:
         if not self._live.is_started:
             self._live.start()
         self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+
+def _at(record: Mapping[str, Any]) -> int:
+    """Return the environment step, or the update where there is none."""
+    return int(record["env_steps"] or record["updates"])
+
+
+def _told(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a line says beside the speed."""
+    clocked = ("seconds", "time/")
+    return {name: value for name, value in record.items() if not name.startswith(clocked)}
 
 
 def _live(stream: TextIO) -> Any:
@@ -78,7 +93,7 @@ def _live(stream: TextIO) -> Any:
 def line(record: Mapping[str, Any], *, total: int | None = None, with_bar: bool = False) -> str:
     """Return a record in one line: progress, returns, losses, speed, time to go."""
     unit = "steps" if record["env_steps"] else "updates"
-    at = record["env_steps"] or record["updates"]
+    at = _at(record)
     rate = record.get("time/env_steps_per_second" if record["env_steps"] else "time/updates_per_second", 0.0)
     parts = [f"{at:,}/{total:,} {unit} {at / total:.0%}" if total else f"{at:,} {unit}"]
     if total and with_bar:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlrun.files import counted, sized
+
 if TYPE_CHECKING:
     from rlrun.inspection import CheckpointReport
 
@@ -42,27 +44,29 @@ def checkpoints(
     else:
         for line in table([HEADS, *(cells(report, names=parts, verified=verify) for report in found)]):
             typer.echo(plain(line))
-        typer.echo(f"{_count(len(found))}, {size(inspection.disk_used(run))} on disk")
+        typer.echo(f"{counted(len(found), 'checkpoint')}, {sized(inspection.disk_used(run))} on disk")
     damaged = [report for report in found if report.damage]
     if verify and damaged:
         whole = {report.name for report in found if not report.damage}
         good = next((path.name for path in RunDir(run).newest_first() if path.name in whole), None)
         way_out = "none is left to resume from" if good is None else f"resume takes the newest good one, {good}"
         verb = "is" if len(damaged) == 1 else "are"
-        raise RunDirError(f"{run}: {len(damaged)} of {_count(len(found))} {verb} damaged; {way_out}")
+        raise RunDirError(f"{run}: {len(damaged)} of {counted(len(found), 'checkpoint')} {verb} damaged; {way_out}")
 
 
 def cells(report: CheckpointReport, *, names: bool, verified: bool) -> list[str]:
     """Return what stands in a checkpoint's line."""
     marks = [mark for mark in ("latest", "best") if getattr(report, mark)]
-    mean = (report.evaluation or {}).get("mean_return")
+    evaluation = report.evaluation or {}
+    fresh = evaluation.get("env_steps") in (report.env_steps, 0)  # 0: no environment is stepped
+    mean = evaluation.get("mean_return") if fresh else None
     state = f"damaged: {_first(report)}" if report.damage else "ok" if verified else ""
     return [
         f"{report.env_steps:_}",
         f"{report.updates:_}",
         "-" if mean is None else f"{mean:.2f}",
-        size(report.size),
-        size(report.size_with_shared),
+        sized(report.size),
+        sized(report.size_with_shared),
         _local(report.created or "-"),
         " ".join(marks),
         ", ".join(report.parts) if names else str(len(report.parts)),
@@ -85,25 +89,12 @@ def plain(line: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
-def size(count: float) -> str:
-    """Return bytes in a unit that leaves up to three digits before the point."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.95:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
 def _local(time: str) -> str:
     """Return a time on the clock of this machine; what is no time stays as it is."""
     try:
         return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M:%S}"
     except (ValueError, OverflowError):
         return time
-
-
-def _count(number: int) -> str:
-    return f"{number} checkpoint{'' if number == 1 else 's'}"
 
 
 def _first(report: CheckpointReport) -> str:

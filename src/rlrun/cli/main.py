@@ -18,6 +18,7 @@ from rlrun.cli import check, checkpoints, config, evaluate, explain, listing, re
 from rlrun.errors import RlrunError
 
 INTERRUPTED = 128 + signal.SIGINT  # what typer makes of a KeyboardInterrupt
+_received: list[int] = []  # signals that came before training
 
 app = typer.Typer(
     name="rlrun",
@@ -57,7 +58,7 @@ def root(
 
 
 def main() -> None:
-    """Run a command; every failure is one line and an exit code (0 done, 1 failed, 2 wrong request, 75 stopped)."""
+    """Run a command; every failure is one line and an exit code (0 done, 1 failed, 2 wrong request, 75 resumable)."""
     words = sys.argv[1:]
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
@@ -77,6 +78,7 @@ def _stop_on_signals() -> None:
         if os.getpid() != owner:  # a worker, forked from here, dies of it as of any other signal
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+        _received.append(number)
         raise KeyboardInterrupt
 
     for name in ("SIGTERM", "SIGUSR1"):
@@ -88,18 +90,27 @@ def _run(words: list[str], debug: bool) -> int:
     try:
         result = typer.main.get_command(app).main(words, prog_name="rlrun", standalone_mode=False)
         if result == INTERRUPTED:
-            return _fail("stopped", 75, debug=False)
+            return _stopped(words)
         return _code(result)
     except RlrunError as error:
         return _fail(str(error), error.exit_code, debug)
     except BrokenPipeError:
         return 1
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("stopped", 75, debug=False)
+        return _stopped(words)
     except Exception as error:
         if hasattr(error, "format_message"):  # a usage error of typer's: unknown option, missing value
             return _fail(usage.explain(error), 2, debug)
         return _fail(f"{type(error).__name__}: {error} (--debug shows where)", 1, debug)
+
+
+def _stopped(words: list[str]) -> int:
+    """Tell of a signal before there was a run that could keep anything; one that is resumed stays as it was."""
+    number = _received[-1] if _received else signal.SIGINT
+    command = words[0] if words else ""
+    after = {"train": "; nothing was begun", "resume": "; the run is as it was"}.get(command, "")
+    code = 75 if command == "resume" else 128 + number
+    return _fail(f"stopped by {signal.Signals(number).name}{after}", code, debug=False)
 
 
 def _code(result: Any) -> int:

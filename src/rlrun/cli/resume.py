@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rlrun.cli.telling import show
 from rlrun.cli.words import Trust
 
 
@@ -25,8 +26,13 @@ def resume(
 ) -> None:
     """Go on with a run that was stopped, killed or failed, from its newest good checkpoint."""
     from rlrun import resuming
+    from rlrun.errors import Left
 
-    result = resuming.resume(run, words or [], trust=trust or [])
+    show("rlrun.told")
+    try:
+        result = resuming.resume(run, words or [], trust=trust or [])
+    except Left as error:
+        raise typer.Exit(75) from error
     typer.echo(result.describe())
     if result.trainer is None:
         typer.echo(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from rlrun.cli.telling import show
 from rlrun.cli.words import ConfigDir, Trust, Words
 
 
@@ -36,7 +35,7 @@ def train(
 ) -> None:
     """Train an agent: rlrun train algorithm=sac env=cartpole seed=3"""
     from rlrun.config import compose
-    from rlrun.errors import ConfigError
+    from rlrun.errors import ConfigError, Left
     from rlrun.forking.parents import started
 
     if trust and start is None:
@@ -49,19 +48,14 @@ def train(
         # what is wrong with a word was told before torch is loaded
         from rlrun import experiment
 
-        _show("rlrun.forking")
+        show("rlrun.forking", "rlrun.told")
         if dry_run:
             typer.echo(experiment.explain(composed))
             return
-        result = experiment.train(composed, run_dir=run_dir)
+        try:
+            result = experiment.train(composed, run_dir=run_dir)
+        except Left as error:
+            raise typer.Exit(75) from error
     typer.echo(result.describe())
     if result.summary["status"] == "stopped":
         raise typer.Exit(75)
-
-
-def _show(name: str) -> None:
-    """Print what a logger says to standard error, as it is."""
-    messages, handler = logging.getLogger(name), logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    messages.handlers, messages.propagate = [handler], False
-    messages.setLevel(logging.INFO)

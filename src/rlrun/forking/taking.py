@@ -78,9 +78,7 @@ class Fork:
         return states
 
 
-def take(
-    composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer, *, dry: bool = False
-) -> Fork | None:
+def take(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer, *, dry: bool = False) -> Fork | None:
     """Take over what `init:` asks for; None where it names nothing to start from.
 
     All is decided before anything is changed, and nothing is written.
