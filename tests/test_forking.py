@@ -147,6 +147,23 @@ def test_a_fork_holds_what_the_parent_held_bit_for_bit(sac):
     assert set(fates(here).values()) == {"loaded"}
 
 
+def test_a_fork_of_a_run_left_amidst_a_rollout_begins_with_one_of_its_own(tmp_path):
+    words = [
+        "algorithm=ppo",
+        "env=cartpole",
+        "pair=null",
+        "num_envs=2",
+        "algorithm.horizon=8",
+        "algorithm.batch_size=4",
+    ]
+    small = ["algorithm.hidden=[8,8]", "stop.env_steps=16", "evaluation.every=0", "logger=[]", "device=cpu"]
+    parent = rlrun.train([*words, *small], run_dir=tmp_path / "run").run_dir  # left after the first of its minibatches
+    assert states(parent)["loader"]["served"] == 1
+    request = [*words, *small, "stop.env_steps=32", f"init.from={parent}"]
+    state = rlrun.train(request, run_dir=tmp_path / "fork").trainer.state
+    assert (state["step"], state["update"]) == (32, states(parent)["trainer"]["update"] + 1)
+
+
 def test_random_numbers_are_those_of_the_new_seed(sac):
     there, here = states(sac), fork(sac, "seed=5")
     anew = Experiment(rlrun.config.compose([*SAC, *TINY, "seed=5"]))

@@ -14,7 +14,7 @@ from rlrun.collect import ByIdCollector, Collector
 from rlrun.env import Env
 from rlrun.forking.sources import is_generator, is_optimiser
 from rlrun.generators import Generators
-from rlrun.memory import JointLoader, Mix, Prefetch, ReplayLoader
+from rlrun.memory import JointLoader, Mix, Prefetch, ReplayLoader, Rollout, RolloutLoader
 from rlrun.memory.proxy import MemoryProxy
 from rlrun.trainer import Trainer
 
@@ -27,7 +27,7 @@ INHERITED: dict[type[Any], tuple[str, ...]] = {
     Evaluator: ("next",),
     Logger: ("last.env_steps", "last.updates", "newest"),
     **dict.fromkeys((Budget, Checkpointer, MemoryImport, MemoryExport), ()),
-    **dict.fromkeys((Prefetch, JointLoader, Mix, MemoryProxy), ()),
+    **dict.fromkeys((Prefetch, JointLoader, Mix, MemoryProxy, Rollout, RolloutLoader), ()),
     **dict.fromkeys((Env, Generators), ()),
 }
 
