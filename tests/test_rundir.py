@@ -320,3 +320,11 @@ def test_manifest_is_json_with_versions(tmp_path):
     assert json.loads(json.dumps(made)) == made
     assert made["packages"]["torch"].startswith("2.")
     assert (made["seed"], made["project"]) == (3, str(tmp_path))
+
+
+def test_a_path_is_told_without_its_detours(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    assert RunDir("../b/run").path == tmp_path.resolve() / "b" / "run"
+    with pytest.raises(RunDirError, match=rf"^{tmp_path.resolve()}/b does not exist"):
+        RunDir.open("../b")

@@ -141,6 +141,23 @@ def test_damage_is_told_with_what_a_resume_would_use(words, run, rlrun):
         assert re.search(r"  damaged: 0001000000-0000000007/state\.json: ", third)
 
 
+def test_without_verify_damage_is_told_and_nothing_fails(run, rlrun):
+    (run.checkpoint("latest") / "state.json").write_text("{}")
+    outcome = rlrun("checkpoints", "run", "--json")
+    *good, newest = json.loads(outcome.out)
+    assert (outcome.code, outcome.err, [each["damage"] for each in good]) == (0, "", [[], []])
+    assert "state.json" in newest["damage"][0]
+    assert set(newest["parts"].values()) == {None}
+    unread = json.loads(rlrun("checkpoints", "run", "--json", "--no-digest").out)
+    assert [each["damage"] for each in unread] == [[], [], []]
+
+
+def test_an_older_evaluation_is_no_return_of_a_later_checkpoint(run, rlrun):
+    save(run, 2_000, evaluation=EVALUATION)
+    lines = rlrun("checkpoints", "run").out.splitlines()
+    assert [line.split()[2] for line in lines[1:5]] == ["-", "12.50", "-", "-"]
+
+
 def test_further_damage_is_counted(run, rlrun):
     for name in ("state.json", "tensors.safetensors"):
         (run.checkpoint("latest") / name).write_bytes(b"{}")

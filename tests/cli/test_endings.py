@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -82,10 +83,37 @@ def test_a_signal_stops_a_run_in_order(project):
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGTERM)
     out, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (75, "")
+    told = f"stopped by SIGTERM; go on with: rlrun resume {project / 'run'}\n"
+    assert (process.returncode, err) == (75, told)
+    assert (project / "run" / "log.txt").read_text().endswith(told)
     assert out.startswith("stopped: ")
     assert json.loads((project / "run" / "status.json").read_text())["status"] == "stopped"
     assert (project / "run" / "checkpoints" / "latest").is_file()
+
+
+LEAVING = """
+from rlrun.callback import Callback
+
+
+class Leaving(Callback):
+    def end_batch(self, update):
+        if update == 5:
+            raise KeyboardInterrupt
+"""
+
+
+def test_a_run_that_was_left_at_once_is_resumable(tiny_run, write, project):
+    write("leaving.py", LEAVING)
+    words = ("algorithm=dqn", "env=cartpole", "+callbacks.mine._target_=leaving.Leaving", "--run-dir", "run")
+    told = f"stopped by a signal; go on with: rlrun resume {project / 'run'}\n"
+    assert tiny_run(*words) == (75, "", told)
+    assert json.loads((project / "run" / "status.json").read_text())["status"] == "stopped"
+
+
+def test_check_tells_sizes_in_units_that_fit(rlrun):
+    lines = rlrun("check", "algorithm=dqn", "env=cartpole", "pair=null", "memory.length=500").out.splitlines()
+    assert any(re.fullmatch(r"memory +up to [\d.]+ kB", line) for line in lines)
+    assert any(re.fullmatch(r"disk +[\d.]+ GB free; a checkpoint takes up to [\d.]+ [kM]B", line) for line in lines)
 
 
 # --- eval
@@ -118,6 +146,17 @@ def test_eval_takes_the_latest_checkpoint_unless_told(run, rlrun):
     assert checkpoint() == checkpoint("--checkpoint", "latest") == checkpoint("--checkpoint", "40")
     assert checkpoint("--checkpoint", "20").startswith("0000000020-")
     assert checkpoint("--checkpoint", "best") == (run / "checkpoints" / "best").read_text().strip()
+
+
+def test_eval_names_the_newest_good_checkpoint_in_place_of_a_damaged_one(run, rlrun, project):
+    held = RunDir(project / "run")
+    (held.checkpoint("latest") / "state.json").write_text("{}")
+    outcome = rlrun("eval", "run", "--episodes", "1")
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert "state.json is damaged" in outcome.err
+    assert outcome.err.endswith("; --checkpoint 20 is the newest good one\n")
+    good = rlrun("eval", "run", "--episodes", "1", "--checkpoint", "20")
+    assert (good.code, "over 1 episode (" in good.out) == (0, True)
 
 
 def test_eval_says_in_one_line_what_came_out(run, rlrun):
@@ -216,5 +255,6 @@ def test_a_signal_before_training_leaves_nothing_behind(number, importing, vecto
         process.stdout.readline()
         process.send_signal(number)
         _, err = process.communicate(timeout=15)
-    assert (process.returncode, err) == (75, "rlrun: stopped\n")
+    name = signal.Signals(number).name
+    assert (process.returncode, err) == (128 + number, f"rlrun: stopped by {name}; nothing was begun\n")
     assert not (project / "run").exists()

@@ -76,6 +76,8 @@ VALUES = {
 }
 
 PARTS = {
+    ("resume", "old", "--trust", "torch.load"): ["--trust torch.load is void: no config may name it"],
+    ("train", "--from", "old", "--trust", "subprocess"): ["--trust subprocess is void"],
     (*DQN, "networks.q._target_=rlrun.algorithms.dqm.QNetwork"): ["networks.q:", "rlrun.algorithms", "'dqm'", "dqn"],
     (*DQN, "networks.q._target_=nonesuch.Network"): ["networks.q:", "there is no module 'nonesuch'"],
     (*DQN, "networks.q._target_=rlrun.algorithms.dqn.QNetwrok"): ["networks.q:", "did you mean", "QNetwork'?"],

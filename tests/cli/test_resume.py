@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from rlrun.errors import RlrunError
 from rlrun.resuming import CHANGEABLE
 from rlrun.rundir import RunDir
 
@@ -52,7 +53,8 @@ def test_a_run_killed_again_and_again_reaches_its_budget(project):
     assert codes == [-signal.SIGKILL, -signal.SIGKILL, 75]
     last = start("resume", "run")
     out, err = last.communicate(timeout=120)
-    assert (last.returncode, err) == (0, "")
+    assert last.returncode == 0
+    assert re.fullmatch(r"resume: exact: from checkpoint [\d-]+\n", err)
     assert out.startswith("completed: mean return ")
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["status"], summary["env_steps"], summary["updates"]) == ("completed", 2000, 1900)
@@ -86,9 +88,31 @@ def test_a_finished_run_stays_as_it_is(run, rlrun):
 
 
 def test_a_word_extends_a_finished_run(run, rlrun):
+    told = f"resume: exact: from checkpoint {run.checkpoint().name}\n"
     outcome = rlrun("resume", "run", "stop.env_steps=60")
-    assert (outcome.code, outcome.err) == (0, "")
+    assert (outcome.code, outcome.err) == (0, told)
+    assert told in run.log.read_text()
     assert outcome.out.startswith("completed: 60 env steps, ")
+
+
+@pytest.mark.parametrize("word", ["stop.env_steps=30", "stop.env_steps=40", "stop={updates: 15}"])
+def test_a_budget_that_is_reached_is_refused(word, run, rlrun):
+    run.write_status("stopped")
+    before = touched(run)
+    outcome = rlrun("resume", "run", word)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert re.search(r"stop\.(env_steps|updates)=\d+: the run is already at (40 environment steps|20 upd)", outcome.err)
+    assert touched(run) == before
+
+
+def test_a_folder_that_takes_no_files_is_a_wrong_request(run, rlrun, monkeypatch):
+    def refuse(self, status):
+        raise RlrunError(f"{self.status} cannot be written: Permission denied")
+
+    monkeypatch.setattr(RunDir, "write_status", refuse)
+    outcome = rlrun("resume", "run", "stop.env_steps=60")
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert "status.json cannot be written: Permission denied" in outcome.err
 
 
 def test_a_run_that_failed_goes_on_from_its_last_checkpoint(run, rlrun):
@@ -120,10 +144,15 @@ def test_damage_is_told_and_the_one_before_is_taken(run):
     (newest / "state.json").write_text("{}")
     process = start("resume", "run", "stop.env_steps=60")
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, err.count("\n")) == (0, 1)
+    damage, where = err.splitlines()
+    assert process.returncode == 0
     assert out.startswith("completed: 60 env steps, ")
-    assert f"{newest}/state.json is damaged" in err
-    assert err.endswith(f"going on from checkpoint {before.name}\n")
+    assert f"{newest}/state.json is damaged" in damage
+    assert damage.endswith(f"going on from checkpoint {before.name}")
+    assert where == f"resume: exact: from checkpoint {before.name}"
+    log = run.log.read_text()
+    assert damage in log
+    assert where in log
 
 
 def test_a_run_that_lost_records_is_called_approximate(tiny_run, rlrun, project, caplog):
