@@ -40,7 +40,10 @@ def test_a_run_whose_worker_fails_says_so_and_can_go_on(rlrun, write, project):
     states = storage.load(where)
     assert (states["collector"]["steps"], states["trainer"]["update"], states["loader"]["updates"]) == (29, 9, 9)
     again = rlrun("resume", "run")
-    assert (again.code, again.err.count("\n")) == (1, 1)  # the same failure, 29 steps later
+    assert again.code == 1
+    told, failure = again.err.splitlines()  # the same failure, 29 steps later
+    assert told.startswith("resume: approximate")
+    assert failure.startswith("rlrun: collector: its thread failed")
     assert RunDir(project / "run").checkpoint("latest").name.startswith("0000000058-")
 
 
@@ -100,7 +103,8 @@ def test_a_signal_stops_a_run_that_waits_for_steps(kind, write, project):
         time.sleep(0.02)
     assert time.monotonic() - begin < 10.0  # what the interpreter takes to end is beside the point
     _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (75, "")
+    assert (process.returncode, err.count("\n")) == (75, 1)
+    assert err.startswith("stopped by SIGTERM; go on with: rlrun resume")
     assert len(workers) == (kind == "process")
     assert [worker for worker in workers if os.path.exists(f"/proc/{worker}")] == []
     assert status(project / "run") == "stopped"
