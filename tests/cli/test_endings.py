@@ -248,6 +248,8 @@ class Slow(Bandit):
     [(signal.SIGTERM, True, "sync"), (signal.SIGUSR1, False, "sync"), (signal.SIGINT, False, "async")],
 )
 def test_a_signal_before_training_leaves_nothing_behind(number, importing, vectorization, write, project):
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what runs in its background so
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     write("before.py", BEFORE.format(importing=importing))
     words = ["algorithm=dqn", "env.target=before.Slow", f"env.vectorization={vectorization}", "--run-dir", "run"]
     command = [sys.executable, "-m", "rlrun", "train", *words]

@@ -164,8 +164,8 @@ def test_composing_imports_neither_torch_nor_gymnasium(project):
 @pytest.mark.speed
 def test_composing_takes_less_than_a_tenth_of_a_second(compose):
     compose(*GROUPS)
-    seconds = [1.0]
-    while min(seconds) >= 0.1 and len(seconds) < 30:  # beside another busy process most tries are slow
+    seconds, until = [1.0], time.monotonic() + 40.0
+    while min(seconds) >= 0.1 and time.monotonic() < until:  # beside another busy process most tries are slow
         start = time.process_time()
         compose("algorithm=dqn", "env=cartpole", "seed=3")
         seconds.append(time.process_time() - start)
