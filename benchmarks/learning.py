@@ -19,6 +19,7 @@ from rlrun.env.goals import BitFlip
 from rlrun.env.toys import MixedAction
 
 EPISODES, SEED = 20, 1_000  # of the fresh episodes
+ALLOWED = 0.25  # mean cost a step
 Measured = Callable[[list[str], Path], float]
 
 
@@ -44,6 +45,16 @@ def bits_flipped(words: list[str], folder: Path) -> float:
 def succeeded(words: list[str], folder: Path) -> float:
     """Return the share of fresh episodes that succeed, where success pays 1 and failure 0."""
     return float(fresh(words, folder, episodes=100)["mean_return"])
+
+
+def beside_constraint(words: list[str], folder: Path) -> float:
+    """Return how far the mean cost of the last policy, as it acts, is from what is allowed, as a share of that."""
+    made = folder / "run"
+    run(["-m", "rlrun", "train", *words, "logger=[]", "--run-dir", str(made)], folder=folder)
+    options = ["--episodes", "2000", "--seed", str(SEED), "--stochastic", "--json"]
+    totals = run_for_json(["-m", "rlrun", "eval", str(made), *options], folder=folder)["totals"]
+    cost = -sum(total[1] for total in totals) / len(totals)  # episodes of one step
+    return abs(cost - ALLOWED) / ALLOWED
 
 
 def cloned(expert: list[str]) -> Measured:
@@ -106,6 +117,8 @@ FLIPPED = "share of episodes that succeed"
 GUESSED = 0.65  # half of the episodes, and what luck adds in a hundred of them
 RECALL = ("algorithm=ppo", "env=recall", "stop.env_steps=20_000")
 TMAZE = ("algorithm=ppo", "env=tmaze", "stop.env_steps=100_000")
+HELD = (*("algorithm.lr=1.0e-3", "algorithm.horizon=64"), "callbacks.entropy_target.target=-0.5")
+CONSTRAINED = ("env=constrainedbandit", "+with=lagrangian", "lagrangian.lr=0.1")
 ALONE = "algorithm.recurrent=null"
 WALKED = {"rnd": ("+with=rnd", "intrinsic.rnd.weight={}"), "icm": ("+with=icm", "intrinsic.icm.weight={}")}
 
@@ -142,6 +155,16 @@ CLAIMS = {
     "ppo-recall-alone": Claim((*RECALL, ALONE), GUESSED, unit=FLIPPED, measured=succeeded, at_most=True),
     "ppo-tmaze": Claim(TMAZE, 0.95, unit=FLIPPED, measured=succeeded),
     "ppo-tmaze-alone": Claim((*TMAZE, ALONE), GUESSED, unit=FLIPPED, measured=succeeded, at_most=True),
+    "ppo-constrained": Claim(
+        (
+            *("algorithm=ppo", *CONSTRAINED, f"lagrangian.thresholds=[null,-{ALLOWED}]", "+with=entropy_target"),
+            *(*HELD, "stop.env_steps=80_000"),
+        ),
+        0.05,
+        unit="distance of the cost from what is allowed, as a share of that",
+        measured=beside_constraint,
+        at_most=True,
+    ),
     "sac-hitthemiddle": Claim(
         ("algorithm=sac", "env=hitthemiddle", "stop.updates=2_000"),
         -5.0,

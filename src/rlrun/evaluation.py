@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import OmegaConf
 
@@ -34,6 +35,7 @@ class EvaluationReport(Evaluation):
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `rlrun eval --json` prints."""
+        several = {"totals": self.totals} if self.totals else {}
         return {
             "run": str(self.run),
             "checkpoint": self.checkpoint,
@@ -42,6 +44,7 @@ class EvaluationReport(Evaluation):
             "seeds": self.seeds,
             "episodes": len(self.returns),
             "returns": self.returns,
+            **several,
             "lengths": self.lengths,
             "mean_return": self.mean_return,
             "std_return": self.std_return,
@@ -49,9 +52,11 @@ class EvaluationReport(Evaluation):
 
     def describe(self) -> str:
         lowest, highest = min(self.returns), max(self.returns)
+        means = np.mean(self.totals, 0).tolist() if self.totals else []
+        each = f"; means of each reward {', '.join(f'{mean:.2f}' for mean in means)}" if means else ""
         return (
             f"mean return {self.mean_return:.2f} ± {self.std_return:.2f} over {counted(len(self.returns), 'episode')} "
-            f"(lowest {lowest:.2f}, highest {highest:.2f}; checkpoint {self.checkpoint})"
+            f"(lowest {lowest:.2f}, highest {highest:.2f}{each}; checkpoint {self.checkpoint})"
         )
 
 
@@ -89,6 +94,7 @@ def evaluate(
         found.returns,
         found.lengths,
         found.seeds,
+        found.totals,
         run=arrival.directory.path,
         checkpoint=where.name,
         env_steps=int(where.name.split("-")[0]),

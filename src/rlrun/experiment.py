@@ -74,6 +74,10 @@ class Experiment:
         with torch.device(self.device):
             self.trainer: Trainer = self.builder.get("trainer")
         self._require_steps()
+        self.parts: dict[str, Stateful] = {**stateful(self.builder.built), GENERATORS: Generators()}
+        self.fork: Fork | None = None
+        self._drawn: Any = None  # states of the process-wide generators, of the checkpoint that was restored
+        self._lost: list[str] = []  # what the checkpoint that was restored did not hold
 
     def _require_steps(self) -> None:
         """Refuse a budget of steps that nobody makes."""
@@ -82,10 +86,6 @@ class Experiment:
             raise RequestError(
                 f"stop.env_steps={steps}: nothing is collected, so environment steps stay 0; use stop.updates=…"
             )
-        self.parts: dict[str, Stateful] = {**stateful(self.builder.built), GENERATORS: Generators()}
-        self.fork: Fork | None = None
-        self._drawn: Any = None  # states of the process-wide generators, of the checkpoint that was restored
-        self._lost: list[str] = []  # what the checkpoint that was restored did not hold
 
     @property
     def env_name(self) -> str:

@@ -119,10 +119,14 @@ def describe(space: Space) -> str:
 
 @dataclass(frozen=True)
 class Spaces:
-    """The observation and action space of an environment, one lane."""
+    """The observation and action space of an environment, one lane, and what its rewards are.
+
+    rewards: numbers in the reward of a step; 0 = it is a plain number.
+    """
 
     observation: Space
     action: Space
+    rewards: int = 0
 
 
 def require_discrete(space: Space, place: str) -> None:

@@ -222,4 +222,4 @@ def test_state_goes_on_where_it_was():
     shown = [{name: value for name, value in each.metrics.items() if "memory" not in name} for each in (one, other)]
     assert (other.steps, shown[1]) == (one.steps, shown[0])
     assert other.random.draw(9)["action"].tolist() == one.random.draw(9)["action"].tolist()
-    np.testing.assert_array_equal(other._return, one._return)
+    np.testing.assert_array_equal(other.tally.total, one.tally.total)

@@ -112,7 +112,7 @@ def test_only_lanes_that_do_not_come_back_are_broken_off(kind, reason, tmp_path,
     assert [entry.getMessage() for entry in caplog.records] == [
         f"resume: approximate: lane 1: {reason}; new episodes begin there"
     ]
-    assert other._length.tolist() == [2, 0, 2]
+    assert other.tally.length.tolist() == [2, 0, 2]
     monkeypatch.delenv("RLRUN_TEST_SHIFT")
     assert other.env.lanes[1].seed not in range(1000)
     assert [lane.seed for lane in other.env.lanes[::2]] == [11, 13]

@@ -36,6 +36,7 @@ BESIDE = {
     "experiment": [],
 }
 DATASET = "dataset=demonstrations.zip"
+CONSTRAINED = ["env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]"]
 BESIDE_FILE = {
     "algorithm/bc": ["env=cartpole", DATASET],
     "experiment/bc_cartpole": [DATASET],
@@ -43,6 +44,11 @@ BESIDE_FILE = {
     "train": ["algorithm=sac", "env=cartpole"],
     "memory/rollout": ["algorithm=ppo", "env=cartpole"],
     "env/gym": ["algorithm=sac", "env.id=CartPole-v1"],
+    "env/constrainedbandit": ["algorithm=sac", "+with=reward_weights"],
+    "with/costs": ["algorithm=ppo", "env=constrainedbandit", "env.kwargs.form=info", "+with=reward_weights"],
+    "with/lagrangian": ["algorithm=ppo", *CONSTRAINED],
+    "with/lagrangian_evaluated": ["algorithm=sac", *CONSTRAINED],
+    "with/reward_weights": ["algorithm=ppo", "env=constrainedbandit"],
     "with/anneal": ["algorithm=ppo", "env=cartpole"],
     "with/entropy_target": ["algorithm=ppo", "env=cartpole"],
     "with/entropy_target_sgd": ["algorithm=ppo", "env=cartpole"],

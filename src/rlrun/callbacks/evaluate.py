@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from rlrun.callback import Callback, Stop
 from rlrun.collect import video as videos
 from rlrun.collect.agents import Agent
 from rlrun.collect.evaluate import Evaluation, evaluate, stage, undisturbed
+from rlrun.collect.tally import by_reward
 from rlrun.env import Env
 from rlrun.rundir import RunDir
 
@@ -77,8 +80,10 @@ class Evaluator(Callback):
         self.best: dict[str, Any] | None = None
         self._next = self.every or math.inf
         self._evaluated: tuple[int | None, int] | None = None
-        self._due: Any = (None, None, None)  # last, best and evaluated as of the newest evaluation that was due
+        self.reward_sum: Any = np.zeros(getattr(getattr(env, "spaces", None), "rewards", 0))  # of all evaluations: [R]
+        self.reward_steps = 0
         self._lanes: Env | None = None
+        self._due = self._newest()  # as of the newest evaluation that was due
         self._videos: Path | None = None
         self._now: tuple[int | None, int] = (None, 0)  # environment step and update of the newest finished update
 
@@ -104,7 +109,7 @@ class Evaluator(Callback):
             except Stop:  # abandoned: it is still due when the run goes on
                 self._next = due
                 raise
-            self._due = (self.last, self.best, self._evaluated)
+            self._due = self._newest()
 
     def end_training(self, error: BaseException | None) -> None:
         try:
@@ -137,6 +142,10 @@ class Evaluator(Callback):
             "episodes": self.episodes,
             "env_steps": step or 0,
         }
+        if result.totals:
+            self.last["mean_totals"] = np.mean(result.totals, 0).tolist()
+            self.reward_sum = self.reward_sum + np.sum(result.totals, 0)
+            self.reward_steps += sum(result.lengths)
         self._evaluated = (step, update)
         if self.checkpointer is not None:
             self.checkpointer.evaluation = self.last
@@ -144,12 +153,16 @@ class Evaluator(Callback):
             length = sum(result.lengths) / len(result.lengths)
             found = {"mean_return": result.mean_return, "std_return": result.std_return, "mean_length": length}
             record = {f"evaluation/{name}": value for name, value in found.items()}
+            record |= by_reward("evaluation", result.totals)
             self.logger.write(step, update, record, counted=not final)
         if self.best is None or result.mean_return >= self.best["mean_return"]:  # of equals the more trained one
             self.best = self.last
             if self.checkpointer is not None:
                 self.checkpointer.mark_best(clock, update, final=final)
         return result
+
+    def _newest(self) -> Any:
+        return self.last, self.best, self._evaluated, self.reward_sum, self.reward_steps
 
     def _film(self, path: Path) -> None:
         """Play the first episode once more, where pictures are drawn."""
@@ -165,8 +178,9 @@ class Evaluator(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state without the evaluation at the very end: a run that goes on never made it."""
-        last, best, evaluated = self._due
-        return {"last": last, "best": best, "next": self._next if self.every else 0, "evaluated": evaluated}
+        last, best, evaluated, reward_sum, reward_steps = self._due
+        found = {"last": last, "best": best, "next": self._next if self.every else 0, "evaluated": evaluated}
+        return found | ({"reward_sum": reward_sum, "reward_steps": reward_steps} if len(self.reward_sum) else {})
 
     def load_state_dict(
         self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
@@ -175,6 +189,8 @@ class Evaluator(Callback):
             self.last, self.best = state["last"], state["best"]
             self._next = state["next"] or self.every if self.every else math.inf  # `every` may change on resume
             self._evaluated = None if state["evaluated"] is None else tuple(state["evaluated"])
-            self._due = (self.last, self.best, self._evaluated)
+            if "reward_sum" in state:
+                self.reward_sum, self.reward_steps = np.array(state["reward_sum"]), state["reward_steps"]
+            self._due = self._newest()
             if self.checkpointer is not None:
                 self.checkpointer.evaluation = self.last

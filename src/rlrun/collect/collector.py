@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from rlrun.callback import Callback
 from rlrun.collect.agents import Agent, RandomAgent, Response, begun_anew, initial_state
 from rlrun.collect.finite import require_finite
 from rlrun.collect.leaving import Quiet, Signals, branch_seed, rows_equal, told
+from rlrun.collect.tally import Tally
 from rlrun.env import Env, Rejoined, Step
 from rlrun.errors import ConfigError, RequestError, did_you_mean
 from rlrun.memory import Table
@@ -56,15 +56,11 @@ class Collector(Callback):
         self.seed = seed
         self.random = RandomAgent(env.spaces.action, seed=warm_up_seed)
         self.steps = 0
-        self.episodes = 0
+        self.tally = Tally(env.num_envs, env.spaces.rewards, window=window)
         self.observation: Tree = None
         self.state: Tree = None  # of a recurrent agent, before it acts on the observation
         self.approximate: str | None = None
         self._signals: Signals = Quiet()
-        self._returns: deque[float] = deque(maxlen=window)
-        self._lengths: deque[int] = deque(maxlen=window)
-        self._return = np.zeros(env.num_envs)
-        self._length = np.zeros(env.num_envs, dtype=np.int64)
         self._tagged = tuple(getattr(table, "tags", ()))
         for name in self._tagged:
             if name not in TAGS:
@@ -82,6 +78,11 @@ class Collector(Callback):
         own = ("action",) if self._initial is None else ("action", "state")
         self._extras = tuple(name for name in agent.outputs if name not in own and name in table.names())
         self._keeps_state = self._initial is not None and "state" in table.names()
+
+    @property
+    def episodes(self) -> int:
+        """Complete episodes since the beginning."""
+        return self.tally.episodes
 
     def begin_training(self, callbacks: Mapping[str, Any] | None = None) -> dict[str, int]:
         self._signals = (callbacks or {}).get("interrupt") or Quiet()
@@ -119,7 +120,7 @@ class Collector(Callback):
         """Compare lanes with what was saved of them; return those that differ."""
         played = found.length >= 0
         equal = rows_equal(found.observation, self.observation)
-        equal &= ~played | ((found.episode_return == self._return) & (found.length == self._length))
+        equal &= ~played | self.tally.agrees(found.episode_return, found.length)
         return dict.fromkeys(np.flatnonzero(~equal).tolist(), "the environment went another way after the restart")
 
     def _break_off(self, lanes: Array) -> None:
@@ -131,8 +132,7 @@ class Collector(Callback):
             held = lanes[index.newest()[index.open[lanes]] >= 0]  # whose open episode has rows in memory
             if len(held):
                 self._close(held, self.observation, interrupted=np.ones(len(held), np.bool_))
-        self._return[lanes] = 0.0
-        self._length[lanes] = 0
+        self.tally.drop(lanes)
         chosen = np.zeros(self.env.num_envs, np.bool_)
         chosen[lanes] = True
         self.state = begun_anew(self.state, self._initial, chosen)
@@ -205,21 +205,18 @@ class Collector(Callback):
         """Add a row of every lane that really stepped, and begin new episodes where one ended."""
         if step.valid is None:
             self.table.add(None, row)
-            self._return += step.reward
-            self._length += 1
             self.steps += self.env.num_envs
         else:
             lanes = np.flatnonzero(step.valid)
             self.table.add(lanes, _rows(row, lanes))
-            self._return += step.reward * step.valid
-            self._length += step.valid
             self.steps += len(lanes)
             self.state = begun_anew(self.state, self._initial, ~step.valid)
+        self.tally.add(step.reward, step.valid)
         ended = step.terminated | step.truncated
         if np.count_nonzero(ended):  # a tenth of the time of any()
             lanes = np.flatnonzero(ended)
             self._close(lanes, step.observation, interrupted=(step.truncated & ~step.terminated)[lanes])
-            self._record(lanes)
+            self.tally.end(lanes)
             self.observation = self._restart(ended)
             self.state = begun_anew(self.state, self._initial, ended)
             require_finite(self.observation, "observation", self.steps)
@@ -235,24 +232,12 @@ class Collector(Callback):
         if not self._tagged:
             self.table.close(lanes, last)
             return
-        tags = (self._return[lanes], self._length[lanes], interrupted)
+        tags = (self.tally.returns(lanes), self.tally.length[lanes], interrupted)
         self.table.close(lanes, last, dict(zip(TAGS, tags, strict=True)))
-
-    def _record(self, lanes: Array) -> None:
-        self.episodes += len(lanes)
-        self._returns.extend(self._return[lanes].tolist())
-        self._lengths.extend(self._length[lanes].tolist())
-        self._return[lanes] = 0.0
-        self._length[lanes] = 0
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        found = {**getattr(self.agent, "metrics", {}), **getattr(self.table, "metrics", {})}
-        found["episode/count"] = self.episodes
-        if self._returns:
-            found["episode/return"] = float(np.mean(self._returns))
-            found["episode/length"] = float(np.mean(self._lengths))
-        return found
+        return {**getattr(self.agent, "metrics", {}), **getattr(self.table, "metrics", {}), **self.tally.metrics}
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"{self.env.num_envs} × {self.env.name} -> {path_of(self.table)}, acting by {path_of(self.agent)}"
@@ -260,11 +245,7 @@ class Collector(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {
             "steps": self.steps,
-            "episodes": self.episodes,
-            "returns": list(self._returns),
-            "lengths": list(self._lengths),
-            "return": self._return,
-            "length": self._length,
+            **self.tally.state_dict(),
             "observation": self.observation,
             "state": self.state,
             "random": self.random.state_dict(),
@@ -275,12 +256,8 @@ class Collector(Callback):
     ) -> None:
         if not numbers:
             return
-        self.steps, self.episodes = state["steps"], state["episodes"]
-        self._returns.clear()
-        self._lengths.clear()
-        self._returns.extend(state["returns"])
-        self._lengths.extend(state["lengths"])
-        self._return[:], self._length[:] = state["return"], state["length"]
+        self.steps = state["steps"]
+        self.tally.load_state_dict(state)
         self.observation, self.state = state["observation"], state["state"]
         self.random.load_state_dict(state["random"])
 

@@ -19,11 +19,16 @@ LANES = 16  # episodes side by side; enough to make acting cheap
 
 @dataclass
 class Evaluation:
-    """What some episodes came to; episode i was started by `reset(seed=seeds[i])`."""
+    """What some episodes came to; episode i was started by `reset(seed=seeds[i])`.
+
+    Where rewards have several numbers, `totals` [episodes][R] has the sums of all of them, and `returns` those of the
+    first ones.
+    """
 
     returns: list[float]
     lengths: list[int]
     seeds: list[int]
+    totals: list[list[float]] = field(default_factory=list)
     frames: list[list[Any]] = field(default_factory=list, repr=False)
 
     @property
@@ -76,7 +81,9 @@ def evaluate(
     lanes = env.num_envs
     playing = np.arange(lanes)  # lane -> episode
     pending = lanes
-    returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
+    numbers = env.spaces.rewards
+    totals = np.zeros((episodes, numbers) if numbers else episodes)
+    lengths = np.zeros(episodes, dtype=np.int64)
     active = playing < episodes
     env.renew()
     observation = env.reset([seed + int(episode) for episode in playing])
@@ -88,7 +95,7 @@ def evaluate(
             _watch(watch, playing, active)
             response = agent(observation, state, explore=explore)
             step = env.step(response["action"])
-            returns[playing[active]] += step.reward[active]
+            totals[playing[active]] += step.reward[active]
             lengths[playing[active]] += 1
             ended = step.terminated | step.truncated
             if max_steps is not None:
@@ -101,7 +108,8 @@ def evaluate(
                 seeds = [seed + int(playing[lane]) for lane in np.flatnonzero(ended)]  # idle lanes play on, uncounted
                 observation = env.reset_lanes(ended, seeds)
                 state = begun_anew(state, initial, ended)
-    return Evaluation(returns.tolist(), lengths.tolist(), [seed + i for i in range(episodes)])
+    returns, seeds = totals[:, 0] if numbers else totals, [seed + i for i in range(episodes)]
+    return Evaluation(returns.tolist(), lengths.tolist(), seeds, totals.tolist() if numbers else [])
 
 
 def _advance(playing: Any, ended: Any, pending: int, episodes: int) -> int:

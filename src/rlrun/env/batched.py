@@ -8,10 +8,19 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from rlrun.env.spaces import action_writer, batch_reader, from_gymnasium, lane_writer, put_rows, take_rows
+from rlrun.env.spaces import (
+    action_writer,
+    batch_reader,
+    from_gymnasium,
+    lane_writer,
+    put_rows,
+    rewards,
+    rewards_of,
+    take_rows,
+)
 from rlrun.env.sync import lane_seeds
 from rlrun.env.vector import Env, Seed, Step
-from rlrun.errors import RlrunError
+from rlrun.errors import RlrunError, SpaceError
 from rlrun.spaces import Spaces
 from rlrun.typing import Array, Tree
 
@@ -71,7 +80,9 @@ class BatchedEnv(Env):
         self.spaces = Spaces(
             observation=from_gymnasium(theirs, f"{place}: the observation space"),
             action=from_gymnasium(actions, f"{place}: the action space", action=True),
+            rewards=self._rewards(),
         )
+        self._rewards_shape = rewards(self.num_envs, self.spaces.rewards).shape
         self._read = batch_reader(theirs)
         self._write = lane_writer(theirs)
         self._to_env = action_writer(actions, self.num_envs)
@@ -79,6 +90,9 @@ class BatchedEnv(Env):
         self._ended = np.zeros(self.num_envs, np.bool_)  # by the last step
         self._next: Tree = None  # what to act on next
         self._closed = False
+
+    def _rewards(self) -> int:
+        return rewards_of(self.vector, self._place)
 
     def reset(self, seed: Seed = None) -> Tree:
         seeds = lane_seeds(seed, self.num_envs)
@@ -106,6 +120,11 @@ class BatchedEnv(Env):
         raw, reward, terminated, truncated, info = self._call("step", lambda: self.vector.step(action))
         observation = self._next = self._read(raw)
         reward = np.array(reward, np.float32)
+        if reward.shape != self._rewards_shape:
+            raise SpaceError(
+                f"{self._place}: step gave rewards of shape {list(reward.shape)} for {self.num_envs} lanes; "
+                f"wanted {list(self._rewards_shape)} by its reward_space"
+            )
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         before, self._ended = self._ended, terminated | truncated
         valid = None

@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
     """What came of playing an episode again; where it was not played, return and length are not known."""
 
     observation: Any = None
-    total: float = np.nan  # sum of rewards
+    total: Any = np.nan  # sum of rewards, [R] where they have several numbers
     length: int = -1
     lost: str | None = None
 
@@ -85,10 +85,11 @@ class Recorder:
             functions[1](Reader().read(episode.origin["whole"]))
             return Outcome()
         observation, _ = self.env.reset(seed=episode.origin["seed"], options=options)
-        total, count = 0.0, len(episode.actions)
+        count = len(episode.actions)
+        total: Any = 0.0
         for number, action in enumerate(episode.actions, 1):
             observation, reward, terminated, truncated, _ = self.env.step(action)
-            total += float(np.float32(reward))  # in the order and the types in which a collector adds up
+            total = total + np.float32(reward).astype(np.float64)  # as a collector adds up: its order, its types
             if terminated or truncated:
                 return Outcome(lost=f"played again, its episode ended after {number} of {count} steps")
             if number % PORTION == 0:
@@ -182,9 +183,9 @@ class Recorded(Env):
                 put_rows(self._now, np.array([lane]), episode.origin["observation"])
             else:
                 self._show(lane, outcome.observation)
-        return Rejoined(
-            self._now, np.array([outcome.total for outcome in outcomes]), np.array([o.length for o in outcomes]), lost
-        )
+        shape = (self.spaces.rewards,) if self.spaces.rewards else ()
+        totals = np.array([np.broadcast_to(outcome.total, shape) for outcome in outcomes])
+        return Rejoined(self._now, totals, np.array([outcome.length for outcome in outcomes]), lost)
 
     def _rows(self, action: Tree) -> Sequence[Any]:
         """Return a batch of policy actions as the environments of all lanes take them."""

@@ -56,6 +56,28 @@ def from_gymnasium(space: gymnasium.Space[Any], place: str, *, action: bool = Fa
     return Composite({name: from_gymnasium(part, f"{place}.{name}", action=action) for name, part in parts.items()})
 
 
+def rewards_of(env: Any, place: str) -> int:
+    """Return how many numbers a reward has, by the environment's `reward_space`; 0 = it is a plain number.
+
+    Raises:
+        SpaceError: that is no Box of one dimension.
+    """
+    find = getattr(env, "get_wrapper_attr", None)
+    space = getattr(env, "reward_space", None)
+    if space is None and find is not None and env.has_wrapper_attr("reward_space"):
+        space = find("reward_space")
+    if space is None:
+        return 0
+    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) > 1 or 0 in space.shape:
+        raise SpaceError(f"{place}: the reward space is {space}; wanted a Box of one dimension, one number a reward")
+    return int(space.shape[0]) if space.shape else 0
+
+
+def rewards(count: int, numbers: int) -> Array:
+    """Return zeros for the rewards of `count` lanes: [N], or [N, R] where they have several numbers."""
+    return np.zeros((count, numbers) if numbers else count, np.float32)
+
+
 def _parts(space: gymnasium.Space[Any]) -> dict[str, gymnasium.Space[Any]]:
     """Return the parts of a Dict or Tuple by name; nothing for a single space."""
     if isinstance(space, gymnasium.spaces.Dict):

@@ -14,7 +14,16 @@ import numpy as np
 
 from rlrun.callback import Stop
 from rlrun.env.recorded import Episode, Outcome, Recorded, Recorder, finish
-from rlrun.env.spaces import action_writer, copy_into, empty, from_gymnasium, lane_splitter, lane_writer
+from rlrun.env.spaces import (
+    action_writer,
+    copy_into,
+    empty,
+    from_gymnasium,
+    lane_splitter,
+    lane_writer,
+    rewards,
+    rewards_of,
+)
 from rlrun.env.vector import Seed, Step
 from rlrun.env.wrappers import frames_of
 from rlrun.errors import RlrunError, SpaceError
@@ -45,6 +54,7 @@ class SyncEnv(Recorded):
         self.spaces = Spaces(
             observation=from_gymnasium(first.observation_space, f"{place}: the observation space"),
             action=from_gymnasium(first.action_space, f"{place}: the action space", action=True),
+            rewards=rewards_of(first, place),
         )
         self.frame_stack = frames_of(first)
         self._place = place
@@ -62,7 +72,7 @@ class SyncEnv(Recorded):
         count = self.num_envs
         observation = empty(self.spaces.observation, count)
         flags = np.zeros((2, count), np.bool_)
-        return Step(observation, np.zeros(count, np.float32), flags[0], flags[1], None, _NO_INFO)
+        return Step(observation, rewards(count, self.spaces.rewards), flags[0], flags[1], None, _NO_INFO)
 
     def reset(self, seed: Seed = None) -> Tree:
         seeds = lane_seeds(seed, self.num_envs)
@@ -93,10 +103,12 @@ class SyncEnv(Recorded):
             action = list(self._split(action))
         write, infos = self._write, None
         lane = 0
+        paid: Any = None
         try:
             for lane, step_lane in enumerate(self._step_lanes):
                 # Rows by index: iterating an array costs eight times as much where there is one lane.
-                value, reward[lane], terminated[lane], truncated[lane], info = step_lane(action[lane])
+                value, paid, terminated[lane], truncated[lane], info = step_lane(action[lane])
+                reward[lane] = paid
                 write(observation, lane, value)
                 if info:
                     infos = infos or {}
@@ -104,9 +116,25 @@ class SyncEnv(Recorded):
         except Exception as error:
             if isinstance(error, Stop | RlrunError):  # a signal's, or explained already
                 raise
+            self._require_reward(paid)
             message = f"{type(error).__name__}: {error}"
             raise RlrunError(f"{self._place}: step failed in lane {lane}: {message}") from error
+        if self.spaces.rewards and np.ndim(paid) != 1:  # a single number would be written over all of them
+            self._require_reward(paid)
         return step if infos is None else Step(observation, reward, terminated, truncated, None, infos)
+
+    def _require_reward(self, paid: Any) -> None:
+        """Refuse a reward of another shape than the environment says.
+
+        Raises:
+            SpaceError: naming both.
+        """
+        wanted = (self.spaces.rewards,) if self.spaces.rewards else ()
+        if paid is not None and np.shape(paid) != wanted:
+            raise SpaceError(
+                f"{self._place}: step gave a reward of shape {list(np.shape(paid))}; its reward_space says "
+                f"{list(wanted) if wanted else 'nothing, so one number is expected'}"
+            )
 
     def restart(self, ended: Array) -> Tree:
         if not np.count_nonzero(ended):

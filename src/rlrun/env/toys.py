@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
+from rlrun.env.toy_constrained import ConstrainedBandit
 from rlrun.env.toy_exploration import Corridor, PointMass
 from rlrun.env.toy_memory import Recall, TMaze
 from rlrun.env.toy_road import Road
@@ -22,6 +23,7 @@ from rlrun.typing import Array
 __all__ = [
     "Bandit",
     "Chain",
+    "ConstrainedBandit",
     "Corridor",
     "DictObservation",
     "DiscreteStart",

@@ -18,7 +18,7 @@ Seed = int | Sequence[int | None] | None
 class Step(NamedTuple):
     """One step of every lane.
 
-    observation: tree [N, …], the true successor, also of a lane whose episode ended; reward: [N] float32;
+    observation: tree [N, …], the true successor, also of a lane whose episode ended; reward: [N] float32, or [N, R];
     terminated, truncated: [N] bool; valid: [N] bool, False where the row is no transition of the task
     (a vector environment's own reset) and must not be stored, or None where all rows are real;
     info: lane -> what the environment said beside, for lanes where it said something.
@@ -35,7 +35,7 @@ class Step(NamedTuple):
 class Rejoined(NamedTuple):
     """Lanes that stand again where they were left, as far as they came.
 
-    observation: tree [N, …] to act on; episode_return: [N] float64, the float32 rewards added up one by one;
+    observation: tree [N, …] to act on; episode_return: [N] or [N, R] float64, the float32 rewards added up one by one;
     length: [N]; of a lane that was set directly, not played again, these are NaN and -1;
     lost: lane -> why it did not come back; it has to be reset.
     """

@@ -15,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rlrun.env.batched import BatchedEnv
 from rlrun.env.recorded import Episode, Outcome, Recorded, Recorder
-from rlrun.env.spaces import empty, lane_splitter, put_rows, take_rows
+from rlrun.env.spaces import empty, lane_splitter, put_rows, rewards_of, take_rows
 from rlrun.env.vector import Step
 from rlrun.errors import RlrunError
 from rlrun.typing import Tree
@@ -46,6 +46,10 @@ class Lane(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self.recording:
             self.recorder.begin(seed)
         return self.env.reset(seed=seed, options=options)
+
+    def lane_rewards(self) -> int:
+        """Return how many numbers a reward has; 0 = it is a plain number."""
+        return rewards_of(self.env, "environment")
 
     def lane_written(self, long: list[bool]) -> dict[str, Any] | None:
         """Return what fixes the open episode, besides its actions."""
@@ -107,6 +111,9 @@ class WorkerEnv(Recorded, BatchedEnv):
         self._split = lane_splitter(vector.single_action_space)
         self._last_written: list[dict[str, Any] | None] = [None] * count  # when the workers were closed
         self._rejoined = False  # and not stepped since
+
+    def _rewards(self) -> int:
+        return int(self._call("start", lambda: self.vector.call("lane_rewards"))[0])
 
     def record(self) -> None:
         if self._tape is None:

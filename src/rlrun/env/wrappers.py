@@ -11,6 +11,7 @@ Any other callable that takes an environment and returns one does as well, `gymn
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -18,10 +19,19 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.wrappers import FrameStackObservation, TimeLimit
 
-from rlrun.errors import ConfigError, SpaceError
+from rlrun.errors import ConfigError, RlrunError, SpaceError
 from rlrun.typing import Array
 
-__all__ = ["ActionRepeat", "FloatScale", "FrameStack", "PreviousAction", "RandomGoal", "ResizeGrey", "TimeLimit"]
+__all__ = [
+    "ActionRepeat",
+    "Costs",
+    "FloatScale",
+    "FrameStack",
+    "PreviousAction",
+    "RandomGoal",
+    "ResizeGrey",
+    "TimeLimit",
+]
 
 AnyEnv = gymnasium.Env[Any, Any]
 _LARGE = 4096  # bytes; putting smaller stacks together again costs more time than they take room
@@ -143,11 +153,11 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self.count = _at_least_one(count, "ActionRepeat")
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        total = 0.0
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        total: Any = 0.0
         for _ in range(self.count):
             observation, reward, terminated, truncated, info = self.env.step(action)
-            total += float(reward)
+            total = total + reward
             if terminated or truncated:
                 break
         return observation, total, terminated, truncated, info
@@ -203,6 +213,33 @@ class RandomGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _observe(self, observation: Any) -> dict[str, Any]:
         return {"observation": observation, self.name: self.goal}
+
+
+class Costs(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Add to the reward what the info of a step says was spent: [reward, -cost, …].
+
+    Args:
+        names: of costs in the info, as Safety-Gymnasium's `cost`.
+
+    Raises:
+        RlrunError: in `step`, where the info lacks one.
+    """
+
+    def __init__(self, env: AnyEnv, names: Sequence[str] = ("cost",)) -> None:
+        super().__init__(env)
+        self.names = [names] if isinstance(names, str) else list(names)
+        if not self.names:
+            raise ConfigError("env.wrappers: Costs.names: there is none")
+        self.reward_space = Box(-np.inf, np.inf, (1 + len(self.names),), np.float32)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        for name in self.names:
+            if name not in info:
+                told = ", ".join(map(str, info)) or "nothing"
+                raise RlrunError(f"env.wrappers: Costs: the info of a step has no '{name}'; it has {told}")
+        paid = [float(reward), *(-float(info[name]) for name in self.names)]
+        return observation, np.array(paid, np.float32), terminated, truncated, info
 
 
 def _goal_generator(seed: int | None) -> np.random.Generator:

@@ -24,7 +24,7 @@ from rlrun.memory.samplers import Rows, Sampler, Uniform
 from rlrun.memory.shaping import Select, TerminalOverride, Untransformed
 from rlrun.memory.stratified import Stratified
 from rlrun.memory.table import Table
-from rlrun.memory.transforms import ImageScale, RewardClip, RewardFunction, RewardScale, RewardShift
+from rlrun.memory.transforms import ImageScale, RewardClip, RewardFunction, RewardScale, RewardShift, WeighRewards
 from rlrun.memory.virtual import Continues, Ended, LastOfWindow, Next, NextN, NStepDiscount, NStepReturn
 
 __all__ = [
@@ -85,4 +85,5 @@ __all__ = [
     "Uniform",
     "UniformEjector",
     "Untransformed",
+    "WeighRewards",
 ]

@@ -5,6 +5,7 @@ are clipped before they are summed over steps, wherever in the config that stand
 
     COPIES     what shall be kept as it was
     RELABEL    other goals, with their rewards: hindsight
+    WEIGHTS    several rewards a step made one
     REWARDS    each step's reward
     AHEAD      several steps joined: n-step returns
     VALUES     everything else one step at a time: cast, scale, normalise; also adaptors without a tier
@@ -28,8 +29,8 @@ from rlrun.errors import ConfigError, RlrunError, did_you_mean
 from rlrun.memory.samplers import Rows
 from rlrun.typing import Array, Batch, Tree
 
-COPIES, RELABEL, REWARDS, AHEAD, VALUES, JUDGES, SHAPE, NAMES = range(8)
-SINGLE = (RELABEL, AHEAD)  # two of them would undo one another
+COPIES, RELABEL, WEIGHTS, REWARDS, AHEAD, VALUES, JUDGES, SHAPE, NAMES = range(9)
+SINGLE = (RELABEL, WEIGHTS, AHEAD)  # two of them would undo one another
 PRESETS = {
     # the plural names that Emote's losses ask for; its `dones` and `masks` are virtual columns
     "emote": {"action": "actions", "reward": "rewards"},
@@ -63,11 +64,13 @@ class Adaptor(Protocol):
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch: ...
 
 
-def arrange(adaptors: Mapping[str, Any] | Sequence[Any]) -> tuple[Any, ...]:
+def arrange(adaptors: Mapping[str, Any] | Sequence[Any], *, rewards: int = 0) -> tuple[Any, ...]:
     """Return adaptors in the order in which they work; entries that are None are left out.
 
+    rewards: numbers in the environment's reward, which one of them must make one; 0 = it is a plain number.
+
     Raises:
-        ConfigError: there are two of a kind of which there can be one.
+        ConfigError: there are two of a kind of which there can be one, or the rewards stay several.
     """
     named = adaptors.items() if isinstance(adaptors, Mapping) else enumerate(adaptors)
     entries = sorted(((name, each) for name, each in named if each is not None), key=lambda entry: _tier(entry[1]))
@@ -76,7 +79,16 @@ def arrange(adaptors: Mapping[str, Any] | Sequence[Any]) -> tuple[Any, ...]:
             raise ConfigError(
                 f"memory.adaptors.{other}: {type(second).__name__} would undo {name}, there can be one of its kind"
             )
-    return tuple(each for _, each in entries)
+    found = tuple(each for _, each in entries)
+    weighing = [each for each in found if _tier(each) == WEIGHTS]
+    if rewards and not weighing:
+        raise ConfigError(
+            f"memory.adaptors: the environment's reward has {rewards} numbers a step, and learning wants one; "
+            "+with=reward_weights or +with=lagrangian weighs them"
+        )
+    for each in weighing:
+        each.require(rewards)
+    return found
 
 
 def _tier(adaptor: Any) -> int:

@@ -43,7 +43,11 @@ def columns_of(spaces: Spaces) -> dict[str, Column]:
     """Return the columns of a step: observation, action, reward, terminated, truncated."""
     columns = [_column("observation", path, leaf, leaf.dtype) for path, leaf in leaves(spaces.observation)]
     columns += [_column("action", path, leaf, _action_dtype(leaf)) for path, leaf in leaves(spaces.action)]
-    columns += [Column("reward"), Column("terminated", dtype="bool"), Column("truncated", dtype="bool")]
+    columns += [
+        Column("reward", (spaces.rewards,) if spaces.rewards else ()),
+        Column("terminated", dtype="bool"),
+        Column("truncated", dtype="bool"),
+    ]
     return {column.name: column for column in columns}
 
 

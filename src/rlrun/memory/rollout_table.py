@@ -36,6 +36,7 @@ class Rollout:
         self.columns, virtual = make_columns(spaces, columns)
         for name in [*virtual, *(column.name for column in self.columns if column.tag)]:
             raise ConfigError(f"memory.columns.{name}: a rollout holds one value a step, nothing virtual and no tags")
+        self.rewards = spaces.rewards if spaces is not None else 0  # numbers in a reward; 0 = it is a plain number
         self.num_envs = num_envs
         self.horizon = 0
         self.filled = 0  # steps of every lane

@@ -100,7 +100,7 @@ class Table(Recorder):
         self.virtual = computed
         self.device = torch.device(device)
         self._at_home = self.device.type == "cpu"
-        self.adaptors = arrange(adaptors)
+        self.adaptors = arrange(adaptors, rewards=spaces.rewards if spaces is not None else 0)
         self.reports = Reports(self.index)
         self._read = self.frames.reader(self.index, self.storage) if self.frames else self.storage.gather
         self._picked: Rows | None = None

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.memory.adaptors import PerStep
+from rlrun.files import counted
+from rlrun.memory.adaptors import WEIGHTS, PerStep
 
 
 class RewardClip(PerStep):
@@ -44,6 +45,40 @@ class RewardShift(PerStep):
 
     def change(self, value: Tensor) -> Tensor:
         return value + self.bias
+
+
+class WeighRewards(PerStep):
+    """Make one reward of several: Σ weight · reward, by the weights of now, whatever they were when it was stored.
+
+    Args:
+        weights: one for each number in the environment's reward, or what returns them as a tensor [R].
+    """
+
+    def __init__(self, weights: Sequence[float] | Callable[[], Tensor]) -> None:
+        super().__init__("reward")
+        self.tier = WEIGHTS
+        self.learns = callable(weights)
+        self.weights = weights if callable(weights) else torch.tensor(list(weights), dtype=torch.float32, device="cpu")
+
+    def require(self, rewards: int) -> None:
+        """Refuse another number of rewards a step than there are weights; 0 = the reward is a plain number.
+
+        Raises:
+            ConfigError: with both numbers.
+        """
+        count = self._now().numel()
+        if count != rewards:
+            there = f"{rewards} numbers a step" if rewards else "one plain number a step"
+            raise ConfigError(
+                f"memory.adaptors: WeighRewards has {counted(count, 'weight')}, and the reward has {there}"
+            )
+
+    @torch.no_grad()
+    def change(self, value: Tensor) -> Tensor:
+        return value @ self._now().to(value.device)  # [..., R] -> [...]
+
+    def _now(self) -> Tensor:
+        return self.weights() if callable(self.weights) else self.weights
 
 
 class RewardFunction(PerStep):

@@ -1,0 +1,209 @@
+"""Weights of several rewards, learned so that each one's mean a step stays above a threshold.
+
+A constrained task, "the largest mean of reward 0 with a mean of reward 1 of at least c", is a game: the policy makes
+the weighted sum of rewards large, the weight of a constraint rises while it is violated and falls while there is
+room (Lagrange multipliers; Tessler et al. 2018, arXiv 1805.11074, whose single critic of the penalised reward this is).
+
+Differences from the paper: weights are the softplus of what is learned and sum to 1, so that a strict constraint
+takes weight from the task in place of blowing rewards up; and constraints are on means a step, not on returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from rlrun.callback import Callback
+from rlrun.callbacks.loss import Optimiser
+from rlrun.errors import ConfigError
+from rlrun.spaces import Spaces
+from rlrun.typing import Array
+
+
+class Paid(Protocol):
+    """Who adds up rewards: a tally of what is collected, or an evaluator."""
+
+    reward_sum: Array  # [R], since the beginning
+    reward_steps: int
+
+
+class RewardWeights(nn.Module):
+    """w = softplus(λ), one weight for each of an environment's rewards.
+
+    Args:
+        spaces: of the environment.
+        initial: weights to begin with, one for all or one each.
+        normalise: give weights that sum to 1.
+        largest: upper bound on each, before they are made to sum to 1; None = free.
+
+    Raises:
+        ConfigError: the environment's reward is a plain number, or a weight is not above 0.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        *,
+        initial: float | Sequence[float] = 1.0,
+        normalise: bool = True,
+        largest: float | None = None,
+    ) -> None:
+        super().__init__()
+        if not spaces.rewards:
+            raise ConfigError(
+                "networks.reward_weights: the environment's reward is one plain number a step; there is nothing to "
+                "weigh (+with=costs adds what it reports as costs)"
+            )
+        first = torch.full((spaces.rewards,), 1.0) * torch.as_tensor(_numbers(initial, spaces.rewards, "initial"))
+        if not bool((first > 0).all()):
+            raise ConfigError(f"lagrangian.initial: weights are above 0, not {initial}")
+        self.normalise = normalise
+        self.bound = None if largest is None else float(_inverse(torch.tensor(float(largest))))
+        self.raw = nn.Parameter(_inverse(first))  # [R], λ
+
+    def positive(self) -> Tensor:
+        """Return w [R], with gradients."""
+        return softplus(self.raw)
+
+    def forward(self) -> Tensor:
+        """Return the weights [R] by which rewards are summed."""
+        weights = self.positive()
+        return weights / weights.sum() if self.normalise else weights
+
+    @torch.no_grad()
+    def limit(self) -> None:
+        """Take back what is beyond the bound."""
+        if self.bound is not None:
+            self.raw.clamp_(max=self.bound)
+
+
+class LagrangianWeights(Callback):
+    """Step the weights by the gradient of Σ (mean reward - threshold) · w, whenever new environment steps were made.
+
+    Args:
+        network: the weights.
+        optimiser: a partial, completed with λ.
+        thresholds: least mean a step of each reward [R]; None = its weight is not learned.
+        paid: whose rewards the means are of. Those of a collector are of the policy as it acts, those of an evaluator
+            of the policy at its best.
+        rate: of an exponential mean over steps, in place of the mean over the steps since the last update.
+
+    Raises:
+        ConfigError: there is not one threshold for each reward, or all are None.
+    """
+
+    inherited = ("optimiser", "mean")  # places in what another run collected are of no account
+
+    def __init__(
+        self,
+        network: RewardWeights,
+        optimiser: Optimiser,
+        *,
+        thresholds: Sequence[float | None],
+        paid: Any,
+        rate: float | None = None,
+    ) -> None:
+        count = len(network.raw)
+        if thresholds is None or isinstance(thresholds, float | int) or len(thresholds) != count:
+            raise ConfigError(
+                f"lagrangian.thresholds: wanted {count}, one for each reward and null for what is not constrained, "
+                f"got {thresholds}"
+            )
+        if all(threshold is None for threshold in thresholds):
+            raise ConfigError("lagrangian.thresholds: none is given; +with=reward_weights has fixed weights")
+        if rate is not None and not 0.0 < rate <= 1.0:
+            raise ConfigError(f"lagrangian.rate: wanted a share above 0 and up to 1, got {rate}")
+        if getattr(paid, "every", None) == 0:
+            raise ConfigError("lagrangian: weights follow evaluations, and evaluation.every=0 makes none")
+        self.network = network
+        self.optimiser = optimiser([network.raw])
+        self.thresholds = np.array([np.nan if each is None else float(each) for each in thresholds])
+        self.paid: Paid = getattr(paid, "tally", paid)
+        self.rate = rate
+        self.mean = np.zeros((2, count))  # of rewards, and how much of it is data: the weight of the mean
+        self._read: tuple[Array, int] = (np.zeros(count), 0)  # how much of what was paid is in the mean
+        self._made = -1  # environment steps at the newest update
+        self._newest: Array | None = None
+
+    def begin_training(self) -> None:
+        if self._made < 0:  # a fork's collector may have counted before
+            self._read = (self.paid.reward_sum.copy(), self.paid.reward_steps)
+
+    def end_batch(self, step: int | None = None) -> None:
+        if step is not None and step == self._made:
+            return
+        self._made = 0 if step is None else step
+        found = self._observe()
+        if found is not None:
+            self._update(found)
+
+    def _observe(self) -> Array | None:
+        """Return the mean rewards a step [R] that count now, None where nothing new is known."""
+        total, steps = self.paid.reward_sum, self.paid.reward_steps
+        new = steps - self._read[1]
+        if new:
+            mean = (total - self._read[0]) / new
+            self._read = (total.copy(), steps)
+            kept = 0.0 if self.rate is None else (1.0 - self.rate) ** new
+            self.mean = kept * self.mean + (1.0 - kept) * np.stack((mean, np.ones_like(mean)))
+        elif self.rate is None:
+            return None
+        return self.mean[0] / self.mean[1] if self.mean[1, 0] else None
+
+    def _update(self, mean: Array) -> None:
+        self._newest = mean
+        room = torch.from_numpy(np.nan_to_num(mean - self.thresholds)).to(self.network.raw)  # NaN: not constrained
+        loss = (room * self.network.positive()).sum()
+        self.optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimiser.step()
+        self.network.limit()
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        weights = self.network().detach()
+        found: dict[str, Any] = {f"reward_weight/{index}": weight for index, weight in enumerate(weights)}
+        if self._newest is not None:
+            found |= {f"reward_mean/{index}": float(mean) for index, mean in enumerate(self._newest)}
+        return found
+
+    def note(self, path_of: Any) -> str:
+        held = [f"reward {index} >= {each:g}" for index, each in enumerate(self.thresholds) if not np.isnan(each)]
+        return f"keeps the mean of {', '.join(held)} a step by {path_of(self.network)}"
+
+    def state_dict(self) -> dict[str, Any]:
+        newest = None if self._newest is None else self._newest.tolist()
+        return {
+            "optimiser": self.optimiser.state_dict(),
+            "mean": self.mean,
+            "read": {"sum": self._read[0], "steps": self._read[1]},
+            "made": self._made,
+            "newest": newest,
+        }
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if optimiser:
+            self.optimiser.load_state_dict(state["optimiser"])
+        if numbers:
+            self.mean, self._made = np.array(state["mean"]), state["made"]
+            self._read = (np.array(state["read"]["sum"]), state["read"]["steps"])
+            self._newest = None if state["newest"] is None else np.array(state["newest"])
+
+
+def _numbers(given: float | Sequence[float], count: int, name: str) -> list[float]:
+    numbers = [float(given)] * count if isinstance(given, float | int) else [float(each) for each in given]
+    if len(numbers) != count:
+        raise ConfigError(f"lagrangian.{name}: wanted one number, or one for each of {count} rewards, got {given}")
+    return numbers
+
+
+def _inverse(weights: Tensor) -> Tensor:
+    """Return λ with softplus(λ) = weights; beyond 20 they are the same."""
+    return torch.where(weights > 20.0, weights, weights.clamp(max=20.0).expm1().log())

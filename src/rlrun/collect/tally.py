@@ -1,0 +1,113 @@
+"""What the episodes of some lanes come to, step by step."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from rlrun.typing import Array
+
+
+class Tally:
+    """Add up rewards and steps of N lanes, and keep the newest episodes.
+
+    Where a reward has several numbers, the return of an episode is the sum of the first ones, and the sums of the
+    others are kept beside it.
+
+    Args:
+        lanes: N.
+        rewards: numbers in a reward; 0 = it is a plain number.
+        window: how many of the newest episodes means are made of.
+
+    Attributes:
+        total: rewards of the open episodes [N] or [N, R], and length: their steps [N].
+        reward_sum, reward_steps: of everything that was ever added: [R], where rewards have several numbers, and steps.
+    """
+
+    def __init__(self, lanes: int, rewards: int, *, window: int) -> None:
+        self.rewards = rewards
+        self.total = np.zeros((lanes, rewards) if rewards else lanes)
+        self.length = np.zeros(lanes, dtype=np.int64)
+        self.episodes = 0
+        self.reward_sum, self.reward_steps = np.zeros(rewards), 0
+        self._returns: deque[float] = deque(maxlen=window)
+        self._lengths: deque[int] = deque(maxlen=window)
+        self._totals: deque[list[float]] = deque(maxlen=window)  # [R] of an episode
+
+    def add(self, reward: Array, valid: Array | None) -> None:
+        """Add the rewards [N] or [N, R] of a step that every lane made, or those where `valid` [N] holds."""
+        if valid is None:
+            self.total += reward
+            self.length += 1
+        else:
+            reward = reward * (valid[:, None] if self.rewards else valid)
+            self.total += reward
+            self.length += valid
+        if self.rewards:
+            self.reward_sum += reward.sum(0, dtype=np.float64)
+            self.reward_steps += len(reward) if valid is None else int(valid.sum())
+
+    def returns(self, lanes: Array) -> Array:
+        """Return the returns of open episodes [n] so far."""
+        total: Array = self.total[lanes]
+        return total[:, 0] if self.rewards else total
+
+    def end(self, lanes: Array) -> None:
+        """Count the open episodes of lanes [n] as complete, and begin new ones."""
+        self.episodes += len(lanes)
+        self._returns.extend(self.returns(lanes).tolist())
+        self._lengths.extend(self.length[lanes].tolist())
+        if self.rewards:
+            self._totals.extend(self.total[lanes].tolist())
+        self.drop(lanes)
+
+    def drop(self, lanes: Array) -> None:
+        """Begin new episodes in lanes [n]; those that were open count nowhere."""
+        self.total[lanes] = 0.0
+        self.length[lanes] = 0
+
+    def agrees(self, total: Array, length: Array) -> Array:
+        """Tell of each lane [N] whether its open episode came to these rewards and steps."""
+        same = total == self.total
+        agreed: Array = (same.all(-1) if self.rewards else same) & (length == self.length)
+        return agreed
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"episode/count": self.episodes}
+        if self._returns:
+            found["episode/return"] = float(np.mean(self._returns))
+            found["episode/length"] = float(np.mean(self._lengths))
+        return found | by_reward("episode", list(self._totals))
+
+    def state_dict(self) -> dict[str, Any]:
+        found = {
+            "episodes": self.episodes,
+            "returns": list(self._returns),
+            "lengths": list(self._lengths),
+            "return": self.total,
+            "length": self.length,
+        }
+        if self.rewards:
+            found |= {"totals": list(self._totals), "reward_sum": self.reward_sum, "reward_steps": self.reward_steps}
+        return found
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.episodes = state["episodes"]
+        self.total[:], self.length[:] = state["return"], state["length"]
+        for held, name in ((self._returns, "returns"), (self._lengths, "lengths")):
+            held.clear()
+            held.extend(state[name])
+        if self.rewards:
+            self._totals.clear()
+            self._totals.extend(state["totals"])
+            self.reward_sum[:], self.reward_steps = state["reward_sum"], state["reward_steps"]
+
+
+def by_reward(prefix: str, totals: list[list[float]]) -> dict[str, float]:
+    """Return the means of episodes' rewards [episodes][R] as metrics: PREFIX/return_0, …"""
+    if not totals:
+        return {}
+    return {f"{prefix}/return_{index}": float(mean) for index, mean in enumerate(np.mean(totals, 0))}

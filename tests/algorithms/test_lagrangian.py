@@ -1,0 +1,263 @@
+"""Weights that hold rewards above thresholds, by hand and in whole runs."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+import rlrun
+from rlrun.algorithms.lagrangian import LagrangianWeights, RewardWeights
+from rlrun.config import compose
+from rlrun.env.toys import ConstrainedBandit
+from rlrun.errors import ConfigError
+from rlrun.spaces import Box, Spaces
+
+LINE = Box((1,), np.full(1, -1.0, np.float32), np.ones(1, np.float32))
+SGD = partial(torch.optim.SGD, lr=1.0)
+
+
+def paid(count=2):
+    return SimpleNamespace(reward_sum=np.zeros(count), reward_steps=0)
+
+
+def pay(seen, *rewards):
+    """Add the rewards of single steps, [R] each."""
+    for reward in rewards:
+        seen.reward_sum = seen.reward_sum + np.array(reward, float)
+        seen.reward_steps += 1
+
+
+def weights(count=2, **options):
+    return RewardWeights(Spaces(LINE, LINE, rewards=count), **options)
+
+
+def learner(network, thresholds, *, optimiser=SGD, **options):
+    seen = paid(len(network.raw))
+    made = LagrangianWeights(network, optimiser, thresholds=thresholds, paid=seen, **options)
+    made.begin_training()
+    return made, seen
+
+
+def test_weights_begin_where_they_shall():
+    assert weights().raw.tolist() == pytest.approx([0.541325] * 2, abs=1e-6)  # softplus of it is 1
+    assert weights(initial=[3.0, 1.0])().tolist() == pytest.approx([0.75, 0.25])
+    large = weights(initial=30.0, normalise=False)
+    assert large.raw.tolist() == [30.0, 30.0]  # beyond 20 softplus is the identity
+    assert large().tolist() == [30.0, 30.0]
+
+
+def test_zero_rewards_raise_what_falls_short_and_lower_what_has_room():
+    network = weights(4, normalise=False)
+    made, seen = learner(network, [None, 0.1, -0.1, None], optimiser=partial(torch.optim.Adam, lr=1.0))
+    pay(seen, [0.0] * 4)
+    made.end_batch(1)
+    first, second, third, fourth = network().tolist()
+    assert (first, fourth) == (1.0, 1.0)
+    assert second > 1.0 > third
+    network.normalise = True
+    assert float(network().sum().detach()) == pytest.approx(1.0)
+
+
+def test_the_gradient_is_that_of_the_room_times_the_weight():
+    network = weights()
+    made, seen = learner(network, [None, -0.25], optimiser=partial(torch.optim.SGD, lr=0.5))
+    before = network.raw.detach().clone()
+    pay(seen, [5.0, -1.0], [7.0, 0.0])  # mean cost 0.5: 0.25 too much
+    made.end_batch(2)
+    expected = before[1] + 0.5 * 0.25 * torch.sigmoid(before[1])
+    assert network.raw.tolist() == pytest.approx([float(before[0]), float(expected)])
+    assert made.metrics["reward_mean/1"] == -0.5
+
+
+def test_a_mean_is_of_the_steps_since_the_update_before():
+    made, seen = learner(weights(), [None, 0.0])
+    for number, rewards in enumerate([[[1.0, 1.0]], [[2.0, 4.0], [2.0, 6.0]], [[0.0, 3.0]]], 1):
+        pay(seen, *rewards)
+        made.end_batch(10 * number)
+        assert made.metrics["reward_mean/1"] == np.mean(rewards, 0)[1]
+
+
+def test_an_exponential_mean_begins_without_bias():
+    made, seen = learner(weights(), [None, 0.0], rate=0.1)
+    found = []
+    for number, reward in enumerate([1.0, 2.0, 3.0]):
+        pay(seen, [0.0, reward])
+        made.end_batch(number)
+        found.append(made.metrics["reward_mean/1"])
+    assert found == pytest.approx([1.0, 1.526316, 2.070110], abs=1e-6)
+
+
+def test_weights_move_once_an_environment_step():
+    """A minibatch-epoch loop has many updates for the same rewards."""
+    network = weights()
+    made, seen = learner(network, [None, 0.0])
+    pay(seen, [0.0, -1.0])
+    made.end_batch(8)
+    once = network.raw.tolist()
+    for _ in range(5):
+        made.end_batch(8)
+    assert network.raw.tolist() == once
+    pay(seen, [0.0, -1.0])
+    made.end_batch(16)
+    assert network.raw.tolist() != once
+
+
+def test_a_weight_has_an_upper_bound():
+    network = weights(normalise=False, largest=2.0)
+    made, seen = learner(network, [None, 0.0], optimiser=partial(torch.optim.SGD, lr=100.0))
+    pay(seen, [0.0, -1.0])
+    made.end_batch(1)
+    assert network().tolist() == pytest.approx([1.0, 2.0])
+
+
+def test_what_was_collected_before_does_not_count():
+    """A fork's collector goes on with the counters of the run that it comes from."""
+    network, seen = weights(), paid()
+    pay(seen, [0.0, -100.0], [0.0, -100.0])
+    made = LagrangianWeights(network, SGD, thresholds=[None, -1.0], paid=seen)
+    made.begin_training()
+    pay(seen, [0.0, -1.0])
+    made.end_batch(3)
+    assert made.metrics["reward_mean/1"] == -1.0
+
+
+def test_the_state_goes_on_where_it_was():
+    one, other = (learner(weights(), [None, -0.5], rate=0.1, optimiser=partial(torch.optim.Adam, lr=0.1)) for _ in "ab")
+    pay(one[1], [1.0, -1.0], [1.0, 0.0])
+    one[0].end_batch(2)
+    other[0].network.load_state_dict(one[0].network.state_dict())
+    other[0].load_state_dict(copy.deepcopy(one[0].state_dict()))
+    other[1].reward_sum, other[1].reward_steps = one[1].reward_sum, one[1].reward_steps
+    other[0].begin_training()
+    for each, seen in (one, other):
+        pay(seen, [1.0, -2.0])
+        each.end_batch(2)  # the same environment step: nothing moves
+        each.end_batch(3)
+    assert one[0].network.raw.tolist() == other[0].network.raw.tolist()
+    assert one[0].metrics["reward_mean/1"] == other[0].metrics["reward_mean/1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"thresholds": [0.1]}, "thresholds: wanted 2"),
+        ({"thresholds": -0.1}, "thresholds: wanted 2"),
+        ({"thresholds": [None, None]}, "none is given"),
+        ({"thresholds": [None, 0.1], "rate": 1.5}, "lagrangian.rate"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(options, words):
+    with pytest.raises(ConfigError, match=words):
+        LagrangianWeights(weights(), SGD, paid=paid(), **options)
+
+
+@pytest.mark.parametrize("initial", [0.0, [1.0, -1.0], [1.0, 1.0, 1.0]])
+def test_weights_that_make_no_sense_are_refused(initial):
+    with pytest.raises(ConfigError, match=r"lagrangian\.initial"):
+        weights(initial=initial)
+
+
+SMALL = ("algorithm.hidden=[8,8]", "evaluation.every=0", "logger=[]", "log.every=8", "stop.env_steps=null")
+REPLAY = (*SMALL, "algorithm.batch_size=16", "algorithm.warmup_steps=40", "stop.updates=12")
+ROLLOUT = (*SMALL, "num_envs=2", "algorithm.horizon=16", "stop.updates=6")
+BANDIT = ("env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]")
+FAMILIES = {
+    "sac": ("algorithm=sac", *REPLAY),
+    "sac-n-step": ("algorithm=sac", "algorithm.n_step=3", *REPLAY),
+    "ppo": ("algorithm=ppo", "algorithm.batch_size=16", *ROLLOUT),
+    "a2c": ("algorithm=a2c", *ROLLOUT),
+    "workers": ("algorithm=ppo", "algorithm.batch_size=16", "env.vectorization=async", *ROLLOUT),
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_any_algorithm_learns_from_the_weighed_sum(family, tmp_path):
+    words = [*FAMILIES[family], *BANDIT, "+with=lagrangian", "lagrangian.lr=0.5"]
+    result = rlrun.train(words, run_dir=tmp_path / "run")
+    callbacks = result.trainer.callbacks
+    network, collector = callbacks["reward_weights"].network, callbacks["collector"]
+    found = network().detach()
+    assert float(found[1]) > 0.55  # it began at a half, and the cost is too high by far
+    adaptor = next(each for each in _adaptors(result.trainer.loader) if type(each).__name__ == "WeighRewards")
+    rewards = torch.tensor([[-1.0, -0.5], [-0.25, -1.0]])
+    assert adaptor({"reward": rewards}, None)["reward"].tolist() == pytest.approx((rewards @ found).tolist())
+    assert collector.tally.reward_steps == collector.steps
+    assert collector.metrics["episode/return_1"] < 0.0
+    if family.startswith("sac"):
+        table = result.trainer.loader.table
+        batch = table.sample(8)
+        assert batch["reward"].shape == (8,)
+        stored = table._picked.stored("reward", table._picked.index)
+        assert stored.shape == (8, 2)
+        assert torch.allclose(batch["reward"], stored @ found)  # episodes of one step: nothing else is summed
+
+
+def _adaptors(loader):
+    return loader.adaptors if hasattr(loader, "adaptors") else loader.table.adaptors
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "ppo"])
+def test_several_rewards_are_refused_where_nothing_weighs_them(algorithm):
+    with pytest.raises(ConfigError, match=r"reward has 2 numbers.*\+with=reward_weights or \+with=lagrangian"):
+        rlrun.train([f"algorithm={algorithm}", "env=constrainedbandit"], run_dir="run")
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["env=pendulum", "+with=reward_weights"], "2 weights, and the reward has one plain number"),
+        (["env=constrainedbandit", "+with=reward_weights", "reward_weights=[1]"], "1 weight, and the reward has 2"),
+        (["env=pendulum", "+with=lagrangian", "lagrangian.thresholds=[null,0]"], "one plain number a step"),
+        ([*BANDIT, "+with=lagrangian_evaluated", "evaluation.every=0"], "evaluation.every=0"),
+    ],
+)
+def test_words_that_do_not_fit_are_refused(words, message):
+    with pytest.raises(ConfigError, match=message):
+        rlrun.train(["algorithm=sac", *words], run_dir="run")
+    assert not Path("run").exists()
+
+
+def test_bonuses_and_normalisers_come_after_the_weights(tmp_path):
+    words = ["algorithm=sac", "+with=[rnd,reward_norm,lagrangian]", *BANDIT, *REPLAY]
+    table = rlrun.train(words, run_dir=tmp_path / "run").trainer.loader.table
+    kinds = [type(each).__name__ for each in table.adaptors]
+    assert kinds.index("WeighRewards") == 0
+    assert table.sample(4)["reward"].shape == (4,)
+
+
+def test_evaluations_can_hold_the_constraint(tmp_path):
+    words = ["algorithm=sac", "+with=lagrangian_evaluated", *BANDIT, *REPLAY, "lagrangian.lr=0.5"]
+    words += ["evaluation.every=44", "evaluation.episodes=3"]
+    result = rlrun.train(words, run_dir=tmp_path / "run")
+    evaluator, made = (result.trainer.callbacks[name] for name in ("evaluation", "reward_weights"))
+    assert made.paid is evaluator
+    assert evaluator.reward_steps == 3 * (evaluator.reward_steps // 3) > 0
+    assert made.metrics["reward_mean/1"] == pytest.approx(evaluator.last["mean_totals"][1], abs=0.5)
+    assert float(made.network().detach()[1]) != 0.5
+
+
+def test_fixed_weights_have_the_known_answer():
+    env = ConstrainedBandit()
+    actions = np.linspace(-1.0, 1.0, 401)
+    sums = [np.dot([1.0, 2.0], env.step(np.array([each]))[1]) for each in actions]
+    assert actions[int(np.argmax(sums))] == pytest.approx(1.0 - 2.0 / 4.0)
+    sums = [np.dot([1 / 7, 6 / 7], env.step(np.array([each]))[1]) for each in actions]
+    assert actions[int(np.argmax(sums))] == pytest.approx(-0.5)
+
+
+def test_a_config_names_the_weights_and_their_thresholds():
+    config = compose(["algorithm=ppo", *BANDIT, "+with=lagrangian"]).config
+    assert OmegaConf.to_container(config.lagrangian, resolve=True)["thresholds"] == [None, -0.25]

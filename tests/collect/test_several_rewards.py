@@ -1,0 +1,196 @@
+"""Rewards of several numbers on their way from environments to memory, metrics and evaluations."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import SyncVectorEnv
+
+from rlrun.collect import Collector, RandomAgent
+from rlrun.collect.evaluate import evaluate
+from rlrun.collect.tally import Tally
+from rlrun.env import make
+from rlrun.env.batched import BatchedEnv
+from rlrun.env.sync import SyncEnv
+from rlrun.env.wrappers import ActionRepeat, Costs
+from rlrun.errors import ConfigError, RlrunError, SpaceError
+from rlrun.memory import Rollout, Table, WeighRewards
+
+
+class Two(gymnasium.Env):
+    """Episodes of `length` steps; the rewards of step k are [k, -10 k]."""
+
+    def __init__(self, length=3, shape=(2,), says=(2,)):
+        self.observation_space = Box(0.0, 100.0, (1,), np.float32)
+        self.action_space = Discrete(2)
+        self.length, self.shape = length, shape
+        if says is not None:
+            self.reward_space = Box(-np.inf, np.inf, says, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        reward = np.array([self.count, -10 * self.count], np.float32) if self.shape == (2,) else np.ones(self.shape)[()]
+        return np.full(1, self.count, np.float32), reward, False, self.count == self.length, {"energy": 7.0}
+
+
+def lanes(kind, count=2, **options):
+    if kind == "sync":
+        return SyncEnv([Two(**options) for _ in range(count)])
+    if kind == "batched":
+        vector = Vector([lambda: Two(**options)] * count)
+        vector.reward_space = Box(-np.inf, np.inf, (2,), np.float32)
+        return BatchedEnv(vector)
+    return make(target=f"{__name__}.Two", num_envs=count, vectorization="async", kwargs=options)
+
+
+class Vector(SyncVectorEnv):
+    """Gymnasium's own has room for one number a lane only."""
+
+    def step(self, actions):
+        paid = [env.step(action) for env, action in zip(self.envs, actions, strict=True)]
+        rewards = np.stack([each[1] for each in paid])
+        over = np.array([each[3] for each in paid])
+        seen = np.stack([env.reset()[0] if self._over[lane] else paid[lane][0] for lane, env in enumerate(self.envs)])
+        self._over = over
+        return seen, rewards, np.zeros(len(paid), bool), over, {}
+
+    def reset(self, *, seed=None, options=None):
+        self._over = np.zeros(len(self.envs), bool)
+        return super().reset(seed=seed, options=options)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async", "batched"])
+def test_rewards_of_every_lane_reach_memory_and_metrics(kind):
+    env = lanes(kind)
+    try:
+        assert env.spaces.rewards == 2
+        weigh = WeighRewards([1.0, 0.5])
+        table = Table(
+            length=100, num_envs=2, spaces=env.spaces, adaptors=[weigh], columns={"episode_return": {"tag": True}}
+        )
+        collector = Collector(env, RandomAgent(env.spaces.action, seed=1), table, seed=3)
+        collector.begin_training()
+        collector.collect(12)
+    finally:
+        env.close()
+    stored = table.storage["reward"] if hasattr(table.storage, "__getitem__") else None
+    assert stored is None or stored.shape[-1] == 2
+    batch = table.sample(16)
+    assert set(batch["reward"].tolist()) <= {1.0 - 5.0, 2.0 - 10.0, 3.0 - 15.0}
+    assert set(batch["episode_return"].tolist()) == {6.0}
+    found = collector.metrics
+    assert (found["episode/return"], found["episode/return_0"], found["episode/return_1"]) == (6.0, 6.0, -60.0)
+    if kind != "batched":  # there a row after an end is none
+        assert collector.tally.reward_sum.tolist() == [24.0, -240.0]
+    assert collector.tally.reward_steps == collector.steps
+
+
+def test_the_same_state_gives_the_same_metrics():
+    one, other = Tally(2, 2, window=4), Tally(2, 2, window=4)
+    for count in (1, 2, 3):
+        one.add(np.full((2, 2), count, np.float32), None)
+    one.end(np.array([0]))
+    other.load_state_dict(one.state_dict())
+    assert (
+        other.metrics
+        == one.metrics
+        == {
+            "episode/count": 1,
+            "episode/return": 6.0,
+            "episode/length": 3.0,
+            "episode/return_0": 6.0,
+            "episode/return_1": 6.0,
+        }
+    )
+    assert other.agrees(np.array([[0.0, 0.0], [6.0, 5.0]]), np.array([0, 3])).tolist() == [True, False]
+    assert (other.reward_sum.tolist(), other.reward_steps) == ([12.0, 12.0], 6)
+
+
+def test_rows_that_are_none_do_not_count():
+    tally = Tally(2, 2, window=4)
+    tally.add(np.ones((2, 2), np.float32), np.array([True, False]))
+    assert tally.total.tolist() == [[1.0, 1.0], [0.0, 0.0]]
+    assert (tally.reward_sum.tolist(), tally.reward_steps) == ([1.0, 1.0], 1)
+
+
+def test_an_evaluation_has_the_sums_of_all_of_them():
+    env = lanes("sync", length=4)
+    found = evaluate(env, RandomAgent(env.spaces.action, seed=1), episodes=3, seed=0)
+    assert found.returns == [10.0] * 3
+    assert found.totals == [[10.0, -100.0]] * 3
+
+
+def test_a_rollout_holds_them():
+    env = lanes("sync")
+    rollout = Rollout(spaces=env.spaces, num_envs=2)
+    rollout.reserve(4)
+    collector = Collector(env, RandomAgent(env.spaces.action, seed=1), rollout)
+    collector.begin_training()
+    collector.collect(8)
+    assert rollout._arrays["reward"].shape == (4, 2, 2)
+    assert rollout._arrays["reward"][1].tolist() == [[2.0, -20.0]] * 2
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_open_episodes_come_back_with_their_rewards(kind):
+    saved, found = [], []
+    for resumed in (False, True):
+        env = lanes(kind, length=9)
+        table = Table(length=100, num_envs=2, spaces=env.spaces, adaptors=[WeighRewards([1.0, 1.0])])
+        collector = Collector(env, RandomAgent(env.spaces.action, seed=1), table, seed=3)
+        if resumed:
+            env.load_state_dict(saved[0])
+            collector.load_state_dict(saved[1])
+        collector.begin_training()
+        collector.collect(8)
+        saved = saved or [env.state_dict(), collector.state_dict()]
+        found.append((collector.approximate, collector.tally.total.tolist()))
+        env.close()
+    assert found == [(None, [[10.0, -100.0]] * 2), (None, [[36.0, -360.0]] * 2)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "says", "words"),
+    [((2,), None, r"reward of shape \[2\].*nothing"), ((), (2,), r"shape \[\].*\[2\]"), ((3,), (2,), r"\[3\].*\[2\]")],
+)
+def test_rewards_of_another_shape_than_was_said_are_refused(shape, says, words):
+    env = SyncEnv([Two(shape=shape, says=says)])
+    env.reset(0)
+    with pytest.raises(SpaceError, match=words):
+        env.step(np.zeros(1, np.int64))
+
+
+def test_a_reward_space_is_one_row_of_numbers():
+    with pytest.raises(SpaceError, match="one dimension"):
+        SyncEnv([Two(says=(2, 2))])
+    assert SyncEnv([Two(shape=(), says=())]).spaces.rewards == 0
+
+
+def test_costs_in_the_info_become_rewards():
+    env = Costs(Two(shape=(), says=None), names=["energy"])
+    env.reset()
+    assert env.step(0)[1].tolist() == [1.0, -7.0]
+    assert SyncEnv([env]).spaces.rewards == 2
+    assert SyncEnv([ActionRepeat(env, 2)]).spaces.rewards == 2
+
+
+def test_a_cost_that_is_not_reported_is_named():
+    env = Costs(Two(shape=(), says=None))
+    env.reset()
+    with pytest.raises(RlrunError, match="no 'cost'; it has energy"):
+        env.step(0)
+    with pytest.raises(ConfigError, match=r"Costs\.names"):
+        Costs(Two(), names=[])
+
+
+def test_repeated_actions_sum_each_reward():
+    env = ActionRepeat(Two(), 3)
+    env.reset()
+    assert env.step(0)[1].tolist() == [6.0, -60.0]
