@@ -166,6 +166,28 @@ def test_bonus_is_that_of_the_observation_arrived_at():
         assert torch.equal(bonus.read(step), network.error(step["next_observation"]))
 
 
+def test_only_the_newest_frames_of_a_stack_count():
+    stack = Box((4, 10, 10), np.zeros((4, 10, 10), np.uint8), np.full((4, 10, 10), 255, np.uint8), "uint8")
+    space = Composite({"camera": stack, "speed": LINE})
+    network = Distillation(Spaces(space, LINE), frames=1)
+    pixels = torch.randint(0, 256, (3, 4, 10, 10), dtype=torch.uint8)
+    seen = {"camera": pixels, "speed": torch.zeros(3, 2)}
+    older, newest = pixels.clone(), pixels.clone()
+    older[:, :3] = 0
+    newest[:, 3] = 0
+    with torch.no_grad():
+        error = network.error(seen)
+        assert torch.equal(network.error(seen | {"camera": older}), error)
+        assert not torch.equal(network.error(seen | {"camera": newest}), error)
+
+
+@pytest.mark.parametrize("frames", [1, 4])
+def test_frames_without_a_stack_of_more_are_refused(frames):
+    stack = Box((4, 10, 10), np.zeros((4, 10, 10), np.uint8), np.full((4, 10, 10), 255, np.uint8), "uint8")
+    with pytest.raises(SpaceError, match=rf"rnd\.frames.*more than {frames} frames"):
+        Distillation(Spaces(LINE if frames == 1 else stack, LINE), frames=frames)
+
+
 # --- intrinsic curiosity
 
 
@@ -259,7 +281,38 @@ def test_network_cannot_see_the_skill():
     assert network.encoder.size == 2
 
 
-@pytest.mark.parametrize("space", [LINE, Composite({"goal": Discrete(3)}), Composite({"goal": LINE, "x": LINE})])
+NUMBERS = Spaces(Composite({"observation": LINE, "goal": box(2)}), Discrete(2))
+
+
+def test_a_skill_of_numbers_is_foretold_by_its_mean():
+    network, bonus, loss = parts("diayn", NUMBERS)
+    step = step_of(NUMBERS, 4)
+    square = step["observation"]["goal"].square().sum(-1)
+    value, view = bonus.learn(step, None)
+    assert torch.allclose(loss.loss(view), square / 2)  # it begins with a mean of 0
+    assert torch.allclose(value, 1 / 3 - square / 2)  # E |z|² of two numbers uniform in [-1, 1] is 2/3
+    with torch.no_grad():
+        network.layers[-1].bias.copy_(torch.tensor([0.5, -0.5]))
+    distance = (step["observation"]["goal"] - torch.tensor([0.5, -0.5])).square().sum(-1)
+    assert torch.allclose(bonus.read(step), 1 / 3 - distance / 2)
+
+
+def test_a_skill_of_numbers_that_shows_is_learned():
+    torch.manual_seed(0)
+    _, bonus, loss = parts("diayn", NUMBERS)
+    for _ in range(300):
+        step = step_of(NUMBERS, 64)
+        step["next_observation"]["observation"] = step["observation"]["goal"].flip(-1)
+        value, view = bonus.learn(step, None)
+        loss.backward(view)
+    assert float(value.detach().mean()) > 0.3  # 1/3 at most, on average
+    assert float(loss.metrics["intrinsic/_right"]) > 0.95
+
+
+UNBOUNDED = box(2, low=-np.inf, high=np.inf)
+
+
+@pytest.mark.parametrize("space", [LINE, Composite({"goal": Discrete(3)}), Composite({"goal": UNBOUNDED, "x": LINE})])
 def test_an_observation_without_a_skill_is_refused(space):
-    with pytest.raises(SpaceError, match=r"wants an observation with a choice 'goal' and something beside it"):
+    with pytest.raises(SpaceError, match=r"a choice or bounded numbers 'goal' and something beside it"):
         Discriminator(Spaces(space, LINE))

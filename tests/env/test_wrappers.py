@@ -184,6 +184,24 @@ def test_first_goals_of_many_seeds_are_drawn_evenly():
     assert ((counts - 1_000) ** 2 / 1_000).sum() < 11.34  # 3 degrees, p = 0.01
 
 
+def test_a_goal_of_numbers_is_uniform_and_stays_for_an_episode():
+    env = RandomGoal(TimeLimit(gymnasium.make("CartPole-v1"), 3), size=2)
+    assert env.observation_space["goal"] == gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    drawn = []
+    for seed in range(300):
+        first = env.reset(seed=seed)[0]["goal"]
+        assert env.step(0)[0]["goal"].tolist() == first.tolist()
+        drawn.append(first)
+    assert np.abs(np.mean(drawn, 0)).max() < 0.15
+    assert np.std(drawn, 0) == pytest.approx([1 / np.sqrt(3)] * 2, rel=0.1)
+
+
+@pytest.mark.parametrize("options", [{}, {"count": 3, "size": 2}])
+def test_a_goal_is_a_choice_or_numbers(options):
+    with pytest.raises(ConfigError, match="a count of goals or a size"):
+        RandomGoal(gymnasium.make("CartPole-v1"), **options)
+
+
 def test_goals_follow_from_the_seed():
     assert goals(5, 50) == goals(5, 50)
     assert goals(5, 50) != goals(6, 50)

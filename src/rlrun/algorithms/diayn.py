@@ -2,7 +2,9 @@
 
 Each episode has a skill z, drawn by `rlrun.env.wrappers.RandomGoal`, which the policy sees. A network that does not
 see it tells it from each observation; the bonus is log q(z | s') - log p(z) (eq. 3), at the observation s' that a
-transition leads to, for a uniform p. So it is 0 where nothing can be told, and log K at most.
+transition leads to, for a uniform p. So it is 0 where nothing can be told, and log K at most. A skill of numbers is
+foretold by the mean of a normal distribution of variance 1; its bonus is - |z - mean|² / 2 + E |z|² / 2, 0 for a mean
+of 0 on average.
 
 Differences from the paper: policy and entropy are those of whatever algorithm it is added to.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -20,12 +23,12 @@ from rlrun.memory import Bonus
 from rlrun.nn import MLP, Encoder
 from rlrun.nn.init import Initialiser
 from rlrun.nn.mlp import Activation
-from rlrun.spaces import Composite, Discrete, Spaces, describe
+from rlrun.spaces import Box, Composite, Discrete, Spaces, describe
 from rlrun.typing import Batch, Tree
 
 
 class Discriminator(nn.Module):
-    """Tell the skill of an episode from one of its observations.
+    """Tell the skill of an episode, a choice or numbers, from one of its observations.
 
     Args:
         spaces: of the environment; its observation is a dict.
@@ -48,17 +51,25 @@ class Discriminator(nn.Module):
         super().__init__()
         parts = spaces.observation.parts if isinstance(spaces.observation, Composite) else {}
         space = parts.get(skill)
-        if not isinstance(space, Discrete) or len(parts) < 2:
+        numbers = isinstance(space, Box) and space.bounded and len(space.shape) == 1
+        if not (isinstance(space, Discrete) or numbers) or len(parts) < 2:
             raise SpaceError(
-                f"Discriminator wants an observation with a choice '{skill}' and something beside it, which env.around "
-                f"with rlrun.env.wrappers.RandomGoal gives; here it is {describe(spaces.observation)}"
+                f"Discriminator wants an observation with a choice or bounded numbers '{skill}' and something beside "
+                f"it, which env.around with rlrun.env.wrappers.RandomGoal gives; here it is "
+                f"{describe(spaces.observation)}"
             )
         self.skill = skill
-        self.skills = space.n
+        self.skills = space.n if isinstance(space, Discrete) else 0  # 0 = it is numbers
+        self.known = math.log(self.skills) if isinstance(space, Discrete) else _half_mean_square(space)
         rest = Composite({name: part for name, part in parts.items() if name != skill})
         self.encoder = Encoder(rest, activation=activation, init=init)
         self.layers = MLP(
-            self.encoder.size, self.skills, hidden=hidden, activation=activation, init=init, output_gain=0.0
+            self.encoder.size,
+            self.skills or space.size,
+            hidden=hidden,
+            activation=activation,
+            init=init,
+            output_gain=0.0,
         )
 
     def rest(self, observation: Tree) -> Tree:
@@ -66,9 +77,25 @@ class Discriminator(nn.Module):
         return {name: part for name, part in observation.items() if name != self.skill}
 
     def log_prob(self, observation: Tree) -> Tensor:
-        """Return log q(z | s) [..., K] of observations without the skill."""
+        """Return log q(z | s) [..., K] of observations without the skill, for skills that are choices."""
         found: Tensor = self.layers(self.encoder(observation)).log_softmax(-1)
         return found
+
+    def judge(self, observation: Tree, skill: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log q(z | s) [...] of skills, up to a constant for numbers, and where they were told [...].
+
+        Numbers are told as far as that the mean lies nearer to them than 0 does.
+        """
+        if self.skills:
+            log_prob = self.log_prob(observation)
+            return log_prob.gather(-1, skill.unsqueeze(-1)).squeeze(-1), log_prob.argmax(-1) == skill
+        distance = (skill - self.layers(self.encoder(observation))).square().sum(-1)
+        return -0.5 * distance, distance < skill.square().sum(-1)
+
+
+def _half_mean_square(space: Any) -> float:
+    """Return E |z|² / 2 of numbers uniform within the bounds: what makes the bonus 0 for who knows nothing."""
+    return float(((space.high - space.low) ** 2 / 12.0 + ((space.high + space.low) / 2.0) ** 2).sum() / 2.0)
 
 
 class Diversity(Bonus):
@@ -82,17 +109,14 @@ class Diversity(Bonus):
         return {"observation": rest, "skill": step["observation"][self.network.skill]}
 
     def measure(self, view: Batch) -> Tensor:
-        log_prob = self.network.log_prob(view["observation"])
-        return log_prob.gather(-1, view["skill"].unsqueeze(-1)).squeeze(-1) + math.log(self.network.skills)
+        return self.network.judge(view["observation"], view["skill"])[0] + self.network.known
 
 
 class DiscriminatorLoss(BonusLoss):
-    """Cross-entropy of the skill."""
+    """Minus the log-probability of the skill: its cross-entropy, or half the squared distance."""
 
     network: Discriminator
 
     def loss(self, diayn: Batch, valid: Tensor | None = None) -> Tensor:
-        log_prob, skill = self.network.log_prob(diayn["observation"]), diayn["skill"]
-        right = log_prob.argmax(-1) == skill
-        elements = -log_prob.gather(-1, skill.unsqueeze(-1)).squeeze(-1)
-        return self.counted(elements, valid, bonus=diayn["bonus"], right=right)
+        log_prob, right = self.network.judge(diayn["observation"], diayn["skill"])
+        return self.counted(-log_prob, valid, bonus=diayn["bonus"], right=right)

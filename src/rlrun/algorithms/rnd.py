@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.callbacks.intrinsic import BonusLoss
+from rlrun.errors import SpaceError
 from rlrun.memory import Bonus
 from rlrun.nn import MLP, Encoder
 from rlrun.nn.init import Initialiser
 from rlrun.nn.mlp import Activation
-from rlrun.spaces import Spaces
+from rlrun.spaces import Box, Composite, Space, Spaces, describe, leaves
 from rlrun.typing import Batch, Tree
 
 
@@ -32,6 +33,10 @@ class Distillation(nn.Module):
         hidden: widths of the random network's layers.
         further: widths of the layers that the other one has beyond those.
         features: how many numbers are predicted.
+        frames: how many of the newest frames of a stacked image [frames, H, W] count; None = the whole stack.
+
+    Raises:
+        SpaceError: no part of the observation is such a stack.
     """
 
     def __init__(
@@ -41,13 +46,21 @@ class Distillation(nn.Module):
         hidden: Sequence[int] = (128,),
         further: Sequence[int] = (128,),
         features: int = 64,
+        frames: int | None = None,
         activation: Activation = "relu",
         init: str | Initialiser = "orthogonal",
     ) -> None:
         super().__init__()
+        self.space, self.frames = spaces.observation, frames
+        space = self.space if frames is None else _newest_of_space(self.space, frames)
+        if frames is not None and not any(_is_stack(leaf, frames) for _, leaf in leaves(self.space)):
+            raise SpaceError(
+                f"intrinsic.rnd.frames: no part of the observation is a stack of more than {frames} frames [T, H, W]: "
+                f"{describe(self.space)}"
+            )
 
         def made(widths: Sequence[int]) -> nn.Sequential:
-            encoder = Encoder(spaces, activation=activation, init=init)
+            encoder = Encoder(space, activation=activation, init=init)
             return nn.Sequential(encoder, MLP(encoder.size, features, hidden=widths, activation=activation, init=init))
 
         self.random = made(hidden).requires_grad_(False)
@@ -55,10 +68,32 @@ class Distillation(nn.Module):
 
     def error(self, observation: Tree) -> Tensor:
         """Return the squared distance of prediction and random features [...] (section 2.2)."""
+        if self.frames is not None:
+            observation = _newest(self.space, observation, self.frames)
         with torch.no_grad():
             features = self.random(observation)  # [..., K]
         error: Tensor = (self.predictor(observation) - features).square().sum(-1)
         return error
+
+
+def _is_stack(space: Space, frames: int) -> bool:
+    return isinstance(space, Box) and space.image and len(space.shape) == 3 and frames < space.shape[0] < space.shape[2]
+
+
+def _newest_of_space(space: Space, frames: int) -> Space:
+    """Return the space of observations with the newest frames of each stack alone."""
+    if isinstance(space, Composite):
+        return Composite({name: _newest_of_space(part, frames) for name, part in space.parts.items()})
+    if isinstance(space, Box) and _is_stack(space, frames):
+        return Box((frames, *space.shape[1:]), space.low[-frames:], space.high[-frames:], space.dtype)
+    return space
+
+
+def _newest(space: Space, observation: Tree, frames: int) -> Tree:
+    """Return observations [...] with the newest frames of each stack alone."""
+    if isinstance(space, Composite):
+        return {name: _newest(part, observation[name], frames) for name, part in space.parts.items()}
+    return observation[..., -frames:, :, :] if _is_stack(space, frames) else observation
 
 
 class Novelty(Bonus):

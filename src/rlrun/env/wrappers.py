@@ -187,24 +187,31 @@ class PreviousAction(gymnasium.Wrapper[Any, Any, Any, Any]):
 class RandomGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Draw one of `count` goals for each episode and observe it, too: {"observation": …, "goal": 0 … count - 1}.
 
-    Networks see it one-hot. What a goal means is for others to say: a reward, or a network that tells goals apart by
-    what was done (`+with=diayn`). Goals are drawn by a generator of its own, so the environment's draws stay as they
-    are; `reset(seed=…)` seeds both.
+    Networks see it one-hot. With a `size` in place of a count it is so many numbers, uniform in [-1, 1]. What a goal
+    means is for others to say: a reward, or a network that tells goals apart by what was done (`+with=diayn`). Goals
+    are drawn by a generator of its own, so the environment's draws stay as they are; `reset(seed=…)` seeds both.
     """
 
-    def __init__(self, env: AnyEnv, count: int, name: str = "goal") -> None:
+    def __init__(self, env: AnyEnv, count: int | None = None, name: str = "goal", size: int | None = None) -> None:
         super().__init__(env)
-        self.count = _at_least_one(count, "RandomGoal")
+        if (count is None) == (size is None):
+            raise ConfigError(f"RandomGoal: wanted a count of goals or a size, got {count} and {size}")
+        self.count = None if count is None else _at_least_one(count, "RandomGoal")
+        self.size = None if size is None else _at_least_one(size, "RandomGoal.size")
         self.name = name
-        self.goal = np.int64(0)
         self.generator = _goal_generator(None)
-        self.observation_space = Dict({"observation": env.observation_space, name: Discrete(count)})
+        space = Discrete(self.count) if self.count else Box(-1.0, 1.0, (self.size or 0,), np.float32)
+        self.goal: Any = _zero(space)
+        self.observation_space = Dict({"observation": env.observation_space, name: space})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
         if seed is not None:
             self.generator = _goal_generator(seed)
-        self.goal = self.generator.integers(self.count)
+        if self.count:
+            self.goal = self.generator.integers(self.count)
+        else:
+            self.goal = self.generator.uniform(-1.0, 1.0, self.size).astype(np.float32)
         return self._observe(observation), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
