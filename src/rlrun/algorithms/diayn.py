@@ -52,7 +52,7 @@ class Discriminator(nn.Module):
         parts = spaces.observation.parts if isinstance(spaces.observation, Composite) else {}
         space = parts.get(skill)
         numbers = isinstance(space, Box) and space.bounded and len(space.shape) == 1
-        if not (isinstance(space, Discrete) or numbers) or len(parts) < 2:
+        if space is None or not (isinstance(space, Discrete) or numbers) or len(parts) < 2:
             raise SpaceError(
                 f"Discriminator wants an observation with a choice or bounded numbers '{skill}' and something beside "
                 f"it, which env.around with rlrun.env.wrappers.RandomGoal gives; here it is "

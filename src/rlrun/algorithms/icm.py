@@ -10,64 +10,35 @@ Bonuses are divided by their root mean square. Continuous actions are told by a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlrun.callbacks.intrinsic import BonusLoss
 from rlrun.memory import Bonus
-from rlrun.nn import MLP, ActionCodec, Trunk, flatten
-from rlrun.nn.init import Initialiser
-from rlrun.nn.mlp import Activation
+from rlrun.nn import InverseModel, flatten
 from rlrun.spaces import Spaces
 from rlrun.typing import Batch, Tree
 
 
-class Curiosity(nn.Module):
-    """Features φ, the inverse and the forward model; any action space.
+class Curiosity(InverseModel):
+    """An inverse model that shapes the features, and a forward model that foretells them.
 
     Args:
         spaces: of the environment.
-        hidden: widths of the features' layers.
-        model: widths of the layers of each model.
+        options: of `InverseModel`.
     """
 
-    def __init__(
-        self,
-        spaces: Spaces,
-        *,
-        hidden: Sequence[int] = (128, 128),
-        model: Sequence[int] = (256,),
-        activation: Activation = "relu",
-        init: str | Initialiser = "orthogonal",
-    ) -> None:
-        super().__init__()
-        self.codec = ActionCodec(spaces)
-        self.features = Trunk(spaces, hidden=hidden, activation=activation, init=init)
-        size, made = self.features.size, partial(MLP, hidden=model, activation=activation, init=init)
-        self.foretell = made(size + spaces.action.size, size)
-        self.tell = made(2 * size, self.codec.continuous + self.codec.width, output_gain=0.0)
+    def __init__(self, spaces: Spaces, **options: Any) -> None:
+        super().__init__(spaces, **options)
+        self.foretell = self.made(self.features.size + spaces.action.size, self.features.size)
 
     def forward_error(self, before: Tensor, action: Tree, after: Tensor) -> Tensor:
         """Return half the mean square [...] between features [..., F] after an action and those foretold (eq. 5)."""
         given = torch.cat((before, flatten(self.codec.space, action)), -1)
         error: Tensor = 0.5 * (self.foretell(given) - after).square().mean(-1)
         return error
-
-    def inverse_error(self, before: Tensor, action: Tree, after: Tensor) -> Tensor:
-        """Return how badly the action is told from features [..., F] before and after it: [...] (eq. 3).
-
-        Minus the log-probability of choices, half the mean square of numbers.
-        """
-        told = self.tell(torch.cat((before, after), -1))
-        numbers, logits = told.split((self.codec.continuous, self.codec.width), -1)
-        c, k = self.codec.split(action)
-        error: Tensor = told.new_zeros(told.shape[:-1])
-        if c is not None:
-            error = error + 0.5 * (numbers - c).square().mean(-1)
-        return error if k is None else error - self.codec.select(self.codec.log_softmax(logits), k)
 
 
 class Surprise(Bonus):

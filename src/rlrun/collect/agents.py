@@ -15,6 +15,7 @@ import torch
 
 from rlrun.errors import ConfigError, RequestError
 from rlrun.generators import put_back
+from rlrun.memory.adaptors import VALUES
 from rlrun.schedules import Schedule, as_schedule
 from rlrun.spaces import Box, Composite, Space, Spaces
 from rlrun.typing import Array, Tree
@@ -76,10 +77,11 @@ def to_arrays(tree: Tree) -> Tree:
 def chain(preprocess: Preprocess | Mapping[str, Preprocess] | None) -> tuple[Preprocess, ...]:
     """Return what is done to observations before a policy sees them, in order; None entries are left out.
 
-    An adaptor of the memory stands for its `preprocess`.
+    An adaptor of the memory stands for its `preprocess`, and comes where its `tier` has it in memory, too.
     """
     functions = preprocess.values() if isinstance(preprocess, Mapping) else (preprocess,)
-    return tuple(getattr(function, "preprocess", function) for function in functions if function is not None)
+    given = sorted((each for each in functions if each is not None), key=lambda each: getattr(each, "tier", VALUES))
+    return tuple(getattr(function, "preprocess", function) for function in given)
 
 
 def acting(act: Callable[..., Any], preprocess: tuple[Preprocess, ...]) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ are clipped before they are summed over steps, wherever in the config that stand
     COPIES     what shall be kept as it was
     RELABEL    other goals, with their rewards: hindsight
     WEIGHTS    several rewards a step made one
+    REPRESENTATIONS  features in place of observations
     REWARDS    each step's reward
     AHEAD      several steps joined: n-step returns
     VALUES     everything else one step at a time: cast, scale, normalise; also adaptors without a tier
@@ -29,8 +30,8 @@ from rlrun.errors import ConfigError, RlrunError, did_you_mean
 from rlrun.memory.samplers import Rows
 from rlrun.typing import Array, Batch, Tree
 
-COPIES, RELABEL, WEIGHTS, REWARDS, AHEAD, VALUES, JUDGES, SHAPE, NAMES = range(9)
-SINGLE = (RELABEL, WEIGHTS, AHEAD)  # two of them would undo one another
+COPIES, RELABEL, WEIGHTS, REPRESENTATIONS, REWARDS, AHEAD, VALUES, JUDGES, SHAPE, NAMES = range(10)
+SINGLE = (RELABEL, WEIGHTS, REPRESENTATIONS, AHEAD)  # two of them would undo one another
 PRESETS = {
     # the plural names that Emote's losses ask for; its `dones` and `masks` are virtual columns
     "emote": {"action": "actions", "reward": "rewards"},

@@ -20,7 +20,7 @@ class Untransformed:
     """
 
     tier = COPIES
-    provides = ("untransformed",)
+    provides = keeps = ("untransformed",)
     removes = replaces = ()
 
     def __init__(self, names: Sequence[str]) -> None:

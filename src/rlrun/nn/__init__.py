@@ -41,6 +41,7 @@ from rlrun.nn.encoders import Encoder, ImageEncoder, flatten
 from rlrun.nn.ensemble import Ensemble
 from rlrun.nn.heads import ActionHead, Heads
 from rlrun.nn.init import normal_, orthogonal_, xavier_uniform_
+from rlrun.nn.inverse import InverseModel
 from rlrun.nn.mlp import MLP
 from rlrun.nn.normaliser import Normaliser
 from rlrun.nn.policy import Policy, SquashedGaussian
@@ -59,6 +60,7 @@ __all__ = [
     "Follow",
     "Heads",
     "ImageEncoder",
+    "InverseModel",
     "Judged",
     "Normaliser",
     "Policy",

@@ -1,0 +1,87 @@
+"""A representation that is learned in front of an algorithm, which sees features in place of observations.
+
+Features are those from which the action between two observations can be told (Pathak et al. 2017, arXiv 1705.05363,
+section 2.2): what the agent neither moves nor is moved by need not be in them. The learner sees stored observations;
+everybody else, the acting policy, critics, bonuses and their slow copies, sees features, through which no gradient
+flows. What is stored stays as the environment gave it, so features are those of now whenever a sample was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.env import Env, spaces_of
+from rlrun.memory.adaptors import REPRESENTATIONS, PerStep
+from rlrun.nn import InverseModel
+from rlrun.spaces import Box, Spaces
+from rlrun.typing import Array, Batch, Tree
+
+
+def represented(env: Env | None, network: InverseModel) -> Spaces:
+    """Return the spaces of an environment with features [F] in place of observations."""
+    size = network.features.size
+    seen = spaces_of(env)
+    bound = np.full(size, np.inf, np.float32)
+    return Spaces(Box((size,), -bound, bound), seen.action, seen.rewards)
+
+
+class Represent(PerStep):
+    """Put features in place of observations and next observations; for an agent, too, as its `preprocess`."""
+
+    learns = True  # features depend on the last update, so nothing can be drawn ahead
+
+    def __init__(self, network: InverseModel) -> None:
+        super().__init__("observation")
+        self.tier = REPRESENTATIONS
+        self.network = network
+
+    @torch.no_grad()
+    def apply(self, tree: Tree, path: str = "") -> Tree:
+        """Return the features [..., F] of observations [...], where those lie."""
+        lies, home = _device(tree), next(self.network.parameters()).device
+        features: Tensor = self.network.features(_moved(tree, home))
+        return features.to(lies)
+
+    def change(self, value: Tensor) -> Tensor:
+        return self.apply(value)  # type: ignore[no-any-return]
+
+    def _read(self, name: str, tree: Tree, slots: Array) -> Tree:
+        return self.apply(tree)
+
+
+class RepresentationLoss(LossCallback):
+    """How badly actions are told from features; of stored transitions, whatever is made of the observations later."""
+
+    network: InverseModel
+
+    def __init__(self, network: InverseModel, optimiser: Optimiser, **options: Any) -> None:
+        super().__init__(network, optimiser, **options)
+        self._inverse: Tensor | None = None
+
+    def loss(self, untransformed: Batch, valid: Tensor | None = None) -> Tensor:
+        before, after = (self.network.features(untransformed[name]) for name in ("observation", "next_observation"))
+        inverse: Tensor = self.network.inverse_error(before, untransformed["action"], after)
+        self._inverse = inverse.detach()
+        return inverse if valid is None else inverse * valid
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        found = {} if self._inverse is None else {"representation/inverse": self._inverse.mean()}
+        return {**super().metrics, **found}
+
+
+def _device(tree: Tree) -> torch.device:
+    while isinstance(tree, dict):
+        tree = next(iter(tree.values()))
+    found: torch.device = tree.device
+    return found
+
+
+def _moved(tree: Tree, device: torch.device) -> Tree:
+    return {name: _moved(part, device) for name, part in tree.items()} if isinstance(tree, dict) else tree.to(device)

@@ -1,0 +1,54 @@
+"""Features from which actions are told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from rlrun.nn.actions import ActionCodec
+from rlrun.nn.init import Initialiser
+from rlrun.nn.mlp import MLP, Activation
+from rlrun.nn.trunk import Trunk
+from rlrun.spaces import Spaces
+from rlrun.typing import Tree
+
+
+class InverseModel(nn.Module):
+    """Features of observations, from which the action between two of them is told.
+
+    Args:
+        spaces: of the environment.
+        hidden: widths of the features' layers.
+        model: widths of the layers of each model.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        *,
+        hidden: Sequence[int] = (128, 128),
+        model: Sequence[int] = (256,),
+        activation: Activation = "relu",
+        init: str | Initialiser = "orthogonal",
+    ) -> None:
+        super().__init__()
+        self.codec = ActionCodec(spaces)
+        self.features: Trunk = Trunk(spaces, hidden=hidden, activation=activation, init=init)
+        self.made = partial(MLP, hidden=model, activation=activation, init=init)
+        self.tell = self.made(2 * self.features.size, self.codec.continuous + self.codec.width, output_gain=0.0)
+
+    def inverse_error(self, before: Tensor, action: Tree, after: Tensor) -> Tensor:
+        """Return how badly the action is told from features [..., F] before and after it: [...] (1705.05363 eq. 3).
+
+        Minus the log-probability of choices, half the mean square of numbers.
+        """
+        told = self.tell(torch.cat((before, after), -1))
+        numbers, logits = told.split((self.codec.continuous, self.codec.width), -1)
+        c, k = self.codec.split(action)
+        error: Tensor = told.new_zeros(told.shape[:-1])
+        if c is not None:
+            error = error + 0.5 * (numbers - c).square().mean(-1)
+        return error if k is None else error - self.codec.select(self.codec.log_softmax(logits), k)

@@ -1,0 +1,121 @@
+"""A representation in front of algorithms: who sees what, who trains what, and in what order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import rlrun
+from rlrun.algorithms.representation import Represent, RepresentationLoss, represented
+from rlrun.collect.agents import chain
+from rlrun.memory import Cast
+from rlrun.nn import InverseModel, Normaliser
+from rlrun.spaces import Box, Discrete, Spaces
+
+SMALL = ("algorithm.hidden=[8,8]", "evaluation.every=0", "logger=[]", "log.every=8", "stop.env_steps=null")
+REPLAY = (*SMALL, "algorithm.batch_size=16", "algorithm.warmup_steps=40", "stop.updates=12")
+ROLLOUT = (*SMALL, "num_envs=2", "algorithm.horizon=16", "stop.updates=6")
+IMAGES = "env.target=rlrun.env.toys.ImageObservation"
+FAMILIES = {
+    "sac": ("algorithm=sac", "env=pendulum", "pair=null", *REPLAY),
+    "sac-n-step": ("algorithm=sac", "env=pendulum", "pair=null", "algorithm.n_step=3", *REPLAY),
+    "dqn-images": ("algorithm=dqn", IMAGES, *REPLAY),
+    "dict": ("algorithm=sac", "env.target=rlrun.env.toys.DictObservation", *REPLAY),
+    "ppo": ("algorithm=ppo", "env=mixedaction", "algorithm.batch_size=16", *ROLLOUT),
+    "recurrent": ("algorithm=a2c", "env=cartpole", "pair=null", "algorithm.recurrent=gru", *ROLLOUT),
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def trained(words, tmp_path):
+    result = rlrun.train([*words, "representation.hidden=[12,6]"], run_dir=tmp_path / "run")
+    return result.trainer
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_any_algorithm_learns_from_features(family, tmp_path):
+    trainer = trained([*FAMILIES[family], "+with=representation"], tmp_path)
+    callbacks = trainer.callbacks
+    network, collector = callbacks["representation"].network, callbacks["collector"]
+    assert callbacks["representation"].metrics["representation/inverse"] > 0
+    assert network.features.size == 6
+    policy = collector.agent.policy
+    assert not {id(each) for each in policy.parameters()} & {id(each) for each in network.parameters()}
+    columns = [name for name in collector.table.names() if name.startswith("observation")]
+    assert columns  # what is stored is the environment's
+    assert collector.agent(collector.observation)["action"] is not None if family != "recurrent" else True
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_samples_are_features_of_what_is_stored(steps, tmp_path):
+    words = ["algorithm=sac", "env=pendulum", "pair=null", f"algorithm.n_step={steps}", *REPLAY]
+    trainer = trained([*words, "+with=representation"], tmp_path)
+    table, network = trainer.loader.table, trainer.callbacks["representation"].network
+    batch = table.sample(32)
+    rows = table._picked
+    slots, made = rows.onward(steps)
+    last = slots[np.arange(32), made]
+    with torch.no_grad():
+        assert torch.allclose(batch["observation"], network.features(rows.stored("observation", rows.index)))
+        assert torch.allclose(batch["next_observation"], network.features(rows.stored("observation", last)))
+    raw = batch["untransformed"]  # a single transition, for the learner
+    assert raw["observation"].shape == (32, 3)
+    assert torch.equal(raw["next_observation"], rows.stored("observation", rows.successor))
+
+
+def test_bonuses_see_features(tmp_path):
+    words = ["algorithm=sac", "env=pendulum", "pair=null", *REPLAY]
+    trainer = trained([*words, "+with=[rnd,observation_norm,representation]"], tmp_path)
+    kinds = [type(each).__name__ for each in trainer.loader.table.adaptors]
+    assert kinds.index("Represent") < kinds.index("Intrinsic") < kinds.index("ObservationNormalise")
+    assert trainer.callbacks["rnd"].network.random[0].size == 6
+    preprocess = trainer.callbacks["collector"].agent.preprocess
+    assert [type(getattr(each, "__self__", each)).__name__ for each in preprocess] == ["Represent", "Normaliser"]
+
+
+SPACE = Box((3,), np.full(3, -1.0, np.float32), np.ones(3, np.float32))
+
+
+def test_preprocessing_has_the_order_of_the_memory():
+    network = InverseModel(Spaces(SPACE, Discrete(4)), hidden=(5,))
+    normalise, cast, represent = Normaliser(SPACE), Cast("observation"), Represent(network)
+    found = chain({"norm": normalise, "cast": cast, "none": None, "front": represent})
+    assert [getattr(each, "__self__", each) for each in found] == [represent, normalise, cast]
+
+
+def test_nobody_but_the_learner_sends_gradients():
+    torch.manual_seed(0)
+    network = InverseModel(Spaces(SPACE, Discrete(4)), hidden=(5,))
+    seen = torch.randn(6, 3)
+    assert not Represent(network).preprocess(seen).requires_grad
+    loss = RepresentationLoss(network, lambda given: torch.optim.Adam(given, lr=1e-2))
+    before = [each.clone() for each in network.parameters()]
+    held = {"observation": seen, "next_observation": torch.randn(6, 3), "action": torch.arange(6) % 4}
+    first = loss.loss(held)
+    assert first.tolist() == pytest.approx([np.log(4)] * 6, rel=1e-5)  # nothing is told to begin with
+    for _ in range(60):
+        loss.backward({"untransformed": held}["untransformed"])
+    assert loss.loss(held).mean() < 0.5 * first.mean()
+    assert all(not torch.equal(*pair) for pair in zip(before, network.parameters(), strict=True))
+
+
+def test_rows_that_are_no_transitions_teach_nothing():
+    network = InverseModel(Spaces(SPACE, Discrete(4)), hidden=(5,))
+    loss = RepresentationLoss(network, lambda given: torch.optim.Adam(given, lr=1e-2))
+    held = {"observation": torch.randn(2, 3), "next_observation": torch.randn(2, 3), "action": torch.tensor([0, 1])}
+    assert loss.loss(held, torch.tensor([True, False])).tolist()[1] == 0.0
+
+
+def test_spaces_keep_the_action_and_the_rewards():
+    class Lanes:
+        spaces = Spaces(SPACE, Discrete(4), rewards=2)
+
+    found = represented(Lanes(), InverseModel(Lanes.spaces, hidden=(5,)))
+    assert (found.observation.shape, found.action, found.rewards) == ((5,), Discrete(4), 2)
