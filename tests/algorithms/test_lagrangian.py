@@ -41,7 +41,6 @@ def weights(count=2, **options):
 def learner(network, thresholds, *, optimiser=SGD, **options):
     seen = paid(len(network.raw))
     made = LagrangianWeights(network, optimiser, thresholds=thresholds, paid=seen, **options)
-    made.begin_training()
     return made, seen
 
 
@@ -117,17 +116,6 @@ def test_a_weight_has_an_upper_bound():
     assert network().tolist() == pytest.approx([1.0, 2.0])
 
 
-def test_what_was_collected_before_does_not_count():
-    """A fork's collector goes on with the counters of the run that it comes from."""
-    network, seen = weights(), paid()
-    pay(seen, [0.0, -100.0], [0.0, -100.0])
-    made = LagrangianWeights(network, SGD, thresholds=[None, -1.0], paid=seen)
-    made.begin_training()
-    pay(seen, [0.0, -1.0])
-    made.end_batch(3)
-    assert made.metrics["reward_mean/1"] == -1.0
-
-
 def test_the_state_goes_on_where_it_was():
     one, other = (learner(weights(), [None, -0.5], rate=0.1, optimiser=partial(torch.optim.Adam, lr=0.1)) for _ in "ab")
     pay(one[1], [1.0, -1.0], [1.0, 0.0])
@@ -135,7 +123,6 @@ def test_the_state_goes_on_where_it_was():
     other[0].network.load_state_dict(one[0].network.state_dict())
     other[0].load_state_dict(copy.deepcopy(one[0].state_dict()))
     other[1].reward_sum, other[1].reward_steps = one[1].reward_sum, one[1].reward_steps
-    other[0].begin_training()
     for each, seen in (one, other):
         pay(seen, [1.0, -2.0])
         each.end_batch(2)  # the same environment step: nothing moves
@@ -236,6 +223,29 @@ def test_bonuses_and_normalisers_come_after_the_weights(tmp_path):
     kinds = [type(each).__name__ for each in table.adaptors]
     assert kinds.index("WeighRewards") == 0
     assert table.sample(4)["reward"].shape == (4,)
+
+
+def test_a_fork_begins_with_rewards_of_its_own(tmp_path):
+    words = ["algorithm=sac", "+with=lagrangian", *BANDIT, *REPLAY]
+    rlrun.train(words, run_dir=tmp_path / "run")
+    forked = rlrun.train(["stop.updates=18"], start=str(tmp_path / "run"), run_dir=tmp_path / "fork").trainer
+    collector, made = (forked.callbacks[name] for name in ("collector", "reward_weights"))
+    assert collector.tally.reward_steps < collector.steps
+    assert collector.tally.reward_sum[1] / collector.tally.reward_steps < 0.0
+    assert made._read[1] == collector.tally.reward_steps
+    assert -1.0 <= made.metrics["reward_mean/1"] <= 0.0
+
+
+def test_statistics_of_single_rewards_cannot_be_those_of_rows():
+    words = ["algorithm=sac", "+with=[lagrangian,reward_norm]", *BANDIT, "memory.adaptors.reward_norm.update=rollout"]
+    with pytest.raises(ConfigError, match="update=replay"):
+        rlrun.train(words, run_dir="run")
+
+
+def test_a_data_set_of_plain_rewards_is_refused():
+    words = ["algorithm=sac", "+with=lagrangian", *BANDIT, "memory.export.path=minari:here/two-v0"]
+    with pytest.raises(ConfigError, match="one number a step"):
+        rlrun.train(words, run_dir="run")
 
 
 def test_evaluations_can_hold_the_constraint(tmp_path):

@@ -97,7 +97,7 @@ class LagrangianWeights(Callback):
         ConfigError: there is not one threshold for each reward, or all are None.
     """
 
-    inherited = ("optimiser", "mean")  # places in what another run collected are of no account
+    inherited = ("optimiser", "mean")  # sums of rewards begin anew in a run that starts from another
 
     def __init__(
         self,
@@ -129,10 +129,6 @@ class LagrangianWeights(Callback):
         self._read: tuple[Array, int] = (np.zeros(count), 0)  # how much of what was paid is in the mean
         self._made = -1  # environment steps at the newest update
         self._newest: Array | None = None
-
-    def begin_training(self) -> None:
-        if self._made < 0:  # a fork's collector may have counted before
-            self._read = (self.paid.reward_sum.copy(), self.paid.reward_steps)
 
     def end_batch(self, step: int | None = None) -> None:
         if step is not None and step == self._made:

@@ -126,6 +126,10 @@ class MemoryExport(Callback):
                 if every
                 else "memory.export: a Minari dataset needs the environment's spaces"
             )
+        if self.dataset is not None and spaces is not None and spaces.rewards:
+            raise ConfigError(
+                f"memory.export: a Minari dataset has rewards of one number a step, and here they have {spaces.rewards}"
+            )
         self.table = table
         self.every = every
         self.min_seconds = min_seconds

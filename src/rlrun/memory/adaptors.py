@@ -89,6 +89,12 @@ def arrange(adaptors: Mapping[str, Any] | Sequence[Any], *, rewards: int = 0) ->
         )
     for each in weighing:
         each.require(rewards)
+    for each in found if rewards else ():
+        if getattr(each, "observe", None) is not None and "reward" in each.provides:
+            raise ConfigError(
+                f"memory.adaptors: {type(each).__name__} would learn from rows, whose rewards are {rewards} numbers a "
+                "step; update=replay takes those that were weighed"
+            )
     return found
 
 
