@@ -14,7 +14,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -272,11 +271,3 @@ def _budget(words: Iterable[str]) -> int:
 def _end(process: subprocess.Popen[bytes], log: Path) -> None:
     if process.wait() != 0:
         raise Failed(f"exited with {process.returncode}: {log.read_text()[-2_000:]}")
-
-
-def answer(words: list[str]) -> None:
-    """Be `rlrun` with these words, in a process that was made for it."""
-    from rlrun.cli.main import main
-
-    sys.argv = ["rlrun", *words]
-    main()

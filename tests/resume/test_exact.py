@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import json
-import multiprocessing
 import random
 import re
-import signal
 import sys
 import time
 from pathlib import Path
@@ -21,10 +18,11 @@ from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.target import TargetCallback
 from rlrun.cli.main import main
 from rlrun.collect import Collector
+from rlrun.config import Composed
 from rlrun.rundir import RunDir, checkpoint_key
 
 from .every import small
-from .twins import leave
+from .twins import leave, signal_at
 
 SHORT = (
     *("stop.env_steps=200", "algorithm.hidden=[8,8]"),
@@ -73,7 +71,7 @@ def whole(tmp_path_factory):
     """Train a cell without a stop, once for all tests."""
     found: dict[str, Path] = {}
 
-    def run(cell: str, request: list[str]) -> Path:
+    def run(cell: str, request: list[str] | Composed) -> Path:
         if cell not in found:
             found[cell] = rlrun.train(request, run_dir=tmp_path_factory.mktemp("whole") / "run").run_dir
         return found[cell]
@@ -94,34 +92,13 @@ def test_a_run_killed_between_two_checkpoints_ends_as_the_other(cell, whole, wor
     assert_same(run, tmp_path / "run")
 
 
-class Forked:
-    """A command in a child of a process that has imported everything already: what makes a kill cheap."""
-
-    context = multiprocessing.get_context("forkserver")
-
-    def __init__(self, words: list[str]) -> None:
-        self.context.set_forkserver_preload(["rlrun.cli.main", "rlrun.experiment", "rlrun.algorithms.sac"])
-        module = importlib.import_module("benchmarks.resilience")
-        self.process = self.context.Process(target=module.answer, args=(words,))
-        self.process.start()
-        self.pid = self.process.pid
-
-    def poll(self) -> int | None:
-        return self.process.exitcode
-
-    def send_signal(self, number: int) -> None:
-        assert number == signal.SIGKILL
-        self.process.kill()
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        self.process.join(timeout)
-        return self.process.exitcode
-
-
 @pytest.mark.parametrize("cell", ["dqn-cartpole-1-sync", "sac-pendulum-4-async"])
-def test_a_run_killed_at_random_moments_ends_as_the_other(cell, resilience, whole, words, assert_same, tmp_path):
+def test_a_run_killed_at_random_moments_ends_as_the_other(
+    cell, resilience, forked, whole, words, assert_same, tmp_path
+):
+    """One kill of three comes amidst a write; `python -m benchmarks resilience` kills each cell 20 times."""
     request, dice = [*words(cell), "stop.env_steps=400"], random.Random(1)
-    story = resilience.torment(request, tmp_path / "run", Forked, kills=3, delay=0.05, dice=dice)
+    story = resilience.torment(request, tmp_path / "run", forked, kills=3, delay=0.05, dice=dice)
     assert (story.kills, story.resumes, story.damaged) == (3, 3, [])
     assert_same(whole(f"{cell} longer", request), tmp_path / "run")
 
@@ -155,17 +132,7 @@ MOMENTS = {  # what is called for the n-th time when the signal comes
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("cell", ["sac-pendulum-4-sync"])
 def test_a_signal_at_any_moment_leaves_in_order(cell, moment, whole, words, assert_same, tmp_path, monkeypatch):
-    kind, name, count = MOMENTS[moment]
-    method, left = getattr(kind, name), [count]
-
-    @functools.wraps(method)
-    def called(self, *args, **named):
-        left[0] -= 1
-        if left[0] == 0:
-            signal.raise_signal(signal.SIGTERM)
-        return method(self, *args, **named)
-
-    monkeypatch.setattr(kind, name, called)
+    left = signal_at(monkeypatch, *MOMENTS[moment])
     begun = time.monotonic()
     code = code_of("train", *words(cell), "--run-dir", tmp_path / "run")
     assert left[0] <= 0
@@ -182,38 +149,18 @@ def rollouts():
     return composed
 
 
-@pytest.mark.parametrize("steps", [4, 14, 20, 27])
-def test_a_signal_amidst_a_rollout_loses_none_of_it(steps, assert_same, tmp_path, monkeypatch):
-    whole = rlrun.train(rollouts(), run_dir=tmp_path / "whole").run_dir
-    step, left = Collector._step, [steps]
-
-    def called(self, *args):
-        left[0] -= 1
-        if left[0] == 0:
-            signal.raise_signal(signal.SIGTERM)
-        return step(self, *args)
-
-    monkeypatch.setattr(Collector, "_step", called)
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [*((Collector, steps) for steps in (4, 14, 20, 27)), *((LossCallback, updates) for updates in (3, 12, 17))],
+)
+def test_a_signal_amidst_a_rollout_or_its_epochs_loses_none_of_it(
+    kind, count, whole, assert_same, tmp_path, monkeypatch
+):
+    expected = whole("rollouts", rollouts())
+    signal_at(monkeypatch, kind, "_step", count)
     assert rlrun.train(rollouts(), run_dir=tmp_path / "run").summary["status"] == "stopped"
     assert rlrun.resume(tmp_path / "run").summary["status"] == "completed"
-    assert_same(whole, tmp_path / "run")
-
-
-@pytest.mark.parametrize("updates", [3, 12, 17])
-def test_a_signal_amidst_the_epochs_serves_each_minibatch_once(updates, assert_same, tmp_path, monkeypatch):
-    whole = rlrun.train(rollouts(), run_dir=tmp_path / "whole").run_dir
-    step, left = LossCallback._step, [updates]
-
-    def called(self, *args):
-        left[0] -= 1
-        if left[0] == 0:
-            signal.raise_signal(signal.SIGTERM)
-        return step(self, *args)
-
-    monkeypatch.setattr(LossCallback, "_step", called)
-    assert rlrun.train(rollouts(), run_dir=tmp_path / "run").summary["status"] == "stopped"
-    assert rlrun.resume(tmp_path / "run").summary["status"] == "completed"
-    assert_same(whole, tmp_path / "run")
+    assert_same(expected, tmp_path / "run")
 
 
 # --- what changes nothing
@@ -247,10 +194,10 @@ def test_a_run_that_was_left_twice_is_the_same(whole, words, assert_same, tmp_pa
 # --- the benchmark
 
 
-def test_a_cell_is_killed_compared_and_shown(resilience, monkeypatch, tmp_path):
-    def start(request: list[str], *, folder: Path, log: Path) -> Forked:
+def test_a_cell_is_killed_compared_and_shown(resilience, forked, monkeypatch, tmp_path):
+    def start(request: list[str], *, folder: Path, log: Path):
         log.touch()
-        return Forked(request[2:])  # what follows "-m rlrun"
+        return forked(request[2:])  # what follows "-m rlrun"
 
     monkeypatch.setattr(resilience, "start", start)
     monkeypatch.setitem(resilience.CELLS, "tiny", (*resilience.CELLS["dqn-cartpole-1-sync"], *SHORT, *REPLAY))

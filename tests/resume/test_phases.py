@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import signal
 import sys
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from rlrun.algorithms.ppg import AuxiliaryLoss
 
 from .every import small
 from .reach import differences
-from .twins import records, twins, walk
+from .twins import leave, records, signal_at, walk
 
 UPDATES = 3 * (2 * 2 * 4 + 2 * 9)  # two rollouts of 18 rows twice in fours, a phase over them twice; all of it thrice
 
@@ -34,31 +33,31 @@ def phasic():
     return composed
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Train without a stop, once for all tests; return the folder, and all that the trainer reaches."""
+    result = rlrun.train(phasic(), run_dir=tmp_path_factory.mktemp("whole") / "run")
+    assert result.trainer.callbacks["auxiliary"].updates == 54
+    return result.run_dir, walk(result.trainer)
+
+
 @pytest.mark.parametrize("at", [18, 36, 54])
-def test_a_run_left_between_phases_ends_as_the_other(at, tmp_path):
-    whole, resumed = twins(phasic(), tmp_path, at=at)
-    found = differences(whole, resumed)
+def test_a_run_left_between_phases_ends_as_the_other(at, whole, tmp_path):
+    run, expected = whole
+    leave(run, tmp_path / "resumed", at=at)
+    found = differences(expected, walk(rlrun.resume(tmp_path / "resumed").trainer))
     assert not found, "\n".join(found)
-    assert records(tmp_path / "resumed") == records(tmp_path / "whole")
+    assert records(tmp_path / "resumed") == records(run)
 
 
 @pytest.mark.parametrize("update", [1, 7, 18, 20])
-def test_a_signal_amidst_a_phase_loses_none_of_it(update, tmp_path, monkeypatch):
-    whole = rlrun.train(phasic(), run_dir=tmp_path / "whole")
-    assert whole.trainer.callbacks["auxiliary"].updates == 54
-    step, left = AuxiliaryLoss._step, [update]
-
-    def called(self, *args):
-        left[0] -= 1
-        if left[0] == 0:
-            signal.raise_signal(signal.SIGTERM)
-        return step(self, *args)
-
-    monkeypatch.setattr(AuxiliaryLoss, "_step", called)
+def test_a_signal_amidst_a_phase_loses_none_of_it(update, whole, tmp_path, monkeypatch):
+    run, expected = whole
+    signal_at(monkeypatch, AuxiliaryLoss, "_step", update)
     assert rlrun.train(phasic(), run_dir=tmp_path / "run").summary["status"] == "stopped"
     resumed = rlrun.resume(tmp_path / "run")
-    found = differences(walk(whole.trainer), walk(resumed.trainer))
+    found = differences(expected, walk(resumed.trainer))
     assert not found, "\n".join(found)
     identical = importlib.import_module("benchmarks.identical")
-    same = identical.compare(tmp_path / "whole", tmp_path / "run")
-    assert all(same.values()), identical.differing(tmp_path / "whole", tmp_path / "run")
+    same = identical.compare(run, tmp_path / "run")
+    assert all(same.values()), identical.differing(run, tmp_path / "run")

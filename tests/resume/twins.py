@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import rlrun
 from rlrun.config import Composed
@@ -130,6 +133,21 @@ def leave(run: Path, copy: Path, *, at: int) -> Path:
     status = {**json.loads(left.status.read_text()), "status": "running", "pid": gone.pid}
     left.status.write_text(json.dumps(status))
     return held[0]
+
+
+def signal_at(monkeypatch: pytest.MonkeyPatch, kind: type, name: str, count: int) -> list[int]:
+    """Let SIGTERM come when a method is called for so many a time; return how many calls are left until then."""
+    method, left = getattr(kind, name), [count]
+
+    @functools.wraps(method)
+    def called(self: Any, *args: Any, **named: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            signal.raise_signal(signal.SIGTERM)
+        return method(self, *args, **named)
+
+    monkeypatch.setattr(kind, name, called)
+    return left
 
 
 def records(run: Path) -> list[Found]:
