@@ -1,45 +1,48 @@
-"""`rlrun` in children of a process that has imported everything already: real processes, which cost little."""
+"""Commands in children of a process that has imported everything already: real processes, which cost little."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import runpy
+import signal
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
 CONTEXT = multiprocessing.get_context("forkserver")
-# What an optimiser imports at the first use, `torch._dynamo`, takes as long as all the rest.
+# What an optimiser imports at its first use, `torch._dynamo`, takes as long as all the rest.
 CONTEXT.set_forkserver_preload(["rlrun.cli.main", "rlrun.experiment", "rlrun.algorithms.sac", "torch._dynamo"])
+PATHS = [str(Path(__file__).parents[1]), *sys.path]  # before a test adds to it; with where this module is found
 
 
-def serve(words: list[str], places: list[str]) -> None:
-    """Be `rlrun` with these words, and print into two files."""
+def serve(module: str, words: list[str], places: list[str]) -> None:
+    """Be `python -m` with these words, and print into two files."""
     # Else lanes in processes would be asked of a server of this process, and each would import everything again.
     multiprocessing.set_start_method("fork", force=True)
     for number, place in enumerate(places, start=1):
         os.dup2(os.open(place, os.O_WRONLY | os.O_APPEND), number)
-    sys.path.insert(0, os.getcwd())  # as `python -m` does
-    sys.argv = ["rlrun", *words]
-    from rlrun.cli.main import main
-
-    main()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored below a shell that runs tests in its background
+    sys.path.insert(0, os.getcwd())
+    sys.argv = [module, *words]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 class Forked:
-    """What `subprocess.Popen` of `python -m rlrun` is, as far as tests look: it can be killed, and is waited for.
+    """What `subprocess.Popen` of `python -m` is, as far as tests look: it gets signals, and is waited for.
 
-    words: of the command, in this process's folder.
+    words: of the command, in this process's folder; module: that is run.
     """
 
-    def __init__(self, words: list[str]) -> None:
+    def __init__(self, words: list[str], *, module: str = "rlrun") -> None:
         self._folder = tempfile.TemporaryDirectory()
-        self._printed = [Path(self._folder.name) / name for name in ("out", "err")]
-        for path in self._printed:
+        self._out, self._err = (Path(self._folder.name) / name for name in ("out", "err"))
+        for path in (self._out, self._err):
             path.touch()
-        self._process = CONTEXT.Process(target=serve, args=(words, [str(path) for path in self._printed]))
-        before, sys.path[:] = [*sys.path], [*sys.path, str(ROOT)]  # where the child finds this module
+        self._process = CONTEXT.Process(target=serve, args=(module, words, [str(self._out), str(self._err)]))
+        before, sys.path[:] = [*sys.path], PATHS
         try:
             self._process.start()
         finally:
@@ -57,15 +60,21 @@ class Forked:
         if self.poll() is None:
             os.kill(self.pid, number)
 
-    def terminate(self) -> None:
-        self._process.terminate()
-
     def wait(self, timeout: float | None = None) -> int | None:
         self._process.join(timeout)
         return self._process.exitcode
 
-    def communicate(self, timeout: float) -> tuple[str, str]:
+    def printed(self) -> str:
+        """Return what was printed so far."""
+        return self._out.read_text()
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """Wait for the end; return what was printed, and what was told."""
-        assert self.wait(timeout) is not None, f"still there after {timeout} s"
-        out, err = (path.read_text() for path in self._printed)
-        return out, err
+        self.wait(timeout)
+        assert self.poll() is not None, f"still there after {timeout} s"
+        return self.printed(), self._err.read_text()
+
+    def until(self, ready: Callable[[], object]) -> None:
+        """Wait until something is so, or the process ended."""
+        while self.poll() is None and not ready():
+            time.sleep(0.01)

@@ -56,6 +56,26 @@ def test_first_step_ends_the_run(load, tmp_path):
     assert 0.5 < load("startup").first_step(tmp_path) < 60
 
 
+@pytest.fixture
+def warm(load, forked, monkeypatch):
+    """Let what learns run in processes that cost little."""
+    process = load("process")
+
+    def run(words, *, folder, **_):
+        option, module, *rest = words
+        assert option == "-m"
+        with monkeypatch.context() as patch:
+            patch.chdir(folder)
+            started = forked(rest, module=module)
+        out, err = started.communicate(timeout=120)
+        assert started.returncode == 0, err
+        return process.Finished(out, 0.0)
+
+    monkeypatch.setattr(process, "run", run)
+    monkeypatch.setattr(load("learning"), "run", run)
+
+
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("name", ["dqn-chain-truncated", "sac-hitthemiddle", "sac-pointmass-diayn"])
 def test_claim_about_a_toy_is_measured(load, name):
     learning = load("learning")
@@ -64,6 +84,7 @@ def test_claim_about_a_toy_is_measured(load, name):
     assert not found["passed"]  # nothing is learned in 20 updates
 
 
+@pytest.mark.usefixtures("warm")
 def test_claim_about_a_return_is_measured(load):
     words = [*SMALL, "stop.env_steps=60", "evaluation.every=30", "evaluation.episodes=1"]
     found = load("learning").measure(["sac-mixedaction"], seeds=[0], words=words)["sac-mixedaction"]

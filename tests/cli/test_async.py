@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -47,14 +45,11 @@ def test_a_run_whose_worker_fails_says_so_and_can_go_on(rlrun, write, project):
     assert RunDir(project / "run").checkpoint("latest").name.startswith("0000000058-")
 
 
-def test_a_run_whose_process_is_killed_says_so_and_goes_on(project):
+def test_a_run_whose_process_is_killed_says_so_and_goes_on(forked, project):
     words = ["algorithm=dqn", "env=cartpole", "pair=null", *SMALL, "stop.env_steps=1_000_000", "log.every=10"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rlrun", "train", *words, "--run-dir", "run"], stderr=subprocess.PIPE, text=True
-    )
+    process = forked(["train", *words, "--run-dir", "run"])
     metrics = project / "run" / "metrics.jsonl"
-    while process.poll() is None and not (metrics.is_file() and metrics.stat().st_size):
-        time.sleep(0.02)
+    process.until(lambda: metrics.is_file() and metrics.stat().st_size)
     (worker,) = children(process.pid)
     os.kill(worker, signal.SIGKILL)
     _, err = process.communicate(timeout=60)
@@ -87,20 +82,18 @@ def children(pid):
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
-def test_a_signal_stops_a_run_that_waits_for_steps(kind, write, project):
+def test_a_signal_stops_a_run_that_waits_for_steps(kind, forked, write, project):
     write("slow.py", "import time\nfrom rlrun.env.toys import HitTheMiddle\nclass Slow(HitTheMiddle):\n"
           "    def step(self, action):\n        time.sleep(0.5)\n        return super().step(action)\n")  # fmt: skip
     words = ["algorithm=sac", "env.target=slow.Slow", *SMALL, f"async.kind={kind}", "algorithm.warmup_steps=2"]
     words += ["log.every=1", "--run-dir", "run"]
-    process = subprocess.Popen([sys.executable, "-m", "rlrun", "train", *words], stderr=subprocess.PIPE, text=True)
+    process = forked(["train", *words])
     metrics = project / "run" / "metrics.jsonl"
-    while process.poll() is None and not (metrics.is_file() and metrics.stat().st_size):
-        time.sleep(0.02)
+    process.until(lambda: metrics.is_file() and metrics.stat().st_size)
     workers = children(process.pid)
     begin = time.monotonic()
-    process.terminate()
-    while status(project / "run") != "stopped" and time.monotonic() - begin < 60.0:
-        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    process.until(lambda: status(project / "run") == "stopped" or time.monotonic() - begin > 60.0)
     assert time.monotonic() - begin < 10.0  # what the interpreter takes to end is beside the point
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err.count("\n")) == (75, 1)

@@ -7,8 +7,6 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -25,33 +23,27 @@ WORDS = (
 )
 
 
-def start(*words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "rlrun", *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 def records(run: Path) -> list[dict]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def killed(process: subprocess.Popen[str], run: Path, number: int, dice: random.Random) -> int:
+def killed(process, run: Path, number: int, dice: random.Random) -> int:
     """Send a signal a little after the next checkpoint; return the exit code."""
     pointer = run / "checkpoints" / "latest"
     before = pointer.read_text() if pointer.is_file() else ""
-    while process.poll() is None and not (pointer.is_file() and pointer.read_text() != before):
-        time.sleep(0.01)
+    process.until(lambda: pointer.is_file() and pointer.read_text() != before)
     time.sleep(dice.uniform(0.0, 0.2))
     process.send_signal(number)
     process.communicate(timeout=60)
     return process.returncode
 
 
-def test_a_run_killed_again_and_again_reaches_its_budget(project):
+def test_a_run_killed_again_and_again_reaches_its_budget(forked, project):
     dice, run = random.Random(0), project / "run"
-    codes = [killed(start("train", *WORDS, "--run-dir", "run"), run, signal.SIGKILL, dice)]
-    codes += [killed(start("resume", "run"), run, number, dice) for number in (signal.SIGKILL, signal.SIGTERM)]
+    codes = [killed(forked(["train", *WORDS, "--run-dir", "run"]), run, signal.SIGKILL, dice)]
+    codes += [killed(forked(["resume", "run"]), run, number, dice) for number in (signal.SIGKILL, signal.SIGTERM)]
     assert codes == [-signal.SIGKILL, -signal.SIGKILL, 75]
-    last = start("resume", "run")
+    last = forked(["resume", "run"])
     out, err = last.communicate(timeout=120)
     assert last.returncode == 0
     assert re.fullmatch(r"resume: exact: from checkpoint [\d-]+\n", err)
@@ -139,10 +131,10 @@ def test_a_run_in_progress_is_refused_with_process_and_host(run, rlrun):
     assert f"process {os.getppid()} on {status['host']}" in outcome.err
 
 
-def test_damage_is_told_and_the_one_before_is_taken(run):
+def test_damage_is_told_and_the_one_before_is_taken(forked, run):
     *_, before, newest = run.checkpoint_dirs()
     (newest / "state.json").write_text("{}")
-    process = start("resume", "run", "stop.env_steps=60")
+    process = forked(["resume", "run", "stop.env_steps=60"])
     out, err = process.communicate(timeout=60)
     damage, where = err.splitlines()
     assert process.returncode == 0
@@ -188,15 +180,15 @@ def test_what_is_no_run_is_refused(folder, message, run, rlrun):
     assert message in outcome.err
 
 
-def test_a_run_of_the_users_own_environment_goes_on_from_any_folder(write, tiny_run, project):
+def test_a_run_of_the_users_own_environment_goes_on_from_any_folder(forked, write, tiny_run, project, monkeypatch):
     write("mine.py", "from rlrun.env.toys import Bandit\n\n\nclass Mine(Bandit):\n    pass\n")
     words = ("env.target=mine.Mine", "checkpoint.memory=true", "--run-dir", "run")
     assert tiny_run("algorithm=dqn", *words).code == 0
-    # a process of its own: this one knows the user's folder since the training
-    command = [sys.executable, "-m", "rlrun", "resume", str(project / "run"), "stop.env_steps=60"]
-    outcome = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    # processes of their own: this one knows the user's folder since the training
+    monkeypatch.chdir("/")
+    request = ["resume", str(project / "run"), "stop.env_steps=60"]
+    _, err = forked(request).communicate(timeout=60)
     way_out = f"stand in its project ({project}) or say --trust mine"
-    assert outcome.stderr == f"rlrun: env.target: mine.Mine comes with the run and is not trusted; {way_out}\n"
-    command += ["--trust", "mine"]
-    outcome = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
-    assert outcome.stdout.startswith("completed: 60 env steps, "), outcome.stderr
+    assert err == f"rlrun: env.target: mine.Mine comes with the run and is not trusted; {way_out}\n"
+    out, err = forked([*request, "--trust", "mine"]).communicate(timeout=60)
+    assert out.startswith("completed: 60 env steps, "), err
