@@ -19,6 +19,25 @@ def load(monkeypatch):
     return lambda name: importlib.import_module(f"benchmarks.{name}")
 
 
+@pytest.fixture
+def warm(load, forked, monkeypatch):
+    """Let what learns, and what is timed within its process, run in processes that cost little."""
+    process = load("process")
+
+    def run(words, *, folder, **_):
+        option, module, *rest = words
+        assert option == "-m"
+        with monkeypatch.context() as patch:
+            patch.chdir(folder)
+            started = forked(rest, module=module)
+        out, err = started.communicate(timeout=120)
+        assert started.returncode == 0, err
+        return process.Finished(out, 0.0)
+
+    for module in (process, load("learning"), load("asynchronous")):
+        monkeypatch.setattr(module, "run", run)
+
+
 SMALL = ("algorithm.hidden=[8]", "algorithm.batch_size=8", "algorithm.warmup_steps=20")
 
 
@@ -54,25 +73,6 @@ def test_unequal_work_is_refused(load, monkeypatch):
 
 def test_first_step_ends_the_run(load, tmp_path):
     assert 0.5 < load("startup").first_step(tmp_path) < 60
-
-
-@pytest.fixture
-def warm(load, forked, monkeypatch):
-    """Let what learns run in processes that cost little."""
-    process = load("process")
-
-    def run(words, *, folder, **_):
-        option, module, *rest = words
-        assert option == "-m"
-        with monkeypatch.context() as patch:
-            patch.chdir(folder)
-            started = forked(rest, module=module)
-        out, err = started.communicate(timeout=120)
-        assert started.returncode == 0, err
-        return process.Finished(out, 0.0)
-
-    monkeypatch.setattr(process, "run", run)
-    monkeypatch.setattr(load("learning"), "run", run)
 
 
 @pytest.mark.usefixtures("warm")
@@ -266,6 +266,7 @@ def test_a_stall_is_held_to_its_bar(load, monkeypatch, tmp_path, stall, passed):
     assert f"≤ 0.15: {'met' if passed else 'missed'} |" in (tmp_path / "README.md").read_text()
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("side", ["sync", "thread"])
 def test_time_beside_and_in_between_is_taken(load, monkeypatch, side):
     asynchronous = load("asynchronous")

@@ -153,20 +153,32 @@ def test_a_refused_request_leaves_nothing(tmp_path):
 LANES = {"one": (), "sync": ("num_envs=2",), "async": ("num_envs=2", "env.vectorization=async")}
 
 
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Train with some words, once for all tests; return what is comparable."""
+    known = {}
+
+    def train(words, lanes):
+        if (words, lanes) not in known:
+            request = [*words, *TINY, *LANES[lanes], "seed=3"]
+            known[words, lanes] = comparable(
+                rlrun.train(request, run_dir=tmp_path_factory.mktemp("run") / "run").run_dir
+            )
+        return known[words, lanes]
+
+    return train
+
+
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("words", [DQN, SAC], ids=["dqn", "sac"])
-def test_the_same_command_gives_the_same_run(words, lanes, tmp_path):
-    request = [*words, *TINY, *LANES[lanes], "seed=3"]
-    one, two = (rlrun.train(request, run_dir=tmp_path / name).run_dir for name in ("one", "two"))
-    assert comparable(one) == comparable(two)
+def test_the_same_command_gives_the_same_run(words, lanes, found, tmp_path):
+    again = rlrun.train([*words, *TINY, *LANES[lanes], "seed=3"], run_dir=tmp_path / "run").run_dir
+    assert comparable(again) == found(words, lanes)
 
 
 @pytest.mark.parametrize("words", [DQN, SAC], ids=["dqn", "sac"])
-def test_lanes_in_processes_of_their_own_change_nothing(words, tmp_path):
-    runs = [
-        rlrun.train([*words, *TINY, *LANES[lanes]], run_dir=tmp_path / lanes).run_dir for lanes in ("sync", "async")
-    ]
-    assert comparable(runs[0]) == comparable(runs[1])
+def test_lanes_in_processes_of_their_own_change_nothing(words, found):
+    assert found(words, "sync") == found(words, "async")
 
 
 def test_another_process_gives_the_same_run(tmp_path, dqn):

@@ -232,24 +232,30 @@ class Doomed(CartPoleEnv):
 """
 
 
-def stopped_at(step, folder):
-    """Run a training that gets SIGTERM at a step of its environment; the first 100 are warm-up."""
-    (folder / "doomed.py").write_text(DOOMED)
-    words = ["algorithm=dqn", "env.target=doomed.Doomed", f"env.kwargs.at={step}", "algorithm.hidden=[8]"]
-    words += ["algorithm.warmup_steps=100", "evaluation.every=0", "logger=[]", "--run-dir", "run"]
-    command = [sys.executable, "-m", "rlrun", "train", *words]
-    found = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
-    assert found.returncode == 75, found.stderr
-    assert json.loads((folder / "run" / "status.json").read_text())["status"] == "stopped"
-    return RunDir.open(folder / "run")
+@pytest.fixture
+def stopped_at(forked, tmp_path, monkeypatch):
+    """Return a function that runs a training that gets SIGTERM at a step; the first 100 are warm-up."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "doomed.py").write_text(DOOMED)
+
+    def train(step):
+        words = ["algorithm=dqn", "env.target=doomed.Doomed", f"env.kwargs.at={step}", "algorithm.hidden=[8]"]
+        words += ["algorithm.warmup_steps=100", "evaluation.every=0", "logger=[]", "--run-dir", "run"]
+        process = forked(["train", *words])
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 75, err
+        assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "stopped"
+        return RunDir.open(tmp_path / "run")
+
+    return train
 
 
-def test_terminated_run_leaves_a_checkpoint(tmp_path):
-    run = stopped_at(150, tmp_path)
+def test_terminated_run_leaves_a_checkpoint(stopped_at):
+    run = stopped_at(150)
     assert run.checkpoint("latest").name == "0000000150-0000000050"
     assert {"networks.q", "callbacks.q_loss", "collector"} <= set(storage.load(run.checkpoint("latest")))
     assert json.loads((run.path / "summary.json").read_text())["stopped_by"] == "SIGTERM"
 
 
-def test_run_terminated_in_its_warm_up_loses_none_of_it(tmp_path):
-    assert [path.name for path in stopped_at(50, tmp_path).checkpoint_dirs()] == ["0000000050-0000000000"]
+def test_run_terminated_in_its_warm_up_loses_none_of_it(stopped_at):
+    assert [path.name for path in stopped_at(50).checkpoint_dirs()] == ["0000000050-0000000000"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import signal
 import sys
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from rlrun.callbacks.loss import LossCallback
 from rlrun.collect import Collector
 
 from .reach import differences
-from .twins import leave, records, twins, walk
+from .twins import leave, records, signal_at, twins, walk
 
 WORDS = {
     "ppo": ["algorithm=ppo", "algorithm.horizon=16", "algorithm.batch_size=8", "algorithm.epochs=2"],
@@ -38,6 +37,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(Path(__file__).parents[2]), *sys.path])
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Train without a stop, once for all tests."""
+    return rlrun.train(words(), run_dir=tmp_path_factory.mktemp("whole") / "run")
+
+
 def assert_same(one: Path, other: Path) -> None:
     identical = importlib.import_module("benchmarks.identical")
     same = identical.compare(one, other)
@@ -56,37 +61,27 @@ def test_a_run_killed_amidst_an_epoch_is_the_one_that_never_stopped(algorithm, r
 @pytest.mark.parametrize(
     ("kind", "name", "count"), [(Collector, "_step", 9), (Collector, "_step", 20), (LossCallback, "_step", 17)]
 )
-def test_a_signal_amidst_a_rollout_or_an_epoch_loses_no_state(kind, name, count, tmp_path, monkeypatch):
-    whole = rlrun.train(words(), run_dir=tmp_path / "whole").run_dir
-    method, left = getattr(kind, name), [count]
-
-    def called(self, *args):
-        left[0] -= 1
-        if left[0] == 0:
-            signal.raise_signal(signal.SIGTERM)
-        return method(self, *args)
-
-    monkeypatch.setattr(kind, name, called)
+def test_a_signal_amidst_a_rollout_or_an_epoch_loses_no_state(kind, name, count, whole, tmp_path, monkeypatch):
+    signal_at(monkeypatch, kind, name, count)
     stopped = rlrun.train(words(), run_dir=tmp_path / "run")
     assert stopped.summary["status"] == "stopped"
     assert np.abs(stopped.trainer.callbacks["collector"].state).max() > 0
     assert rlrun.resume(tmp_path / "run").summary["status"] == "completed"
-    assert_same(whole, tmp_path / "run")
+    assert_same(whole.run_dir, tmp_path / "run")
 
 
-def test_a_lost_state_would_be_found(tmp_path, monkeypatch):
-    whole = walk(rlrun.train(words(), run_dir=tmp_path / "whole").trainer)
-    leave(tmp_path / "whole", tmp_path / "run", at=60)
+def test_a_lost_state_would_be_found(whole, tmp_path, monkeypatch):
+    expected = walk(whole.trainer)
+    leave(whole.run_dir, tmp_path / "run", at=60)
     load = Collector.load_state_dict
     monkeypatch.setattr(
         Collector,
         "load_state_dict",
         lambda self, state, **named: load(self, state | {"state": np.zeros_like(state["state"])}, **named),
     )
-    found = differences(whole, walk(rlrun.resume(tmp_path / "run").trainer))
+    found = differences(expected, walk(rlrun.resume(tmp_path / "run").trainer))
     assert any("networks" in line or "parameters" in line or "actor_critic" in line for line in found)
 
 
-def test_an_evaluated_run_acts_by_its_memory(tmp_path):
-    run = rlrun.train(words(), run_dir=tmp_path / "run").run_dir
-    assert rlrun.evaluate(run, episodes=3).lengths == [6, 6, 6]
+def test_an_evaluated_run_acts_by_its_memory(whole):
+    assert rlrun.evaluate(whole.run_dir, episodes=3).lengths == [6, 6, 6]

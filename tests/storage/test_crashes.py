@@ -70,12 +70,6 @@ class Process:
         return storage.digest([self.memory.state_dict(), self.counter.state_dict()])
 
 
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch):
-    """The disk need not really have it: nobody cuts the power."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
-
-
 @pytest.fixture(scope="module", params=[2, 3])
 def begun(request, tmp_path_factory):
     """A run that has made some checkpoints, and what its memory held after each and will hold after the next."""

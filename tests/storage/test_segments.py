@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 
 import numpy as np
@@ -18,12 +17,6 @@ from rlrun.storage import segments
 
 COLUMNS = {"observation": {"shape": [3]}, "reward": {}, "image": {"shape": [2000], "dtype": "uint8"}}
 KINDS = pytest.mark.parametrize("whole", [False, True], ids=["ring", "pool"])
-
-
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch):
-    """The disk need not really have it: nobody cuts the power."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 def make(whole, num_envs=1, length=60, **options):
