@@ -6,6 +6,7 @@ import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,8 +21,14 @@ def quick_disk() -> Iterator[None]:
 
 
 @pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The class of processes that cost little."""
+def children(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that starts processes which cost little."""
     with monkeypatch.context() as patch:
         patch.syspath_prepend(Path(__file__).parents[1])
-        return importlib.import_module("tests.forked").Forked
+        return importlib.import_module("tests.forked")
+
+
+@pytest.fixture
+def forked(children: ModuleType) -> Any:
+    """Start a command in a process that costs little."""
+    return children.Forked

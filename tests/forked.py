@@ -6,11 +6,14 @@ import multiprocessing
 import os
 import runpy
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # What an optimiser imports at its first use, `torch._dynamo`, takes as long as all the rest.
@@ -30,24 +33,17 @@ def serve(module: str, words: list[str], places: list[str]) -> None:
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-class Forked:
-    """What `subprocess.Popen` of `python -m` is, as far as tests look: it gets signals, and is waited for.
+class Child:
+    """What `subprocess.Popen` is, as far as it is asked: a process that gets signals, and is waited for."""
 
-    words: of the command, in this process's folder; module: that is run.
-    """
-
-    def __init__(self, words: list[str], *, module: str = "rlrun") -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self._out, self._err = (Path(self._folder.name) / name for name in ("out", "err"))
-        for path in (self._out, self._err):
-            path.touch()
-        self._process = CONTEXT.Process(target=serve, args=(module, words, [str(self._out), str(self._err)]))
-        before, sys.path[:] = [*sys.path], PATHS
+    def __init__(self, target: Callable[..., None], *given: Any, paths: Sequence[str]) -> None:
+        self._process = CONTEXT.Process(target=target, args=given)
+        before, sys.path[:] = [*sys.path], paths
         try:
             self._process.start()
         finally:
             sys.path[:] = before
-        self.pid = self._process.pid
+        self.pid: int = self._process.pid
 
     @property
     def returncode(self) -> int | None:
@@ -60,9 +56,32 @@ class Forked:
         if self.poll() is None:
             os.kill(self.pid, number)
 
-    def wait(self, timeout: float | None = None) -> int | None:
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
         self._process.join(timeout)
-        return self._process.exitcode
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+        return code
+
+
+class Forked(Child):
+    """What `python -m` starts.
+
+    words: of the command, in this process's folder; module: that is run.
+    """
+
+    def __init__(self, words: list[str], *, module: str = "rlrun") -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._out, self._err = (Path(self._folder.name) / name for name in ("out", "err"))
+        for path in (self._out, self._err):
+            path.touch()
+        super().__init__(serve, module, words, [str(self._out), str(self._err)], paths=PATHS)
 
     def printed(self) -> str:
         """Return what was printed so far."""
@@ -71,10 +90,22 @@ class Forked:
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """Wait for the end; return what was printed, and what was told."""
         self.wait(timeout)
-        assert self.poll() is not None, f"still there after {timeout} s"
         return self.printed(), self._err.read_text()
 
     def until(self, ready: Callable[[], object]) -> None:
         """Wait until something is so, or the process ended."""
         while self.poll() is None and not ready():
             time.sleep(0.01)
+
+
+def unroll(connection: Connection) -> None:
+    """Be the other end of a `ProcessLink`."""
+    from rlrun.collect.workers.process import serve
+
+    os.setpgid(0, 0)
+    serve(connection.fileno(), os.getppid())
+
+
+def worker(connection: Connection) -> Child:
+    """Start what `rlrun.collect.workers.links` starts in an interpreter of its own; it finds the same modules."""
+    return Child(unroll, connection, paths=[*sys.path, PATHS[0]])

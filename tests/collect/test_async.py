@@ -21,6 +21,7 @@ from gymnasium.vector import AutoresetMode
 from rlrun import env as envs
 from rlrun.callbacks.stop import Interrupted
 from rlrun.collect import AsyncCollector, Collector, EpsilonGreedy, PolicyAgent
+from rlrun.collect.workers import links
 from rlrun.collect.workers import ray as workers_ray
 from rlrun.collect.workers.inbox import Inbox
 from rlrun.errors import ConfigError, MissingExtra, WorkerError
@@ -80,6 +81,12 @@ def counting(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield lambda count=1, **kwargs: envs.make(target="counting.Counting", kwargs=kwargs, num_envs=count)
     sys.modules.pop("counting", None)
+
+
+@pytest.fixture
+def warm(children, monkeypatch):
+    """Let the process of a worker have imported everything already."""
+    monkeypatch.setattr(links, "_start", children.worker)
 
 
 @pytest.fixture
@@ -191,6 +198,7 @@ def test_warm_up_is_random_to_its_last_step(begun):
     assert set(found[50:]) == {1}
 
 
+@pytest.mark.usefixtures("warm")
 def test_random_steps_are_those_of_the_seed(begun):
     found = [begun(kind, warm_up_seed=7, queue=3) for kind in KINDS]
     for collector in found:
@@ -199,6 +207,7 @@ def test_random_steps_are_those_of_the_seed(begun):
     assert found[0].random.state_dict() == found[1].random.state_dict()
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_pushed_agent_really_acts(kind, begun):
     collector = begun(kind, queue=20, refresh=0)
@@ -244,6 +253,7 @@ class Still:
         return torch.zeros(len(observation), dtype=torch.int64)
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_full_queue_blocks_neither_push_nor_shutdown(kind, begun):
     collector = begun(kind, count=2, queue=30)
@@ -259,6 +269,7 @@ def test_a_full_queue_blocks_neither_push_nor_shutdown(kind, begun):
     assert not collector.link.alive()
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_worker_that_reads_nothing_blocks_nobody(begun):
     collector = begun("process", sleep=1.5)
     collector.collect(1)
@@ -303,6 +314,7 @@ def test_a_loader_without_a_pace_trains_on_what_is_there(begun):
     assert time.monotonic() - begin > 0.2
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_environment_is_closed_where_it_lives(kind, begun, tmp_path):
     collector = begun(kind, place=str(tmp_path / "closed"))
@@ -316,6 +328,7 @@ def test_the_environment_is_closed_where_it_lives(kind, begun, tmp_path):
     assert [thread for thread in threading.enumerate() if thread.name == "unroll"] == []
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_worker_that_does_not_listen_is_killed(begun):
     collector = begun("process", sleep=60.0)
     collector.collect(0)
@@ -326,6 +339,7 @@ def test_a_worker_that_does_not_listen_is_killed(begun):
     assert gone(collector.link.pid)
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("kind", [*KINDS, RAY])
 def test_what_the_environment_says_is_told(kind, begun):
     collector = begun(kind, breaks=25)
@@ -336,6 +350,7 @@ def test_what_the_environment_says_is_told(kind, begun):
     assert collector.steps == 24  # all that had been made is stored
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_killed_worker_is_told(begun):
     collector = begun("process", queue=10)
     collector.collect(5)
@@ -346,6 +361,7 @@ def test_a_killed_worker_is_told(begun):
     assert 13 <= collector.steps <= 16  # its queue was not lost
 
 
+@pytest.mark.usefixtures("warm")
 def test_taking_tells_of_a_killed_worker_too(begun):
     collector = begun("process")
     collector.collect(5)
@@ -359,6 +375,7 @@ def taking(collector):
         collector.take()
 
 
+@pytest.mark.usefixtures("warm")
 def test_an_environment_that_cannot_be_built_is_told(begun, counting, tmp_path):
     env = counting()
     env.maker = partial(envs.make, target="counting.Missing")
@@ -418,6 +435,7 @@ time.sleep(60)
 # --- on-policy
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize(("kind", "core"), [("thread", None), ("process", None), ("thread", "gru")])
 def test_a_rollout_stores_how_likely_the_acting_policy_was_to_act_so(kind, core, counting):
     env = counting(2)
