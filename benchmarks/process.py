@@ -42,13 +42,6 @@ def run(words: list[str], *, folder: Path, python: Path | str = sys.executable) 
     return Finished(output.read_text(), usage.ru_utime + usage.ru_stime)
 
 
-def start(words: list[str], *, folder: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start a Python process in a folder, in a group of its own; what it prints is added to a file."""
-    with log.open("ab") as out:
-        streams: dict[str, Any] = {"stdout": out, "stderr": out, "start_new_session": True}
-        return subprocess.Popen([sys.executable, *words], cwd=folder, env=_environment(), **streams)
-
-
 def _environment() -> dict[str, str]:
     paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return {**os.environ, **THREADS, "PYTHONPATH": paths}

@@ -2,7 +2,8 @@
 
 Each cell trains once without a stop, and once more while SIGKILL hits the process at random moments, every other time
 amidst the writing of a checkpoint; `rlrun resume` goes on each time. Parameters, optimisers, memory, generators and
-metrics must be the same bits at the end, and no checkpoint that shows may be damaged.
+metrics must be the same bits at the end, and no checkpoint that shows may be damaged. Processes are children of one
+that has imported everything already, so that what takes time is training, not importing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +23,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from benchmarks.identical import compare, differing
-from benchmarks.process import Failed, start
+from benchmarks.process import Failed
+from benchmarks.warm import Child, start
 from rlrun import storage
 from rlrun.errors import RlrunError
 from rlrun.rundir import RunDir, checkpoint_key
@@ -46,6 +47,8 @@ ALGORITHMS = {
     "dqn": ("algorithm=dqn", "+with=prioritised", *REPLAY),
     "ppo": ("algorithm=ppo", "algorithm.horizon=16", "algorithm.batch_size=16", "+with=reward_norm"),
     "a2c": ("algorithm=a2c",),
+    "ppg": ("algorithm=ppg", "algorithm.auxiliary.interval=3", "algorithm.horizon=16", "algorithm.batch_size=16"),
+    "trac": ("algorithm=trac", "algorithm.horizon=16", "algorithm.batch_size=16"),
 }
 REPLAYING = ("sac", "dqn")
 TASKS = {
@@ -138,10 +141,10 @@ def one_cell(name: str, *, kills: int) -> dict[str, Any]:
         folder, log = Path(place), Path(place) / "log.txt"
         whole, killed = folder / "whole", folder / "killed"
         try:
-            begun_here: list[subprocess.Popen[bytes]] = []
+            begun_here: list[Child] = []
 
-            def begin(request: list[str]) -> subprocess.Popen[bytes]:
-                begun_here.append(start(["-m", "rlrun", *request], folder=folder, log=log))
+            def begin(request: list[str]) -> Child:
+                begun_here.append(start(request, folder=folder, log=log))
                 return begun_here[-1]
 
             _end(begin(["train", *words, "--run-dir", str(whole)]), log)
@@ -252,7 +255,7 @@ def _damaged(run: Path) -> list[str]:
     return [message for path in RunDir(run).checkpoint_dirs() for message in storage.verify(path)]
 
 
-def _outlived(process: subprocess.Popen[bytes]) -> bool:
+def _outlived(process: Child) -> bool:
     """Tell whether workers of a process are still there some seconds after its end, and end them."""
     with contextlib.suppress(ProcessLookupError):
         for _ in range(100):
@@ -268,6 +271,6 @@ def _budget(words: Iterable[str]) -> int:
     return int(last.partition("=")[2])
 
 
-def _end(process: subprocess.Popen[bytes], log: Path) -> None:
+def _end(process: Child, log: Path) -> None:
     if process.wait() != 0:
         raise Failed(f"exited with {process.returncode}: {log.read_text()[-2_000:]}")

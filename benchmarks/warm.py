@@ -1,0 +1,79 @@
+"""Commands in children of a process that has imported everything already: real processes, which start at once.
+
+Each has a pid and a group of its own, gets real signals, and knows nothing of who started it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+CONTEXT = multiprocessing.get_context("forkserver")
+# What an optimiser imports at its first use, `torch._dynamo`, takes as long as all the rest.
+CONTEXT.set_forkserver_preload(["rlrun.cli.main", "rlrun.experiment", "rlrun.algorithms.sac", "torch._dynamo"])
+PATHS = [str(Path(__file__).parents[1]), *sys.path]  # of what is imported here, before anybody adds to it
+
+
+def serve(module: str, words: list[str], places: list[str], folder: str | None = None) -> None:
+    """Be `python -m` with these words, in a folder and a group of its own, and print into two files."""
+    # Else lanes in processes would be asked of a server of this process, and each would import everything again.
+    multiprocessing.set_start_method("fork", force=True)
+    if folder is not None:
+        os.setsid()
+        os.chdir(folder)
+    for number, place in enumerate(places, start=1):
+        os.dup2(os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT), number)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored below a shell that runs this in its background
+    sys.path.insert(0, os.getcwd())
+    sys.argv = [module, *words]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+class Child:
+    """What `subprocess.Popen` is, as far as it is asked: a process that gets signals, and is waited for."""
+
+    def __init__(self, target: Callable[..., None], *given: Any, paths: Sequence[str]) -> None:
+        self._process = CONTEXT.Process(target=target, args=given)
+        before, sys.path[:] = [*sys.path], paths
+        try:
+            self._process.start()
+        finally:
+            sys.path[:] = before
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+        return code
+
+
+def start(words: list[str], *, folder: Path, log: Path, module: str = "rlrun") -> Child:
+    """Start `python -m rlrun WORDS` in a folder, in a group of its own; what it prints is added to a file."""
+    return Child(serve, module, words, [str(log), str(log)], str(folder), paths=PATHS)
