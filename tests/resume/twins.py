@@ -60,6 +60,9 @@ LEFT_OUT = {  # (class, attribute): why it may differ
     ("Storage", "_records"): "the same memory",
     ("Storage", "_pairs"): "the same memory",
     ("Rollout", "_arrays"): "steps that are not filled may hold anything; VIEWS has the others",
+    ("Stepper", "_ready"): "the tensors of the optimiser",
+    ("Stepper", "_state"): "the state of the optimiser",
+    ("Epochs", "_whole"): "taken again when it is served",
     ("Recent", "number"): "numbers that the log has passed mean nothing; VIEWS has the others",
 }
 VIEWS = {

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rlrun import ops
 from rlrun.callback import Callback, Hook
 from rlrun.errors import ConfigError, did_you_mean
+from rlrun.nn import Stepper
 from rlrun.schedules import Schedule
 
 Optimiser = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -61,6 +62,7 @@ class LossCallback(Callback):
         self.parameters = list(trained.values())
         self.names = list(trained)
         self.optimiser = optimiser(self.parameters) if self.parameters else None
+        self._stepper = None if self.optimiser is None else Stepper(self.optimiser)
         _check_clip(grad_clip, max_grad_norm)
         self.max_grad_norm = max_grad_norm
         self.grad_clip = grad_clip
@@ -98,15 +100,15 @@ class LossCallback(Callback):
             self.elements = value.detach()
         loss = value.mean() if weight is None else _weighted(value, weight)
         self._last = loss.detach()
-        if self.optimiser is not None:
-            self._step(loss, self.optimiser, learning_rate)
+        if self._stepper is not None:
+            self._step(loss, self._stepper, learning_rate)
         return named
 
     def error(self, elements: Tensor) -> Tensor:
         """Return the size of the error behind the loss of each element; here that of a squared distance."""
         return ops.error_size(elements)
 
-    def _step(self, loss: Tensor, optimiser: torch.optim.Optimizer, rate: float | None) -> None:
+    def _step(self, loss: Tensor, step: Stepper, rate: float | None) -> None:
         for parameter in self.parameters:
             parameter.grad = None
         torch.autograd.backward(loss, inputs=self.parameters)  # other networks in the graph keep no gradient
@@ -114,9 +116,9 @@ class LossCallback(Callback):
             self._norm = ops.clip_(self.parameters, largest=self.max_grad_norm, by=self.grad_clip)
         self._rate = rate if self.schedule is None else self.schedule(self.updates)
         if self._rate is not None:
-            for group in optimiser.param_groups:
+            for group in step.optimiser.param_groups:
                 group["lr"] = self._rate
-        optimiser.step()
+        step()
         self.updates += 1
 
     @property

@@ -46,6 +46,7 @@ from rlrun.nn.mlp import MLP
 from rlrun.nn.normaliser import Normaliser
 from rlrun.nn.policy import Policy, SquashedGaussian
 from rlrun.nn.recurrent import Core
+from rlrun.nn.stepper import Stepper
 from rlrun.nn.trunk import Trunk
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "Normaliser",
     "Policy",
     "SquashedGaussian",
+    "Stepper",
     "Trunk",
     "Value",
     "flatten",

@@ -1,0 +1,101 @@
+"""Steps of optimisers that go around torch's own way to them."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from rlrun.nn import Stepper
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def walk(network, step, seeds, *, unused=()):
+    """Take a step for each seed; the named parameters get no gradient."""
+    for seed in seeds:
+        noise = torch.Generator().manual_seed(seed)
+        for name, parameter in network.named_parameters():
+            parameter.grad = None if name in unused else torch.randn(parameter.shape, generator=noise)
+        step()
+    return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+
+
+def kept(optimiser):
+    """Return the numbers that an optimiser keeps."""
+    states = optimiser.state_dict()["state"].values()
+    return [[value.tolist() for value in state.values() if value is not None] for state in states]
+
+
+RULES = [
+    (torch.optim.Adam, {"fused": True}),
+    (torch.optim.Adam, {"fused": True, "weight_decay": 0.1, "betas": (0.5, 0.9), "eps": 0.1}),
+    (torch.optim.Adam, {"fused": True, "amsgrad": True}),
+    (torch.optim.Adam, {"fused": True, "maximize": True}),
+    (torch.optim.Adam, {"fused": True, "decoupled_weight_decay": True, "weight_decay": 0.1}),
+    (torch.optim.Adam, {}),
+    (torch.optim.AdamW, {"fused": True}),
+    (torch.optim.SGD, {"momentum": 0.9}),
+]
+
+
+@pytest.mark.parametrize(("rule", "options"), RULES)
+def test_parameters_and_state_are_those_of_the_optimiser_itself(rule, options):
+    ours, theirs = network(), network()
+    optimiser, other = (rule(each.parameters(), lr=0.1, **options) for each in (ours, theirs))
+    step = Stepper(optimiser)
+    assert torch.equal(walk(ours, step, range(5)), walk(theirs, other.step, range(5)))
+    assert kept(optimiser) == kept(other)
+
+
+def test_a_learning_rate_that_changes_is_heeded():
+    ours, theirs = network(), network()
+    optimiser, other = (torch.optim.Adam(each.parameters(), fused=True) for each in (ours, theirs))
+    step = Stepper(optimiser)
+    for seed, rate in enumerate((0.1, 0.2, 0.05)):
+        optimiser.param_groups[0]["lr"] = other.param_groups[0]["lr"] = rate
+        assert torch.equal(walk(ours, step, [seed]), walk(theirs, other.step, [seed]))
+
+
+def test_parameters_without_gradients_stay_as_they_are():
+    ours, theirs = network(), network()
+    optimiser, other = (torch.optim.Adam(each.parameters(), lr=0.1, fused=True) for each in (ours, theirs))
+    step = Stepper(optimiser)
+    for unused in ((), ("2.bias",), ("0.weight",), ()):
+        assert torch.equal(walk(ours, step, range(3), unused=unused), walk(theirs, other.step, range(3), unused=unused))
+
+
+def test_one_that_has_a_first_gradient_late_joins():
+    ours, theirs = network(), network()
+    optimiser, other = (torch.optim.Adam(each.parameters(), lr=0.1, fused=True) for each in (ours, theirs))
+    step = Stepper(optimiser)
+    for unused in (("2.bias",), ()):
+        assert torch.equal(walk(ours, step, range(3), unused=unused), walk(theirs, other.step, range(3), unused=unused))
+
+
+def test_a_state_that_was_loaded_is_gone_on_from():
+    ours = network()
+    optimiser = torch.optim.Adam(ours.parameters(), lr=0.1, fused=True)
+    step = Stepper(optimiser)
+    walk(ours, step, range(3))
+    saved, weights = copy.deepcopy(optimiser.state_dict()), copy.deepcopy(ours.state_dict())
+    wanted = walk(ours, step, range(3, 6))
+    optimiser.load_state_dict(saved)
+    ours.load_state_dict(weights)
+    assert torch.equal(walk(ours, step, range(3, 6)), wanted)
+    assert [float(kept["step"]) for kept in optimiser.state.values()] == [6.0] * 4
+
+
+def test_hooks_of_the_optimiser_are_called():
+    ours = network()
+    optimiser = torch.optim.Adam(ours.parameters(), lr=0.1, fused=True)
+    step, calls = Stepper(optimiser), []
+    walk(ours, step, range(2))
+    optimiser.register_step_post_hook(lambda *given: calls.append(given))
+    walk(ours, step, range(2))
+    assert len(calls) == 2
