@@ -446,3 +446,20 @@ def test_a_loader_with_phases_goes_on_amidst_anything(left):
 def test_columns_that_rollouts_lack_are_refused():
     with pytest.raises(ConfigError, match="there is no 'return_'"):
         make_phasic(phase_columns=["observation", "return_"])
+
+
+def test_a_minibatch_that_is_the_whole_rollout_is_taken_once():
+    loader, _ = make(minibatch=8, epochs=3)
+    first, second, third, fresh = (groups["default"] for groups in itertools.islice(loader, 4))
+    assert first["observation"] is second["observation"] is third["observation"]
+    assert first is not second  # whoever adds a name does so for one update
+    assert sorted(first["observation"].tolist()) == [0, 1, 2, 3, 100, 101, 102, 103]
+    assert sorted(fresh["observation"].tolist()) == [4, 5, 6, 7, 104, 105, 106, 107]
+
+
+def test_a_rollout_that_is_one_minibatch_goes_on_alike_after_a_resume():
+    loader, _ = make(minibatch=8, epochs=3, asleep=[(2, 0)])
+    wanted = next(iter(loader))["default"]["observation"].tolist()
+    other, _ = make(minibatch=8, epochs=3)
+    other.load_state_dict(copy.deepcopy(loader.state_dict()))
+    assert served(other, 2) == [wanted, wanted]

@@ -37,6 +37,7 @@ class Epochs:
         self.number = 0  # minibatches since the beginning
         self.rows: Batch = {}  # [rows, …]
         self.starts = np.empty(0, np.int64)  # first row of each window, in the order of this epoch
+        self._whole: Batch | None = None  # all of them, where that is one minibatch
 
     @property
     def over(self) -> bool:
@@ -47,25 +48,21 @@ class Epochs:
         """Serve these rows from here on, in windows that begin at `starts`."""
         self.rows, self.starts = rows, starts
         self.epoch = self.served = self.number = 0
-        self.generator.shuffle(self.starts)
+        self._whole = None
+        self._shuffle()
 
     def end(self) -> None:
         """Leave the rest out."""
         self.epoch, self.served = self.epochs, 0
-        self.rows = {}
+        self.rows, self._whole = {}, None
 
     def next(self) -> Batch:
-        """Return the next minibatch [B, …], or [B, length, …] for windows."""
-        windows = len(self.starts)
-        count = max(windows * self.length // self.minibatch, 1)  # minibatches an epoch
+        """Return the next minibatch [B, …], or [B, length, …] for windows; one that is all rows is taken once."""
+        windows, count = len(self.starts), self._count
         first, end = (number * windows // count for number in (self.served, self.served + 1))
-        rows = starts = self.starts[first:end]
-        if self.length > 1:
-            rows = rows[:, None] + np.arange(self.length) * self.stride
-        batch = {
-            name: map_tree(partial(_take, starts if name == "state" else rows), tree)
-            for name, tree in self.rows.items()
-        }
+        batch = self._whole or self._taken(self.starts[first:end])
+        if count == 1:
+            self._whole = batch
         self.served += 1
         self.number += 1
         if self.served == count:
@@ -73,8 +70,27 @@ class Epochs:
             if self.over:
                 self.end()
             else:
-                self.generator.shuffle(self.starts)
-        return batch
+                self._shuffle()
+        return dict(batch)
+
+    @property
+    def _count(self) -> int:
+        """Minibatches an epoch."""
+        return max(len(self.starts) * self.length // self.minibatch, 1)
+
+    def _shuffle(self) -> None:
+        if self._count > 1:  # a single minibatch has the same mean in any order
+            self.generator.shuffle(self.starts)
+
+    def _taken(self, starts: Array) -> Batch:
+        """Return the windows that begin at these rows."""
+        rows = starts
+        if self.length > 1:
+            rows = rows[:, None] + np.arange(self.length) * self.stride
+        return {
+            name: map_tree(partial(_take, starts if name == "state" else rows), tree)
+            for name, tree in self.rows.items()
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is left to serve; the generator's state is its owner's."""
@@ -85,7 +101,7 @@ class Epochs:
         """Go on with the minibatch after the last one."""
         self.epoch, self.served, self.number = state["epoch"], state["served"], state["number"]
         self.rows = map_tree(lambda value: value.to(device), state["rows"])
-        self.starts = np.array(state["starts"])
+        self.starts, self._whole = np.array(state["starts"]), None
 
 
 def _take(rows: Array, value: Tensor) -> Tensor:
