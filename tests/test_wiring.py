@@ -294,3 +294,13 @@ def test_what_ends_training_is_called_after_all_others():
     counting.cycle = 1
     Trainer({"limit": Limit(), "counting": counting}, OneBatch({"reward": 1}, count=5)).train()
     assert counting.count == 3
+
+
+def test_providers_know_what_of_theirs_is_asked_for():
+    target, loss, alpha = Target(), Loss(), Alpha()
+    assert loss.asked_for("log_prob")  # without a plan anything may be
+    begin_batch_order({"target": target, "loss": loss})
+    assert target.asked_for("q_target")
+    assert not loss.asked_for("log_prob")
+    begin_batch_order({"target": target, "loss": loss, "alpha": alpha})
+    assert loss.asked_for("log_prob")

@@ -44,6 +44,7 @@ class Callback:
 
     data_group: str | None = None  # whose names the batch hooks see first
     provides: tuple[str, ...] = ()  # names this callback adds to (or rewrites in) its group
+    asked: frozenset[str] | None = None  # those of `provides` that anybody asks for; None = there is no plan yet
     cycle: int = 0  # begin_cycle and end_cycle every so many updates; 0 = never; who overrides them sets it
     ends: bool = False  # its end_cycle may end training, so it is called after all others
     name: str = ""  # its key in the trainer's callbacks, set when the plan is made
@@ -97,6 +98,10 @@ class Callback:
             optimiser: take what optimisers have gathered.
             numbers: take counters and schedules.
         """
+
+    def asked_for(self, name: str) -> bool:
+        """Tell whether anybody may ask for one of the names that this callback provides."""
+        return self.asked is None or name in self.asked
 
     def note(self, path_of: Callable[[object], str]) -> str:
         """Say in a few words what this callback does, for `explain`; `path_of` names a built part."""

@@ -78,6 +78,9 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
     made.steps["begin_batch"] = _ordered(made, made.steps["begin_batch"])
     made.steps["end_cycle"].sort(key=lambda step: step.callback.ends)  # whatever may end training comes last
     _check_backward_order(made)
+    asked = {name for steps in made.steps.values() for step in steps for name in step.asks}
+    for callback in callbacks.values():
+        callback.asked = frozenset(asked.intersection(callback.provides))
     return made
 
 

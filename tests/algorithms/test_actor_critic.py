@@ -49,6 +49,21 @@ def test_a2c_by_hand():
     assert named["policy_entropy"].flatten().tolist() == pytest.approx([0.7, 0.1])
 
 
+def test_what_nobody_asks_for_is_computed_for_metrics_only():
+    network = ActorCritic(ALL["mixed"])
+    loss = PPOLoss(network, sgd)
+    loss.asked = frozenset()
+    seen = (column(0), network.act(column(0)))
+    judged = network.judge(*seen)
+    zeros = torch.zeros_like(judged.value.detach())
+    _, named = loss.loss(*seen, judged.log_prob.detach(), zeros, zeros, zeros)
+    assert named == {}
+    loss._last = zeros.sum()
+    assert {"entropy/continuous", "entropy/discrete", "policy/approx_kl"} <= loss.metrics.keys()
+    assert loss.metrics["entropy/continuous"] == loss.metrics["entropy/continuous"]  # looking draws nothing
+    assert not any(isinstance(value, torch.Tensor) and value.requires_grad for value in loss.metrics.values())
+
+
 def test_advantages_are_normalised_then_clamped():
     network = Written([-1.0, -1.0], [1.0, 5.0])
     assert a2c(network, normalise=True)[0].tolist() == pytest.approx([1.0, -1.0])
@@ -120,8 +135,8 @@ def test_the_rest_of_a_rollout_is_left_out_once_the_policy_moved_too_far():
     assert loader.renewed == 0
     stop.end_batch(torch.tensor(0.021))
     assert (loader.renewed, stop.metrics["policy/early_stops"]) == (1, 1)
-    KLStop(loader, limit=None).end_batch(torch.tensor(9.0))
-    assert loader.renewed == 1
+    assert stop.hook("end_batch") is not None
+    assert KLStop(loader, limit=None).hook("end_batch") is None  # and nobody computes the divergence for it
 
 
 def test_the_weight_of_the_penalty_follows_section_4_after_each_rollout():

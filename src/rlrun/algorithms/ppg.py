@@ -51,8 +51,7 @@ class PhasicActorCritic(ActorCritic):
         own, valued = self._parts(state)
         features = self.trunk(observation, own, ended)
         heads = self.head(features)
-        value = self._value(features, observation, valued, ended)
-        return Judged(self.head.log_prob(heads, action), self.head.entropy(heads), value, heads)
+        return self._judged(heads, action, self._value(features, observation, valued, ended))
 
     def review(self, observation: Tree, state: Tensor | None = None, ended: Tensor | None = None) -> Reviewed:
         """Return the policy and both values by one pass through the network; state and ended as in `judge`."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.callback import Callback
+from rlrun.callback import Callback, Hook
 from rlrun.callbacks.actor_critic import ActorCriticLoss
 from rlrun.callbacks.loss import Optimiser
 from rlrun.nn import ActorCritic
@@ -47,7 +47,7 @@ class PPOLoss(ActorCriticLoss):
         self.clip = clip
         self.value_clip = value_clip
         self.kl_weight = kl_weight
-        self._ratio: tuple[Tensor, Tensor, float, Tensor | None] | None = None
+        self._ratio: tuple[Tensor, float, Tensor | None] | None = None  # its logarithm at the newest update
 
     def loss(
         self,
@@ -70,14 +70,14 @@ class PPOLoss(ActorCriticLoss):
             log_ratio = log_ratio * valid
         clip = self.clip if clip is None else clip
         objective = ops.surrogate(log_ratio, self.prepared(advantage, valid), clip=clip)
-        divergence = log_ratio.exp() - 1.0 - log_ratio  # an estimate of KL(then ‖ now) that is never negative
         weight = self.kl_weight if kl_weight is None else kl_weight
         if weight != 0.0:
-            objective = objective - weight * divergence
+            objective = objective - weight * _divergence(log_ratio)
         distance = self._distance(judged.value, value, return_)
         loss, named = self.total(judged, objective, distance, return_, entropy_weight, valid)
-        named["approx_kl"] = ops.mean_of(divergence.detach(), valid)
-        self._ratio = (log_ratio.detach(), named["approx_kl"], clip, valid)
+        self._ratio = (log_ratio.detach(), clip, valid)
+        if self.asked_for("approx_kl"):
+            named["approx_kl"] = ops.mean_of(_divergence(log_ratio.detach()), valid)
         return loss, named
 
     def _distance(self, value: Tensor, before: Tensor, return_: Tensor) -> Tensor:
@@ -91,10 +91,15 @@ class PPOLoss(ActorCriticLoss):
     def metrics(self) -> Mapping[str, Any]:
         found = dict(super().metrics)
         if self._ratio is not None:
-            log_ratio, divergence, clip, valid = self._ratio
-            found["policy/approx_kl"] = divergence
+            log_ratio, clip, valid = self._ratio
+            found["policy/approx_kl"] = ops.mean_of(_divergence(log_ratio), valid)
             found["policy/clipped"] = ops.mean_of(((log_ratio.exp() - 1.0).abs() > clip).float(), valid)
         return found
+
+
+def _divergence(log_ratio: Tensor) -> Tensor:
+    """Estimate KL(then ‖ now) by each action [...]: never negative."""
+    return log_ratio.expm1() - log_ratio
 
 
 class Epochs(Protocol):
@@ -127,6 +132,9 @@ class KLStop(Callback):
         if self.limit is not None and float(approx_kl) > self.limit:
             self.loader.renew()
             self.stops += 1
+
+    def hook(self, event: str) -> Hook | None:
+        return None if self.limit is None else super().hook(event)  # then nobody needs the divergence
 
     @property
     def metrics(self) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rlrun import ops
@@ -50,8 +51,9 @@ class ActorCriticLoss(LossCallback):
         self.normalise = normalise
         self.advantage_clip = advantage_clip
         self.huber = huber
-        # entropy, value and return of the newest update, and which entries count
-        self._judged: tuple[Tensor, Tensor, Tensor, Tensor | None] | None = None
+        self._newest: tuple[Judged, Tensor, Tensor | None] | None = (
+            None  # update: with returns, and which entries count
+        )
 
     def judge(
         self, observation: Tree, action: Tree, state: Tensor | None = None, ended: Tensor | None = None
@@ -76,26 +78,29 @@ class ActorCriticLoss(LossCallback):
         entropy_weight: float | Tensor | None = None,
         valid: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of each element, and `policy_entropy` [..., parts].
+        """Return the loss of each element, and `policy_entropy` [..., parts] where anybody asks for it.
 
         valid: [B, T] where a row is a transition; the others weigh nothing, and the mean is that of the rest.
         """
-        entropy = judged.entropy
-        self._judged = (entropy.detach(), judged.value.detach(), return_, valid)
+        self._newest = (judged, return_, valid)
         loss = self.value_weight * distance - objective
         weight = self.entropy_weight if entropy_weight is None else entropy_weight
-        if isinstance(weight, Tensor) or weight != 0.0:
+        weighs = isinstance(weight, Tensor) or weight != 0.0
+        entropy = judged.entropy if weighs or self.asked_for("policy_entropy") else None
+        if entropy is not None and weighs:
             loss = loss - (weight * entropy).sum(-1)
         if valid is not None:
             loss = loss * (valid / valid.float().mean())
-        return loss, {"policy_entropy": self._judged[0]}
+        return loss, {} if entropy is None else {"policy_entropy": entropy.detach()}
 
     @property
+    @torch.no_grad()
     def metrics(self) -> Mapping[str, Any]:
         found = dict(super().metrics)
-        if self._judged is not None:
-            *judged, valid = self._judged
-            entropy, value, return_ = judged if valid is None else (each[valid] for each in judged)
+        if self._newest is not None:
+            judged, return_, valid = self._newest
+            shown = (judged.entropy, judged.value, return_)
+            entropy, value, return_ = shown if valid is None else (each[valid] for each in shown)
             for index, part in enumerate(self.actor_critic.head.parts):
                 found[f"entropy/{part}"] = entropy[..., index].mean()
             found["value/mean"] = value.mean()

@@ -118,7 +118,8 @@ class ActionCodec:
 
     def log_softmax(self, values: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
         """Return the log-probabilities of the Boltzmann policy, branch by branch: [..., width]."""
-        scaled = values / temperature
+        plain = isinstance(temperature, float) and temperature == 1.0
+        scaled = values if plain else values / temperature
         if len(self.branches) == 1:
             return scaled.log_softmax(-1)
         return self._per_branch([part.log_softmax(-1).flatten(-2) for part in self._grouped(scaled)])

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rlrun.nn.heads import Heads
+from rlrun.nn.heads import ActionHead, Heads
 from rlrun.nn.init import orthogonal_
 from rlrun.nn.policy import Policy
 from rlrun.nn.trunk import Trunk
@@ -20,9 +20,15 @@ class Judged(NamedTuple):
     """What a network says of observations, and of the actions taken there."""
 
     log_prob: Tensor  # [...]
-    entropy: Tensor  # [..., parts], of the policy there: of the continuous part, of the choices
     value: Tensor  # [...]
     heads: Heads
+    head: ActionHead
+    noise: Tensor | None  # [..., A], drawn for the entropy
+
+    @property
+    def entropy(self) -> Tensor:
+        """Of the policy there [..., parts]: of the continuous part, of the choices; computed when it is asked for."""
+        return self.head.entropy(self.heads, self.noise)
 
 
 class ActorCritic(Policy):
@@ -97,8 +103,10 @@ class ActorCritic(Policy):
         heads = self.head(features)
         if self.value_trunk is not None:
             features = self.value_trunk(observation, valued, ended)
-        value = self.value_head(features).squeeze(-1)
-        return Judged(self.head.log_prob(heads, action), self.head.entropy(heads), value, heads)
+        return self._judged(heads, action, self.value_head(features).squeeze(-1))
+
+    def _judged(self, heads: Heads, action: Tree, value: Tensor) -> Judged:
+        return Judged(self.head.log_prob(heads, action), value, heads, self.head, self.head.noise(heads))
 
     def _parts(self, state: Any) -> tuple[Any, Any]:
         """Return what the policy's layers have of a state [B, S], and the value's; the same where they share them."""

@@ -122,12 +122,19 @@ class ActionHead(nn.Module):
         terms += [] if k is None or choices is None else [self.codec.select(choices, k)]
         return _sum(terms)
 
-    def entropy(self, heads: Heads) -> Tensor:
-        """Return the entropy [..., parts] of each of `parts`, with gradients; of the continuous one by one draw."""
+    def noise(self, heads: Heads) -> Tensor | None:
+        """Draw what one draw of the continuous part takes, standard normal [..., A]; None without such a part."""
+        return None if heads.mean is None else torch.randn_like(heads.mean)
+
+    def entropy(self, heads: Heads, noise: Tensor | None = None) -> Tensor:
+        """Return the entropy [..., parts] of each of `parts`, with gradients; of the continuous one by one draw.
+
+        noise: [..., A] of that draw, standard normal, drawn unless given.
+        """
         mean, log_std, choices = heads
         terms = []
         if mean is not None and log_std is not None:
-            terms.append(squashed_entropy(mean, log_std, torch.randn_like(mean)))
+            terms.append(squashed_entropy(mean, log_std, _noise(mean, noise)))
         if choices is not None:
             terms.append(self.codec.entropy(choices))
         return torch.stack(terms, -1) if len(terms) > 1 else terms[0].unsqueeze(-1)

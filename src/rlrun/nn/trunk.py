@@ -43,10 +43,14 @@ class Trunk(nn.Module):
 
     def forward(self, observation: Tree, state: Tensor | None = None, ended: Tensor | None = None) -> Tensor:
         """Return features; state [B, S] and ended [B, T] are those of `Core`, of no account without one."""
-        features: Tensor = self.layers(self.encoder(observation))
+        features = self._features(observation)
         return features if self.core is None else self.core(features, state, ended)
 
     def step(self, observation: Tree, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return features [B, size] of single steps and the state [B, S] after them."""
-        features: Tensor = self.layers(self.encoder(observation))
+        features = self._features(observation)
         return (features, state) if self.core is None else self.core.step(features, state)
+
+    def _features(self, observation: Tree) -> Tensor:
+        features: Tensor = self.layers(observation if self.encoder.plain else self.encoder(observation))
+        return features
