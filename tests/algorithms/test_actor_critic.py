@@ -53,7 +53,7 @@ def test_what_nobody_asks_for_is_computed_for_metrics_only():
     network = ActorCritic(ALL["mixed"])
     loss = PPOLoss(network, sgd)
     loss.asked = frozenset()
-    seen = (column(0), network.act(column(0)))
+    seen = (column(0, 1), network.act(column(0, 1)))
     judged = network.judge(*seen)
     zeros = torch.zeros_like(judged.value.detach())
     _, named = loss.loss(*seen, judged.log_prob.detach(), zeros, zeros, zeros)
