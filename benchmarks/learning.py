@@ -158,7 +158,7 @@ CLAIMS = {
     "ppo-constrained": Claim(
         (
             *("algorithm=ppo", *CONSTRAINED, f"lagrangian.thresholds=[null,-{ALLOWED}]", "+with=entropy_target"),
-            *(*HELD, "stop.env_steps=80_000"),
+            *(*HELD, "+with=anneal", "stop.env_steps=100_000"),
         ),
         0.05,
         unit="distance of the cost from what is allowed, as a share of that",
