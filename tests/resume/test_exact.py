@@ -194,12 +194,7 @@ def test_a_run_that_was_left_twice_is_the_same(whole, words, assert_same, tmp_pa
 # --- the benchmark
 
 
-def test_a_cell_is_killed_compared_and_shown(resilience, forked, monkeypatch, tmp_path):
-    def start(request: list[str], *, folder: Path, log: Path):
-        log.touch()
-        return forked(request[2:])  # what follows "-m rlrun"
-
-    monkeypatch.setattr(resilience, "start", start)
+def test_a_cell_is_killed_compared_and_shown(resilience, monkeypatch, tmp_path):
     monkeypatch.setitem(resilience.CELLS, "tiny", (*resilience.CELLS["dqn-cartpole-1-sync"], *SHORT, *REPLAY))
     found = resilience.measure(["tiny"], kills=1, workers=1)
     cell = found["tiny"]
