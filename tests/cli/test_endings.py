@@ -180,13 +180,14 @@ def test_evaluation_in_training_writes_videos(tiny_run, project):
     assert [path.suffix for path in (project / "run" / "videos").iterdir()] == [".mp4", ".mp4"]
 
 
-def test_a_run_of_the_users_own_environment_can_be_evaluated(forked, tiny_run, write):
+def test_a_run_of_the_users_own_environment_can_be_evaluated(tiny_run, rlrun, write):
     write("failing.py", ENVIRONMENT)
     words = ("env.target=failing.Failing", "stop.env_steps=25", "evaluation.max_steps=9", "--run-dir", "run")
     assert tiny_run("algorithm=dqn", *words).code == 0
     # a process of its own: this one knows the user's folder since the training
-    out, _ = forked(["eval", "run", "--episodes", "1", "--json"]).communicate(timeout=60)
-    assert json.loads(out)["returns"] == [9.0]
+    command = [sys.executable, "-m", "rlrun", "eval", "run", "--episodes", "1", "--json"]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(outcome.stdout)["returns"] == [9.0]
 
 
 def test_eval_refuses_a_checkpoint_that_lacks_a_part(run, rlrun, project):
@@ -214,12 +215,13 @@ class Slow(Bandit):
 """
 
 
-def test_signal_while_the_environment_resets_stops_the_run(forked, write, project):
+def test_signal_while_the_environment_resets_stops_the_run(write, project):
     write("slow.py", SLOW)
-    process = forked(["train", "algorithm=dqn", "env.target=slow.Slow", "--run-dir", "run"])
-    process.until(process.printed)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(15) == 75
+    command = [sys.executable, "-m", "rlrun", "train", "algorithm=dqn", "env.target=slow.Slow", "--run-dir", "run"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 75
     assert json.loads((project / "run" / "status.json").read_text())["status"] == "stopped"
 
 
@@ -245,13 +247,16 @@ class Slow(Bandit):
     ("number", "importing", "vectorization"),
     [(signal.SIGTERM, True, "sync"), (signal.SIGUSR1, False, "sync"), (signal.SIGINT, False, "async")],
 )
-def test_a_signal_before_training_leaves_nothing_behind(number, importing, vectorization, forked, write, project):
+def test_a_signal_before_training_leaves_nothing_behind(number, importing, vectorization, write, project):
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what runs in its background so
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     write("before.py", BEFORE.format(importing=importing))
     words = ["algorithm=dqn", "env.target=before.Slow", f"env.vectorization={vectorization}", "--run-dir", "run"]
-    process = forked(["train", *words])
-    process.until(process.printed)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=15)
+    command = [sys.executable, "-m", "rlrun", "train", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        process.send_signal(number)
+        _, err = process.communicate(timeout=15)
     name = signal.Signals(number).name
     assert (process.returncode, err) == (128 + number, f"rlrun: stopped by {name}; nothing was begun\n")
     assert not (project / "run").exists()
