@@ -13,6 +13,7 @@ import torch
 
 from rlrun.collect.agents import Agent, begun_anew, initial_state
 from rlrun.env import Env
+from rlrun.typing import Array
 
 LANES = 16  # episodes side by side; enough to make acting cheap
 
@@ -108,8 +109,14 @@ def evaluate(
                 seeds = [seed + int(playing[lane]) for lane in np.flatnonzero(ended)]  # idle lanes play on, uncounted
                 observation = env.reset_lanes(ended, seeds)
                 state = begun_anew(state, initial, ended)
-    returns, seeds = totals[:, 0] if numbers else totals, [seed + i for i in range(episodes)]
-    return Evaluation(returns.tolist(), lengths.tolist(), seeds, totals.tolist() if numbers else [])
+    return _evaluation(totals, lengths, seed)
+
+
+def _evaluation(totals: Array, lengths: Array, seed: int) -> Evaluation:
+    """Return what episodes came to, whose rewards sum to totals [E], or [E, R] where these have several numbers."""
+    several = totals.ndim > 1
+    returns, seeds = totals[:, 0] if several else totals, [seed + i for i in range(len(totals))]
+    return Evaluation(returns.tolist(), lengths.tolist(), seeds, totals.tolist() if several else [])
 
 
 def _advance(playing: Any, ended: Any, pending: int, episodes: int) -> int:
