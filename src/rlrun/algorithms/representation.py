@@ -18,6 +18,7 @@ from torch import Tensor
 from rlrun.callbacks.loss import LossCallback, Optimiser
 from rlrun.env import Env, spaces_of
 from rlrun.memory.adaptors import REPRESENTATIONS, PerStep
+from rlrun.memory.episodes import map_tree
 from rlrun.nn import InverseModel
 from rlrun.spaces import Box, Spaces
 from rlrun.typing import Array, Batch, Tree
@@ -45,7 +46,7 @@ class Represent(PerStep):
     def apply(self, tree: Tree, path: str = "") -> Tree:
         """Return the features [..., F] of observations [...], where those lie."""
         lies, home = _device(tree), next(self.network.parameters()).device
-        features: Tensor = self.network.features(_moved(tree, home))
+        features: Tensor = self.network.features(map_tree(lambda value: value.to(home), tree))
         return features.to(lies)
 
     def change(self, value: Tensor) -> Tensor:
@@ -81,7 +82,3 @@ def _device(tree: Tree) -> torch.device:
         tree = next(iter(tree.values()))
     found: torch.device = tree.device
     return found
-
-
-def _moved(tree: Tree, device: torch.device) -> Tree:
-    return {name: _moved(part, device) for name, part in tree.items()} if isinstance(tree, dict) else tree.to(device)
