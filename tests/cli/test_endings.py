@@ -215,6 +215,33 @@ class Slow(Bandit):
 """
 
 
+SWALLOWED = """
+import time
+from rlrun.env.toys import Bandit
+
+class Final:
+    def __del__(self):
+        print("waiting", flush=True)
+        time.sleep(30)  # cut short by the interrupt, which nobody hears of: it is raised in a finaliser
+
+Final()
+
+class Swallowed(Bandit):
+    pass
+"""
+
+
+def test_a_signal_that_a_finaliser_swallowed_still_stops_the_run(write, project):
+    write("swallowed.py", SWALLOWED)
+    words = ["algorithm=dqn", "env.target=swallowed.Swallowed", "--run-dir", "run"]
+    command = [sys.executable, "-m", "rlrun", "train", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(25) == 75
+    assert json.loads((project / "run" / "status.json").read_text())["status"] == "stopped"
+
+
 def test_signal_while_the_environment_resets_stops_the_run(write, project):
     write("slow.py", SLOW)
     command = [sys.executable, "-m", "rlrun", "train", "algorithm=dqn", "env.target=slow.Slow", "--run-dir", "run"]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from rlrun import signals
 from rlrun.callback import Callback, Stop
 from rlrun.callbacks.evaluate import Evaluator
 
@@ -108,6 +109,8 @@ class Interrupt(Callback):
     def restore_state(self) -> None:  # the first hook of all: resetting environments may take long
         if threading.current_thread() is threading.main_thread():  # python allows handlers nowhere else
             self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
+        if signals.received:
+            self._receive(signals.received[-1], None)
 
     def begin_training(self) -> None:
         self._begun = True

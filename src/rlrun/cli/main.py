@@ -13,12 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
-from rlrun import __version__
+from rlrun import __version__, signals
 from rlrun.cli import check, checkpoints, config, evaluate, explain, listing, resume, train, usage
 from rlrun.errors import RlrunError
 
 INTERRUPTED = 128 + signal.SIGINT  # what typer makes of a KeyboardInterrupt
-_received: list[int] = []  # signals that came before training
 
 app = typer.Typer(
     name="rlrun",
@@ -78,7 +77,7 @@ def _stop_on_signals() -> None:
         if os.getpid() != owner:  # a worker, forked from here, dies of it as of any other signal
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        _received.append(number)
+        signals.received.append(number)
         raise KeyboardInterrupt
 
     for name in ("SIGTERM", "SIGUSR1"):
@@ -106,7 +105,7 @@ def _run(words: list[str], debug: bool) -> int:
 
 def _stopped(words: list[str]) -> int:
     """Tell of a signal before there was a run that could keep anything; one that is resumed stays as it was."""
-    number = _received[-1] if _received else signal.SIGINT
+    number = signals.received[-1] if signals.received else signal.SIGINT
     command = words[0] if words else ""
     after = {"train": "; nothing was begun", "resume": "; the run is as it was"}.get(command, "")
     code = 75 if command == "resume" else 128 + number
