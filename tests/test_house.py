@@ -12,8 +12,8 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "rlrun"
 FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS = {
-    **dict.fromkeys(("errors", "typing", "spaces", "seeds", "generators", "schedules", "signals", "files", "storage"), 0),
-    **dict.fromkeys(("rundir", "presence", "manifest", "stored"), 0),
+    **dict.fromkeys(("errors", "typing", "spaces", "seeds", "generators", "schedules", "files", "storage"), 0),
+    **dict.fromkeys(("rundir", "presence", "manifest", "stored", "signals"), 0),
     **dict.fromkeys(("trust", "typed", "projects"), 0),
     "ops": 1,
     **dict.fromkeys(("callback", "routing", "wiring", "trainer", "nn"), 2),
