@@ -90,10 +90,14 @@ def test_the_clipped_surrogate_by_hand(ratio, advantage, expected):
     assert found.tolist() == pytest.approx([expected] * 2, abs=1e-6)
 
 
-def test_a_ratio_beyond_the_clip_teaches_nothing():
-    network = Written([math.log(1.5), math.log(1.1)], [0.0, 0.0])
-    ppo(network, advantage=(1.0, 1.0))[0].sum().backward()
-    assert network.log_prob.grad.tolist() == pytest.approx([0.0, -1.1])
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "slope"),
+    [(1.5, 1.0, 0.0), (1.1, 1.0, -1.1), (0.5, -1.0, 0.0), (1.5, -2.0, 3.0), (0.5, 2.0, -1.0), (1.0, 1.0, -1.0)],
+)
+def test_a_ratio_beyond_the_clip_teaches_nothing(ratio, advantage, slope):
+    network = Written([math.log(ratio)] * 2, [0.0, 0.0])
+    ppo(network, advantage=(advantage, advantage))[0].sum().backward()
+    assert network.log_prob.grad.tolist() == pytest.approx([slope] * 2)
 
 
 def test_numbers_by_name_go_before_the_constants():

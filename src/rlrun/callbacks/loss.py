@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rlrun import ops
 from rlrun.callback import Callback, Hook
 from rlrun.errors import ConfigError, did_you_mean
-from rlrun.nn import Stepper
+from rlrun.nn import Gradients, Stepper
 from rlrun.schedules import Schedule
 
 Optimiser = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -62,6 +62,7 @@ class LossCallback(Callback):
         self.parameters = list(trained.values())
         self.names = list(trained)
         self.optimiser = optimiser(self.parameters) if self.parameters else None
+        self._gradients = Gradients(self.parameters)
         self._stepper = None if self.optimiser is None else Stepper(self.optimiser)
         _check_clip(grad_clip, max_grad_norm)
         self.max_grad_norm = max_grad_norm
@@ -109,17 +110,24 @@ class LossCallback(Callback):
         return ops.error_size(elements)
 
     def _step(self, loss: Tensor, step: Stepper, rate: float | None) -> None:
-        for parameter in self.parameters:
-            parameter.grad = None
+        self._gradients.clear()
         torch.autograd.backward(loss, inputs=self.parameters)  # other networks in the graph keep no gradient
+        self._gradients.settle()
         if self.max_grad_norm is not None or self.grad_clip == "none":
-            self._norm = ops.clip_(self.parameters, largest=self.max_grad_norm, by=self.grad_clip)
+            self._norm = self._clip()
         self._rate = rate if self.schedule is None else self.schedule(self.updates)
         if self._rate is not None:
             for group in step.optimiser.param_groups:
                 group["lr"] = self._rate
         step()
         self.updates += 1
+
+    def _clip(self) -> Tensor:
+        flat, by = self._gradients.flat, self.grad_clip
+        if flat is not None and by in ("global", "value", "none"):  # whatever parameter a number belongs to
+            return ops.clip_([flat], largest=self.max_grad_norm, by=by)
+        present = {parameter: parameter.grad for parameter in self.parameters if parameter.grad is not None}
+        return ops.clip_(list(present.values()), largest=self.max_grad_norm, by=by, parameters=list(present))
 
     @property
     def metrics(self) -> Mapping[str, Any]:

@@ -39,6 +39,7 @@ from rlrun.nn.copy import Follow, frozen_copy
 from rlrun.nn.critics import Critics, Value
 from rlrun.nn.encoders import Encoder, ImageEncoder, flatten
 from rlrun.nn.ensemble import Ensemble
+from rlrun.nn.gradients import Gradients
 from rlrun.nn.heads import ActionHead, Heads
 from rlrun.nn.init import normal_, orthogonal_, xavier_uniform_
 from rlrun.nn.inverse import InverseModel
@@ -59,6 +60,7 @@ __all__ = [
     "Encoder",
     "Ensemble",
     "Follow",
+    "Gradients",
     "Heads",
     "ImageEncoder",
     "InverseModel",

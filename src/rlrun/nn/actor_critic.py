@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rlrun.nn.heads import ActionHead, Heads
 from rlrun.nn.init import orthogonal_
 from rlrun.nn.policy import Policy
+from rlrun.nn.tandem import tandem
 from rlrun.nn.trunk import Trunk
 from rlrun.spaces import Spaces
 from rlrun.typing import Tree
@@ -98,12 +99,19 @@ class ActorCritic(Policy):
         state: [B, S] before single steps or windows, of a network with a core.
         ended: [B, T] where episodes are over within windows.
         """
+        features, below = self._features(observation, state, ended)
+        return self._judged(self.head(features), action, self.value_head(below).squeeze(-1))
+
+    def _features(self, observation: Tree, state: Tensor | None, ended: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return what the policy's head stands on, and what the value's."""
         own, valued = self._parts(state)
-        features = self.trunk(observation, own, ended)
-        heads = self.head(features)
-        if self.value_trunk is not None:
-            features = self.value_trunk(observation, valued, ended)
-        return self._judged(heads, action, self.value_head(features).squeeze(-1))
+        if self.value_trunk is None:
+            features = self.trunk(observation, own, ended)
+            return features, features
+        if self.trunk.plain and self.value_trunk.plain:
+            features, below = tandem(observation, self.trunk.layers, self.value_trunk.layers)
+            return features, below
+        return self.trunk(observation, own, ended), self.value_trunk(observation, valued, ended)
 
     def _judged(self, heads: Heads, action: Tree, value: Tensor) -> Judged:
         return Judged(self.head.log_prob(heads, action), value, heads, self.head, self.head.noise(heads))

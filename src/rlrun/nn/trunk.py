@@ -41,6 +41,11 @@ class Trunk(nn.Module):
         if self.core is not None:
             self.size, self.state_size = self.core.size, self.core.state_size
 
+    @property
+    def plain(self) -> bool:
+        """Whether there is nothing but the layers on observations as they are."""
+        return self.core is None and self.encoder.plain
+
     def forward(self, observation: Tree, state: Tensor | None = None, ended: Tensor | None = None) -> Tensor:
         """Return features; state [B, S] and ended [B, T] are those of `Core`, of no account without one."""
         features = self._features(observation)

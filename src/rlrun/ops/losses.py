@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -31,8 +30,10 @@ def error_size(loss: Tensor, *, huber: float | None = None) -> Tensor:
 
 
 @torch.no_grad()
-def clip_(parameters: Sequence[Tensor], *, largest: float | None, by: Clip = "global") -> Tensor:
-    """Shrink the gradients of parameters to a limit; return their common norm before.
+def clip_(
+    gradients: list[Tensor], *, largest: float | None, by: Clip = "global", parameters: list[Tensor] | None = None
+) -> Tensor:
+    """Shrink gradients to a limit; return their common norm before.
 
     By the norm of all together the same as `torch.nn.utils.clip_grad_norm_` in half its time, which shows for
     small networks.
@@ -41,11 +42,15 @@ def clip_(parameters: Sequence[Tensor], *, largest: float | None, by: Clip = "gl
     by: "global", the norm of all together; "parameter", that of each tensor by itself; "value", each number;
         "adaptive", that of each tensor as a share of its parameter's, which counts as at least 0.001 (Brock et al.
         2021, arXiv 2102.06171, eq. 3, for whole tensors); "none".
+    parameters: whose gradients they are, which "adaptive" compares them with.
     """
-    present = [parameter for parameter in parameters if parameter.grad is not None]
-    gradients = [parameter.grad for parameter in present if parameter.grad is not None]
-    norms = torch.stack(torch._foreach_norm(gradients))
-    norm: Tensor = torch.linalg.vector_norm(norms)
+    norm: Tensor
+    if len(gradients) == 1:
+        norm = torch.linalg.vector_norm(gradients[0])
+        norms = norm.unsqueeze(0)
+    else:
+        norms = _norms(gradients)
+        norm = torch.linalg.vector_norm(norms)
     if largest is None or by == "none":
         return norm
     if by == "value":
@@ -54,9 +59,14 @@ def clip_(parameters: Sequence[Tensor], *, largest: float | None, by: Clip = "gl
     elif by == "global":
         torch._foreach_mul_(gradients, (largest / (norm + 1e-6)).clamp(max=1.0))
     else:
-        limit = largest * torch.stack(torch._foreach_norm(present)).clamp(min=1e-3) if by == "adaptive" else largest
+        limit = largest * _norms(parameters).clamp(min=1e-3) if by == "adaptive" and parameters else largest
         torch._foreach_mul_(gradients, list((limit / (norms + 1e-6)).clamp(max=1.0).unbind()))
     return norm
+
+
+def _norms(tensors: list[Tensor]) -> Tensor:
+    norms: Tensor = torch.stack(torch._foreach_norm(tensors))
+    return norms
 
 
 def normalised(advantage: Tensor, valid: Tensor | None = None) -> Tensor:
@@ -80,4 +90,7 @@ def surrogate(log_ratio: Tensor, advantage: Tensor, *, clip: float) -> Tensor:
     log_ratio: of the probabilities of the actions taken, now to then.
     """
     ratio = log_ratio.exp()
-    return torch.minimum(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)
+    objective = ratio * advantage
+    with torch.no_grad():  # where the clipped one is the smaller, the ratio is beyond a bound and has no gradient
+        clipped = ratio.clamp(1.0 - clip, 1.0 + clip) * advantage
+    return torch.where(objective <= clipped, objective, clipped)
