@@ -147,7 +147,7 @@ CLAIMS = {
     "sac-pendulum": Claim(("algorithm=sac", "env=pendulum", "stop.env_steps=15_000"), -200.0),
     "ppo-cartpole": Claim(("algorithm=ppo", "env=cartpole", "stop.env_steps=50_000"), 475.0),
     "ppo-pendulum": Claim(
-        ("algorithm=ppo", "env=pendulum", "+with=reward_norm", "stop.env_steps=200_000"), -250.0, enough=4
+        ("algorithm=ppo", "env=pendulum", "+with=[reward_norm,anneal]", "stop.env_steps=200_000"), -250.0, enough=4
     ),
     "ppo-acrobot": Claim(("algorithm=ppo", "env=acrobot", "stop.env_steps=100_000"), -100.0, enough=4),
     "ppg-cartpole": Claim(("algorithm=ppg", "env=cartpole", "stop.env_steps=100_000"), 475.0, enough=4),
