@@ -9,15 +9,11 @@ import multiprocessing
 import os
 import runpy
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-CONTEXT = multiprocessing.get_context("forkserver")
-# What an optimiser imports at its first use, `torch._dynamo`, takes as long as all the rest.
-CONTEXT.set_forkserver_preload(["rlrun.cli.main", "rlrun.experiment", "rlrun.algorithms.sac", "torch._dynamo"])
+from rlrun.sweep.children import Child
+
 PATHS = [str(Path(__file__).parents[1]), *sys.path]  # of what is imported here, before anybody adds to it
 
 
@@ -34,44 +30,6 @@ def serve(module: str, words: list[str], places: list[str], folder: str | None =
     sys.path.insert(0, os.getcwd())
     sys.argv = [module, *words]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
-
-
-class Child:
-    """What `subprocess.Popen` is, as far as it is asked: a process that gets signals, and is waited for."""
-
-    def __init__(self, target: Callable[..., None], *given: Any, paths: Sequence[str]) -> None:
-        self._process = CONTEXT.Process(target=target, args=given)
-        before, sys.path[:] = [*sys.path], paths
-        try:
-            self._process.start()
-        finally:
-            sys.path[:] = before
-        assert self._process.pid is not None
-        self.pid: int = self._process.pid
-
-    @property
-    def returncode(self) -> int | None:
-        return self._process.exitcode
-
-    def poll(self) -> int | None:
-        return self._process.exitcode
-
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
-
-    def wait(self, timeout: float | None = None) -> int:
-        self._process.join(timeout)
-        code = self.poll()
-        if code is None:
-            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
-        return code
 
 
 def start(words: list[str], *, folder: Path, log: Path, module: str = "rlrun") -> Child:

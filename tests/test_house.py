@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "rlrun"
 FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS = {
     **dict.fromkeys(("errors", "typing", "spaces", "seeds", "generators", "schedules", "files", "storage"), 0),
-    **dict.fromkeys(("rundir", "presence", "manifest", "stored", "signals"), 0),
+    **dict.fromkeys(("rundir", "presence", "manifest", "stored", "signals", "watching"), 0),
     **dict.fromkeys(("trust", "typed", "projects"), 0),
     "ops": 1,
     **dict.fromkeys(("callback", "routing", "wiring", "trainer", "nn"), 2),
@@ -23,6 +23,7 @@ LAYERS = {
     "algorithms": 4,
     **dict.fromkeys(("config", "build"), 5),
     **dict.fromkeys(("assembly", "arrival", "experiment", "resuming", "evaluation", "forking", "inspection"), 6),
+    **dict.fromkeys(("lineup", "sweep"), 6),
     "cli": 7,
 }
 OUTSIDERS = ("gymnasium", "hydra", "typer")

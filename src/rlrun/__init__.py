@@ -12,17 +12,19 @@ if TYPE_CHECKING:
     from rlrun.experiment import Result as Result
     from rlrun.experiment import train as train
     from rlrun.inspection import checkpoints as checkpoints
+    from rlrun.lineup import ls as ls
     from rlrun.resuming import resume as resume
 
 _HOMES = {
     "Result": "experiment",
     "checkpoints": "inspection",
     "evaluate": "evaluation",
+    "ls": "lineup",
     "resume": "resuming",
     "train": "experiment",
 }
 
-__all__ = ["Result", "checkpoints", "evaluate", "resume", "train"]
+__all__ = ["Result", "checkpoints", "evaluate", "ls", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlrun.arrival import Arrival, arrived, require_own_files
 from rlrun.config import Composed
 from rlrun.config.merging import apply
-from rlrun.config.schema import check_kinds
+from rlrun.config.schema import CHANGEABLE, check_kinds
 from rlrun.config.words import Word, parse
 from rlrun.errors import ConfigError, RlrunError, RunDirError
 from rlrun.experiment import Experiment, Result
@@ -28,11 +28,6 @@ from rlrun.presence import require_idle, take_over, trace_of
 from rlrun.rundir import RunDir, checkpoint_key
 from rlrun.storage import load
 
-# What a word may change: nothing that training depends on, but the machine that it runs on.
-CHANGEABLE = (
-    *("stop", "evaluation", "checkpoint", "logger", "log", "memory.export"),
-    *("device", "threads", "env.vectorization"),
-)
 NUMERIC = ("torch", "numpy", "gymnasium")  # another version of these may give other numbers
 IN_PROCESS = ("auto", "sync", "async")  # ways to step lanes that give the same numbers
 

@@ -71,8 +71,8 @@ VALUES = {
     (*DQN, "algorithm.lr"): ["'algorithm.lr'", "KEY=VALUE"],
     (*DQN, "algorithm.hidden=[8"): ["'algorithm.hidden=[8'", "'[' is not closed"],
     (*DQN, "env.id=a=b"): ["quote a value that holds '='"],
-    (*DQN, "seed=1,2"): ["'seed=1,2'", "would be a sweep"],
-    (*DQN, "seed=range(5)"): ["'seed=range(5)'", "would be a sweep"],
+    (*DQN, "seed=1,2"): ["'seed=1,2'", "a sweep, rlrun train -m, takes several"],
+    (*DQN, "seed=range(5)"): ["'seed=range(5)'", "a sweep, rlrun train -m, takes several"],
 }
 
 PARTS = {

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-import threading
 import traceback
 import warnings
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
 from rlrun import __version__, signals
-from rlrun.cli import check, checkpoints, config, evaluate, explain, listing, resume, train, usage
+from rlrun.cli import check, checkpoints, config, evaluate, explain, listing, ls, resume, train, usage
 from rlrun.errors import RlrunError
 
 INTERRUPTED = 128 + signal.SIGINT  # what typer makes of a KeyboardInterrupt
@@ -31,6 +28,7 @@ app.command("train")(train.train)
 app.command("resume")(resume.resume)
 app.command("eval")(evaluate.evaluate)
 app.command("checkpoints")(checkpoints.checkpoints)
+app.command("ls")(ls.ls)
 app.command("check")(check.check)
 app.command("config")(config.config)
 app.command("explain")(explain.explain)
@@ -63,26 +61,8 @@ def main() -> None:
     words = [word for word in words if word != "--debug"]
     if not debug:
         warnings.simplefilter("ignore")
-    _stop_on_signals()
+    signals.listen()
     sys.exit(_run(words, debug))
-
-
-def _stop_on_signals() -> None:
-    """Let a signal end what comes before training, imports and building, as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():  # python allows handlers nowhere else
-        return
-    owner = os.getpid()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != owner:  # a worker, forked from here, dies of it as of any other signal
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        signals.received.append(number)
-        raise KeyboardInterrupt
-
-    for name in ("SIGTERM", "SIGUSR1"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), stop)
 
 
 def _run(words: list[str], debug: bool) -> int:

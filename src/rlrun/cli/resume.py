@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from rlrun.cli.sweeping import FailFast, MaxFailures, Retries, Stall, Workers, limits_of, resume_sweep
 from rlrun.cli.telling import show
 from rlrun.cli.words import Trust
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="A run directory, or that of a sweep.", show_default=False)],
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -23,8 +24,21 @@ def resume(
         ),
     ] = None,
     trust: Trust = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Of a sweep: run jobs again that failed.")
+    ] = False,
+    workers: Workers = None,
+    fail_fast: FailFast = False,
+    max_failures: MaxFailures = None,
+    retries: Retries = 0,
+    stall: Stall = None,
 ) -> None:
-    """Go on with a run that was stopped, killed or failed, from its newest good checkpoint."""
+    """Go on with a run that was stopped, killed or failed, from its newest good checkpoint; or with a sweep."""
+    if (run / "sweep.json").is_file():
+        limits = limits_of(fail_fast=fail_fast, max_failures=max_failures, retries=retries, stall=stall)
+        raise typer.Exit(
+            resume_sweep(run, words or [], retry_failed=retry_failed, workers=workers, limits=limits, trust=trust or [])
+        )
     from rlrun import resuming
     from rlrun.errors import Left
 

@@ -8,6 +8,16 @@ from typing import Annotated
 
 import typer
 
+from rlrun.cli.sweeping import (
+    FailFast,
+    MaxFailures,
+    Retries,
+    Stall,
+    Workers,
+    limits_of,
+    refuse_with_multirun,
+    sweep,
+)
 from rlrun.cli.telling import show
 from rlrun.cli.words import ConfigDir, Trust, Words
 
@@ -29,11 +39,29 @@ def train(
     ] = None,
     trust: Trust = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Build everything, print the data flow, step nothing.")
+        bool, typer.Option("--dry-run", help="Build everything, print the data flow, step nothing; with -m list jobs.")
     ] = False,
     config_dir: ConfigDir = None,
+    multirun: Annotated[
+        bool,
+        typer.Option("--multirun", "-m", help="A sweep: words take several values, seed=range(5) algorithm=sac,dqn."),
+    ] = False,
+    sweep_dir: Annotated[
+        Path | None, typer.Option(help="Where the sweep goes, or is added to (default: sweeps/…).", show_default=False)
+    ] = None,
+    workers: Workers = None,
+    fail_fast: FailFast = False,
+    max_failures: MaxFailures = None,
+    retries: Retries = 0,
+    stall: Stall = None,
 ) -> None:
     """Train an agent: rlrun train algorithm=sac env=cartpole seed=3"""
+    if multirun:
+        refuse_with_multirun(run_dir=run_dir, start=start, trust=trust)
+        limits = limits_of(fail_fast=fail_fast, max_failures=max_failures, retries=retries, stall=stall)
+        raise typer.Exit(
+            sweep(words or [], folder=sweep_dir, config_dir=config_dir, workers=workers, limits=limits, dry_run=dry_run)
+        )
     from rlrun.config import compose
     from rlrun.errors import ConfigError, Left
     from rlrun.forking.parents import started

@@ -11,6 +11,11 @@ from rlrun.config.tree import child, children, dotted, locate, plain, split
 from rlrun.errors import ConfigError, did_you_mean
 
 OPEN = ("env.kwargs", "env.reset_options", "init.parts", "init.rename")  # keys of the user's own: no `+` needed
+# What may change when a run is resumed: nothing that training depends on, but the machine that it runs on.
+CHANGEABLE = (
+    *("stop", "evaluation", "checkpoint", "logger", "log", "memory.export"),
+    *("device", "threads", "env.vectorization"),
+)
 SETTINGS = ("stop", "evaluation", "checkpoint", "log")  # blocks in which only known keys have a meaning
 
 

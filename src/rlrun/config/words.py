@@ -75,7 +75,7 @@ def _parse(text: str) -> Word:
         raise ConfigError(f"{key}: nested too deeply") from error
     if found.is_sweep_override():
         example = f"; a list is written {key}=[{text.partition('=')[2]}]" if found.is_choice_sweep() else ""
-        raise ConfigError(f"'{text}': one run takes one value; several would be a sweep{example}")
+        raise ConfigError(f"'{text}': one run takes one value; a sweep, rlrun train -m, takes several{example}")
     sign = "~" if found.is_delete() else "++" if found.is_force_add() else "+" if found.is_add() else ""
     key = found.key_or_group + (f"@{found.package}" if found.package is not None else "")
     quoted = isinstance(found.value(), str) and text.endswith(("'", '"'))

@@ -1,0 +1,57 @@
+"""`rlrun ls`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def ls(
+    folder: Annotated[Path, typer.Argument(help="Of a run, of a sweep, or above several.")] = Path("."),
+    status: Annotated[
+        str | None,
+        typer.Option(help="Only running, completed, failed, stopped or interrupted runs.", show_default=False),
+    ] = None,
+    match: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT", help="Only runs whose path or words hold this; may be repeated.", show_default=False
+        ),
+    ] = None,
+    sort: Annotated[str, typer.Option(help="path, created, status, steps, return or seconds.")] = "path",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
+) -> None:
+    """List runs: status, steps, return, and the words that they were started with."""
+    from rlrun.files import counted
+    from rlrun.lineup import ls as find
+
+    found = find(folder, status=status, match=match or [], sort=sort)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    rows = [_row(run) for run in found]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for path, state, steps, value, words in rows:
+        left, right = (path.ljust(widths[0]), state.ljust(widths[1])), (steps.rjust(widths[2]), value.rjust(widths[3]))
+        typer.echo("  ".join([*left, *right, words]).rstrip())
+    typer.echo(counted(len(found), "run"), err=True)
+
+
+def _row(run: dict[str, Any]) -> tuple[str, str, str, str, str]:
+    path, here = Path(run["path"]), Path.cwd()
+    steps, value = run["env_steps"] or run["updates"], run["objective"]
+    return (
+        _plain(str(path.relative_to(here)) if path.is_relative_to(here) else str(path)),
+        run["status"],
+        f"{steps:,}" if steps else "",
+        "" if value is None else f"{value:.2f}",
+        _plain(" ".join(run["words"])),
+    )
+
+
+def _plain(text: str) -> str:
+    """Leave out what would steer a terminal: a run may be somebody else's."""
+    return "".join(each if each.isprintable() else "?" for each in text)

@@ -1,0 +1,86 @@
+"""What `rlrun train -m` and `rlrun resume SWEEP` have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rlrun.sweep import Limits
+
+Workers = Annotated[int | None, typer.Option(min=1, help="Jobs at a time (default: one a core).", show_default=False)]
+FailFast = Annotated[
+    bool, typer.Option("--fail-fast", help="Stop the sweep when a job fails; the others can be resumed.")
+]
+MaxFailures = Annotated[
+    int | None, typer.Option(min=1, help="Stop the sweep when so many jobs have failed.", show_default=False)
+]
+Retries = Annotated[int, typer.Option(min=0, help="Further attempts of a job that fails.")]
+Stall = Annotated[
+    float | None,
+    typer.Option(min=1.0, help="Seconds without progress after which a job counts as hung.", show_default=False),
+]
+
+
+def limits_of(*, fail_fast: bool, max_failures: int | None, retries: int, stall: float | None) -> Limits:
+    """Return when a sweep gives up."""
+    from rlrun.sweep import Limits
+
+    return Limits(failures=1 if fail_fast else max_failures, retries=retries, stall=stall)
+
+
+def refuse_with_multirun(**options: Any) -> None:
+    """Refuse what is of a single run.
+
+    Raises:
+        ConfigError: naming the option.
+    """
+    from rlrun.errors import ConfigError
+
+    for name, value in options.items():
+        if value:
+            option = {"start": "--from", "run_dir": "--run-dir"}.get(name, f"--{name}")
+            way = "; --sweep-dir names the folder of a sweep" if name == "run_dir" else ""
+            raise ConfigError(f"{option} is of a single run, and -m is a sweep of several{way}")
+
+
+def sweep(
+    words: list[str],
+    *,
+    folder: Path | None,
+    config_dir: Path | None,
+    workers: int | None,
+    limits: Limits,
+    dry_run: bool,
+) -> int:
+    """Run a sweep, or list its jobs; return the exit code."""
+    from rlrun import sweep as sweeps
+
+    jobs = sweeps.expand(words, config_dir)
+    if dry_run:
+        for job in jobs:
+            typer.echo(f"{job.key}  {job.label}".rstrip())
+        typer.echo(f"{len(jobs)} jobs", err=True)
+        return 0
+    outcome = sweeps.sweep(jobs, folder=folder, config_dir=config_dir, workers=workers, limits=limits)
+    typer.echo(outcome.describe())
+    return outcome.code
+
+
+def resume_sweep(
+    folder: Path, words: list[str], *, retry_failed: bool, workers: int | None, limits: Limits, trust: list[str]
+) -> int:
+    """Go on with a sweep; return the exit code."""
+    from rlrun import sweep as sweeps
+    from rlrun.errors import ConfigError
+
+    if words:
+        raise ConfigError(
+            f"'{words[0]}': a sweep is resumed with the words of its jobs; "
+            f"values are added, and budgets raised, by rlrun train -m … --sweep-dir {folder}"
+        )
+    outcome = sweeps.resume(folder, retry_failed=retry_failed, workers=workers, limits=limits, trust=trust)
+    typer.echo(outcome.describe())
+    return outcome.code

@@ -1,0 +1,101 @@
+"""Which runs there are, and what came of them; the twin of `rlrun ls`. Nothing of what it reads is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from rlrun.errors import RequestError, RlrunError, RunDirError, did_you_mean
+from rlrun.files import place_of, read_bytes, read_json
+from rlrun.rundir import RunDir, runs_beneath
+from rlrun.watching import progress
+
+STATUSES = ("running", "completed", "failed", "stopped", "interrupted")
+LARGEST = 1 << 20  # bytes of a file of words
+SORTS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "path": lambda run: run["path"],
+    "created": lambda run: run["created"] or "",
+    "status": lambda run: STATUSES.index(run["status"]),
+    "steps": lambda run: _last(run["env_steps"]),
+    "return": lambda run: _last(run["objective"]),
+    "seconds": lambda run: _last(run["seconds"]),
+}
+
+
+def ls(
+    folder: Path | str = ".", *, status: str | None = None, match: Iterable[str] = (), sort: str = "path"
+) -> list[dict[str, Any]]:
+    """Return what is known of each run in a folder and beneath it.
+
+    Args:
+        folder: of one run, of a sweep, or above several.
+        status: only runs of this.
+        match: only runs whose path or words hold each of these texts.
+        sort: by which of `SORTS`; steps, returns and seconds from the largest.
+
+    Returns:
+        The content of each `summary.json`, as far as there is one, with `path`, `status`, `created` and `words`; of
+        runs that have not ended, the newest figures of their metrics.
+
+    Raises:
+        RequestError: there is no such folder, status or order.
+    """
+    place = place_of(folder)
+    if not place.is_dir():
+        raise RunDirError(f"{place} does not exist" if not place.exists() else f"{place} is a file, no folder of runs")
+    if status is not None and status not in STATUSES:
+        raise RequestError(f"--status {status}: wanted one of {', '.join(STATUSES)}{did_you_mean(status, STATUSES)}")
+    if sort not in SORTS:
+        raise RequestError(f"--sort {sort}: wanted one of {', '.join(SORTS)}{did_you_mean(sort, SORTS)}")
+    found = [about(run) for run in runs_beneath(place)]
+    wanted = [text for text in match if text]
+    kept = [
+        run
+        for run in found
+        if status in (None, run["status"]) and all(text in " ".join([run["path"], *run["words"]]) for text in wanted)
+    ]
+    return sorted(kept, key=SORTS[sort])
+
+
+def about(run: RunDir) -> dict[str, Any]:
+    """Return what is known of a run; a file that is missing or damaged leaves its values out."""
+    summary, manifest = _object(run.summary), _object(run.manifest)
+    if not summary:
+        newest = progress(run.metrics)
+        value = newest.get("evaluation/mean_return")
+        summary = {name: newest.get(name) for name in ("env_steps", "updates", "seconds")} | {"objective": value}
+    figures = {name: _number(summary.get(name)) for name in ("env_steps", "updates", "seconds", "objective")}
+    created = manifest.get("created")
+    return {
+        **summary,
+        **figures,
+        "path": str(run.path),
+        "status": run.read_status()["status"],
+        "created": created if isinstance(created, str) else None,
+        "words": _words(run),
+    }
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        found = read_json(path)
+    except RlrunError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _words(run: RunDir) -> list[str]:
+    try:
+        return read_bytes(run.overrides, most=LARGEST, follow=True).decode(errors="replace").splitlines()
+    except RlrunError:
+        return []
+
+
+def _number(value: Any) -> int | float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _last(value: int | float | None) -> tuple[bool, float]:
+    """Order numbers from the largest, and what is not known behind them."""
+    return value is None, -float(value or 0.0)

@@ -1,0 +1,176 @@
+"""The states of a sweep's jobs, in one small file that several coordinators may write.
+
+A coordinator works on a job as long as it says so again and again. One that stays silent longer than `SILENT` has lost
+its jobs: another may claim them, and what the first says of them later counts no more.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rlrun.errors import RunDirError
+from rlrun.sweep.expansion import Job
+
+State = Literal["pending", "running", "completed", "failed"]
+SILENT = 60.0  # seconds
+PATIENCE = 60.0  # seconds to wait for another process that writes
+COLUMNS = "key, label, words, state, owner, attempts, code, error"
+LAYOUT = """
+CREATE TABLE IF NOT EXISTS jobs (
+    key TEXT PRIMARY KEY,
+    label TEXT NOT NULL,
+    words TEXT NOT NULL,
+    state TEXT NOT NULL DEFAULT 'pending',
+    owner TEXT,
+    beat REAL,
+    after REAL NOT NULL DEFAULT 0,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    code INTEGER,
+    error TEXT
+)
+"""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the book says of a job."""
+
+    key: str
+    label: str
+    words: tuple[str, ...]
+    state: State
+    owner: str | None
+    attempts: int  # how often a process was started for it
+    code: int | None  # with which the newest one ended
+    error: str | None  # its last line
+
+
+class Book:
+    """Jobs and their states.
+
+    Args:
+        path: of the file.
+        clock: seconds since 1970.
+
+    Raises:
+        RunDirError: the file cannot be read or written.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self._clock = clock
+        with self._writing() as book:
+            book.execute(LAYOUT)
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        """Take jobs in; one that is known already keeps its state, unless its words changed (a budget, say)."""
+        with self._writing() as book:
+            for job in jobs:
+                words = json.dumps(job.words)
+                book.execute(
+                    "INSERT INTO jobs (key, label, words) VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
+                    "state = CASE WHEN state = 'completed' AND words != excluded.words THEN 'pending' ELSE state END, "
+                    "label = excluded.label, words = excluded.words",
+                    (job.key, job.label, words),
+                )
+
+    def entries(self) -> list[Entry]:
+        """Return all jobs, in the order in which they came."""
+        with self._writing() as book:
+            return [_entry(row) for row in book.execute(f"SELECT {COLUMNS} FROM jobs ORDER BY rowid")]
+
+    def claim(self, owner: str) -> Entry | None:
+        """Return a job that nobody works on, and be the one who does; None where there is none now."""
+        now = self._clock()
+        with self._writing() as book:
+            row = book.execute(
+                f"SELECT {COLUMNS} FROM jobs WHERE after <= ? AND (state = 'pending' OR "
+                "(state = 'running' AND beat < ?)) ORDER BY rowid LIMIT 1",
+                (now, now - SILENT),
+            ).fetchone()
+            if row is None:
+                return None
+            book.execute(
+                "UPDATE jobs SET state = 'running', owner = ?, beat = ?, attempts = attempts + 1 WHERE key = ?",
+                (owner, now, row[0]),
+            )
+        return _entry(row)
+
+    def beat(self, owner: str, keys: Iterable[str]) -> set[str]:
+        """Say that somebody works on these jobs; return those that it has lost."""
+        lost = set()
+        with self._writing() as book:
+            for key in keys:
+                changed = book.execute(
+                    "UPDATE jobs SET beat = ? WHERE key = ? AND owner = ? AND state = 'running'",
+                    (self._clock(), key, owner),
+                )
+                if changed.rowcount == 0:
+                    lost.add(key)
+        return lost
+
+    def end(
+        self,
+        owner: str,
+        key: str,
+        state: State,
+        *,
+        code: int | None = None,
+        error: str | None = None,
+        delay: float = 0.0,
+        counts: bool = True,
+    ) -> bool:
+        """Say how work on a job ended; False where it is another's by now, and nothing was noted.
+
+        delay: seconds before a job that is pending again can be claimed.
+        counts: whether this was an attempt.
+        """
+        with self._writing() as book:
+            changed = book.execute(
+                "UPDATE jobs SET state = ?, owner = NULL, beat = NULL, code = ?, error = ?, after = ?, "
+                "attempts = attempts - ? WHERE key = ? AND owner = ? AND state = 'running'",
+                (state, code, error, self._clock() + delay, 0 if counts else 1, key, owner),
+            )
+            return changed.rowcount == 1
+
+    def free(self, gone: Callable[[str], bool]) -> None:
+        """Let jobs be claimed whose coordinators are known to be gone, before they were silent for long."""
+        with self._writing() as book:
+            owners = [owner for (owner,) in book.execute("SELECT DISTINCT owner FROM jobs WHERE state = 'running'")]
+            freed = [(owner,) for owner in owners if gone(owner)]
+            book.executemany(
+                "UPDATE jobs SET state = 'pending', owner = NULL, beat = NULL WHERE owner = ? AND state = 'running'",
+                freed,
+            )
+
+    def retry(self) -> int:
+        """Let jobs that failed be claimed again; return how many."""
+        with self._writing() as book:
+            return book.execute("UPDATE jobs SET state = 'pending', attempts = 0 WHERE state = 'failed'").rowcount
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """Be the only one who reads and writes; all that was written counts, or nothing."""
+        try:
+            with closing(sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)) as book:
+                book.execute("BEGIN IMMEDIATE")
+                try:
+                    yield book
+                except BaseException:
+                    book.execute("ROLLBACK")
+                    raise
+                book.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise RunDirError(f"{self.path} cannot be used: {error}") from error
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    key, label, words, *rest = row
+    return Entry(key, label, tuple(json.loads(words)), *rest)

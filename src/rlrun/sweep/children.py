@@ -1,0 +1,95 @@
+"""Processes that start at once: children of one that has imported everything already.
+
+Each is a process of its own, in a group of its own, with its own log; signals reach it alone. It ends in order, as by
+SIGTERM, when the process that started it is gone.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+CONTEXT = multiprocessing.get_context("forkserver")
+# What an optimiser imports at its first use, `torch._dynamo`, takes as long as all the rest.
+CONTEXT.set_forkserver_preload(["rlrun.cli.main", "rlrun.experiment", "rlrun.algorithms.sac", "torch._dynamo"])
+
+
+class Child:
+    """What `subprocess.Popen` is, as far as it is asked: a process that gets signals, and is waited for."""
+
+    def __init__(self, target: Callable[..., None], *given: Any, paths: Sequence[str]) -> None:
+        self._process = CONTEXT.Process(target=target, args=given)
+        before, sys.path[:] = [*sys.path], paths
+        try:
+            self._process.start()
+        finally:
+            sys.path[:] = before
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+        return code
+
+
+def start(work: Callable[..., int], *given: Any, log: Path, variables: Mapping[str, str] | None = None) -> Child:
+    """Start a child that calls a function and exits with what it returns; what it prints is added to a file.
+
+    variables: of its environment, beside those of this process.
+    """
+    theirs, ours = CONTEXT.Pipe(duplex=False)
+    child = Child(_serve, work, given, str(log), dict(variables or {}), theirs, paths=[os.getcwd(), *sys.path])
+    theirs.close()
+    child.held = ours  # type: ignore[attr-defined]  # closed with this process, which the child hears of
+    return child
+
+
+def _serve(
+    work: Callable[..., int], given: Sequence[Any], log: str, variables: Mapping[str, str], parent: Connection
+) -> None:
+    # Else lanes in processes would be asked of a server of this process, and each would import everything again.
+    multiprocessing.set_start_method("fork", force=True)
+    os.setsid()
+    os.environ.update(variables)
+    handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    for number in (1, 2):
+        os.dup2(handle, number)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored below a shell that runs this in its background
+    threading.Thread(target=_leave_with, args=(parent, os.getpid()), daemon=True).start()
+    sys.exit(work(*given))
+
+
+def _leave_with(parent: Connection, own: int) -> None:
+    """Wait until the other end of a pipe is closed, then end this process in order."""
+    try:
+        parent.recv_bytes()
+    except (EOFError, OSError):
+        os.kill(own, signal.SIGTERM)

@@ -1,0 +1,247 @@
+"""Start the jobs of a sweep, watch them, and note how they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from rlrun.rundir import RunDir
+from rlrun.sweep.book import SILENT, Book, Entry
+from rlrun.watching import last_line, quiet_for
+
+STOPPED = 75
+PAUSE = 0.05  # seconds between two looks at the jobs
+BEAT = SILENT / 6  # seconds between two signs of life
+ELSEWHERE = 5.0  # seconds until a job is looked at again that a process works on which nobody here started
+
+
+class Process(Protocol):
+    """A job at work."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it works."""
+
+    def terminate(self) -> None:
+        """Ask it to leave in order, so that it can be gone on with."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+
+class Launcher(Protocol):
+    """Starts jobs."""
+
+    def start(self, entry: Entry, slot: int) -> Process:
+        """Start a job in one of `workers` places."""
+
+
+@dataclass
+class Limits:
+    """When to give up.
+
+    Attributes:
+        failures: of jobs, after which no further one is started and those at work are asked to leave; None = never.
+        retries: further attempts that a job gets that failed.
+        stall: seconds without any sign of progress after which a job counts as hung; None = never.
+    """
+
+    failures: int | None = None
+    retries: int = 0
+    stall: float | None = None
+
+
+@dataclass
+class _Working:
+    entry: Entry
+    process: Process
+    run: RunDir
+    log: Path
+    begun: float = field(default_factory=time.time)
+    hung: str | None = None  # why it was killed
+
+
+class Coordinator:
+    """Keep `workers` jobs at work until there are no more to be claimed.
+
+    Any number of coordinators may work on one sweep, on any machine that sees its folder.
+
+    Args:
+        folder: of the sweep.
+        book: its jobs.
+        launcher: starts them.
+        workers: jobs at work at a time.
+        limits: when to give up.
+        show: called with the entries of the book, whenever something changed and now and then.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        book: Book,
+        launcher: Launcher,
+        *,
+        workers: int,
+        limits: Limits,
+        show: Callable[[list[Entry]], None],
+    ) -> None:
+        self.folder = folder
+        self.book = book
+        self.launcher = launcher
+        self.workers = workers
+        self.limits = limits
+        self.show = show
+        self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self.failures = 0
+        self.left: int | None = None  # the signal on which this leaves
+        self._asked = False  # jobs, to leave
+        self._working: dict[int, _Working] = {}  # by place
+        self._beat = 0.0
+        self._shown = 0.0
+
+    def run(self) -> int:
+        """Work until nothing is left to be done here; return the exit code.
+
+        0: every job is completed, or another coordinator works on it. 1: some failed. 75: a signal came.
+        """
+        with self._signals():
+            self.book.free(_is_gone)
+            while True:
+                changed = self._look()
+                if self._open():
+                    changed |= self._fill()
+                if not self._working and (not self._open() or not self._more()):
+                    break
+                self._tell(changed)
+                time.sleep(PAUSE)
+        entries = self.book.entries()
+        self.show(entries)
+        if self.left is not None:
+            return STOPPED
+        return 1 if any(entry.state == "failed" for entry in entries) else 0
+
+    def _open(self) -> bool:
+        """Tell whether further jobs may be started."""
+        return self.left is None and (self.limits.failures is None or self.failures < self.limits.failures)
+
+    def _more(self) -> bool:
+        """Tell whether jobs wait that could be claimed, now or soon."""
+        return any(entry.state == "pending" for entry in self.book.entries())
+
+    def _fill(self) -> bool:
+        """Start a job in each place that is free; return whether any was."""
+        begun = False
+        for slot in range(self.workers):
+            if slot in self._working:
+                continue
+            entry = self.book.claim(self.owner)
+            if entry is None:
+                break
+            run = RunDir(self.folder / "jobs" / entry.key)
+            if run.read_status()["status"] == "running":  # of a coordinator that is gone; its jobs leave soon after
+                self.book.end(self.owner, entry.key, "pending", delay=ELSEWHERE, counts=False)
+                continue
+            log = self.folder / "logs" / f"{entry.key}.txt"
+            self._working[slot] = _Working(entry, self.launcher.start(entry, slot), run, log)
+            begun = True
+        return begun
+
+    def _look(self) -> bool:
+        """Note which jobs have ended, and end those that hang; return whether any did."""
+        ended = False
+        for slot, job in list(self._working.items()):
+            code = job.process.poll()
+            if code is None:
+                self._end_if_hung(job)
+                continue
+            del self._working[slot]
+            self._note(job, code)
+            ended = True
+        if self._working and time.monotonic() - self._beat > BEAT:
+            self._beat = time.monotonic()
+            keys = {job.entry.key: job for job in self._working.values()}
+            for key in self.book.beat(self.owner, keys):  # this process was silent too long: another has it now
+                keys[key].process.kill()
+        return ended
+
+    def _end_if_hung(self, job: _Working) -> None:
+        if job.hung is not None:
+            return
+        job.hung = quiet_for(job.run, job.log, since=job.begun, stall=self.limits.stall)
+        if job.hung is not None:
+            job.process.kill()
+
+    def _note(self, job: _Working, code: int) -> None:
+        key, attempt = job.entry.key, job.entry.attempts + 1
+        if code == 0:
+            self.book.end(self.owner, key, "completed", code=0)
+        elif job.hung is None and (code == STOPPED or (self._asked and code == -signal.SIGTERM)):
+            self.book.end(self.owner, key, "pending", code=code, counts=False)
+        else:
+            error = job.hung or _reason(code, job.log)
+            again = attempt <= self.limits.retries
+            noted = self.book.end(self.owner, key, "pending" if again else "failed", code=code, error=error)
+            if noted and not again:
+                self.failures += 1
+                if not self._open():
+                    self._ask_to_leave()
+
+    def _tell(self, changed: bool) -> None:
+        if changed or time.monotonic() - self._shown > 1.0:
+            self._shown = time.monotonic()
+            self.show(self.book.entries())
+
+    def _ask_to_leave(self) -> None:
+        self._asked = True
+        for job in self._working.values():
+            job.process.terminate()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Leave in order on a signal, taking the jobs along; a second one is passed on to them, too."""
+
+        def leave(number: int, frame: FrameType | None) -> None:
+            self.left = number
+            self._ask_to_leave()
+
+        before: dict[int, Any] = {
+            number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _is_gone(owner: str) -> bool:
+    """Tell whether a coordinator was a process of this machine that is no more."""
+    host, pid, _ = owner.rsplit(":", 2)
+    if host != socket.gethostname():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _reason(code: int, log: Path) -> str:
+    """Return in one line why a job failed."""
+    if code == -signal.SIGKILL:
+        return "killed by SIGKILL: by hand, or for want of memory"
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return last_line(log) or f"exit code {code}"

@@ -1,0 +1,111 @@
+"""From the words of a command line to jobs: `algorithm=sac,dqn seed=range(5)` are ten."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+
+from rlrun import config as configuration
+from rlrun.config.schema import CHANGEABLE
+from rlrun.config.tree import plain
+from rlrun.config.words import parse
+from rlrun.errors import ConfigError
+
+DIGITS = 12  # of a job's key
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a sweep.
+
+    Attributes:
+        key: digest of all that training depends on; a job of another budget, or logged elsewhere, has the same.
+        words: of its own command line, one value each.
+        label: the words that are not the same in all jobs.
+    """
+
+    key: str
+    words: tuple[str, ...]
+    label: str
+
+
+def expand(words: Iterable[str], config_dir: Path | None = None) -> list[Job]:
+    """Return a job for each combination of values; the last word with several changes fastest.
+
+    Of combinations that come to the same config the first stands.
+
+    Raises:
+        ConfigError: a word is malformed, or the config of one combination is wrong; the message names it.
+    """
+    alternatives = [_alternatives(text.strip(), config_dir) for text in words]
+    jobs: dict[str, Job] = {}
+    for chosen in product(*alternatives):
+        label = " ".join(word for word, each in zip(chosen, alternatives, strict=True) if len(each) > 1)
+        try:
+            composed = configuration.compose(chosen, config_dir=config_dir)
+        except ConfigError as error:
+            raise ConfigError(f"{label}: {error}" if label else str(error)) from error
+        job = Job(identity(composed.config), tuple(composed.words), label)
+        jobs.setdefault(job.key, job)
+    return list(jobs.values())
+
+
+def identity(config: DictConfig) -> str:
+    """Return a digest of a composed config without the keys that may change when a run is resumed."""
+    tree: Any = plain(config)
+    for key in CHANGEABLE:
+        *parents, last = key.split(".")
+        node = tree
+        for name in parents:
+            node = node.get(name) if isinstance(node, dict) else None
+        if isinstance(node, dict):
+            node.pop(last, None)
+    text = json.dumps(tree, sort_keys=True, ensure_ascii=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def changeable(words: Sequence[str]) -> list[str]:
+    """Return those of some words that a resumed run takes."""
+    return [word.text for word in parse(words) if any(f"{word.key}.".startswith(f"{key}.") for key in CHANGEABLE)]
+
+
+def _alternatives(text: str, config_dir: Path | None) -> list[str]:
+    """Return a word for each value of a word that may have several."""
+    try:
+        found = OverridesParser.create().parse_overrides([text])[0]
+    except (HydraException, RecursionError):
+        parse([text])  # which says what is wrong with it
+        raise
+    if not found.is_sweep_override():
+        return [text]
+    if found.is_interval_sweep():
+        raise ConfigError(
+            f"'{text}': an interval has no end of values; a sweep takes those of a list, a,b,c, or of range(…)"
+        )
+    values = list(_values(found, config_dir))
+    if not values:
+        raise ConfigError(f"'{text}': this stands for no value at all")
+    return [f"{found.get_key_element()}={value}" for value in values]
+
+
+def _values(found: Override, config_dir: Path | None) -> Iterator[str]:
+    value = found.value()
+    if not isinstance(value, Glob):
+        yield from found.sweep_string_iterator()
+        return
+    names = configuration.choices(found.key_or_group, config_dir)
+    if not names:
+        raise ConfigError(
+            f"'{found.input_line}': a pattern chooses among files, and conf/{found.key_or_group}/ has none"
+        )
+    yield from value.filter(list(names))

@@ -1,0 +1,109 @@
+"""What a person sees of a sweep: a live table on a terminal, elsewhere a line for whatever changed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from rlrun.config.words import parse
+from rlrun.files import counted
+from rlrun.rundir import RunDir
+from rlrun.sweep.book import Entry, State
+from rlrun.watching import progress
+
+ORDER: tuple[State, ...] = ("running", "failed", "pending", "completed")
+ROWS = 30  # of a live table, at most
+
+
+class Show:
+    """Tell how the jobs of a sweep fare.
+
+    Args:
+        folder: of the sweep.
+        stream: standard error unless given.
+    """
+
+    def __init__(self, folder: Path, stream: TextIO | None = None) -> None:
+        self.folder = folder
+        self.stream = stream or sys.stderr
+        self._said: dict[str, tuple[Any, ...]] = {}
+        self._begun: dict[str, tuple[float, float]] = {}  # of a job at work: when it was first seen, and how far
+        self._live: Any = None
+
+    def __enter__(self) -> Show:
+        if self.stream.isatty() and os.environ.get("TERM") != "dumb":
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(file=self.stream), auto_refresh=False, transient=False)
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, entries: list[Entry]) -> None:
+        if self._live is not None:
+            self._live.update(self._table(entries), refresh=True)
+            return
+        for number, entry in enumerate(entries, start=1):
+            news = (entry.state, entry.error)
+            if self._said.get(entry.key, ("pending", None)) != news:
+                place = f"[{number}/{len(entries)}] {entry.key} {entry.label}".rstrip()
+                told = f": {entry.error}" if entry.error is not None and entry.state != "completed" else ""
+                print(f"{place}: {entry.state}{told}", file=self.stream, flush=True)
+            self._said[entry.key] = news
+
+    def _table(self, entries: list[Entry]) -> Any:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, title=summary(entries), title_justify="left")
+        for name in ("job", "what", "status", "steps", "return", "left", "last line"):
+            table.add_column(name, no_wrap=True, justify="right" if name in ("steps", "return", "left") else "left")
+        shown = sorted(entries, key=lambda entry: ORDER.index(entry.state))
+        for entry in shown[:ROWS]:
+            table.add_row(*map(Text, (entry.key, entry.label, entry.state, *self._figures(entry), entry.error or "")))
+        if len(shown) > ROWS:
+            table.add_row("…", f"{len(shown) - ROWS} more")
+        return table
+
+    def _figures(self, entry: Entry) -> tuple[str, str, str]:
+        """Return steps, return and time left of a job, as far as they are known."""
+        if entry.state == "pending":
+            return "", "", ""
+        found = progress(RunDir(self.folder / "jobs" / entry.key).metrics)
+        steps = found.get("env_steps") or found.get("updates") or 0
+        value = found.get("evaluation/mean_return", found.get("episode/return"))
+        left = self._left(entry, float(steps)) if entry.state == "running" else ""
+        return f"{steps:,}" if steps else "", "" if value is None else f"{value:.2f}", left
+
+    def _left(self, entry: Entry, steps: float) -> str:
+        """Return how long a job will take still, by its speed since it was first seen."""
+        total = budget(entry.words)
+        since, at = self._begun.setdefault(entry.key, (time.monotonic(), steps))
+        if total is None or steps <= at:
+            return ""
+        seconds = (total - steps) * (time.monotonic() - since) / (steps - at)
+        return f"{int(max(seconds, 0.0)) // 60}:{int(max(seconds, 0.0)) % 60:02d}"
+
+
+def budget(words: Sequence[str]) -> float | None:
+    """Return the environment steps that the words of a job name."""
+    typed: Mapping[str, Any] = {word.key: word.value for word in parse(words)}
+    total = typed.get("stop.env_steps", typed.get("stop.updates"))
+    return float(total) if isinstance(total, int | float) else None
+
+
+def summary(entries: Sequence[Entry]) -> str:
+    """Return how many jobs are in which state: `24 jobs: 3 running, 21 completed`."""
+    states = Counter(entry.state for entry in entries)
+    return f"{counted(len(entries), 'job')}: " + ", ".join(
+        f"{states[state]} {state}" for state in ORDER if states[state]
+    )

@@ -1,0 +1,154 @@
+"""Begin a sweep, add to it, or go on with it; the twins of `rlrun train -m` and `rlrun resume SWEEP`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rlrun.errors import RunDirError
+from rlrun.files import read_json, reason, write_json
+from rlrun.rundir import is_run
+from rlrun.sweep.book import Book, Entry
+from rlrun.sweep.coordinator import Coordinator, Limits
+from rlrun.sweep.expansion import Job
+from rlrun.sweep.local import Local
+from rlrun.sweep.showing import Show, summary
+
+ABOUT, BOOK = "sweep.json", "jobs.sqlite"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A sweep when a coordinator left it: its folder, its jobs, and the exit code that tells how it went."""
+
+    folder: Path
+    entries: list[Entry]
+    code: int
+
+    def describe(self) -> str:
+        """Return two lines: how many jobs are in which state, and where they lie."""
+        return f"{summary(self.entries)}\n{self.folder}"
+
+
+def is_sweep(path: Path) -> bool:
+    """Tell whether a folder is a sweep's."""
+    return (path / ABOUT).is_file()
+
+
+def sweep(
+    jobs: Iterable[Job],
+    *,
+    folder: Path | None = None,
+    config_dir: Path | None = None,
+    workers: int | None = None,
+    limits: Limits | None = None,
+) -> Outcome:
+    """Run jobs, those first that were begun before.
+
+    Args:
+        jobs: of `expand`.
+        folder: a new one, or that of a sweep to which these jobs are added; None = `sweeps/<date>_<time>`.
+        config_dir: the user's own conf folder.
+        workers: jobs at a time; None = as many as there are cores.
+        limits: when to give up.
+
+    Raises:
+        RunDirError: the folder holds something else, or cannot be written.
+    """
+    folder = _made(folder)
+    if not is_sweep(folder):
+        about = {"command": sys.argv[1:], "created": datetime.now(UTC).isoformat(timespec="seconds")}
+        place = None if config_dir is None else str(config_dir.absolute())
+        write_json(
+            folder / ABOUT, {**about, "host": socket.gethostname(), "project": str(Path.cwd()), "config_dir": place}
+        )
+    book = Book(folder / BOOK)
+    book.add(jobs)
+    launcher = Local(folder, config_dir=config_dir)
+    return _coordinate(folder, book, launcher, workers=workers, limits=limits)
+
+
+def resume(
+    path: Path,
+    *,
+    retry_failed: bool = False,
+    workers: int | None = None,
+    limits: Limits | None = None,
+    trust: Iterable[str] = (),
+) -> Outcome:
+    """Go on with a sweep: run what is missing, and what was begun and not finished, from its newest checkpoint.
+
+    Args:
+        path: the sweep's folder. It may come from elsewhere: what its jobs import is limited as for any run.
+        retry_failed: run jobs again that failed, from their newest checkpoint.
+        trust: packages that the user trusts beyond those of any run.
+
+    Raises:
+        RunDirError: it is no sweep, or cannot be read.
+    """
+    folder = path.absolute()
+    about: Any = read_json(folder / ABOUT)
+    place = about.get("config_dir") if isinstance(about, dict) else None
+    book = Book(folder / BOOK)
+    if retry_failed:
+        book.retry()
+    config_dir = Path(place) if isinstance(place, str) and Path(place).is_dir() else None
+    launcher = Local(folder, config_dir=config_dir, typed=False, trust=trust)
+    return _coordinate(folder, book, launcher, workers=workers, limits=limits)
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _coordinate(folder: Path, book: Book, launcher: Local, *, workers: int | None, limits: Limits | None) -> Outcome:
+    with Show(folder) as show:
+        coordinator = Coordinator(
+            folder, book, launcher, workers=workers or cores(), limits=limits or Limits(), show=show
+        )
+        code = coordinator.run()
+    return Outcome(folder, book.entries(), code)
+
+
+def _made(folder: Path | None) -> Path:
+    """Return a folder that is a sweep's, or empty."""
+    if folder is None:
+        return _new(Path("sweeps").absolute())
+    folder = folder.absolute()
+    if is_run(folder):
+        raise RunDirError(f"sweep directory {folder} holds a run; name another folder")
+    if folder.is_dir() and not is_sweep(folder) and not all(map(_ours, folder.iterdir())):
+        raise RunDirError(f"sweep directory {folder} is not empty, and no sweep")
+    _make(folder)
+    return folder
+
+
+def _ours(entry: Path) -> bool:
+    """Tell whether this may be of a coordinator that begins the same sweep just now."""
+    return entry.name.lstrip(".").startswith(("jobs", "logs", ABOUT))
+
+
+def _new(root: Path) -> Path:
+    stem, k = f"{datetime.now():%Y-%m-%d_%H-%M-%S}", 1
+    while not _make(folder := root / (stem if k == 1 else f"{stem}-{k}")):
+        k += 1
+    return folder
+
+
+def _make(folder: Path) -> bool:
+    """Make the folder and what lies in it; False where it existed."""
+    try:
+        new = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("jobs", "logs"):
+            (folder / name).mkdir(exist_ok=True)
+    except OSError as error:
+        raise RunDirError(f"sweep directory {folder} cannot be made: {reason(error)}") from error
+    return new

@@ -1,0 +1,68 @@
+"""What the process of a job does: train, or go on with what an earlier process left."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from rlrun import config as configuration
+from rlrun import experiment, resuming, signals, trust
+from rlrun.config.resolvers import admit_resolvers
+from rlrun.config.words import parse
+from rlrun.errors import Left, RlrunError
+from rlrun.rundir import RunDir, is_run
+from rlrun.sweep.expansion import changeable
+from rlrun.sweep.task import Task
+
+STOPPED = 75  # exit code: on request, to be gone on with
+LEFT_BY_A_START = ("checkpoints", "config.yaml", "overrides.txt", "status.json", "manifest.json")
+
+
+def carry_out(task: Task) -> int:
+    """Do a job; return the exit code of its process."""
+    signals.listen()
+    try:
+        result = _resumed(task) if is_run(task.run) else _begun(task)
+    except (Left, KeyboardInterrupt):
+        return STOPPED
+    except RlrunError as error:
+        print("rlrun:", " ".join(str(error).split()), file=sys.stderr)
+        return error.exit_code
+    except BaseException as error:
+        print(f"rlrun: {type(error).__name__}: {error}", file=sys.stderr)
+        raise
+    print(result.describe())
+    return STOPPED if result.summary["status"] == "stopped" else 0
+
+
+def _begun(task: Task) -> experiment.Result:
+    _clear(task.run)
+    if task.sweep is None:
+        composed = configuration.compose(task.words, config_dir=task.config_dir)
+        return experiment.train(composed, run_dir=task.run)
+    with trust.limited(task.trust, run=task.sweep):
+        for word in parse(task.words):
+            admit_resolvers(word.text, word.key)
+        return experiment.train(configuration.compose(task.words, config_dir=task.config_dir), run_dir=task.run)
+
+
+def _resumed(task: Task) -> experiment.Result:
+    """Go on with a run; its budget, and whatever else may change, is that of the words now."""
+    with nullcontext() if task.sweep is None else trust.limited(task.trust, run=task.sweep):
+        return resuming.resume(task.run, _news(task), trust=task.trust)
+
+
+def _news(task: Task) -> Sequence[str]:
+    """Return the words that a run has not heard yet."""
+    path = RunDir(task.run).overrides
+    known = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+    return [word for word in changeable(task.words) if word not in known]
+
+
+def _clear(run: Path) -> None:
+    """Remove what a process left that was killed before its folder became a run."""
+    if run.is_dir() and all(entry.name.lstrip(".").startswith(LEFT_BY_A_START) for entry in run.iterdir()):
+        shutil.rmtree(run)

@@ -1,0 +1,88 @@
+"""From words with several values to jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlrun.config import compose
+from rlrun.errors import ConfigError
+from rlrun.sweep import expand, identity
+
+SMALL = ("algorithm=dqn", "env=cartpole")
+
+
+def labels(*words):
+    return [job.label for job in expand([*SMALL, *words])]
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("seed=3,1", ["seed=3", "seed=1"]),
+        ("seed=range(3)", ["seed=0", "seed=1", "seed=2"]),
+        ("seed=range(10,20,5)", ["seed=10", "seed=15"]),
+        ("seed=choice(4,5)", ["seed=4", "seed=5"]),
+        ("seed=sort(3,1,2)", ["seed=1", "seed=2", "seed=3"]),
+        ("algorithm.hidden=[16,16],[32]", ["algorithm.hidden=[16,16]", "algorithm.hidden=[32]"]),
+        ("memory=glob(re*)", ["memory=recent", "memory=replay"]),
+        ("algorithm.lr=1e-3,3.0e-4", ["algorithm.lr=0.001", "algorithm.lr=0.0003"]),
+        ("+with=prioritised,reward_clip", ["+with=prioritised", "+with=reward_clip"]),
+        ("logger=[],[tensorboard]", ["logger=[]"]),  # one job, logged in the first way
+    ],
+)
+def test_each_way_to_name_several_values(word, expected):
+    assert labels(word) == expected
+
+
+def test_the_last_word_changes_fastest():
+    assert labels("seed=0,1", "algorithm.lr=0.1,0.2") == [
+        "seed=0 algorithm.lr=0.1",
+        "seed=0 algorithm.lr=0.2",
+        "seed=1 algorithm.lr=0.1",
+        "seed=1 algorithm.lr=0.2",
+    ]
+
+
+def test_groups_are_swept_with_their_own_numbers():
+    jobs = expand(["algorithm=sac,dqn", "env=cartpole"])
+    assert [compose(job.words).choices["algorithm"] for job in jobs] == ["sac", "dqn"]
+    assert len({job.key for job in jobs}) == 2
+
+
+def test_a_quoted_comma_is_one_value():
+    (job,) = expand([*SMALL, "memory.export.path='a,b.zip'"])
+    assert job.label == ""
+    assert compose(job.words).config.memory.export.path == "a,b.zip"
+
+
+def test_a_job_is_known_by_what_training_depends_on():
+    def key(*words):
+        (job,) = expand([*SMALL, *words])
+        return job.key
+
+    same = {key(), key("stop.env_steps=7"), key("evaluation.every=9"), key("checkpoint.every=3"), key("log.every=5")}
+    same |= {key("device=cpu"), key("logger=[]"), key("threads=2"), key("memory.export.every=10"), key("seed=0")}
+    assert same == {key()}
+    others = {key("seed=1"), key("algorithm.lr=0.5"), key("memory.length=1_000"), key("num_envs=2"), key("pair=null")}
+    assert len(others - same) == 5
+
+
+def test_the_same_config_by_other_words_is_one_job():
+    assert len(expand([*SMALL, "algorithm.lr=0.001,1.0e-3"])) == 1
+    assert identity(compose(SMALL).config) == expand([*SMALL])[0].key
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("algorithm.lr=interval(0,1)", "an interval has no end of values"),
+        ("sede=1,2", r"sede=1: sede: no such key or group \(did you mean 'seed'"),
+        ("env=glob(nothing*)", "stands for no value"),
+        ("algorithm.lr=glob(a*)", "conf/algorithm.lr/ has none"),
+        ("seed=range(", "not closed"),
+        ("algorithm=sac,nothing", "algorithm=nothing"),
+    ],
+)
+def test_what_is_wrong_is_told_with_the_combination(word, message):
+    with pytest.raises(ConfigError, match=message):
+        expand([*SMALL, word])

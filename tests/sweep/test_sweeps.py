@@ -1,0 +1,279 @@
+"""Whole sweeps, of real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from benchmarks.identical import compare
+
+from rlrun.cli import main
+from rlrun.rundir import RunDir
+from rlrun.sweep import Book, is_sweep
+
+TINY = (
+    *("algorithm=dqn", "env.target=rlrun.env.toys.Bandit", "memory.length=500", "algorithm.hidden=[8]"),
+    *("algorithm.warmup_steps=50", "algorithm.batch_size=8", "algorithm.updates_per_step=0.5", "logger=[]"),
+    *("evaluation.every=0", "stop.env_steps=300", "checkpoint.every=100"),
+)
+FAILS = """
+import os, signal, time
+from rlrun.env.toys import Bandit
+
+class Fails(Bandit):
+    def __init__(self, how="not", pause=0.0):
+        super().__init__()
+        self.how, self.pause, self.count = how, pause, 0
+
+    def step(self, action):
+        self.count += 1
+        time.sleep(self.pause)
+        if self.count == 120 and not os.path.exists("mended"):
+            if self.how == "raises":
+                raise ValueError("the arm broke")
+            if self.how == "runs out":
+                raise MemoryError("no room for the arm")
+            if self.how == "is killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.how == "hangs":
+                time.sleep(1_000)
+        return super().step(action)
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class Ended(NamedTuple):
+    """What a command came to."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def rlrun(capfd):
+    """Run a command in this process; its jobs are processes of their own, and begin at once."""
+
+    def run(*words):
+        capfd.readouterr()
+        code = main._run(list(words), debug=False)
+        return Ended(code, *capfd.readouterr())
+
+    return run
+
+
+def command(*words):
+    return [sys.executable, "-m", "rlrun", *words]
+
+
+def entries(folder):
+    return Book(Path(folder) / "jobs.sqlite").entries()
+
+
+def states(folder):
+    return {entry.label: entry.state for entry in entries(folder)}
+
+
+def summary(folder, key):
+    return json.loads((Path(folder) / "jobs" / key / "summary.json").read_text())
+
+
+def until(ready, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.02)
+
+
+def below(pid):
+    """Return a process and all that descend from it."""
+    table = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    pairs = [tuple(map(int, line.split())) for line in table.splitlines()]
+    found, left = [], [pid]
+    while left:
+        found.append(left.pop())
+        left += [child for child, parent in pairs if parent == found[-1]]
+    return found
+
+
+def kill_all(process):
+    for pid in below(process.pid):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    process.wait()
+
+
+def test_a_dry_run_lists_the_jobs_and_makes_nothing(project, rlrun):
+    done = rlrun("train", "-m", *TINY, "seed=0,1", "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "2 jobs\n")
+    assert [line.split("  ")[1] for line in done.stdout.splitlines()] == ["seed=0", "seed=1"]
+    assert list(project.iterdir()) == []
+
+
+def test_jobs_are_what_single_runs_are_and_more_values_and_budget_are_added(project, rlrun):
+    done = rlrun("train", "-m", *TINY, "seed=0,1", "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    first, folder = done.stdout.splitlines()
+    assert first == "2 jobs: 2 completed"
+    assert is_sweep(Path(folder))
+    assert Path(folder).parent == project / "sweeps"
+    assert rlrun("train", *TINY, "seed=1", "--run-dir", "alone").returncode == 0
+    key = next(entry.key for entry in entries(folder) if entry.label == "seed=1")
+    assert all(compare(project / "alone", Path(folder) / "jobs" / key).values())
+    before = (Path(folder) / "jobs" / key / "status.json").stat().st_mtime_ns
+
+    more = rlrun("train", "-m", *TINY, "seed=range(3)", "--sweep-dir", folder)
+    assert more.stdout.splitlines()[0] == "3 jobs: 3 completed"
+    assert (Path(folder) / "jobs" / key / "status.json").stat().st_mtime_ns == before  # nobody touched it
+
+    longer = rlrun("train", "-m", *TINY, "seed=range(3)", "stop.env_steps=400", "--sweep-dir", folder)
+    assert longer.stdout.splitlines()[0] == "3 jobs: 3 completed"
+    assert {summary(folder, entry.key)["env_steps"] for entry in entries(folder)} == {400}
+    about = json.loads((Path(folder) / "jobs" / key / "manifest.json").read_text())
+    assert [each["checkpoint"] for each in about["resumed"]] == ["0000000300-0000000125"]
+
+
+def test_killed_twice_every_job_ends_once_and_as_if_it_had_not_been(project, rlrun):
+    words = [*TINY, "stop.env_steps=1_000", "seed=range(4)", "--workers", "2"]
+    assert rlrun("train", "-m", *words, "--sweep-dir", "whole").returncode == 0
+    process = subprocess.Popen(command("train", "-m", *words, "--sweep-dir", "killed"), stderr=subprocess.DEVNULL)
+    for begun in (1, 3):
+        until(lambda begun=begun: [_newest(run) > 0 for run in _runs("killed")].count(True) >= begun)
+        kill_all(process)
+        process = subprocess.Popen(command("resume", "killed", "--workers", "2"), stderr=subprocess.DEVNULL)
+    assert process.wait(120) == 0
+    found = entries("killed")
+    assert [entry.state for entry in found] == ["completed"] * 4
+    assert max(entry.attempts for entry in found) > 1
+    for entry in found:
+        assert all(compare(Path("whole/jobs") / entry.key, Path("killed/jobs") / entry.key).values())
+    manifests = [json.loads((run / "manifest.json").read_text()) for run in _runs("killed")]
+    assert any(each["checkpoint"] is not None for about in manifests for each in about.get("resumed", []))
+
+
+def _runs(folder):
+    return list(Path(folder, "jobs").glob("*"))
+
+
+def _newest(run):
+    return max((int(path.name.split("-")[0]) for path in RunDir(run).checkpoint_dirs()), default=-1)
+
+
+def test_a_signal_stops_all_jobs_in_order(project):
+    process = subprocess.Popen(
+        command("train", "-m", *TINY, "stop.env_steps=1_000_000", "seed=0,1", "--workers", "2", "--sweep-dir", "s"),
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: len([run for run in _runs("s") if _newest(run) > 0]) == 2)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 75
+    assert process.stdout.read().splitlines()[0] == "2 jobs: 2 pending"
+    assert {RunDir(run).read_status()["status"] for run in _runs("s")} == {"stopped"}
+
+
+def test_jobs_leave_in_order_when_the_coordinator_is_killed(project):
+    process = subprocess.Popen(
+        command("train", "-m", *TINY, "stop.env_steps=1_000_000", "seed=0", "--sweep-dir", "s"),
+        stderr=subprocess.DEVNULL,
+    )
+    until(lambda: any(_newest(run) > 0 for run in _runs("s")))
+    process.kill()
+    process.wait()
+    (run,) = _runs("s")
+    until(lambda: RunDir(run).read_status()["status"] == "stopped", 20.0)
+
+
+def test_failures_are_shown_at_once_with_their_last_line_and_the_rest_goes_on(project, rlrun):
+    (project / "fails.py").write_text(FAILS)
+    how = "'raises','runs out','is killed','hangs','not'"
+    words = [*TINY, "env.target=fails.Fails", f"+env.kwargs.how={how}", "checkpoint.every=50", "env.vectorization=sync"]
+    process = subprocess.Popen(
+        command("train", "-m", *words, "--sweep-dir", "s", "--workers", "5", "--stall", "5"),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    told = process.communicate(timeout=150)[1]
+    assert process.returncode == 1
+    errors = {entry.label.split("=")[1].strip("'"): entry.error for entry in entries("s")}
+    assert "ValueError: the arm broke" in errors["raises"]
+    assert "MemoryError: no room for the arm" in errors["runs out"]
+    assert errors["is killed"] == "killed by SIGKILL: by hand, or for want of memory"
+    assert errors["hangs"].startswith("no progress for ")
+    assert errors["not"] is None
+    for error in filter(None, errors.values()):
+        assert f": failed: {error}\n" in told
+
+    (project / "mended").touch()
+    again = rlrun("resume", "s", "--retry-failed", "--workers", "4", "--trust", "fails")
+    assert (again.returncode, again.stdout.splitlines()[0]) == (0, "5 jobs: 5 completed"), again.stderr
+    manifests = [json.loads((run / "manifest.json").read_text()) for run in _runs("s")]
+    resumed = [each["checkpoint"] for about in manifests for each in about.get("resumed", [])]
+    assert resumed == ["0000000100-0000000025"] * 4
+
+
+@pytest.mark.parametrize(("option", "pending"), [(["--fail-fast"], 3), (["--max-failures", "2"], 2)])
+def test_a_sweep_gives_up_after_so_many_failures(option, pending, project, rlrun):
+    (project / "fails.py").write_text(FAILS)
+    words = [*TINY, "env.target=fails.Fails", "+env.kwargs.how=raises", "seed=range(4)"]
+    done = rlrun("train", "-m", *words, "--sweep-dir", "s", "--workers", "1", *option)
+    assert done.returncode == 1
+    assert [entry.state for entry in entries("s")].count("pending") == pending
+
+
+def test_two_coordinators_share_the_jobs(project):
+    words = [*TINY, "seed=range(6)", "--sweep-dir", "s", "--workers", "1"]
+    both = [subprocess.Popen(command("train", "-m", *words), stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [process.communicate(timeout=150)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    until(lambda: set(states("s").values()) == {"completed"})
+    assert {entry.attempts for entry in entries("s")} == {1}
+    for run in _runs("s"):
+        assert "resumed" not in json.loads((run / "manifest.json").read_text()), told
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "-m", "algorithm=dqn", "env=cartpole", "--run-dir", "r"], "--sweep-dir names the folder of a sweep"),
+        (["train", "-m", "algorithm=dqn", "env=cartpole", "--from", "r"], "--from is of a single run"),
+        (["train", "-m", "algorithm=dqn", "env=cartpole", "seed=a,b"], "seed=a: seed: "),
+        (["train", "-m", "algorithm=dqn", "env=cartpole", "--sweep-dir", "full"], "is not empty, and no sweep"),
+        (["train", "algorithm=dqn", "env=cartpole", "seed=1,2"], "-m"),
+    ],
+)
+def test_wrong_requests_make_nothing(words, message, project, rlrun):
+    (project / "full").mkdir()
+    (project / "full" / "file").touch()
+    done = rlrun(*words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert [path.name for path in project.rglob("*")] == ["full", "file"]
+
+
+def test_words_that_came_with_a_sweep_run_no_foreign_code(project, rlrun):
+    assert rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s").returncode == 0
+    with sqlite3.connect("s/jobs.sqlite") as book:
+        foreign = json.dumps([*TINY, "env.target=os.system", "+env.kwargs.command='touch canary'"])
+        book.execute("INSERT INTO jobs (key, label, words) VALUES ('foreign', 'seed=1', ?)", (foreign,))
+    done = rlrun("resume", "s")
+    assert done.returncode == 1
+    assert "os.system" in entries("s")[-1].error
+    assert not (project / "canary").exists()
