@@ -25,7 +25,10 @@ CONTEXT.set_forkserver_preload(["rlrun.cli.main", "rlrun.experiment", "rlrun.alg
 class Child:
     """What `subprocess.Popen` is, as far as it is asked: a process that gets signals, and is waited for."""
 
-    def __init__(self, target: Callable[..., None], *given: Any, paths: Sequence[str]) -> None:
+    def __init__(
+        self, target: Callable[..., None], *given: Any, paths: Sequence[str], held: Connection | None = None
+    ) -> None:
+        self.held = held  # closed with this process, of which the child may hear
         self._process = CONTEXT.Process(target=target, args=given)
         before, sys.path[:] = [*sys.path], paths
         try:
@@ -66,9 +69,9 @@ def start(work: Callable[..., int], *given: Any, log: Path, variables: Mapping[s
     variables: of its environment, beside those of this process.
     """
     theirs, ours = CONTEXT.Pipe(duplex=False)
-    child = Child(_serve, work, given, str(log), dict(variables or {}), theirs, paths=[os.getcwd(), *sys.path])
+    paths = [os.getcwd(), *sys.path]
+    child = Child(_serve, work, given, str(log), dict(variables or {}), theirs, paths=paths, held=ours)
     theirs.close()
-    child.held = ours  # type: ignore[attr-defined]  # closed with this process, which the child hears of
     return child
 
 

@@ -6,11 +6,12 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from rlrun.config.words import parse
+from omegaconf import OmegaConf
+
 from rlrun.files import counted
 from rlrun.rundir import RunDir
 from rlrun.sweep.book import Entry, State
@@ -33,6 +34,7 @@ class Show:
         self.stream = stream or sys.stderr
         self._said: dict[str, tuple[Any, ...]] = {}
         self._begun: dict[str, tuple[float, float]] = {}  # of a job at work: when it was first seen, and how far
+        self._totals: dict[str, Any] = {}
         self._live: Any = None
 
     def __enter__(self) -> Show:
@@ -86,19 +88,24 @@ class Show:
 
     def _left(self, entry: Entry, steps: float) -> str:
         """Return how long a job will take still, by its speed since it was first seen."""
-        total = budget(entry.words)
+        total = self._total(entry)
         since, at = self._begun.setdefault(entry.key, (time.monotonic(), steps))
         if total is None or steps <= at:
             return ""
         seconds = (total - steps) * (time.monotonic() - since) / (steps - at)
         return f"{int(max(seconds, 0.0)) // 60}:{int(max(seconds, 0.0)) % 60:02d}"
 
-
-def budget(words: Sequence[str]) -> float | None:
-    """Return the environment steps that the words of a job name."""
-    typed: Mapping[str, Any] = {word.key: word.value for word in parse(words)}
-    total = typed.get("stop.env_steps", typed.get("stop.updates"))
-    return float(total) if isinstance(total, int | float) else None
+    def _total(self, entry: Entry) -> float | None:
+        """Return the steps that a job will take, as its run directory says once there is one."""
+        if entry.key not in self._totals:
+            path = RunDir(self.folder / "jobs" / entry.key).config
+            try:
+                stop = OmegaConf.load(path).stop
+                self._totals[entry.key] = stop.env_steps if stop.env_steps is not None else stop.updates
+            except Exception:  # it is being written, or somebody else wrote it
+                return None
+        total = self._totals[entry.key]
+        return float(total) if isinstance(total, int | float) else None
 
 
 def summary(entries: Sequence[Entry]) -> str:

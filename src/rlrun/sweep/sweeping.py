@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rlrun.config.words import parse
 from rlrun.errors import RunDirError
 from rlrun.files import read_json, reason, write_json
 from rlrun.rundir import is_run
@@ -108,11 +109,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def threads(entries: Iterable[Entry]) -> int:
+    """Return the largest number of threads that the words of a job ask for."""
+    values = [word.value for entry in entries for word in parse(entry.words) if word.key == "threads"]
+    return max([1, *(value for value in values if isinstance(value, int))])
+
+
 def _coordinate(folder: Path, book: Book, launcher: Local, *, workers: int | None, limits: Limits | None) -> Outcome:
     with Show(folder) as show:
-        coordinator = Coordinator(
-            folder, book, launcher, workers=workers or cores(), limits=limits or Limits(), show=show
-        )
+        count = workers or max(1, cores() // threads(book.entries()))
+        coordinator = Coordinator(folder, book, launcher, workers=count, limits=limits or Limits(), show=show)
         code = coordinator.run()
     return Outcome(folder, book.entries(), code)
 

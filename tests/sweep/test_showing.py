@@ -1,0 +1,75 @@
+"""What a person sees of a sweep."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from rlrun.rundir import RunDir
+from rlrun.sweep.book import Entry
+from rlrun.sweep.showing import Show, summary
+from rlrun.sweep.sweeping import threads
+
+
+def entry(key, state="pending", error=None, words=()):
+    return Entry(key, f"seed={key}", tuple(words), state, None, 1, None, error)
+
+
+ENTRIES = [entry("a", "running"), entry("b", "failed", "the arm broke"), entry("c"), entry("d", "completed")]
+
+
+def begun(folder, *records):
+    run = RunDir(folder / "jobs" / "a")
+    run.path.mkdir(parents=True)
+    run.config.write_text("stop: {env_steps: 1000, updates: null}\n")
+    run.metrics.write_text("\n".join(records))
+
+
+def drawn(show, entries):
+    stream = io.StringIO()
+    Console(file=stream, width=120).print(show._table(entries))
+    return [line.split() for line in stream.getvalue().splitlines()]
+
+
+def test_lines_tell_what_changed_once(tmp_path):
+    stream = io.StringIO()
+    show = Show(tmp_path, stream)
+    show(ENTRIES)
+    show(ENTRIES)
+    assert stream.getvalue().splitlines() == [
+        "[1/4] a seed=a: running",
+        "[2/4] b seed=b: failed: the arm broke",
+        "[4/4] d seed=d: completed",
+    ]
+
+
+def test_the_table_has_steps_return_and_time_left(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    begun(tmp_path, '{"env_steps": 100, "episode/return": 5.0}')
+    show = Show(tmp_path, io.StringIO())
+    drawn(show, ENTRIES)
+    now[0] = 60.0
+    (tmp_path / "jobs/a/metrics.jsonl").write_text('{"env_steps": 250, "evaluation/mean_return": 7.125}\n{"env_st')
+    assert drawn(show, ENTRIES) == [
+        ["4", "jobs:", "1", "running,", "1", "failed,", "1", "pending,", "1", "completed"],
+        ["job", "what", "status", "steps", "return", "left", "last", "line"],
+        ["a", "seed=a", "running", "250", "7.12", "5:00"],
+        ["b", "seed=b", "failed", "the", "arm", "broke"],
+        ["c", "seed=c", "pending"],
+        ["d", "seed=d", "completed"],
+    ]
+
+
+def test_a_long_table_shows_those_that_matter(tmp_path):
+    entries = [entry(str(number), "completed") for number in range(40)] + [entry("z", "failed", "bad")]
+    rows = drawn(Show(tmp_path, io.StringIO()), entries)
+    assert rows[2][:3] == ["z", "seed=z", "failed"]
+    assert rows[-1] == ["…", "11", "more"]
+    assert summary(entries) == "41 jobs: 1 failed, 40 completed"
+
+
+def test_jobs_that_use_several_threads_are_fewer_at_a_time():
+    assert threads([entry("a"), entry("b", words=["threads=4"]), entry("c", words=["threads=2"])]) == 4
+    assert threads([entry("a")]) == 1
