@@ -6,7 +6,6 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 from rlrun.rundir import SILENT, RunDir
 
@@ -16,19 +15,25 @@ TAIL = 16_384  # bytes
 def last_line(path: Path) -> str | None:
     """Return the last line of a log that says something."""
     lines = [line.strip() for line in _tail(path).splitlines()]
-    return next((line.removeprefix("rlrun: ") for line in reversed(lines) if line), None)
+    found = next((line.removeprefix("rlrun: ") for line in reversed(lines) if line), None)
+    return None if found is None else printable(found)
 
 
-def progress(metrics: Path) -> dict[str, Any]:
+def printable(text: str) -> str:
+    """Return a text without what would steer a terminal: it may be somebody else's."""
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def progress(metrics: Path) -> dict[str, float]:
     """Return the newest values of a run's metrics, as far as they stand near the end of the file."""
-    found: dict[str, Any] = {}
+    found: dict[str, float] = {}
     for line in _tail(metrics).splitlines():
         try:
             record = json.loads(line)
         except ValueError:  # cut off by the beginning of the tail, or being written
             continue
         if isinstance(record, dict):
-            found |= record
+            found |= {name: value for name, value in record.items() if isinstance(value, int | float)}
     return found
 
 

@@ -60,6 +60,7 @@ LEFT_OUT = {  # (class, attribute): why it may differ
     ("Storage", "_records"): "the same memory",
     ("Storage", "_pairs"): "the same memory",
     ("Rollout", "_arrays"): "steps that are not filled may hold anything; VIEWS has the others",
+    ("Gradients", "_decided"): "at the first update of a process",
     ("Gradients", "_flat"): "cleared before each update",
     ("Gradients", "_parts"): "cleared before each update",
     ("Gradients", "_before"): "counted from there",

@@ -16,8 +16,9 @@ import pytest
 from benchmarks.identical import compare
 
 from rlrun.cli import main
+from rlrun.config import compose
 from rlrun.rundir import RunDir
-from rlrun.sweep import Book, is_sweep
+from rlrun.sweep import Book, identity, is_sweep
 
 TINY = (
     *("algorithm=dqn", "env.target=rlrun.env.toys.Bandit", "memory.length=500", "algorithm.hidden=[8]"),
@@ -268,12 +269,47 @@ def test_wrong_requests_make_nothing(words, message, project, rlrun):
     assert [path.name for path in project.rglob("*")] == ["full", "file"]
 
 
+def insert(key, words, label="seed=1"):
+    with sqlite3.connect("s/jobs.sqlite") as book:
+        book.execute("INSERT INTO jobs (key, label, words) VALUES (?, ?, ?)", (key, label, words))
+
+
 def test_words_that_came_with_a_sweep_run_no_foreign_code(project, rlrun):
     assert rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s").returncode == 0
-    with sqlite3.connect("s/jobs.sqlite") as book:
-        foreign = json.dumps([*TINY, "env.target=os.system", "+env.kwargs.command='touch canary'"])
-        book.execute("INSERT INTO jobs (key, label, words) VALUES ('foreign', 'seed=1', ?)", (foreign,))
-    done = rlrun("resume", "s")
-    assert done.returncode == 1
+    words = [*TINY, "env.target=os.system", "+env.kwargs.command='touch canary'"]
+    insert(identity(compose(words).config), json.dumps(words))
+    given = rlrun("resume", "s")
+    assert (given.returncode, given.stdout.splitlines()[0]) == (1, "2 jobs: 1 failed, 1 completed")
     assert "os.system" in entries("s")[-1].error
     assert not (project / "canary").exists()
+
+
+def test_a_job_whose_config_is_another_by_now_is_not_run(project, rlrun):
+    assert rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s").returncode == 0
+    insert("0123456789ab", json.dumps([*TINY, "seed=1"]))
+    assert rlrun("resume", "s").returncode == 1
+    assert entries("s")[-1].error.startswith("these words make another config than when the sweep was begun")
+    assert not Path("s/jobs/0123456789ab").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "words", "label"),
+    [("../../out", "[]", "x"), ("a", "no list", "x"), ("a", "[1]", "x"), ("a", "[]", b"\x00"), ("", "[]", "x")],
+)
+def test_rows_that_no_coordinator_wrote_are_refused(key, words, label, project, rlrun):
+    Path("s").mkdir()
+    Path("s/sweep.json").write_text("{}")
+    Book(Path("s/jobs.sqlite"))
+    insert(key, words, label)
+    given = rlrun("resume", "s")
+    assert given.returncode == 2
+    assert "jobs.sqlite is damaged: it lists a job that is none" in given.stderr
+    assert given.stderr.count("\n") == 1
+
+
+def test_what_is_printed_of_a_foreign_sweep_steers_no_terminal(project, rlrun):
+    Path("s").mkdir()
+    Path("s/sweep.json").write_text("{}")
+    Book(Path("s/jobs.sqlite"))
+    insert("a", json.dumps(["algorithm=dqn", "env=cartpole"]), "\x1b[2Jseed=1")
+    assert "\x1b" not in rlrun("resume", "s").stderr

@@ -41,17 +41,14 @@ def ls(
 
 
 def _row(run: dict[str, Any]) -> tuple[str, str, str, str, str]:
+    from rlrun.watching import printable
+
     path, here = Path(run["path"]), Path.cwd()
     steps, value = run["env_steps"] or run["updates"], run["objective"]
     return (
-        _plain(str(path.relative_to(here)) if path.is_relative_to(here) else str(path)),
+        printable(str(path.relative_to(here)) if path.is_relative_to(here) else str(path)),
         run["status"],
         f"{steps:,}" if steps else "",
         "" if value is None else f"{value:.2f}",
-        _plain(" ".join(run["words"])),
+        printable(" ".join(run["words"])),
     )
-
-
-def _plain(text: str) -> str:
-    """Leave out what would steer a terminal: a run may be somebody else's."""
-    return "".join(each if each.isprintable() else "?" for each in text)

@@ -24,6 +24,10 @@ def resume(
         ),
     ] = None,
     trust: Trust = None,
+    config_dir: Annotated[
+        Path | None,
+        typer.Option("--config-dir", help="Of a sweep: the conf folder that it was begun with.", show_default=False),
+    ] = None,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Of a sweep: run jobs again that failed.")
     ] = False,
@@ -37,7 +41,15 @@ def resume(
     if (run / "sweep.json").is_file():
         limits = limits_of(fail_fast=fail_fast, max_failures=max_failures, retries=retries, stall=stall)
         raise typer.Exit(
-            resume_sweep(run, words or [], retry_failed=retry_failed, workers=workers, limits=limits, trust=trust or [])
+            resume_sweep(
+                run,
+                words or [],
+                retry_failed=retry_failed,
+                config_dir=config_dir,
+                workers=workers,
+                limits=limits,
+                trust=trust or [],
+            )
         )
     from rlrun import resuming
     from rlrun.errors import Left

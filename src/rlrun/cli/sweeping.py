@@ -70,7 +70,14 @@ def sweep(
 
 
 def resume_sweep(
-    folder: Path, words: list[str], *, retry_failed: bool, workers: int | None, limits: Limits, trust: list[str]
+    folder: Path,
+    words: list[str],
+    *,
+    retry_failed: bool,
+    config_dir: Path | None,
+    workers: int | None,
+    limits: Limits,
+    trust: list[str],
 ) -> int:
     """Go on with a sweep; return the exit code."""
     from rlrun import sweep as sweeps
@@ -81,6 +88,8 @@ def resume_sweep(
             f"'{words[0]}': a sweep is resumed with the words of its jobs; "
             f"values are added, and budgets raised, by rlrun train -m … --sweep-dir {folder}"
         )
-    outcome = sweeps.resume(folder, retry_failed=retry_failed, workers=workers, limits=limits, trust=trust)
+    outcome = sweeps.resume(
+        folder, retry_failed=retry_failed, config_dir=config_dir, workers=workers, limits=limits, trust=trust
+    )
     typer.echo(outcome.describe())
     return outcome.code

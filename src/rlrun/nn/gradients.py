@@ -20,6 +20,7 @@ class Gradients:
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.parameters = list(parameters)
+        self._decided = False  # whether they lie one behind the other
         self._flat: Tensor | None = None
         self._parts: list[Tensor] = []
         self._before: list[int] = []  # how often each part was written, when all were cleared
@@ -31,11 +32,12 @@ class Gradients:
 
     def clear(self) -> None:
         """Have none, before a backward pass."""
-        if self._flat is None and not self._made():
+        if not self._decided:
+            self._make()
+        if self._flat is None:
             for parameter in self.parameters:
                 parameter.grad = None
             return
-        assert self._flat is not None
         self._flat.zero_()
         for parameter, part in zip(self.parameters, self._parts, strict=True):
             if parameter.grad is not part:
@@ -48,12 +50,13 @@ class Gradients:
             if part._version == before:
                 parameter.grad = None
 
-    def _made(self) -> bool:
+    def _make(self) -> None:
         """Make room, if the parameters are few numbers of one kind in one place."""
+        self._decided = True
         kinds = {(parameter.device, parameter.dtype) for parameter in self.parameters}
         sizes = [-(-parameter.numel() // ALIGNED) * ALIGNED for parameter in self.parameters]
         if len(kinds) != 1 or sum(sizes) > LARGEST:
-            return False
+            return
         ((device, dtype),) = kinds
         self._flat = torch.zeros(sum(sizes), device=device, dtype=dtype)
         # `data` has a counter of its own, a view would share that of the whole
@@ -62,4 +65,3 @@ class Gradients:
             part[: parameter.numel()].view(parameter.shape)
             for parameter, part in zip(self.parameters, parts, strict=True)
         ]
-        return True

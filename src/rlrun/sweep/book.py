@@ -7,20 +7,23 @@ its jobs: another may claim them, and what the first says of them later counts n
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from rlrun.errors import RunDirError
 from rlrun.sweep.expansion import Job
+from rlrun.watching import printable
 
 State = Literal["pending", "running", "completed", "failed"]
 SILENT = 60.0  # seconds
 PATIENCE = 60.0  # seconds to wait for another process that writes
+KEY = re.compile(r"[0-9A-Za-z_-]+")  # which names a folder
 COLUMNS = "key, label, words, state, owner, attempts, code, error"
 LAYOUT = """
 CREATE TABLE IF NOT EXISTS jobs (
@@ -84,7 +87,7 @@ class Book:
     def entries(self) -> list[Entry]:
         """Return all jobs, in the order in which they came."""
         with self._writing() as book:
-            return [_entry(row) for row in book.execute(f"SELECT {COLUMNS} FROM jobs ORDER BY rowid")]
+            return [_entry(row, self.path) for row in book.execute(f"SELECT {COLUMNS} FROM jobs ORDER BY rowid")]
 
     def claim(self, owner: str) -> Entry | None:
         """Return a job that nobody works on, and be the one who does; None where there is none now."""
@@ -101,7 +104,7 @@ class Book:
                 "UPDATE jobs SET state = 'running', owner = ?, beat = ?, attempts = attempts + 1 WHERE key = ?",
                 (owner, now, row[0]),
             )
-        return _entry(row)
+        return _entry(row, self.path)
 
     def beat(self, owner: str, keys: Iterable[str]) -> set[str]:
         """Say that somebody works on these jobs; return those that it has lost."""
@@ -171,6 +174,19 @@ class Book:
             raise RunDirError(f"{self.path} cannot be used: {error}") from error
 
 
-def _entry(row: tuple[Any, ...]) -> Entry:
-    key, label, words, *rest = row
-    return Entry(key, label, tuple(json.loads(words)), *rest)
+def _entry(row: tuple[Any, ...], path: Path) -> Entry:
+    """Return what a row says.
+
+    Raises:
+        RunDirError: no coordinator has written it.
+    """
+    key, label, words, state, owner, attempts, code, error = row
+    with suppress(TypeError, ValueError):
+        words = tuple(json.loads(words))
+        texts = (key, label, *words, *(each for each in (owner, error) if each is not None))
+        numbers = (attempts, *(() if code is None else (code,)))
+        plain = all(isinstance(each, str) for each in texts) and all(isinstance(each, int) for each in numbers)
+        if plain and KEY.fullmatch(key) and state in get_args(State):
+            told = None if error is None else printable(error)
+            return Entry(key, printable(label), words, state, owner, attempts, code, told)
+    raise RunDirError(f"{path} is damaged: it lists a job that is none")

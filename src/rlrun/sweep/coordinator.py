@@ -226,14 +226,14 @@ class Coordinator:
 
 def _is_gone(owner: str) -> bool:
     """Tell whether a coordinator was a process of this machine that is no more."""
-    host, pid, _ = owner.rsplit(":", 2)
-    if host != socket.gethostname():
+    host, _, rest = owner.rpartition(":")[0].rpartition(":")
+    if host != socket.gethostname() or not rest.isdecimal() or int(rest) < 1:
         return False
     try:
-        os.kill(int(pid), 0)
+        os.kill(int(rest), 0)
     except ProcessLookupError:
         return True
-    except PermissionError:
+    except (PermissionError, OverflowError):
         return False
     return False
 

@@ -9,11 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from rlrun.config.words import parse
 from rlrun.errors import RunDirError
-from rlrun.files import read_json, reason, write_json
+from rlrun.files import reason, write_json
 from rlrun.rundir import is_run
 from rlrun.sweep.book import Book, Entry
 from rlrun.sweep.coordinator import Coordinator, Limits
@@ -65,10 +64,7 @@ def sweep(
     folder = _made(folder)
     if not is_sweep(folder):
         about = {"command": sys.argv[1:], "created": datetime.now(UTC).isoformat(timespec="seconds")}
-        place = None if config_dir is None else str(config_dir.absolute())
-        write_json(
-            folder / ABOUT, {**about, "host": socket.gethostname(), "project": str(Path.cwd()), "config_dir": place}
-        )
+        write_json(folder / ABOUT, {**about, "host": socket.gethostname(), "project": str(Path.cwd())})
     book = Book(folder / BOOK)
     book.add(jobs)
     launcher = Local(folder, config_dir=config_dir)
@@ -79,6 +75,7 @@ def resume(
     path: Path,
     *,
     retry_failed: bool = False,
+    config_dir: Path | None = None,
     workers: int | None = None,
     limits: Limits | None = None,
     trust: Iterable[str] = (),
@@ -88,18 +85,16 @@ def resume(
     Args:
         path: the sweep's folder. It may come from elsewhere: what its jobs import is limited as for any run.
         retry_failed: run jobs again that failed, from their newest checkpoint.
+        config_dir: the user's own conf folder, the same that the sweep was begun with.
         trust: packages that the user trusts beyond those of any run.
 
     Raises:
         RunDirError: it is no sweep, or cannot be read.
     """
     folder = path.absolute()
-    about: Any = read_json(folder / ABOUT)
-    place = about.get("config_dir") if isinstance(about, dict) else None
     book = Book(folder / BOOK)
     if retry_failed:
         book.retry()
-    config_dir = Path(place) if isinstance(place, str) and Path(place).is_dir() else None
     launcher = Local(folder, config_dir=config_dir, typed=False, trust=trust)
     return _coordinate(folder, book, launcher, workers=workers, limits=limits)
 

@@ -12,9 +12,9 @@ from rlrun import config as configuration
 from rlrun import experiment, resuming, signals, trust
 from rlrun.config.resolvers import admit_resolvers
 from rlrun.config.words import parse
-from rlrun.errors import Left, RlrunError
+from rlrun.errors import ConfigError, Left, RlrunError
 from rlrun.rundir import RunDir, is_run
-from rlrun.sweep.expansion import changeable
+from rlrun.sweep.expansion import changeable, identity
 from rlrun.sweep.task import Task
 
 STOPPED = 75  # exit code: on request, to be gone on with
@@ -46,7 +46,13 @@ def _begun(task: Task) -> experiment.Result:
     with trust.limited(task.trust, run=task.sweep):
         for word in parse(task.words):
             admit_resolvers(word.text, word.key)
-        return experiment.train(configuration.compose(task.words, config_dir=task.config_dir), run_dir=task.run)
+        composed = configuration.compose(task.words, config_dir=task.config_dir)
+        if identity(composed.config) != task.run.name:
+            raise ConfigError(
+                "these words make another config than when the sweep was begun: conf/ has changed, or this is another "
+                f"folder; a job of the config of now: rlrun train -m … --sweep-dir {task.sweep}"
+            )
+        return experiment.train(composed, run_dir=task.run)
 
 
 def _resumed(task: Task) -> experiment.Result:
