@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rlrun.contrast import diff as diff
     from rlrun.evaluation import evaluate as evaluate
     from rlrun.experiment import Result as Result
     from rlrun.experiment import train as train
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "Result": "experiment",
     "checkpoints": "inspection",
+    "diff": "contrast",
     "evaluate": "evaluation",
     "ls": "lineup",
     "resume": "resuming",
     "train": "experiment",
 }
 
-__all__ = ["Result", "checkpoints", "evaluate", "ls", "resume", "train"]
+__all__ = ["Result", "checkpoints", "diff", "evaluate", "ls", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

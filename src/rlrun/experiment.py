@@ -135,6 +135,7 @@ class Experiment:
         """Return the circumstances under which this process works on the run, for its manifest."""
         about = manifest(sys.argv, seed=int(self.config.seed), project=self.composed.project)
         about["parent"] = None if self.fork is None else self.fork.lineage
+        about["set_by"] = configuration.provenance(self.composed)
         return {**about, "device": self.device, "threads": torch.get_num_threads()}
 
     def run(self, run_dir: RunDir) -> dict[str, Any]:

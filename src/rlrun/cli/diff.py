@@ -1,0 +1,54 @@
+"""`rlrun diff`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rlrun.contrast import Pair, Side
+
+
+def diff(
+    one: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    other: Annotated[Path, typer.Argument(help="Another.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
+) -> None:
+    """Tell what differs between two runs: config and who set it, versions, source, machine, outcome."""
+    from rlrun.contrast import diff as compare
+
+    found = compare(one, other)
+    if as_json:
+        typer.echo(json.dumps(found.as_dict(), indent=2))
+        return
+    if found.empty:
+        return
+    for title, pairs in (("config", found.config), ("made with", found.circumstances), ("outcome", found.outcome)):
+        _show(title, pairs)
+    if found.gain is not None and "objective" in found.outcome:
+        gain, within = found.gain
+        told = "" if abs(gain) > within else ": not distinguishable"
+        typer.echo(f"mean return {gain:+.2f}, ± {within:.2f} in 95 of 100 cases{told}")
+
+
+def _show(title: str, pairs: Mapping[str, Pair]) -> None:
+    if pairs:
+        typer.echo(title)
+    width = max(map(len, pairs), default=0)
+    for name, pair in pairs.items():
+        typer.echo(f"  {_plain(name).ljust(width)}  {_text(pair.one)} | {_text(pair.other)}")
+
+
+def _text(side: Side) -> str:
+    value = side.value if isinstance(side.value, str) else json.dumps(side.value)
+    return _plain(f"{value} ({side.set_by})" if isinstance(side.set_by, str) else value)
+
+
+def _plain(text: str) -> str:
+    from rlrun.watching import printable
+
+    return printable(text)

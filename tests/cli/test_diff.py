@@ -1,0 +1,116 @@
+"""What differs between two runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+import rlrun
+from rlrun.cli import main
+from rlrun.errors import RunDirError
+from rlrun.files import read_json, write_json
+from rlrun.rundir import RunDir
+
+TINY = (
+    *("algorithm=dqn", "env.target=rlrun.env.toys.Bandit", "memory.length=500", "algorithm.hidden=[8]"),
+    *("algorithm.warmup_steps=50", "algorithm.batch_size=8", "logger=[]", "evaluation.every=0", "stop.env_steps=100"),
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    rlrun.train([*TINY, "seed=1"], run_dir=folder / "one")
+    rlrun.train([*TINY, "seed=1", "algorithm.lr=0.01", "+with=reward_clip"], run_dir=folder / "other")
+    return folder
+
+
+@pytest.fixture
+def runs(trained, tmp_path, monkeypatch):
+    for name in ("one", "other"):
+        shutil.copytree(trained / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def change(path, **values):
+    write_json(path, {**read_json(path), **values})
+
+
+def evaluated(run, *, mean, std, episodes=101):
+    evaluation = {"mean_return": mean, "std_return": std, "episodes": episodes}
+    change(RunDir(run).summary, evaluation=evaluation, objective=mean)
+
+
+def test_keys_that_differ_are_told_with_who_set_them(runs):
+    found = rlrun.diff("one", "other")
+    clip = "memory.adaptors.reward_clip"
+    assert set(found.config) == {"algorithm.lr", f"{clip}._target_", f"{clip}.lowest", f"{clip}.highest"}
+    one, other = found.config["algorithm.lr"]
+    assert (one.value, one.set_by) == (5e-4, "rlrun/algorithm/dqn.yaml")
+    assert (other.value, other.set_by) == (0.01, "word")
+    assert found.config[f"{clip}.lowest"].one.value == "absent"
+    assert found.config[f"{clip}.lowest"].other.set_by == "rlrun/with/reward_clip.yaml"
+    assert found.circumstances == {}
+
+
+def test_a_run_and_its_copy_differ_in_nothing(runs, capsys):
+    shutil.copytree("one", "copy")
+    change(RunDir("copy").summary, seconds=99.0)  # the machine was busy
+    assert rlrun.diff("one", "copy").empty
+    assert main._run(["diff", "one", "copy"], debug=False) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_versions_source_and_machine_are_compared(runs):
+    about = RunDir("other").manifest
+    change(about, packages={**read_json(about)["packages"], "torch": "1.0"}, git={"commit": "abc", "dirty": None})
+    found = rlrun.diff("one", "other")
+    assert set(found.circumstances) == {"torch", "git"}
+    assert found.circumstances["torch"].other.value == "1.0"
+
+
+@pytest.mark.parametrize(("mean", "told"), [(11.5, ": not distinguishable"), (13.0, "")])
+def test_returns_are_compared_with_their_uncertainty(mean, told, runs, capsys):
+    evaluated("one", mean=10.0, std=6.0)
+    evaluated("other", mean=mean, std=8.0)
+    gain, within = rlrun.diff("one", "other").gain
+    assert gain == pytest.approx(mean - 10.0)
+    assert within == pytest.approx(1.96)  # the root of 36/100 + 64/100 is 1
+    assert main._run(["diff", "one", "other"], debug=False) == 0
+    assert (
+        capsys.readouterr().out.splitlines()[-1] == f"mean return {mean - 10.0:+.2f}, ± 1.96 in 95 of 100 cases{told}"
+    )
+
+
+def test_the_command_prints_both_sides_and_json(runs, capsys):
+    assert main._run(["diff", "one", "other"], debug=False) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "config"
+    assert lines[1].split() == ["algorithm.lr", "0.0005", "(rlrun/algorithm/dqn.yaml)", "|", "0.01", "(word)"]
+    assert main._run(["diff", "one", "other", "--json"], debug=False) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["config"]["algorithm.lr"] == {
+        "one": {"value": 5e-4, "set_by": "rlrun/algorithm/dqn.yaml"},
+        "other": {"value": 0.01, "set_by": "word"},
+    }
+
+
+def test_who_set_a_key_is_kept_when_a_run_is_resumed(runs):
+    rlrun.resume("other", ["stop.env_steps=150"])
+    assert rlrun.diff("one", "other").config["algorithm.lr"].other.set_by == "word"
+
+
+def test_what_is_no_run_is_named(runs):
+    with pytest.raises(RunDirError, match="nowhere does not exist"):
+        rlrun.diff("one", "nowhere")
+
+
+def test_damaged_and_hostile_files_leave_values_out(runs, capsys):
+    RunDir("one").summary.write_text("{")
+    change(RunDir("one").manifest, set_by={"algorithm.lr": 3}, packages=[1])
+    change(RunDir("other").manifest, set_by="much", host="\x1b[2J")
+    assert main._run(["diff", "one", "other"], debug=False) == 0
+    assert "\x1b" not in capsys.readouterr().out
