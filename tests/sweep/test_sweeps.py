@@ -257,6 +257,8 @@ def test_two_coordinators_share_the_jobs(project):
         (["train", "-m", "algorithm=dqn", "env=cartpole", "seed=a,b"], "seed=a: seed: "),
         (["train", "-m", "algorithm=dqn", "env=cartpole", "--sweep-dir", "full"], "is not empty, and no sweep"),
         (["train", "algorithm=dqn", "env=cartpole", "seed=1,2"], "-m"),
+        (["train", "algorithm=dqn", "env=cartpole", "--workers", "2"], "--workers is of a sweep of several runs"),
+        (["resume", "full", "--retry-failed"], "--retry-failed is of a sweep, and full is none"),
     ],
 )
 def test_wrong_requests_make_nothing(words, message, project, rlrun):

@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.sweeping import FailFast, MaxFailures, Retries, Stall, Workers, limits_of, resume_sweep
+from rlrun.cli.sweeping import (
+    FailFast,
+    MaxFailures,
+    Retries,
+    Stall,
+    Workers,
+    limits_of,
+    refuse_without_sweep,
+    resume_sweep,
+)
 from rlrun.cli.telling import show
 from rlrun.cli.words import Trust
 
@@ -51,6 +60,10 @@ def resume(
                 trust=trust or [],
             )
         )
+    given = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
+    refuse_without_sweep(
+        f", and {run} is none", config_dir=config_dir, retry_failed=retry_failed, workers=workers, **given
+    )
     from rlrun import resuming
     from rlrun.errors import Left
 

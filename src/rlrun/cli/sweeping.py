@@ -46,6 +46,21 @@ def refuse_with_multirun(**options: Any) -> None:
             raise ConfigError(f"{option} is of a single run, and -m is a sweep of several{way}")
 
 
+def refuse_without_sweep(way: str, **options: Any) -> None:
+    """Refuse what is of a sweep only.
+
+    way: to one.
+
+    Raises:
+        ConfigError: naming the option.
+    """
+    from rlrun.errors import ConfigError
+
+    for name, value in options.items():
+        if value:
+            raise ConfigError(f"--{name.replace('_', '-')} is of a sweep{way}")
+
+
 def sweep(
     words: list[str],
     *,

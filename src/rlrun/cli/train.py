@@ -16,6 +16,7 @@ from rlrun.cli.sweeping import (
     Workers,
     limits_of,
     refuse_with_multirun,
+    refuse_without_sweep,
     sweep,
 )
 from rlrun.cli.telling import show
@@ -62,6 +63,8 @@ def train(
         raise typer.Exit(
             sweep(words or [], folder=sweep_dir, config_dir=config_dir, workers=workers, limits=limits, dry_run=dry_run)
         )
+    given = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
+    refuse_without_sweep(" of several runs: rlrun train -m …", sweep_dir=sweep_dir, workers=workers, **given)
     from rlrun.config import compose
     from rlrun.errors import ConfigError, Left
     from rlrun.forking.parents import started
