@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from rlrun.config.saved import load
 from rlrun.config.tree import dotted, leaves, plain
-from rlrun.errors import RlrunError
-from rlrun.files import read_json
+from rlrun.files import known
 from rlrun.rundir import RunDir
 
 CERTAIN = 1.96  # standard errors of the interval in which a difference lies in 95 of 100 cases
@@ -74,8 +73,8 @@ def diff(one: Path | str, other: Path | str) -> Difference:
         RunDirError: one of them is no run, or its config cannot be read.
     """
     runs = [RunDir.open(one), RunDir.open(other)]
-    abouts = [_object(run.manifest) for run in runs]
-    summaries = [_object(run.summary) for run in runs]
+    abouts = [known(run.manifest) for run in runs]
+    summaries = [known(run.summary) for run in runs]
     set_by: list[dict[str, Any]] = [
         about["set_by"] if isinstance(about.get("set_by"), dict) else {} for about in abouts
     ]
@@ -120,11 +119,3 @@ def _gain(one: Any, other: Any) -> tuple[float, float] | None:
     except (KeyError, TypeError, ValueError):
         return None
     return means[1] - means[0], CERTAIN * math.sqrt(sum(variances))
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        found = read_json(path)
-    except RlrunError:
-        return {}
-    return found if isinstance(found, dict) else {}

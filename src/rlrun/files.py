@@ -179,6 +179,15 @@ def read_json(path: Path) -> Any:
     return parse_json(read_bytes(path, most=NOTE_BYTES, follow=True), path)
 
 
+def known(path: Path) -> dict[str, Any]:
+    """Return what a JSON file of names and values holds; nothing where it is missing or damaged."""
+    try:
+        found = read_json(path)
+    except RlrunError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def finite(value: Any) -> Any:
     """Return a value in which every NaN and infinity is None."""
     if isinstance(value, float):

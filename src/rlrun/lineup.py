@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.errors import RequestError, RlrunError, RunDirError, did_you_mean
-from rlrun.files import place_of, read_bytes, read_json
+from rlrun.files import known, place_of, read_bytes
 from rlrun.rundir import RunDir, runs_beneath
 from rlrun.watching import progress
 
@@ -60,7 +60,7 @@ def ls(
 
 def about(run: RunDir) -> dict[str, Any]:
     """Return what is known of a run; a file that is missing or damaged leaves its values out."""
-    summary, manifest = _object(run.summary), _object(run.manifest)
+    summary, manifest = known(run.summary), known(run.manifest)
     if not summary:
         newest = progress(run.metrics)
         value = newest.get("evaluation/mean_return")
@@ -75,14 +75,6 @@ def about(run: RunDir) -> dict[str, Any]:
         "created": created if isinstance(created, str) else None,
         "words": _words(run),
     }
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        found = read_json(path)
-    except RlrunError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _words(run: RunDir) -> list[str]:

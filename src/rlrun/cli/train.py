@@ -65,6 +65,18 @@ def train(
         )
     given = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
     refuse_without_sweep(" of several runs: rlrun train -m …", sweep_dir=sweep_dir, workers=workers, **given)
+    _one(words or [], start=start, run_dir=run_dir, trust=trust or [], dry_run=dry_run, config_dir=config_dir)
+
+
+def _one(
+    words: list[str],
+    *,
+    start: str | None,
+    run_dir: Path | None,
+    trust: list[str],
+    dry_run: bool,
+    config_dir: Path | None,
+) -> None:
     from rlrun.config import compose
     from rlrun.errors import ConfigError, Left
     from rlrun.forking.parents import started
@@ -73,9 +85,9 @@ def train(
         raise ConfigError("--trust goes with --from; what you type yourself is trusted")
     with ExitStack() as stack:
         if start is not None:
-            composed = stack.enter_context(started(words or [], start, config_dir, trust or []))
+            composed = stack.enter_context(started(words, start, config_dir, trust))
         else:
-            composed = compose(words or [], config_dir=config_dir)
+            composed = compose(words, config_dir=config_dir)
         # what is wrong with a word was told before torch is loaded
         from rlrun import experiment
 

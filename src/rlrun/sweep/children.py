@@ -19,7 +19,7 @@ from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # What an optimiser imports at its first use, `torch._dynamo`, takes as long as all the rest.
-CONTEXT.set_forkserver_preload(["rlrun.cli.main", "rlrun.experiment", "rlrun.algorithms.sac", "torch._dynamo"])
+CONTEXT.set_forkserver_preload(["rlrun.cli.main", "rlrun.sweep.work", "rlrun.algorithms.sac", "torch._dynamo"])
 
 
 class Child:
