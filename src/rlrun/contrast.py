@@ -92,6 +92,8 @@ def diff(one: Path | str, other: Path | str) -> Difference:
 def _flat(about: Mapping[str, Any]) -> dict[str, Any]:
     packages = about.get("packages")
     found = {name: about.get(name) for name in CIRCUMSTANCES}
+    if found["resume"] == "exact":  # the same run as one that never stopped
+        found["resume"] = None
     return {**found, **(packages if isinstance(packages, dict) else {})}
 
 

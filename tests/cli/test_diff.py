@@ -64,6 +64,12 @@ def test_a_run_and_its_copy_differ_in_nothing(runs, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize(("resume", "expected"), [("exact", set()), ("approximate", {"resume"})])
+def test_only_an_approximate_resume_is_a_difference(resume, expected, runs):
+    change(RunDir("other").manifest, resume=resume)
+    assert set(rlrun.diff("one", "other").circumstances) == expected
+
+
 def test_versions_source_and_machine_are_compared(runs):
     about = RunDir("other").manifest
     change(about, packages={**read_json(about)["packages"], "torch": "1.0"}, git={"commit": "abc", "dirty": None})

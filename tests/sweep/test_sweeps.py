@@ -38,6 +38,7 @@ class Fails(Bandit):
         self.count += 1
         time.sleep(self.pause)
         if self.count == 120 and not os.path.exists("mended"):
+            time.sleep(1.0)  # the checkpoint of step 100 is written beside training
             if self.how == "raises":
                 raise ValueError("the arm broke")
             if self.how == "runs out":
@@ -206,7 +207,7 @@ def test_failures_are_shown_at_once_with_their_last_line_and_the_rest_goes_on(pr
     how = "'raises','runs out','is killed','hangs','not'"
     words = [*TINY, "env.target=fails.Fails", f"+env.kwargs.how={how}", "checkpoint.every=50", "env.vectorization=sync"]
     process = subprocess.Popen(
-        command("train", "-m", *words, "--sweep-dir", "s", "--workers", "5", "--stall", "5"),
+        command("train", "-m", *words, "--sweep-dir", "s", "--workers", "5", "--stall", "10"),
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -276,14 +277,16 @@ def insert(key, words, label="seed=1"):
         book.execute("INSERT INTO jobs (key, label, words) VALUES (?, ?, ?)", (key, label, words))
 
 
-def test_words_that_came_with_a_sweep_run_no_foreign_code(project, rlrun):
+@pytest.mark.parametrize(
+    "request_", [["resume", "s"], ["train", "-m", *TINY, "seed=0", "--sweep-dir", "s"]], ids=["resumed", "added to"]
+)
+def test_words_that_came_with_a_sweep_run_no_foreign_code(request_, project, rlrun):
     assert rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s").returncode == 0
-    words = [*TINY, "env.target=os.system", "+env.kwargs.command='touch canary'"]
+    words = [*TINY, "env.target=fractions.Fraction"]  # which the user may name, and nobody else
     insert(identity(compose(words).config), json.dumps(words))
-    given = rlrun("resume", "s")
+    given = rlrun(*request_)
     assert (given.returncode, given.stdout.splitlines()[0]) == (1, "2 jobs: 1 failed, 1 completed")
-    assert "os.system" in entries("s")[-1].error
-    assert not (project / "canary").exists()
+    assert "fractions.Fraction comes with the run and is not trusted" in entries("s")[-1].error
 
 
 def test_a_job_whose_config_is_another_by_now_is_not_run(project, rlrun):

@@ -20,16 +20,16 @@ class Local:
     Args:
         folder: of the sweep.
         config_dir: the user's own conf folder.
-        typed: whether the user typed the words of the jobs; else what they import is limited, as of any run.
+        typed: keys of jobs whose words the user typed; what the others import is limited, as of any run.
         trust: packages beyond those of any run.
     """
 
     def __init__(
-        self, folder: Path, *, config_dir: Path | None = None, typed: bool = True, trust: Iterable[str] = ()
+        self, folder: Path, *, config_dir: Path | None = None, typed: Iterable[str] = (), trust: Iterable[str] = ()
     ) -> None:
         self.folder = folder
         self.config_dir = config_dir
-        self.typed = typed
+        self.typed = frozenset(typed)
         self.trust = tuple(trust)
         self.accelerators = accelerators()
 
@@ -38,7 +38,7 @@ class Local:
             self.folder / "jobs" / entry.key,
             entry.words,
             config_dir=self.config_dir,
-            sweep=None if self.typed else self.folder,
+            sweep=None if entry.key in self.typed else self.folder,
             trust=self.trust,
         )
         count = len(self.accelerators)

@@ -65,9 +65,10 @@ def sweep(
     if not is_sweep(folder):
         about = {"command": sys.argv[1:], "created": datetime.now(UTC).isoformat(timespec="seconds")}
         write_json(folder / ABOUT, {**about, "host": socket.gethostname(), "project": str(Path.cwd())})
-    book = Book(folder / BOOK)
+    book, jobs = Book(folder / BOOK), list(jobs)
     book.add(jobs)
-    launcher = Local(folder, config_dir=config_dir)
+    # The folder may be somebody else's, and its other jobs with it.
+    launcher = Local(folder, config_dir=config_dir, typed=[job.key for job in jobs])
     return _coordinate(folder, book, launcher, workers=workers, limits=limits)
 
 
@@ -95,7 +96,7 @@ def resume(
     book = Book(folder / BOOK)
     if retry_failed:
         book.retry()
-    launcher = Local(folder, config_dir=config_dir, typed=False, trust=trust)
+    launcher = Local(folder, config_dir=config_dir, trust=trust)
     return _coordinate(folder, book, launcher, workers=workers, limits=limits)
 
 
