@@ -73,13 +73,15 @@ def sweep(
     """Run a sweep, or list its jobs; return the exit code."""
     from rlrun import sweep as sweeps
 
+    words, own = sweeps.apart(words)
+    means = sweeps.Means(own, config_dir)
     jobs = sweeps.expand(words, config_dir)
     if dry_run:
         for job in jobs:
             typer.echo(f"{job.key}  {job.label}".rstrip())
         typer.echo(f"{len(jobs)} jobs", err=True)
         return 0
-    outcome = sweeps.sweep(jobs, folder=folder, config_dir=config_dir, workers=workers, limits=limits)
+    outcome = sweeps.sweep(jobs, folder=folder, config_dir=config_dir, workers=workers, limits=limits, means=means)
     typer.echo(outcome.describe())
     return outcome.code
 
@@ -98,13 +100,20 @@ def resume_sweep(
     from rlrun import sweep as sweeps
     from rlrun.errors import ConfigError
 
+    words, own = sweeps.apart(words)
     if words:
         raise ConfigError(
             f"'{words[0]}': a sweep is resumed with the words of its jobs; "
             f"values are added, and budgets raised, by rlrun train -m … --sweep-dir {folder}"
         )
     outcome = sweeps.resume(
-        folder, retry_failed=retry_failed, config_dir=config_dir, workers=workers, limits=limits, trust=trust
+        folder,
+        retry_failed=retry_failed,
+        config_dir=config_dir,
+        workers=workers,
+        limits=limits,
+        trust=trust,
+        means=sweeps.Means(own, config_dir),
     )
     typer.echo(outcome.describe())
     return outcome.code

@@ -22,6 +22,7 @@ from rlrun.config.words import Word, parse
 from rlrun.errors import ConfigError, did_you_mean
 
 PRIMARY = "train"
+OF_SWEEPS = ("launcher", "sweep")  # what a sweep is made with; no run has them
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,13 @@ def compose(
     packaged: Path | None = None,
     roots: Sequence[str] = reading.ROOTS,
     check: bool = True,
+    primary: str = PRIMARY,
 ) -> Composed:
     """Compose `train.yaml` with the words of a command line, and check the result.
 
     Precedence: packaged files < the tuned pair < the user's files < words. Nothing is built and no
     class imported. `packaged` stands in for the folder that comes with rlrun; `roots` are the keys
-    that are read whatever is built.
+    that are read whatever is built; `primary` names another file than `train.yaml`.
 
     Raises: ConfigError, in one line, for whatever is wrong.
     """
@@ -62,28 +64,36 @@ def compose(
     project = places.project_dir(folder)
     places.add_to_path(project)
     with hydra_as_of_now():
-        composed = _compose(repository, parse(words), project)
+        composed = _compose(repository, parse(words), project, primary)
     if check:
         validate(composed, roots)
     return composed
 
 
-def _compose(repository: Repository, words: list[Word], project: Path) -> Composed:
-    listed = listed_groups(repository, PRIMARY)
+def _compose(repository: Repository, words: list[Word], project: Path, primary: str) -> Composed:
+    if primary == PRIMARY:
+        _refuse_sweeps(words)
+    listed = listed_groups(repository, primary)
     is_group = {word.key: _is_group(repository, word) for word in words}
     settings = [word for word in words if not is_group[word.key]]
     chosen = settle(repository, [word for word in words if is_group[word.key]], listed)
     try:
-        files = list_files(repository, chosen, primary=PRIMARY)
+        files = list_files(repository, chosen, primary=primary)
     except ConfigError as error:
         raise ConfigError(mistyped_group(settings, listed) or str(error)) from error
     config, layers = _assemble(repository, files, settings)
     pair = tuned_pair(repository, words, files.choices)
     if pair is not None and not _env_changed(config, layers):
         word = Word(f"{PAIR}={pair}", "" if PAIR in listed else "+", PAIR, pair)
-        files = list_files(repository, [*chosen, word], primary=PRIMARY)
+        files = list_files(repository, [*chosen, word], primary=primary)
         config, layers = _assemble(repository, files, settings)
     return Composed(config, [word.text for word in words], files.choices, layers, project)
+
+
+def _refuse_sweeps(words: list[Word]) -> None:
+    for word in words:
+        if word.key.split(".")[0] in OF_SWEEPS:
+            raise ConfigError(f"{word.text}: this is of a sweep: rlrun train -m …")
 
 
 def _is_group(repository: Repository, word: Word) -> bool:

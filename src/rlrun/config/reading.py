@@ -24,8 +24,6 @@ ROOTS = (
     "expect",
     "init",
     "load",
-    "launcher",
-    "sweep",
     "trainer",
 )
 

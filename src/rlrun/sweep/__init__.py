@@ -11,6 +11,20 @@ A sweep's folder:
 from rlrun.sweep.book import Book, Entry
 from rlrun.sweep.coordinator import Limits
 from rlrun.sweep.expansion import Job, expand, identity
+from rlrun.sweep.means import Means, apart
 from rlrun.sweep.sweeping import Outcome, is_sweep, resume, sweep
 
-__all__ = ["Book", "Entry", "Job", "Limits", "Outcome", "expand", "identity", "is_sweep", "resume", "sweep"]
+__all__ = [
+    "Book",
+    "Entry",
+    "Job",
+    "Limits",
+    "Means",
+    "Outcome",
+    "apart",
+    "expand",
+    "identity",
+    "is_sweep",
+    "resume",
+    "sweep",
+]

@@ -15,9 +15,9 @@ from rlrun.errors import RunDirError
 from rlrun.files import reason, write_json
 from rlrun.rundir import is_run
 from rlrun.sweep.book import Book, Entry
-from rlrun.sweep.coordinator import Coordinator, Limits
+from rlrun.sweep.coordinator import Coordinator, Launcher, Limits
 from rlrun.sweep.expansion import Job
-from rlrun.sweep.local import Local
+from rlrun.sweep.means import Means
 from rlrun.sweep.showing import Show, summary
 
 ABOUT, BOOK = "sweep.json", "jobs.sqlite"
@@ -48,6 +48,7 @@ def sweep(
     config_dir: Path | None = None,
     workers: int | None = None,
     limits: Limits | None = None,
+    means: Means | None = None,
 ) -> Outcome:
     """Run jobs, those first that were begun before.
 
@@ -57,10 +58,12 @@ def sweep(
         config_dir: the user's own conf folder.
         workers: jobs at a time; None = as many as there are cores.
         limits: when to give up.
+        means: with which the jobs are launched; None = local processes.
 
     Raises:
         RunDirError: the folder holds something else, or cannot be written.
     """
+    launching = (means or Means()).launcher()
     folder = _made(folder)
     if not is_sweep(folder):
         about = {"command": sys.argv[1:], "created": datetime.now(UTC).isoformat(timespec="seconds")}
@@ -68,7 +71,7 @@ def sweep(
     book, jobs = Book(folder / BOOK), list(jobs)
     book.add(jobs)
     # The folder may be somebody else's, and its other jobs with it.
-    launcher = Local(folder, config_dir=config_dir, typed=[job.key for job in jobs])
+    launcher = launching(folder, config_dir=config_dir, typed=[job.key for job in jobs])
     return _coordinate(folder, book, launcher, workers=workers, limits=limits)
 
 
@@ -80,6 +83,7 @@ def resume(
     workers: int | None = None,
     limits: Limits | None = None,
     trust: Iterable[str] = (),
+    means: Means | None = None,
 ) -> Outcome:
     """Go on with a sweep: run what is missing, and what was begun and not finished, from its newest checkpoint.
 
@@ -88,6 +92,7 @@ def resume(
         retry_failed: run jobs again that failed, from their newest checkpoint.
         config_dir: the user's own conf folder, the same that the sweep was begun with.
         trust: packages that the user trusts beyond those of any run.
+        means: with which the jobs are launched; None = local processes.
 
     Raises:
         RunDirError: it is no sweep, or cannot be read.
@@ -96,7 +101,7 @@ def resume(
     book = Book(folder / BOOK)
     if retry_failed:
         book.retry()
-    launcher = Local(folder, config_dir=config_dir, trust=trust)
+    launcher = (means or Means()).launcher()(folder, config_dir=config_dir, trust=trust)
     return _coordinate(folder, book, launcher, workers=workers, limits=limits)
 
 
@@ -111,7 +116,7 @@ def threads(entries: Iterable[Entry]) -> int:
     return max([1, *(value for value in values if isinstance(value, int))])
 
 
-def _coordinate(folder: Path, book: Book, launcher: Local, *, workers: int | None, limits: Limits | None) -> Outcome:
+def _coordinate(folder: Path, book: Book, launcher: Launcher, *, workers: int | None, limits: Limits | None) -> Outcome:
     with Show(folder) as show:
         count = workers or max(1, cores() // threads(book.entries()))
         coordinator = Coordinator(folder, book, launcher, workers=count, limits=limits or Limits(), show=show)

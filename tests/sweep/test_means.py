@@ -1,0 +1,48 @@
+"""What a sweep is made with: every file of `launcher` and `sweep`, and words that are wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlrun.config import choices, compose
+from rlrun.errors import RlrunError
+from rlrun.sweep import Means, apart
+from rlrun.sweep.local import Local
+
+
+def test_words_of_the_sweep_itself_are_no_words_of_jobs():
+    words = ["algorithm=sac", "launcher=local", "+sweep.trials=3", "~launcher.x", "+with=rnd", "env.kwargs.launcher=1"]
+    assert apart(words) == (
+        ["algorithm=sac", "+with=rnd", "env.kwargs.launcher=1"],
+        ["launcher=local", "+sweep.trials=3", "~launcher.x"],
+    )
+
+
+def test_jobs_are_processes_of_this_machine_unless_told_otherwise(tmp_path):
+    assert isinstance(Means().launcher()(tmp_path), Local)
+
+
+@pytest.mark.parametrize("name", choices("launcher"))
+def test_every_launcher_composes(name):
+    means = Means([f"launcher={name}"])
+    assert callable(means.launcher())
+    assert means.choices["launcher"] == name
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("launcher=locl", "did you mean 'local'"),
+        ("launcher.speed=3", "launcher.speed: no such key"),
+        ("+launcher.speed=3", "takes no argument 'speed'"),
+        ("sweeps=optuna", "no such key or group"),
+    ],
+)
+def test_a_wrong_word_is_named(word, told):
+    with pytest.raises(RlrunError, match=told):
+        Means([word]).launcher()
+
+
+def test_a_single_run_refuses_them():
+    with pytest.raises(RlrunError, match="launcher=local: this is of a sweep: rlrun train -m"):
+        compose(["algorithm=dqn", "env=cartpole", "launcher=local"])
