@@ -17,6 +17,7 @@ from benchmarks import (
     learning,
     memory,
     on_policy,
+    overhead,
     page,
     priority_chain,
     resilience,
@@ -37,6 +38,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "chain": lambda given: priority_chain.measure([6, 8, 10, 12], range(5)),
     "checkpoints": lambda given: checkpoints.measure(rounds=given.rounds),
     "resilience": lambda given: resilience.measure(given.resilience, kills=given.kills, workers=given.workers),
+    "overhead": lambda given: overhead.measure(rounds=given.rounds),
     "async": lambda given: asynchronous.measure(rounds=given.rounds),
 }
 
@@ -52,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     commands = found.add_subparsers(dest="command", required=True)
     made = {name: commands.add_parser(name) for name in (*MEASURES, "all", "page")}
-    for name in ("speed", "on_policy", "startup", "memory", "checkpoints", "async", "all"):
+    for name in ("speed", "on_policy", "startup", "memory", "checkpoints", "overhead", "async", "all"):
         made[name].add_argument("--rounds", type=int, default=5)
     for name in ("learning", "all"):
         made[name].add_argument("--seeds", type=seeds_of, default=list(range(5)))

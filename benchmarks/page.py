@@ -218,6 +218,22 @@ def resilience(found: dict[str, Any]) -> Lines:
     return [how, "", *table(heads, rows), "", *words]
 
 
+def overhead(found: dict[str, Any]) -> Lines:
+    """What a sweep costs beside its jobs."""
+    heads = ["jobs", "workers", "alone, s", "whole sweep, s", "ratio", "memory early, MB", "at the end", "growth"]
+    figures = [_spread(found[name], form) for name, form in (("seconds", ".1f"), ("ratio", ".2f"))]
+    sizes = [_spread(found[name], form) for name, form in (("early", ".0f"), ("late", ".0f"), ("growth", ".2f"))]
+    row = [str(found["jobs"]), str(found["workers"]), f"{found['ideal']:.0f}", *figures, *sizes]
+    bars = f"Bars: ratio ≤ {found['bar']:g}, growth ≤ {found['bar_growth']:g}: {_verdict(found)}."
+    how = (
+        "Each job waits 1 s in all for its environment. From the command to its end: python, torch and all else are "
+        "imported once, every config is composed and checked before the first job starts, each job is a process that "
+        "builds, trains, and writes a checkpoint, its manifest and summary. Memory is the coordinator's and that of "
+        "the process from which jobs are forked, after a fifth of the jobs and at the end."
+    )
+    return [how, "", *table(heads, [row]), "", bars]
+
+
 def asynchronous(found: dict[str, Any]) -> Lines:
     """Stepping beside learning against stepping in between."""
     heads = ["updates a step", "stepped by a", "ms a step", "in between, ms a step", "ratio", "bar"]
@@ -276,6 +292,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "chain": chain,
     "checkpoints": checkpoints,
     "resilience": resilience,
+    "overhead": overhead,
     "async": asynchronous,
 }
 

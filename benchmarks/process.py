@@ -34,7 +34,7 @@ def run(words: list[str], *, folder: Path, python: Path | str = sys.executable) 
     """
     output, errors = folder / f"{os.urandom(4).hex()}.out", folder / f"{os.urandom(4).hex()}.err"
     with output.open("w") as out, errors.open("w") as err:
-        process = subprocess.Popen([python, *words], cwd=folder, env=_environment(), stdout=out, stderr=err)
+        process = subprocess.Popen([python, *words], cwd=folder, env=environment(), stdout=out, stderr=err)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
@@ -42,7 +42,8 @@ def run(words: list[str], *, folder: Path, python: Path | str = sys.executable) 
     return Finished(output.read_text(), usage.ru_utime + usage.ru_stime)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Return the variables of a measured process."""
     paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return {**os.environ, **THREADS, "PYTHONPATH": paths}
 

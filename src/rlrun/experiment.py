@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from rlrun import config as configuration
 from rlrun.assembly import builder_of, prepare_process, stateful, take_back
@@ -22,6 +22,7 @@ from rlrun.callback import Stop
 from rlrun.callbacks import Checkpointer, Evaluator, Interrupted, Logger, MemoryImport
 from rlrun.collect import ByIdCollector, Collector
 from rlrun.config import Composed
+from rlrun.config.tree import plain
 from rlrun.errors import Left, RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.files import counted, sized, write_json
 from rlrun.forking.parents import started
@@ -147,7 +148,7 @@ class Experiment:
         try:
             if self.fork is not None:
                 self._drawn = self.fork.begin(run_dir, self.parts)[GENERATORS]
-            text = OmegaConf.to_yaml(self.config)
+            text = configuration.to_yaml(self.config)
             run_dir.start(config=text, overrides=self.composed.words, manifest=self.describe())
         except BaseException:
             run_dir.discard()
@@ -166,7 +167,7 @@ class Experiment:
         """
         state = self.trainer.state
         state["run_dir"] = run_dir.path
-        state["config"] = OmegaConf.to_container(self.config, resolve=False)
+        state["config"] = plain(self.config)
         state["parts"] = self.parts
         status: Status = "failed"
         try:

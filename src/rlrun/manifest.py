@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
@@ -32,7 +33,7 @@ def manifest(command: Sequence[str], *, seed: int, project: Path) -> dict[str, A
         "project": str(project.absolute()),
         "git": git(project),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": dict(versions()),
         "platform": platform.platform(),
         "host": socket.gethostname(),
     }
@@ -40,17 +41,16 @@ def manifest(command: Sequence[str], *, seed: int, project: Path) -> dict[str, A
 
 def git(project: Path) -> dict[str, Any] | None:
     """Return the commit, and a hash of what tracked files hold beyond it; None without git or a commit."""
-    commit = _ask_git(project, "rev-parse", "HEAD")
-    difference = _ask_git(project, "diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD")
-    if commit is None or difference is None:
+    named = _run_git(project, {}, "config", "--null", "--name-only", "--get-regexp", FILTERS)
+    variables = _without(named)
+    commit = _run_git(project, variables, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    difference = _run_git(project, variables, "diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD")
+    if difference is None:
         return None
     dirty = hashlib.sha256(difference).hexdigest() if difference else None
     return {"commit": commit.decode().strip(), "dirty": dirty}
-
-
-def _ask_git(project: Path, *words: str) -> bytes | None:
-    named = _run_git(project, {}, "config", "--null", "--name-only", "--get-regexp", FILTERS)
-    return _run_git(project, _without(named), *words)
 
 
 def _without(named: bytes | None) -> dict[str, str]:
@@ -75,6 +75,12 @@ def _run_git(project: Path, variables: dict[str, str], *words: str) -> bytes | N
     except (OSError, subprocess.TimeoutExpired):
         return None
     return found.stdout if found.returncode == 0 else None
+
+
+@functools.cache
+def versions() -> dict[str, str | None]:
+    """Return the version of each package that a run depends on."""
+    return {name: _version(name) for name in PACKAGES}
 
 
 def _version(package: str) -> str | None:

@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlrun.arrival import Arrival, arrived, require_own_files
-from rlrun.config import Composed
+from rlrun.config import Composed, to_yaml
 from rlrun.config.merging import apply
 from rlrun.config.schema import CHANGEABLE, check_kinds
 from rlrun.config.words import Word, parse
@@ -196,7 +196,7 @@ def _record(run: RunDir, experiment: Experiment, about: dict[str, Any], origin: 
     about = {**about, "resumed": [*about.get("resumed", []), {name: now[name] for name in names} | origin]}
     if origin["checkpoint"] is None:
         run.tell("resume: begun anew; there was no checkpoint")
-    run.start(config=OmegaConf.to_yaml(experiment.config), overrides=experiment.composed.words, manifest=about)
+    run.start(config=to_yaml(experiment.config), overrides=experiment.composed.words, manifest=about)
 
 
 def _confirm(run: RunDir, lost: list[str]) -> None:

@@ -75,6 +75,8 @@ def sweep(
 
     words, own = sweeps.apart(words)
     means = sweeps.Means(own, config_dir)
+    if not dry_run:
+        means.prepare()
     jobs = sweeps.expand(words, config_dir)
     if dry_run:
         for job in jobs:

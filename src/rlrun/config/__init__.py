@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlrun.config.composition import Composed as Composed
+    from rlrun.config.composition import Composer as Composer
     from rlrun.config.composition import compose as compose
     from rlrun.config.origins import provenance as provenance
     from rlrun.config.places import choices as choices
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Composed": "composition",
+    "Composer": "composition",
     "compose": "composition",
     "choices": "places",
     "group_names": "places",
@@ -26,7 +28,17 @@ _HOMES = {
     "to_yaml": "saved",
 }
 
-__all__ = ["Composed", "choices", "compose", "group_names", "load", "provenance", "to_yaml", "unread"]
+__all__ = [
+    "Composed",
+    "Composer",
+    "choices",
+    "compose",
+    "group_names",
+    "load",
+    "provenance",
+    "to_yaml",
+    "unread",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,35 +60,85 @@ def compose(
 
     Raises: ConfigError, in one line, for whatever is wrong.
     """
-    folder = Path(config_dir) if config_dir is not None else None
-    repository = Repository(places.search_path(folder, packaged=packaged))
-    project = places.project_dir(folder)
-    places.add_to_path(project)
-    with hydra_as_of_now():
-        composed = _compose(repository, parse(words), project, primary)
-    if check:
-        validate(composed, roots)
-    return composed
+    return Composer(config_dir, packaged=packaged, primary=primary).compose(words, roots=roots, check=check)
 
 
-def _compose(repository: Repository, words: list[Word], project: Path, primary: str) -> Composed:
-    if primary == PRIMARY:
-        _refuse_sweeps(words)
-    listed = listed_groups(repository, primary)
-    is_group = {word.key: _is_group(repository, word) for word in words}
-    settings = [word for word in words if not is_group[word.key]]
-    chosen = settle(repository, [word for word in words if is_group[word.key]], listed)
-    try:
-        files = list_files(repository, chosen, primary=primary)
-    except ConfigError as error:
-        raise ConfigError(mistyped_group(settings, listed) or str(error)) from error
-    config, layers = _assemble(repository, files, settings)
-    pair = tuned_pair(repository, words, files.choices)
-    if pair is not None and not _env_changed(config, layers):
-        word = Word(f"{PAIR}={pair}", "" if PAIR in listed else "+", PAIR, pair)
-        files = list_files(repository, [*chosen, word], primary=primary)
-        config, layers = _assemble(repository, files, settings)
-    return Composed(config, [word.text for word in words], files.choices, layers, project)
+class Composer:
+    """Compose any number of command lines; each file is read once, and what was merged is kept."""
+
+    def __init__(
+        self, config_dir: str | Path | None = None, *, packaged: Path | None = None, primary: str = PRIMARY
+    ) -> None:
+        folder = Path(config_dir) if config_dir is not None else None
+        self._repository = Repository(places.search_path(folder, packaged=packaged))
+        self._project = places.project_dir(folder)
+        self._primary = primary
+        self._files: dict[tuple[str, ...], Files] = {}  # by the words that choose
+        self._merged: dict[tuple[str, ...], tuple[bytes, list[Layer]]] = {}  # pickled: a copy is made in a fifth
+        places.add_to_path(self._project)
+        with hydra_as_of_now():
+            self._listed = listed_groups(self._repository, primary)
+        self._groups = self._repository.get_group_options("", ObjectType.GROUP)
+
+    def compose(
+        self, words: Sequence[str] = (), *, roots: Sequence[str] = reading.ROOTS, check: bool = True
+    ) -> Composed:
+        """Return what `compose` returns.
+
+        Raises: ConfigError, in one line, for whatever is wrong.
+        """
+        with hydra_as_of_now():
+            composed = self._compose(parse(words))
+        if check:
+            validate(composed, roots)
+        return composed
+
+    def _compose(self, words: list[Word]) -> Composed:
+        if self._primary == PRIMARY:
+            _refuse_sweeps(words)
+        is_group = {word.key: _is_group(self._repository, word) for word in words}
+        settings = [word for word in words if not is_group[word.key]]
+        chosen = settle(self._repository, [word for word in words if is_group[word.key]], self._listed)
+        try:
+            files = self._list(chosen)
+        except ConfigError as error:
+            raise ConfigError(mistyped_group(settings, self._listed) or str(error)) from error
+        config, layers = self._assemble(chosen, files, settings)
+        pair = tuned_pair(self._repository, words, files.choices)
+        if pair is not None and not _env_changed(config, layers):
+            chosen = [*chosen, Word(f"{PAIR}={pair}", "" if PAIR in self._listed else "+", PAIR, pair)]
+            files = self._list(chosen)
+            config, layers = self._assemble(chosen, files, settings)
+        return Composed(config, [word.text for word in words], files.choices, layers, self._project)
+
+    def _list(self, chosen: Sequence[Word]) -> Files:
+        key = _names(chosen)
+        if key not in self._files:
+            self._files[key] = list_files(self._repository, chosen, primary=self._primary)
+        return self._files[key]
+
+    def _assemble(
+        self, chosen: Sequence[Word], files: Files, settings: Sequence[Word]
+    ) -> tuple[DictConfig, list[Layer]]:
+        key = _names(chosen)
+        if key not in self._merged:
+            merged, layers = merge(self._repository, files.defaults)
+            self._merged[key] = pickle.dumps(merged), layers
+        kept, layers = self._merged[key]
+        config: DictConfig = pickle.loads(kept)
+        content: dict[str, Any] = {}
+        for word in settings:
+            if word.sign != "~":
+                content |= {word.key: word.value}
+            apply(config, word, self._groups)
+        spread = OmegaConf.create()
+        for name, value in content.items():
+            OmegaConf.update(spread, name, value, force_add=True)
+        return config, [*layers, Layer(WORD, "", False, plain(spread))]
+
+
+def _names(chosen: Sequence[Word]) -> tuple[str, ...]:
+    return tuple(f"{word.sign}{word.key}={word.value}" for word in chosen)
 
 
 def _refuse_sweeps(words: list[Word]) -> None:
@@ -98,20 +149,6 @@ def _refuse_sweeps(words: list[Word]) -> None:
 
 def _is_group(repository: Repository, word: Word) -> bool:
     return not isinstance(word.value, dict) and "." not in word.group and repository.group_exists(word.group)
-
-
-def _assemble(repository: Repository, files: Files, settings: list[Word]) -> tuple[DictConfig, list[Layer]]:
-    config, layers = merge(repository, files.defaults)
-    groups = repository.get_group_options("", ObjectType.GROUP)
-    content: dict[str, Any] = {}
-    for word in settings:
-        if word.sign != "~":
-            content |= {word.key: word.value}
-        apply(config, word, groups)
-    spread = OmegaConf.create()
-    for key, value in content.items():
-        OmegaConf.update(spread, key, value, force_add=True)
-    return config, [*layers, Layer(WORD, "", False, plain(spread))]
 
 
 def _env_changed(config: DictConfig, layers: list[Layer]) -> bool:

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
+from omegaconf._utils import get_omega_conf_dumper
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config.files import parse_yaml
@@ -35,9 +37,19 @@ def to_yaml(config: Any, resolve: bool = False, package: str | None = None) -> s
     if place.beyond:
         raise ConfigError(f"{package}: an attribute of what {dotted(place.path)} builds; the config ends there")
     node = _resolved(tree, config, place.path, place.node) if resolve else place.node
-    if not isinstance(node, (dict, list)):
-        return OmegaConf.to_yaml(OmegaConf.create([node])).removeprefix("- ")
-    return OmegaConf.to_yaml(OmegaConf.create(node))
+    return _dump(node) if isinstance(node, (dict, list)) else _dump([node]).removeprefix("- ")
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """The emitter in C, five times as fast, with strings as OmegaConf quotes them: '1e-3' is none without quotes."""
+
+
+_Dumper.add_representer(str, get_omega_conf_dumper().str_representer)
+
+
+def _dump(tree: Any) -> str:
+    text: str = yaml.dump(tree, Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False)
+    return text
 
 
 def _resolved(tree: Any, config: Any, here: tuple[str, ...], node: Any) -> Any:

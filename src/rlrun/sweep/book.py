@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -20,6 +20,7 @@ from rlrun.errors import RunDirError
 from rlrun.sweep.expansion import Job
 from rlrun.watching import printable
 
+BOOK = "jobs.sqlite"  # of a sweep's folder
 State = Literal["pending", "running", "completed", "failed"]
 SILENT = 60.0  # seconds
 PATIENCE = 60.0  # seconds to wait for another process that writes
@@ -104,7 +105,13 @@ class Book:
                 "UPDATE jobs SET state = 'running', owner = ?, beat = ?, attempts = attempts + 1 WHERE key = ?",
                 (owner, now, row[0]),
             )
-        return _entry(row, self.path)
+        return replace(_entry(row, self.path), owner=owner)
+
+    def is_owner(self, owner: str, key: str) -> bool:
+        """Tell whether somebody works on a job."""
+        with self._writing() as book:
+            found = book.execute("SELECT owner FROM jobs WHERE key = ? AND state = 'running'", (key,)).fetchone()
+        return bool(found == (owner,))
 
     def beat(self, owner: str, keys: Iterable[str]) -> set[str]:
         """Say that somebody works on these jobs; return those that it has lost."""

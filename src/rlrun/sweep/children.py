@@ -13,13 +13,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
-# What an optimiser imports at its first use, `torch._dynamo`, takes as long as all the rest.
-CONTEXT.set_forkserver_preload(["rlrun.cli.main", "rlrun.sweep.work", "rlrun.algorithms.sac", "torch._dynamo"])
+CONTEXT.set_forkserver_preload(["rlrun.cli.main", "rlrun.sweep.warm"])
+
+
+def prepare() -> None:
+    """Begin to import what children are forked with; it takes some seconds, in which this process can go on."""
+    forkserver.ensure_running()
 
 
 class Child:

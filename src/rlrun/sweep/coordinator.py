@@ -19,7 +19,8 @@ from rlrun.sweep.book import SILENT, Book, Entry
 from rlrun.watching import last_line, quiet_for
 
 STOPPED = 75
-PAUSE = 0.05  # seconds between two looks at the jobs
+PAUSE = 0.01  # seconds between two looks at the jobs
+WATCH = 1.0  # seconds between two looks for jobs that hang
 BEAT = SILENT / 6  # seconds between two signs of life
 ELSEWHERE = 5.0  # seconds until a job is looked at again that a process works on which nobody here started
 
@@ -107,6 +108,7 @@ class Coordinator:
         self._asked = False  # jobs, to leave
         self._working: dict[int, _Working] = {}  # by place
         self._beat = 0.0
+        self._watched = 0.0
         self._shown = 0.0
 
     def run(self) -> int:
@@ -158,11 +160,14 @@ class Coordinator:
 
     def _look(self) -> bool:
         """Note which jobs have ended, and end those that hang; return whether any did."""
-        ended = False
+        ended, watch = False, time.monotonic() - self._watched > WATCH
+        if watch:
+            self._watched = time.monotonic()
         for slot, job in list(self._working.items()):
             code = job.process.poll()
             if code is None:
-                self._end_if_hung(job)
+                if watch:
+                    self._end_if_hung(job)
                 continue
             del self._working[slot]
             self._note(job, code)
@@ -186,7 +191,7 @@ class Coordinator:
         if code == 0:
             self.book.end(self.owner, key, "completed", code=0)
         elif job.hung is None and (code == STOPPED or (self._asked and code == -signal.SIGTERM)):
-            self.book.end(self.owner, key, "pending", code=code, counts=False)
+            self.book.end(self.owner, key, "pending", code=code, delay=ELSEWHERE, counts=False)
         else:
             error = job.hung or _reason(code, job.log)
             again = attempt <= self.limits.retries

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from rlrun import config as configuration
+from rlrun.config import Composed, Composer
 from rlrun.config.schema import CHANGEABLE
 from rlrun.config.tree import plain
 from rlrun.config.words import parse
@@ -32,11 +35,13 @@ class Job:
         key: digest of all that training depends on; a job of another budget, or logged elsewhere, has the same.
         words: of its own command line, one value each.
         label: the words that are not the same in all jobs.
+        composed: what they were composed to, small, for the process that runs it; composing takes it longer.
     """
 
     key: str
     words: tuple[str, ...]
     label: str
+    composed: bytes = field(default=b"", repr=False, compare=False)
 
 
 def expand(words: Iterable[str], config_dir: Path | None = None) -> list[Job]:
@@ -48,16 +53,23 @@ def expand(words: Iterable[str], config_dir: Path | None = None) -> list[Job]:
         ConfigError: a word is malformed, or the config of one combination is wrong; the message names it.
     """
     alternatives = [_alternatives(text.strip(), config_dir) for text in words]
-    jobs: dict[str, Job] = {}
+    composer, jobs = Composer(config_dir), dict[str, Job]()
     for chosen in product(*alternatives):
         label = " ".join(word for word, each in zip(chosen, alternatives, strict=True) if len(each) > 1)
         try:
-            composed = configuration.compose(chosen, config_dir=config_dir)
+            composed = composer.compose(chosen)
         except ConfigError as error:
             raise ConfigError(f"{label}: {error}" if label else str(error)) from error
-        job = Job(identity(composed.config), tuple(composed.words), label)
-        jobs.setdefault(job.key, job)
+        key = identity(composed.config)
+        if key not in jobs:
+            jobs[key] = Job(key, tuple(composed.words), label, zlib.compress(pickle.dumps(composed)))
     return list(jobs.values())
+
+
+def composed_of(job: bytes) -> Composed:
+    """Return what the words of a job were composed to, by this process or the one that started it."""
+    found: Composed = pickle.loads(zlib.decompress(job))
+    return found
 
 
 def identity(config: DictConfig) -> str:

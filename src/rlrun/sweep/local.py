@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from rlrun.sweep import children
 from rlrun.sweep.book import Entry
@@ -12,6 +13,7 @@ from rlrun.sweep.coordinator import Process
 from rlrun.sweep.task import Task, work
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+NONE: Mapping[str, bytes] = MappingProxyType({})
 
 
 class Local:
@@ -20,25 +22,37 @@ class Local:
     Args:
         folder: of the sweep.
         config_dir: the user's own conf folder.
-        typed: keys of jobs whose words the user typed; what the others import is limited, as of any run.
+        typed: jobs whose words the user typed, and what they were composed to; what the others import is limited, as
+            of any run.
         trust: packages beyond those of any run.
     """
 
     def __init__(
-        self, folder: Path, *, config_dir: Path | None = None, typed: Iterable[str] = (), trust: Iterable[str] = ()
+        self,
+        folder: Path,
+        *,
+        config_dir: Path | None = None,
+        typed: Mapping[str, bytes] = NONE,
+        trust: Iterable[str] = (),
     ) -> None:
         self.folder = folder
         self.config_dir = config_dir
-        self.typed = frozenset(typed)
+        self.typed = typed
         self.trust = tuple(trust)
         self.accelerators = accelerators()
+
+    @staticmethod
+    def prepare() -> None:
+        """Begin to import what the jobs need."""
+        children.prepare()
 
     def start(self, entry: Entry, slot: int) -> Process:
         task = Task(
             self.folder / "jobs" / entry.key,
             entry.words,
             config_dir=self.config_dir,
-            sweep=None if entry.key in self.typed else self.folder,
+            composed=self.typed.get(entry.key),
+            owner=entry.owner,
             trust=self.trust,
         )
         count = len(self.accelerators)

@@ -40,3 +40,9 @@ class Means:
     def launcher(self) -> Any:
         """Return the recipe of the launcher, to be called with the sweep's folder."""
         return self._builder.get("launcher")
+
+    def prepare(self) -> None:
+        """Let the launcher begin with what takes time before its first job."""
+        prepare = getattr(self.launcher().func, "prepare", None)
+        if prepare is not None:
+            prepare()

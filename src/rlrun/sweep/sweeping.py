@@ -14,13 +14,13 @@ from rlrun.config.words import parse
 from rlrun.errors import RunDirError
 from rlrun.files import reason, write_json
 from rlrun.rundir import is_run
-from rlrun.sweep.book import Book, Entry
+from rlrun.sweep.book import BOOK, Book, Entry
 from rlrun.sweep.coordinator import Coordinator, Launcher, Limits
 from rlrun.sweep.expansion import Job
 from rlrun.sweep.means import Means
 from rlrun.sweep.showing import Show, summary
 
-ABOUT, BOOK = "sweep.json", "jobs.sqlite"
+ABOUT = "sweep.json"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def sweep(
     book, jobs = Book(folder / BOOK), list(jobs)
     book.add(jobs)
     # The folder may be somebody else's, and its other jobs with it.
-    launcher = launching(folder, config_dir=config_dir, typed=[job.key for job in jobs])
+    launcher = launching(folder, config_dir=config_dir, typed={job.key: job.composed for job in jobs})
     return _coordinate(folder, book, launcher, workers=workers, limits=limits)
 
 

@@ -13,15 +13,23 @@ class Task:
     Attributes:
         run: its run directory.
         words: of its command line.
-        sweep: the sweep's folder, if the words came with it and were not typed by the user.
+        composed: what the user's words were composed to; None where the words came with the sweep's folder, and
+            what they import is limited.
+        owner: the coordinator that claimed the job; None where there is none.
         trust: packages that the user trusts beyond those of any run.
     """
 
     run: Path
     words: tuple[str, ...]
     config_dir: Path | None = None
-    sweep: Path | None = None
+    composed: bytes | None = None
+    owner: str | None = None
     trust: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """The sweep's."""
+        return self.run.parent.parent
 
 
 def work(task: Task) -> int:

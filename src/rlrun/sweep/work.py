@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -10,11 +12,13 @@ from pathlib import Path
 
 from rlrun import config as configuration
 from rlrun import experiment, resuming, signals, trust
+from rlrun.config.places import add_to_path
 from rlrun.config.resolvers import admit_resolvers
 from rlrun.config.words import parse
 from rlrun.errors import ConfigError, Left, RlrunError
 from rlrun.rundir import RunDir, is_run
-from rlrun.sweep.expansion import changeable, identity
+from rlrun.sweep.book import BOOK, Book
+from rlrun.sweep.expansion import changeable, composed_of, identity
 from rlrun.sweep.task import Task
 
 STOPPED = 75  # exit code: on request, to be gone on with
@@ -22,8 +26,10 @@ LEFT_BY_A_START = ("checkpoints", "config.yaml", "overrides.txt", "status.json",
 
 
 def carry_out(task: Task) -> int:
-    """Do a job; return the exit code of its process."""
+    """Do a job; return the exit code of its process: 75, too, where it is another's by now."""
     signals.listen()
+    if not _is_claimed(task):
+        return STOPPED
     try:
         result = _resumed(task) if is_run(task.run) else _begun(task)
     except (Left, KeyboardInterrupt):
@@ -38,26 +44,42 @@ def carry_out(task: Task) -> int:
     return STOPPED if result.summary["status"] == "stopped" else 0
 
 
+def _is_claimed(task: Task) -> bool:
+    """Tell whether this process alone is to do a job; until it ends, no other is.
+
+    A coordinator that died may have started one, or one may have waited in a queue since.
+    """
+    if task.owner is None:
+        return True
+    handle = os.open(task.folder / "logs" / f"{task.run.name}.lock", os.O_RDWR | os.O_CREAT, 0o666)  # open till the end
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return Book(task.folder / BOOK).is_owner(task.owner, task.run.name)
+
+
 def _begun(task: Task) -> experiment.Result:
     _clear(task.run)
-    if task.sweep is None:
-        composed = configuration.compose(task.words, config_dir=task.config_dir)
+    if task.composed is not None:
+        composed = composed_of(task.composed)
+        add_to_path(composed.project)
         return experiment.train(composed, run_dir=task.run)
-    with trust.limited(task.trust, run=task.sweep):
+    with trust.limited(task.trust, run=task.folder):
         for word in parse(task.words):
             admit_resolvers(word.text, word.key)
         composed = configuration.compose(task.words, config_dir=task.config_dir)
         if identity(composed.config) != task.run.name:
             raise ConfigError(
                 "these words make another config than when the sweep was begun: conf/ has changed, or this is another "
-                f"folder; a job of the config of now: rlrun train -m … --sweep-dir {task.sweep}"
+                f"folder; a job of the config of now: rlrun train -m … --sweep-dir {task.folder}"
             )
         return experiment.train(composed, run_dir=task.run)
 
 
 def _resumed(task: Task) -> experiment.Result:
     """Go on with a run; its budget, and whatever else may change, is that of the words now."""
-    with nullcontext() if task.sweep is None else trust.limited(task.trust, run=task.sweep):
+    with nullcontext() if task.composed is not None else trust.limited(task.trust, run=task.folder):
         return resuming.resume(task.run, _news(task), trust=task.trust)
 
 
