@@ -26,7 +26,7 @@ def told(composed):
 
 def test_one_composer_composes_as_one_for_each():
     composer = Composer()
-    for words in (*COMMANDS, *reversed(COMMANDS)):
+    for words in (*COMMANDS, COMMANDS[1]):
         assert told(composer.compose(words)) == told(compose(words))
 
 
