@@ -18,11 +18,11 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
+from rlrun import cluster
 from rlrun import env as envs
 from rlrun.callbacks.stop import Interrupted
 from rlrun.collect import AsyncCollector, Collector, EpsilonGreedy, PolicyAgent
 from rlrun.collect.workers import links
-from rlrun.collect.workers import ray as workers_ray
 from rlrun.collect.workers.inbox import Inbox
 from rlrun.errors import ConfigError, MissingExtra, WorkerError
 from rlrun.memory import ReplayLoader, Rollout, Table
@@ -408,6 +408,7 @@ def test_a_signal_ends_the_wait(begun):
 def test_a_worker_ends_with_the_process_that_started_it(counting, tmp_path):
     program = """
 import sys, time
+from rlrun import cluster
 from rlrun import env as envs
 from rlrun.collect import AsyncCollector
 from rlrun.memory import Table
@@ -581,7 +582,7 @@ class Played:
 
 @pytest.fixture
 def played(monkeypatch):
-    monkeypatch.setattr(workers_ray, "require", lambda place: None)
+    monkeypatch.setattr(cluster, "require", lambda place: None)
     ray = Played()
     monkeypatch.setitem(sys.modules, "ray", ray)
     return ray

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlrun import cluster
 from rlrun.collect.agents import Agent
 from rlrun.collect.collector import Collector
 from rlrun.collect.finite import require_finite
@@ -71,7 +72,7 @@ class AsyncCollector(Collector):
         if kind not in LINKS:
             raise ConfigError(f"async.kind is one of {', '.join(LINKS)}, got '{kind}'{did_you_mean(kind, LINKS)}")
         if kind == "ray":
-            ray.require("async.kind=ray")
+            cluster.require("async.kind=ray")
         if kind != "thread" and env.maker is None:
             raise ConfigError(
                 f"async.kind={kind}: '{env.name}' was not made by rlrun.env.make; only kind=thread can use it"

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 import pickle
-import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
+from rlrun.cluster import connect
 from rlrun.collect.workers.inbox import Inbox
 from rlrun.collect.workers.links import GRACE, ThreadLink
 from rlrun.collect.workers.unroll import Leave, Recipe
-from rlrun.errors import ConfigError, MissingExtra
-
-
-def require(place: str) -> None:
-    """Refuse to go on without Ray.
-
-    Raises:
-        MissingExtra: it is not installed.
-    """
-    if importlib.util.find_spec("ray") is None:
-        raise MissingExtra(place, "ray", "ray")
+from rlrun.errors import ConfigError
 
 
 class Host:
@@ -55,13 +42,9 @@ class RayLink:
     """The main side of the actor; Ray is started, and stopped again, where it does not run."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self._ray: Any = importlib.import_module("ray")
+        self._ray, self._started = connect()
         self.rows = Inbox()
         self._why = "it ended"
-        self._started = not self._ray.is_initialized()
-        if self._started:
-            with _own_signals():
-                self._ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         try:
             begun = pickle.dumps(recipe, protocol=5)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -102,18 +85,3 @@ class RayLink:
             with suppress(Exception):
                 self._ray.shutdown()
         return True
-
-
-@contextmanager
-def _own_signals() -> Iterator[None]:
-    """Keep the handlers of signals as they are: Ray puts one of its own for SIGTERM."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    held = [signal.getsignal(number) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, held, strict=True):
-            signal.signal(number, handler)
