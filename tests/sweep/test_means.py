@@ -7,6 +7,7 @@ import pytest
 from rlrun.config import choices, compose
 from rlrun.errors import RlrunError
 from rlrun.sweep import Means, apart
+from rlrun.sweep.launching import Tasks
 from rlrun.sweep.local import Local
 
 
@@ -19,7 +20,7 @@ def test_words_of_the_sweep_itself_are_no_words_of_jobs():
 
 
 def test_jobs_are_processes_of_this_machine_unless_told_otherwise(tmp_path):
-    assert isinstance(Means().launcher()(tmp_path), Local)
+    assert isinstance(Means().launcher()(Tasks(tmp_path)), Local)
 
 
 @pytest.mark.parametrize("name", choices("launcher"))

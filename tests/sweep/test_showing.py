@@ -8,8 +8,8 @@ from rich.console import Console
 
 from rlrun.rundir import RunDir
 from rlrun.sweep.book import Entry
+from rlrun.sweep.launching import threads
 from rlrun.sweep.showing import Show, summary
-from rlrun.sweep.sweeping import threads
 
 
 def entry(key, state="pending", error=None, words=()):

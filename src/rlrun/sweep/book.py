@@ -21,7 +21,8 @@ from rlrun.sweep.expansion import Job
 from rlrun.watching import printable
 
 BOOK = "jobs.sqlite"  # of a sweep's folder
-State = Literal["pending", "running", "completed", "failed"]
+# queued: never in a book, but shown of one that is running and waits for its scheduler
+State = Literal["pending", "queued", "running", "completed", "failed"]
 SILENT = 60.0  # seconds
 PATIENCE = 60.0  # seconds to wait for another process that writes
 KEY = re.compile(r"[0-9A-Za-z_-]+")  # which names a folder

@@ -47,6 +47,9 @@ class Child:
     def returncode(self) -> int | None:
         return self._process.exitcode
 
+    def waits(self) -> bool:
+        return False
+
     def poll(self) -> int | None:
         return self._process.exitcode
 

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
 from rlrun.rundir import RunDir
 from rlrun.sweep.book import SILENT, Book, Entry
+from rlrun.sweep.elsewhere import Elsewhere
+from rlrun.sweep.task import STOPPED
 from rlrun.watching import last_line, quiet_for
 
-STOPPED = 75
-PAUSE = 0.01  # seconds between two looks at the jobs
-WATCH = 1.0  # seconds between two looks for jobs that hang
+PAUSE = 0.02  # seconds between two looks at the jobs
+WATCH = 1.0  # seconds between two looks for signs of life of a job
+AGAIN = 5.0  # seconds until a job is claimed again whose process left without being asked: it may be another's
 BEAT = SILENT / 6  # seconds between two signs of life
-ELSEWHERE = 5.0  # seconds until a job is looked at again that a process works on which nobody here started
 
 
 class Process(Protocol):
-    """A job at work."""
+    """A job at work, or on its way there."""
 
-    pid: int
+    def waits(self) -> bool:
+        """Tell whether it has not begun yet, in the queue of a scheduler say, so that its silence means nothing."""
 
     def poll(self) -> int | None:
         """Return the exit code; None while it works."""
@@ -45,6 +48,12 @@ class Launcher(Protocol):
 
     def start(self, entry: Entry, slot: int) -> Process:
         """Start a job in one of `workers` places."""
+
+    def workers(self, entries: Iterable[Entry]) -> int:
+        """Return how many of these jobs there is room for at a time."""
+
+    def close(self) -> None:
+        """Let go of what was opened for the jobs."""
 
 
 @dataclass
@@ -69,6 +78,7 @@ class _Working:
     run: RunDir
     log: Path
     begun: float = field(default_factory=time.time)
+    watched: float = 0.0  # when signs of life were last looked for
     hung: str | None = None  # why it was killed
 
 
@@ -108,7 +118,6 @@ class Coordinator:
         self._asked = False  # jobs, to leave
         self._working: dict[int, _Working] = {}  # by place
         self._beat = 0.0
-        self._watched = 0.0
         self._shown = 0.0
 
     def run(self) -> int:
@@ -142,32 +151,31 @@ class Coordinator:
 
     def _fill(self) -> bool:
         """Start a job in each place that is free; return whether any was."""
-        begun = False
+        begun, since = False, time.monotonic()
         for slot in range(self.workers):
             if slot in self._working:
                 continue
             entry = self.book.claim(self.owner)
             if entry is None:
                 break
-            run = RunDir(self.folder / "jobs" / entry.key)
-            if run.read_status()["status"] == "running":  # of a coordinator that is gone; its jobs leave soon after
-                self.book.end(self.owner, entry.key, "pending", delay=ELSEWHERE, counts=False)
-                continue
-            log = self.folder / "logs" / f"{entry.key}.txt"
-            self._working[slot] = _Working(entry, self.launcher.start(entry, slot), run, log)
+            run, log = RunDir(self.folder / "jobs" / entry.key), self.folder / "logs" / f"{entry.key}.txt"
+            elsewhere = Elsewhere.of(entry, run)
+            if elsewhere is not None:  # its status says by itself when it is silent
+                self._working[slot] = _Working(entry, elsewhere, run, log, begun=math.inf)
+            else:
+                self._working[slot] = _Working(entry, self.launcher.start(entry, slot), run, log)
             begun = True
+            if time.monotonic() - since > BEAT:  # a sign of life is due before the rest
+                break
         return begun
 
     def _look(self) -> bool:
         """Note which jobs have ended, and end those that hang; return whether any did."""
-        ended, watch = False, time.monotonic() - self._watched > WATCH
-        if watch:
-            self._watched = time.monotonic()
+        ended = False
         for slot, job in list(self._working.items()):
             code = job.process.poll()
             if code is None:
-                if watch:
-                    self._end_if_hung(job)
+                self._end_if_hung(job)
                 continue
             del self._working[slot]
             self._note(job, code)
@@ -180,8 +188,12 @@ class Coordinator:
         return ended
 
     def _end_if_hung(self, job: _Working) -> None:
-        if job.hung is not None:
+        now = time.time()
+        if job.process.waits():
+            job.begun = max(job.begun, now)
+        if job.hung is not None or now - job.watched < WATCH:
             return
+        job.watched = now
         job.hung = quiet_for(job.run, job.log, since=job.begun, stall=self.limits.stall)
         if job.hung is not None:
             job.process.kill()
@@ -191,7 +203,7 @@ class Coordinator:
         if code == 0:
             self.book.end(self.owner, key, "completed", code=0)
         elif job.hung is None and (code == STOPPED or (self._asked and code == -signal.SIGTERM)):
-            self.book.end(self.owner, key, "pending", code=code, delay=ELSEWHERE, counts=False)
+            self.book.end(self.owner, key, "pending", code=code, delay=AGAIN, counts=False)
         else:
             error = job.hung or _reason(code, job.log)
             again = attempt <= self.limits.retries
@@ -204,7 +216,9 @@ class Coordinator:
     def _tell(self, changed: bool) -> None:
         if changed or time.monotonic() - self._shown > 1.0:
             self._shown = time.monotonic()
-            self.show(self.book.entries())
+            queued = {job.entry.key for job in self._working.values() if job.process.waits()}
+            entries = self.book.entries()
+            self.show([replace(each, state="queued") if each.key in queued else each for each in entries])
 
     def _ask_to_leave(self) -> None:
         self._asked = True

@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from types import MappingProxyType
 
 from rlrun.sweep import children
 from rlrun.sweep.book import Entry
 from rlrun.sweep.coordinator import Process
-from rlrun.sweep.task import Task, work
+from rlrun.sweep.launching import Tasks, room
+from rlrun.sweep.task import work
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-NONE: Mapping[str, bytes] = MappingProxyType({})
 
 
 class Local:
-    """Start each job in a process of its own, which begins at once; accelerators are shared out in turn.
+    """Start each job in a process of its own, which begins at once; accelerators are shared out in turn."""
 
-    Args:
-        folder: of the sweep.
-        config_dir: the user's own conf folder.
-        typed: jobs whose words the user typed, and what they were composed to; what the others import is limited, as
-            of any run.
-        trust: packages beyond those of any run.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        config_dir: Path | None = None,
-        typed: Mapping[str, bytes] = NONE,
-        trust: Iterable[str] = (),
-    ) -> None:
-        self.folder = folder
-        self.config_dir = config_dir
-        self.typed = typed
-        self.trust = tuple(trust)
+    def __init__(self, tasks: Tasks) -> None:
+        self.tasks = tasks
         self.accelerators = accelerators()
 
     @staticmethod
@@ -47,17 +28,15 @@ class Local:
         children.prepare()
 
     def start(self, entry: Entry, slot: int) -> Process:
-        task = Task(
-            self.folder / "jobs" / entry.key,
-            entry.words,
-            config_dir=self.config_dir,
-            composed=self.typed.get(entry.key),
-            owner=entry.owner,
-            trust=self.trust,
-        )
         count = len(self.accelerators)
         variables = {VISIBLE: self.accelerators[slot % count]} if count else {}
-        return children.start(work, task, log=self.folder / "logs" / f"{entry.key}.txt", variables=variables)
+        return children.start(work, self.tasks.task(entry), log=self.tasks.log(entry), variables=variables)
+
+    def workers(self, entries: Iterable[Entry]) -> int:
+        return room(entries)
+
+    def close(self) -> None:
+        pass
 
 
 def accelerators() -> list[str]:

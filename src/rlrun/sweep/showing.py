@@ -17,7 +17,7 @@ from rlrun.rundir import RunDir
 from rlrun.sweep.book import Entry, State
 from rlrun.watching import progress
 
-ORDER: tuple[State, ...] = ("running", "failed", "pending", "completed")
+ORDER: tuple[State, ...] = ("running", "failed", "queued", "pending", "completed")
 ROWS = 30  # of a live table, at most
 
 
@@ -78,7 +78,7 @@ class Show:
 
     def _figures(self, entry: Entry) -> tuple[str, str, str]:
         """Return steps, return and time left of a job, as far as they are known."""
-        if entry.state == "pending":
+        if entry.state in ("pending", "queued"):
             return "", "", ""
         found = progress(RunDir(self.folder / "jobs" / entry.key).metrics)
         steps = found.get("env_steps") or found.get("updates") or 0

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from rlrun.config.words import parse
 from rlrun.errors import RunDirError
 from rlrun.files import reason, write_json
 from rlrun.rundir import is_run
 from rlrun.sweep.book import BOOK, Book, Entry
 from rlrun.sweep.coordinator import Coordinator, Launcher, Limits
 from rlrun.sweep.expansion import Job
+from rlrun.sweep.launching import Tasks
 from rlrun.sweep.means import Means
 from rlrun.sweep.showing import Show, summary
 
@@ -56,14 +57,14 @@ def sweep(
         jobs: of `expand`.
         folder: a new one, or that of a sweep to which these jobs are added; None = `sweeps/<date>_<time>`.
         config_dir: the user's own conf folder.
-        workers: jobs at a time; None = as many as there are cores.
+        workers: jobs at a time; None = as many as the launcher has room for.
         limits: when to give up.
         means: with which the jobs are launched; None = local processes.
 
     Raises:
         RunDirError: the folder holds something else, or cannot be written.
     """
-    launching = (means or Means()).launcher()
+    launching = _ready((means or Means()).launcher())
     folder = _made(folder)
     if not is_sweep(folder):
         about = {"command": sys.argv[1:], "created": datetime.now(UTC).isoformat(timespec="seconds")}
@@ -71,7 +72,7 @@ def sweep(
     book, jobs = Book(folder / BOOK), list(jobs)
     book.add(jobs)
     # The folder may be somebody else's, and its other jobs with it.
-    launcher = launching(folder, config_dir=config_dir, typed={job.key: job.composed for job in jobs})
+    launcher = launching(Tasks(folder, config_dir, typed={job.key: job.composed for job in jobs}))
     return _coordinate(folder, book, launcher, workers=workers, limits=limits)
 
 
@@ -97,28 +98,26 @@ def resume(
     Raises:
         RunDirError: it is no sweep, or cannot be read.
     """
+    launching = _ready((means or Means()).launcher())
     folder = path.absolute()
     book = Book(folder / BOOK)
     if retry_failed:
         book.retry()
-    launcher = (means or Means()).launcher()(folder, config_dir=config_dir, trust=trust)
+    launcher = launching(Tasks(folder, config_dir, trust=tuple(trust)))
     return _coordinate(folder, book, launcher, workers=workers, limits=limits)
 
 
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def threads(entries: Iterable[Entry]) -> int:
-    """Return the largest number of threads that the words of a job ask for."""
-    values = [word.value for entry in entries for word in parse(entry.words) if word.key == "threads"]
-    return max([1, *(value for value in values if isinstance(value, int))])
+def _ready(launching: Any) -> Any:
+    """Return the recipe of a launcher, if it can work here, which its `require` tells before anything is made."""
+    check = getattr(launching.func, "require", None)
+    if check is not None:
+        check(**launching.keywords)
+    return launching
 
 
 def _coordinate(folder: Path, book: Book, launcher: Launcher, *, workers: int | None, limits: Limits | None) -> Outcome:
-    with Show(folder) as show:
-        count = workers or max(1, cores() // threads(book.entries()))
+    with Show(folder) as show, closing(launcher):
+        count = workers or launcher.workers(book.entries())
         coordinator = Coordinator(folder, book, launcher, workers=count, limits=limits or Limits(), show=show)
         code = coordinator.run()
     return Outcome(folder, book.entries(), code)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+STOPPED = 75  # exit code: on request, to be gone on with
+
 
 @dataclass(frozen=True)
 class Task:

@@ -19,9 +19,8 @@ from rlrun.errors import ConfigError, Left, RlrunError
 from rlrun.rundir import RunDir, is_run
 from rlrun.sweep.book import BOOK, Book
 from rlrun.sweep.expansion import changeable, composed_of, identity
-from rlrun.sweep.task import Task
+from rlrun.sweep.task import STOPPED, Task
 
-STOPPED = 75  # exit code: on request, to be gone on with
 LEFT_BY_A_START = ("checkpoints", "config.yaml", "overrides.txt", "status.json", "manifest.json")
 
 

@@ -1,0 +1,62 @@
+"""What every launcher starts from: the tasks of a sweep's jobs, and how many of them a machine bears."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from rlrun.config.words import parse
+from rlrun.sweep.book import Entry
+from rlrun.sweep.task import Task
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Turns the entries of a book into tasks.
+
+    Attributes:
+        folder: of the sweep.
+        config_dir: the user's own conf folder.
+        typed: jobs whose words the user typed, and what they were composed to; what the others import is limited, as
+            of any run.
+        trust: packages beyond those of any run.
+    """
+
+    folder: Path
+    config_dir: Path | None = None
+    typed: Mapping[str, bytes] = MappingProxyType({})
+    trust: tuple[str, ...] = ()
+
+    def task(self, entry: Entry) -> Task:
+        """Return what the process of a job needs to know."""
+        return Task(
+            self.folder / "jobs" / entry.key,
+            entry.words,
+            config_dir=self.config_dir,
+            composed=self.typed.get(entry.key),
+            owner=entry.owner,
+            trust=self.trust,
+        )
+
+    def log(self, entry: Entry) -> Path:
+        """Return the file for what the process of a job prints."""
+        return self.folder / "logs" / f"{entry.key}.txt"
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads(entries: Iterable[Entry]) -> int:
+    """Return the largest number of threads that the words of a job ask for."""
+    values = [word.value for entry in entries for word in parse(entry.words) if word.key == "threads"]
+    return max([1, *(value for value in values if isinstance(value, int))])
+
+
+def room(entries: Iterable[Entry]) -> int:
+    """Return how many of these jobs the cores of this machine bear at a time."""
+    return max(1, cores() // threads(entries))

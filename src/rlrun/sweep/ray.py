@@ -1,0 +1,95 @@
+"""Jobs that Ray starts, on this machine or on those of its cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from rlrun import cluster
+from rlrun.errors import RequestError
+from rlrun.sweep.book import Entry
+from rlrun.sweep.far import Far
+from rlrun.sweep.keeping import Keeper
+from rlrun.sweep.launching import Tasks, threads
+
+
+class Ray(Far):
+    """Hand jobs to Ray, each a task with resources of its own; it starts them as there is room.
+
+    Args:
+        tasks: of the sweep.
+        address: of a cluster, `auto` or `host:port`; None = one of this machine, which ends with this process.
+        cpus: cores a job; None = as many as the word `threads` says.
+        gpus: a job; may be a fraction.
+        memory: GB a job; None = it is not counted.
+        resources: further ones, by name.
+
+    Raises:
+        RequestError: there is no such cluster.
+    """
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        address: str | None = None,
+        cpus: float | None = None,
+        gpus: float = 0.0,
+        memory: float | None = None,
+        resources: Mapping[str, float] | None = None,
+    ) -> None:
+        super().__init__(tasks)
+        self.cpus = cpus
+        self._wanted: dict[str, Any] = {"num_gpus": gpus, "resources": dict(resources or {})}
+        if memory is not None:
+            self._wanted["memory"] = round(memory * 2**30)
+        try:
+            self._ray, self._started = cluster.connect(address)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise RequestError(f"launcher=ray: {str(error).strip().splitlines()[0]}") from error
+        # A job that was lost is the coordinator's to start again, from its checkpoint.
+        self._keep = self._ray.remote(max_retries=0)(_keep)
+
+    @staticmethod
+    def require(**rest: Any) -> None:
+        """Refuse to begin without Ray.
+
+        Raises:
+            MissingExtra: it is not installed.
+        """
+        cluster.require("launcher=ray")
+
+    def submit(self, keepers: Sequence[Keeper], entries: Sequence[Entry]) -> Sequence[Any]:
+        return [
+            self._keep.options(num_cpus=self._cpus([entry]), **self._wanted).remote(keeper)
+            for keeper, entry in zip(keepers, entries, strict=True)
+        ]
+
+    def fate(self, handle: Any) -> str | None:
+        if not self._ray.wait([handle], timeout=0)[0]:
+            return None
+        try:
+            return f"exit code {self._ray.get(handle)}"
+        except Exception as error:
+            return f"Ray lost it: {type(error).__name__}"
+
+    def cancel(self, handles: Sequence[Any]) -> None:
+        for handle in handles:
+            with suppress(Exception):  # it has just ended, or the cluster has
+                self._ray.cancel(handle)
+
+    def workers(self, entries: Iterable[Entry]) -> int:
+        jobs = list(entries)
+        return max(1, int(self._ray.cluster_resources().get("CPU", 1.0) // self._cpus(jobs)))
+
+    def close(self) -> None:
+        if self._started:
+            self._ray.shutdown()
+
+    def _cpus(self, entries: Iterable[Entry]) -> float:
+        return self.cpus or threads(entries)
+
+
+def _keep(keeper: Keeper) -> int:
+    return keeper()
