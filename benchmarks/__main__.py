@@ -23,6 +23,7 @@ from benchmarks import (
     resilience,
     speed,
     startup,
+    sweeps,
 )
 from benchmarks.side import CASES
 
@@ -39,6 +40,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "checkpoints": lambda given: checkpoints.measure(rounds=given.rounds),
     "resilience": lambda given: resilience.measure(given.resilience, kills=given.kills, workers=given.workers),
     "overhead": lambda given: overhead.measure(rounds=given.rounds),
+    "sweeps": lambda given: sweeps.measure(given.launcher),
     "async": lambda given: asynchronous.measure(rounds=given.rounds),
 }
 
@@ -71,7 +73,8 @@ def parser() -> argparse.ArgumentParser:
     made["learning"].add_argument("learning", nargs="*", metavar="CLAIM", help=", ".join(learning.CLAIMS))
     made["memory"].add_argument("memory", nargs="*", metavar="PART", help=", ".join(memory.PARTS))
     made["resilience"].add_argument("resilience", nargs="*", metavar="CELL", help=", ".join(resilience.CELLS))
-    made["all"].set_defaults(speed=[], learning=[], memory=[], resilience=[])
+    made["sweeps"].add_argument("--launcher", action="append", choices=list(sweeps.LAUNCHERS), help="default: all")
+    made["all"].set_defaults(speed=[], learning=[], memory=[], resilience=[], launcher=None)
     return found
 
 

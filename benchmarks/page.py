@@ -234,6 +234,28 @@ def overhead(found: dict[str, Any]) -> Lines:
     return [how, "", *table(heads, [row]), "", bars]
 
 
+def sweeps(found: dict[str, Any]) -> Lines:
+    """Sweeps that were killed with all their processes, against one that was not."""
+    groups = list(dict.fromkeys(group for case in found.values() for group in case.get("identical", ())))
+    counted = ["completed", "finished once", "started over"]
+    heads = ["launcher", "at the kills", *counted, *groups, "bar", "seconds", "date"]
+    rows = []
+    for name, case in found.items():
+        states = [", ".join(f"{count} {state}" for state, count in kill["states"].items()) for kill in case["kills"]]
+        counts = [str(case.get(key.replace(" ", "_"), "")) for key in counted]
+        same = [f"{case['identical'][group]} of {case['jobs']}" if "jobs" in case else "" for group in groups]
+        told = "; ".join(states) if "jobs" in case else case["error"]
+        ended = [_verdict(case), f"{case['wall_seconds']:.0f}", case["machine"]["date"]]
+        rows.append([name, told, *counts, *same, *ended])
+    how = (
+        "A sweep, four jobs at a time, whose processes were all killed by SIGKILL at two random moments and which was "
+        "resumed by the command, against one that nobody disturbed. Finished once: jobs of which one process said so; "
+        "started over: jobs that did not go on from the checkpoint they had; then how many are identical, bit by bit."
+    )
+    words = [f"* {name}: `{' '.join(case['words'])}`" for name, case in found.items()]
+    return [how, "", *table(heads, rows), "", *words]
+
+
 def asynchronous(found: dict[str, Any]) -> Lines:
     """Stepping beside learning against stepping in between."""
     heads = ["updates a step", "stepped by a", "ms a step", "in between, ms a step", "ratio", "bar"]
@@ -281,7 +303,7 @@ def _about(name: str, part: dict[str, Any]) -> str:
     return f"* {name}: {part['what']}; {conditions}{'; without ' if absent else ''}{absent}"
 
 
-PARTED = ("speed", "learning", "memory", "resilience")  # results whose parts may be measured one by one
+PARTED = ("speed", "learning", "memory", "resilience", "sweeps")  # results whose parts may be measured one by one
 SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "speed": speed,
     "on_policy": on_policy,
@@ -293,6 +315,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "checkpoints": checkpoints,
     "resilience": resilience,
     "overhead": overhead,
+    "sweeps": sweeps,
     "async": asynchronous,
 }
 

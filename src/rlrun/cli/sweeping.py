@@ -10,7 +10,9 @@ import typer
 if TYPE_CHECKING:
     from rlrun.sweep import Limits
 
-Workers = Annotated[int | None, typer.Option(min=1, help="Jobs at a time (default: one a core).", show_default=False)]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Jobs at a time (default: what there is room for).", show_default=False)
+]
 FailFast = Annotated[
     bool, typer.Option("--fail-fast", help="Stop the sweep when a job fails; the others can be resumed.")
 ]
@@ -115,7 +117,7 @@ def resume_sweep(
         workers=workers,
         limits=limits,
         trust=trust,
-        means=sweeps.Means(own, config_dir),
+        means=sweeps.Means(sweeps.recalled(own, folder / "sweep.json"), config_dir),
     )
     typer.echo(outcome.describe())
     return outcome.code

@@ -11,7 +11,7 @@ A sweep's folder:
 from rlrun.sweep.book import Book, Entry
 from rlrun.sweep.coordinator import Limits
 from rlrun.sweep.expansion import Job, expand, identity
-from rlrun.sweep.means import Means, apart
+from rlrun.sweep.means import Means, apart, recalled
 from rlrun.sweep.sweeping import Outcome, is_sweep, resume, sweep
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "expand",
     "identity",
     "is_sweep",
+    "recalled",
     "resume",
     "sweep",
 ]

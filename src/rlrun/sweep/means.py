@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,15 @@ from typing import Any
 from rlrun import config as configuration
 from rlrun.build import Builder
 from rlrun.config.composition import OF_SWEEPS
+from rlrun.errors import ConfigError
+from rlrun.files import known
 
 PRIMARY = "multirun"  # the file that lists the groups
+# Words that are taken from a sweep's folder, which may be somebody else's: none is code, and none names a place.
+PLAIN = re.compile(
+    r"launcher(\.(cluster|partition|account|qos|constraint|time|signal_delay|memory|cpus|gpus|parallel))?=[\w.-]{1,64}",
+    re.ASCII,
+)
 
 
 def apart(words: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -18,6 +26,31 @@ def apart(words: Iterable[str]) -> tuple[list[str], list[str]]:
     given = list(words)
     own = [word for word in given if word.strip().lstrip("+~").partition("=")[0].split(".")[0] in OF_SWEEPS]
     return [word for word in given if word not in own], own
+
+
+def of_launcher(words: Iterable[str]) -> list[str]:
+    """Return those of some words that choose or set the launcher."""
+    return [word for word in words if word.strip().lstrip("+~").partition("=")[0].split(".")[0] == "launcher"]
+
+
+def recalled(words: Iterable[str], about: Path) -> list[str]:
+    """Return words of a sweep that is gone on with, and the launcher's of its beginning, unless they have some.
+
+    about: the file in which these were noted.
+
+    Raises:
+        ConfigError: a noted word is one that the user has to type.
+    """
+    given, noted = list(words), known(about).get("launcher", [])
+    if of_launcher(given) or not isinstance(noted, list):
+        return given
+    for word in noted:
+        if not isinstance(word, str) or not PLAIN.fullmatch(word):
+            raise ConfigError(
+                f"this sweep was begun with {str(word)[:80]!r}, which is not taken from its folder: "
+                "type all words of the launcher again, or launcher=local"
+            )
+    return [*noted, *given]
 
 
 class Means:

@@ -18,7 +18,7 @@ from rlrun.sweep.book import BOOK, Book, Entry
 from rlrun.sweep.coordinator import Coordinator, Launcher, Limits
 from rlrun.sweep.expansion import Job
 from rlrun.sweep.launching import Tasks
-from rlrun.sweep.means import Means
+from rlrun.sweep.means import Means, of_launcher
 from rlrun.sweep.showing import Show, summary
 
 ABOUT = "sweep.json"
@@ -64,10 +64,12 @@ def sweep(
     Raises:
         RunDirError: the folder holds something else, or cannot be written.
     """
-    launching = _ready((means or Means()).launcher())
+    means = means or Means()
+    launching = _ready(means.launcher())
     folder = _made(folder)
     if not is_sweep(folder):
         about = {"command": sys.argv[1:], "created": datetime.now(UTC).isoformat(timespec="seconds")}
+        about["launcher"] = of_launcher(means.words)
         write_json(folder / ABOUT, {**about, "host": socket.gethostname(), "project": str(Path.cwd())})
     book, jobs = Book(folder / BOOK), list(jobs)
     book.add(jobs)

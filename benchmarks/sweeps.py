@@ -1,0 +1,179 @@
+"""A sweep that is killed twice with all its processes, and ends as the one that was not; by each launcher.
+
+24 jobs, four at a time. SIGKILL hits the coordinator and whatever descends from it at two random moments; `rlrun
+resume` goes on each time. Every job must have finished once, gone on from the checkpoint that it had, and ended with
+the bits of the job that nobody disturbed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.identical import GROUPS, compare
+from benchmarks.process import ROOT, THREADS, Failed
+from rlrun.rundir import RunDir, checkpoint_key
+from rlrun.sweep import Book
+
+WORKERS, KILLS, STEPS = 4, 2, 2_000
+PATIENCE = 1_800.0  # seconds that a sweep may take
+JOBS = (
+    *("algorithm=dqn", "env.target=rlrun.env.toys.Bandit", "seed=range(12)", "algorithm.lr=1e-3,3e-4"),
+    *("algorithm.hidden=[16]", "algorithm.updates_per_step=0.5", "memory.length=1000", f"stop.env_steps={STEPS}"),
+    *("checkpoint.every=200", "evaluation.every=0", "log.every=500", "logger=[]"),
+)
+LAUNCHERS = {
+    "local": ("launcher=local",),
+    "slurm": ("launcher=slurm", "launcher.cluster=local"),
+    "ray": ("launcher=ray", f"launcher.cpus={len(os.sched_getaffinity(0)) / WORKERS:g}"),
+}
+
+
+def measure(launchers: list[str] | None = None, *, jobs: tuple[str, ...] = JOBS) -> dict[str, Any]:
+    """Return what became of a sweep by each launcher.
+
+    Args:
+        launchers: None = all.
+        jobs: words of the sweep.
+    """
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        _end(_start(["train", "-m", *jobs, "--sweep-dir", "whole"], folder), folder)
+        return {name: one(name, folder, jobs) for name in launchers or LAUNCHERS}
+
+
+def one(name: str, folder: Path, jobs: tuple[str, ...]) -> dict[str, Any]:
+    """Kill and resume a sweep; compare it with the one named `whole` that lies beside it."""
+    words, begun, dice = [*jobs, *LAUNCHERS[name]], time.perf_counter(), random.Random(name)
+    sweep = folder / name
+    total = len(list((folder / "whole" / "jobs").iterdir())) * _budget(jobs)
+    found: dict[str, Any] = {"words": words, "workers": WORKERS, "kills": [], "passed": False}
+    try:
+        process = _start(["train", "-m", *words, "--sweep-dir", name], folder)
+        for share in sorted(dice.uniform(0.05, 0.9) for _ in range(KILLS)):
+            _wait(process, lambda share=share: _saved(sweep) >= share * total)
+            time.sleep(dice.uniform(0.0, 1.0))
+            _kill(process)
+            found["kills"].append(_at_a_kill(sweep))
+            process = _start(["resume", name, *LAUNCHERS[name]], folder)
+        _end(process, folder)
+        found |= _ended(sweep, folder / "whole", found["kills"])
+    except Failed as error:
+        found["error"] = str(error).strip().splitlines()[-1]
+    for kill in found["kills"]:
+        del kill["checkpoints"]
+    found["wall_seconds"] = round(time.perf_counter() - begun, 1)
+    print(f"{name}: {'met' if found['passed'] else found.get('error', 'missed')}", flush=True)
+    return found
+
+
+def _ended(sweep: Path, whole: Path, kills: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return how the jobs of a sweep have ended."""
+    keys = [entry.key for entry in Book(whole / "jobs.sqlite").entries()]
+    same = [compare(whole / "jobs" / key, sweep / "jobs" / key) for key in keys]
+    found = {
+        "jobs": len(keys),
+        "completed": [entry.state for entry in Book(sweep / "jobs.sqlite").entries()].count("completed"),
+        "finished_once": sum((sweep / "logs" / f"{key}.txt").read_text().count("completed:") == 1 for key in keys),
+        "started_over": sum(_started_over(sweep / "jobs" / key, kills) for key in keys),
+        "identical": {group: sum(each[group] for each in same) for group in GROUPS},
+    }
+    each = (found["completed"], found["finished_once"], *found["identical"].values())
+    return {**found, "passed": all(count == len(keys) for count in each) and not found["started_over"]}
+
+
+def _started_over(run: Path, kills: list[dict[str, Any]]) -> bool:
+    """Tell whether a job did not go on from the checkpoint that it had at a kill, or a later one."""
+    had = [kill["checkpoints"][run.name] for kill in kills if run.name in kill["checkpoints"]]
+    resumed = json.loads((run / "manifest.json").read_text()).get("resumed", [])
+    from_ = [each["checkpoint"] for each in resumed if each["checkpoint"] is not None]
+    return any(not any(name >= least for name in from_) for least in had)
+
+
+def _at_a_kill(sweep: Path) -> dict[str, Any]:
+    """Return how many jobs were in which state, and the checkpoints of those that had begun and not ended."""
+    states = Counter(entry.state for entry in Book(sweep / "jobs.sqlite").entries())
+    unfinished = [run for run in _runs(sweep) if not run.summary.exists()]
+    had = {run.path.name: (run.checkpoints / "latest").read_text().strip() for run in unfinished if _newest(run)}
+    return {"states": dict(states), "with_a_checkpoint": len(had), "checkpoints": had}
+
+
+def _runs(sweep: Path) -> list[RunDir]:
+    with contextlib.suppress(OSError):
+        return [RunDir(path) for path in (sweep / "jobs").iterdir()]
+    return []
+
+
+def _newest(run: RunDir) -> int:
+    """Return the environment steps that are safe: those of the checkpoint that `latest` names."""
+    with contextlib.suppress(OSError, ValueError):
+        return checkpoint_key(Path((run.checkpoints / "latest").read_text().strip()))[0]
+    return 0
+
+
+def _saved(sweep: Path) -> int:
+    return sum(map(_newest, _runs(sweep)))
+
+
+def _budget(words: tuple[str, ...]) -> int:
+    return next(int(word.partition("=")[2]) for word in reversed(words) if word.startswith("stop.env_steps="))
+
+
+def _start(words: list[str], folder: Path) -> subprocess.Popen[bytes]:
+    paths = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+    with open(folder / "log.txt", "ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "rlrun", *words, "--workers", str(WORKERS)],
+            cwd=folder,
+            env={**os.environ, **THREADS, "PYTHONPATH": paths},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _wait(process: subprocess.Popen[bytes], ready: Any) -> None:
+    until = time.monotonic() + PATIENCE
+    while not ready():
+        if process.poll() is not None or time.monotonic() > until:
+            _kill(process)
+            raise Failed(f"a sweep ended with {process.returncode} before it was killed")
+        time.sleep(0.05)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all that descend from it."""
+    for pid in _below(process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def _below(pid: int) -> list[int]:
+    table = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    pairs = [tuple(map(int, line.split())) for line in table.splitlines()]
+    found, left = [], [pid]
+    while left:
+        found.append(left.pop())
+        left += [child for child, parent in pairs if parent == found[-1]]
+    return found
+
+
+def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
+    try:
+        code: int | None = process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        _kill(process)
+        code = None
+    if code != 0:
+        raise Failed(f"a sweep ended with {code}: {(folder / 'log.txt').read_text()[-2_000:]}")
