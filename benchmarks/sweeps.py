@@ -25,12 +25,13 @@ from benchmarks.process import ROOT, THREADS, Failed
 from rlrun.rundir import RunDir, checkpoint_key
 from rlrun.sweep import Book
 
-WORKERS, KILLS, STEPS = 4, 2, 2_000
+WORKERS, KILLS, STEPS = 4, 2, 1_500
 PATIENCE = 1_800.0  # seconds that a sweep may take
 JOBS = (
     *("algorithm=dqn", "env.target=rlrun.env.toys.Bandit", "seed=range(12)", "algorithm.lr=1e-3,3e-4"),
-    *("algorithm.hidden=[16]", "algorithm.updates_per_step=0.5", "memory.length=1000", f"stop.env_steps={STEPS}"),
-    *("checkpoint.every=200", "evaluation.every=0", "log.every=500", "logger=[]"),
+    *("algorithm.hidden=[16]", "algorithm.batch_size=16", "algorithm.warmup_steps=100", "memory.length=1000"),
+    *("algorithm.updates_per_step=0.5", f"stop.env_steps={STEPS}", "checkpoint.every=150", "log.every=500"),
+    *("evaluation.every=0", "logger=[]"),
 )
 LAUNCHERS = {
     "local": ("launcher=local",),
