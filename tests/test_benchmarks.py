@@ -285,3 +285,29 @@ def test_stepping_beside_learning_is_held_to_its_bar(load, monkeypatch, tmp_path
     page.write(folder=tmp_path)
     row = f"| 4 | process | {1000 * seconds:.1f} ({1000 * seconds:.1f}–{1000 * seconds:.1f}) | 20.0 (20.0–20.0) |"
     assert row in (tmp_path / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("resumed", "over"),
+    [([], True), ([None], True), (["0000000150-0000000010"], True), ([None, "0000000300-0000000020"], False)],
+)
+def test_a_job_of_a_sweep_that_left_its_checkpoint_was_started_over(load, tmp_path, resumed, over):
+    sweeps = load("sweeps")
+    about = {"resumed": [{"checkpoint": each} for each in resumed]} if resumed else {}
+    (tmp_path / "manifest.json").write_text(json.dumps(about))
+    kills = [{"checkpoints": {}}, {"checkpoints": {tmp_path.name: "0000000300-0000000020"}}]
+    assert sweeps._started_over(tmp_path, kills) is over
+    assert not sweeps._started_over(tmp_path, kills[:1])
+
+
+def test_a_sweep_is_judged_by_every_job(load, tmp_path):
+    page, sweeps = load("page"), load("sweeps")
+    case = {"words": ["seed=0"], "kills": [{"states": {"completed": 3, "running": 4}}], "jobs": 24, "passed": False}
+    case |= {"completed": 24, "finished_once": 24, "started_over": 1, "wall_seconds": 5.0}
+    page.save("sweeps", {"local": case | {"identical": dict.fromkeys(sweeps.GROUPS, 24)}}, folder=tmp_path)
+    failed = {"words": [], "kills": [], "error": "it came to nothing", "passed": False, "wall_seconds": 1.0}
+    page.save("sweeps", {"ray": failed}, folder=tmp_path)
+    page.write(folder=tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "| local | 3 completed, 4 running | 24 | 24 | 1 | 24 of 24 |" in text
+    assert "| ray | it came to nothing |" in text

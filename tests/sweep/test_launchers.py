@@ -1,0 +1,337 @@
+"""Jobs that a scheduler starts: Slurm by submitit, whose local twin is real, and Ray, where it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import signal
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from rlrun import watching
+from rlrun.config import compose
+from rlrun.errors import ConfigError
+from rlrun.rundir import RunDir
+from rlrun.sweep import Book, Job, Limits, Means, apart, recalled
+from rlrun.sweep.book import Entry
+from rlrun.sweep.coordinator import Coordinator
+from rlrun.sweep.elsewhere import Elsewhere
+from rlrun.sweep.far import LATE
+from rlrun.sweep.launching import Tasks
+from rlrun.sweep.slurm import Slurm
+
+from .test_sweeps import FAILS, TINY, Ended, below, command, entries, project, rlrun, until
+
+__all__ = ["project", "rlrun"]
+SLOW = (*TINY, "env.target=fails.Fails", "+env.kwargs.pause=0.01", "seed=0", "--sweep-dir", "s")
+HERE = ("launcher=slurm", "launcher.cluster=local")
+PAGE = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text()
+RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="no Ray")
+
+
+def entry(key, words=()):
+    return Entry(key, f"seed={key}", tuple(words), "running", None, 0, None, None)
+
+
+def only_run():
+    found = list(Path("s/jobs").glob("*")) if Path("s/jobs").is_dir() else []
+    return RunDir(found[0]) if found else None
+
+
+def saved():
+    run = only_run()
+    return run is not None and len(run.checkpoint_dirs()) > 0
+
+
+def resumed():
+    return [each["checkpoint"] for each in json.loads(only_run().manifest.read_text()).get("resumed", [])]
+
+
+@pytest.fixture
+def begun(project):
+    """Start a sweep of one job that takes some seconds, and wait until it has a checkpoint."""
+    (project / "fails.py").write_text(FAILS)
+    started = []
+
+    def start(*words):
+        started.append(subprocess.Popen(command("train", "-m", *SLOW, *words), stderr=subprocess.DEVNULL))
+        until(saved)
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+@pytest.mark.timeout(200)
+def test_a_job_outlives_its_coordinator_is_preempted_and_goes_on(begun, rlrun):
+    process = begun(*HERE)
+    process.kill()
+    process.wait()
+    (submitted,) = Path("s/launches").glob("*/*_submitted.pkl")
+    controller = int(submitted.name.partition("_")[0])
+    os.kill(below(controller)[1], signal.SIGUSR2)  # as Slurm does before it takes a machine away
+    log = Path("s/logs", f"{only_run().path.name}.txt")
+    until(lambda: "completed:" in log.read_text(), 120.0)
+    assert len(resumed()) == 1
+    assert resumed()[0] is not None
+
+    told = rlrun("resume", "s")
+    assert (told.returncode, told.stdout.splitlines()[0]) == (0, "1 job: 1 completed")
+    assert log.read_text().count("completed:") == 1  # no process was started for it
+
+
+@RAY
+@pytest.mark.timeout(200)
+def test_ray_stops_jobs_in_order_and_the_sweep_goes_on_with_ray(begun, rlrun):
+    process = begun("launcher=ray")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 75
+    assert only_run().read_status()["status"] == "stopped"
+    assert [each.state for each in entries("s")] == ["pending"]
+    told = subprocess.run(command("resume", "s", "--trust", "fails"), capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    assert len(resumed()) == 1
+    assert resumed()[0] is not None
+    assert len(list(Path("s/launches").glob("*"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["launcher=slurm"], "needs the commands sbatch, srun, scancel, and this machine lacks them"),
+        (["launcher=slurm", "launcher.cluster=lokal"], "one of slurm, local, got 'lokal' (did you mean 'local'?)"),
+    ],
+)
+def test_where_jobs_cannot_be_submitted_nothing_is_made(words, told, project, rlrun, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    given = rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s", *words)
+    assert (given.returncode, given.stderr.count("\n")) == (2, 1)
+    assert told in given.stderr
+    assert list(project.iterdir()) == []
+
+
+@pytest.mark.parametrize(("launcher", "package", "extra"), [("slurm", "submitit", "slurm"), ("ray", "ray", "ray")])
+def test_a_missing_package_is_named_before_anything_is_made(launcher, package, extra, project, rlrun, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find(name))
+    given = rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s", f"launcher={launcher}")
+    assert given == Ended(
+        2,
+        "",
+        f"rlrun: launcher={launcher} needs the package '{package}', which is not installed: "
+        f"pip install 'rlrun[{extra}]'\n",
+    )
+    assert list(project.iterdir()) == []
+
+
+@pytest.fixture
+def played(tmp_path, monkeypatch):
+    """Commands of Slurm that only write down what they are asked for."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, does in {
+        "sbatch": f'cp "$1" {tmp_path}/script; echo Submitted batch job 7',
+        "scancel": f'echo "$@" >> {tmp_path}/cancelled',
+        "sacct": f"cat {tmp_path}/states 2> /dev/null || true",
+        "srun": "true",
+    }.items():
+        (folder / name).write_text(f"#!/bin/sh\n{does}\n")
+        (folder / name).chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    Slurm.require()
+    return tmp_path
+
+
+def submitted(place, **options):
+    """Return a launcher and two jobs that it has submitted; and a function that looks at the first once more."""
+    slurm = Slurm(Tasks(place), **options)
+    jobs = [slurm.start(entry("a", ["threads=3"]), 0), slurm.start(entry("b"), 1)]
+    (place / "logs").mkdir()
+
+    def look():
+        slurm._next = 0.0
+        return jobs[0].poll()
+
+    assert look() is None
+    return slurm, jobs, look
+
+
+def test_jobs_are_one_array_with_what_was_asked_for(played):
+    options = {"time": 90, "memory": 1.5, "gpus": 2, "partition": "long", "parallel": 1, "setup": ["module load x"]}
+    slurm, jobs, _ = submitted(played, **options, sbatch={"mail-type": "END"}, signal_delay=45)
+    script = (played / "script").read_text().splitlines()
+    for line in (
+        *("--array=0-1%1", "--time=90", "--mem=1536M", "--gpus-per-node=2", "--partition=long", "--requeue"),
+        *("--cpus-per-task=3", "--mail-type=END", "--signal=USR2@45"),
+    ):
+        assert f"#SBATCH {line}" in script
+    assert "module load x" in script
+    assert [job.handle.job_id for job in jobs] == ["7_0", "7_1"]
+    assert slurm.workers([entry(str(number)) for number in range(500)]) == 500
+
+
+def test_a_job_is_heard_of_by_its_keepers_words(played):
+    slurm, (one, other), look = submitted(played)
+    assert (one.waits(), other.waits()) == (True, True)
+    slurm.notes.say(one.ticket, "begun")
+    assert look() is None
+    assert (one.waits(), other.waits()) == (False, True)
+    slurm.notes.say(one.ticket, "ended.2")
+    assert look() == 2
+    assert os.listdir(slurm.notes.folder) == []
+
+
+def test_what_waits_is_cancelled_and_what_works_is_asked_to_leave(played):
+    slurm, (one, other), look = submitted(played)
+    slurm.notes.say(one.ticket, "begun")
+    look()
+    one.terminate()
+    other.terminate()
+    assert look() is None
+    assert other.poll() == 75
+    assert (played / "cancelled").read_text() == "7_1\n"
+    assert sorted(os.listdir(slurm.notes.folder)) == [
+        f"{one.ticket}.begun",
+        f"{one.ticket}.leave",
+        f"{other.ticket}.leave",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "state", "code"),
+    [([], "CANCELLED by 0", 1), (["begun"], "NODE_FAIL", 1), (["again"], "TIMEOUT", 75), (["begun"], "RUNNING", None)],
+)
+def test_a_job_that_slurm_has_no_more_ended_unless_it_was_saved(words, state, code, played, monkeypatch):
+    slurm, (one, _), look = submitted(played)
+    for word in words:
+        slurm.notes.say(one.ticket, word)
+    (played / "states").write_text(f"JobID|State|NodeList\n7_0|{state}|n\n7_1|PENDING|n\n")
+    one.handle.watcher.clear()  # ask Slurm, whenever it was asked last
+    now = time.monotonic()
+    assert look() is None  # a note of its end may be on its way
+    monkeypatch.setattr("time.monotonic", lambda: now + 2 * LATE)
+    assert look() == code
+    told = watching.last_line(played / "logs" / "a.txt")
+    assert told == (f"Slurm has it no more: {state.split()[0]}" if code == 1 else None)
+
+
+def test_a_hung_keeper_is_ended_by_slurm(played, monkeypatch):
+    _, (one, _), look = submitted(played)
+    now = time.monotonic()
+    one.kill()
+    assert look() is None
+    monkeypatch.setattr("time.monotonic", lambda: now + 60.0)
+    assert look() == -signal.SIGKILL
+    assert (played / "cancelled").read_text() == "7_0\n"
+
+
+def test_what_slurm_refuses_is_told_in_a_line(played, project, rlrun):
+    (played / "bin" / "sbatch").write_text("#!/bin/sh\necho sbatch: error: invalid partition >&2; exit 1\n")
+    given = rlrun("train", "-m", *TINY, "seed=0,1", "--sweep-dir", "s", "launcher=slurm")
+    assert given.returncode == 2
+    assert "rlrun: launcher=slurm: the jobs cannot be submitted: " in given.stderr
+    assert "invalid partition" in given.stderr
+
+
+class Queue:
+    """A launcher whose jobs wait, and then have ended."""
+
+    def __init__(self, seconds):
+        self.until = time.monotonic() + seconds
+
+    def start(self, entry, slot):
+        return self
+
+    def waits(self):
+        return time.monotonic() < self.until
+
+    def poll(self):
+        return None if self.waits() else 0
+
+    def kill(self):
+        raise AssertionError("a job that waits is not hung")
+
+
+def test_a_job_that_waits_is_not_hung_and_shown_as_queued(tmp_path, monkeypatch):
+    monkeypatch.setattr(watching, "SILENT", 0.2)
+    shown, book = [], Book(tmp_path / "jobs.sqlite")
+    book.add([Job("a", (), "")])
+    coordinator = Coordinator(
+        tmp_path, book, Queue(1.5), workers=1, limits=Limits(stall=0.2), show=lambda found: shown.append(found[0].state)
+    )
+    assert coordinator.run() == 0
+    assert shown[0] == "queued"
+    assert shown[-1] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "code"),
+    [
+        ("running", ["stop.env_steps=300"], None),
+        ("stopped", ["stop.env_steps=300"], 75),
+        ("completed", ["stop.env_steps=300"], 0),
+        ("completed", ["stop.env_steps=400"], 75),
+        ("failed", [], 75),
+    ],
+)
+def test_work_of_another_process_is_followed(status, words, code, tmp_path):
+    run = RunDir(tmp_path)
+    run.write_status(status)
+    about = json.loads(run.status.read_text())
+    run.status.write_text(json.dumps({**about, "host": "elsewhere"}))
+    run.overrides.write_text("algorithm=dqn\nstop.env_steps=300\n")
+    assert Elsewhere(entry("a", ["algorithm=dqn", *words]), run).poll() == code
+    assert (Elsewhere.of(entry("a", ["algorithm=dqn", *words]), run) is None) == (code == 75)
+
+
+def test_followed_work_is_left_where_it_is(tmp_path):
+    run = RunDir(tmp_path)
+    run.write_status("running")
+    run.status.write_text(json.dumps({**json.loads(run.status.read_text()), "host": "elsewhere"}))
+    followed = Elsewhere.of(entry("a"), run)
+    followed.terminate()
+    assert followed.poll() == 75
+
+
+@pytest.mark.parametrize(
+    ("noted", "given", "expected"),
+    [
+        (["launcher=slurm", "launcher.time=90"], [], ["launcher=slurm", "launcher.time=90"]),
+        (["launcher=slurm"], ["launcher=local"], ["launcher=local"]),
+        (["launcher=ray"], ["sweep.trials=3"], ["launcher=ray", "sweep.trials=3"]),
+        ([], [], []),
+        ("launcher=slurm", [], []),
+    ],
+)
+def test_the_launcher_is_remembered_unless_another_is_named(noted, given, expected, tmp_path):
+    (tmp_path / "sweep.json").write_text(json.dumps({"launcher": noted}))
+    assert recalled(given, tmp_path / "sweep.json") == expected
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("launcher.setup=[reboot]", "launcher.python=sh", "launcher.srun=[x]", "launcher.sbatch={wrap: x}"),
+        *("launcher.partition=a\nreboot", "launcher._target_=os.system", "launcher.address=evil:1", "+launcher.x=1"),
+        *("algorithm=sac", 3),
+    ],
+)
+def test_what_is_code_or_a_place_has_to_be_typed_again(word, tmp_path):
+    (tmp_path / "sweep.json").write_text(json.dumps({"launcher": ["launcher=slurm", word]}))
+    with pytest.raises(ConfigError, match="type all words of the launcher again, or launcher=local"):
+        recalled([], tmp_path / "sweep.json")
+
+
+@pytest.mark.parametrize("line", re.findall(r"^    rlrun train -m (.*launcher=.*)$", PAGE, re.MULTILINE))
+def test_commands_in_the_page_name_what_there_is(line, project):
+    words, own = apart(shlex.split(line))
+    assert callable(Means(own).launcher())
+    assert compose([word for word in words if not word.startswith("seed=")]).config.seed >= 0
