@@ -14,6 +14,7 @@ from benchmarks import (
     asynchronous,
     checkpoints,
     dispatch,
+    estimate,
     learning,
     memory,
     on_policy,
@@ -42,6 +43,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "overhead": lambda given: overhead.measure(rounds=given.rounds),
     "sweeps": lambda given: sweeps.measure(given.launcher),
     "async": lambda given: asynchronous.measure(rounds=given.rounds),
+    "estimate": lambda given: estimate.measure(given.estimate),
 }
 
 
@@ -74,7 +76,8 @@ def parser() -> argparse.ArgumentParser:
     made["memory"].add_argument("memory", nargs="*", metavar="PART", help=", ".join(memory.PARTS))
     made["resilience"].add_argument("resilience", nargs="*", metavar="CELL", help=", ".join(resilience.CELLS))
     made["sweeps"].add_argument("--launcher", action="append", choices=list(sweeps.LAUNCHERS), help="default: all")
-    made["all"].set_defaults(speed=[], learning=[], memory=[], resilience=[], launcher=None)
+    made["estimate"].add_argument("estimate", nargs="*", metavar="CASE", help=", ".join(estimate.CASES))
+    made["all"].set_defaults(speed=[], learning=[], memory=[], resilience=[], launcher=None, estimate=[])
     return found
 
 

@@ -272,6 +272,25 @@ def asynchronous(found: dict[str, Any]) -> Lines:
     return [how, "", *table(heads, rows), "", *words]
 
 
+def estimate(found: dict[str, Any]) -> Lines:
+    """What runs were said to take, and took."""
+    heads = ["run", "estimated before and after, s", "measured, s", "ratio", "of processor time", "bar", "load", "date"]
+    rows = []
+    for name, case in found.items():
+        said = " and ".join(f"{seconds:.0f}" for seconds in case["estimates"])
+        processor = f"{case['ratio_of_processor_time']:.2f}" if "ratio_of_processor_time" in case else ""
+        rows.append([name, said, f"{case['seconds']:.0f}", f"{case['ratio']:.2f}", processor])
+        rows[-1] += [f"1 ± {case['bar']:g}: {_verdict(case)}", f"{min(case['load'])}–{max(case['load'])}"]
+        rows[-1] += [case["machine"]["date"]]
+    how = (
+        "`rlrun train --estimate` against the time from the command to its end. Ratio: the mean of both estimates to "
+        "the measured time; of processor time: the same of a probe that counts only what its process used."
+    )
+    many = {name: f" on {case['workers']} workers" if case["workers"] else "" for name, case in found.items()}
+    words = [f"* {name}: `{' '.join(case['words'])}`{many[name]}" for name, case in found.items()]
+    return [how, "", *table(heads, rows), "", *words]
+
+
 def _sides(name: str, part: dict[str, Any]) -> list[list[str]]:
     """Return a row for each side of a part that has a figure or should have one."""
     rows = []
@@ -303,7 +322,7 @@ def _about(name: str, part: dict[str, Any]) -> str:
     return f"* {name}: {part['what']}; {conditions}{'; without ' if absent else ''}{absent}"
 
 
-PARTED = ("speed", "learning", "memory", "resilience", "sweeps")  # results whose parts may be measured one by one
+PARTED = ("speed", "learning", "memory", "resilience", "sweeps", "estimate")  # results whose parts may be measured alone
 SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "speed": speed,
     "on_policy": on_policy,
@@ -317,6 +336,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "overhead": overhead,
     "sweeps": sweeps,
     "async": asynchronous,
+    "estimate": estimate,
 }
 
 

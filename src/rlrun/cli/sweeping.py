@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlrun.cli.estimating import Asked, list_jobs, print_bill
+
 if TYPE_CHECKING:
     from rlrun.sweep import Limits
 
@@ -71,8 +73,9 @@ def sweep(
     workers: int | None,
     limits: Limits,
     dry_run: bool,
+    estimate: Asked | None = None,
 ) -> int:
-    """Run a sweep, or list its jobs; return the exit code."""
+    """Run a sweep, or only list its jobs, or say what they take; return the exit code."""
     from rlrun import sweep as sweeps
 
     words, own = sweeps.apart(words)
@@ -81,9 +84,10 @@ def sweep(
         means.prepare()
     jobs = sweeps.expand(words, config_dir)
     if dry_run:
-        for job in jobs:
-            typer.echo(f"{job.key}  {job.label}".rstrip())
-        typer.echo(f"{len(jobs)} jobs", err=True)
+        list_jobs(jobs, workers)
+    if estimate is not None:
+        print_bill(jobs, estimate, folder=folder, config_dir=config_dir, workers=workers)
+    if dry_run or estimate is not None:
         return 0
     outcome = sweeps.sweep(jobs, folder=folder, config_dir=config_dir, workers=workers, limits=limits, means=means)
     typer.echo(outcome.describe())

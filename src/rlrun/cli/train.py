@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from rlrun.cli.estimating import Estimate, Price, Probe, asked_for, print_bill_of_one
 from rlrun.cli.sweeping import (
     FailFast,
     MaxFailures,
@@ -42,6 +43,9 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Build everything, print the data flow, step nothing; with -m list jobs.")
     ] = False,
+    estimate: Estimate = False,
+    probe: Probe = None,
+    price: Price = None,
     config_dir: ConfigDir = None,
     multirun: Annotated[
         bool,
@@ -57,14 +61,18 @@ def train(
     stall: Stall = None,
 ) -> None:
     """Train an agent: rlrun train algorithm=sac env=cartpole seed=3"""
+    asked = asked_for(estimate=estimate, probe=probe, price=price)
     if multirun:
         refuse_with_multirun(run_dir=run_dir, start=start, trust=trust)
         limits = limits_of(fail_fast=fail_fast, max_failures=max_failures, retries=retries, stall=stall)
-        raise typer.Exit(
-            sweep(words or [], folder=sweep_dir, config_dir=config_dir, workers=workers, limits=limits, dry_run=dry_run)
-        )
+        where = {"folder": sweep_dir, "config_dir": config_dir}
+        code = sweep(words or [], **where, workers=workers, limits=limits, dry_run=dry_run, estimate=asked)
+        raise typer.Exit(code)
     given = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
     refuse_without_sweep(" of several runs: rlrun train -m …", sweep_dir=sweep_dir, workers=workers, **given)
+    if asked is not None:
+        print_bill_of_one(words or [], asked, start=start, run_dir=run_dir, config_dir=config_dir)
+        return
     _one(words or [], start=start, run_dir=run_dir, trust=trust or [], dry_run=dry_run, config_dir=config_dir)
 
 

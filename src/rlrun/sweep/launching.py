@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from rlrun.config.words import parse
 from rlrun.sweep.book import Entry
+from rlrun.sweep.expansion import Job
 from rlrun.sweep.task import Task
 
 
@@ -51,12 +52,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def threads(entries: Iterable[Entry]) -> int:
+def threads(jobs: Iterable[Entry | Job]) -> int:
     """Return the largest number of threads that the words of a job ask for."""
-    values = [word.value for entry in entries for word in parse(entry.words) if word.key == "threads"]
+    values = [word.value for job in jobs for word in parse(job.words) if word.key == "threads"]
     return max([1, *(value for value in values if isinstance(value, int))])
 
 
-def room(entries: Iterable[Entry]) -> int:
+def room(jobs: Iterable[Entry | Job]) -> int:
     """Return how many of these jobs the cores of this machine bear at a time."""
-    return max(1, cores() // threads(entries))
+    return max(1, cores() // threads(jobs))

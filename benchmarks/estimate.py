@@ -1,0 +1,108 @@
+"""What `rlrun train --estimate` says of runs, against what they take.
+
+Each is estimated before and after it is run, for the machine may be busier at one time than at another. What a run
+takes in processor time is estimated from a probe, too, whose clock is that of its process: that depends less on what
+else the machine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from benchmarks.machine import load
+from benchmarks.process import run, run_for_json
+from rlrun.estimate import PROBE, Measured, cost_of, estimate
+from rlrun.sweep import expand
+
+BAR = 0.25  # by how much of the measured time an estimate may be off
+
+
+class Case(NamedTuple):
+    """Words of a run, or of a sweep with so many workers."""
+
+    words: tuple[str, ...]
+    workers: int | None = None
+
+
+CASES = {
+    "dqn-cartpole": Case(("algorithm=dqn", "env=cartpole")),
+    "ppo-cartpole": Case(("algorithm=ppo", "env=cartpole")),
+    "sac-pendulum": Case(("algorithm=sac", "env=pendulum")),
+    "sweep": Case(("algorithm=ppo,dqn", "env=cartpole", "seed=0,1", "stop.env_steps=25_000"), workers=2),
+}
+
+
+def measure(chosen: list[str] | None = None, *, seconds: float = PROBE, words: list[str] | None = None) -> Any:
+    """Estimate and run each of some cases.
+
+    seconds: of a probe; words: further ones for every case.
+    """
+    found = {}
+    for name in chosen or CASES:
+        case = CASES[name]._replace(words=(*CASES[name].words, *(words or [])))
+        with TemporaryDirectory() as folder:
+            found[name] = measured(case, Path(folder), seconds)
+        print(f"{name}: {found[name]['ratio']:.2f} of {found[name]['seconds']} s", flush=True)
+    return found
+
+
+def measured(case: Case, folder: Path, seconds: float) -> dict[str, Any]:
+    """Estimate a case, run it, and estimate it once more."""
+    loads = [load()]
+    before = estimated(case, folder, seconds)
+    begun = time.perf_counter()
+    options = ["--run-dir", "run"] if case.workers is None else ["-m", "--workers", str(case.workers)]
+    used = run(["-m", "rlrun", "train", *options, *case.words, "logger=[]"], folder=folder).processor_seconds
+    took = time.perf_counter() - begun
+    after = estimated(case, folder, seconds)
+    ratio = (before["seconds"] + after["seconds"]) / 2 / took
+    sizes = sum(path.stat().st_size for kind in ("run", "sweeps") for path in (folder / kind).rglob("*"))
+    found = {"words": case.words, "workers": case.workers, "seconds": round(took, 1), "ratio": round(ratio, 3)}
+    found |= {"estimates": [before["seconds"], after["seconds"]], "bytes": [before["bytes"], sizes]}
+    if case.workers is None:
+        found["ratio_of_processor_time"] = round(in_processor_time(case, folder, seconds) / used, 3)
+    return {**found, "load": [*loads, load()], "bar": BAR, "passed": abs(ratio - 1) <= BAR}
+
+
+def estimated(case: Case, folder: Path, seconds: float) -> dict[str, Any]:
+    """Return what is said of a case, by a process of its own: seconds and bytes."""
+    workers = ["--workers", str(case.workers or 1)]
+    return run_for_json(["-m", "benchmarks.estimate", str(seconds), *workers, *case.words], folder=folder)
+
+
+def in_processor_time(case: Case, folder: Path, seconds: float) -> float:
+    """Return the processor seconds that a run is said to take."""
+    probed = run(["-m", "benchmarks.estimate", str(seconds), "--processor", *case.words], folder=folder)
+    found = Measured(**json.loads(probed.output.strip().splitlines()[-1]))
+    return cost_of(replace(found, around=probed.processor_seconds - found.loop - found.last)).seconds
+
+
+def main(words: list[str]) -> int:
+    """Say what a case takes, or what a probe found whose clock is that of its process."""
+    found = argparse.ArgumentParser()
+    found.add_argument("seconds", type=float)
+    found.add_argument("--workers", type=int)
+    found.add_argument("--processor", action="store_true")
+    found.add_argument("words", nargs="*")
+    given = found.parse_args(words)
+    if given.processor:
+        from rlrun.estimate.probe import measure as probe
+
+        with TemporaryDirectory(dir=".") as folder:
+            of_probe = probe(given.words, None, given.seconds, Path(folder) / "run", time.process_time)
+        print(json.dumps(asdict(of_probe)))
+        return 0
+    bill = estimate(expand(given.words), workers=given.workers, seconds=given.seconds)
+    print(json.dumps({"seconds": round(bill.seconds, 1), "bytes": bill.bytes}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,116 @@
+"""What `rlrun train` says of runs before they are begun: which there are, and what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rlrun.sweep import Job
+
+Estimate = Annotated[
+    bool,
+    typer.Option("--estimate", help="Probe each kind of run for some seconds, print time and disk, and begin nothing."),
+]
+Probe = Annotated[
+    float | None, typer.Option(min=0.0, help="Seconds of each probe of --estimate (default: 15).", show_default=False)
+]
+Price = Annotated[
+    float | None,
+    typer.Option(min=0.0, help="Of an hour of this machine, for --estimate.", show_default=False),
+]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How an estimate is made: seconds of a probe, and the price of an hour, where they are given."""
+
+    probe: float | None
+    price: float | None
+
+
+def asked_for(*, estimate: bool, probe: float | None, price: float | None) -> Asked | None:
+    """Return how an estimate is made, or None where none is wanted.
+
+    Raises:
+        ConfigError: an option is of an estimate, and none is wanted.
+    """
+    from rlrun.errors import ConfigError
+
+    if estimate:
+        return Asked(probe, price)
+    for name, value in {"probe": probe, "price": price}.items():
+        if value is not None:
+            raise ConfigError(f"--{name} goes with --estimate")
+    return None
+
+
+def print_bill(
+    jobs: Sequence[Job], asked: Asked, *, folder: Path | None, config_dir: Path | None, workers: int | None
+) -> None:
+    """Print what jobs take."""
+    from rlrun import estimate as estimates
+
+    bill = estimates.estimate(
+        jobs,
+        folder=folder,
+        config_dir=config_dir,
+        workers=workers,
+        seconds=estimates.PROBE if asked.probe is None else asked.probe,
+        price=asked.price,
+        tell=lambda line: typer.echo(line, err=True),
+    )
+    typer.echo(bill.describe())
+
+
+def print_bill_of_one(
+    words: list[str], asked: Asked, *, start: str | None, run_dir: Path | None, config_dir: Path | None
+) -> None:
+    """Print what one run takes.
+
+    Raises:
+        ConfigError: a word is wrong, or it would start from another run.
+    """
+    from rlrun.config import compose
+    from rlrun.errors import ConfigError
+    from rlrun.sweep import Job, identity
+
+    if start is not None:
+        raise ConfigError("--estimate is of runs that begin anew, and --from starts from another")
+    composed = compose(words, config_dir=config_dir)
+    job = Job(identity(composed.config), tuple(composed.words), "")
+    print_bill([job], asked, folder=run_dir, config_dir=config_dir, workers=1)
+
+
+def list_jobs(jobs: Sequence[Job], workers: int | None) -> None:
+    """Print jobs with the keys in which they differ, and what is known of time and disk without running anything."""
+    from rlrun.estimate.bill import table
+    from rlrun.estimate.shapes import differing
+    from rlrun.files import counted
+
+    keys, values = differing(jobs)
+    rows = [(job.key, *each) for job, each in zip(jobs, values, strict=True)]
+    for line in table(("job", *keys), rows):
+        typer.echo(line)
+    typer.echo(f"{counted(len(jobs), 'job')}; {_known(jobs, workers)}", err=True)
+
+
+def _known(jobs: Sequence[Job], workers: int | None) -> str:
+    from rlrun import estimate as estimates
+    from rlrun.estimate.bill import duration
+    from rlrun.files import sized
+    from rlrun.sweep.sweeping import places
+
+    found = estimates.shapes(jobs)
+    costs = dict(zip((shape.words for shape in found), estimates.known_costs(found), strict=True))
+    of_jobs = [cost for job in jobs if (cost := costs[estimates.shape_of(job.words)]) is not None]
+    if not of_jobs:
+        return "time and disk: unknown, as there is no completed run like these; --estimate measures them"
+    seconds = estimates.makespan((cost.seconds for cost in of_jobs), places(jobs, workers))
+    part = "" if len(of_jobs) == len(jobs) else f" for {len(of_jobs)} of them, which is all that is known"
+    size = sized(sum(cost.bytes for cost in of_jobs))
+    return f"as runs of before took: time {duration(seconds)}, disk {size}{part}; --estimate measures them"

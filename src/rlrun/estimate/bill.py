@@ -1,0 +1,108 @@
+"""What a sweep takes: the costs of its jobs, put together."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from rlrun.estimate.model import Cost
+from rlrun.estimate.shapes import Shape
+from rlrun.files import counted, sized
+from rlrun.sweep import Job
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What jobs take.
+
+    Attributes:
+        jobs: in the order in which they are begun.
+        shapes: the same jobs, with what one of each takes.
+        workers: jobs at a time.
+        launch: seconds until the first job begins.
+        free: bytes that the disk has.
+        price: of an hour of this machine, whatever runs on it, or None.
+    """
+
+    jobs: tuple[Job, ...]
+    shapes: tuple[tuple[Shape, Cost], ...]
+    workers: int
+    launch: float
+    free: int
+    price: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """From the command to its end."""
+        by_key = {job.key: cost.seconds for shape, cost in self.shapes for job in shape.jobs}
+        return self.launch + makespan((by_key[job.key] for job in self.jobs), self.workers)
+
+    @property
+    def work(self) -> float:
+        """Seconds of all jobs together."""
+        return sum(len(shape.jobs) * cost.seconds for shape, cost in self.shapes)
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(shape.jobs) * cost.bytes for shape, cost in self.shapes)
+
+    def describe(self) -> str:
+        """Return a line for each shape, where there are several, and what all of it comes to."""
+        lines = table(self._heads, self._rows) if len(self.shapes) > 1 else []
+        most = " at most: a mean return may end a run before" if any(cost.at_most for _, cost in self.shapes) else ""
+        several = f", {counted(len(self.jobs), 'job')}, {self.workers} at a time" if len(self.jobs) > 1 else ""
+        work = f"; of all jobs together {duration(self.work)}" if len(self.jobs) > 1 else ""
+        when = datetime.now() + timedelta(seconds=self.seconds)
+        lines.append(f"time   {duration(self.seconds)}{most}, until {when:%Y-%m-%d %H:%M}{several}{work}")
+        lines.append(f"disk   up to {sized(self.bytes)} of {sized(self.free)} that are free{self._warning}")
+        if self.price is not None:
+            lines.append(f"price  {self.price * self.seconds / 3600:.2f}, at {self.price:g} an hour of this machine")
+        return "\n".join(lines)
+
+    @property
+    def _warning(self) -> str:
+        return ": NOT ENOUGH" if self.bytes > self.free else ""
+
+    _heads = ("jobs", "a second", "time each", "disk each", "shape")
+
+    @property
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
+            (str(len(shape.jobs)), rate(cost), duration(cost.seconds), sized(cost.bytes), shape.label)
+            for shape, cost in self.shapes
+        ]
+
+
+def makespan(seconds: Iterable[float], workers: int) -> float:
+    """Return how long jobs take of which each, in this order, begins as soon as one of the workers is free."""
+    free = [0.0] * max(workers, 1)
+    for each in seconds:
+        heapq.heapreplace(free, free[0] + each)
+    return max(free)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people say them, to a part in sixty or better."""
+    if not math.isfinite(seconds):
+        return "for ever"
+    whole = round(seconds)
+    for unit, part, size in (("d", "h", 86_400), ("h", "min", 3_600), ("min", "s", 60)):
+        if whole >= size:
+            rest = whole % size * {"h": 24, "min": 60, "s": 60}[part] // size
+            return f"{whole // size} {unit} {rest} {part}" if rest else f"{whole // size} {unit}"
+    return f"{whole} s"
+
+
+def rate(cost: Cost) -> str:
+    """Return how many steps (updates, where nothing is collected) a second a run makes."""
+    return f"{1 / cost.pace:,.0f}" if cost.pace else ""
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return lines with columns below their heads; the last one is left as wide as it is."""
+    every = [heads, *rows]
+    widths = [max(map(len, column)) for column in zip(*every, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in every]

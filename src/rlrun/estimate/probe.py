@@ -1,0 +1,277 @@
+"""What happens in the process of a probe: the beginning of a run, with a clock beside it."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from rlrun import config as configuration
+from rlrun import signals
+from rlrun.callback import Callback, Stop
+from rlrun.callbacks import Checkpointer, Evaluator
+from rlrun.callbacks.stop import Budget
+from rlrun.collect.evaluate import stage
+from rlrun.errors import RlrunError
+from rlrun.estimate.model import Measured
+from rlrun.experiment import Experiment
+from rlrun.files import write_json
+from rlrun.memory import Table
+from rlrun.rundir import RunDir
+from rlrun.storage import home_of
+from rlrun.trainer import Trainer
+
+WARM_UP = 2_000  # environment steps at random; more of a warm-up than this is reckoned up, not made
+LEAST = 3  # cycles of collecting and learning, however long they take
+STOPPED = 75
+SEVERAL = ("wandb",)  # sinks that tell of a run beyond its folder
+
+
+class Probe(Callback):
+    """End a run some seconds after its first update, and note how fast it went.
+
+    Args:
+        seconds: from the first update on.
+        evaluator: whose evaluations are timed apart, or None.
+        clock: returns seconds.
+    """
+
+    cycle = 1
+    ends = True
+
+    def __init__(self, seconds: float, evaluator: Evaluator | None, clock: Callable[[], float]) -> None:
+        self.seconds = seconds
+        self.clock = clock
+        self.evaluator = evaluator
+        self.stopped = False  # by this probe, before the run was over
+        self.begun = self.ended = 0.0
+        self.evaluating = 0.0  # seconds of training so far
+        self.last = 0.0  # … and of the evaluation at the end
+        self.evaluations: list[tuple[float, int]] = []  # seconds, and rounds of their lanes
+        self.points: list[tuple[float, int]] = []  # at the end of each cycle: seconds without evaluations, and axis
+        self.axis = 0
+        self.skipped = 0
+        self._rounds = 0
+
+    def begin_training(self, loader: Any) -> None:
+        inner = getattr(loader, "loader", loader)  # of a prefetch
+        wanted = getattr(inner, "warm_up", 0)
+        if wanted > WARM_UP:
+            inner.warm_up, self.skipped = WARM_UP, wanted - WARM_UP
+        if self.evaluator is not None:
+            self.evaluator.abandon = self._counting(self.evaluator.abandon)
+        self.begun = self.clock()
+
+    def _counting(self, check: Callable[[], None] | None) -> Callable[[], None]:
+        """Return what an evaluation calls at each round of its lanes."""
+
+        def count() -> None:
+            self._rounds += 1
+            if check is not None:
+                check()
+
+        return count
+
+    def evaluated(self, seconds: float, *, last: bool) -> None:
+        """Take the time of the evaluator's turn; in most of them nothing is evaluated."""
+        if self._rounds:
+            self.evaluations.append((seconds, self._rounds))
+            self._rounds = 0
+        if last:
+            self.last = seconds
+        else:
+            self.evaluating += seconds
+
+    def end_cycle(self, update: int, step: int | None = None) -> None:
+        axis, now = update if step is None else step, self.clock()
+        if axis > self.axis:
+            self.points.append((now - self.begun - self.evaluating, axis))
+        self.axis = axis
+        if len(self.points) >= LEAST and now - self.begun - self.points[0][0] >= self.seconds:
+            self.stopped = True
+            raise Stop("probed")
+
+    def end_training(self, error: BaseException | None) -> None:
+        self.ended = self.clock()
+
+    @property
+    def loop(self) -> float:
+        """Seconds of training, without what was done at its end."""
+        return self.ended - self.begun
+
+    @property
+    def pace(self) -> float:
+        """Seconds a unit of the axis, in the newest half of what came after the first cycle."""
+        first, last = self.points[0], self.points[-1]
+        middle = (first[0] + last[0]) / 2
+        begin = next(point for point in reversed(self.points) if point[0] <= middle) if last > first else (0.0, 0)
+        return (last[0] - begin[0]) / max(last[1] - begin[1], 1)
+
+
+class Mark(Callback):
+    """Stand before and behind the evaluator, and give the probe the time in between."""
+
+    cycle = 1
+
+    def __init__(self, probe: Probe, before: Mark | None = None) -> None:
+        self.probe = probe
+        self.before = before
+        self.at = 0.0
+
+    def end_cycle(self) -> None:
+        self._note(last=False)
+
+    def end_training(self, error: BaseException | None) -> None:
+        self._note(last=True)
+
+    def _note(self, *, last: bool) -> None:
+        self.at = self.probe.clock()
+        if self.before is not None:
+            self.probe.evaluated(self.at - self.before.at, last=last)
+
+
+def carry_out(words: tuple[str, ...], config_dir: Path | None, seconds: float, folder: Path) -> int:
+    """Probe a run in a folder and write `probe.json` beside it; return the exit code of the process."""
+    signals.listen()
+    try:
+        write_json(folder / "probe.json", asdict(measure(words, config_dir, seconds, folder / "run")))
+    except KeyboardInterrupt:
+        return STOPPED
+    except RlrunError as error:
+        print("rlrun:", " ".join(str(error).split()), file=sys.stderr)
+        return error.exit_code
+    except Exception as error:
+        print(f"rlrun: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def measure(
+    words: Sequence[str],
+    config_dir: Path | None,
+    seconds: float,
+    path: Path,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Measured:
+    """Begin a run in a folder of its own, and return what it takes.
+
+    What its process takes around training (`around`) is left to who sees that from outside.
+    """
+    composed = configuration.compose(words, config_dir=config_dir)
+    _keep_within(composed.config)
+    experiment = Experiment(composed)
+    experiment.take_in()
+    evaluator = experiment.part(Evaluator)
+    probe = Probe(seconds, evaluator, clock)
+    callbacks = dict(_timed(experiment.trainer.callbacks, probe))
+    trainer = Trainer(callbacks, experiment.trainer.loader)
+    experiment.trainer, experiment.parts["trainer"] = trainer, trainer
+    run = RunDir.claim(path)
+    experiment.run(run)
+    return _found(probe, experiment, run)
+
+
+def _keep_within(config: Any) -> None:
+    """Let a probe tell nobody of itself, and write nothing beside its folder."""
+    sinks = OmegaConf.select(config, "logger")
+    names = [sinks] if isinstance(sinks, str) else list(sinks or [])
+    config.logger = [name for name in names if name not in SEVERAL]
+    if OmegaConf.select(config, "memory.export.path") is not None:
+        config.memory.export.path = None
+
+
+def _timed(callbacks: Mapping[str, Callback], probe: Probe) -> Iterator[tuple[str, Callback]]:
+    """Return callbacks with marks around the evaluator, and with the probe behind them."""
+    for name, callback in callbacks.items():
+        if callback is not probe.evaluator:
+            yield name, callback
+            continue
+        before = Mark(probe)
+        yield f"before_{name}", before
+        yield name, callback
+        yield f"behind_{name}", Mark(probe, before)
+    yield "probe", probe
+
+
+def _found(probe: Probe, experiment: Experiment, run: RunDir) -> Measured:
+    budget, checkpointer = experiment.part(Budget), experiment.part(Checkpointer)
+    tables = [part for part in experiment.parts.values() if isinstance(part, Table)]
+    collects = any("step" in part.provides for part in experiment.trainer.callbacks.values())
+    newest, longest = _evaluations(probe)
+    first = probe.points[0]
+    seconds = None if budget is None else budget.seconds
+    return Measured(
+        axis=probe.axis,
+        complete=not probe.stopped,
+        loop=probe.loop,
+        last=probe.last,
+        around=0.0,
+        pace=probe.pace,
+        end=_end(probe, budget, experiment.trainer.state["update"], collects=collects),
+        seconds=seconds if seconds is not None and math.isfinite(seconds) else None,
+        may_end=budget is not None and math.isfinite(budget.mean_return),
+        skipped=probe.skipped,
+        skipped_pace=first[0] / max(first[1], 1),
+        evaluate_every=0 if probe.evaluator is None else probe.evaluator.every,
+        newest=newest,
+        longest=longest,
+        save_every=(checkpointer.every or 0) if checkpointer is not None else 0,
+        save_seconds=checkpointer.seconds if checkpointer is not None else None,
+        keep=checkpointer.keep_last if checkpointer is not None else 1,
+        keep_best=checkpointer.keep_best if checkpointer is not None else 0,
+        held=sum(map(len, tables)),
+        room=sum(table.index.size for table in tables),
+        grows=collects,
+        **_sizes(run),
+    )
+
+
+def _end(probe: Probe, budget: Budget | None, updates: int, *, collects: bool) -> float | None:
+    """Return where the run ends on the axis, by whichever limit comes first."""
+    if budget is None:
+        return None
+    limits = [budget.updates] if not collects else [budget.env_steps]
+    if collects:
+        first = probe.points[0]
+        rate = max(updates - 1, 1) / max(probe.axis - first[1], 1)  # updates a step, from the first update on
+        limits.append(first[1] + probe.skipped + budget.updates / rate)
+    return min(limits) if math.isfinite(min(limits)) else None
+
+
+def _evaluations(probe: Probe) -> tuple[float, float | None]:
+    """Return the seconds of an evaluation like the newest one, and of one with episodes up to the time limit."""
+    evaluator = probe.evaluator
+    if evaluator is None or not probe.evaluations:
+        return 0.0, None
+    usual = probe.evaluations[1:] or probe.evaluations  # the first one builds environments
+    each = sum(seconds for seconds, _ in usual) / sum(rounds for _, rounds in usual)
+    lanes = stage(evaluator.env, evaluator.episodes)
+    try:
+        spec = getattr(lanes.lanes[0], "spec", None) if lanes.lanes else None
+        limits = [getattr(spec, "max_episode_steps", None), evaluator.max_steps]
+        waves = math.ceil(evaluator.episodes / lanes.num_envs)
+    finally:
+        lanes.close()
+    longest = None if limits[0] is None else each * waves * min(limit for limit in limits if limit is not None)
+    return each * probe.evaluations[-1][1], longest
+
+
+def _sizes(run: RunDir) -> dict[str, int]:
+    """Return what lies in a run's folder, by what it grows with."""
+    states = [_size(path) for path in run.checkpoint_dirs()]
+    growing = [run.metrics, run.tensorboard, run.videos]
+    records = sum(map(_size, growing))
+    rest = _size(run.path) - records - _size(run.checkpoints)
+    state = sum(states) // max(len(states), 1)
+    return {"state": state, "rows": _size(home_of(run.checkpoints)), "records": records, "fixed": rest}
+
+
+def _size(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())

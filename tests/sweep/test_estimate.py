@@ -1,0 +1,206 @@
+"""What runs cost, before they are begun."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+
+import pytest
+
+from rlrun.cli import main
+from rlrun.errors import RlrunError
+from rlrun.estimate import Bill, Cost, Measured, cost_of, differing, estimate, known_costs, makespan, shapes
+from rlrun.estimate.bill import duration
+from rlrun.estimate.model import due
+from rlrun.sweep import Job, expand
+
+TINY = (
+    *("algorithm=dqn", "env=cartpole", "algorithm.hidden=[8]", "algorithm.warmup_steps=50", "memory.length=500"),
+    *("algorithm.batch_size=8", "evaluation.every=200", "evaluation.episodes=2", "stop.env_steps=100_000"),
+)
+# A probe of 1,000 of 10,000 steps, 10 ms each, with two evaluations of 1 s in it.
+PROBED = Measured(
+    axis=1_000,
+    complete=False,
+    loop=12.0,
+    last=1.0,
+    around=3.0,
+    pace=0.01,
+    end=10_000,
+    seconds=None,
+    may_end=False,
+    skipped=0,
+    skipped_pace=0.0,
+    evaluate_every=400,
+    newest=1.0,
+    longest=None,
+    save_every=0,
+    save_seconds=None,
+    keep=3,
+    keep_best=0,
+    state=1_000,
+    rows=0,
+    held=0,
+    room=0,
+    grows=True,
+    records=50,
+    fixed=7,
+)
+
+
+def jobs(*words):
+    return [Job(str(number), tuple(each), " ".join(each)) for number, each in enumerate(words)]
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_jobs_of_one_shape_differ_in_what_costs_nothing():
+    words = [("a=1", f"seed={seed}", f"algorithm.lr={lr}") for seed in (0, 1) for lr in (0.1, 0.2)]
+    found = shapes(jobs(*words, ("a=2", "seed=0"), ("seed=0", "a=1", "algorithm.updates_per_step=0.5")))
+    assert [len(shape.jobs) for shape in found] == [4, 1, 1]
+    assert [shape.label for shape in found] == ["a=1", "a=2", "a=1 algorithm.updates_per_step=0.5"]
+
+
+def test_columns_are_the_keys_that_differ():
+    found = differing(jobs(("a=1", "b=[1,2]"), ("a=1", "b=[1,2]", "c.d=x")))
+    assert found == (["c.d"], [[""], ["x"]])
+
+
+def test_each_job_begins_when_a_worker_is_free():
+    assert makespan([3, 1, 1, 4], 2) == 6  # 3 | 1 1 4
+    assert makespan([3, 1, 1, 4], 1) == 9
+    assert makespan([3, 1], 8) == 3
+
+
+def test_what_is_due_is_counted_up_to_the_end():
+    assert due(0, 1_000, 400) == 2
+    assert due(400, 800, 400) == 1
+    assert due(399, 400, 400) == 1
+    assert due(0, 1_000, 0) == 0
+
+
+def test_the_rest_of_a_run_goes_at_the_pace_of_its_beginning():
+    # 3 s around and 12 s so far; 9,000 steps; 23 evaluations, of which the last falls together with the end
+    assert cost_of(PROBED).seconds == pytest.approx(3 + 12 + 90 + 23)
+    beyond = replace(PROBED, end=10_100)
+    assert cost_of(beyond).seconds == pytest.approx(3 + 12 + 91 + 23 + 1)
+    never = replace(PROBED, evaluate_every=0)
+    assert cost_of(never).seconds == pytest.approx(3 + 12 + 90)
+
+
+def test_a_run_that_was_over_took_what_it_took():
+    assert cost_of(replace(PROBED, complete=True, end=1_000)).seconds == pytest.approx(3 + 12 + 1)
+
+
+def test_evaluations_are_taken_halfway_to_the_time_limit():
+    assert cost_of(replace(PROBED, longest=3.0)).seconds == pytest.approx(3 + 12 + 90 + 23 * 2)
+
+
+def test_what_the_warm_up_lacks_is_added():
+    found = replace(PROBED, skipped=4_000, skipped_pace=0.001)
+    assert cost_of(found).seconds == pytest.approx(3 + 12 + 4 + 50 + 13)
+
+
+def test_a_limit_of_seconds_is_kept():
+    found = cost_of(replace(PROBED, seconds=60.0))
+    assert 3 + 60 - 2 <= found.seconds <= 3 + 60 + 2  # to an evaluation, and with the last one
+    assert math.isinf(cost_of(replace(PROBED, end=None)).seconds)
+    assert math.isfinite(cost_of(replace(PROBED, end=None, seconds=60.0)).seconds)
+
+
+def test_disk_holds_the_checkpoints_that_stay_and_the_rows_that_fit():
+    assert cost_of(replace(PROBED, save_every=5_000)).bytes == 7 + 500 + 3 * 1_000  # two, and one at the end
+    assert cost_of(replace(PROBED, save_every=1_000)).bytes == 7 + 500 + 3 * 1_000
+    assert cost_of(replace(PROBED, save_every=1_000, keep=None)).bytes == 7 + 500 + 11 * 1_000
+    assert cost_of(replace(PROBED, save_every=1_000, keep_best=1)).bytes == 7 + 500 + 4 * 1_000
+    rows = replace(PROBED, keep=1, rows=2_000, held=1_000, room=100_000)
+    assert cost_of(rows).bytes == 7 + 500 + 1_000 + 20_000
+    assert cost_of(replace(rows, room=4_000)).bytes == 7 + 500 + 1_000 + 2 * 8_000  # some of them overwritten
+    assert cost_of(replace(rows, grows=False)).bytes == 7 + 500 + 1_000 + 2_000
+
+
+def test_a_bill_adds_up():
+    made = jobs(("a=1", "seed=0"), ("a=2", "seed=0"), ("a=1", "seed=1"))
+    costs = zip(shapes(made), [Cost(100.0, 10_000), Cost(7_200.0, 500, 0.01, at_most=True)], strict=True)
+    bill = Bill(tuple(made), tuple(costs), workers=2, launch=5.0, free=2_000, price=3.0)
+    assert (bill.seconds, bill.work, bill.bytes) == (7_205.0, 7_400.0, 20_500)
+    text = bill.describe()
+    assert re.search(r"^1 +100 +2 h +500 B +a=2$", text, re.MULTILINE)
+    assert "time   2 h at most: a mean return may end a run before" in text
+    assert "3 jobs, 2 at a time; of all jobs together 2 h 3 min" in text
+    assert "disk   up to 20.5 kB of 2.0 kB that are free: NOT ENOUGH" in text
+    assert "price  6.00, at 3 an hour of this machine" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.4, "0 s"), (59, "59 s"), (60, "1 min"), (95, "1 min 35 s"), (7_260, "2 h 1 min"), (90_000, "1 d 1 h")],
+)
+def test_durations_are_said_in_two_units(seconds, words):
+    assert duration(seconds) == words
+
+
+def test_runs_of_before_with_the_same_words_are_known(project):
+    for number, (words, status, seconds) in enumerate(
+        [("a=1 seed=7", "completed", 10.0), ("seed=3 a=1", "completed", 20.0), ("a=1", "failed", 99.0)]
+    ):
+        run = project / "runs" / "x" / str(number)
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text("")
+        (run / "manifest.json").write_text(json.dumps({"created": f"2026-01-0{number + 1}"}))
+        (run / "status.json").write_text(json.dumps({"status": status, "host": "x", "pid": 1, "heartbeat": ""}))
+        (run / "summary.json").write_text(json.dumps({"seconds": seconds}))
+        (run / "overrides.txt").write_text("\n".join(words.split()) + "\n")
+    one, other = known_costs(shapes(jobs(("a=1", "seed=0"), ("a=2", "seed=0"))))
+    assert one.seconds == 15.0
+    assert other is None
+
+
+def test_estimates_leave_nothing_behind(project, capfd):
+    code = main._run(["train", "-m", *TINY, "algorithm.double=true,false", "--estimate", "--probe", "0.3"], debug=False)
+    out, err = capfd.readouterr()
+    assert code == 0, err
+    assert "probing 2 shapes of run for 0.3 s each" in err
+    assert len(re.findall(r"^1 .*algorithm.double=(?:True|False)$", out, re.MULTILINE)) == 2
+    assert re.search(r"^time   .*, 2 jobs, \d at a time; of all jobs together", out, re.MULTILINE)
+    assert "disk   up to" in out
+    assert list(project.iterdir()) == []
+
+
+def test_a_short_run_is_estimated_as_it_was(project):
+    found = estimate(expand([*TINY, "stop.env_steps=300"]), workers=1, seconds=30.0)
+    ((_, cost),) = found.shapes
+    assert 0.0 < cost.seconds < 30.0
+    assert cost.bytes > 1_000
+    assert list(project.iterdir()) == []
+
+
+def test_a_probe_that_fails_says_why(project):
+    (project / "broken.py").write_text(
+        "from rlrun.env.toys import Bandit\n\n\nclass Broken(Bandit):\n    def step(self, action):\n"
+        "        raise ValueError('the arm broke')\n"
+    )
+    with pytest.raises(RlrunError, match="the arm broke"):
+        estimate(expand([*TINY[:1], "env.target=broken.Broken"]), workers=1, seconds=1.0)
+    assert [path.name for path in project.iterdir() if path.name not in ("broken.py", "__pycache__")] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--probe", "5"), "--probe goes with --estimate"),
+        (("--price", "5"), "--price goes with --estimate"),
+        (("--estimate", "--from", "somewhere"), "--estimate is of runs that begin anew"),
+        (("--estimate", "stop.env_steps=null", "stop.mean_return=1000", "--probe", "0.1"), "nothing ends this run"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(words, told, project, capfd):
+    assert main._run(["train", *TINY[:-1], *words], debug=False) == 2
+    assert told in capfd.readouterr().err
+    assert list(project.iterdir()) == []
