@@ -91,7 +91,7 @@ def main(words: list[str]) -> int:
     found.add_argument("--workers", type=int)
     found.add_argument("--processor", action="store_true")
     found.add_argument("words", nargs="*")
-    given = found.parse_args(words)
+    given = found.parse_intermixed_args(words)
     if given.processor:
         from rlrun.estimate.probe import measure as probe
 

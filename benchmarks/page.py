@@ -322,7 +322,7 @@ def _about(name: str, part: dict[str, Any]) -> str:
     return f"* {name}: {part['what']}; {conditions}{'; without ' if absent else ''}{absent}"
 
 
-PARTED = ("speed", "learning", "memory", "resilience", "sweeps", "estimate")  # results whose parts may be measured alone
+PARTED = ("speed", "learning", "memory", "resilience", "sweeps", "estimate")  # results with parts of their own
 SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "speed": speed,
     "on_policy": on_policy,

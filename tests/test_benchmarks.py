@@ -98,6 +98,23 @@ def test_claim_may_miss_as_many_seeds_as_it_says(load, missed, passed):
     assert learning.summary(learning.CLAIMS["sac-cartpole"], runs, extra=[])["passed"] is passed
 
 
+@pytest.mark.parametrize(("said", "ratio", "passed"), [(8.0, 0.8, True), (7.0, 0.7, False), (13.0, 1.3, False)])
+def test_estimates_are_held_against_the_time_that_a_run_took(load, monkeypatch, tmp_path, said, ratio, passed):
+    estimate, process, page = load("estimate"), load("process"), load("page")
+    monkeypatch.setattr(estimate, "run", lambda words, folder: process.Finished("", 5.0))
+    monkeypatch.setattr(estimate, "estimated", lambda case, folder, seconds: {"seconds": said, "bytes": 1})
+    monkeypatch.setattr(estimate, "in_processor_time", lambda case, folder, seconds: 4.0)
+    monkeypatch.setattr(estimate.time, "perf_counter", iter([100.0, 110.0]).__next__)
+    found = estimate.measure(["ppo-cartpole"])
+    case = found["ppo-cartpole"]
+    assert (case["seconds"], case["ratio"], case["ratio_of_processor_time"]) == (10.0, ratio, 0.8)
+    assert case["passed"] is passed
+    page.save("estimate", found, folder=tmp_path)
+    page.write(folder=tmp_path)
+    verdict = "met" if passed else "missed"
+    assert f"| 10 | {ratio:.2f} | 0.80 | 1 ± 0.25: {verdict} |" in (tmp_path / "README.md").read_text()
+
+
 def test_page_is_made_from_results(load, tmp_path):
     page = load("page")
     page.save("dispatch", {"callbacks": 9, "microseconds": 5.25, "bar": 10.0, "passed": True}, folder=tmp_path)

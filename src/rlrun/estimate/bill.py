@@ -10,8 +10,10 @@ from datetime import datetime, timedelta
 
 from rlrun.estimate.model import Cost
 from rlrun.estimate.shapes import Shape
-from rlrun.files import counted, sized
+from rlrun.files import sized
 from rlrun.sweep import Job
+
+HEADS = ("jobs", "steps/s", "time each", "disk each", "shape")
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,12 @@ class Bill:
 
     def describe(self) -> str:
         """Return a line for each shape, where there are several, and what all of it comes to."""
-        lines = table(self._heads, self._rows) if len(self.shapes) > 1 else []
-        most = " at most: a mean return may end a run before" if any(cost.at_most for _, cost in self.shapes) else ""
-        several = f", {counted(len(self.jobs), 'job')}, {self.workers} at a time" if len(self.jobs) > 1 else ""
-        work = f"; of all jobs together {duration(self.work)}" if len(self.jobs) > 1 else ""
-        when = datetime.now() + timedelta(seconds=self.seconds)
-        lines.append(f"time   {duration(self.seconds)}{most}, until {when:%Y-%m-%d %H:%M}{several}{work}")
+        lines = table(HEADS, self._rows) if len(self.shapes) > 1 else []
+        several = len(self.jobs) > 1
+        who = f"; {len(self.jobs)} jobs, {self.workers} at a time, together {duration(self.work)}" if several else ""
+        lines.append(f"time   {duration(self.seconds)}{_until(self.seconds)}{who}")
+        if any(cost.at_most for _, cost in self.shapes):
+            lines.append("       at most: a mean return may end runs before")
         lines.append(f"disk   up to {sized(self.bytes)} of {sized(self.free)} that are free{self._warning}")
         if self.price is not None:
             lines.append(f"price  {self.price * self.seconds / 3600:.2f}, at {self.price:g} an hour of this machine")
@@ -66,12 +68,10 @@ class Bill:
     def _warning(self) -> str:
         return ": NOT ENOUGH" if self.bytes > self.free else ""
 
-    _heads = ("jobs", "a second", "time each", "disk each", "shape")
-
     @property
     def _rows(self) -> list[tuple[str, ...]]:
         return [
-            (str(len(shape.jobs)), rate(cost), duration(cost.seconds), sized(cost.bytes), shape.label)
+            (str(len(shape.jobs)), _rate(cost), duration(cost.seconds), sized(cost.bytes), shape.label)
             for shape, cost in self.shapes
         ]
 
@@ -96,7 +96,14 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def rate(cost: Cost) -> str:
+def _until(seconds: float) -> str:
+    try:
+        return f", until {datetime.now() + timedelta(seconds=seconds):%Y-%m-%d %H:%M}"
+    except OverflowError:  # beyond the calendar
+        return ""
+
+
+def _rate(cost: Cost) -> str:
     """Return how many steps (updates, where nothing is collected) a second a run makes."""
     return f"{1 / cost.pace:,.0f}" if cost.pace else ""
 

@@ -64,19 +64,19 @@ class Probe(Callback):
         wanted = getattr(inner, "warm_up", 0)
         if wanted > WARM_UP:
             inner.warm_up, self.skipped = WARM_UP, wanted - WARM_UP
-        if self.evaluator is not None:
-            self.evaluator.abandon = self._counting(self.evaluator.abandon)
         self.begun = self.clock()
 
-    def _counting(self, check: Callable[[], None] | None) -> Callable[[], None]:
-        """Return what an evaluation calls at each round of its lanes."""
+    def watch(self) -> None:
+        """Count the rounds of lanes in evaluations, now that the evaluator has begun."""
+        assert self.evaluator is not None
+        check = self.evaluator.abandon
 
         def count() -> None:
             self._rounds += 1
             if check is not None:
                 check()
 
-        return count
+        self.evaluator.abandon = count
 
     def evaluated(self, seconds: float, *, last: bool) -> None:
         """Take the time of the evaluator's turn; in most of them nothing is evaluated."""
@@ -93,7 +93,7 @@ class Probe(Callback):
         if axis > self.axis:
             self.points.append((now - self.begun - self.evaluating, axis))
         self.axis = axis
-        if len(self.points) >= LEAST and now - self.begun - self.points[0][0] >= self.seconds:
+        if len(self.points) >= LEAST and now - self.begun - self.first[0] >= self.seconds:
             self.stopped = True
             raise Stop("probed")
 
@@ -106,11 +106,18 @@ class Probe(Callback):
         return self.ended - self.begun
 
     @property
+    def first(self) -> tuple[float, int]:
+        """Where the first cycle ended, warm-up included: seconds without evaluations, and axis."""
+        return self.points[0] if self.points else (0.0, 0)
+
+    @property
     def pace(self) -> float:
         """Seconds a unit of the axis, in the newest half of what came after the first cycle."""
-        first, last = self.points[0], self.points[-1]
-        middle = (first[0] + last[0]) / 2
-        begin = next(point for point in reversed(self.points) if point[0] <= middle) if last > first else (0.0, 0)
+        if len(self.points) < 2:
+            return self.first[0] / max(self.first[1], 1)
+        last = self.points[-1]
+        middle = (self.first[0] + last[0]) / 2
+        begin = next(point for point in reversed(self.points) if point[0] <= middle)
         return (last[0] - begin[0]) / max(last[1] - begin[1], 1)
 
 
@@ -123,6 +130,10 @@ class Mark(Callback):
         self.probe = probe
         self.before = before
         self.at = 0.0
+
+    def begin_training(self) -> None:
+        if self.before is not None:
+            self.probe.watch()
 
     def end_cycle(self) -> None:
         self._note(last=False)
@@ -187,7 +198,8 @@ def _keep_within(config: Any) -> None:
 
 
 def _timed(callbacks: Mapping[str, Callback], probe: Probe) -> Iterator[tuple[str, Callback]]:
-    """Return callbacks with marks around the evaluator, and with the probe behind them."""
+    """Return callbacks with marks around the evaluator, and the probe before them: it sees each last update, too."""
+    yield "probe", probe
     for name, callback in callbacks.items():
         if callback is not probe.evaluator:
             yield name, callback
@@ -196,7 +208,6 @@ def _timed(callbacks: Mapping[str, Callback], probe: Probe) -> Iterator[tuple[st
         yield f"before_{name}", before
         yield name, callback
         yield f"behind_{name}", Mark(probe, before)
-    yield "probe", probe
 
 
 def _found(probe: Probe, experiment: Experiment, run: RunDir) -> Measured:
@@ -204,7 +215,6 @@ def _found(probe: Probe, experiment: Experiment, run: RunDir) -> Measured:
     tables = [part for part in experiment.parts.values() if isinstance(part, Table)]
     collects = any("step" in part.provides for part in experiment.trainer.callbacks.values())
     newest, longest = _evaluations(probe)
-    first = probe.points[0]
     seconds = None if budget is None else budget.seconds
     return Measured(
         axis=probe.axis,
@@ -217,7 +227,7 @@ def _found(probe: Probe, experiment: Experiment, run: RunDir) -> Measured:
         seconds=seconds if seconds is not None and math.isfinite(seconds) else None,
         may_end=budget is not None and math.isfinite(budget.mean_return),
         skipped=probe.skipped,
-        skipped_pace=first[0] / max(first[1], 1),
+        skipped_pace=probe.first[0] / max(probe.first[1], 1),
         evaluate_every=0 if probe.evaluator is None else probe.evaluator.every,
         newest=newest,
         longest=longest,
@@ -238,9 +248,9 @@ def _end(probe: Probe, budget: Budget | None, updates: int, *, collects: bool) -
         return None
     limits = [budget.updates] if not collects else [budget.env_steps]
     if collects:
-        first = probe.points[0]
-        rate = max(updates - 1, 1) / max(probe.axis - first[1], 1)  # updates a step, from the first update on
-        limits.append(first[1] + probe.skipped + budget.updates / rate)
+        begin = probe.first[1]
+        rate = max(updates - 1, 1) / max(probe.axis - begin, 1)  # updates a step, from the first update on
+        limits.append(begin + probe.skipped + budget.updates / rate)
     return min(limits) if math.isfinite(min(limits)) else None
 
 
