@@ -6,12 +6,14 @@ import json
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from rlrun.callback import Stop
 from rlrun.cli import main
 from rlrun.errors import RlrunError
-from rlrun.estimate import Bill, Cost, Measured, cost_of, differing, estimate, known_costs, makespan, shapes
+from rlrun.estimate import Bill, Cost, Measured, cost_of, differing, estimate, known_costs, makespan, probe, shapes
 from rlrun.estimate.bill import duration
 from rlrun.estimate.model import due
 from rlrun.sweep import Job, expand
@@ -160,6 +162,42 @@ def test_runs_of_before_with_the_same_words_are_known(project):
     one, other = known_costs(shapes(jobs(("a=1", "seed=0"), ("a=2", "seed=0"))))
     assert one.seconds == 15.0
     assert other is None
+
+
+def test_the_pace_is_that_of_the_newest_half_without_evaluations():
+    now = [100.0]
+    made = probe.Probe(8.0, None, lambda: now[0])
+    loader = SimpleNamespace(warm_up=5_000)
+    made.begin_training(loader)
+    assert (loader.warm_up, made.skipped) == (2_000, 3_000)
+    for seconds, axis in [(5, 100), (4, 200), (0, 200), (1, 300), (1, 400), (1, 500)]:
+        now[0] += seconds
+        made.end_cycle(axis, axis)
+        made.evaluated(0.0, last=False)
+    now[0] += 7
+    made.evaluated(7.0, last=False)
+    now[0] += 1
+    with pytest.raises(Stop):
+        made.end_cycle(600, 600)
+    made.end_training(None)
+    assert made.first == (5.0, 100)
+    assert made.pace == pytest.approx(0.01)
+    assert made.loop == 5 + 4 + 3 + 7 + 1
+
+
+def test_a_probe_is_the_beginning_of_its_run(project):
+    words = [*TINY, "evaluation.max_steps=100", "algorithm.epsilon.steps=10", "memory.export.path=elsewhere.zip"]
+    found = probe.measure([*words, "logger=[terminal]"], None, 0.2, project / "run")
+    assert not found.complete
+    assert (found.end, found.evaluate_every, found.grows) == (100_000, 200, True)
+    assert found.held <= found.axis
+    assert 500 <= found.room <= 510
+    assert 0 < found.newest <= found.longest * 1.001  # both episodes side by side, at most 100 rounds
+    assert found.longest < found.newest * 100 / 8  # no episode falls within 8 steps
+    assert 0 < found.loop < 60
+    assert found.pace * found.axis > 0
+    assert min(found.state, found.rows, found.records, found.fixed) > 0
+    assert [path.name for path in project.iterdir()] == ["run"]
 
 
 def test_estimates_leave_nothing_behind(project, capfd):
