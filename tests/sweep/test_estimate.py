@@ -235,7 +235,10 @@ def test_a_probe_that_fails_says_why(project):
         (("--probe", "5"), "--probe goes with --estimate"),
         (("--price", "5"), "--price goes with --estimate"),
         (("--estimate", "--from", "somewhere"), "--estimate is of runs that begin anew"),
-        (("--estimate", "stop.env_steps=null", "stop.mean_return=1000", "--probe", "0.1"), "nothing ends this run"),
+        (
+            ("--estimate", "stop.env_steps=null", "stop.mean_return=1000", "--probe", "0.1"),
+            "ends this run: stop.env_steps",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(words, told, project, capfd):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -85,9 +84,7 @@ def makespan(seconds: Iterable[float], workers: int) -> float:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as people say them, to a part in sixty or better."""
-    if not math.isfinite(seconds):
-        return "for ever"
+    """Return seconds in the two largest units that they have: `2 h 5 min`."""
     whole = round(seconds)
     for unit, part, size in (("d", "h", 86_400), ("h", "min", 3_600), ("min", "s", 60)):
         if whole >= size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 import tempfile
@@ -128,8 +129,8 @@ def estimate(
                 measured[probe.number].append(probe.found())
     costs = [Cost.mean([cost_of(each) for each in of]) for of in measured]
     for shape, cost in zip(found, costs, strict=True):
-        if cost.seconds == float("inf"):
-            raise RequestError(f"{_named(shape)}nothing ends this run but a mean return: stop.env_steps=…")
+        if math.isinf(cost.seconds):
+            raise RequestError(f"{_named(shape)}no limit of steps, updates or seconds ends this run: stop.env_steps=…")
     free = shutil.disk_usage(home).free
     return Bill(tuple(jobs), tuple(zip(found, costs, strict=True)), count, launch, free, price)
 
