@@ -12,8 +12,20 @@ import pytest
 
 from rlrun.callback import Stop
 from rlrun.cli import main
-from rlrun.errors import RlrunError
-from rlrun.estimate import Bill, Cost, Measured, cost_of, differing, estimate, known_costs, makespan, probe, shapes
+from rlrun.errors import RequestError, RlrunError
+from rlrun.estimate import (
+    Bill,
+    Cost,
+    Measured,
+    cost_of,
+    differing,
+    estimate,
+    known_costs,
+    makespan,
+    probe,
+    probing,
+    shapes,
+)
 from rlrun.estimate.bill import duration
 from rlrun.estimate.model import due
 from rlrun.sweep import Job, expand
@@ -211,11 +223,19 @@ def test_estimates_leave_nothing_behind(project, capfd):
     assert list(project.iterdir()) == []
 
 
-def test_a_short_run_is_estimated_as_it_was(project):
-    found = estimate(expand([*TINY, "stop.env_steps=300"]), workers=1, seconds=30.0)
-    ((_, cost),) = found.shapes
-    assert 0.0 < cost.seconds < 30.0
-    assert cost.bytes > 1_000
+def test_a_run_that_a_probe_finishes_is_complete(project):
+    found = probe.measure([*TINY, "stop.env_steps=110", "logger=[]"], None, 60.0, project / "run")
+    assert found.complete
+    assert found.axis == 110
+    assert cost_of(found).seconds == pytest.approx(found.loop + found.last)
+
+
+def test_a_run_without_a_limit_is_refused(project, monkeypatch):
+    monkeypatch.setattr(probing, "_launch", lambda scratch: 0.0)
+    monkeypatch.setattr(probing, "_carry_out", lambda probes, config_dir, seconds: None)
+    monkeypatch.setattr(probing._Probe, "found", lambda self: replace(PROBED, end=None))
+    with pytest.raises(RequestError, match=r"ends this run: stop\.env_steps"):
+        estimate(jobs(("a=1",)), workers=1)
     assert list(project.iterdir()) == []
 
 
@@ -235,10 +255,6 @@ def test_a_probe_that_fails_says_why(project):
         (("--probe", "5"), "--probe goes with --estimate"),
         (("--price", "5"), "--price goes with --estimate"),
         (("--estimate", "--from", "somewhere"), "--estimate is of runs that begin anew"),
-        (
-            ("--estimate", "stop.env_steps=null", "stop.mean_return=1000", "--probe", "0.1"),
-            "ends this run: stop.env_steps",
-        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(words, told, project, capfd):
