@@ -103,14 +103,14 @@ def _known(jobs: Sequence[Job], workers: int | None) -> str:
     from rlrun import estimate as estimates
     from rlrun.estimate.bill import duration
     from rlrun.files import sized
-    from rlrun.sweep.sweeping import places
+    from rlrun.sweep.launching import room
 
     found = estimates.shapes(jobs)
     costs = dict(zip((shape.words for shape in found), estimates.known_costs(found), strict=True))
     of_jobs = [cost for job in jobs if (cost := costs[estimates.shape_of(job.words)]) is not None]
     if not of_jobs:
         return "time and disk: unknown, as there is no completed run like these; --estimate measures them"
-    seconds = estimates.makespan((cost.seconds for cost in of_jobs), places(jobs, workers))
+    seconds = estimates.makespan((cost.seconds for cost in of_jobs), workers or room(jobs))
     part = "" if len(of_jobs) == len(jobs) else f" for {len(of_jobs)} of them, which is all that is known"
     size = sized(sum(cost.bytes for cost in of_jobs))
     return f"as runs of before took: time {duration(seconds)}, disk {size}{part}; --estimate measures them"

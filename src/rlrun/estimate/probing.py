@@ -19,8 +19,8 @@ from rlrun.estimate.model import Cost, Measured, cost_of
 from rlrun.estimate.shapes import Shape, shapes
 from rlrun.files import counted, read_json, reason
 from rlrun.sweep import Job, children
+from rlrun.sweep.launching import room
 from rlrun.sweep.local import VISIBLE, accelerators
-from rlrun.sweep.sweeping import places
 from rlrun.watching import last_line
 
 PROBE = 15.0  # seconds
@@ -111,7 +111,7 @@ def estimate(
         RequestError: a job cannot be begun, or nothing would end it; the message names it.
         RlrunError: one fails.
     """
-    count = min(places(jobs, workers), len(jobs))
+    count = min(workers or room(jobs), len(jobs))
     found = shapes(jobs)
     turns = -(-len(found) // count)
     at_once = f", {count} at a time" if count > 1 else ""
