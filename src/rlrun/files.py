@@ -93,14 +93,19 @@ def write_all(handle: int, data: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file as a whole: a reader, or a run after a power cut, finds the old text or the new one.
+    """Replace a file by a text; see `replace`."""
+    replace(path, text.encode())
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Replace a file as a whole: a reader, or a run after a power cut, finds the old content or the new one.
 
     Raises:
         RlrunError: the disk is full or does not take the file.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
-        write_bytes(temporary, text.encode())
+        write_bytes(temporary, data)
         os.replace(temporary, path)
         sync_directory(path.parent)
     except OSError as error:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from rlrun import __version__, signals
-from rlrun.cli import check, checkpoints, config, diff, evaluate, explain, listing, ls, resume, train, usage
+from rlrun.cli import check, checkpoints, config, diff, evaluate, explain, listing, ls, report, resume, train, usage
 from rlrun.errors import RlrunError
 
 INTERRUPTED = 128 + signal.SIGINT  # what typer makes of a KeyboardInterrupt
@@ -30,6 +30,7 @@ app.command("eval")(evaluate.evaluate)
 app.command("checkpoints")(checkpoints.checkpoints)
 app.command("ls")(ls.ls)
 app.command("diff")(diff.diff)
+app.command("report")(report.report)
 app.command("check")(check.check)
 app.command("config")(config.config)
 app.command("explain")(explain.explain)

@@ -1,0 +1,75 @@
+"""`rlrun report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+OUTPUT = Path("-")
+
+
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Of runs, of sweeps, or above several.", show_default=False)
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The page (default: report.html in the first DIR).")
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Its last value is a run's score (default: evaluation/mean_return)."),
+    ] = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help="Runs with the same value of this key are an arm; folder: those of the same DIR; may be repeated "
+            "(default: all words but seed and environment).",
+        ),
+    ] = None,
+    bounds: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TASK=LOW,HIGH", help="Scores of a task that count as 0 and 1; may be repeated."),
+    ] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Of the page.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 0,
+    resamples: Annotated[int, typer.Option(help="Of the bootstrap.")] = 10_000,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a line a run; - prints it.")] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables; - prints them.")] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the figures.")] = None,
+    png: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the figures (extra: plots).")] = None,
+) -> None:
+    """Write one page about many runs: curves, final scores with intervals, what can be told apart and what not."""
+    from rlrun.reporting.making import report as make
+
+    made = make(
+        *folders,
+        out=out,
+        metric=metric,
+        by=by or [],
+        bounds=dict(map(_bounds, bounds or [])),
+        title=title,
+        seed=seed,
+        resamples=resamples,
+        csv=None if csv == OUTPUT else csv,
+        markdown=None if markdown == OUTPUT else markdown,
+        svg=svg,
+        png=png,
+    )
+    printed = [text for where, text in ((csv, made.csv), (markdown, made.markdown)) if where == OUTPUT]
+    for text in printed:
+        typer.echo(text, nl=False)
+    typer.echo(made.path, err=bool(printed))
+
+
+def _bounds(text: str) -> tuple[str, tuple[float, float]]:
+    from rlrun.errors import RequestError
+
+    task, _, values = text.rpartition("=")
+    try:
+        low, high = map(float, values.split(","))
+    except ValueError:
+        raise RequestError(f"--bounds {text}: wanted TASK=LOW,HIGH, as in CartPole-v1=0,500") from None
+    return task, (low, high)

@@ -1,0 +1,191 @@
+"""Which runs belong together, which of them count, and what differs between those that do not belong together.
+
+An *arm* is what is compared: runs of the same words, whatever their seed, their task (`env`) and what may change when
+a run is resumed. Tuned numbers differ from task to task, so that words say better than configs what was meant to be
+the same; where configs of one arm and one task differ all the same, a report says so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlrun.errors import RequestError, did_you_mean
+from rlrun.reporting.runs import TASK, Run, is_circumstance
+
+FOLDER = "folder"  # what stands behind --by for the folders of the command line
+NOTHING = "—"
+LETTERS = 60  # of a value that is shown
+
+
+@dataclass(frozen=True)
+class Fate:
+    """A run and what a report makes of it.
+
+    Attributes:
+        run: the run.
+        score: its last value, if it counts.
+        why_not: it counts not.
+        drawn: whether it has a part in the learning curve.
+        again: whether another of the same arm, task and seed stands for it.
+    """
+
+    run: Run
+    score: float | None
+    why_not: str | None
+    drawn: bool
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Runs that belong together."""
+
+    label: str
+    fates: list[Fate] = field(default_factory=list)
+
+    def scores(self, task: str) -> list[float]:
+        """Return the scores of the runs on a task that count, by seed."""
+        return [fate.score for fate in self.fates if fate.run.task == task and fate.score is not None]
+
+
+def arms_of(runs: Sequence[Run], metric: str, by: Sequence[str] = ()) -> tuple[list[Arm], list[str]]:
+    """Return the arms, by label, and the words that all runs have in common.
+
+    Args:
+        runs: all.
+        metric: of which the last value is a run's score.
+        by: keys whose values make an arm, in place of all words.
+
+    Raises:
+        RequestError: no run has one of the keys.
+    """
+    marks = [_marks_by(run, by, runs) if by else _marks(run) for run in runs]
+    common = set.intersection(*(set(mark) for mark in marks)) if marks else set()
+    kept = common if any(set(mark) <= common for mark in marks) else set()
+    kept = common if by else {word for word in kept if word.startswith(("algorithm=", "experiment="))}
+    groups: dict[str, list[Run]] = {}
+    for run, mark in zip(runs, marks, strict=True):
+        label = " ".join(word for word in mark if word in kept or word not in common)
+        groups.setdefault(label or "as configured", []).append(run)
+    shared = sorted(common - kept) + sorted(set.intersection(*(set(_tasks(run)) for run in runs)) if runs else ())
+    return [Arm(label, _fates(groups[label], metric)) for label in sorted(groups, key=naturally)], shared
+
+
+def differences(arms: Iterable[Arm]) -> dict[str, list[str]]:
+    """Return the values of each arm, as texts, of every key of the config by which arms differ on the same task.
+
+    Keys that only follow others (`${algorithm.lr}`) are left out.
+    """
+    held = [_values(arm) for arm in arms]
+    known = [values for values in held if values]  # of others nothing was begun
+    found = {}
+    for key in dict.fromkeys(key for values in known for key in values):
+        by_task: dict[str, set[frozenset[str]]] = {}
+        for values in known:
+            for task, texts in values.get(key, {}).items():
+                by_task.setdefault(task, set()).add(frozenset(texts))
+        differs = any(key not in values for values in known) or any(len(each) > 1 for each in by_task.values())
+        told = [sorted(set().union(*values.get(key, {}).values())) for values in held]
+        if differs and not all(text.startswith("${") for each in told for text in each):
+            found[key] = [" | ".join(each) or NOTHING for each in told]
+    return dict(sorted(found.items(), key=lambda item: not item[0].startswith("algorithm.")))
+
+
+def variations(arm: Arm) -> dict[str, list[str]]:
+    """Return the values of each key by which runs of one arm on one task differ, though they should not."""
+    return {
+        key: sorted(set().union(*tasks.values()))
+        for key, tasks in _values(arm).items()
+        if any(len(texts) > 1 for texts in tasks.values())
+    }
+
+
+def missing_seeds(arms: Sequence[Arm], task: str) -> dict[str, list[int]]:
+    """Return the seeds of a task that other arms have, and one has not, by label."""
+    held = {
+        arm.label: {fate.run.seed for fate in arm.fates if fate.run.task == task and fate.run.seed is not None}
+        for arm in arms
+    }
+    wanted = set().union(*held.values())
+    return {label: sorted(wanted - seeds) for label, seeds in held.items() if seeds and wanted - seeds}
+
+
+def shown(value: Any) -> str:
+    """Return a value of a config as a short text."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= LETTERS else f"{text[: LETTERS - 1]}…"
+
+
+def naturally(text: str) -> list[tuple[int, float, str]]:
+    """Order texts so that 2 comes before 10."""
+    parts = re.split(r"(\d{1,15}(?:\.\d{1,15})?(?:e[+-]?\d{1,2})?)", text)
+    return [(0, float(part), "") if index % 2 else (1, 0.0, part) for index, part in enumerate(parts)]
+
+
+def _marks(run: Run) -> tuple[str, ...]:
+    """Return the words that make a run's arm, in an order of their own."""
+    names = [key for key in run.words if key not in TASK and not is_circumstance(key) and not _may_change(key)]
+    return tuple(run.words[key] for key in sorted(names, key=lambda key: (key not in ("algorithm", "experiment"), key)))
+
+
+def _may_change(key: str) -> bool:
+    return key.split(".")[0] in ("stop", "evaluation")
+
+
+def _tasks(run: Run) -> list[str]:
+    return [text for key, text in run.words.items() if key in TASK or _may_change(key)]
+
+
+def _marks_by(run: Run, by: Sequence[str], runs: Sequence[Run]) -> tuple[str, ...]:
+    marks = []
+    for key in by:
+        typed = run.words[key].partition("=")[2] if key in run.words else None
+        value = str(run.source) if key == FOLDER else run.settings.get(key, typed)
+        if value is None and not any(key in other.settings or key in other.words for other in runs):
+            keys = {FOLDER, *(name for other in runs for name in (*other.settings, *other.words))}
+            raise RequestError(f"--by {key}: no run has this key{did_you_mean(key, keys)}")
+        marks.append(f"{key}={NOTHING if value is None else shown(value)}")
+    return tuple(marks)
+
+
+def _fates(runs: Iterable[Run], metric: str) -> list[Fate]:
+    """Say of each run whether it counts; of several of one task and seed, the newest that is completed."""
+    newest = sorted(runs, key=lambda run: (run.status == "completed", run.created), reverse=True)
+    taken: set[tuple[str, int]] = set()
+    fates = []
+    for run in newest:
+        again = run.seed is not None and (run.task, run.seed) in taken
+        if run.seed is not None:
+            taken.add((run.task, run.seed))
+        fates.append(_fate(run, metric, again=again))
+    return sorted(fates, key=lambda fate: (fate.run.task, fate.run.seed is None, fate.run.seed or 0, fate.run.created))
+
+
+def _fate(run: Run, metric: str, *, again: bool) -> Fate:
+    curve = run.curves.get(metric)
+    if again:
+        return Fate(run, None, f"another run of seed {run.seed} counts", drawn=False, again=True)
+    if run.status != "completed":
+        return Fate(run, None, run.reason or f"it is {run.status}", drawn=curve is not None)
+    if curve is None or metric in run.broken:
+        why = "is no finite number at the end" if metric in run.broken else "was never measured"
+        return Fate(run, None, f"{metric} {why}", drawn=curve is not None)
+    return Fate(run, curve[next(reversed(curve))], None, drawn=True)
+
+
+def _values(arm: Arm) -> dict[str, dict[str, set[str]]]:
+    """Return the values, as texts, of each key on each task."""
+    found: dict[str, dict[str, set[str]]] = {}
+    seen: set[tuple[int, str]] = set()
+    for run in (fate.run for fate in arm.fates):
+        settings: Mapping[str, Any] = run.settings
+        if (id(settings), run.task) in seen:  # configs that are equal are one object
+            continue
+        seen.add((id(settings), run.task))
+        for key, value in settings.items():
+            found.setdefault(key, {}).setdefault(run.task, set()).add(shown(value))
+    return found

@@ -1,0 +1,142 @@
+"""The figures of a report: learning curves, final scores, performance profiles, probability of improvement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from rlrun.reporting.curves import Curves
+from rlrun.reporting.findings import TOGETHER, Findings
+from rlrun.reporting.plotting import LEFT, LETTER, LINE, RIGHT, TOP, WIDTH, Figure, cut, placed, scale
+from rlrun.reporting.wording import interval, number, span
+
+PANEL = 232  # units from the top of a figure to its horizontal axis
+STRIP = 34  # … of the strip that counts runs
+ROW = 2 * LINE + 14
+
+
+class Drawing(NamedTuple):
+    """A figure, and what is said of it."""
+
+    name: str  # of its file
+    figure: Figure
+    description: str
+    caption: str
+
+
+def draw(findings: Findings) -> Iterator[Drawing]:
+    """Yield all figures that the findings have numbers for."""
+    for number_, (title, curves) in enumerate(findings.curves.items(), start=1):
+        yield _learning(findings, title, curves, f"curves-{number_}")
+    if findings.common:
+        yield _finals(findings)
+        yield _profiles(findings)
+    if findings.comparisons:
+        yield _improvements(findings)
+
+
+def _learning(findings: Findings, title: str, curves: Curves, name: str) -> Drawing:
+    figure = Figure(f"{title}: {findings.options.metric}", PANEL + 2 * LINE + 4)
+    hues = {each.arm.label: hue for hue, each in enumerate(findings.drawn)}
+    across = scale(curves.grid, LEFT, WIDTH - RIGHT, margin=0.0)
+    up = scale(np.concatenate([np.ravel(band) for band in curves.bands.values()]), PANEL, TOP)
+    figure.up(up, LEFT, WIDTH - RIGHT)
+    figure.across(across, TOP, PANEL, curves.axis)
+    xs = placed(curves.grid, across)
+    for label, band in curves.bands.items():
+        figure.band(xs, placed(band.low, up), placed(band.high, up), hues[label])
+    for label, band in curves.bands.items():
+        figure.line(xs, placed(band.value, up), hues[label])
+        if len(xs) == 1:
+            figure.dot(xs[0], up(float(band.value[0])), hues[label])
+    counts = [count for runs in curves.runs.values() for count in runs]
+    told = span(map(int, counts), "run")
+    if min(counts) < max(counts):
+        _count_runs(figure, curves, xs, hues)
+    figure.legend([each.arm.label for each in findings.drawn])
+    last = "; ".join(f"{label}: {_last(band.value)}" for label, band in curves.bands.items())
+    unit = "normalised scores" if title == TOGETHER else "the score"
+    caption = f"Interquartile mean of {unit}, with pointwise 95 % intervals; {told} of an arm at a point."
+    return Drawing(name, figure, f"{caption} At its last point: {last}.", caption)
+
+
+def _count_runs(figure: Figure, curves: Curves, xs: list[float], hues: dict[str, int]) -> None:
+    """Draw below how many runs of each arm there are at each point."""
+    top = figure.height + 8
+    up = scale([0, *(count for runs in curves.runs.values() for count in runs)], top + STRIP, top, margin=0.0)
+    figure.up(up, LEFT, WIDTH - RIGHT, most=2)
+    figure.text(LEFT, top + STRIP + LINE - 2, "runs at each point")
+    for label, runs in curves.runs.items():
+        figure.line(xs, placed(runs, up), hues[label])
+    figure.height = int(top + STRIP + LINE + 4)
+
+
+def _finals(findings: Findings) -> Drawing:
+    drawn = findings.drawn
+    bottom = TOP + ROW * len(drawn)
+    what = "normalised score" if findings.bounds else findings.options.metric
+    figure = Figure("Final scores", bottom + 2 * LINE + 4)
+    found = [(each, each.aggregates["iqm"], each.scores) for each in drawn if each.scores is not None]
+    values = [value for _, estimate, scores in found for value in (*estimate, *scores.values)]
+    across = scale(values, 12, WIDTH - RIGHT)
+    figure.across(across, TOP, bottom, what)
+    for hue, (each, estimate, scores) in enumerate(found):
+        y = TOP + ROW * hue + LINE + 14
+        figure.text(12, y - 13, cut(each.arm.label, int(WIDTH / LETTER)), strong=True)
+        for value in scores.values[:500]:
+            figure.dot(across(float(value)), y + 10, hue, radius=2.6, opacity=0.55)
+        figure.whiskers(y, across(estimate.low), across(estimate.high), hue)
+        figure.dot(across(float(estimate.value)), y, hue)
+    told = "; ".join(f"{each.arm.label}: {interval(estimate)}" for each, estimate, _ in found)
+    caption = "Interquartile mean with its 95 % interval; each small dot is a run."
+    return Drawing("final-scores", figure, f"{caption} {told}.", caption)
+
+
+def _profiles(findings: Findings) -> Drawing:
+    figure = Figure("Performance profiles", PANEL + 2 * LINE + 4)
+    across = scale(findings.thresholds, LEFT, WIDTH - RIGHT, margin=0.0)
+    up = scale([0.0, 1.0], PANEL, TOP)
+    figure.up(up, LEFT, WIDTH - RIGHT)
+    what = "normalised score" if findings.bounds else "score"
+    figure.across(across, TOP, PANEL, f"{what} τ")
+    xs = placed(findings.thresholds, across)
+    profiles = [each.profile for each in findings.drawn if each.profile is not None]
+    for hue, each in enumerate(profiles):
+        figure.band(xs, placed(each.low, up), placed(each.high, up), hue)
+    for hue, each in enumerate(profiles):
+        figure.line(xs, placed(each.value, up), hue)
+    figure.legend([each.arm.label for each in findings.drawn])
+    caption = f"Share of runs with a {what} above τ, with pointwise 95 % intervals. Higher is better."
+    centre = len(findings.thresholds) // 2
+    at = number(float(findings.thresholds[centre]))
+    shares = (
+        f"{each.arm.label}: {number(float(profile.value[centre]))}"
+        for each, profile in zip(findings.drawn, profiles, strict=True)
+    )
+    return Drawing("performance-profiles", figure, f"{caption} At τ = {at}: {'; '.join(shares)}.", caption)
+
+
+def _improvements(findings: Findings) -> Drawing:
+    rows = findings.comparisons
+    bottom = TOP + (ROW - 4) * len(rows)
+    figure = Figure("Probability of improvement", bottom + 2 * LINE + 4)
+    across = scale([0.0, 1.0], 12, WIDTH - RIGHT)
+    figure.across(across, TOP, bottom, "P(a run of the first is better)")
+    figure.add(f'<path class="axis" stroke-dasharray="3 3" d="M{across(0.5):.1f} {TOP}V{bottom}"/>')
+    for place, each in enumerate(rows):
+        y = TOP + (ROW - 4) * place + LINE + 14
+        half = int(WIDTH / LETTER / 2) - 3
+        figure.text(12, y - 12, f"{cut(each.one, half)}  >  {cut(each.other, half)}", strong=True)
+        figure.whiskers(y, across(each.improvement.low), across(each.improvement.high), 0)
+        figure.dot(across(each.improvement.value), y, 0)
+    caption = "Probability that a run of the first arm scores higher than one of the second, with its 95 % interval."
+    told = "; ".join(f"{each.one} over {each.other}: {interval(each.improvement)}" for each in rows)
+    return Drawing("probability-of-improvement", figure, f"{caption} {told}.", caption)
+
+
+def _last(values: np.ndarray) -> str:
+    known = [float(value) for value in values if math.isfinite(value)]
+    return number(known[-1]) if known else "none"

@@ -1,0 +1,252 @@
+"""All numbers of a report: final scores, their intervals, comparisons, curves, and what to know before using them."""
+
+from __future__ import annotations
+
+import statistics as plain_statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from rlrun.reporting import statistics
+from rlrun.reporting.arms import Arm, differences
+from rlrun.reporting.curves import AS_IT_IS, Bounds, Curves, curves_of, normalised
+from rlrun.reporting.statistics import Floats, Interval, Scores
+
+FEW = 5  # runs; below, percentile intervals are too narrow
+DRAWN = 8  # arms of a figure at most
+TOGETHER = "all tasks, normalised"
+THRESHOLDS = 101  # of a performance profile
+BAND_RESAMPLES = 2_000  # of curves and profiles, at most
+LEVEL = 1.0 - statistics.CERTAINTY
+
+
+class Options(NamedTuple):
+    """What the user chose.
+
+    Attributes:
+        title: of the page.
+        metric: whose last value is a run's score.
+        resamples: of each bootstrap and permutation test.
+        seed: of the same.
+        bounds: of a task's scores, low and high, that count as 0 and 1.
+    """
+
+    title: str
+    metric: str
+    resamples: int
+    seed: int
+    bounds: Mapping[str, Bounds]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of an arm.
+
+    Attributes:
+        arm: its runs.
+        scores: over the tasks that all arms have, normalised if `Findings.bounds` says so; None where it lacks one.
+        aggregates: of these, by name.
+        tasks: scores of each of its tasks as they are, with interquartile mean and mean.
+        profile: share of runs above each of `Findings.thresholds`.
+    """
+
+    arm: Arm
+    scores: Scores | None
+    aggregates: Mapping[str, Interval]
+    tasks: Mapping[str, tuple[Scores, Interval, Interval]]
+    profile: Interval | None
+
+    @property
+    def order(self) -> float:
+        """From the best; arms without scores come last."""
+        return -float(self.aggregates["iqm"].value) if self.aggregates else np.inf
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two arms: the difference of their interquartile means, the probability that a run of the first is better.
+
+    chance: p of the permutation test, corrected for the number of comparisons.
+    least: the smallest that it could have been, so corrected.
+    """
+
+    one: str
+    other: str
+    difference: Interval
+    improvement: Interval
+    chance: float
+    least: float
+
+    @property
+    def distinguishable(self) -> bool:
+        """Whether the interval excludes 0, and chance alone seldom does as much; never so without an interval."""
+        excluded = bool(self.difference.low > 0 or self.difference.high < 0)
+        return excluded and self.chance < LEVEL
+
+    @property
+    def verdict(self) -> str:
+        """Say it in words."""
+        if not self.distinguishable:
+            return "not distinguishable"
+        better = self.one if self.difference.value > 0 else self.other
+        return f"{better} is better"
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that a report shows.
+
+    Attributes:
+        options: what the user chose.
+        results: of the arms, the best first.
+        words: that all runs have in common.
+        tasks: all, by name.
+        common: tasks on which each arm has runs that count.
+        bounds: of each common task, which are 0 and 1 in aggregates; empty where scores stand as they are.
+        thresholds: of performance profiles.
+        comparisons: of each pair of drawn arms.
+        curves: of each task, and normalised of the common tasks together, by title.
+        differing: values of each drawn arm by the keys of the config in which they differ.
+        troubles: what could not be read.
+    """
+
+    options: Options
+    results: list[Result]
+    words: list[str]
+    tasks: list[str]
+    common: list[str]
+    bounds: Mapping[str, Bounds]
+    thresholds: Floats
+    comparisons: list[Comparison]
+    curves: Mapping[str, Curves]
+    differing: Mapping[str, list[str]]
+    troubles: list[str] = field(default_factory=list)
+
+    @property
+    def drawn(self) -> list[Result]:
+        """The arms of the figures."""
+        return self.results[:DRAWN]
+
+    @property
+    def band_resamples(self) -> int:
+        """Resamples of curves and profiles."""
+        return min(self.options.resamples, BAND_RESAMPLES)
+
+    @property
+    def several(self) -> bool:
+        """Whether aggregates are over several tasks."""
+        return len(self.common) > 1
+
+
+def find(arms: Sequence[Arm], options: Options, *, words: Iterable[str] = (), troubles: Iterable[str] = ()) -> Findings:
+    """Compute everything."""
+    tasks = sorted({fate.run.task for arm in arms for fate in arm.fates})
+    common = [task for task in tasks if arms and all(arm.scores(task) for arm in arms)]
+    bounds = _bounds(arms, common, options)
+    thresholds = _thresholds([_joined(arm, common, bounds) for arm in arms])
+    results = sorted((_result(arm, common, bounds, thresholds, options) for arm in arms), key=lambda each: each.order)
+    drawn = results[:DRAWN]
+    return Findings(
+        options=options,
+        results=results,
+        words=list(words),
+        tasks=tasks,
+        common=common,
+        bounds=bounds,
+        thresholds=thresholds,
+        comparisons=_compare(drawn, len(arms), options),
+        curves=_curves([each.arm for each in drawn], tasks, bounds, options),
+        differing=differences(each.arm for each in drawn),
+        troubles=list(troubles),
+    )
+
+
+def _curves(
+    arms: Sequence[Arm], tasks: Sequence[str], bounds: Mapping[str, Bounds], options: Options
+) -> dict[str, Curves]:
+    few = {"resamples": min(options.resamples, BAND_RESAMPLES), "seed": options.seed}
+    wanted: dict[str, Mapping[str, Bounds]] = {task: {task: AS_IT_IS} for task in tasks}
+    if len(bounds) > 1:
+        wanted = {TOGETHER: bounds, **wanted}
+    found = {title: curves_of(arms, each, options.metric, **few) for title, each in wanted.items()}
+    return {title: curves for title, curves in found.items() if curves is not None}
+
+
+def _bounds(arms: Iterable[Arm], common: Sequence[str], options: Options) -> dict[str, Bounds]:
+    """Return what counts as 0 and 1 on each task: as the user says, else the extremes of all that was measured."""
+    if len(common) < 2 and not set(common) & set(options.bounds):
+        return {}
+    found = {}
+    for task in common:
+        fates = [fate for arm in arms for fate in arm.fates if fate.run.task == task and fate.drawn]
+        values = [value for fate in fates for value in fate.run.curves[options.metric].values()]
+        found[task] = options.bounds.get(task, (min(values), max(values)))
+    return found
+
+
+def _joined(arm: Arm, common: Sequence[str], bounds: Mapping[str, Bounds]) -> Scores | None:
+    if not common:
+        return None
+    columns = [arm.scores(task) for task in common]
+    if bounds:
+        columns = [[normalised(score, bounds[task]) for score in arm.scores(task)] for task in common]
+    return Scores.of(columns)
+
+
+def _thresholds(joined: Iterable[Scores | None]) -> Floats:
+    values = np.concatenate([scores.values for scores in joined if scores is not None] or [np.zeros(1)])
+    return np.linspace(values.min(), values.max(), THRESHOLDS)
+
+
+def _result(
+    arm: Arm, common: Sequence[str], bounds: Mapping[str, Bounds], thresholds: Floats, options: Options
+) -> Result:
+    drawn = {"resamples": options.resamples, "seed": options.seed}
+    few = {"resamples": min(options.resamples, BAND_RESAMPLES), "seed": options.seed}
+    scores = _joined(arm, common, bounds)
+    wanted = {"iqm": statistics.iqm, "mean": statistics.mean}
+    if bounds:
+        wanted |= {"median": statistics.median, "optimality_gap": statistics.optimality_gap}
+    aggregates = {}
+    if scores is not None:
+        aggregates = {name: statistics.estimate(each, scores, **drawn) for name, each in wanted.items()}
+    tasks = {}
+    for task in dict.fromkeys(fate.run.task for fate in arm.fates if fate.score is not None):
+        own = Scores.of([arm.scores(task)])
+        middle_half, whole = (statistics.estimate(each, own, **drawn) for each in (statistics.iqm, statistics.mean))
+        tasks[task] = (own, middle_half, whole)
+    profile = None if scores is None else statistics.profile(scores, thresholds, **few)
+    return Result(arm, scores, aggregates, tasks, profile)
+
+
+def _compare(drawn: Sequence[Result], arms: int, options: Options) -> list[Comparison]:
+    """Compare each pair; p is corrected for all pairs of arms there are, also those that are not shown."""
+    settings = {"resamples": options.resamples, "seed": options.seed}
+    family = arms * (arms - 1) // 2
+    pairs = [
+        (one.arm.label, one.scores, other.arm.label, other.scores)
+        for one, other in combinations(drawn, 2)
+        if one.scores is not None and other.scores is not None
+    ]
+    chances = [statistics.permutation(scores, opposed, **settings) for _, scores, _, opposed in pairs]
+    corrected = statistics.holm(chances, family)
+    return [
+        Comparison(
+            one,
+            other,
+            statistics.difference(scores, opposed, **settings),
+            statistics.improvement(scores, opposed, **settings),
+            chance,
+            min(1.0, family * statistics.least_p(scores, opposed)),
+        )
+        for (one, scores, other, opposed), chance in zip(pairs, corrected, strict=True)
+    ]
+
+
+def middle(values: Iterable[float | None]) -> float | None:
+    """Return the median of what is known."""
+    known = [value for value in values if value is not None]
+    return plain_statistics.median(known) if known else None

@@ -1,0 +1,99 @@
+"""What a sweep's book says of jobs, read without touching it: the folder may be read-only, or somebody else's."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from rlrun.errors import RunDirError
+from rlrun.reporting.runs import Run, by_key, task_of
+from rlrun.sweep.sweeping import BOOK, is_sweep
+from rlrun.watching import printable
+
+MOST = 100_000  # jobs of a sweep
+TEXT = 2_000  # letters of a reason
+PATIENCE = 10.0  # seconds to wait for a coordinator that writes
+
+
+class Told(NamedTuple):
+    """What the book says of a job."""
+
+    words: dict[str, str]
+    state: str
+    error: str | None
+
+
+def complete(runs: list[Run], folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
+    """Add what sweeps know: jobs that have no run, and why others failed.
+
+    Returns:
+        The runs, and what could not be read.
+    """
+    found, troubles = {run.path: run for run in runs}, []
+    tasks = {_env_words(run.words): run.task for run in runs}
+    for folder, source in _sweeps(runs, folders):
+        try:
+            told = dict(_read(folder / BOOK))
+        except RunDirError as error:
+            troubles.append(str(error))
+            continue
+        for key, job in told.items():
+            place = folder / "jobs" / key
+            known = found.get(place)
+            if known is None:
+                found[place] = _without_run(place, source, job, tasks)
+            elif known.status != "completed" and job.error:
+                found[place] = replace(known, reason=job.error)
+    return list(found.values()), troubles
+
+
+def _without_run(place: Path, source: Path, job: Told, tasks: dict[Any, str]) -> Run:
+    _, _, seed = job.words.get("seed", "").partition("=")
+    reason = job.error or {"completed": "its folder is gone", "pending": "it was never begun"}.get(job.state)
+    return Run(
+        path=place,
+        source=source,
+        words=job.words,
+        seed=int(seed) if seed.isdecimal() and len(seed) < 20 else 0 if not seed else None,
+        task=tasks.get(_env_words(job.words), task_of(job.words)),
+        status="failed" if job.state == "failed" else "missing",
+        reason=reason,
+    )
+
+
+def _env_words(words: dict[str, str] | Any) -> tuple[str, ...]:
+    return tuple(sorted(text for key, text in words.items() if key.split(".")[0] in ("env", "experiment")))
+
+
+def _sweeps(runs: Iterable[Run], folders: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
+    """Yield each sweep that lies in one of the folders or beneath it, and that folder."""
+    places = [(folder, folder) for folder in folders]
+    places += [(run.path.parents[1], run.source) for run in runs if run.path.parents[1].is_relative_to(run.source)]
+    for place, source in dict.fromkeys(places):
+        if is_sweep(place):
+            yield place, source
+
+
+def _read(path: Path) -> Iterator[tuple[str, Told]]:
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=PATIENCE)) as book:
+            rows = book.execute("SELECT key, words, state, error FROM jobs ORDER BY rowid LIMIT ?", (MOST,)).fetchall()
+    except sqlite3.Error as error:
+        raise RunDirError(f"{path} cannot be read: {error}") from error
+    for key, words, state, said in rows:
+        if isinstance(key, str) and "/" not in key and key not in ("", ".", ".."):
+            yield key, Told(_listed(words), str(state), None if said is None else printable(str(said)[:TEXT]))
+
+
+def _listed(words: Any) -> dict[str, str]:
+    try:
+        found = json.loads(words)
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    return by_key(map(str, found)) if isinstance(found, list) else {}

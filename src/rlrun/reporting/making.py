@@ -1,0 +1,171 @@
+"""Make a report; the twin of `rlrun report`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlrun.errors import RequestError, RlrunError, RunDirError, did_you_mean
+from rlrun.files import place_of, reason, replace
+from rlrun.reporting import pictures, tables
+from rlrun.reporting.arms import arms_of
+from rlrun.reporting.figures import draw
+from rlrun.reporting.findings import Findings, Options, find
+from rlrun.reporting.jobs import complete
+from rlrun.reporting.notes import notes
+from rlrun.reporting.page import page
+from rlrun.reporting.runs import EVALUATED, PLAYED, Run, gather
+from rlrun.watching import progress
+
+RESAMPLES = 10_000
+FEWEST, MOST = 100, 1_000_000  # resamples
+ASKED = 20  # runs of which the names of metrics are read for a suggestion
+Place = Path | str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was made.
+
+    Attributes:
+        path: of the page.
+        findings: all its numbers.
+        markdown: its tables.
+        csv: a line for each run.
+    """
+
+    path: Path
+    findings: Findings
+    markdown: str
+    csv: str
+
+
+def report(
+    *folders: Place,
+    out: Place | None = None,
+    metric: str | None = None,
+    by: Iterable[str] = (),
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    title: str | None = None,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    csv: Place | None = None,
+    markdown: Place | None = None,
+    svg: Place | None = None,
+    png: Place | None = None,
+) -> Report:
+    """Write one page about the runs in some folders and beneath them.
+
+    Args:
+        folders: of runs, of sweeps, or above several.
+        out: the page; None = `report.html` in the first folder.
+        metric: whose last value is a run's score; None = `evaluation/mean_return`, or `episode/return` where no run
+            was ever evaluated.
+        by: keys of the config whose values make an arm, or `folder`; none = all words but seed and environment.
+        bounds: of a task's scores, low and high, that count as 0 and 1; others take the extremes of what was measured.
+        title: of the page.
+        seed: of the bootstrap.
+        resamples: of the same.
+        csv: file for a line a run.
+        markdown: file for the tables.
+        svg: folder for the figures.
+        png: folder for the figures as pixels (extra: plots).
+
+    Raises:
+        RequestError: there is no run, or an option is wrong; nothing was written.
+        RlrunError: a file cannot be written.
+    """
+    places = [_folder(folder) for folder in folders]
+    if not places:
+        raise RequestError("report: name a folder of runs")
+    if not FEWEST <= resamples <= MOST:
+        raise RequestError(f"--resamples {resamples}: wanted a number from {FEWEST} to {MOST:,}")
+    if not 0 <= seed < 1 << 32:
+        raise RequestError(f"--seed {seed}: wanted a number from 0 to {(1 << 32) - 1:,}")
+    if png is not None:
+        pictures.require()
+    runs, troubles = complete(gather(places, (metric,) if metric else (EVALUATED, PLAYED)), places)
+    if not runs:
+        raise RunDirError(f"{', '.join(map(str, places))}: there is no run here or beneath; rlrun ls lists runs")
+    chosen = metric or (PLAYED if not _measured(runs, EVALUATED) and _measured(runs, PLAYED) else EVALUATED)
+    if metric and not _measured(runs, metric):
+        raise RequestError(f"--metric {metric}: no run has a value of it{_near(metric, runs)}")
+    arms, words = arms_of(runs, chosen, list(by))
+    name = title or ", ".join(place.name or str(place) for place in places)
+    options = Options(name, chosen, resamples, seed, _bounds(bounds or {}, runs))
+    findings = find(arms, options, words=words, troubles=troubles)
+    path = place_of(out) if out is not None else places[0] / "report.html"
+    return _write(findings, path, csv=csv, markdown=markdown, svg=svg, png=png)
+
+
+def _write(
+    findings: Findings,
+    path: Path,
+    *,
+    csv: Place | None,
+    markdown: Place | None,
+    svg: Place | None,
+    png: Place | None,
+) -> Report:
+    drawings, told = list(draw(findings)), notes(findings)
+    text = printable(page(findings, drawings, told, path.parent))
+    made = Report(path, findings, printable(_markdown(findings, told)), printable(tables.to_csv(findings)))
+    files = {path: text.encode()}
+    files |= {place_of(place): found.encode() for place, found in ((csv, made.csv), (markdown, made.markdown)) if place}
+    if svg is not None:
+        alone = {each.name: each.figure.svg(each.name, each.description, alone=True) for each in drawings}
+        files |= {place_of(svg) / f"{name}.svg": printable(drawn).encode() for name, drawn in alone.items()}
+    if png is not None:
+        files |= {place_of(png) / f"{each.name}.png": pictures.pixels(each) for each in drawings}
+    for place, data in files.items():
+        _put(place, data)
+    return made
+
+
+def printable(text: str) -> str:
+    """Return a text without what is no letter, but for ends of lines: names of files and words may be anything."""
+    return "".join(each if each.isprintable() or each == "\n" else "?" for each in text)
+
+
+def _markdown(findings: Findings, told: Iterable[str]) -> str:
+    several = [tables.by_task(findings)] if findings.bounds or not findings.common else []
+    shown = [tables.finals(findings), tables.comparisons(findings), *several, tables.left_out(findings)]
+    found = tables.markdown(table for table in shown if table.rows)
+    listed = "".join(f"* {tables.plain_markdown(each)}\n" for each in told)
+    return f"{found}\n{listed}" if listed else found
+
+
+def _put(place: Path, data: bytes) -> None:
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RlrunError(f"{place.parent} cannot be made: {reason(error)}") from error
+    replace(place, data)
+
+
+def _folder(folder: Place) -> Path:
+    place = place_of(folder)
+    if not place.is_dir():
+        raise RunDirError(f"{place} does not exist" if not place.exists() else f"{place} is a file, no folder of runs")
+    return place
+
+
+def _measured(runs: Iterable[Run], metric: str) -> bool:
+    return any(metric in run.curves for run in runs)
+
+
+def _near(metric: str, runs: list[Run]) -> str:
+    names = {name for run in runs[:ASKED] for name in progress(run.path / "metrics.jsonl") if "/" in name}
+    return did_you_mean(metric, names) or (f"; there are {', '.join(sorted(names))}" if names else "")
+
+
+def _bounds(bounds: Mapping[str, tuple[float, float]], runs: Iterable[Run]) -> Mapping[str, tuple[float, float]]:
+    tasks = {run.task for run in runs}
+    for task, (low, high) in bounds.items():
+        if task not in tasks:
+            raise RequestError(f"--bounds {task}: no run is on this task{did_you_mean(task, tasks)}")
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise RequestError(f"--bounds {task}={low:g},{high:g}: wanted two finite numbers, the lower one first")
+    return bounds
