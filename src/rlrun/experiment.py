@@ -28,7 +28,7 @@ from rlrun.files import counted, sized, write_json
 from rlrun.forking.parents import started
 from rlrun.forking.taking import Fork, take
 from rlrun.generators import Generators
-from rlrun.manifest import manifest
+from rlrun.manifest import gpu, manifest
 from rlrun.memory import Table
 from rlrun.presence import Heartbeat
 from rlrun.rundir import RunDir, Status
@@ -137,7 +137,7 @@ class Experiment:
         about = manifest(sys.argv, seed=int(self.config.seed), project=self.composed.project)
         about["parent"] = None if self.fork is None else self.fork.lineage
         about["set_by"] = configuration.provenance(self.composed)
-        return {**about, "device": self.device, "threads": torch.get_num_threads()}
+        return {**about, "device": self.device, "gpu": gpu(self.device), "threads": torch.get_num_threads()}
 
     def run(self, run_dir: RunDir) -> dict[str, Any]:
         """Start a run in its directory and train; see `train`.

@@ -35,8 +35,29 @@ def manifest(command: Sequence[str], *, seed: int, project: Path) -> dict[str, A
         "python": platform.python_version(),
         "packages": dict(versions()),
         "platform": platform.platform(),
+        "cpu": cpu(),
         "host": socket.gethostname(),
     }
+
+
+def cpu() -> str | None:
+    """Return the processor and how many of its cores there are, as far as the system says."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = models[0] if models else platform.processor()
+    return f"{name}, {os.cpu_count()} cores" if name else None
+
+
+def gpu(device: str) -> str | None:
+    """Return what stands behind a device of CUDA, or None."""
+    if not device.startswith("cuda"):
+        return None
+    import torch
+
+    return str(torch.cuda.get_device_name(device))
 
 
 def git(project: Path) -> dict[str, Any] | None:

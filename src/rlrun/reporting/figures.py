@@ -67,7 +67,8 @@ def _count_runs(figure: Figure, curves: Curves, xs: list[float], hues: dict[str,
     """Draw below how many runs of each arm there are at each point."""
     top = figure.height + 8
     up = scale([0, *(count for runs in curves.runs.values() for count in runs)], top + STRIP, top, margin=0.0)
-    figure.up(up, LEFT, WIDTH - RIGHT, most=2)
+    for count in (0, int(up.high)):
+        figure.rule(up(count), LEFT, WIDTH - RIGHT, str(count))
     figure.text(LEFT, top + STRIP + LINE - 2, "runs at each point")
     for label, runs in curves.runs.items():
         figure.line(xs, placed(runs, up), hues[label])
@@ -109,7 +110,7 @@ def _profiles(findings: Findings) -> Drawing:
     for hue, each in enumerate(profiles):
         figure.line(xs, placed(each.value, up), hue)
     figure.legend([each.arm.label for each in findings.drawn])
-    caption = f"Share of runs with a {what} above τ, with pointwise 95 % intervals. Higher is better."
+    caption = f"Share of runs with a {what} above τ, with pointwise 95 % intervals."
     centre = len(findings.thresholds) // 2
     at = number(float(findings.thresholds[centre]))
     shares = (
@@ -124,7 +125,7 @@ def _improvements(findings: Findings) -> Drawing:
     bottom = TOP + (ROW - 4) * len(rows)
     figure = Figure("Probability of improvement", bottom + 2 * LINE + 4)
     across = scale([0.0, 1.0], 12, WIDTH - RIGHT)
-    figure.across(across, TOP, bottom, "P(a run of the first is better)")
+    figure.across(across, TOP, bottom, "P(a run of the first scores higher)")
     figure.add(f'<path class="axis" stroke-dasharray="3 3" d="M{across(0.5):.1f} {TOP}V{bottom}"/>')
     for place, each in enumerate(rows):
         y = TOP + (ROW - 4) * place + LINE + 14

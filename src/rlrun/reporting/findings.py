@@ -67,7 +67,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two arms: the difference of their interquartile means, the probability that a run of the first is better.
+    """Two arms: the difference of their interquartile means, the probability that a run of the first scores higher.
 
     chance: p of the permutation test, corrected for the number of comparisons.
     least: the smallest that it could have been, so corrected.
@@ -91,8 +91,7 @@ class Comparison:
         """Say it in words."""
         if not self.distinguishable:
             return "not distinguishable"
-        better = self.one if self.difference.value > 0 else self.other
-        return f"{better} is better"
+        return f"{self.one if self.difference.value > 0 else self.other} scores higher"
 
 
 @dataclass(frozen=True)
@@ -208,17 +207,17 @@ def _result(
     few = {"resamples": min(options.resamples, BAND_RESAMPLES), "seed": options.seed}
     scores = _joined(arm, common, bounds)
     wanted = {"iqm": statistics.iqm, "mean": statistics.mean}
-    if bounds:
-        wanted |= {"median": statistics.median, "optimality_gap": statistics.optimality_gap}
-    aggregates = {}
+    beside = {"median": statistics.median, "optimality_gap": statistics.optimality_gap} if bounds else {}
+    aggregates, profile = {}, None
     if scores is not None:
-        aggregates = {name: statistics.estimate(each, scores, **drawn) for name, each in wanted.items()}
+        aggregates = statistics.estimate({**wanted, **beside}, scores, **drawn)
+        profile = statistics.estimate({"profile": statistics.shares(thresholds)}, scores, **few)["profile"]
     tasks = {}
     for task in dict.fromkeys(fate.run.task for fate in arm.fates if fate.score is not None):
         own = Scores.of([arm.scores(task)])
-        middle_half, whole = (statistics.estimate(each, own, **drawn) for each in (statistics.iqm, statistics.mean))
-        tasks[task] = (own, middle_half, whole)
-    profile = None if scores is None else statistics.profile(scores, thresholds, **few)
+        alike = common == [task] and not bounds
+        found = aggregates if alike else statistics.estimate(wanted, own, **drawn)
+        tasks[task] = (own, found["iqm"], found["mean"])
     return Result(arm, scores, aggregates, tasks, profile)
 
 
@@ -237,8 +236,7 @@ def _compare(drawn: Sequence[Result], arms: int, options: Options) -> list[Compa
         Comparison(
             one,
             other,
-            statistics.difference(scores, opposed, **settings),
-            statistics.improvement(scores, opposed, **settings),
+            *statistics.compare(scores, opposed, **settings),
             chance,
             min(1.0, family * statistics.least_p(scores, opposed)),
         )

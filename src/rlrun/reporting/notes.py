@@ -49,12 +49,14 @@ def _tasks(findings: Findings) -> Iterator[str]:
     elif apart:
         yield f"Aggregates and comparisons leave out {', '.join(apart)}: not every arm has runs there that count."
     if findings.several:
-        for each in findings.results:
-            if each.scores is not None and each.scores.counts.min() < each.scores.counts.max():
-                yield (
-                    f"{each.arm.label} has fewer runs on some tasks than on others: in interquartile means and "
-                    "profiles these tasks weigh less."
-                )
+        uneven = [
+            each.arm.label
+            for each in findings.results
+            if each.scores is not None and each.scores.counts.min() < each.scores.counts.max()
+        ]
+        if uneven:
+            named = ", ".join(uneven[:DRAWN]) + (" …" if len(uneven) > DRAWN else "")
+            yield f"Fewer runs on some tasks than on others: {named}. In IQMs and profiles these tasks weigh less."
     if len(findings.results) > DRAWN:
         yield (
             f"Figures and comparisons show the best {DRAWN} of {len(findings.results)} arms. They were chosen by the "

@@ -25,6 +25,7 @@ h1{font-size:1.5rem;line-height:1.25;margin:.5rem 0}
 h2{font-size:1.15rem;margin:2rem 0 .5rem;border-bottom:1px solid var(--grid);padding-bottom:.25rem}
 p,ul{margin:.5rem 0}
 ul{padding-left:1.25rem}
+figcaption{margin-top:.25rem}
 .faint,figcaption{color:var(--faint);font-size:.875rem}
 .verdict{border-left:4px solid var(--hue0);padding:.25rem .75rem;margin:.5rem 0}
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr));gap:1.25rem;align-items:start}
@@ -50,9 +51,10 @@ METHOD = """\
 failed or is missing.</p>
 <p><b>IQM</b>, the interquartile mean, is the mean of the middle half of the scores of all runs on all tasks; with
 fewer than four scores it is the mean. <b>Mean</b>: over tasks, of the mean over runs. <b>Performance profile</b>: the
-share of runs above τ. <b>Probability of improvement</b>: that a run of the one arm scores higher than a run of the other on the
-same task, ties counting half, on average over tasks. All are defined as in Agarwal et al. (2021), “Deep Reinforcement
-Learning at the Edge of the Statistical Precipice”, and equal to the numbers of its library rliable.</p>
+share of runs above τ. <b>Probability of improvement</b>: that a run of the one arm scores higher
+than a run of the other on the same task, ties counting half, on average over tasks. All are defined as in Agarwal et
+al. (2021), “Deep Reinforcement Learning at the Edge of the Statistical Precipice”, and equal to the numbers of its
+library rliable.</p>
 <p><b>Intervals</b> hold the middle 95 % of {resamples} resamples of the stratified bootstrap ({bands} for curves and
 profiles): runs are drawn again within each task, seed {seed}. They tell how sure the number is over seeds, not over
 other tasks. Those of curves and profiles hold at each point by itself, not for the whole line.</p>
@@ -64,7 +66,8 @@ of IQMs is of the arms' typical runs: where one arm fails on a few seeds only, l
 <p><b>Curves</b> have the runs that were measured, also those that failed later or go on still; between measurements of
 a run they are straight, and no run is drawn beyond its last one. Where the number of runs changes, a strip below
 shows it.</p>
-<p><b>Arms</b> are runs of the same words, whatever their seed, environment, budget, evaluation, logging and machine.</p>
+<p><b>Arms</b> are runs of the same words, whatever their seed, environment, budget,
+evaluation, logging and machine.</p>
 """
 
 
@@ -136,8 +139,8 @@ def _verdict(each: Comparison) -> str:
     one, other = f"<b>{escape(each.one)}</b>", f"<b>{escape(each.other)}</b>"
     if not each.distinguishable:
         return f'<p class="verdict">{one} and {other}: not distinguishable ({numbers}).</p>\n'
-    better, worse = (one, other) if each.difference.value > 0 else (other, one)
-    return f'<p class="verdict">{better} is better than {worse} ({numbers}).</p>\n'
+    higher, lower = (one, other) if each.difference.value > 0 else (other, one)
+    return f'<p class="verdict">{higher} scores higher than {lower} ({numbers}).</p>\n'
 
 
 def _listed(texts: Iterable[str]) -> str:

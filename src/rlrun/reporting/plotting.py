@@ -33,7 +33,7 @@ DARK: Theme = {
 }
 RULES = """\
 svg.figure text{font:12px system-ui,"DejaVu Sans","Liberation Sans",Arial,sans-serif;fill:FAINT}
-svg.figure text.strong{fill:INK}
+svg.figure text.strong{fill:INK;paint-order:stroke;stroke:PAPER;stroke-width:3px}
 svg.figure .grid{stroke:GRID;stroke-width:1;fill:none}
 svg.figure .axis{stroke:FAINT;stroke-width:1;fill:none}
 """
@@ -109,19 +109,22 @@ class Figure:
 
     def across(self, scale_: Scale, top: float, bottom: float, label: str) -> None:
         """Draw a horizontal axis with its grid, and what it counts."""
-        for value in ticks(scale_.low, scale_.high, 6):
+        for value in ticks(scale_.low, scale_.high):
             x = scale_(value)
             self.add(f'<path class="grid" d="M{x:.1f} {top:.1f}V{bottom:.1f}"/>')
             self.text(x, bottom + LINE, short(value), anchor="middle")
         self.add(f'<path class="axis" d="M{scale_.start:.1f} {bottom:.1f}H{scale_.end:.1f}"/>')
         self.text((scale_.start + scale_.end) / 2, bottom + 2 * LINE, label, anchor="middle")
 
-    def up(self, scale_: Scale, left: float, right: float, *, most: int = 6) -> None:
+    def up(self, scale_: Scale, left: float, right: float) -> None:
         """Draw a vertical axis with its grid."""
-        for value in ticks(scale_.low, scale_.high, most):
-            y = scale_(value)
-            self.add(f'<path class="grid" d="M{left:.1f} {y:.1f}H{right:.1f}"/>')
-            self.text(left - 6, y + 4, short(value), anchor="end")
+        for value in ticks(scale_.low, scale_.high):
+            self.rule(scale_(value), left, right, short(value))
+
+    def rule(self, y: float, left: float, right: float, label: str) -> None:
+        """Draw one line of a grid, and what it stands for."""
+        self.add(f'<path class="grid" d="M{left:.1f} {y:.1f}H{right:.1f}"/>')
+        self.text(left - 6, y + 4, label, anchor="end")
 
     def line(self, xs: Sequence[float], ys: Sequence[float], hue: int) -> None:
         """Draw a line through places; where one is no number it is interrupted."""
@@ -183,7 +186,7 @@ class Figure:
 def rules(theme: Theme | None = None) -> str:
     """Return the style of figures: colours of a theme, or variables of the page."""
     text = RULES
-    for name in ("ink", "faint", "grid"):
+    for name in ("paper", "ink", "faint", "grid"):
         text = text.replace(name.upper(), str(theme[name]) if theme else f"var(--{name})")
     for hue in range(len(DASHES)):
         colour = theme["hues"][hue] if theme else f"var(--hue{hue})"

@@ -3,13 +3,13 @@
 Scores of M tasks stand in one flat array, run by run: first run of task 0, …, first run of task M-1, second run of
 task 0, …; a task may have fewer runs than another. A bootstrap draws runs within each task (stratified), with the
 frozen generator `numpy.random.RandomState`: the same seed gives the same interval for ever, and where all tasks have
-as many runs, the very numbers of rliable.
+as many runs, the very numbers of rliable. A resample is told by how often each score is in it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -64,92 +64,92 @@ class Scores:
         return np.asarray(self.values[self.tasks == task])
 
 
-Statistic: TypeAlias = Callable[[Floats, Scores], Floats]  # values of resamples, [B, C], and whose -> [B] or [B, T]
+Statistic: TypeAlias = Callable[[Floats, Scores], Floats]  # how often each score counts, [B, C] -> [B] or [B, T]
 
 
-def iqm(values: Floats, scores: Scores | None = None) -> Floats:
-    """Return the mean of the middle half along the last axis: a quarter, rounded down, is cut off at each end."""
-    count = values.shape[-1]
-    cut = count // 4
-    kept = np.partition(values, (cut, count - cut - 1), axis=-1)[..., cut : count - cut]
-    return np.asarray(kept.mean(-1))
+def iqm(times: Floats, scores: Scores) -> Floats:
+    """Return the mean of the middle half of all scores: a quarter, rounded down, is cut off at each end."""
+    order, count = np.argsort(scores.values), round(float(times[0].sum()))
+    reached, cut = np.cumsum(times[:, order], axis=1), count // 4
+    kept = np.diff(np.clip(reached, cut, count - cut), axis=1, prepend=cut)
+    return np.asarray(kept @ scores.values[order] / (count - 2 * cut))
 
 
-def mean(values: Floats, scores: Scores) -> Floats:
+def mean(times: Floats, scores: Scores) -> Floats:
     """Return the mean over tasks of the mean over runs."""
-    return np.asarray(values @ scores.weights)
+    return np.asarray(times @ (scores.weights * scores.values))
 
 
-def median(values: Floats, scores: Scores) -> Floats:
+def median(times: Floats, scores: Scores) -> Floats:
     """Return the median over tasks of the mean over runs."""
-    tasks = range(len(scores.counts))
-    return np.asarray(np.median([values[..., scores.tasks == task].mean(-1) for task in tasks], axis=0))
-
-
-def optimality_gap(values: Floats, scores: Scores) -> Floats:
-    """Return how much is missing to 1 on average, a score above 1 counting as 1."""
-    return np.asarray(1.0 - np.minimum(values, 1.0).mean(-1))
-
-
-def estimate(statistic: Statistic, scores: Scores, *, resamples: int, seed: int) -> Interval:
-    """Return a statistic of scores and its interval by the stratified bootstrap."""
-    value = statistic(scores.values[None], scores)[0]
-    if scores.counts.min() < 2:
-        return Interval(value, np.full_like(value, np.nan), np.full_like(value, np.nan))
-    found = [statistic(scores.values[drawn], scores) for drawn in _draws(scores.tasks, resamples, seed)]
-    return Interval(value, *_percentiles(np.concatenate(found)))
-
-
-def profile(scores: Scores, thresholds: Floats, *, resamples: int, seed: int) -> Interval:
-    """Return which share of all runs scores above each threshold, [T], with intervals of each point by itself."""
-    return estimate(lambda values, _: _shares(values, thresholds), scores, resamples=resamples, seed=seed)
-
-
-def improvement(one: Scores, other: Scores, *, resamples: int, seed: int) -> Interval:
-    """Return the probability that a run of `one` beats a run of `other` on a task, ties counting half; mean over tasks.
-
-    It is the statistic of Mann and Whitney, divided by the number of pairs.
-    """
-    pairs = _wins(one, other)
-    value = float(pairs.sum())
-    if min(one.counts.min(), other.counts.min()) < 2:
-        return Interval(value, math.nan, math.nan)
-    found = []
-    for drawn, opposed in _independent(one, other, resamples, seed):
-        times, against = _times(drawn, len(one.values)), _times(opposed, len(other.values))
-        found.append(((times @ pairs) * against).sum(1))
-    return Interval(value, *_percentiles(np.concatenate(found)))
-
-
-def difference(one: Scores, other: Scores, *, resamples: int, seed: int) -> Interval:
-    """Return the interquartile mean of `one` less that of `other`, both resampled independently."""
-    value = float(iqm(one.values) - iqm(other.values))
-    if min(one.counts.min(), other.counts.min()) < 2:
-        return Interval(value, math.nan, math.nan)
-    found = [
-        iqm(one.values[drawn]) - iqm(other.values[opposed])
-        for drawn, opposed in _independent(one, other, resamples, seed)
+    means = [
+        times[:, here] @ scores.values[here] / here.sum()
+        for here in (scores.tasks == np.arange(len(scores.counts))[:, None])
     ]
-    return Interval(value, *_percentiles(np.concatenate(found)))
+    return np.asarray(np.median(means, axis=0))
+
+
+def optimality_gap(times: Floats, scores: Scores) -> Floats:
+    """Return how much is missing to 1 on average, a score above 1 counting as 1."""
+    return np.asarray(1.0 - times @ np.minimum(scores.values, 1.0) / len(scores.values))
+
+
+def shares(thresholds: Floats) -> Statistic:
+    """Return a statistic: which share of all runs scores above each threshold, [T], a performance profile."""
+    return lambda times, scores: times @ (scores.values[:, None] > thresholds) / len(scores.values)
+
+
+def estimate(statistics: Mapping[str, Statistic], scores: Scores, *, resamples: int, seed: int) -> dict[str, Interval]:
+    """Return statistics of scores, by name, with their intervals by the stratified bootstrap."""
+    drawn = _times(scores.tasks, resamples, seed) if scores.counts.min() > 1 else iter(())
+    found = [[statistic(times, scores) for statistic in statistics.values()] for times in drawn]
+    values = [statistic(np.ones((1, len(scores.values))), scores)[0] for statistic in statistics.values()]
+    parts = zip(*found, strict=True) if found else ([] for _ in values)
+    return {name: _interval(*each) for name, *each in zip(statistics, values, parts, strict=True)}
+
+
+def compare(one: Scores, other: Scores, *, resamples: int, seed: int) -> tuple[Interval, Interval]:
+    """Return how much the interquartile mean of `one` is above that of `other`, and the probability of improvement.
+
+    The latter is that a run of `one` scores higher than a run of `other` on the same task, ties counting half, on
+    average over tasks: the statistic of Mann and Whitney, divided by the number of pairs. Arms are resampled
+    independently.
+    """
+    pairs, first = _wins(one, other), len(one.values)
+
+    def both(times: Floats) -> tuple[Floats, Floats]:
+        mine, theirs = times[:, :first], times[:, first:]
+        return iqm(mine, one) - iqm(theirs, other), ((mine @ pairs) * theirs).sum(1)
+
+    enough = min(one.counts.min(), other.counts.min()) > 1
+    tasks = np.concatenate([one.tasks, other.tasks + len(one.counts)])
+    found = [both(times) for times in _times(tasks, resamples, seed)] if enough else []
+    values = both(np.ones((1, len(tasks))))
+    gaps, chances = zip(*found, strict=True) if found else ((), ())
+    return _interval(values[0][0], gaps), _interval(values[1][0], chances)
 
 
 def permutation(one: Scores, other: Scores, *, resamples: int, seed: int) -> float:
     """Return how often chance alone makes the interquartile means differ by as much as they do, in either direction.
 
-    If the arms were the same, any assignment of a task's runs to them would have been as likely: runs are shuffled
+    If the arms were the same, any assignment of a task's runs to them would have been as likely: it is drawn anew
     within each task. What was observed counts as one of the assignments, so the result is never 0.
     """
-    values, tasks = np.concatenate([one.values, other.values]), np.concatenate([one.tasks, other.tasks])
-    first, order = len(one.values), np.argsort(tasks, kind="stable")
-    observed = abs(float(iqm(one.values) - iqm(other.values)))
-    nearly = observed - 1e-9 * (1.0 + np.abs(values).max())  # sums in another order differ by less
+    both = Scores(np.concatenate([one.values, other.values]), np.concatenate([one.tasks, other.tasks]))
+    starts = np.cumsum(both.counts) - both.counts
+    places = np.concatenate([start + np.arange(count) for start, count in zip(starts, one.counts, strict=True)])
+
+    def gap(mine: Floats) -> Floats:
+        return np.abs(iqm(mine, both) - iqm(1.0 - mine, both))
+
+    observed = gap((np.arange(len(both.values)) < len(one.values)).astype(np.float64)[None])[0]
+    nearly = observed - 1e-9 * (1.0 + np.abs(both.values).max())  # sums in another order differ by less
     random, reached = np.random.RandomState(seed), 0
-    for rows in _rows(resamples, len(values)):
-        shuffled = np.empty((rows, len(values)))
-        keys = tasks[order] + random.random_sample((rows, len(values)))  # sorted, tasks stay where they are
-        shuffled[:, order] = values[order][np.argsort(keys, axis=1)]
-        gaps = iqm(shuffled[:, :first]) - iqm(shuffled[:, first:])
-        reached += int((np.abs(gaps) >= nearly).sum())
+    for rows in _rows(resamples, len(both.values)):
+        order = np.argsort(both.tasks + random.random_sample((rows, len(both.values))), axis=1)  # task by task
+        mine = np.zeros(order.shape)
+        np.put_along_axis(mine, order[:, places], 1.0, axis=1)
+        reached += int((gap(mine) >= nearly).sum())
     return (1 + reached) / (1 + resamples)
 
 
@@ -176,39 +176,30 @@ def bands(values: Floats, tasks: Indices, *, resamples: int, seed: int) -> Inter
 
     tasks: of each run, [n], counted from 0.
     """
-    value = iqm(values.T)
-    if np.bincount(tasks).min() < 2:
+    points = [Scores(point, tasks) for point in values.T]
+    value = np.array([iqm(np.ones((1, len(tasks))), point)[0] for point in points])
+    found: list[list[Floats]] = [[] for _ in points]
+    for times in _times(tasks, resamples, seed) if np.bincount(tasks).min() > 1 else ():
+        for point, parts in zip(points, found, strict=True):
+            parts.append(iqm(times, point))
+    ends = [_interval(*each) for each in zip(value, found, strict=True)]
+    return Interval(value, np.array([each.low for each in ends]), np.array([each.high for each in ends]))
+
+
+def _interval(value: Any, parts: Sequence[Floats]) -> Interval:
+    """Return an estimate with the percentiles of what resamples gave; without any, bounds are NaN."""
+    if not parts:
         return Interval(value, np.full_like(value, np.nan), np.full_like(value, np.nan))
-    drawn = np.concatenate(list(_draws(tasks, resamples, seed)))
-    bounds = [_percentiles(iqm(point[drawn])) for point in values.T]
-    return Interval(value, *np.array(bounds).T)
-
-
-def _percentiles(found: Floats) -> tuple[Any, Any]:
     edge = 50.0 * (1.0 - CERTAINTY)
-    low, high = np.percentile(found, [edge, 100.0 - edge], axis=0)
-    return low, high
-
-
-def _shares(values: Floats, thresholds: Floats) -> Floats:
-    ordered = np.sort(values, axis=-1)
-    above = [values.shape[-1] - np.searchsorted(row, thresholds, side="right") for row in ordered]
-    return np.asarray(above) / values.shape[-1]
+    return Interval(value, *np.percentile(np.concatenate(parts), [edge, 100.0 - edge], axis=0))
 
 
 def _wins(one: Scores, other: Scores) -> Floats:
     """Return the share of each pair of runs in the probability of improvement, [C, C']; 0 across tasks."""
     gaps = one.values[:, None] - other.values[None]
     same = one.tasks[:, None] == other.tasks[None]
-    shares = one.weights[:, None] * other.weights[None] * len(one.counts)
-    return np.asarray(0.5 * (1.0 + np.sign(gaps)) * same * shares)
-
-
-def _times(drawn: Indices, count: int) -> Floats:
-    """Return how often each of `count` scores was drawn in each resample, [B, count]."""
-    rows = len(drawn)
-    places = np.arange(rows)[:, None] * count + drawn
-    return np.asarray(np.bincount(places.ravel(), minlength=rows * count).reshape(rows, count), np.float64)
+    weights = one.weights[:, None] * other.weights[None] * len(one.counts)
+    return np.asarray(0.5 * (1.0 + np.sign(gaps)) * same * weights)
 
 
 def _rows(resamples: int, cells: int) -> Iterator[int]:
@@ -218,19 +209,15 @@ def _rows(resamples: int, cells: int) -> Iterator[int]:
         yield min(most, resamples - start)
 
 
-def _draws(tasks: Indices, resamples: int, seed: int) -> Iterator[Indices]:
-    """Yield resamples, [B, C]: for each score another one of the same task."""
-    counts = np.bincount(tasks)
+def _times(tasks: Indices, resamples: int, seed: int) -> Iterator[Floats]:
+    """Yield how often each score is in each resample, [B, C]: as many of each task as it has are drawn among them."""
+    counts, cells = np.bincount(tasks), len(tasks)
     members = np.zeros((len(counts), counts.max()), dtype=np.intp)
     for task in range(len(counts)):
         members[task, : counts[task]] = np.flatnonzero(tasks == task)
+    most = counts[0] if (counts == counts[0]).all() else counts[tasks]  # the same numbers, the first way is faster
     random = np.random.RandomState(seed)
-    for rows in _rows(resamples, len(tasks)):
-        yield members[tasks, random.randint(0, counts[tasks], size=(rows, len(tasks)))]
-
-
-def _independent(one: Scores, other: Scores, resamples: int, seed: int) -> Iterator[tuple[Indices, Indices]]:
-    """Yield resamples of two arms, drawn in turns."""
-    first, tasks = len(one.values), len(one.counts)
-    for drawn in _draws(np.concatenate([one.tasks, other.tasks + tasks]), resamples, seed):
-        yield drawn[:, :first], drawn[:, first:] - first
+    for rows in _rows(resamples, cells):
+        drawn = members[tasks, random.randint(0, most, size=(rows, cells))]
+        places = np.arange(rows)[:, None] * cells + drawn
+        yield np.bincount(places.ravel(), minlength=rows * cells).reshape(rows, cells).astype(np.float64)

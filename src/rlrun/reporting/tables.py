@@ -87,7 +87,7 @@ def comparisons(findings: Findings) -> Table:
         ]
         for each in findings.comparisons
     ]
-    head = ["first − second", "verdict", "difference of IQM [95 %]", "P(first is better) [95 %]", "p, corrected"]
+    head = ["first − second", "verdict", "difference of IQM [95 %]", "P(first > second) [95 %]", "p, corrected"]
     return Table("Comparisons", head, rows, words=2)
 
 
@@ -151,7 +151,8 @@ def markdown(tables: Iterable[Table]) -> str:
 
 def _lines(table: Table) -> Iterator[str]:
     rule = ["---" if index < table.words else "---:" for index in range(len(table.head))]
-    for row in ([*table.head], rule, *table.rows):
+    rows: list[list[Cell]] = [[*table.head], [*rule], *table.rows]
+    for row in rows:
         yield "| " + " | ".join(_bare(cell) for cell in row) + " |\n"
 
 

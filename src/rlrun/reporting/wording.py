@@ -11,12 +11,15 @@ from rlrun.reporting.statistics import Interval
 NONE = "—"
 
 
-def number(value: float | None) -> str:
-    """Return a number with three to five digits that say something."""
+def number(value: float | None, size: float | None = None) -> str:
+    """Return a number with three to five digits that say something.
+
+    size: of the largest of several numbers that are written alike.
+    """
     if value is None or not math.isfinite(value):
         return NONE
-    size = abs(value)
-    if size >= 1e7 or 0 < size < 1e-3:
+    size = round(abs(value) if size is None else size, 3)
+    if size >= 1e7 or (size == 0 and value != 0):
         text = f"{value:.3g}"
     else:
         text = f"{value:,.{0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 1 else 3}f}"
@@ -27,7 +30,9 @@ def interval(estimate: Interval) -> str:
     """Return `12.3 [10.1, 14.0]`; one without bounds says so."""
     if not math.isfinite(estimate.low):
         return f"{number(estimate.value)} (no interval)"
-    return f"{number(estimate.value)} [{number(estimate.low)}, {number(estimate.high)}]"
+    size = max(map(abs, estimate))
+    value, low, high = (number(each, size) for each in estimate)
+    return f"{value} [{low}, {high}]"
 
 
 def between(values: Iterable[float]) -> str:
