@@ -191,7 +191,7 @@ def _require_ahead(config: DictConfig, words: Sequence[Word], where: Path) -> No
 
 def _record(run: RunDir, experiment: Experiment, about: dict[str, Any], origin: dict[str, Any]) -> None:
     """Note in the run's own files who goes on with it, from where, and on what."""
-    names = ("command", "created", "git", "python", "packages", "platform", "host", "device", "threads")
+    names = ("command", "created", "git", "python", "packages", "platform", "host", "cpu", "device", "gpu", "threads")
     now = experiment.describe()
     about = {**about, "resumed": [*about.get("resumed", []), {name: now[name] for name in names} | origin]}
     if origin["checkpoint"] is None:

@@ -96,14 +96,14 @@ def differences(arms: Iterable[Arm]) -> dict[str, list[str]]:
         differs = any(key not in values for values in known) or any(len(each) > 1 for each in by_task.values())
         told = [sorted(set().union(*values.get(key, {}).values())) for values in held]
         if differs and not all(text.startswith("${") for each in told for text in each):
-            found[key] = [" | ".join(each) or NOTHING for each in told]
+            found[key] = [" | ".join(map(shown, each)) or NOTHING for each in told]
     return dict(sorted(found.items(), key=lambda item: not item[0].startswith("algorithm.")))
 
 
 def variations(arm: Arm) -> dict[str, list[str]]:
     """Return the values of each key by which runs of one arm on one task differ, though they should not."""
     return {
-        key: sorted(set().union(*tasks.values()))
+        key: [shown(text) for text in sorted(set().union(*tasks.values()))]
         for key, tasks in _values(arm).items()
         if any(len(texts) > 1 for texts in tasks.values())
     }
@@ -119,9 +119,14 @@ def missing_seeds(arms: Sequence[Arm], task: str) -> dict[str, list[int]]:
     return {label: sorted(wanted - seeds) for label, seeds in held.items() if seeds and wanted - seeds}
 
 
+def text_of(value: Any) -> str:
+    """Return a value of a config as a text."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
 def shown(value: Any) -> str:
     """Return a value of a config as a short text."""
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    text = text_of(value)
     return text if len(text) <= LETTERS else f"{text[: LETTERS - 1]}…"
 
 
@@ -146,14 +151,15 @@ def _tasks(run: Run) -> list[str]:
 
 
 def _marks_by(run: Run, by: Sequence[str], runs: Sequence[Run]) -> tuple[str, ...]:
-    marks = []
+    marks, alike = [], sum(source.name == run.source.name for source in {other.source for other in runs})
     for key in by:
         typed = run.words[key].partition("=")[2] if key in run.words else None
-        value = str(run.source) if key == FOLDER else run.settings.get(key, typed)
+        folder = run.source.name if alike == 1 else str(run.source)
+        value = folder if key == FOLDER else run.settings.get(key, typed)
         if value is None and not any(key in other.settings or key in other.words for other in runs):
             keys = {FOLDER, *(name for other in runs for name in (*other.settings, *other.words))}
             raise RequestError(f"--by {key}: no run has this key{did_you_mean(key, keys)}")
-        marks.append(f"{key}={NOTHING if value is None else shown(value)}")
+        marks.append(f"{key}={NOTHING if value is None else text_of(value)}")
     return tuple(marks)
 
 
@@ -192,5 +198,5 @@ def _values(arm: Arm) -> dict[str, dict[str, set[str]]]:
             continue
         seen.add((id(settings), run.task))
         for key, value in settings.items():
-            found.setdefault(key, {}).setdefault(run.task, set()).add(shown(value))
+            found.setdefault(key, {}).setdefault(run.task, set()).add(text_of(value))
     return found

@@ -86,7 +86,7 @@ def _finals(findings: Findings) -> Drawing:
     figure.across(across, TOP, bottom, what)
     for hue, (each, estimate, scores) in enumerate(found):
         y = TOP + ROW * hue + LINE + 14
-        figure.text(12, y - 13, cut(each.arm.label, int(WIDTH / LETTER)), strong=True)
+        figure.text(12, y - 13, cut(each.arm.label, int((WIDTH - 24) / LETTER)), strong=True)
         for value in scores.values[:500]:
             figure.dot(across(float(value)), y + 10, hue, radius=2.6, opacity=0.55)
         figure.whiskers(y, across(estimate.low), across(estimate.high), hue)
@@ -129,7 +129,7 @@ def _improvements(findings: Findings) -> Drawing:
     figure.add(f'<path class="axis" stroke-dasharray="3 3" d="M{across(0.5):.1f} {TOP}V{bottom}"/>')
     for place, each in enumerate(rows):
         y = TOP + (ROW - 4) * place + LINE + 14
-        half = int(WIDTH / LETTER / 2) - 3
+        half = int((WIDTH - 24) / LETTER / 2) - 2
         figure.text(12, y - 12, f"{cut(each.one, half)}  >  {cut(each.other, half)}", strong=True)
         figure.whiskers(y, across(each.improvement.low), across(each.improvement.high), 0)
         figure.dot(across(each.improvement.value), y, 0)

@@ -135,6 +135,11 @@ class Findings:
         return min(self.options.resamples, BAND_RESAMPLES)
 
     @property
+    def apart(self) -> bool:
+        """Whether scores by task say more than those of all tasks."""
+        return bool(self.bounds) or self.tasks != self.common
+
+    @property
     def several(self) -> bool:
         """Whether aggregates are over several tasks."""
         return len(self.common) > 1

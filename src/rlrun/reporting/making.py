@@ -130,7 +130,7 @@ def printable(text: str) -> str:
 
 
 def _markdown(findings: Findings, told: Iterable[str]) -> str:
-    several = [tables.by_task(findings)] if findings.bounds or not findings.common else []
+    several = [tables.by_task(findings)] if findings.apart else []
     shown = [tables.finals(findings), tables.comparisons(findings), *several, tables.left_out(findings)]
     found = tables.markdown(table for table in shown if table.rows)
     listed = "".join(f"* {tables.plain_markdown(each)}\n" for each in told)

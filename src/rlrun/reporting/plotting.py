@@ -15,7 +15,7 @@ Theme: TypeAlias = dict[str, Any]  # colours by name; `hues` are those of arms
 WIDTH = 420  # units, of every figure: as wide as a phone, so that letters stay legible there
 LEFT, RIGHT, TOP = 50, 14, 12
 LINE = 17  # units a line of text
-LETTER = 6.3  # units a letter, about
+LETTER = 7.2  # units a letter, about
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "12 4", "4 2", "1 4", "6 2 2 2")
 LIGHT: Theme = {
     "paper": "#ffffff",

@@ -1,0 +1,373 @@
+"""From the files of runs to a page: which runs count, what is said of the others, and what is told apart."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import re
+import sqlite3
+
+import numpy as np
+import pytest
+
+import rlrun
+from rlrun.cli import main
+from rlrun.errors import MissingExtra, RequestError
+from rlrun.files import write_json
+from rlrun.reporting import pictures
+from rlrun.reporting.notes import notes
+from rlrun.reporting.statistics import Scores, estimate, iqm
+
+QUICK = {"resamples": 200}
+LEARNING = [10.0, 20.0, 30.0]
+
+
+def lines(made):
+    return list(csv.DictReader(io.StringIO(made.csv)))
+
+
+def told(made):
+    return " ".join(notes(made.findings))
+
+
+def text_of(made):
+    return html.unescape(re.sub(r"<[^>]+>", " ", made.path.read_text()))
+
+
+def arm(make, name, finals, **options):
+    for seed, value in enumerate(finals):
+        make(f"{name}{seed}", [1.0, value], seed=seed, words=[f"algorithm={name}"], **options)
+
+
+def test_runs_of_the_same_words_are_an_arm_whatever_their_seed_task_and_budget(make, tmp_path):
+    for seed in range(2):
+        make(f"a{seed}", LEARNING, seed=seed, words=["algorithm=ppo", "env=cartpole", "stop.env_steps=3_000"])
+        make(f"b{seed}", LEARNING, seed=seed, words=["env=acrobot", "algorithm=ppo"], task="Acrobot-v1")
+        make(f"c{seed}", LEARNING, seed=seed, words=["algorithm=ppo", "+with=rnd", "env=cartpole"])
+    made = rlrun.report(tmp_path, **QUICK)
+    labels = {each.arm.label: len(each.arm.fates) for each in made.findings.results}
+    assert labels == {"algorithm=ppo": 4, "algorithm=ppo +with=rnd": 2}
+    assert made.findings.common == ["CartPole-v1"]
+    assert "leave out Acrobot-v1" in told(made)
+    assert made.path == tmp_path / "report.html"
+
+
+def test_the_score_is_the_last_value_and_the_interval_that_of_the_statistics(make, tmp_path):
+    arm(make, "ppo", [3.0, 9.0, 5.0, 4.0])
+    made = rlrun.report(tmp_path, seed=5, **QUICK)
+    expected = estimate({"iqm": iqm}, Scores.of([[3.0, 9.0, 5.0, 4.0]]), resamples=200, seed=5)["iqm"]
+    assert made.findings.results[0].aggregates["iqm"] == pytest.approx(expected)
+    assert [float(line["score"]) for line in lines(made)] == [3.0, 9.0, 5.0, 4.0]
+
+
+@pytest.mark.parametrize("status", ["failed", "stopped", "running", "interrupted"])
+def test_a_run_that_is_not_completed_is_shown_and_does_not_count(status, make, tmp_path):
+    arm(make, "ppo", [1.0, 2.0])
+    run = make("ppo9", [50.0, 60.0], seed=9, status="running" if status == "interrupted" else status)
+    run.log.write_text("2026-11-22T09:00:00+00:00 failed\nDataError: the reward is NaN\n")
+    if status == "interrupted":
+        write_json(
+            run.status, {"status": "running", "host": "gone", "pid": 1, "heartbeat": "2026-01-01T00:00:00+00:00"}
+        )
+    elif status == "running":  # by a process that is alive: another one of this machine
+        write_json(run.status, {**json.loads(run.status.read_text()), "pid": 1})
+    made = rlrun.report(tmp_path, **QUICK)
+    (line,) = [line for line in lines(made) if line["seed"] == "9"]
+    assert (line["status"], line["counts"], line["score"]) == (status, "False", "")
+    assert f"1 of 3 runs do not count in scores: 1 {status}" in told(made)
+    assert ("the reward is NaN" in line["why_not"]) is (status == "failed")
+    assert made.findings.results[0].aggregates["mean"].value == pytest.approx(1.5)
+    assert made.findings.curves["CartPole-v1"].runs["algorithm=ppo"].tolist() == [3, 3]  # but it was measured
+
+
+def test_curves_end_where_runs_end(make, tmp_path):
+    make("long", [0.0, 1.0, 2.0, 3.0], seed=0)
+    make("short", [2.0, 3.0], seed=1, status="failed")
+    curves = rlrun.report(tmp_path, **QUICK).findings.curves["CartPole-v1"]
+    assert curves.grid.tolist() == [1_000.0, 2_000.0, 3_000.0, 4_000.0]
+    assert curves.runs["algorithm=ppo"].tolist() == [2, 2, 1, 1]
+    assert curves.bands["algorithm=ppo"].value.tolist() == [1.0, 2.0, 2.0, 3.0]
+    assert np.isfinite(curves.bands["algorithm=ppo"].low).tolist() == [True, True, False, False]
+
+
+def test_jobs_of_a_sweep_that_have_no_run_are_missing_and_the_book_says_why_others_failed(make, tmp_path):
+    words = ["algorithm=ppo", "env=cartpole"]
+    make("sweep/jobs/aa", [1.0, 2.0], seed=0, words=words)
+    make("sweep/jobs/bb", [1.0], seed=1, words=words, status="failed")
+    write_json(tmp_path / "sweep" / "sweep.json", {})
+    with sqlite3.connect(tmp_path / "sweep" / "jobs.sqlite") as book:
+        book.execute("CREATE TABLE jobs (key, words, state, error)")
+        for key, seed, state, error in (("aa", 0, "completed", None), ("bb", 1, "failed", "killed: no memory")):
+            book.execute(
+                "INSERT INTO jobs VALUES (?, ?, ?, ?)", (key, json.dumps([*words, f"seed={seed}"]), state, error)
+            )
+        book.execute("INSERT INTO jobs VALUES ('cc', ?, 'pending', NULL)", (json.dumps([*words, "seed=2"]),))
+    book.close()
+    made = rlrun.report(tmp_path, **QUICK)
+    found = {line["seed"]: (line["status"], line["why_not"], line["task"]) for line in lines(made)}
+    assert found["1"] == ("failed", "killed: no memory", "CartPole-v1")
+    assert found["2"] == ("missing", "it was never begun", "CartPole-v1")
+    assert len(made.findings.results) == 1
+
+
+def test_a_book_that_cannot_be_read_is_told_and_hinders_nothing(make, tmp_path):
+    make("sweep/jobs/aa", LEARNING)
+    write_json(tmp_path / "sweep" / "sweep.json", {})
+    (tmp_path / "sweep" / "jobs.sqlite").write_text("no book at all, but longer than its header is " * 4)
+    assert "jobs.sqlite cannot be read" in told(rlrun.report(tmp_path, **QUICK))
+
+
+def test_the_same_seed_twice_counts_once_the_newest_one(make, tmp_path):
+    make("old", [1.0, 5.0], seed=3)
+    make("new", [1.0, 7.0], seed=3, created="2026-11-23T09:00:00+00:00")
+    make("later", [9.0], seed=3, created="2026-11-24T09:00:00+00:00", status="stopped")
+    made = rlrun.report(tmp_path, **QUICK)
+    assert made.findings.results[0].arm.scores("CartPole-v1") == [7.0]
+    assert "another run of seed 3 counts" in made.csv
+    assert "2 there twice" in told(made)
+
+
+def test_seeds_that_another_arm_has_are_missed(make, tmp_path):
+    arm(make, "a2c", [1.0, 2.0, 3.0])
+    arm(make, "ppo", [1.0])
+    assert "algorithm=ppo has no run on CartPole-v1 of seed 1, 2, which others have" in told(
+        rlrun.report(tmp_path, **QUICK)
+    )
+
+
+def test_equal_arms_are_not_distinguishable_and_their_intervals_overlap(make, tmp_path):
+    random = np.random.default_rng(0)
+    for name in ("a2c", "ppo"):
+        arm(make, name, random.normal(100.0, 10.0, 6).tolist())
+    made = rlrun.report(tmp_path, **QUICK)
+    one, other = (each.aggregates["iqm"] for each in made.findings.results)
+    assert max(one.low, other.low) < min(one.high, other.high)
+    assert made.findings.comparisons[0].verdict == "not distinguishable"
+    assert "not distinguishable" in text_of(made).split("Final scores")[0]
+    assert "not distinguishable" in made.markdown
+
+
+def test_arms_that_differ_are_told_apart_if_there_are_enough_seeds(make, tmp_path):
+    arm(make, "ppo", [100.0, 101.0, 102.0, 103.0, 104.0])
+    arm(make, "a2c", [1.0, 2.0, 3.0, 4.0, 5.0])
+    made = rlrun.report(tmp_path, **QUICK)
+    (found,) = made.findings.comparisons
+    assert (found.one, found.verdict) == ("algorithm=ppo", "algorithm=ppo scores higher")
+    assert found.improvement == pytest.approx((1.0, 1.0, 1.0))
+    assert "algorithm=ppo scores higher than algorithm=a2c" in re.sub(" +", " ", text_of(made))
+
+
+def test_three_seeds_are_never_enough_however_far_apart(make, tmp_path):
+    arm(make, "ppo", [100.0, 101.0, 102.0])
+    arm(make, "a2c", [1.0, 2.0, 3.0])
+    made = rlrun.report(tmp_path, **QUICK)
+    assert made.findings.comparisons[0].difference.low > 0
+    assert made.findings.comparisons[0].verdict == "not distinguishable"
+    assert "no difference, however large, could be told from chance" in told(made)
+    assert "Few seeds: algorithm=ppo (3 runs), algorithm=a2c (3 runs)" in told(made)
+
+
+def test_one_run_each_has_no_interval_and_no_verdict(make, tmp_path):
+    make("a", LEARNING, words=["algorithm=ppo"])
+    make("b", [500.0], words=["algorithm=a2c"])
+    made = rlrun.report(tmp_path, **QUICK)
+    assert made.findings.comparisons[0].verdict == "not distinguishable"
+    assert "(no interval)" in made.markdown
+
+
+def test_p_is_corrected_for_all_pairs_of_arms(make, tmp_path):
+    for name, base in (("a", 0.0), ("b", 50.0), ("c", 100.0)):
+        arm(make, name, [base + each for each in range(4)])
+    corrected = rlrun.report(tmp_path, **QUICK).findings.comparisons
+    assert [each.least for each in corrected] == [pytest.approx(3 * 2 / 70)] * 3
+    assert {each.verdict for each in corrected} == {"not distinguishable"}  # 2/70 alone would be below 0.05
+
+
+def test_scores_of_several_tasks_are_normalised_by_what_was_measured_or_as_asked_for(make, tmp_path):
+    for seed in range(2):
+        make(f"x{seed}", [0.0, 400.0 + 100.0 * seed], seed=seed)
+        make(f"y{seed}", [-200.0, -100.0], seed=seed, task="Acrobot-v1")
+    made = rlrun.report(tmp_path, **QUICK)
+    assert made.findings.bounds == {"Acrobot-v1": (-200.0, -100.0), "CartPole-v1": (0.0, 500.0)}
+    assert made.findings.results[0].aggregates["mean"].value == pytest.approx((1.0 + 0.9) / 2)
+    asked = rlrun.report(tmp_path, bounds={"CartPole-v1": (0.0, 1000.0)}, **QUICK)
+    assert asked.findings.results[0].aggregates["mean"].value == pytest.approx((1.0 + 0.45) / 2)
+    assert "0 to 1 on each task" in told(asked)
+
+
+def test_arms_by_a_key_or_by_folder(make, tmp_path):
+    for seed in range(2):
+        make(f"one/a{seed}", LEARNING, seed=seed, settings="algorithm:\n  lr: 0.1\n")
+        make(f"two/b{seed}", LEARNING, seed=seed, settings="algorithm:\n  lr: 0.2\n")
+    labels = {each.arm.label for each in rlrun.report(tmp_path, by=["algorithm.lr"], **QUICK).findings.results}
+    assert labels == {"algorithm.lr=0.1", "algorithm.lr=0.2"}
+    folders = rlrun.report(tmp_path / "one", tmp_path / "two", by=["folder"], **QUICK).findings
+    assert {each.arm.label for each in folders.results} == {"folder=one", "folder=two"}
+    assert folders.differing == {"algorithm.lr": ["0.1", "0.2"]}
+
+
+def test_values_that_differ_far_behind_are_different(make, tmp_path):
+    long = "x" * 100
+    for end in "ab":
+        make(end, LEARNING, words=["algorithm=ppo", f"name={long}{end}"], settings=f"name: {long}{end}\n")
+    found = rlrun.report(tmp_path, by=["name"], **QUICK).findings
+    assert len(found.results) == 2
+    assert list(found.differing) == ["name"]
+
+
+def test_runs_of_one_arm_that_are_not_alike_are_told(make, tmp_path):
+    make("a", LEARNING, seed=0)
+    make("b", [*LEARNING, 40.0, 50.0], seed=1, settings="algorithm:\n  lr: 0.5\n")
+    found = told(rlrun.report(tmp_path, **QUICK))
+    assert "different configs: algorithm.lr: 0.001 | 0.5" in found
+    assert "3,000 to 5,000 steps" in found
+
+
+def test_returns_of_training_stand_in_only_where_nobody_was_evaluated(make, tmp_path):
+    make("a", LEARNING, seed=0, metric="episode/return")
+    made = rlrun.report(tmp_path, **QUICK)
+    assert made.findings.options.metric == "episode/return"
+    assert "No evaluation is shown" in told(made)
+    make("b", LEARNING, seed=1)
+    again = rlrun.report(tmp_path, **QUICK)
+    assert [line["why_not"] for line in lines(again)] == ["evaluation/mean_return was never measured", ""]
+
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def test_whatever_stands_in_files_is_text(make, tmp_path):
+    run = make(
+        "a", LEARNING, words=[f"algorithm={HOSTILE}", "+x=\x1b[31m\u202e"], task=f"{HOSTILE}|`*[a](javascript:b)"
+    )
+    make("b", LEARNING, words=["algorithm=ppo", "=cmd|' /C calc'!A0"], seed=1, settings=f"x: '{HOSTILE}'\n")
+    run.videos.mkdir()
+    (run.videos / 'javascript:"><b>.mp4').write_text("")
+    made = rlrun.report(tmp_path, title=f"</title>{HOSTILE}", svg=tmp_path / "svg", **QUICK)
+    page = made.path.read_text()
+    assert "<img" not in page
+    assert page.count("<b>") == page.count("</b>")
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert all(link.startswith("./") and ":" not in link for link in re.findall(r'href="([^"]*)"', page))
+    assert not any("<img" in path.read_text() for path in (tmp_path / "svg").iterdir())
+    assert "<img" not in made.markdown.replace("\\<", "")
+    assert not any(cell.startswith(("=", "+")) for line in lines(made) for cell in line.values())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no json\n",
+        '{"env_steps": 1000, "evaluation/mean_return": NaN}\n',
+        '{"env_steps": 1000, "evaluation/mean_return": null}\n',
+        '{"env_steps": 1000, "evaluation/mean_return": 1e999}\n',
+        '{"env_steps": 1000, "evaluation/mean_return": 1e200}\n',
+        '{"env_steps": 1000, "evaluation/mean_return": "much"}\n',
+        '{"env_steps": "x", "evaluation/mean_return": 1.0}\n',
+        '["evaluation/mean_return"]\n' + "[" * 100_000 + '"evaluation/mean_return"\n',
+        f'{{"env_steps": 1000, "evaluation/mean_return": {"9" * 5000}}}\n',
+    ],
+)
+def test_a_value_that_is_no_number_is_no_score(text, make, tmp_path):
+    make("good", LEARNING, seed=0)
+    make("bad", seed=1).metrics.write_text(text)
+    made = rlrun.report(tmp_path, **QUICK)
+    assert [line["counts"] for line in lines(made)] == ["True", "False"]
+
+
+def test_a_line_that_was_cut_off_does_not_hide_those_before(make, tmp_path):
+    run = make("a", LEARNING)
+    with open(run.metrics, "a") as file:
+        file.write('{"env_steps": 4000, "evaluation/mean_ret')
+    assert rlrun.report(tmp_path, **QUICK).findings.results[0].arm.scores("CartPole-v1") == [30.0]
+
+
+def test_damaged_configs_are_told(make, tmp_path):
+    make("a", LEARNING, seed=0)
+    make("b", LEARNING, seed=1).config.write_text("algorithm: [1,\n")
+    found = lines(rlrun.report(tmp_path, **QUICK))
+    assert {line["status"] for line in found} == {"completed", "damaged"}
+    assert any("not valid YAML" in line["why_not"] for line in found)
+
+
+def test_many_arms_make_no_large_page(make, tmp_path):
+    for number in range(30):
+        make(f"r{number}", LEARNING, words=["algorithm=ppo", f"algorithm.lr={number}e-4"])
+    made = rlrun.report(tmp_path, **QUICK)
+    assert len(made.findings.comparisons) == 8 * 7 // 2
+    assert "the best 8 of 30 arms" in told(made)
+    assert made.path.stat().st_size < 200_000
+
+
+def test_the_same_runs_give_the_same_page(make, tmp_path):
+    arm(make, "ppo", [1.0, 2.0])
+    first = rlrun.report(tmp_path, **QUICK).path.read_bytes()
+    assert rlrun.report(tmp_path, **QUICK).path.read_bytes() == first
+    assert rlrun.report(tmp_path, seed=1, **QUICK).path.read_bytes() != first
+
+
+def test_the_command_writes_what_was_asked_for(make, tmp_path, capsys):
+    arm(make, "ppo", [1.0, 2.0, 3.0])
+    files = [tmp_path / "out" / name for name in ("page.html", "runs.csv", "tables.md")]
+    options = ["--out", files[0], "--csv", files[1], "--markdown", files[2], "--svg", tmp_path / "svg"]
+    words = ["report", tmp_path, *options, "--resamples", 200, "--bounds", "CartPole-v1=0,10"]
+    assert main._run(list(map(str, words)), debug=False) == 0
+    assert capsys.readouterr().out == f"{files[0]}\n"
+    assert all(path.stat().st_size for path in files)
+    assert sorted(path.name for path in (tmp_path / "svg").iterdir()) == [
+        "curves-1.svg",
+        "final-scores.svg",
+        "performance-profiles.svg",
+    ]
+    assert main._run(["report", str(tmp_path), "--markdown", "-", "--resamples", "200"], debug=False) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("**Final scores**")
+    assert told.err == f"{tmp_path / 'report.html'}\n"
+
+
+def test_pictures_are_drawn_by_the_same_svg(make, tmp_path):
+    arm(make, "ppo", [1.0, 2.0, 3.0])
+    try:
+        pictures.require()
+    except RequestError as error:
+        pytest.skip(str(error))
+    rlrun.report(tmp_path, png=tmp_path / "png", **QUICK)
+    found = sorted((tmp_path / "png").iterdir())
+    assert [path.read_bytes()[:8] for path in found] == [b"\x89PNG\r\n\x1a\n"] * 3
+
+
+def test_without_the_library_pictures_are_refused_and_nothing_is_written(make, tmp_path, monkeypatch):
+    make("a", LEARNING)
+    monkeypatch.setitem(__import__("sys").modules, "resvg_py", None)
+    with pytest.raises(MissingExtra, match=r"--png needs the package 'resvg-py'.*rlrun\[plots\]"):
+        rlrun.report(tmp_path, png=tmp_path / "png")
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metric": "evaluation/mean_retrun"}, "no run has a value of it.*did you mean 'evaluation/mean_return'"),
+        ({"by": ["algorithm.lx"]}, "no run has this key.*did you mean 'algorithm.lr'"),
+        ({"bounds": {"CartPole-v0": (0.0, 1.0)}}, "no run is on this task.*did you mean 'CartPole-v1'"),
+        ({"bounds": {"CartPole-v1": (1.0, 1.0)}}, "the lower one first"),
+        ({"resamples": 1}, "--resamples 1: wanted a number from 100"),
+        ({"seed": -1}, "--seed -1: wanted a number from 0"),
+    ],
+)
+def test_what_cannot_be_is_named(options, message, make, tmp_path):
+    make("a", LEARNING)
+    with pytest.raises(RequestError, match=message):
+        rlrun.report(tmp_path, **options)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_folder_without_runs_is_refused(tmp_path):
+    with pytest.raises(RequestError, match="there is no run here"):
+        rlrun.report(tmp_path)
+    with pytest.raises(RequestError, match="does not exist"):
+        rlrun.report(tmp_path / "nowhere")
