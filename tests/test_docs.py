@@ -67,6 +67,9 @@ def test_every_choice_has_a_line():
         assert all(line for line in choices(group).values()), group
 
 
-@pytest.mark.parametrize("room", ["callbacks", "collect", "memory", "env", "algorithms", "config", "cli", "nn", "ops"])
+ROOMS = ["callbacks", "collect", "memory", "env", "algorithms", "config", "cli", "nn", "ops", "reporting"]
+
+
+@pytest.mark.parametrize("room", ROOMS)
 def test_architecture_names_every_room(room):
     assert f"{room}/" in (ROOT / "docs" / "architecture.md").read_text()

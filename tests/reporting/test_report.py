@@ -8,6 +8,7 @@ import io
 import json
 import re
 import sqlite3
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -251,7 +252,10 @@ def test_whatever_stands_in_files_is_text(make, tmp_path):
     assert page.count("<b>") == page.count("</b>")
     assert "\x1b" not in page
     assert "\u202e" not in page
-    assert all(link.startswith("./") and ":" not in link for link in re.findall(r'href="([^"]*)"', page))
+    links = re.findall(r'href="([^"]*)"', page)
+    assert all(link.startswith("./") and ":" not in link for link in links)
+    assert {(tmp_path / unquote(link)).exists() for link in links} == {True}
+    assert any(link.endswith(".mp4") for link in links)
     assert not any("<img" in path.read_text() for path in (tmp_path / "svg").iterdir())
     assert "<img" not in made.markdown.replace("\\<", "")
     assert not any(cell.startswith(("=", "+")) for line in lines(made) for cell in line.values())

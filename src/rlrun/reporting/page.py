@@ -44,6 +44,7 @@ a:focus-visible,.scroll:focus-visible,summary:focus-visible{outline:2px solid va
 code{font-family:ui-monospace,"DejaVu Sans Mono",monospace;font-size:.9em}
 @media print{body{max-width:none}.scroll{overflow:visible}details>*{display:block}}
 """
+VERDICTS = 6  # at the top, at most
 LONG = 36  # letters from which a cell may be broken
 SAFE = "default-src 'none'; style-src 'unsafe-inline'"  # the browser itself sees to it that nothing is loaded
 METHOD = """\
@@ -126,7 +127,10 @@ def _overview(findings: Findings) -> str:
 
 
 def _verdicts(findings: Findings) -> str:
-    found = [_verdict(each) for each in findings.comparisons]
+    found = [_verdict(each) for each in findings.comparisons[:VERDICTS]]
+    if len(findings.comparisons) > VERDICTS:
+        apart = sum(each.distinguishable for each in findings.comparisons)
+        found.append(f"<p>Of {len(findings.comparisons)} pairs {apart} can be told apart; all are listed below.</p>\n")
     if not found and findings.results and findings.results[0].aggregates:
         best = findings.results[0]
         told = f"<b>{escape(best.arm.label)}</b>: interquartile mean {interval(best.aggregates['iqm'])}."
