@@ -28,7 +28,7 @@ MEASURE = (Path(__file__).parent / "measure.js").read_text()
 def browser():
     found = next((path for path in map(shutil.which, NAMES) if path), None)
     if found is None and "RLRUN_GATE" in os.environ:
-        pytest.fail("the gate must have installed chromium")
+        pytest.fail("the gate needs Chromium: install the package chromium")
     return found or pytest.skip("no Chromium on this machine: apt-get install chromium")
 
 

@@ -106,8 +106,10 @@ def test_jobs_of_a_sweep_that_have_no_run_are_missing_and_the_book_says_why_othe
             )
         book.execute("INSERT INTO jobs VALUES ('cc', ?, 'pending', NULL)", (json.dumps([*words, "seed=2"]),))
     book.close()
-    made = rlrun.report(tmp_path, **QUICK)
+    (tmp_path / "again").symlink_to(tmp_path / "sweep")
+    made = rlrun.report(tmp_path / "sweep", tmp_path / "again", **QUICK)
     found = {line["seed"]: (line["status"], line["why_not"], line["task"]) for line in lines(made)}
+    assert len(lines(made)) == 3
     assert found["1"] == ("failed", "killed: no memory", "CartPole-v1")
     assert found["2"] == ("missing", "it was never begun", "CartPole-v1")
     assert len(made.findings.results) == 1
@@ -285,9 +287,12 @@ def test_a_value_that_is_no_number_is_no_score(text, make, tmp_path):
 
 def test_a_line_that_was_cut_off_does_not_hide_those_before(make, tmp_path):
     run = make("a", LEARNING)
+    run.summary.unlink()
     with open(run.metrics, "a") as file:
         file.write('{"env_steps": 4000, "evaluation/mean_ret')
-    assert rlrun.report(tmp_path, **QUICK).findings.results[0].arm.scores("CartPole-v1") == [30.0]
+    found = rlrun.report(tmp_path, **QUICK).findings
+    assert found.results[0].arm.scores("CartPole-v1") == [30.0]
+    assert found.curves["CartPole-v1"].axis == "environment steps"
 
 
 def test_damaged_configs_are_told(make, tmp_path):
@@ -303,6 +308,7 @@ def test_many_arms_make_no_large_page(make, tmp_path):
         make(f"r{number}", LEARNING, words=["algorithm=ppo", f"algorithm.lr={number}e-4"])
     made = rlrun.report(tmp_path, **QUICK)
     assert len(made.findings.comparisons) == 8 * 7 // 2
+    assert "Of 28 pairs none can be told apart" in text_of(made)
     assert "the best 8 of 30 arms" in told(made)
     assert made.path.stat().st_size < 200_000
 

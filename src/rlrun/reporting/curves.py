@@ -67,7 +67,7 @@ def curves_of(
             runs[label] = np.isfinite(rows).sum(0)
             places = np.array([names.index(fate.run.task) for fate in group])
             found[label] = _bands(np.array(rows), places, len(names), resamples=resamples, seed=seed)
-    return Curves(grid, found, runs, "environment steps" if all(run.env_steps for run in every) else "updates")
+    return Curves(grid, found, runs, "environment steps" if any(run.env_steps for run in every) else "updates")
 
 
 def _grid(curves: Sequence[Curve]) -> Floats:

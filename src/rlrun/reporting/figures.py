@@ -15,6 +15,7 @@ from rlrun.reporting.wording import interval, number, span
 
 PANEL = 232  # units from the top of a figure to its horizontal axis
 STRIP = 34  # … of the strip that counts runs
+PAIRS = 10  # of a figure, at most
 ROW = 2 * LINE + 14
 
 
@@ -121,7 +122,9 @@ def _profiles(findings: Findings) -> Drawing:
 
 
 def _improvements(findings: Findings) -> Drawing:
-    rows = findings.comparisons
+    rows = (
+        findings.comparisons if len(findings.comparisons) <= PAIRS else findings.comparisons[: len(findings.drawn) - 1]
+    )
     bottom = TOP + (ROW - 4) * len(rows)
     figure = Figure("Probability of improvement", bottom + 2 * LINE + 4)
     across = scale([0.0, 1.0], 12, WIDTH - RIGHT)
@@ -134,6 +137,8 @@ def _improvements(findings: Findings) -> Drawing:
         figure.whiskers(y, across(each.improvement.low), across(each.improvement.high), 0)
         figure.dot(across(each.improvement.value), y, 0)
     caption = "Probability that a run of the first arm scores higher than one of the second, with its 95 % interval."
+    if len(rows) < len(findings.comparisons):
+        caption += " The best arm against the others; all pairs are in the table."
     told = "; ".join(f"{each.one} over {each.other}: {interval(each.improvement)}" for each in rows)
     return Drawing("probability-of-improvement", figure, f"{caption} {told}.", caption)
 

@@ -35,7 +35,7 @@ def complete(runs: list[Run], folders: Iterable[Path]) -> tuple[list[Run], list[
     Returns:
         The runs, and what could not be read.
     """
-    found, troubles = {run.path: run for run in runs}, []
+    found, troubles = {run.path.resolve(): run for run in runs}, []
     tasks = {_env_words(run.words): run.task for run in runs}
     for folder, source in _sweeps(runs, folders):
         try:
@@ -45,11 +45,11 @@ def complete(runs: list[Run], folders: Iterable[Path]) -> tuple[list[Run], list[
             continue
         for key, job in told.items():
             place = folder / "jobs" / key
-            known = found.get(place)
+            known = found.get(place.resolve())  # one folder may be named twice
             if known is None:
-                found[place] = _without_run(place, source, job, tasks)
+                found[place.resolve()] = _without_run(place, source, job, tasks)
             elif known.status != "completed" and job.error:
-                found[place] = replace(known, reason=job.error)
+                found[place.resolve()] = replace(known, reason=job.error)
     return list(found.values()), troubles
 
 

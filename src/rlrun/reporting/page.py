@@ -130,7 +130,9 @@ def _verdicts(findings: Findings) -> str:
     found = [_verdict(each) for each in findings.comparisons[:VERDICTS]]
     if len(findings.comparisons) > VERDICTS:
         apart = sum(each.distinguishable for each in findings.comparisons)
-        found.append(f"<p>Of {len(findings.comparisons)} pairs {apart} can be told apart; all are listed below.</p>\n")
+        found.append(
+            f"<p>Of {len(findings.comparisons)} pairs {apart or 'none'} can be told apart; all are listed below.</p>\n"
+        )
     if not found and findings.results and findings.results[0].aggregates:
         best = findings.results[0]
         told = f"<b>{escape(best.arm.label)}</b>: interquartile mean {interval(best.aggregates['iqm'])}."

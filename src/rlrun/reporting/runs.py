@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -148,28 +147,29 @@ def is_circumstance(key: str) -> bool:
 
 
 def read_curves(path: Path, metrics: tuple[str, ...]) -> tuple[dict[str, Curve], frozenset[str], dict[str, Any]]:
-    """Return the values of some metrics in a file, which of them end in what is no number, and the last record.
+    """Return the values of some metrics in a file, which of them end in what is no number, and the last whole record.
 
     A line that is no JSON, was cut off or has no place on the axis says nothing.
     """
     needles = {metric: json.dumps(metric).encode() for metric in metrics}
     curves: dict[str, Curve] = {metric: {} for metric in metrics}
     broken: set[str] = set()
-    final = b""
+    final, last = b"", dict[str, Any]()
     for line in _lines(path):
         final = line
         named = [metric for metric, needle in needles.items() if needle in line]
-        record = _record(line) if named else None
-        place = None if record is None else _count(record.get("env_steps") or record.get("updates"))
-        for metric in named if record is not None and place is not None else ():
-            value = _number(record.get(metric)) if record is not None and metric in record else None
+        record = (_record(line) if named else None) or {}
+        place = _count(record.get("env_steps") or record.get("updates"))
+        last = record or last
+        for metric in named if place is not None else ():
+            value = _number(record.get(metric))
             if value is not None and place is not None:
                 curves[metric][place] = value
                 broken.discard(metric)
-            elif record is not None and metric in record:
+            elif metric in record:
                 broken.add(metric)
     ordered = {metric: dict(sorted(curve.items())) for metric, curve in curves.items() if curve}
-    return ordered, frozenset(broken), _record(final) or {}
+    return ordered, frozenset(broken), _record(final) or last
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -191,10 +191,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
 def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    with suppress(OverflowError):
-        if math.isfinite(value) and abs(value) < HUGE:
-            return float(value)
-    return None
+    return float(value) if -HUGE < value < HUGE else None  # NaN is not
 
 
 def _count(value: Any) -> float | None:
