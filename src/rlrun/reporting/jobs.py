@@ -13,7 +13,8 @@ from urllib.parse import quote
 
 from rlrun.errors import RunDirError
 from rlrun.reporting.runs import Run, by_key, task_of
-from rlrun.sweep.sweeping import BOOK, is_sweep
+from rlrun.sweep.book import BOOK
+from rlrun.sweep.sweeping import is_sweep
 from rlrun.watching import printable
 
 MOST = 100_000  # jobs of a sweep
