@@ -77,7 +77,7 @@ def test_a_run_that_is_not_completed_is_shown_and_does_not_count(status, make, t
     made = rlrun.report(tmp_path, **QUICK)
     (line,) = [line for line in lines(made) if line["seed"] == "9"]
     assert (line["status"], line["counts"], line["score"]) == (status, "False", "")
-    assert f"1 of 3 runs do not count in scores: 1 {status}" in told(made)
+    assert f"1 of 3 runs does not count in scores: 1 {status}" in told(made)
     assert ("the reward is NaN" in line["why_not"]) is (status == "failed")
     assert made.findings.results[0].aggregates["mean"].value == pytest.approx(1.5)
     assert made.findings.curves["CartPole-v1"].runs["algorithm=ppo"].tolist() == [3, 3]  # but it was measured

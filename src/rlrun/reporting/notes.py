@@ -9,7 +9,7 @@ from rlrun.files import counted
 from rlrun.reporting.arms import Fate, missing_seeds, variations
 from rlrun.reporting.findings import DRAWN, FEW, LEVEL, Findings
 from rlrun.reporting.runs import PLAYED
-from rlrun.reporting.wording import between, chance, number
+from rlrun.reporting.wording import between, chance, number, whole
 
 APART = 1.05  # budgets that differ by more are different
 KEYS = 6  # named of those that differ
@@ -29,8 +29,8 @@ def _left_out(findings: Findings) -> Iterator[str]:
     if gone:
         told = ", ".join(f"{count} {kind}" for kind, count in gone.most_common())
         yield (
-            f"{gone.total()} of {counted(len(fates), 'run')} do not count in scores: {told}. If that depends on the "
-            "arm, the others flatter it."
+            f"{gone.total()} of {counted(len(fates), 'run')} {'does' if gone.total() == 1 else 'do'} not count in "
+            f"scores: {told}. If that depends on the arm, the others flatter it."
         )
     for task in findings.tasks:
         for label, seeds in missing_seeds([each.arm for each in findings.results], task).items():
@@ -94,7 +94,7 @@ def _unlike(findings: Findings) -> Iterator[str]:
         steps = [fate.run.steps for fate in fates if fate.score is not None]
         if steps and max(steps) > APART * min(steps):
             yield (
-                f"On {task} runs that count have made {between(steps)} steps: scores after "
+                f"On {task} runs that count have made {between(steps, whole)} steps: scores after "
                 "different budgets are compared."
             )
     runs = [fate.run for each in findings.results for fate in each.arm.fates if fate.score is not None]

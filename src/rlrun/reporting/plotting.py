@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 Theme: TypeAlias = dict[str, Any]  # colours by name; `hues` are those of arms
 
 WIDTH = 420  # units, of every figure: as wide as a phone, so that letters stay legible there
-LEFT, RIGHT, TOP = 50, 14, 12
+LEFT, RIGHT, TOP = 50, 20, 12
+TITLE = 24  # units above a figure in a file of its own
 LINE = 17  # units a line of text
 LETTER = 7.2  # units a letter, about
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "12 4", "4 2", "1 4", "6 2 2 2")
@@ -170,17 +171,17 @@ class Figure:
         Args:
             name: unlike that of any other figure of the page.
             description: what it shows, for who cannot see it.
-            alone: with its own colours and paper, for a file.
+            alone: with its title, colours and paper, for a file.
         """
-        box = f'viewBox="0 0 {WIDTH} {self.height}"'
-        size = f' xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{self.height}"' if alone else ""
         words = f'<title id="{name}-t">{escape(self.title)}</title><desc id="{name}-d">{escape(description)}</desc>'
-        paper = f"<style>{rules(LIGHT)}</style>" if alone else ""
-        paper += f'<rect width="{WIDTH}" height="{self.height}" fill="{LIGHT["paper"]}"/>' if alone else ""
-        return (
-            f'<svg class="figure" role="img" aria-labelledby="{name}-t {name}-d" {box}{size}>'
-            f"{words}{paper}{''.join(self._parts)}</svg>\n"
-        )
+        about, content, height = f'role="img" aria-labelledby="{name}-t {name}-d"', "".join(self._parts), self.height
+        if alone:
+            height += TITLE
+            about += f' xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}"'
+            words += f'<style>{rules(LIGHT)}</style><rect width="{WIDTH}" height="{height}" fill="{LIGHT["paper"]}"/>'
+            title = f'<text class="strong" x="12" y="18">{escape(cut(self.title, int(WIDTH / LETTER)))}</text>'
+            content = f'{title}<g transform="translate(0 {TITLE})">{content}</g>'
+        return f'<svg class="figure" {about} viewBox="0 0 {WIDTH} {height}">{words}{content}</svg>\n'
 
 
 def rules(theme: Theme | None = None) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from rlrun.reporting.arms import NOTHING, Arm, shown
 from rlrun.reporting.findings import Findings, middle
 from rlrun.reporting.runs import Run
-from rlrun.reporting.wording import between, chance, interval, number
+from rlrun.reporting.wording import between, chance, interval, number, whole
 
 RUNS = 3_000  # rows of the table of all runs, at most
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a cell begins that a spreadsheet would compute
@@ -56,7 +56,9 @@ def finals(findings: Findings) -> Table:
         figures = [interval(each.aggregates[name]) if name in each.aggregates else NOTHING for name in wanted]
         counting = [fate.run for fate in each.arm.fates if fate.score is not None]
         speed = middle(run.speed for run in counting)
-        rows.append([each.arm.label, counts(each.arm), *figures, between(run.steps for run in counting), number(speed)])
+        rows.append(
+            [each.arm.label, counts(each.arm), *figures, between((run.steps for run in counting), whole), number(speed)]
+        )
     head = ["arm", "runs that count", *(names[name] for name in wanted), "steps", "steps/s"]
     return Table("Final scores" + (", normalised" if findings.bounds else ""), head, rows, words=2)
 
@@ -116,7 +118,7 @@ def machines(findings: Findings) -> Table:
         runs = [fate.run for fate in each.arm.fates if fate.run.circumstances]
         for machine, group in groupby(sorted(runs, key=_machine), key=_machine):
             members = list(group)
-            speeds = between(run.speed for run in members if run.speed is not None)
+            speeds = between((run.speed for run in members if run.speed is not None), number)
             seconds = middle(run.seconds for run in members)
             rows.append([each.arm.label, *machine, str(len(members)), speeds, number(seconds)])
     head = ["arm", "host", "processor", "device", "versions", "runs", "steps/s", "seconds, median"]
@@ -134,7 +136,7 @@ def all_runs(findings: Findings) -> Table:
             (Link(fate.run.path.name, fate.run.path),) if fate.run.circumstances else fate.run.path.name,
             tuple(Link(path.stem, path) for path in fate.run.videos[-3:]),
             number(fate.score),
-            number(fate.run.steps),
+            whole(fate.run.steps),
             number(fate.run.seconds),
         ]
         for each in findings.results

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rlrun.files import counted
 from rlrun.reporting.statistics import Interval
@@ -35,10 +35,15 @@ def interval(estimate: Interval) -> str:
     return f"{value} [{low}, {high}]"
 
 
-def between(values: Iterable[float]) -> str:
+def whole(value: float) -> str:
+    """Return a count."""
+    return f"{value:,.0f}" if abs(value) < 1e15 else number(value)
+
+
+def between(values: Iterable[float], write: Callable[[float], str]) -> str:
     """Return `2,900 to 3,100`; one number where all are the same to the digits shown."""
     known = sorted(values)
-    return " to ".join(dict.fromkeys(number(value) for value in (known[0], known[-1]))) if known else NONE
+    return " to ".join(dict.fromkeys(write(value) for value in (known[0], known[-1]))) if known else NONE
 
 
 def span(counts: Iterable[int], what: str) -> str:
