@@ -132,6 +132,17 @@ def test_the_same_seed_twice_counts_once_the_newest_one(make, tmp_path):
     assert "2 there twice" in told(made)
 
 
+def test_an_arm_of_which_nothing_counts_hinders_no_comparison_of_the_others(make, tmp_path):
+    arm(make, "ppo", [1.0, 2.0])
+    arm(make, "a2c", [1.0, 2.0])
+    arm(make, "sac", [1.0, 2.0], status="failed")
+    made = rlrun.report(tmp_path, svg=tmp_path / "svg", **QUICK)
+    assert [(each.one, each.other) for each in made.findings.comparisons] == [("algorithm=a2c", "algorithm=ppo")]
+    assert "for the one pair of arms" in re.sub(r"\s+", " ", text_of(made))
+    assert "| algorithm=sac | 0 of 2 (2 failed) | — |" in made.markdown
+    assert "leave out" not in told(made)
+
+
 def test_seeds_that_another_arm_has_are_missed(make, tmp_path):
     arm(make, "a2c", [1.0, 2.0, 3.0])
     arm(make, "ppo", [1.0])

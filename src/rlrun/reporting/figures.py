@@ -105,19 +105,16 @@ def _profiles(findings: Findings) -> Drawing:
     what = "normalised score" if findings.bounds else "score"
     figure.across(across, TOP, PANEL, f"{what} τ")
     xs = placed(findings.thresholds, across)
-    profiles = [each.profile for each in findings.drawn if each.profile is not None]
-    for hue, each in enumerate(profiles):
-        figure.band(xs, placed(each.low, up), placed(each.high, up), hue)
-    for hue, each in enumerate(profiles):
-        figure.line(xs, placed(each.value, up), hue)
-    figure.legend([each.arm.label for each in findings.drawn])
+    profiles = [(each.arm.label, each.profile) for each in findings.drawn if each.profile is not None]
+    for hue, (_, profile) in enumerate(profiles):
+        figure.band(xs, placed(profile.low, up), placed(profile.high, up), hue)
+    for hue, (_, profile) in enumerate(profiles):
+        figure.line(xs, placed(profile.value, up), hue)
+    figure.legend([label for label, _ in profiles])
     caption = f"Share of runs with a {what} above τ, with pointwise 95 % intervals."
     centre = len(findings.thresholds) // 2
     at = number(float(findings.thresholds[centre]))
-    shares = (
-        f"{each.arm.label}: {number(float(profile.value[centre]))}"
-        for each, profile in zip(findings.drawn, profiles, strict=True)
-    )
+    shares = (f"{label}: {number(float(profile.value[centre]))}" for label, profile in profiles)
     return Drawing("performance-profiles", figure, f"{caption} At τ = {at}: {'; '.join(shares)}.", caption)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics as plain_statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -103,7 +104,7 @@ class Findings:
         results: of the arms, the best first.
         words: that all runs have in common.
         tasks: all, by name.
-        common: tasks on which each arm has runs that count.
+        common: tasks on which each arm has runs that count, but for arms without any.
         bounds: of each common task, which are 0 and 1 in aggregates; empty where scores stand as they are.
         thresholds: of performance profiles.
         comparisons: of each pair of drawn arms.
@@ -135,6 +136,11 @@ class Findings:
         return min(self.options.resamples, BAND_RESAMPLES)
 
     @property
+    def pairs(self) -> int:
+        """Of all arms that have runs that count."""
+        return math.comb(sum(bool(each.tasks) for each in self.results), 2)
+
+    @property
     def apart(self) -> bool:
         """Whether scores by task say more than those of all tasks."""
         return bool(self.bounds) or self.tasks != self.common
@@ -148,7 +154,8 @@ class Findings:
 def find(arms: Sequence[Arm], options: Options, *, words: Iterable[str] = (), troubles: Iterable[str] = ()) -> Findings:
     """Compute everything."""
     tasks = sorted({fate.run.task for arm in arms for fate in arm.fates})
-    common = [task for task in tasks if arms and all(arm.scores(task) for arm in arms)]
+    able = [arm for arm in arms if any(fate.score is not None for fate in arm.fates)]
+    common = [task for task in tasks if able and all(arm.scores(task) for arm in able)]
     bounds = _bounds(arms, common, options)
     thresholds = _thresholds([_joined(arm, common, bounds) for arm in arms])
     results = sorted((_result(arm, common, bounds, thresholds, options) for arm in arms), key=lambda each: each.order)
@@ -161,7 +168,7 @@ def find(arms: Sequence[Arm], options: Options, *, words: Iterable[str] = (), tr
         common=common,
         bounds=bounds,
         thresholds=thresholds,
-        comparisons=_compare(drawn, len(arms), options),
+        comparisons=_compare(drawn, math.comb(len(able), 2), options),
         curves=_curves([each.arm for each in drawn], tasks, bounds, options),
         differing=differences(each.arm for each in drawn),
         troubles=list(troubles),
@@ -192,9 +199,9 @@ def _bounds(arms: Iterable[Arm], common: Sequence[str], options: Options) -> dic
 
 
 def _joined(arm: Arm, common: Sequence[str], bounds: Mapping[str, Bounds]) -> Scores | None:
-    if not common:
-        return None
     columns = [arm.scores(task) for task in common]
+    if not columns or not all(columns):
+        return None
     if bounds:
         columns = [[normalised(score, bounds[task]) for score in arm.scores(task)] for task in common]
     return Scores.of(columns)
@@ -226,10 +233,9 @@ def _result(
     return Result(arm, scores, aggregates, tasks, profile)
 
 
-def _compare(drawn: Sequence[Result], arms: int, options: Options) -> list[Comparison]:
-    """Compare each pair; p is corrected for all pairs of arms there are, also those that are not shown."""
+def _compare(drawn: Sequence[Result], family: int, options: Options) -> list[Comparison]:
+    """Compare each pair; p is corrected for as many as there are, also those that are not shown."""
     settings = {"resamples": options.resamples, "seed": options.seed}
-    family = arms * (arms - 1) // 2
     pairs = [
         (one.arm.label, one.scores, other.arm.label, other.scores)
         for one, other in combinations(drawn, 2)

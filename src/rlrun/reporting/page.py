@@ -192,11 +192,11 @@ def _way(path: Path, folder: Path) -> str:
 
 
 def _method(findings: Findings) -> str:
-    arms, options = len(findings.results), findings.options
+    pairs, options = findings.pairs, findings.options
     return METHOD.format(
         metric=escape(options.metric),
         resamples=f"{options.resamples:,}",
         bands=f"{findings.band_resamples:,}",
         seed=options.seed,
-        family=f"all {arms * (arms - 1) // 2:,} pairs" if arms > 2 else "the one pair",
+        family=f"all {pairs:,} pairs" if pairs > 1 else "the one pair",
     )
