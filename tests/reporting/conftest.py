@@ -57,3 +57,9 @@ def make(tmp_path: Path) -> Callable[..., RunDir]:
         return run
 
     return write
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Stand in an empty folder: pages go there."""
+    monkeypatch.chdir(tmp_path)

@@ -55,6 +55,13 @@ def test_runs_of_the_same_words_are_an_arm_whatever_their_seed_task_and_budget(m
     assert made.path == tmp_path / "report.html"
 
 
+def test_the_page_goes_where_the_user_stands(make, tmp_path, monkeypatch):
+    make("a", LEARNING)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert rlrun.report(tmp_path / "a", **QUICK).path == tmp_path / "elsewhere" / "report.html"
+
+
 def test_the_score_is_the_last_value_and_the_interval_that_of_the_statistics(make, tmp_path):
     arm(make, "ppo", [3.0, 9.0, 5.0, 4.0])
     made = rlrun.report(tmp_path, seed=5, **QUICK)

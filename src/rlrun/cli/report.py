@@ -14,9 +14,7 @@ def report(
     folders: Annotated[
         list[Path], typer.Argument(metavar="DIR...", help="Of runs, of sweeps, or above several.", show_default=False)
     ],
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The page (default: report.html in the first DIR).")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page (default: report.html here).")] = None,
     metric: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Its last value is a run's score (default: evaluation/mean_return)."),

@@ -60,7 +60,7 @@ def report(
 
     Args:
         folders: of runs, of sweeps, or above several.
-        out: the page; None = `report.html` in the first folder.
+        out: the page; None = `report.html` in the working directory.
         metric: whose last value is a run's score; None = `evaluation/mean_return`, or `episode/return` where no run
             was ever evaluated.
         by: keys of the config whose values make an arm, or `folder`; none = all words but seed and environment.
@@ -96,7 +96,7 @@ def report(
     name = title or ", ".join(place.name or str(place) for place in places)
     options = Options(name, chosen, resamples, seed, _bounds(bounds or {}, runs))
     findings = find(arms, options, words=words, troubles=troubles)
-    path = place_of(out) if out is not None else places[0] / "report.html"
+    path = place_of("report.html" if out is None else out)
     return _write(findings, path, csv=csv, markdown=markdown, svg=svg, png=png)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 from rlrun.config.words import parse
 from rlrun.sweep.book import Entry
@@ -28,7 +27,7 @@ class Tasks:
 
     folder: Path
     config_dir: Path | None = None
-    typed: Mapping[str, bytes] = MappingProxyType({})
+    typed: Mapping[str, bytes] = field(default_factory=dict)
     trust: tuple[str, ...] = ()
 
     def task(self, entry: Entry) -> Task:
