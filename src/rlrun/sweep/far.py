@@ -138,6 +138,7 @@ class Far(ABC):
             ticket=f"{entry.key}-{self._number}",
             place=Path.cwd(),
             paths=tuple(path for path in sys.path if path),
+            command=tuple(sys.argv),
         )
         self._jobs.append(Job(self, entry, Keeper(errand)))
         self._next = 0.0

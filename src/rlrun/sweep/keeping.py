@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -36,6 +37,7 @@ class Errand:
         ticket: under which they stand there.
         place: the folder in which the coordinator was started; relative paths count from it.
         paths: where the coordinator imports from.
+        command: of the coordinator; a run notes by which it was made.
     """
 
     task: Task
@@ -44,6 +46,7 @@ class Errand:
     ticket: str
     place: Path
     paths: tuple[str, ...]
+    command: tuple[str, ...]
 
 
 class Keeper:
@@ -57,12 +60,14 @@ class Keeper:
         errand = self.errand
         os.chdir(errand.place)
         sys.path += [path for path in errand.paths if path not in sys.path]
+        sys.argv[:] = errand.command
         if any(errand.notes.said(errand.ticket, word) for word in ("leave", "kill")):
             return self._end(STOPPED)
         before = _on_terminate(self._leave)
         try:
             # A scheduler that starts several jobs in one process gives each its own accelerators.
             given = {name: os.environ[name] for name in (VISIBLE,) if name in os.environ}
+            _shelter()
             self._child = children.start(_work, errand, log=errand.log, variables=given)
             return self._end(self._watch(self._child))
         finally:
@@ -115,6 +120,20 @@ def _work(errand: Errand) -> int:
     """Be the process of the job, which has imported everything by now."""
     errand.notes.say(errand.ticket, "begun")
     return work(errand.task)
+
+
+def _shelter() -> None:
+    """Start the process that jobs are forked from so that it survives what is said to the keeper.
+
+    Slurm sends its signals to every process of a job where it follows these by their parents. The job's process handles
+    SIGTERM by itself, and SIGUSR2 is for the keeper alone.
+    """
+    numbers = (signal.SIGTERM, signal.SIGUSR2)
+    if threading.current_thread() is threading.main_thread():
+        before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+        forkserver.ensure_running()  # which does not wait until it has imported everything
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _on_terminate(handler: Any) -> Any:
