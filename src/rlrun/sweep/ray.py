@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from rlrun import cluster
 from rlrun.errors import RequestError
+from rlrun.files import reason
 from rlrun.sweep.book import Entry
 from rlrun.sweep.far import Far
 from rlrun.sweep.keeping import Keeper
@@ -52,13 +54,20 @@ class Ray(Far):
         self._keep = self._ray.remote(max_retries=0)(_keep)
 
     @staticmethod
-    def require(**rest: Any) -> None:
-        """Refuse to begin without Ray.
+    def require(*, address: str | None = None, **rest: Any) -> None:
+        """Refuse to begin without Ray, or without the cluster that is named.
 
         Raises:
             MissingExtra: it is not installed.
+            RequestError: nobody answers there, which Ray itself finds out after some minutes.
         """
         cluster.require("launcher=ray")
+        host, _, port = (address or "").rpartition(":")
+        if host and port.isdecimal() and "/" not in host:
+            try:
+                socket.create_connection((host, int(port)), timeout=10.0).close()
+            except OSError as error:
+                raise RequestError(f"launcher.address={address}: nobody answers there: {reason(error)}") from error
 
     def submit(self, keepers: Sequence[Keeper], entries: Sequence[Entry]) -> Sequence[Any]:
         return [
