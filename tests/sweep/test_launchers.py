@@ -10,6 +10,7 @@ import shlex
 import signal
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -19,12 +20,14 @@ from rlrun import watching
 from rlrun.config import compose
 from rlrun.errors import ConfigError
 from rlrun.rundir import RunDir
-from rlrun.sweep import Book, Job, Limits, Means, apart, recalled
+from rlrun.sweep import Book, Job, Limits, Means, apart, children, recalled
 from rlrun.sweep.book import Entry
 from rlrun.sweep.coordinator import Coordinator
 from rlrun.sweep.elsewhere import Elsewhere
 from rlrun.sweep.far import LATE
+from rlrun.sweep.keeping import Errand, Keeper
 from rlrun.sweep.launching import Tasks
+from rlrun.sweep.notes import Notes
 from rlrun.sweep.slurm import Slurm
 
 from .test_sweeps import FAILS, TINY, Ended, below, command, entries, project, rlrun, until
@@ -239,6 +242,19 @@ def test_what_slurm_refuses_is_told_in_a_line(played, project, rlrun):
     assert given.returncode == 2
     assert "rlrun: launcher=slurm: the jobs cannot be submitted: " in given.stderr
     assert "invalid partition" in given.stderr
+
+
+@pytest.mark.parametrize("word", ["leave", "kill"])
+def test_a_keeper_that_comes_too_late_starts_nothing(word, project, monkeypatch):
+    monkeypatch.setattr(children, "start", None)
+    notes = Notes(project)
+    notes.say("a-1", word)
+    tasks = Tasks(project)
+    errand = Errand(
+        tasks.task(entry("a")), tasks.log(entry("a")), notes, "a-1", place=project, paths=(), command=tuple(sys.argv)
+    )
+    assert Keeper(errand)() == 75
+    assert notes.all()["a-1"] == {word, "ended.75"}
 
 
 class Queue:

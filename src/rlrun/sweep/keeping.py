@@ -68,7 +68,8 @@ class Keeper:
             # A scheduler that starts several jobs in one process gives each its own accelerators.
             given = {name: os.environ[name] for name in (VISIBLE,) if name in os.environ}
             _shelter()
-            self._child = children.start(_work, errand, log=errand.log, variables=given)
+            self._child = children.start(_work, errand.task, log=errand.log, variables=given)
+            errand.notes.say(errand.ticket, "begun")  # it has imported everything by now
             return self._end(self._watch(self._child))
         finally:
             if self._child is not None:
@@ -116,10 +117,10 @@ class Keeper:
         return DelayedSubmission(Keeper(errand))
 
 
-def _work(errand: Errand) -> int:
-    """Be the process of the job, which has imported everything by now."""
-    errand.notes.say(errand.ticket, "begun")
-    return work(errand.task)
+def _work(task: Task) -> int:
+    """Be the process of the job, and hear what the process that it was forked from does not."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return work(task)
 
 
 def _shelter() -> None:
