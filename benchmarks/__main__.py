@@ -22,6 +22,7 @@ from benchmarks import (
     page,
     priority_chain,
     resilience,
+    search,
     speed,
     startup,
     sweeps,
@@ -44,6 +45,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "sweeps": lambda given: sweeps.measure(given.launcher),
     "async": lambda given: asynchronous.measure(rounds=given.rounds),
     "estimate": lambda given: estimate.measure(given.estimate),
+    "search": lambda given: search.measure(given.studies, workers=given.workers, words=given.word),
 }
 
 
@@ -62,8 +64,11 @@ def parser() -> argparse.ArgumentParser:
         made[name].add_argument("--rounds", type=int, default=5)
     for name in ("learning", "all"):
         made[name].add_argument("--seeds", type=seeds_of, default=list(range(5)))
+    for name in ("search", "all"):
+        made[name].add_argument("--studies", type=seeds_of, default=list(range(3)), help="their seeds")
+    for name in ("learning", "search", "all"):
         made[name].add_argument("--word", action="append", default=[], help="a further word for every run")
-    for name in ("learning", "resilience", "all"):
+    for name in ("learning", "resilience", "search", "all"):
         made[name].add_argument("--workers", type=int, default=2)
     for name in ("resilience", "all"):
         made[name].add_argument("--kills", type=int, default=resilience.KILLS)

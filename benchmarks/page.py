@@ -291,6 +291,38 @@ def estimate(found: dict[str, Any]) -> Lines:
     return [how, "", *table(heads, rows), "", *words]
 
 
+def search(found: dict[str, Any]) -> Lines:
+    """A search against trials at random."""
+    part, known = found["cartpole"], found["quadratic"]
+    rows = []
+    for study in part["studies"]:
+        for side in part["sides"]:
+            one = study[side]
+            counts = ", ".join(f"{number} {state}" for state, number in one["trials"].items())
+            low, high = one["interval"]
+            row = [f"{one['mean']:.1f} [{low:.1f}, {high:.1f}]", f"{one['searched']:.1f}", counts]
+            row += [f"{one['env_steps']:,.0f}", f"{one['seconds']:.0f}", f"`{' '.join(one['values'])}`"]
+            rows.append([str(study["seed"]), side, *row])
+    heads = ["study", "side", "mean over fresh seeds", "in the search", "trials", "steps", "seconds", "values"]
+    number = len(known["studies"])
+    first = part["studies"][0]["search"]
+    return [
+        f"DQN on CartPole: learning rate and target period, the best of each side over the same "
+        f"{len(first['scores'])} fresh seeds. On average {part['means']['search']:.1f} by the search, "
+        f"{part['means']['random']:.1f} at random; ahead in {part['ahead']} of {len(part['studies'])} studies: "
+        f"{_verdict(part)}.",
+        "",
+        *table(heads, rows),
+        "",
+        f"* `{' '.join(part['words'])}`",
+        *(f"* {side}: `{' '.join(words)}`" for side, words in part["sides"].items()),
+        "",
+        f"A noisy quadratic of three numbers, whose largest value is 0, {number} studies of as many trials: on average "
+        f"{known['means']['search']:.3f} by tpe, {known['means']['cmaes']:.3f} by cmaes, "
+        f"{known['means']['random']:.3f} at random; tpe ahead in {known['ahead']}: {_verdict(known)}.",
+    ]
+
+
 def _sides(name: str, part: dict[str, Any]) -> list[list[str]]:
     """Return a row for each side of a part that has a figure or should have one."""
     rows = []
@@ -337,6 +369,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "sweeps": sweeps,
     "async": asynchronous,
     "estimate": estimate,
+    "search": search,
 }
 
 

@@ -328,3 +328,49 @@ def test_a_sweep_is_judged_by_every_job(load, tmp_path):
     text = (tmp_path / "README.md").read_text()
     assert "| local | 3 completed, 4 running | 24 | 24 | 1 | 24 of 24 |" in text
     assert "| ray | it came to nothing |" in text
+
+
+@pytest.mark.parametrize(("searched", "passed"), [(310.0, True), (290.0, False)])
+def test_a_search_is_held_to_trials_at_random(load, monkeypatch, tmp_path, searched, passed):
+    search, page = load("search"), load("page")
+    about = {
+        "interval": [1.0, 2.0],
+        "scores": [1.0],
+        "searched": 9.0,
+        "values": ["a=1"],
+        "env_steps": 60,
+        "seconds": 3.0,
+    }
+    about["trials"] = {"complete": 20, "pruned": 10}
+    means = {"search": searched, "random": 300.0}
+    monkeypatch.setattr(search, "_one", lambda side, seed, words, workers: {"mean": means[side], **about})
+    monkeypatch.setattr(search, "TRIALS", 3)
+    monkeypatch.setattr(search, "STUDIES", 1)
+    found = search.measure([0, 1])
+    assert found["cartpole"]["passed"] is passed
+    assert all(study[side]["mean"] < 0.5 for study in found["quadratic"]["studies"] for side in ("search", "cmaes"))
+    page.save("search", found, folder=tmp_path)
+    page.write(folder=tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert f"ahead in {2 if passed else 0} of 2 studies: {'met' if passed else 'missed'}" in text
+    assert "| 1 | random | 300.0 [1.0, 2.0] | 9.0 | 20 complete, 10 pruned | 60 | 3 | `a=1` |" in text
+
+
+def test_both_sides_of_a_search_are_the_command(load, monkeypatch):
+    search, told = load("search"), []
+
+    def run(words, *, folder):
+        told.append(words)
+        (folder / "sweep" / "jobs").mkdir(parents=True)
+        best = {"mean": [1.0], "interval": [[0.5, 1.5]], "scores": [[1.0]], "searched": [2.0], "words": ["x=1"]}
+        (folder / "sweep" / "best.json").write_text(json.dumps({"best": best, "trials": {"complete": 30}}))
+
+    monkeypatch.setattr(search, "run", run)
+    search.cartpole([4], workers=2)
+    from rlrun.sweep import Means, Plan, apart
+
+    for words, sampler in zip(told, ("tpe", "random"), strict=True):
+        jobs, own = apart(words[4 : words.index("--sweep-dir")])
+        settings = Means(own).search()
+        assert (settings.sampler, settings.trials, settings.seed, settings.top) == (sampler, 30, 4, 1)
+        assert [each.key for each in Plan(jobs, settings).dimensions] == ["algorithm.lr", "algorithm.target_every"]

@@ -9,6 +9,7 @@ from rlrun.errors import RlrunError
 from rlrun.sweep import Means, apart
 from rlrun.sweep.launching import Tasks
 from rlrun.sweep.local import Local
+from rlrun.sweep.search import Optuna
 
 
 def test_words_of_the_sweep_itself_are_no_words_of_jobs():
@@ -30,6 +31,12 @@ def test_every_launcher_composes(name):
     assert means.choices["launcher"] == name
 
 
+@pytest.mark.parametrize("name", choices("sweep"))
+def test_every_sweep_composes_and_there_is_none_by_itself(name):
+    assert Means().search() is None
+    assert Means([f"sweep={name}"]).search() == Means([f"+sweep={name}"]).search() == Optuna()
+
+
 @pytest.mark.parametrize(
     ("word", "told"),
     [
@@ -37,6 +44,7 @@ def test_every_launcher_composes(name):
         ("launcher.speed=3", "launcher.speed: no such key"),
         ("+launcher.speed=3", "takes no argument 'speed'"),
         ("sweeps=optuna", "no such key or group"),
+        ("sweep=optna", "did you mean 'optuna'"),
     ],
 )
 def test_a_wrong_word_is_named(word, told):

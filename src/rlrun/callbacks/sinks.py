@@ -128,7 +128,8 @@ class Wandb:
     Args:
         project: on the server.
         name: of the run there; its folder's name unless given.
-        mode: `offline`, `online` or `disabled`; the variable WANDB_MODE unless given, else `offline`.
+        mode: `offline`, `online` or `disabled`; the variable WANDB_MODE unless given, else `offline`, but `online`
+            where an agent of a sweep of theirs has started the run.
         tags: of the run.
         group: of runs.
         entity: user or team.
@@ -151,7 +152,7 @@ class Wandb:
         except ImportError:
             raise MissingExtra("logger wandb", "wandb", "wandb") from None
         self._wandb: Any = wandb
-        self._mode = mode or os.environ.get("WANDB_MODE", "offline")
+        self._mode = mode or os.environ.get("WANDB_MODE", "online" if "WANDB_SWEEP_ID" in os.environ else "offline")
         if self._mode not in ("offline", "disabled") and trust.is_foreign("logger"):
             _messages.warning("logger wandb stays offline: mode %s comes with the run; say logger=… again", self._mode)
             self._mode = "offline"

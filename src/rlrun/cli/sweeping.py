@@ -77,19 +77,31 @@ def sweep(
 ) -> int:
     """Run a sweep, or only list its jobs, or say what they take; return the exit code."""
     from rlrun import sweep as sweeps
+    from rlrun.errors import ConfigError
 
     words, own = sweeps.apart(words)
     means = sweeps.Means(own, config_dir)
+    settings = means.search()
+    plan = None if settings is None else sweeps.Plan(words, settings, config_dir)
+    if plan is not None:
+        if estimate is not None:
+            raise ConfigError("--estimate is of jobs that are known, and a search chooses them as it goes")
+        plan.check()
+        if dry_run:
+            typer.echo(plan.describe())
+            return 0
     if not dry_run:
         means.prepare()
-    jobs = sweeps.expand(words, config_dir)
+    jobs = [] if plan is not None else sweeps.expand(words, config_dir)
     if dry_run:
         list_jobs(jobs, workers)
     if estimate is not None:
         print_bill(jobs, estimate, folder=folder, config_dir=config_dir, workers=workers)
     if dry_run or estimate is not None:
         return 0
-    outcome = sweeps.sweep(jobs, folder=folder, config_dir=config_dir, workers=workers, limits=limits, means=means)
+    outcome = sweeps.sweep(
+        jobs, folder=folder, config_dir=config_dir, workers=workers, limits=limits, means=means, plan=plan
+    )
     typer.echo(outcome.describe())
     return outcome.code
 
@@ -114,6 +126,12 @@ def resume_sweep(
             f"'{words[0]}': a sweep is resumed with the words of its jobs; "
             f"values are added, and budgets raised, by rlrun train -m … --sweep-dir {folder}"
         )
+    means = sweeps.Means(sweeps.recalled(own, folder / "sweep.json"), config_dir)
+    if means.search() is not None:
+        raise ConfigError(
+            "a search is resumed with its own settings; more trials: "
+            f"rlrun train -m … sweep.trials=… --sweep-dir {folder}"
+        )
     outcome = sweeps.resume(
         folder,
         retry_failed=retry_failed,
@@ -121,7 +139,7 @@ def resume_sweep(
         workers=workers,
         limits=limits,
         trust=trust,
-        means=sweeps.Means(sweeps.recalled(own, folder / "sweep.json"), config_dir),
+        means=means,
     )
     typer.echo(outcome.describe())
     return outcome.code

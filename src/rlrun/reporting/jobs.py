@@ -19,6 +19,7 @@ from rlrun.watching import printable
 
 MOST = 100_000  # jobs of a sweep
 TEXT = 2_000  # letters of a reason
+REASONS = {"pruned": "its search left it for better ones"}
 PATIENCE = 10.0  # seconds to wait for a coordinator that writes
 
 
@@ -49,14 +50,14 @@ def complete(runs: list[Run], folders: Iterable[Path]) -> tuple[list[Run], list[
             known = found.get(place.resolve())  # one folder may be named twice
             if known is None:
                 found[place.resolve()] = _without_run(place, source, job, tasks)
-            elif known.status != "completed" and job.error:
-                found[place.resolve()] = replace(known, reason=job.error)
+            elif known.status != "completed" and (why := job.error or REASONS.get(job.state)):
+                found[place.resolve()] = replace(known, reason=why)
     return list(found.values()), troubles
 
 
 def _without_run(place: Path, source: Path, job: Told, tasks: dict[Any, str]) -> Run:
     _, _, seed = job.words.get("seed", "").partition("=")
-    reason = job.error or {"completed": "its folder is gone", "pending": "it was never begun"}.get(job.state)
+    reason = job.error or {"completed": "its folder is gone", "pending": "it was never begun", **REASONS}.get(job.state)
     return Run(
         path=place,
         source=source,

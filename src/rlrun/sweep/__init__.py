@@ -12,6 +12,7 @@ from rlrun.sweep.book import Book, Entry
 from rlrun.sweep.coordinator import Limits
 from rlrun.sweep.expansion import Job, expand, identity
 from rlrun.sweep.means import Means, apart, recalled
+from rlrun.sweep.search import Plan
 from rlrun.sweep.sweeping import Outcome, is_sweep, resume, sweep
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Limits",
     "Means",
     "Outcome",
+    "Plan",
     "apart",
     "expand",
     "identity",

@@ -22,7 +22,7 @@ from rlrun.watching import printable
 
 BOOK = "jobs.sqlite"  # of a sweep's folder
 # queued: never in a book, but shown of one that is running and waits for its scheduler
-State = Literal["pending", "queued", "running", "completed", "failed"]
+State = Literal["pending", "queued", "running", "completed", "failed", "pruned"]
 SILENT = 60.0  # seconds
 PATIENCE = 60.0  # seconds to wait for another process that writes
 KEY = re.compile(r"[0-9A-Za-z_-]+")  # which names a folder
@@ -165,6 +165,22 @@ class Book:
         """Let jobs that failed be claimed again; return how many."""
         with self._writing() as book:
             return book.execute("UPDATE jobs SET state = 'pending', attempts = 0 WHERE state = 'failed'").rowcount
+
+    def prune(self, keys: Iterable[str]) -> None:
+        """Let nobody work any longer on those of some jobs that are not at their end."""
+        with self._writing() as book:
+            book.executemany(
+                "UPDATE jobs SET state = 'pruned', owner = NULL, beat = NULL "
+                "WHERE key = ? AND state IN ('pending', 'running')",
+                [(key,) for key in keys],
+            )
+
+    def revive(self, keys: Iterable[str]) -> None:
+        """Let those of some jobs be claimed again that were pruned."""
+        with self._writing() as book:
+            book.executemany(
+                "UPDATE jobs SET state = 'pending' WHERE key = ? AND state = 'pruned'", [(key,) for key in keys]
+            )
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:

@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from rlrun.rundir import RunDir
 from rlrun.sweep.book import SILENT, Book, Entry
 from rlrun.sweep.elsewhere import Elsewhere
+from rlrun.sweep.launching import Worded
 from rlrun.sweep.task import STOPPED
 from rlrun.watching import last_line, quiet_for
 
@@ -49,11 +50,24 @@ class Launcher(Protocol):
     def start(self, entry: Entry, slot: int) -> Process:
         """Start a job in one of `workers` places."""
 
-    def workers(self, entries: Iterable[Entry]) -> int:
+    def workers(self, entries: Iterable[Worded]) -> int:
         """Return how many of these jobs there is room for at a time."""
 
     def close(self) -> None:
         """Let go of what was opened for the jobs."""
+
+
+class Source(Protocol):
+    """Adds jobs to the book while others are at work, and takes some back."""
+
+    def look(self, *, news: bool) -> set[str]:
+        """Note what jobs have come to, `news`: one has ended; return the keys of jobs that are to leave."""
+
+    def offer(self) -> bool:
+        """Add to the book; False where there is nothing to be added now."""
+
+    def over(self) -> bool:
+        """Tell whether nothing will be added any more."""
 
 
 @dataclass
@@ -94,6 +108,7 @@ class Coordinator:
         workers: jobs at work at a time.
         limits: when to give up.
         show: called with the entries of the book, whenever something changed and now and then.
+        source: of further jobs.
     """
 
     def __init__(
@@ -105,6 +120,7 @@ class Coordinator:
         workers: int,
         limits: Limits,
         show: Callable[[list[Entry]], None],
+        source: Source | None = None,
     ) -> None:
         self.folder = folder
         self.book = book
@@ -112,6 +128,7 @@ class Coordinator:
         self.workers = workers
         self.limits = limits
         self.show = show
+        self.source = source
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.failures = 0
         self.left: int | None = None  # the signal on which this leaves
@@ -146,8 +163,10 @@ class Coordinator:
         return self.left is None and (self.limits.failures is None or self.failures < self.limits.failures)
 
     def _more(self) -> bool:
-        """Tell whether jobs wait that could be claimed, now or soon."""
-        return any(entry.state == "pending" for entry in self.book.entries())
+        """Tell whether jobs wait that could be claimed, now or soon, or may be added."""
+        return (self.source is not None and not self.source.over()) or any(
+            entry.state == "pending" for entry in self.book.entries()
+        )
 
     def _fill(self) -> bool:
         """Start a job in each place that is free; return whether any was."""
@@ -156,6 +175,8 @@ class Coordinator:
             if slot in self._working:
                 continue
             entry = self.book.claim(self.owner)
+            if entry is None and self.source is not None and self.source.offer():
+                entry = self.book.claim(self.owner)
             if entry is None:
                 break
             run, log = RunDir(self.folder / "jobs" / entry.key), self.folder / "logs" / f"{entry.key}.txt"
@@ -180,12 +201,24 @@ class Coordinator:
             del self._working[slot]
             self._note(job, code)
             ended = True
-        if self._working and time.monotonic() - self._beat > BEAT:
+        keys = {job.entry.key: job for job in self._working.values()}
+        leaving = self.source.look(news=ended) if self.source is not None else set()
+        for key in leaving & set(keys):
+            keys[key].process.terminate()
+        if keys and time.monotonic() - self._beat > BEAT:
             self._beat = time.monotonic()
-            keys = {job.entry.key: job for job in self._working.values()}
-            for key in self.book.beat(self.owner, keys):  # this process was silent too long: another has it now
+            self._leave_lost(keys)
+        return ended or bool(leaving)
+
+    def _leave_lost(self, keys: Mapping[str, _Working]) -> None:
+        """Say that this works on some jobs, and end those of which it is no longer true."""
+        lost = self.book.beat(self.owner, keys)
+        pruned = {entry.key for entry in self.book.entries() if entry.state == "pruned"} if lost else set()
+        for key in lost:
+            if key in pruned:  # by another coordinator
+                keys[key].process.terminate()
+            else:  # this process was silent too long: another has it now
                 keys[key].process.kill()
-        return ended
 
     def _end_if_hung(self, job: _Working) -> None:
         now = time.time()

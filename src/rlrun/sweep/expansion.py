@@ -21,7 +21,7 @@ from rlrun import config as configuration
 from rlrun.config import Composed, Composer
 from rlrun.config.schema import CHANGEABLE
 from rlrun.config.tree import plain
-from rlrun.config.words import parse
+from rlrun.config.words import LONGEST, parse
 from rlrun.errors import ConfigError
 
 DIGITS = 12  # of a job's key
@@ -62,8 +62,13 @@ def expand(words: Iterable[str], config_dir: Path | None = None) -> list[Job]:
             raise ConfigError(f"{label}: {error}" if label else str(error)) from error
         key = identity(composed.config)
         if key not in jobs:
-            jobs[key] = Job(key, tuple(composed.words), label, zlib.compress(pickle.dumps(composed)))
+            jobs[key] = job_of(composed, label, key)
     return list(jobs.values())
+
+
+def job_of(composed: Composed, label: str, key: str | None = None) -> Job:
+    """Return the job of a composed config, whose `identity` may be known."""
+    return Job(key or identity(composed.config), tuple(composed.words), label, zlib.compress(pickle.dumps(composed)))
 
 
 def composed_of(job: bytes) -> Composed:
@@ -91,26 +96,42 @@ def changeable(words: Sequence[str]) -> list[str]:
     return [word.text for word in parse(words) if any(f"{word.key}.".startswith(f"{key}.") for key in CHANGEABLE)]
 
 
-def _alternatives(text: str, config_dir: Path | None) -> list[str]:
-    """Return a word for each value of a word that may have several."""
+def read(text: str) -> Override:
+    """Return a word that may have several values, taken apart.
+
+    Raises:
+        ConfigError: it is malformed.
+    """
+    if len(text) > LONGEST:
+        parse([text])  # which refuses it
     try:
-        found = OverridesParser.create().parse_overrides([text])[0]
+        return OverridesParser.create().parse_overrides([text])[0]
     except (HydraException, RecursionError):
         parse([text])  # which says what is wrong with it
         raise
+
+
+def _alternatives(text: str, config_dir: Path | None) -> list[str]:
+    """Return a word for each value of a word that may have several."""
+    found = read(text)
     if not found.is_sweep_override():
         return [text]
     if found.is_interval_sweep():
         raise ConfigError(
-            f"'{text}': an interval has no end of values; a sweep takes those of a list, a,b,c, or of range(…)"
+            f"'{text}': an interval has no end of values: +sweep=optuna searches it; a sweep tries a,b,c or range(…)"
         )
-    values = list(_values(found, config_dir))
-    if not values:
+    named = list(values(found, config_dir))
+    if not named:
         raise ConfigError(f"'{text}': this stands for no value at all")
-    return [f"{found.get_key_element()}={value}" for value in values]
+    return [f"{found.get_key_element()}={value}" for value in named]
 
 
-def _values(found: Override, config_dir: Path | None) -> Iterator[str]:
+def values(found: Override, config_dir: Path | None) -> Iterator[str]:
+    """Yield what a word stands for, if that has an end.
+
+    Raises:
+        ConfigError: a pattern among files where there are none.
+    """
     value = found.value()
     if not isinstance(value, Glob):
         yield from found.sweep_string_iterator()

@@ -14,7 +14,7 @@ from rlrun.errors import RunDirError
 from rlrun.files import reason
 from rlrun.sweep.book import Entry
 from rlrun.sweep.keeping import Errand, Keeper
-from rlrun.sweep.launching import Tasks
+from rlrun.sweep.launching import Tasks, Worded
 from rlrun.sweep.notes import Notes, code_in
 from rlrun.sweep.task import STOPPED
 
@@ -122,7 +122,7 @@ class Far(ABC):
         """Start keepers no more, or end them where they work."""
 
     @abstractmethod
-    def workers(self, entries: Iterable[Entry]) -> int:
+    def workers(self, entries: Iterable[Worded]) -> int:
         """Return how many of these jobs to submit at a time."""
 
     def close(self) -> None:

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from rlrun.config.words import parse
 from rlrun.sweep.book import Entry
-from rlrun.sweep.expansion import Job
 from rlrun.sweep.task import Task
 
 
@@ -46,17 +46,24 @@ class Tasks:
         return self.folder / "logs" / f"{entry.key}.txt"
 
 
+class Worded(Protocol):
+    """A job, as far as its words tell."""
+
+    @property
+    def words(self) -> tuple[str, ...]: ...
+
+
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def threads(jobs: Iterable[Entry | Job]) -> int:
+def threads(jobs: Iterable[Worded]) -> int:
     """Return the largest number of threads that the words of a job ask for."""
     values = [word.value for job in jobs for word in parse(job.words) if word.key == "threads"]
     return max([1, *(value for value in values if isinstance(value, int))])
 
 
-def room(jobs: Iterable[Entry | Job]) -> int:
+def room(jobs: Iterable[Worded]) -> int:
     """Return how many of these jobs the cores of this machine bear at a time."""
     return max(1, cores() // threads(jobs))

@@ -9,7 +9,7 @@ from pathlib import Path
 from rlrun.sweep import children
 from rlrun.sweep.book import Entry
 from rlrun.sweep.coordinator import Process
-from rlrun.sweep.launching import Tasks, room
+from rlrun.sweep.launching import Tasks, Worded, room
 from rlrun.sweep.task import work
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -32,7 +32,7 @@ class Local:
         variables = {VISIBLE: self.accelerators[slot % count]} if count else {}
         return children.start(work, self.tasks.task(entry), log=self.tasks.log(entry), variables=variables)
 
-    def workers(self, entries: Iterable[Entry]) -> int:
+    def workers(self, entries: Iterable[Worded]) -> int:
         return room(entries)
 
     def close(self) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlrun import config as configuration
 from rlrun.build import Builder
 from rlrun.config.composition import OF_SWEEPS
 from rlrun.errors import ConfigError
 from rlrun.files import known
+
+if TYPE_CHECKING:
+    from rlrun.sweep.search import Optuna
 
 PRIMARY = "multirun"  # the file that lists the groups
 # Words that are taken from a sweep's folder, which may be somebody else's: none is code, and none names a place.
@@ -79,3 +82,7 @@ class Means:
         prepare = getattr(self.launcher().func, "prepare", None)
         if prepare is not None:
             prepare()
+
+    def search(self) -> Optuna | None:
+        """Return how values are searched; None: all combinations are jobs."""
+        return None if self.choices.get("sweep") is None else self._builder.get("sweep")

@@ -13,7 +13,7 @@ from rlrun.files import reason
 from rlrun.sweep.book import Entry
 from rlrun.sweep.far import Far
 from rlrun.sweep.keeping import Keeper
-from rlrun.sweep.launching import Tasks, threads
+from rlrun.sweep.launching import Tasks, Worded, threads
 
 
 class Ray(Far):
@@ -88,7 +88,7 @@ class Ray(Far):
             with suppress(Exception):  # it has just ended, or the cluster has
                 self._ray.cancel(handle)
 
-    def workers(self, entries: Iterable[Entry]) -> int:
+    def workers(self, entries: Iterable[Worded]) -> int:
         jobs = list(entries)
         return max(1, int(self._ray.cluster_resources().get("CPU", 1.0) // self._cpus(jobs)))
 
@@ -96,7 +96,7 @@ class Ray(Far):
         if self._started:
             self._ray.shutdown()
 
-    def _cpus(self, entries: Iterable[Entry]) -> float:
+    def _cpus(self, entries: Iterable[Worded]) -> float:
         return self.cpus or threads(entries)
 
 

@@ -15,9 +15,9 @@ from omegaconf import OmegaConf
 from rlrun.files import counted
 from rlrun.rundir import RunDir
 from rlrun.sweep.book import Entry, State
-from rlrun.watching import progress
+from rlrun.watching import printable, progress
 
-ORDER: tuple[State, ...] = ("running", "failed", "queued", "pending", "completed")
+ORDER: tuple[State, ...] = ("running", "failed", "queued", "pending", "completed", "pruned")
 ROWS = 30  # of a live table, at most
 
 
@@ -61,6 +61,13 @@ class Show:
                 told = f": {entry.error}" if entry.error is not None and entry.state != "completed" else ""
                 print(f"{place}: {entry.state}{told}", file=self.stream, flush=True)
             self._said[entry.key] = news
+
+    def say(self, line: str) -> None:
+        """Print a line; above the table, where there is one."""
+        if self._live is not None:
+            self._live.console.print(printable(line), markup=False, highlight=False)
+        else:
+            print(printable(line), file=self.stream, flush=True)
 
     def _table(self, entries: list[Entry]) -> Any:
         from rich.table import Table

@@ -17,7 +17,7 @@ from rlrun.errors import ConfigError, MissingExtra, RequestError, did_you_mean
 from rlrun.sweep.book import Entry
 from rlrun.sweep.far import Far
 from rlrun.sweep.keeping import Keeper
-from rlrun.sweep.launching import Tasks, room, threads
+from rlrun.sweep.launching import Tasks, Worded, room, threads
 
 CLUSTERS = ("slurm", "local")
 COMMANDS = ("sbatch", "srun", "scancel")
@@ -131,7 +131,7 @@ class Slurm(Far):
         else:
             subprocess.run(["scancel", *(handle.job_id for handle in handles)], check=False, stderr=subprocess.DEVNULL)
 
-    def workers(self, entries: Iterable[Entry]) -> int:
+    def workers(self, entries: Iterable[Worded]) -> int:
         jobs = list(entries)
         return room(jobs) if self.here else max(1, len(jobs))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,9 @@ from rlrun.sweep.coordinator import Coordinator, Launcher, Limits
 from rlrun.sweep.expansion import Job
 from rlrun.sweep.launching import Tasks
 from rlrun.sweep.means import Means, of_launcher
+from rlrun.sweep.search.plan import ABOUT as SEARCH
+from rlrun.sweep.search.plan import Plan
+from rlrun.sweep.search.search import Search
 from rlrun.sweep.showing import Show, summary
 
 ABOUT = "sweep.json"
@@ -31,10 +34,11 @@ class Outcome:
     folder: Path
     entries: list[Entry]
     code: int
+    answer: str | None = None  # of a search
 
     def describe(self) -> str:
-        """Return two lines: how many jobs are in which state, and where they lie."""
-        return f"{summary(self.entries)}\n{self.folder}"
+        """Return two lines: how many jobs are in which state, and where they lie; then what a search found."""
+        return "\n".join(filter(None, (summary(self.entries), str(self.folder), self.answer)))
 
 
 def is_sweep(path: Path) -> bool:
@@ -43,8 +47,9 @@ def is_sweep(path: Path) -> bool:
 
 
 def sweep(
-    jobs: Iterable[Job],
+    jobs: Iterable[Job] = (),
     *,
+    plan: Plan | None = None,
     folder: Path | None = None,
     config_dir: Path | None = None,
     workers: int | None = None,
@@ -55,6 +60,7 @@ def sweep(
 
     Args:
         jobs: of `expand`.
+        plan: a search, which adds further jobs.
         folder: a new one, or that of a sweep to which these jobs are added; None = `sweeps/<date>_<time>`.
         config_dir: the user's own conf folder.
         workers: jobs at a time; None = as many as the launcher has room for.
@@ -71,11 +77,14 @@ def sweep(
         about = {"command": sys.argv[1:], "created": datetime.now(UTC).isoformat(timespec="seconds")}
         about["launcher"] = of_launcher(means.words)
         write_json(folder / ABOUT, {**about, "host": socket.gethostname(), "project": str(Path.cwd())})
+    if plan is not None:
+        plan.save(folder)
     book, jobs = Book(folder / BOOK), list(jobs)
     book.add(jobs)
     # The folder may be somebody else's, and its other jobs with it.
-    launcher = launching(Tasks(folder, config_dir, typed={job.key: job.composed for job in jobs}))
-    return _coordinate(folder, book, launcher, workers=workers, limits=limits)
+    typed = {job.key: job.composed for job in jobs}
+    launcher = launching(Tasks(folder, config_dir, typed=typed))
+    return _coordinate(folder, book, launcher, workers=workers, limits=limits, plan=plan, typed=typed)
 
 
 def resume(
@@ -105,8 +114,10 @@ def resume(
     book = Book(folder / BOOK)
     if retry_failed:
         book.retry()
+    searched = (folder / SEARCH).is_file()
+    plan = Plan.load(folder, config_dir, foreign=folder, packages=trust) if searched else None
     launcher = launching(Tasks(folder, config_dir, trust=tuple(trust)))
-    return _coordinate(folder, book, launcher, workers=workers, limits=limits)
+    return _coordinate(folder, book, launcher, workers=workers, limits=limits, plan=plan)
 
 
 def _ready(launching: Any) -> Any:
@@ -117,12 +128,32 @@ def _ready(launching: Any) -> Any:
     return launching
 
 
-def _coordinate(folder: Path, book: Book, launcher: Launcher, *, workers: int | None, limits: Limits | None) -> Outcome:
-    with Show(folder) as show, closing(launcher):
-        count = workers or launcher.workers(book.entries())
-        coordinator = Coordinator(folder, book, launcher, workers=count, limits=limits or Limits(), show=show)
+def _coordinate(
+    folder: Path,
+    book: Book,
+    launcher: Launcher,
+    *,
+    workers: int | None,
+    limits: Limits | None,
+    plan: Plan | None = None,
+    typed: dict[str, bytes] | None = None,
+) -> Outcome:
+    with Show(folder) as show, closing(launcher), _source(plan, folder, book, typed, show.say) as source:
+        count = workers or launcher.workers([*book.entries(), *([] if plan is None else plan.sample)])
+        coordinator = Coordinator(
+            folder, book, launcher, workers=count, limits=limits or Limits(), show=show, source=source
+        )
         code = coordinator.run()
-    return Outcome(folder, book.entries(), code)
+        if source is not None and source.fruitless:
+            code = code or 1
+    return Outcome(folder, book.entries(), code, None if source is None else source.result)
+
+
+def _source(
+    plan: Plan | None, folder: Path, book: Book, typed: dict[str, bytes] | None, say: Callable[[str], None]
+) -> AbstractContextManager[Search | None]:
+    """Return what adds jobs to the book, if anything does."""
+    return nullcontext() if plan is None else Search(plan, folder, book, typed, say)
 
 
 def _made(folder: Path | None) -> Path:

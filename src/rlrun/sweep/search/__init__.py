@@ -1,0 +1,15 @@
+"""A search for good values: trials become jobs of the sweep, one a seed, and what these report chooses further trials.
+
+Beside the files of any sweep there are, in its folder:
+
+    search.json      the words and settings that it goes on with
+    study.journal    trials, what they reported and what they came to; Optuna's own format
+    search.lock      held by the coordinator that asks for trials; others help with the jobs
+    best.json        the answer
+"""
+
+from rlrun.sweep.search.plan import Plan
+from rlrun.sweep.search.search import Search
+from rlrun.sweep.search.settings import Optuna
+
+__all__ = ["Optuna", "Plan", "Search"]

@@ -1,0 +1,222 @@
+"""What is searched: the words that stay, those that are chosen, the seeds, and the jobs that a choice comes to."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rlrun import config as configuration
+from rlrun import trust
+from rlrun.config.resolvers import admit_resolvers
+from rlrun.config.words import parse
+from rlrun.errors import ConfigError, RunDirError
+from rlrun.files import counted, read_json, write_json
+from rlrun.sweep.expansion import Job, job_of
+from rlrun.sweep.search.settings import MAY_GROW, Optuna
+from rlrun.sweep.search.space import Dimension, chosen_in, divide, grid
+
+ABOUT = "search.json"
+MOST_POINTS = 1_000_000  # of a grid
+
+
+class Plan:
+    """A search as the user asked for it.
+
+    Args:
+        words: of the jobs; those with several values are searched.
+        settings: of the search.
+        config_dir: the user's own conf folder.
+        foreign: the folder that the words came with, if the user did not type them: then what composing them does is
+            limited, as for any run.
+        packages: beyond those that such words may name.
+
+    Raises:
+        ConfigError: a word is wrong, or nothing is to be chosen.
+    """
+
+    def __init__(
+        self,
+        words: Iterable[str],
+        settings: Optuna,
+        config_dir: Path | None = None,
+        *,
+        foreign: Path | None = None,
+        packages: Iterable[str] = (),
+    ) -> None:
+        self.words = [word.strip() for word in words]
+        self.settings = settings
+        self.config_dir = config_dir
+        self._foreign = foreign
+        self._packages = tuple(packages)
+        fixed, self.dimensions = divide(self.words, settings.params, config_dir)
+        self.fixed = [word.text for word in parse(fixed) if word.key != "seed"]
+        given = [word.value for word in parse(fixed) if word.key == "seed"]
+        if given and not isinstance(given[0], int):
+            raise ConfigError(f"seed: wanted a whole number from 0, got {given[0]!r}")
+        self.seeds = settings.seeds_from(given[0] if given else 0)
+        after = max(self.seeds) + 1
+        self.fresh = list(range(after, after + settings.fresh_seeds))
+        self.points = self._grid() if settings.sampler == "grid" else []
+
+    @property
+    def trials(self) -> int:
+        """How many choices are tried."""
+        return min(self.settings.trials, len(self.points)) if self.points else self.settings.trials
+
+    @property
+    def sample(self) -> list[Job]:
+        """As many jobs as a trial has, with the words that all have; they are none to be run."""
+        return [Job("", tuple(self.fixed), "") for _ in self.seeds]
+
+    def words_of(self, values: Mapping[str, Any]) -> list[str]:
+        """Return the words that a choice stands for, name -> value."""
+        return [dimension.word(values[dimension.name]) for dimension in self.dimensions]
+
+    def jobs(self, values: Mapping[str, Any], seeds: Sequence[int]) -> list[Job]:
+        """Return a job for each seed.
+
+        Raises:
+            ConfigError: the values make no config.
+        """
+        chosen = self.words_of(values)
+        words = [[*chosen, f"seed={seed}"] for seed in seeds]
+        return [job_of(self._compose([*self.fixed, *each]), " ".join(each)) for each in words]
+
+    def command(self, values: Mapping[str, Any]) -> str:
+        """Return the command that trains with a choice."""
+        return f"rlrun train {shlex.join([*self.fixed, *self.words_of(values)])}"
+
+    @cached_property
+    def start(self) -> dict[str, Any]:
+        """The values that the config has by itself, as far as they are among those to choose from."""
+        composed, held = self._base, {}
+        for dimension in self.dimensions:
+            try:
+                held[dimension.key] = OmegaConf.select(composed.config, dimension.key)
+            except OmegaConfBaseException:  # it stands for an object
+                continue
+        found = {each.name: chosen_in(held, composed.choices, each) for each in self.dimensions}
+        return {name: value for name, value in found.items() if value is not None}
+
+    @cached_property
+    def evaluations(self) -> int | None:
+        """How often a run is evaluated, as far as its config tells."""
+        config = self._base.config
+        every, steps = config.evaluation.every, config.stop.env_steps
+        return max(1, -(-int(steps) // int(every))) if every and steps else None
+
+    def check(self) -> None:
+        """Compose with all values that a dimension names, or with its bounds.
+
+        Raises:
+            ConfigError: naming the key that is wrong, or what stands against the search.
+        """
+        asked = self.settings
+        if asked.sampler == "cmaes" and all(each.choices for each in self.dimensions):
+            raise ConfigError("sweep.sampler=cmaes: it chooses numbers, interval(…) or range(…), and there are none")
+        ends = [each.choices or (each.low, each.high) for each in self.dimensions]
+        for at in range(max(map(len, ends))):
+            values = [each[at % len(each)] for each in ends]
+            self._compose([*self.fixed, *map(Dimension.word, self.dimensions, values)])
+        reports = [name for name in asked.objectives if name.startswith("evaluation/")]
+        if reports and not self._base.config.evaluation.every:
+            raise ConfigError(f"sweep.objective: evaluation.every=0 leaves no {reports[0]} to compare")
+
+    def describe(self) -> str:
+        """Return what is searched, and how many jobs that takes at most."""
+        asked, trials = self.settings, self.trials
+        lines = [f"{each.key}: {_told(each)}" for each in self.dimensions]
+        again = min(asked.top, trials)
+        lines.append(
+            f"{counted(trials, 'trial')} by {asked.sampler}, {counted(len(self.seeds), 'seed')} each: "
+            f"{counted(trials * len(self.seeds), 'job')}"
+        )
+        if again:
+            fresh = counted(len(self.fresh), "fresh seed")
+            lines.append(f"the best {again} again with {fresh}: {counted(again * len(self.fresh), 'job')}")
+        return "\n".join(lines)
+
+    def save(self, folder: Path) -> None:
+        """Note in a sweep's folder what is searched there; more trials may be noted later, another search not.
+
+        Raises:
+            RunDirError: the folder holds another search, or a sweep that is none.
+        """
+        path = folder / ABOUT
+        if path.exists():
+            other = Plan.load(folder)
+            name = "words" if sorted(other.words) != sorted(self.words) else self.settings.differs_from(other.settings)
+            if name is not None:
+                grow = ", ".join(f"sweep.{each}" for each in MAY_GROW)
+                raise RunDirError(
+                    f"{folder} holds a search with other {name}; only {grow} may change; name another folder"
+                )
+        write_json(path, {"words": self.words, "sweep": asdict(self.settings)})
+
+    @classmethod
+    def load(
+        cls, folder: Path, config_dir: Path | None = None, *, foreign: Path | None = None, packages: Iterable[str] = ()
+    ) -> Plan:
+        """Return what is searched in a sweep's folder.
+
+        Raises:
+            RunDirError: its note is missing or damaged.
+        """
+        path = folder / ABOUT
+        held = read_json(path)
+        try:
+            words, settings = held["words"], held["sweep"]
+            if not all(isinstance(word, str) for word in words) or not set(settings) <= {
+                each.name for each in fields(Optuna)
+            }:
+                raise ValueError
+            return cls(words, Optuna(**settings), config_dir, foreign=foreign, packages=packages)
+        except (KeyError, TypeError, ValueError, ConfigError) as error:
+            told = str(error) if isinstance(error, ConfigError) else "it is no note of a search"
+            raise RunDirError(f"{path} is damaged: {told}") from error
+
+    @cached_property
+    def _base(self) -> configuration.Composed:
+        return self._compose(self.fixed)
+
+    def _grid(self) -> list[dict[str, Any]]:
+        count = 1
+        for dimension in self.dimensions:
+            count *= len(dimension.values())
+        if count > MOST_POINTS:
+            raise ConfigError(f"sweep.sampler=grid: {count:,} combinations; at most {MOST_POINTS:,}")
+        return grid(self.dimensions)
+
+    def _compose(self, words: Sequence[str]) -> configuration.Composed:
+        with self._limited(words):
+            return self._composer.compose(words)
+
+    @cached_property
+    def _composer(self) -> configuration.Composer:
+        return configuration.Composer(self.config_dir)
+
+    @contextmanager
+    def _limited(self, words: Sequence[str]) -> Iterator[None]:
+        if self._foreign is None:
+            yield
+            return
+        with trust.limited(self._packages, run=self._foreign):
+            for word in parse(words):
+                admit_resolvers(word.text, word.key)
+            yield
+
+
+def _told(dimension: Dimension) -> str:
+    if dimension.choices:
+        return f"one of {', '.join(dimension.choices)}"
+    kind = "a whole number" if dimension.whole else "a number"
+    by = f" by {dimension.step:g}" if dimension.step not in (None, 1) else ""
+    return f"{kind} from {dimension.low:g} to {dimension.high:g}{by}{', by its logarithm' if dimension.log else ''}"

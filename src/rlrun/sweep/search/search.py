@@ -1,0 +1,286 @@
+"""Ask for trials when a place is free, judge those at work, and find the answer."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from rlrun.errors import ConfigError, RunDirError, did_you_mean
+from rlrun.files import reason
+from rlrun.rundir import RunDir
+from rlrun.sweep.book import Book, Entry
+from rlrun.sweep.search import scores
+from rlrun.sweep.search.answer import Candidate, answer, told
+from rlrun.sweep.search.plan import Plan
+from rlrun.sweep.search.study import State, Study, Trial
+
+JOURNAL, LOCK, ANSWER = "study.journal", "search.lock", "best.json"
+LOOK = 1.0  # seconds between two looks at what jobs report
+WAIT = 2.0  # seconds until one who helps tries again to be the one who asks
+
+
+class _Open:
+    """A trial whose jobs are not all at their end."""
+
+    def __init__(self, trial: Trial, runs: Mapping[str, RunDir], objective: str) -> None:
+        self.trial = trial
+        self.runs = runs  # by the key of the job
+        self.reports = 0  # evaluations that were compared
+        self.followers = [scores.Follower(run.metrics, objective) for run in runs.values()]
+
+
+class Search:
+    """A source of jobs for a coordinator.
+
+    Of several coordinators on one folder the one that holds the lock asks for trials and judges them; the lock dies
+    with its process. The others do jobs, until they get it.
+
+    The book is changed before the study is told, so that what a killed process left is found out from the book.
+
+    Args:
+        plan: what is searched.
+        folder: of the sweep.
+        book: its jobs.
+        typed: jobs whose words the user typed, and what they were composed to; those of the trials are added, if the
+            plan's were.
+        say: takes a line on each trial.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        book: Book,
+        typed: dict[str, bytes] | None = None,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.book = book
+        self.typed = typed
+        self.say = say
+        self.result: str | None = None  # the answer, in words
+        self.fruitless = False  # no trial came to a number
+        self._study: Study | None = None  # of the one that asks
+        self._open: dict[int, _Open] = {}
+        self._candidates: list[Candidate] | None = None
+        self._handle: int | None = None
+        self._looked = self._tried = -math.inf
+
+    def __enter__(self) -> Search:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Let another coordinator ask."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def look(self, *, news: bool) -> set[str]:
+        """Note what trials have come to; return the keys of jobs that are to leave.
+
+        news: whether a job has ended since the last time.
+        """
+        if not self._asks() or (not news and time.monotonic() - self._looked < LOOK):
+            return set()
+        self._looked = time.monotonic()
+        entries = {entry.key: entry for entry in self.book.entries()}
+        leaving: set[str] = set()
+        for number in list(self._open):
+            leaving |= self._judge(self._open[number], entries)
+        if not self._open and not self._is_due():
+            self._conclude(entries)
+        return leaving
+
+    def offer(self) -> bool:
+        """Add the jobs of a new trial to the book; False where there is none now."""
+        if not self._asks() or not self._is_due():
+            return False
+        assert self._study is not None
+        self._begin(self._study.ask())
+        return True
+
+    def over(self) -> bool:
+        """Tell whether nothing will be added any more."""
+        return self.result is not None
+
+    def _is_due(self) -> bool:
+        """Tell whether trials are still to be asked for."""
+        assert self._study is not None
+        return self._study.waits or self._study.asked < self.plan.trials
+
+    def _asks(self) -> bool:
+        """Tell whether this is the one who asks; try to become it now and then."""
+        if self._study is None and time.monotonic() - self._tried >= WAIT:
+            self._tried = time.monotonic()
+            self._handle = _locked(self.folder / LOCK)
+            if self._handle is not None:
+                self._study = Study(self.folder / JOURNAL, self.plan)
+                self._go_on(self._study)
+        return self._study is not None
+
+    def _go_on(self, study: Study) -> None:
+        """Take up the trials of a process before this one."""
+        entries = {entry.key: entry for entry in self.book.entries()}
+        for trial in study.trials:
+            if trial.state == "running":
+                self._begin(study.reopen(trial.number))
+            elif trial.state == "failed" and not study.was_tried_again(trial.number):
+                with suppress(ConfigError):
+                    keys = [job.key for job in self.plan.jobs(trial.values, self.plan.seeds)]
+                    if any(entries[key].state == "pending" for key in keys if key in entries):  # by --retry-failed
+                        study.try_again(trial)
+                        self.book.revive(keys)
+
+    def _begin(self, trial: Trial) -> None:
+        try:
+            runs = self._add(trial, self.plan.seeds)
+        except ConfigError as error:
+            self._end(trial, None, "failed", str(error))
+            return
+        assert self._study is not None
+        self._open[trial.number] = at_work = _Open(trial, runs, self.plan.settings.objectives[0])
+        at_work.reports = max(0, self._study.reports(trial.number) - 1)  # the last one may not have been judged
+
+    def _add(self, trial: Trial, seeds: list[int]) -> dict[str, RunDir]:
+        """Have jobs done with the values of a trial; return their runs."""
+        jobs = self.plan.jobs(trial.values, seeds)
+        if self.typed is not None:
+            self.typed.update({job.key: job.composed for job in jobs})
+        self.book.add(jobs)
+        return {job.key: RunDir(self.folder / "jobs" / job.key) for job in jobs}
+
+    def _judge(self, at_work: _Open, entries: Mapping[str, Entry]) -> set[str]:
+        """Tell the study how a trial ended, if it has; return the keys of jobs that are to leave."""
+        trial, keys = at_work.trial, set(at_work.runs)
+        states = {entries[key].state for key in keys if key in entries}
+        if "failed" in states:
+            why = next(entries[key].error for key in keys if key in entries and entries[key].state == "failed")
+            return self._leave(trial, keys, "failed", why or "")
+        if "pruned" in states:  # by a process that was killed before it told, or as another trial of the same values
+            return self._leave(trial, keys, "pruned")
+        if states == {"completed"}:
+            if self.plan.settings.prunes:
+                deque(self._report(at_work), maxlen=0)  # others are compared with it
+            results = self._results(list(at_work.runs.values()))
+            if any(map(math.isnan, results)):
+                self._require_objectives(list(at_work.runs.values()))
+                self._end(trial, None, "failed", f"{', '.join(self.plan.settings.objectives)}: no number")
+            else:
+                self._end(trial, results, "complete")
+            return set()
+        return self._compare(at_work, keys) if self.plan.settings.prunes else set()
+
+    def _require_objectives(self, runs: list[RunDir]) -> None:
+        """Refuse to go on where no run so far has a metric of the asked name.
+
+        Raises:
+            ConfigError: naming it.
+        """
+        assert self._study is not None
+        held = set().union(*map(scores.names, runs))
+        complete = any(trial.state == "complete" for trial in self._study.trials)
+        for name in () if complete else self.plan.settings.objectives:
+            values = (value for run in runs for value in scores.Follower(run.metrics, name).read())
+            if name not in held and next(values, None) is None:
+                raise ConfigError(f"sweep.objective: a run has no metric '{name}'{did_you_mean(name, held)}")
+
+    def _compare(self, at_work: _Open, keys: set[str]) -> set[str]:
+        """Leave a trial where others were better by then, and which has further evaluations before it."""
+        assert self._study is not None
+        last = self.plan.evaluations or math.inf
+        for step, value in self._report(at_work):
+            if math.isnan(value):
+                return self._leave(at_work.trial, keys, "failed", f"{self.plan.settings.objectives[0]}: no number")
+            if step < last and self._study.is_hopeless(at_work.trial.number):
+                return self._leave(at_work.trial, keys, "pruned", f"{value:.4g} after evaluation {step}")
+        return set()
+
+    def _report(self, at_work: _Open) -> Iterator[tuple[int, float]]:
+        """Report what a trial would have come to after each evaluation that all its runs have made; yield it, from 1.
+
+        That is less noisy than the evaluation alone, and what trials are ordered by in the end.
+        """
+        assert self._study is not None
+        values, asked = [follower.read() for follower in at_work.followers], self.plan.settings
+        highest = asked.directions[0] == "maximise"
+        for step in range(at_work.reports + 1, min(map(len, values)) + 1):
+            value = self._over_seeds(
+                [scores.of_values(each[:step], asked.score, highest=highest) for each in values], 0
+            )
+            if math.isfinite(value):
+                self._study.report(at_work.trial.number, step, value)
+            at_work.reports = step
+            yield step, value
+
+    def _leave(self, trial: Trial, keys: set[str], state: State, why: str = "") -> set[str]:
+        self.book.prune(keys)
+        self._end(trial, None, state, why)
+        return keys
+
+    def _end(self, trial: Trial, results: list[float] | None, state: State, why: str = "") -> None:
+        assert self._study is not None
+        self._study.tell(trial.number, results, state)
+        self._open.pop(trial.number, None)
+        came_to = ", ".join(f"{each:.4g}" for each in results) if results else state
+        about = f": {why}" if why else ""
+        self.say(f"trial {trial.number} {' '.join(self.plan.words_of(trial.values))}: {came_to}{about}")
+
+    def _results(self, runs: list[RunDir]) -> list[float]:
+        """Return what the completed runs of a trial came to, one number an objective."""
+        return [self._over_seeds(self._scores(runs, at), at) for at in range(len(self.plan.settings.objectives))]
+
+    def _scores(self, runs: list[RunDir], at: int) -> list[float]:
+        asked = self.plan.settings
+        highest = asked.directions[at] == "maximise"
+        return [scores.of_run(run, asked.objectives[at], asked.score, highest=highest) for run in runs]
+
+    def _over_seeds(self, values: list[float], at: int) -> float:
+        asked = self.plan.settings
+        return scores.over_seeds(values, asked.over_seeds, highest=asked.directions[at] == "maximise")
+
+    def _conclude(self, entries: Mapping[str, Entry]) -> None:
+        """Run the best trials again with fresh seeds; when that is over, write the answer."""
+        assert self._study is not None
+        if self._candidates is None:
+            best = self._study.best()
+            again = best[: self.plan.settings.top]
+            self._candidates = [Candidate(trial, self._add(trial, self.plan.fresh)) for trial in again]
+            self._candidates = self._candidates or [Candidate(trial, {}) for trial in best[:1]]
+            entries = {entry.key: entry for entry in self.book.entries()}
+        keys = [key for each in self._candidates for key in each.runs]
+        if any(entries[key].state in ("pending", "running") for key in keys):
+            return
+        for each in self._candidates:
+            ended = [run for key, run in each.runs.items() if entries[key].state == "completed"]
+            each.scores = [self._scores(ended, at) for at in range(len(self.plan.settings.objectives))]
+        found = answer(self.plan, self._study.trials, self._candidates, self.folder / ANSWER)
+        self.result, self.fruitless = told(self.plan, found), found["best"] is None
+
+
+def _locked(path: Path) -> int | None:
+    """Return a handle that holds a lock; None where another process has it.
+
+    Raises:
+        RunDirError: files cannot be locked there.
+    """
+    import fcntl
+
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    except OSError as error:
+        raise RunDirError(f"{path} cannot be used: {reason(error)}") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    except OSError as error:
+        os.close(handle)
+        raise RunDirError(f"{path} cannot be locked: {reason(error)}; a search needs a folder with locks") from error
+    return handle

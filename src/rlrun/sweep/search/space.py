@@ -1,0 +1,206 @@
+"""Of which words a search chooses the value, and among which."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+
+from rlrun.config.schema import CHANGEABLE
+from rlrun.config.words import parse
+from rlrun.errors import ConfigError
+from rlrun.sweep.expansion import read, values
+
+DIGITS = 4  # of a number that was chosen between two bounds
+EXAMPLE = "'algorithm.lr=tag(log,interval(1e-5,1e-2))'"
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A word of which the search chooses the value: one of some texts, or a number within bounds.
+
+    Attributes:
+        name: of the word, as it stands before `=`, with its sign.
+        choices: texts; none where it is a number.
+        low: the lower bound; a whole number if all are.
+        high: the upper bound, which is included.
+        step: between two numbers; None = any.
+        log: whether tenths are as likely as tens.
+    """
+
+    name: str
+    choices: tuple[str, ...] = ()
+    low: float = 0
+    high: float = 0
+    step: float | None = None
+    log: bool = False
+
+    @property
+    def key(self) -> str:
+        """The name without its sign."""
+        return self.name.lstrip("+")
+
+    @property
+    def whole(self) -> bool:
+        return isinstance(self.low, int)
+
+    def suggest(self, trial: Any) -> Any:
+        """Return the value that a trial of Optuna has here."""
+        if self.choices:
+            return trial.suggest_categorical(self.name, self.choices)
+        if self.whole:
+            return trial.suggest_int(self.name, self.low, self.high, step=self.step or 1, log=self.log)
+        return trial.suggest_float(self.name, self.low, self.high, step=self.step, log=self.log)
+
+    def takes(self, value: Any) -> bool:
+        """Tell whether a value is one of those to choose from, or between two of them."""
+        if self.choices:
+            return value in self.choices
+        number = isinstance(value, int if self.whole else int | float) and not isinstance(value, bool)
+        return number and self.low <= value <= self.high
+
+    def word(self, value: Any) -> str:
+        """Return the word of a value, with few digits."""
+        if self.choices or self.whole:
+            return f"{self.name}={value}"
+        near = float(f"{value:.{10 if self.step else DIGITS}g}")
+        return f"{self.name}={min(max(near, float(self.low)), float(self.high))!r}"
+
+    def values(self) -> list[Any]:
+        """Return all values.
+
+        Raises:
+            ConfigError: they are without end.
+        """
+        if self.choices:
+            return list(self.choices)
+        if self.step is None:
+            raise ConfigError(f"sweep.sampler=grid: {self.key} has no end of values; name some: a,b,c or range(…)")
+        count = round((self.high - self.low) / self.step) + 1
+        return [self.low + index * self.step for index in range(count)]
+
+    def share(self, value: float) -> float:
+        """Return where a number stands between its bounds, from 0 to 1."""
+        if self.high == self.low:
+            return 0.5
+        if self.log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def at(self, share: float) -> float:
+        """Return the number that stands there."""
+        if self.log:
+            value = self.low * math.pow(self.high / self.low, share)
+        else:
+            value = self.low + share * (self.high - self.low)
+        if self.step is not None:
+            value = self.low + round((value - self.low) / self.step) * self.step
+        return min(max(round(value) if self.whole else value, self.low), self.high)
+
+
+def divide(
+    words: Iterable[str], params: Mapping[str, Any], config_dir: Path | None = None
+) -> tuple[list[str], list[Dimension]]:
+    """Return the words that are the same in all trials, and the dimensions that the others stand for.
+
+    Args:
+        words: of the command line.
+        params: key -> values of a file; a word of the same key stands in for it.
+
+    Raises:
+        ConfigError: a word is malformed, or its values are none that a search chooses.
+    """
+    found = [read(text.strip()) for text in words]
+    typed = {each.get_key_element().lstrip("+") for each in found}
+    added = [read(text) for key, text in _texts(params) if key.lstrip("+") not in typed]
+    fixed, dimensions = [], {}
+    for override in (*added, *found):
+        if override.is_sweep_override():
+            dimension = _dimension(override, config_dir)
+            dimensions[dimension.key] = dimension
+        else:
+            fixed.append(str(override.input_line))
+    if not dimensions:
+        raise ConfigError(f"a search needs a word that stands for many values: {EXAMPLE}")
+    return fixed, list(dimensions.values())
+
+
+def grid(dimensions: Sequence[Dimension]) -> list[dict[str, Any]]:
+    """Return all combinations; the last dimension changes fastest."""
+    points: list[dict[str, Any]] = [{}]
+    for dimension in dimensions:
+        points = [{**point, dimension.name: value} for point in points for value in dimension.values()]
+    return points
+
+
+def _texts(params: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Yield key and word of what a file says; keys may be nested or dotted."""
+    for name, value in params.items():
+        key = f"{above}{name}"
+        if isinstance(value, Mapping):
+            yield from _texts(value, f"{key}.")
+        elif isinstance(value, list):
+            yield key, f"{key}=choice({','.join(map(_text, value))})"
+        else:
+            yield key, f"{key}={_text(value)}"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _dimension(override: Override, config_dir: Path | None) -> Dimension:
+    name, value, text = override.get_key_element(), override.value(), override.input_line
+    key = name.lstrip("+")
+    if key == "seed":
+        raise ConfigError(f"'{text}': a seed is nothing to choose; every trial has those of sweep.seeds=[0,1,2]")
+    if any(f"{key}.".startswith(f"{each}.") for each in CHANGEABLE):
+        raise ConfigError(f"'{text}': a search chooses what is learned by, and {key} may differ within one run")
+    if isinstance(value, IntervalSweep):
+        low, high = _bounds(value.start, value.end, str(text))
+        return _checked(Dimension(name, low=low, high=high, log="log" in value.tags), str(text))
+    if isinstance(value, RangeSweep):
+        return _stepped(name, value, str(text))
+    choices = tuple(dict.fromkeys(values(override, config_dir)))
+    if not choices:
+        raise ConfigError(f"'{text}': this stands for no value at all")
+    return Dimension(name, choices=choices)
+
+
+def _stepped(name: str, value: RangeSweep, text: str) -> Dimension:
+    first, step = value.start or 0, value.step
+    count = math.ceil(((value.stop or 0) - first) / step) if step else 0
+    if count < 1:
+        raise ConfigError(f"'{text}': this stands for no value at all")
+    kind = int if all(isinstance(each, int) for each in (first, step)) else float
+    low, high = sorted((kind(first), kind(first + (count - 1) * step)))
+    return Dimension(name, low=low, high=high, step=abs(step))
+
+
+def _bounds(low: Any, high: Any, text: str) -> tuple[float, float]:
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise ConfigError(f"'{text}': wanted interval(LOW,HIGH), two numbers in order")
+    return low, high
+
+
+def _checked(dimension: Dimension, text: str) -> Dimension:
+    if dimension.log and dimension.low <= 0:
+        raise ConfigError(f"'{text}': the logarithm of {dimension.low:g} cannot be spread evenly; begin above 0")
+    return dimension
+
+
+def chosen_in(config: Mapping[str, Any], choices: Mapping[str, Any], dimension: Dimension) -> Any:
+    """Return the value of a dimension that a composed config has; None where it is none to choose from.
+
+    config: key -> value, resolved; choices: group -> file.
+    """
+    held = choices.get(dimension.key, config.get(dimension.key))
+    if not dimension.choices:
+        return held if dimension.takes(held) else None
+    named = {text: parse([f"{dimension.key}={text}"])[0].value for text in dimension.choices}
+    return next((text for text, value in named.items() if value == held), None)

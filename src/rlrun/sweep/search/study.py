@@ -1,0 +1,240 @@
+"""Optuna's study in a file that one process at a time writes."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from rlrun.errors import RunDirError
+from rlrun.files import reason
+from rlrun.sweep.search import proposals
+from rlrun.sweep.search.plan import Plan
+
+State = Literal["complete", "pruned", "failed", "running", "waiting"]
+STATES: dict[str, State] = {
+    "COMPLETE": "complete",
+    "PRUNED": "pruned",
+    "FAIL": "failed",
+    "RUNNING": "running",
+    "WAITING": "waiting",
+}
+NAME = "search"
+LARGEST = 1 << 28  # bytes of a journal; a thousand trials have about one million
+AGAIN = "again"  # notes of which trial, whose failed jobs were tried again, another trial has the values
+
+
+class Trial(NamedTuple):
+    """A choice of values: name -> value; what it came to, one number an objective, where that is known."""
+
+    number: int
+    values: dict[str, Any]
+    state: State
+    results: list[float]
+
+
+class Study:
+    """The trials of a search, and who chooses further ones.
+
+    What is chosen for a trial depends on the search's seed, the trial's number and what the trials before have come
+    to; nothing else is kept in memory, so a study that is opened again goes on the same way.
+
+    Args:
+        path: of the journal; a line that a killed process left unfinished is taken off.
+        plan: what is searched.
+
+    Raises:
+        RunDirError: the journal is damaged, or of another search.
+    """
+
+    def __init__(self, path: Path, plan: Plan) -> None:
+        self.path = path
+        self.plan = plan
+        self._optuna = plan.settings.package()
+        self._mend()
+        self._study = self._guarded(self._opened)
+        self._handles: dict[int, Any] = {}
+        if [each.name.lower() for each in self._study.directions] != self._directions():
+            raise RunDirError(f"{path} is of a search with other objectives")
+        if not self._study.trials and plan.settings.start and not plan.points:
+            self._enqueue(plan.start)
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials, in the order in which they were asked for."""
+        return [self._trial(each) for each in self._frozen()]
+
+    @property
+    def asked(self) -> int:
+        """How many trials count: all but those that wait, and those whose failed jobs were tried again."""
+        return sum(1 for each in self._frozen() if each.state.name != "WAITING") - len(self._again())
+
+    @property
+    def waits(self) -> bool:
+        """Whether values wait that the next trial will have."""
+        return any(each.state.name == "WAITING" for each in self._frozen())
+
+    def ask(self) -> Trial:
+        """Return a new trial."""
+        found = self._frozen()
+        number = next((each.number for each in found if each.state.name == "WAITING"), len(found))
+        if number == len(found):
+            self._enqueue(*proposals.propose(self.plan, self.trials, self._notes(), self.asked, self._seed(number)))
+        return self._suggested(number, self._study.ask)
+
+    def reopen(self, number: int) -> Trial:
+        """Return a trial that another process asked for; what it had not chosen yet is chosen now."""
+        known = self._frozen()[number]._trial_id
+        return self._suggested(number, lambda: self._optuna.trial.Trial(self._study, known))
+
+    def report(self, number: int, step: int, value: float) -> None:
+        """Note what a trial has come to at a step, from 1; once."""
+        if step not in self._frozen()[number].intermediate_values:
+            self._handles[number].report(value, step)
+
+    def reports(self, number: int) -> int:
+        """Return how many steps of a trial are noted."""
+        return len(self._frozen()[number].intermediate_values)
+
+    def is_hopeless(self, number: int) -> bool:
+        """Tell whether a trial is better left, by what it reported last."""
+        return bool(self._handles[number].should_prune())
+
+    def tell(self, number: int, results: list[float] | None, state: State) -> None:
+        """Note how a trial ended, once."""
+        kinds = {name: kind for kind, name in STATES.items()}
+        self._study.tell(number, results, state=self._optuna.trial.TrialState[kinds[state]])
+        self._handles.pop(number, None)
+
+    def try_again(self, trial: Trial) -> None:
+        """Let the next trial have the values of one that failed, in its place."""
+        self._enqueue(trial.values, {AGAIN: trial.number})
+
+    def was_tried_again(self, number: int) -> bool:
+        return number in self._again()
+
+    def best(self) -> list[Trial]:
+        """Return trials that are complete, the best one first; of several objectives those that no other beats."""
+        signs = [-1.0 if each == "maximise" else 1.0 for each in self.plan.settings.directions]
+        complete = [each for each in self.trials if each.state == "complete"]
+        if len(signs) > 1:
+            front = {each.number for each in self._study.best_trials} if complete else set()
+            complete = [each for each in complete if each.number in front]
+        ordered = sorted(
+            complete, key=lambda each: [sign * value for sign, value in zip(signs, each.results, strict=True)]
+        )
+        found: dict[tuple[str, ...], Trial] = {}
+        for trial in ordered:  # values may have come twice
+            found.setdefault(tuple(self.plan.words_of(trial.values)), trial)
+        return list(found.values())
+
+    def _directions(self) -> list[str]:
+        """Return them as Optuna spells them."""
+        return [{"maximise": "maximize", "minimise": "minimize"}[each] for each in self.plan.settings.directions]
+
+    def _opened(self) -> Any:
+        storages = self._optuna.storages
+        backend = storages.journal.JournalFileBackend(str(self.path), lock_obj=_Free())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            storage, named = storages.JournalStorage(backend), {"study_name": NAME, "pruner": self._pruner()}
+            if not storage.get_all_studies():
+                return self._optuna.create_study(storage=storage, directions=self._directions(), **named)
+            return self._optuna.load_study(storage=storage, **named)
+
+    def _guarded(self, work: Callable[[], Any]) -> Any:
+        """Do what reads the journal, which may be somebody else's."""
+        try:
+            return work()
+        except Exception as error:
+            raise RunDirError(f"{self.path} is damaged: {type(error).__name__}: {error}") from error
+
+    def _mend(self) -> None:
+        """Take off what a process that was killed has begun to write."""
+        try:
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+            with os.fdopen(handle, "r+b") as file:
+                held = file.read(LARGEST + 1)
+                if len(held) > LARGEST:
+                    raise RunDirError(f"{self.path} is damaged: it has more than {LARGEST:,} bytes")
+                file.truncate(held.rfind(b"\n") + 1)
+        except OSError as error:
+            raise RunDirError(f"{self.path} cannot be used: {reason(error)}") from error
+
+    def _suggested(self, number: int, begin: Callable[[], Any]) -> Trial:
+        """Return a trial with a value for each dimension; those that are chosen already stand."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what Optuna calls experimental
+            self._study.sampler = self._sampler(self._seed(number))
+            handle, values = self._guarded(begin), {}
+            _ = handle.relative_params  # what is chosen for all dimensions together is chosen now
+            for place, dimension in enumerate(self.plan.dimensions, start=1):  # each as if no other had been chosen now
+                self._study.sampler = self._sampler(self._seed(number, place))
+                values[dimension.name] = self._guarded(partial(dimension.suggest, handle))
+        self._handles[number] = handle
+        return Trial(number, values, "running", [])
+
+    def _seed(self, number: int, place: int = 0) -> int:
+        return int(np.random.SeedSequence([self.plan.settings.seed, number, place]).generate_state(1)[0])
+
+    def _frozen(self) -> list[Any]:
+        found: list[Any] = self._study.get_trials(deepcopy=False)
+        return found
+
+    def _trial(self, frozen: Any) -> Trial:
+        values, state = dict(frozen.params), STATES[frozen.state.name]
+        by_name = {each.name: each for each in self.plan.dimensions}
+        fine = all(name in by_name and by_name[name].takes(value) for name, value in values.items())
+        whole = set(values) == set(by_name) or state in ("running", "waiting")
+        if not fine or not whole:
+            raise RunDirError(f"{self.path} is damaged: trial {frozen.number} has values that the search has not")
+        results = [float(value) for value in frozen.values or ()] if state == "complete" else []
+        return Trial(frozen.number, values, state, results)
+
+    def _notes(self) -> dict[int, Mapping[str, Any]]:
+        return {each.number: each.user_attrs for each in self._frozen()}
+
+    def _again(self) -> set[Any]:
+        return {notes[AGAIN] for notes in self._notes().values() if isinstance(notes.get(AGAIN), int)}
+
+    def _enqueue(self, values: Mapping[str, Any] | None, notes: Mapping[str, Any] | None = None) -> None:
+        if values:
+            self._study.enqueue_trial(dict(values), user_attrs=dict(notes or {}))
+
+    def _sampler(self, seed: int) -> Any:
+        samplers, asked = self._optuna.samplers, self.plan.settings
+        if asked.sampler == "tpe":  # which takes trials at work for bad ones, so that two do not try the same
+            return samplers.TPESampler(seed=seed, n_startup_trials=asked.startup, constant_liar=True)
+        if asked.sampler == "nsga2":
+            population = min(50, max(4, asked.trials // 5))  # some generations have to fit in
+            return samplers.NSGAIISampler(seed=seed, population_size=population)
+        return samplers.RandomSampler(seed=seed)
+
+    def _pruner(self) -> Any:
+        pruners, asked = self._optuna.pruners, self.plan.settings
+        if not asked.prunes:
+            return pruners.NopPruner()
+        wait = max(1, (self.plan.evaluations or 6) // 3) if asked.warmup is None else asked.warmup
+        first = max(1, wait)
+        if asked.pruner == "successive_halving":
+            return pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=3)
+        if asked.pruner == "hyperband":
+            known = self.plan.evaluations
+            most = "auto" if known is None else max(first, known)
+            return pruners.HyperbandPruner(min_resource=first, max_resource=most, reduction_factor=3)
+        return pruners.MedianPruner(n_startup_trials=asked.compare, n_warmup_steps=wait, n_min_trials=asked.compare)
+
+
+class _Free:
+    """A lock that never is taken: whoever has opened a study holds that of the search."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass

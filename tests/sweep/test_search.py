@@ -1,0 +1,580 @@
+"""A search: what is searched, who chooses, what jobs come to, and the answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+import re
+import shlex
+import statistics
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlrun.cli import main
+from rlrun.errors import ConfigError, RlrunError, RunDirError
+from rlrun.rundir import RunDir
+from rlrun.sweep import Means, Plan, coordinator
+from rlrun.sweep.coordinator import Limits
+from rlrun.sweep.search import Optuna, scores, search
+from rlrun.sweep.search.space import Dimension, divide
+from rlrun.sweep.search.study import Study
+
+from . import seeking
+from .seeking import LOG, Sought
+from .test_sweeps import TINY, Ended, below, command, entries, kill_all, until
+
+QUAD = (LOG, "n=int(interval(1,200))", "y=interval(-1,1)")
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    """Let nobody wait for jobs that take no time."""
+    monkeypatch.setattr(coordinator, "PAUSE", 0.0)
+    monkeypatch.setattr(search, "LOOK", 0.0)
+
+
+def quadratic(values):
+    """Return what a run comes to: at the most 0, with noise that its seed decides."""
+    noise = random.Random(str(values)).gauss(0, 0.05)
+    return [
+        -((math.log10(values["x"]) + 3.2) ** 2) - ((values["n"] - 60) / 40) ** 2 - 4 * (values["y"] - 0.3) ** 2 + noise
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("a.b=interval(1,5)", Dimension("a.b", low=1.0, high=5.0)),
+        ("a=int(interval(1,5))", Dimension("a", low=1, high=5)),
+        ("+a=tag(log,interval(1e-5,1e-2))", Dimension("+a", low=1e-5, high=1e-2, log=True)),
+        ("a=range(2,9,3)", Dimension("a", low=2, high=8, step=3)),
+        ("a=range(9,2,-3)", Dimension("a", low=3, high=9, step=3)),
+        ("a=range(0,1,0.25)", Dimension("a", low=0.0, high=0.75, step=0.25)),
+        ("a=relu,tanh", Dimension("a", choices=("relu", "tanh"))),
+        ("a=choice([64,64],[8])", Dimension("a", choices=("[64,64]", "[8]"))),
+        ("memory=glob(re*)", Dimension("memory", choices=("recent", "replay"))),
+    ],
+)
+def test_a_word_with_several_values_is_a_dimension(word, expected):
+    assert divide(["algorithm=dqn", word], {}) == (["algorithm=dqn"], [expected])
+
+
+def test_dimensions_may_stand_in_a_file(tmp_path):
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "mine.yaml").write_text(
+        "defaults: [rlrun/sweep/optuna]\ntrials: 7\nparams:\n  algorithm.lr: tag(log, interval(1e-5, 1e-2))\n"
+        "  algorithm: {batch_size: [32, 64], hidden: '[8],[16,16]'}\n  num_envs: 3\n"
+    )
+    settings = Means(["+sweep=mine", "sweep.seeds=2"], tmp_path).search()
+    assert (settings.trials, settings.seeds) == (7, 2)
+    fixed, dimensions = divide(["env=cartpole", "algorithm.batch_size=range(8,10)"], settings.params)
+    assert fixed == ["num_envs=3", "env=cartpole"]
+    assert dimensions == [
+        Dimension("algorithm.lr", low=1e-5, high=1e-2, log=True),
+        Dimension("algorithm.hidden", choices=("[8]", "[16,16]")),
+        Dimension("algorithm.batch_size", low=8, high=9, step=1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "message"),
+    [
+        (["seed=0,1"], {}, r"every trial has those of sweep.seeds=\[0,1,2\]"),
+        (["stop.env_steps=interval(1,9)"], {}, "stop.env_steps may differ within one run"),
+        (["algorithm.lr=0.1"], {}, "a search needs a word that stands for many values"),
+        (["a=interval(5,1)"], {}, "two numbers in order"),
+        (["a=tag(log,interval(0,1))"], {}, "begin above 0"),
+        (["a=range(3,1)"], {}, "stands for no value"),
+        (["a=interval(0,1)"], {"sampler": "grid"}, "a has no end of values"),
+        (["a=1,2"], {"sampler": "cma"}, r"one of tpe, cmaes, grid, random, nsga2, got 'cma' \(did you mean 'cmaes'"),
+        (["a=1,2"], {"objective": ["x", "y"], "pruner": "median"}, "of several objectives none says which"),
+        (["a=1,2"], {"objective": ["x", "y"], "direction": ["minimise"]}, "2 objectives have one direction each"),
+        (["a=1,2"], {"sampler": "nsga2"}, "it is for several objectives"),
+        (["a=1,2"], {"seeds": [1, 1]}, "a list of different seeds"),
+        (["a=1,2"], {"trials": 0}, "sweep.trials: wanted a whole number from 1, got 0"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(words, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        Plan(words, Optuna(**settings))
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "message"),
+    [
+        (["algorithm.lrr=interval(0,1)"], {}, "algorithm.lrr: no such key"),
+        (["algorithm.lr=interval(-1,1)"], {}, "algorithm.lr: wanted a number above 0"),
+        (
+            ["algorithm.lr=interval(1,2)", "evaluation.every=0"],
+            {},
+            "evaluation.every=0 leaves no evaluation/mean_return",
+        ),
+        (["algorithm.double=true,false"], {"sampler": "cmaes"}, "it chooses numbers"),
+    ],
+)
+def test_configs_are_composed_before_anything_starts(words, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        Plan(["algorithm=dqn", "env=cartpole", *words], Optuna(**settings)).check()
+
+
+def test_the_first_trial_has_the_configs_own_values():
+    words = [
+        "algorithm.lr=interval(1e-5,1e-2)",
+        "algorithm.n_step=1,2",
+        "algorithm.double=true,false",
+        "memory=glob(re*)",
+    ]
+    plan = Plan(["algorithm=dqn", "env=cartpole", "pair=null", *words, "algorithm.discount=interval(0,0.5)"], Optuna())
+    expected = {"algorithm.lr": 5e-4, "algorithm.n_step": "1", "algorithm.double": "True", "memory": "replay"}
+    assert plan.start == expected  # a discount of 0.99 is none to choose from
+
+
+def test_jobs_of_a_trial_are_those_of_its_words():
+    plan = Plan(
+        ["algorithm=dqn", "env=cartpole", "seed=5", "algorithm.lr=interval(1e-5,1e-2)"], Optuna(seeds=2, fresh_seeds=1)
+    )
+    jobs = plan.jobs({"algorithm.lr": 0.00123456}, plan.seeds)
+    from rlrun.sweep import expand
+
+    assert [job.label for job in jobs] == ["algorithm.lr=0.001235 seed=5", "algorithm.lr=0.001235 seed=6"]
+    assert [job.key for job in jobs] == [expand(job.words)[0].key for job in jobs]
+    assert plan.fresh == [7]
+
+
+def test_a_quadratic_is_searched_better_than_at_random(tmp_path):
+    def found(sampler):
+        folders = [(tmp_path / f"{sampler}{seed}", seed) for seed in range(4)]
+        sought = [Sought(path, QUAD, quadratic, sampler=sampler, seed=seed, top=1).run() for path, seed in folders]
+        assert all(each.states.count("complete") == 30 for each in sought)
+        return [each.answer["best"]["mean"][0] for each in sought]  # over fresh seeds
+
+    by_chance = found("random")
+    for sampler in ("tpe", "cmaes"):
+        values = found(sampler)
+        assert statistics.mean(values) > statistics.mean(by_chance), sampler
+        assert sum(one > other for one, other in zip(values, by_chance, strict=True)) >= 2, sampler
+
+
+def rising(values):
+    """Return four evaluations that end at a run's value."""
+    return [values["x"] * share for share in (0.4, 0.6, 0.8, 1.0)]
+
+
+def test_hopeless_trials_are_left_and_the_others_go_on(tmp_path):
+    settings = {
+        "sampler": "random",
+        "pruner": "median",
+        "warmup": 1,
+        "compare": 3,
+        "seeds": 2,
+        "score": "last",
+        "top": 1,
+    }
+    sought = Sought(tmp_path, ["x=interval(0,1)"], rising, workers=2, trials=12, **settings).run()
+    assert sought.code == 0
+    left = [trial.number for trial in sought.trials if trial.state == "pruned"]
+    whole = [trial for trial in sought.trials if trial.state == "complete"]
+    assert left
+    assert len(left) + len(whole) == 12
+    assert not set(left) & {0, 1, 2}  # nobody to compare with
+    states = {entry.key: entry.state for entry in sought.book.entries()}
+    for trial in sought.trials:
+        found = {states[job.key] for job in sought.plan.jobs(trial.values, sought.plan.seeds)}
+        assert found == {"completed"} if trial.state == "complete" else found <= {"pruned", "completed"}
+    best = max(whole, key=lambda trial: trial.values["x"])
+    assert sought.answer["best"]["trial"] == best.number
+    evaluations = [len((tmp_path / "jobs" / key / "metrics.jsonl").read_text().splitlines()) for key in states]
+    assert min(evaluations) < 4
+
+
+def test_evaluations_between_two_looks_count_and_the_last_one_leaves_nobody(tmp_path, monkeypatch):
+    monkeypatch.setattr(search, "LOOK", 1_000.0)  # only where a job has ended
+    settings = {"sampler": "random", "warmup": 0, "compare": 1, "top": 0, "trials": 6}
+    sought = Sought(tmp_path, ["x=interval(0,1)"], rising, **settings)
+    sought.run()
+    assert sought.states == ["complete"] * 6
+    for trial, known in zip(sought.trials, sought.search._study._frozen(), strict=True):
+        values = rising({"x": float(sought.plan.words_of(trial.values)[0].split("=")[1])})
+        means = [statistics.fmean(values[: step + 1]) for step in range(4)]
+        assert list(known.intermediate_values) == [1, 2, 3, 4]
+        assert list(known.intermediate_values.values()) == pytest.approx(means)
+
+
+@pytest.mark.parametrize(("evaluations", "second"), [(4, "pruned"), (2, "complete")])
+def test_a_trial_with_nothing_before_it_is_not_left(evaluations, second, tmp_path, monkeypatch):
+    monkeypatch.setattr(seeking.Cheap, "evaluations", evaluations)
+    settings = {"sampler": "grid", "warmup": 2, "compare": 1, "top": 0}
+    sought = Sought(tmp_path, ["x=0.9,0.1"], lambda values: [values["x"]] * evaluations, **settings)
+    assert sought.run().states == ["complete", second]
+
+
+@pytest.mark.parametrize("pruner", ["successive_halving", "hyperband"])
+def test_other_pruners_leave_trials_too(pruner, tmp_path):
+    settings = {"sampler": "random", "pruner": pruner, "warmup": 1, "top": 0, "trials": 20}
+    sought = Sought(tmp_path, ["x=interval(0,1)"], rising, workers=2, **settings).run()
+    assert {"pruned", "complete"} == set(sought.states)
+    assert sought.answer["fresh_seeds"] == []
+
+
+def test_a_trial_that_is_no_number_or_fails_ends_no_search(tmp_path):
+    def come_to(values):
+        if values["x"] < 0.3:
+            return [math.nan] * 2
+        return {"evaluations": [0.1], "fails": True} if values["x"] > 0.8 and values["seed"] == 1 else [values["x"]]
+
+    words = ["x=0.1,0.5,0.6,0.9"]
+    sought = Sought(
+        tmp_path, words, come_to, sampler="grid", seeds=2, fresh_seeds=2, top=1, limits=Limits(retries=1)
+    ).run()
+    assert sought.states == ["failed", "complete", "complete", "failed"]
+    assert sought.answer["best"]["words"] == ["x=0.6"]
+    assert sought.code == 1  # jobs failed
+    failed = next(entry for entry in sought.book.entries() if entry.state == "failed")
+    assert (failed.attempts, failed.error) == (2, "the arm broke")
+    assert "trial 3 x=0.9: failed: the arm broke" in sought.said
+
+
+def test_an_objective_that_no_run_has_is_told_at_the_first(tmp_path):
+    sought = Sought(tmp_path, ["x=1,2"], lambda values: [values["x"]], objective="evaluation/mean_returns")
+    with pytest.raises(
+        ConfigError, match=r"no metric 'evaluation/mean_returns' \(did you mean 'evaluation/mean_return'"
+    ):
+        sought.run()
+    assert len(sought.launcher.started) == 1
+
+
+def test_failed_trials_are_tried_again_on_request(tmp_path):
+    broken = [True]
+
+    def come_to(values):
+        return {"evaluations": [], "fails": True} if broken[0] and values["x"] == 2 else [values["x"]]
+
+    assert Sought(tmp_path, ["x=1,2,3"], come_to, sampler="grid", top=1).run().states == [
+        "complete",
+        "failed",
+        "complete",
+    ]
+    broken[0] = False
+    again = Sought(tmp_path, ["x=1,2,3"], come_to, sampler="grid", top=1)
+    assert again.book.retry() == 1
+    assert again.run().states == ["complete", "failed", "complete", "complete"]
+    assert again.trials[3].values == {"x": "2"}
+    assert Sought(tmp_path, ["x=1,2,3"], come_to, sampler="grid", top=1).run().launcher.started == []
+
+
+def test_a_grid_comes_to_its_end_in_order(tmp_path):
+    sought = Sought(tmp_path, ["x=3,1", "y=range(2)"], lambda values: [values["x"]], sampler="grid", top=0).run()
+    assert [sought.plan.words_of(trial.values) for trial in sought.trials] == [
+        ["x=3", "y=0"],
+        ["x=3", "y=1"],
+        ["x=1", "y=0"],
+        ["x=1", "y=1"],
+    ]
+
+
+def test_values_that_come_again_are_not_run_again(tmp_path):
+    sought = Sought(tmp_path, ["x=1,2"], lambda values: [values["x"]], sampler="random", trials=10, top=0).run()
+    assert sought.states == ["complete"] * 10
+    assert len(sought.launcher.started) == 2
+
+
+def test_several_objectives_have_no_single_best(tmp_path):
+    def come_to(values):
+        return {"evaluations": [values["x"]], "seconds": values["x"] ** 2 + values["y"]}
+
+    settings = {"objective": ["evaluation/mean_return", "seconds"], "direction": ["maximise", "minimise"]}
+    words = ["x=interval(0,1)", "y=interval(0,1)"]
+    sought = Sought(tmp_path, words, come_to, sampler="nsga2", trials=40, top=4, fresh_seeds=2, **settings).run()
+    found = [each["mean"] for each in sought.answer["candidates"]]
+    assert len(found) == 4
+    for one in found:
+        assert not any(other[0] > one[0] and other[1] < one[1] for other in found)
+    assert found == sorted(found, reverse=True)
+
+
+def test_the_answer_says_where_the_search_was_flattered(tmp_path):
+    def come_to(values):
+        return [10.0 if values["x"] == 1 and values["seed"] == 0 else values["x"]]
+
+    sought = Sought(tmp_path, ["x=1,2,3"], come_to, sampler="grid", top=2, fresh_seeds=3).run()
+    assert sought.answer["best"]["mean"] == [3.0]
+    assert sought.answer["fresh_seeds"] == [1, 2, 3]
+    assert "the search itself had trial 0 first, at 10" in sought.search.result
+    assert sought.search.result.splitlines()[-1] == "rlrun train x=3"
+
+
+def test_a_study_goes_on_as_if_it_had_not_been_left(tmp_path, monkeypatch):
+    """A process that dies between any two writings of its own loses no trial and counts none twice."""
+    whole = Sought(tmp_path / "whole", QUAD, quadratic, trials=14, startup=4, top=1).run()
+    writings, deaths = [0], set(range(3, 140, 6))
+
+    class Died(BaseException):
+        pass
+
+    def dying(method):
+        def write(*given, **named):
+            writings[0] += 1
+            if writings[0] in deaths:
+                raise Died
+            return method(*given, **named)
+
+        return write
+
+    from optuna.storages.journal import JournalFileBackend
+
+    monkeypatch.setattr(JournalFileBackend, "append_logs", dying(JournalFileBackend.append_logs))
+    for name in ("add", "end", "prune"):
+        monkeypatch.setattr(search.Book, name, dying(getattr(search.Book, name)))
+    died = 0
+    while True:
+        try:
+            left = Sought(tmp_path / "left", QUAD, quadratic, trials=14, startup=4, top=1)
+            monkeypatch.setattr(coordinator, "_is_gone", lambda owner: True)
+            left.run()
+            break
+        except Died:
+            died += 1
+    assert died > 5
+    assert [trial.values for trial in left.trials] == [trial.values for trial in whole.trials]
+    assert [trial.results for trial in left.trials] == [trial.results for trial in whole.trials]
+    assert left.answer == whole.answer
+
+
+def test_of_two_coordinators_one_asks(tmp_path):
+    first, second = (Sought(tmp_path, ["x=interval(0,1)"], lambda values: [values["x"]], trials=5) for _ in range(2))
+    assert first.search.offer()
+    assert not second.search.offer()
+    assert not second.search.over()
+    assert second.search.look(news=True) == set()
+    with first.search:  # and ends
+        pass
+    second.search._tried = -math.inf
+    assert second.search.offer()
+    assert [trial.number for trial in second.search._study.trials] == [0, 1]
+    assert second.run().states == ["complete"] * 5
+
+
+def test_more_trials_are_added_by_the_same_words_and_other_searches_refused(tmp_path):
+    Sought(tmp_path, [LOG], lambda values: [values["x"]], trials=3, top=1).run()
+    more = Sought(tmp_path, [LOG], lambda values: [values["x"]], trials=5, top=1).run()
+    assert more.states == ["complete"] * 5
+    assert len(more.launcher.started) in (2, 2 + 5)  # and fresh seeds, where another one is the best
+    with pytest.raises(RunDirError, match="holds a search with other words"):
+        Sought(tmp_path, ["x=1,2"], lambda values: [values["x"]])
+    with pytest.raises(RunDirError, match="holds a search with other score"):
+        Sought(tmp_path, [LOG], lambda values: [values["x"]], score="best")
+
+
+def test_a_torn_line_is_mended_and_damage_is_told(tmp_path):
+    plan = Sought(tmp_path, [LOG], lambda values: [values["x"]], trials=3).run().plan
+    journal = tmp_path / "study.journal"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole + b'{"op_code": 4, "wor')
+    assert len(Study(journal, plan).trials) == 3
+    assert journal.read_bytes() == whole
+    for damage in (b"nonsense\n", b'{"op_code": 99}\n', b"[]\n"):
+        journal.write_bytes(whole + damage + damage)
+        with pytest.raises(RunDirError, match=r"study\.journal is damaged"):
+            Study(journal, plan)
+    other = whole.replace(b'"FloatDistribution\\"', b'"IntDistribution\\"')
+    assert other != whole
+    journal.write_bytes(other)
+    with pytest.raises(RunDirError, match=r"study\.journal is damaged"):
+        Study(journal, plan).ask()
+    journal.write_bytes(whole)
+    with pytest.raises(RunDirError, match="trial 0 has values that the search has not"):
+        Study(journal, seeking.Cheap(["y=1,2"], plan.settings)).trials  # noqa: B018
+
+
+def test_runs_are_scored_by_all_their_evaluations(tmp_path):
+    run = RunDir(tmp_path)
+    run.metrics.write_text("".join(json.dumps({"evaluation/mean_return": value}) + "\n" for value in (1.0, 9.0, 2.0)))
+    run.summary.write_text('{"seconds": 3.5, "evaluation": {"mean_return": 2.0}}')
+    found = {
+        score: scores.of_run(run, "evaluation/mean_return", score, highest=True) for score in ("mean", "last", "best")
+    }
+    assert found == {"mean": 4.0, "last": 2.0, "best": 9.0}
+    assert scores.of_run(run, "seconds", "mean", highest=False) == 3.5
+    assert math.isnan(scores.of_run(run, "nothing", "mean", highest=True))
+    values = [4.0, 100.0, 2.0, 3.0]
+    over = {how: scores.over_seeds(values, how, highest=True) for how in ("mean", "iqm", "worst")}
+    assert over == {"mean": 27.25, "iqm": 3.5, "worst": 2.0}
+    assert scores.over_seeds(values, "worst", highest=False) == 100.0
+    assert scores.over_seeds([1.0, 2.0, 3.0], "iqm", highest=True) == pytest.approx(2.0)
+
+
+def test_metrics_are_followed_where_a_run_goes_on_from_a_checkpoint(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    follower = scores.Follower(path, "m")
+    assert follower.read() == []
+    path.write_text('{"m": 1.0, "seconds": 1}\n{"other": 2}\n{"m": 2.0, "seconds": 2}\n{"m": 3')
+    assert follower.read() == [1.0, 2.0]
+    path.write_text('{"m": 1.0, "seconds": 1}\n{"m": 5.0, "seconds": 7}\n{"m": null, "seconds": 8}\n{"m": 6, "s": 9}\n')
+    found = follower.read()
+    assert found[:2] + found[3:] == [1.0, 5.0, 6.0]
+    assert math.isnan(found[2])
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def rlrun(capfd):
+    """Run a command in this process."""
+
+    def run(*words):
+        capfd.readouterr()
+        code = main._run(list(words), debug=False)
+        return Ended(code, *capfd.readouterr())
+
+    return run
+
+
+SEARCH = (
+    *TINY,
+    "evaluation.every=100",
+    "evaluation.episodes=2",
+    "+sweep=optuna",
+    "algorithm.lr=tag(log,interval(1e-4,1e-1))",
+)
+
+
+def test_a_dry_run_tells_the_space_and_the_jobs(project, rlrun):
+    given = rlrun("train", "-m", *SEARCH, "sweep.seeds=2", "--dry-run")
+    assert given.returncode == 0
+    assert given.stdout.splitlines() == [
+        "algorithm.lr: a number from 0.0001 to 0.1, by its logarithm",
+        "30 trials by tpe, 2 seeds each: 60 jobs",
+        "the best 3 again with 5 fresh seeds: 15 jobs",
+    ]
+    assert list(project.iterdir()) == []
+
+
+def test_killed_and_resumed_a_search_is_continued(project, rlrun):
+    words = [*SEARCH, "stop.env_steps=500", "sweep.trials=4", "sweep.startup=1", "sweep.top=1", "sweep.fresh_seeds=1"]
+    process = subprocess.Popen(
+        command("train", "-m", *words, "--sweep-dir", "s", "--workers", "1"), stderr=subprocess.DEVNULL
+    )
+    until(lambda: len(below(process.pid)) > 1 and len(list(Path("s/jobs").glob("*/summary.json"))) >= 1)
+    until(lambda: any(entry.state == "running" for entry in entries("s")))
+    kill_all(process)
+    given = rlrun("resume", "s", "--workers", "1")
+    assert given.returncode == 0, given.stderr
+    assert given.stdout.splitlines()[0] == "5 jobs: 5 completed"
+    assert given.stdout.splitlines()[2].startswith("4 trials; evaluation/mean_return over the fresh seeds 1 to 1:")
+    plan = Plan.load(Path("s"))
+    trials = Study(Path("s/study.journal"), plan).trials
+    assert [(trial.number, trial.state) for trial in trials] == [(number, "complete") for number in range(4)]
+    assert trials[0].values == {"algorithm.lr": 5e-4}
+    fresh = Study(Path("fresh.journal"), plan)  # which is told the same at once, and never was killed
+    for trial in trials:
+        assert fresh.ask().values == trial.values
+        fresh.tell(trial.number, trial.results, "complete")
+    answer = json.loads(Path("s/best.json").read_text())["best"]
+    assert given.stdout.splitlines()[-1] == answer["command"]
+    assert rlrun(*answer["command"].split()[1:][:1], *TINY, *answer["words"], "--dry-run").returncode == 0
+
+
+def test_words_that_came_with_a_search_run_no_foreign_code(project, rlrun):
+    for name in ("jobs", "logs"):
+        Path("s", name).mkdir(parents=True)
+    Path("s/sweep.json").write_text("{}")
+
+    def resumed(*words, **settings):
+        about = {
+            "words": [*TINY, "evaluation.every=100", *words, "algorithm.lr=0.1,0.2"],
+            "sweep": {"trials": 1, **settings},
+        }
+        Path("s/search.json").write_text(json.dumps(about))
+        return rlrun("resume", "s")
+
+    assert "env.target=${oc.env:HOME}" not in resumed("env.target=${oc.env:HOME}").stdout
+    assert "oc.env" in resumed("env.target=${oc.env:HOME}").stderr
+    given = resumed("env.target=fractions.Fraction")
+    assert given.returncode == 1
+    assert "fractions.Fraction comes with the run and is not trusted" in given.stderr
+    for settings in ({"trials": "\x1b"}, {"_target_": "os.system"}, {"top": -1}):
+        given = resumed(**settings)
+        assert (given.returncode, given.stderr.count("\n")) == (2, 1)
+        assert "search.json is damaged" in given.stderr
+        assert "\x1b" not in given.stderr
+
+
+def test_settings_of_a_search_are_not_given_again_to_resume(project, rlrun):
+    Path("s").mkdir()
+    Path("s/sweep.json").write_text("{}")
+    given = rlrun("resume", "s", "+sweep=optuna")
+    assert (given.returncode, given.stderr.count("\n")) == (2, 1)
+    assert "more trials: rlrun train -m … sweep.trials=… --sweep-dir s" in given.stderr
+
+
+def test_without_the_extra_a_search_names_it(project, rlrun, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
+    given = rlrun("train", "-m", *SEARCH)
+    assert given.returncode == 2
+    assert "pip install 'rlrun[optuna]'" in given.stderr
+    assert list(project.iterdir()) == []
+
+
+def test_an_interval_without_a_search_is_told_of_one():
+    from rlrun.sweep import expand
+
+    with pytest.raises(RlrunError, match=r"\+sweep=optuna searches it"):
+        expand(["algorithm.lr=interval(0,1)"])
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "search.md").read_text()
+
+
+@pytest.mark.parametrize("line", re.findall(r"^    rlrun train (-m .*)$", PAGE, re.MULTILINE))
+def test_commands_of_the_page_compose(line, project, rlrun):
+    words = [word for word in shlex.split(line) if word != "--dry-run"]
+    given = rlrun("train", *words, "--dry-run")
+    assert given.returncode == 0, given.stderr
+    assert " trials by " in given.stdout
+
+
+def test_the_page_names_every_key():
+    about = set(re.findall(r"sweep\.(\w+)", PAGE)) | {"params"}
+    assert {each.name for each in dataclasses.fields(Optuna)} - {"startup"} <= about
+
+
+def test_the_recipe_of_wandb_sweeps_runs_as_their_agent_does(project, forked):
+    from wandb.sdk.launch.sweeps import utils
+
+    text = re.search(r"```yaml\n(.*?)```", (DOCS / "wandb-sweeps.md").read_text(), re.DOTALL).group(1)
+    recipe = yaml.safe_load(text)
+    drawn = {"algorithm.lr": 3.2e-05, "algorithm.n_step": 3, "seed": 2}
+    assert set(recipe["parameters"]) == set(drawn)
+    filled = {**utils.create_sweep_command_args({"args": {name: {"value": value} for name, value in drawn.items()}})}
+    words = [each for word in utils.create_sweep_command(recipe["command"]) for each in filled.get(word[2:-1], [word])]
+    small = ["algorithm.hidden=[8]", "algorithm.batch_size=8", "algorithm.warmup_steps=50", "stop.env_steps=60"]
+    assert words[0] == "rlrun"
+    process = forked([*words[1:], *small, "evaluation.every=30", "evaluation.episodes=1", "--run-dir", "r"])
+    assert process.wait(120) == 0, process.communicate()
+    assert list(Path("r/wandb/wandb").glob("offline-run-*/*.wandb")) or list(Path("r/wandb").glob("**/*.wandb"))
+    records = [json.loads(line) for line in Path("r/metrics.jsonl").read_text().splitlines()]
+    assert any(recipe["metric"]["name"] in record for record in records)
+    config = Path("r/config.yaml").read_text()
+    assert "lr: 3.2e-05" in config
+    assert "seed: 2" in config
+
+
+@pytest.mark.parametrize(("variables", "mode"), [({}, "offline"), ({"WANDB_SWEEP_ID": "x"}, "online")])
+def test_wandb_is_online_below_an_agent_of_theirs(variables, mode, monkeypatch):
+    from rlrun.callbacks.sinks import Wandb
+
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.delenv("WANDB_SWEEP_ID", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert Wandb()._mode == mode
