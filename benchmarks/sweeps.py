@@ -64,8 +64,8 @@ def one(name: str, folder: Path, jobs: tuple[str, ...]) -> dict[str, Any]:
         for share in sorted(dice.uniform(0.05, 0.9) for _ in range(KILLS)):
             _wait(process, lambda share=share: _saved(sweep) >= share * total)
             time.sleep(dice.uniform(0.0, 1.0))
-            _kill(process)
-            found["kills"].append(_at_a_kill(sweep))
+            kill_all(process)
+            found["kills"].append(_at_akill_all(sweep))
             process = _start(["resume", name, *LAUNCHERS[name]], folder)
         _end(process, folder)
         found |= _ended(sweep, folder / "whole", found["kills"])
@@ -101,7 +101,7 @@ def _started_over(run: Path, kills: list[dict[str, Any]]) -> bool:
     return any(not any(name >= least for name in from_) for least in had)
 
 
-def _at_a_kill(sweep: Path) -> dict[str, Any]:
+def _at_akill_all(sweep: Path) -> dict[str, Any]:
     """Return how many jobs were in which state, and the checkpoints of those that had begun and not ended."""
     states = Counter(entry.state for entry in Book(sweep / "jobs.sqlite").entries())
     unfinished = [run for run in _runs(sweep) if not run.summary.exists()]
@@ -147,20 +147,21 @@ def _wait(process: subprocess.Popen[bytes], ready: Any) -> None:
     until = time.monotonic() + PATIENCE
     while not ready():
         if process.poll() is not None or time.monotonic() > until:
-            _kill(process)
+            kill_all(process)
             raise Failed(f"a sweep ended with {process.returncode} before it was killed")
         time.sleep(0.05)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def kill_all(process: subprocess.Popen[bytes]) -> None:
     """End a process and all that descend from it."""
-    for pid in _below(process.pid):
+    for pid in below(process.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.wait()
 
 
-def _below(pid: int) -> list[int]:
+def below(pid: int) -> list[int]:
+    """Return a process and all that descend from it."""
     table = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
     pairs = [tuple(map(int, line.split())) for line in table.splitlines()]
     found, left = [], [pid]
@@ -174,7 +175,7 @@ def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
     try:
         code: int | None = process.wait(PATIENCE)
     except subprocess.TimeoutExpired:
-        _kill(process)
+        kill_all(process)
         code = None
     if code != 0:
         raise Failed(f"a sweep ended with {code}: {(folder / 'log.txt').read_text()[-2_000:]}")

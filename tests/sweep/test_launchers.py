@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+from benchmarks.sweeps import below
 
 from rlrun import watching
 from rlrun.config import compose
@@ -30,7 +31,7 @@ from rlrun.sweep.launching import Tasks
 from rlrun.sweep.notes import Notes
 from rlrun.sweep.slurm import Slurm
 
-from .test_sweeps import FAILS, TINY, Ended, below, command, entries, project, rlrun, until
+from .test_sweeps import FAILS, TINY, Ended, command, entries, project, rlrun, until
 
 __all__ = ["project", "rlrun"]
 SLOW = (*TINY, "env.target=fails.Fails", "+env.kwargs.pause=0.01", "seed=0", "--sweep-dir", "s")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sqlite3
 import subprocess
@@ -14,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 from benchmarks.identical import compare
+from benchmarks.sweeps import kill_all
 
 from rlrun.cli import main
 from rlrun.config import compose
@@ -98,26 +98,6 @@ def until(ready, seconds=60.0):
     while not ready():
         assert time.monotonic() < end, "it took too long"
         time.sleep(0.02)
-
-
-def below(pid):
-    """Return a process and all that descend from it."""
-    table = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-    pairs = [tuple(map(int, line.split())) for line in table.splitlines()]
-    found, left = [], [pid]
-    while left:
-        found.append(left.pop())
-        left += [child for child, parent in pairs if parent == found[-1]]
-    return found
-
-
-def kill_all(process):
-    for pid in below(process.pid):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    process.wait()
 
 
 def test_a_dry_run_lists_the_jobs_and_makes_nothing(project, rlrun):
