@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     for name in ("learning", "all"):
         made[name].add_argument("--seeds", type=seeds_of, default=list(range(5)))
     for name in ("search", "all"):
-        made[name].add_argument("--studies", type=seeds_of, default=list(range(3)), help="their seeds")
+        made[name].add_argument("--studies", type=seeds_of, default=list(range(5)), help="their seeds")
     for name in ("learning", "search", "all"):
         made[name].add_argument("--word", action="append", default=[], help="a further word for every run")
     for name in ("learning", "resilience", "search", "all"):
