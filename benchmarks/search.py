@@ -95,6 +95,7 @@ class _Plan(Plan):
     """A plan whose words are those of no config."""
 
     start = {}  # type: ignore[assignment]
+    evaluations = None  # type: ignore[assignment]
 
 
 def quadratic(seeds: Iterable[int]) -> dict[str, Any]:

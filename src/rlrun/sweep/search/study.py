@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from rlrun.errors import RunDirError
+from rlrun.errors import RlrunError, RunDirError
 from rlrun.files import reason
 from rlrun.sweep.search import proposals
 from rlrun.sweep.search.plan import Plan
@@ -151,6 +151,8 @@ class Study:
         """Do what reads the journal, which may be somebody else's."""
         try:
             return work()
+        except RlrunError:
+            raise
         except Exception as error:
             raise RunDirError(f"{self.path} is damaged: {type(error).__name__}: {error}") from error
 
