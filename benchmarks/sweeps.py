@@ -65,7 +65,7 @@ def one(name: str, folder: Path, jobs: tuple[str, ...]) -> dict[str, Any]:
             _wait(process, lambda share=share: _saved(sweep) >= share * total)
             time.sleep(dice.uniform(0.0, 1.0))
             kill_all(process)
-            found["kills"].append(_at_akill_all(sweep))
+            found["kills"].append(_at_a_kill(sweep))
             process = _start(["resume", name, *LAUNCHERS[name]], folder)
         _end(process, folder)
         found |= _ended(sweep, folder / "whole", found["kills"])
@@ -101,7 +101,7 @@ def _started_over(run: Path, kills: list[dict[str, Any]]) -> bool:
     return any(not any(name >= least for name in from_) for least in had)
 
 
-def _at_akill_all(sweep: Path) -> dict[str, Any]:
+def _at_a_kill(sweep: Path) -> dict[str, Any]:
     """Return how many jobs were in which state, and the checkpoints of those that had begun and not ended."""
     states = Counter(entry.state for entry in Book(sweep / "jobs.sqlite").entries())
     unfinished = [run for run in _runs(sweep) if not run.summary.exists()]

@@ -37,6 +37,9 @@ class Run:
         self.left = list(evaluations)
         self.fails, self.summary, self.asked = fails, summary, False
 
+    def waits(self):
+        return False
+
     def poll(self):
         if self.asked:
             return 75

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from benchmarks.sweeps import below
 
 from rlrun.cli import main
 from rlrun.errors import ConfigError, RlrunError, RunDirError
@@ -26,7 +27,7 @@ from rlrun.sweep.search.study import Study
 
 from . import seeking
 from .seeking import LOG, Sought
-from .test_sweeps import TINY, Ended, below, command, entries, kill_all, until
+from .test_sweeps import TINY, Ended, command, entries, kill_all, until
 
 QUAD = (LOG, "n=int(interval(1,200))", "y=interval(-1,1)")
 
