@@ -240,6 +240,8 @@ def test_two_coordinators_share_the_jobs(project):
         (["train", "-m", "algorithm=dqn", "env=cartpole", "--sweep-dir", "full"], "is not empty, and no sweep"),
         (["train", "algorithm=dqn", "env=cartpole", "seed=1,2"], "-m"),
         (["train", "algorithm=dqn", "env=cartpole", "--workers", "2"], "--workers is of a sweep of several runs"),
+        (["train", "algorithm=dqn", "env=cartpole", "--launcher", "ray"], "--launcher is of a sweep of several runs"),
+        (["train", "-m", "algorithm=dqn", "env=cartpole", "--launcher", "lokal"], "did you mean 'local'"),
         (["resume", "full", "--retry-failed"], "--retry-failed is of a sweep, and full is none"),
     ],
 )

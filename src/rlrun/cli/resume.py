@@ -9,6 +9,7 @@ import typer
 
 from rlrun.cli.sweeping import (
     FailFast,
+    Launcher,
     MaxFailures,
     Retries,
     Stall,
@@ -16,6 +17,7 @@ from rlrun.cli.sweeping import (
     limits_of,
     refuse_without_sweep,
     resume_sweep,
+    with_launcher,
 )
 from rlrun.cli.telling import show
 from rlrun.cli.words import Trust
@@ -40,6 +42,7 @@ def resume(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Of a sweep: run jobs again that failed.")
     ] = False,
+    launcher: Launcher = None,
     workers: Workers = None,
     fail_fast: FailFast = False,
     max_failures: MaxFailures = None,
@@ -52,7 +55,7 @@ def resume(
         raise typer.Exit(
             resume_sweep(
                 run,
-                words or [],
+                with_launcher(words or [], launcher),
                 retry_failed=retry_failed,
                 config_dir=config_dir,
                 workers=workers,
@@ -62,7 +65,12 @@ def resume(
         )
     given = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
     refuse_without_sweep(
-        f", and {run} is none", config_dir=config_dir, retry_failed=retry_failed, workers=workers, **given
+        f", and {run} is none",
+        config_dir=config_dir,
+        retry_failed=retry_failed,
+        workers=workers,
+        launcher=launcher,
+        **given,
     )
     from rlrun import resuming
     from rlrun.errors import Left

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 Workers = Annotated[
     int | None, typer.Option(min=1, help="Jobs at a time (default: what there is room for).", show_default=False)
 ]
+Launcher = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Short for launcher=NAME: rlrun list launcher.", show_default=False),
+]
 FailFast = Annotated[
     bool, typer.Option("--fail-fast", help="Stop the sweep when a job fails; the others can be resumed.")
 ]
@@ -33,6 +37,11 @@ def limits_of(*, fail_fast: bool, max_failures: int | None, retries: int, stall:
     from rlrun.sweep import Limits
 
     return Limits(failures=1 if fail_fast else max_failures, retries=retries, stall=stall)
+
+
+def with_launcher(words: list[str], launcher: str | None) -> list[str]:
+    """Return words with the launcher that an option names."""
+    return words if launcher is None else [f"launcher={launcher}", *words]
 
 
 def refuse_with_multirun(**options: Any) -> None:

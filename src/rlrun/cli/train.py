@@ -11,6 +11,7 @@ import typer
 from rlrun.cli.estimating import Estimate, Price, Probe, asked_for, print_bill_of_one
 from rlrun.cli.sweeping import (
     FailFast,
+    Launcher,
     MaxFailures,
     Retries,
     Stall,
@@ -19,6 +20,7 @@ from rlrun.cli.sweeping import (
     refuse_with_multirun,
     refuse_without_sweep,
     sweep,
+    with_launcher,
 )
 from rlrun.cli.telling import show
 from rlrun.cli.words import ConfigDir, Trust, Words
@@ -54,6 +56,7 @@ def train(
     sweep_dir: Annotated[
         Path | None, typer.Option(help="Where the sweep goes, or is added to (default: sweeps/…).", show_default=False)
     ] = None,
+    launcher: Launcher = None,
     workers: Workers = None,
     fail_fast: FailFast = False,
     max_failures: MaxFailures = None,
@@ -66,10 +69,19 @@ def train(
         refuse_with_multirun(run_dir=run_dir, start=start, trust=trust)
         limits = limits_of(fail_fast=fail_fast, max_failures=max_failures, retries=retries, stall=stall)
         where = {"folder": sweep_dir, "config_dir": config_dir}
-        code = sweep(words or [], **where, workers=workers, limits=limits, dry_run=dry_run, estimate=asked)
+        code = sweep(
+            with_launcher(words or [], launcher),
+            **where,
+            workers=workers,
+            limits=limits,
+            dry_run=dry_run,
+            estimate=asked,
+        )
         raise typer.Exit(code)
     given = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
-    refuse_without_sweep(" of several runs: rlrun train -m …", sweep_dir=sweep_dir, workers=workers, **given)
+    refuse_without_sweep(
+        " of several runs: rlrun train -m …", sweep_dir=sweep_dir, workers=workers, launcher=launcher, **given
+    )
     if asked is not None:
         print_bill_of_one(words or [], asked, start=start, run_dir=run_dir, config_dir=config_dir)
         return
