@@ -43,9 +43,10 @@ def run(words: list[str], *, folder: Path, python: Path | str = sys.executable) 
 
 
 def environment() -> dict[str, str]:
-    """Return the variables of a measured process."""
+    """Return the variables of a measured process; it keeps what it compiled, as a user's does."""
     paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, **THREADS, "PYTHONPATH": paths}
+    held = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**held, **THREADS, "PYTHONPATH": paths}
 
 
 def run_for_json(words: list[str], *, folder: Path, python: Path | str = sys.executable) -> dict[str, Any]:
