@@ -14,24 +14,16 @@ from typing import Any
 
 from benchmarks.process import Failed, environment
 from benchmarks.speed import spread
-from rlrun.env.toys import Bandit
+from benchmarks.waiting import SECONDS
 
-JOBS, WORKERS, STEPS, SECONDS = 100, 2, 10, 0.1  # a job takes ten steps of a tenth of a second
+JOBS, WORKERS, STEPS = 100, 2, 10
 BAR = 1.3  # times what the jobs take alone
 GROWTH = 1.1  # of the memory at a fifth of the way
 WORDS = (
-    *("algorithm=dqn", "env.target=benchmarks.overhead.Slow", f"stop.env_steps={STEPS}", "algorithm.hidden=[8]"),
+    *("algorithm=dqn", "env.target=benchmarks.waiting.Wait", f"stop.env_steps={STEPS}", "algorithm.hidden=[8]"),
     *("algorithm.warmup_steps=5", "algorithm.updates_per_step=1", "algorithm.batch_size=2", "memory.length=500"),
     *("evaluation.every=0", "logger=[]"),
 )
-
-
-class Slow(Bandit):
-    """Take a tenth of a second for a step, and no processor."""
-
-    def step(self, action: Any) -> Any:
-        time.sleep(SECONDS)
-        return super().step(action)
 
 
 def measure(*, rounds: int = 3, jobs: int = JOBS) -> dict[str, Any]:

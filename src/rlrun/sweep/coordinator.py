@@ -22,7 +22,7 @@ from rlrun.sweep.launching import Worded
 from rlrun.sweep.task import STOPPED
 from rlrun.watching import last_line, quiet_for
 
-PAUSE = 0.02  # seconds between two looks at the jobs
+PAUSE = 0.01  # seconds between two looks at the jobs
 WATCH = 1.0  # seconds between two looks for signs of life of a job
 AGAIN = 5.0  # seconds until a job is claimed again whose process left without being asked: it may be another's
 BEAT = SILENT / 6  # seconds between two signs of life
