@@ -87,7 +87,10 @@ def sweep(
     """Run a sweep, or only list its jobs, or say what they take; return the exit code."""
     from rlrun import sweep as sweeps
     from rlrun.errors import ConfigError
+    from rlrun.sweep import children
 
+    if not dry_run and not any("launcher" in word.partition("=")[0] for word in words):
+        children.prepare()  # beside all that this process has to import and to compose first
     words, own = sweeps.apart(words)
     means = sweeps.Means(own, config_dir)
     settings = means.search()
@@ -99,8 +102,6 @@ def sweep(
         if dry_run:
             typer.echo(plan.describe())
             return 0
-    if not dry_run:
-        means.prepare()
     jobs = [] if plan is not None else sweeps.expand(words, config_dir)
     if dry_run:
         list_jobs(jobs, workers)

@@ -22,11 +22,6 @@ class Local:
         self.tasks = tasks
         self.accelerators = accelerators()
 
-    @staticmethod
-    def prepare() -> None:
-        """Begin to import what the jobs need."""
-        children.prepare()
-
     def start(self, entry: Entry, slot: int) -> Process:
         count = len(self.accelerators)
         variables = {VISIBLE: self.accelerators[slot % count]} if count else {}

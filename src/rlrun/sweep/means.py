@@ -77,12 +77,6 @@ class Means:
         """Return the recipe of the launcher, to be called with the sweep's folder."""
         return self._builder.get("launcher")
 
-    def prepare(self) -> None:
-        """Let the launcher begin with what takes time before its first job."""
-        prepare = getattr(self.launcher().func, "prepare", None)
-        if prepare is not None:
-            prepare()
-
     def search(self) -> Optuna | None:
         """Return how values are searched; None: all combinations are jobs."""
         return None if self.choices.get("sweep") is None else self._builder.get("sweep")
