@@ -12,8 +12,9 @@ import signal
 import sys
 from pathlib import Path
 
-from rlrun.sweep.children import Child
+from rlrun.sweep.children import CONTEXT, Child
 
+CONTEXT.set_forkserver_preload(["rlrun.cli.main", "rlrun.sweep.warm"])
 PATHS = [str(Path(__file__).parents[1]), *sys.path]  # of what is imported here, before anybody adds to it
 
 

@@ -62,12 +62,11 @@ def gpu(device: str) -> str | None:
 
 def git(project: Path) -> dict[str, Any] | None:
     """Return the commit, and a hash of what tracked files hold beyond it; None without git or a commit."""
-    named = _run_git(project, {}, "config", "--null", "--name-only", "--get-regexp", FILTERS)
-    variables = _without(named)
-    commit = _run_git(project, variables, "rev-parse", "HEAD")
+    commit = _run_git(project, {}, "rev-parse", "HEAD")
     if commit is None:
         return None
-    difference = _run_git(project, variables, "diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD")
+    named = _run_git(project, {}, "config", "--null", "--name-only", "--get-regexp", FILTERS)
+    difference = _run_git(project, _without(named), "diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD")
     if difference is None:
         return None
     dirty = hashlib.sha256(difference).hexdigest() if difference else None

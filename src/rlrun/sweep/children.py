@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["rlrun.cli.main", "rlrun.sweep.warm"])
+CONTEXT.set_forkserver_preload(["rlrun.sweep.warm"])
 
 
 def prepare() -> None:
