@@ -37,7 +37,7 @@ WORDS = (
     *("checkpoint.every=0", "checkpoint.keep_best=false", "logger=[]", "log.every=0"),
 )
 # The algorithm's own values are no trial: they would be the same head start on both sides, but hide who finds them.
-SWEEP = ("+sweep=optuna", f"sweep.trials={TRIALS}", "sweep.top=1", f"sweep.fresh_seeds={FRESH}", "sweep.start=false")
+SWEEP = ("+sweep=optuna", f"sweep.trials={TRIALS}", f"sweep.fresh_seeds={FRESH}", "sweep.start=false")
 QUADRATIC = ("x=tag(log,interval(1e-5,1e-1))", "n=int(interval(1,200))", "y=interval(-1,1)")
 NOISE = 0.05
 STUDIES = 20  # of the quadratic

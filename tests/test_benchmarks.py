@@ -372,5 +372,5 @@ def test_both_sides_of_a_search_are_the_command(load, monkeypatch):
     for words, sampler in zip(told, ("tpe", "random"), strict=True):
         jobs, own = apart(words[4 : words.index("--sweep-dir")])
         settings = Means(own).search()
-        assert (settings.sampler, settings.trials, settings.seed, settings.top) == (sampler, 30, 4, 1)
+        assert (settings.sampler, settings.trials, settings.seed, settings.top) == (sampler, 30, 4, 3)
         assert [each.key for each in Plan(jobs, settings).dimensions] == ["algorithm.lr", "algorithm.target_every"]
