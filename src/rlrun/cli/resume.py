@@ -72,12 +72,16 @@ def resume(
         launcher=launcher,
         **given,
     )
+    _go_on(run, words or [], trust or [])
+
+
+def _go_on(run: Path, words: list[str], trust: list[str]) -> None:
     from rlrun import resuming
     from rlrun.errors import Left
 
     show("rlrun.told")
     try:
-        result = resuming.resume(run, words or [], trust=trust or [])
+        result = resuming.resume(run, words, trust=trust)
     except Left as error:
         raise typer.Exit(75) from error
     typer.echo(result.describe())
