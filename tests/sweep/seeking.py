@@ -28,8 +28,6 @@ class Cheap(Plan):
 class Run:
     """A process that writes an evaluation each time it is looked at, and leaves when it is asked to."""
 
-    pid = 0
-
     def __init__(self, folder, key, evaluations, fails=False, **summary):
         self.path = folder / "jobs" / key
         self.path.mkdir(parents=True, exist_ok=True)

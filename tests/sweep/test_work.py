@@ -42,6 +42,13 @@ def test_a_process_that_waited_too_long_does_nothing(claimed):
     assert not task.run.exists()
 
 
+def test_a_damaged_book_is_told_in_a_line(claimed, capsys):
+    _, task = claimed
+    (task.folder / "jobs.sqlite").write_bytes(b"no book" * 1000)
+    assert carry_out(task) == 2
+    assert capsys.readouterr().err.startswith("rlrun: ")
+
+
 def test_two_processes_never_do_one_job(claimed):
     _, task = claimed
     with open(task.folder / "logs" / f"{task.run.name}.lock", "w") as other:

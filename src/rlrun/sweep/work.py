@@ -27,9 +27,9 @@ LEFT_BY_A_START = ("checkpoints", "config.yaml", "overrides.txt", "status.json",
 def carry_out(task: Task) -> int:
     """Do a job; return the exit code of its process: 75, too, where it is another's by now."""
     signals.listen()
-    if not _is_claimed(task):
-        return STOPPED
     try:
+        if not _is_claimed(task):
+            return STOPPED
         result = _resumed(task) if is_run(task.run) else _begun(task)
     except (Left, KeyboardInterrupt):
         return STOPPED
