@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlrun import config as configuration
 from rlrun import trust
-from rlrun.config.reading import ROOTS, resolve_texts
+from rlrun.config.reading import ROOTS, reached, resolve_texts
 from rlrun.config.schema import KINDS, SETTINGS, check_kinds
 from rlrun.config.tree import plain
 from rlrun.config.words import parse
@@ -79,7 +79,7 @@ def _check(config: DictConfig, path: Path) -> None:
         if not isinstance(tree.get(block, {}), dict):
             raise ConfigError(f"{block}: wanted keys with values, got {tree[block]!r}")
     check_kinds(tree)
-    resolve_texts(config, (*ROOTS, "agent", "env"))
+    resolve_texts(config, reached(config, (*ROOTS, "agent", "env")))
     try:
         known = {key: OmegaConf.select(config, key) for key in KINDS if key.split(".")[0] in (*REQUIRED, *SETTINGS)}
     except OmegaConfBaseException as error:

@@ -191,7 +191,7 @@ def is_foreign(block: str) -> bool:
 
 def within(name: str, packages: Iterable[str]) -> bool:
     """Say whether a dotted name is one of the packages or inside one."""
-    return any(f"{name}.".startswith(f"{package}.") for package in packages)
+    return f"{name}.".startswith(tuple([f"{package}." for package in packages]))
 
 
 def definition(found: Any) -> str:

@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlrun.config import load, provenance, to_yaml, unread
-from rlrun.config.reading import missing
+from rlrun.config.reading import missing, reached
 from rlrun.config.tree import locate
 from rlrun.errors import ConfigError, RunDirError
 
@@ -19,7 +19,8 @@ def test_a_key_that_nothing_leads_to_is_unread():
 
 
 def test_roots_can_be_given():
-    assert unread({"a": {"b": 1}, "c": 2}, roots=["a"]) == ["c"]
+    config = {"a": {"b": 1}, "c": 2}
+    assert unread(config, reached(config, ["a"])) == ["c"]
 
 
 def test_links_are_followed_through_links():
@@ -39,7 +40,8 @@ def test_an_attribute_of_an_object_reads_the_whole_object():
 
 
 def test_only_values_that_are_read_must_be_given():
-    assert missing({"trainer": {"a": "${x}", "b": "???"}, "x": "???", "y": "???"}) == ["trainer.b", "x"]
+    config = {"trainer": {"a": "${x}", "b": "???"}, "x": "???", "y": "???"}
+    assert missing(reached(config)) == ["trainer.b", "x"]
 
 
 def test_relative_links_start_from_their_own_place():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -99,3 +101,23 @@ def test_hooks_of_the_optimiser_are_called():
     optimiser.register_step_post_hook(lambda *given: calls.append(given))
     walk(ours, step, range(2))
     assert len(calls) == 2
+
+
+FIRST_STEPS = """
+import sys, torch
+from rlrun.nn import Stepper
+network = torch.nn.Linear(3, 4)
+optimiser = torch.optim.Adam(network.parameters(), fused=True)
+optimiser.zero_grad()
+network(torch.ones(3)).sum().backward()
+Stepper(optimiser)()
+optimiser.load_state_dict(optimiser.state_dict())
+assert "torch._dynamo" not in sys.modules
+compiled = torch.compile(network, backend="eager")
+compiled(torch.ones(3)).sum().backward()
+Stepper(optimiser)()
+"""
+
+
+def test_training_does_not_wait_for_the_compiler():
+    subprocess.run([sys.executable, "-c", FIRST_STEPS], check=True, timeout=120)

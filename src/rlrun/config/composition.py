@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from rlrun.config.likeness import check_likeness
 from rlrun.config.merging import apply, merge
 from rlrun.config.origins import WORD, Layer, origins
 from rlrun.config.sources import PAIR, Repository, one_line
+from rlrun.config.tree import Path as Keys
 from rlrun.config.tree import dotted, leaves, plain, split
 from rlrun.config.words import Word, parse
 from rlrun.errors import ConfigError, did_you_mean
@@ -169,13 +170,14 @@ def validate(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
     try:
         for key, value in {**schema.check_kinds(config), **check_likeness(config, composed.layers)}.items():
             OmegaConf.update(config, key, value, merge=False)
-        for key in reading.missing(config, roots):
+        read = reading.reached(config, roots)
+        for key in reading.missing(read):
             raise ConfigError(f"{key}: a value is needed: {key}=…")
-        reading.resolve_texts(config, roots)
+        reading.resolve_texts(config, read)
     except OmegaConfBaseException as error:
         raise ConfigError(one_line(error)) from error
     _check_env(config)
-    _check_unread(composed, roots)
+    _check_unread(composed, read)
 
 
 def _check_env(config: DictConfig) -> None:
@@ -184,14 +186,14 @@ def _check_env(config: DictConfig) -> None:
         raise ConfigError("env: no environment is named: env=NAME (rlrun list envs), env.id=ID or env.target=CLASS")
 
 
-def _check_unread(composed: Composed, roots: Sequence[str]) -> None:
+def _check_unread(composed: Composed, read: Mapping[Keys, Any]) -> None:
     """Refuse what a word or a user's file set and nobody reads.
 
     A packaged file may hold a number that stays unread once `~callbacks.x` took its reader out.
     """
     tree, setters = plain(composed.config), origins(composed.config, composed.layers)
     keys = [dotted(path) for path, _ in leaves(tree)]
-    for key in reading.unread(tree, roots):
+    for key in reading.unread(tree, read):
         inside = [path for path in setters if path[: len(split(key))] == split(key)]
         if not inside or not all(setters[path].packaged for path in inside):
             near = did_you_mean(key, [other for other in keys if not other.startswith(key)])

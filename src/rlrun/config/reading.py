@@ -58,9 +58,9 @@ def _at(tree: Any, path: Path) -> Any:
     return tree
 
 
-def unread(config: Any, roots: Iterable[str] = ROOTS) -> list[str]:
-    """Return the keys that nobody reads; for a block of which nothing is read, the block."""
-    read = reached(config, roots)
+def unread(config: Any, read: Mapping[Path, Any] | None = None) -> list[str]:
+    """Return the keys that are not `reached`; for a block of which nothing is read, the block."""
+    read = reached(config) if read is None else read
     above = {path[:length] for path in read for length in range(len(path) + 1)}
 
     def walk(node: Any, here: Path) -> list[str]:
@@ -73,13 +73,13 @@ def unread(config: Any, roots: Iterable[str] = ROOTS) -> list[str]:
     return walk(plain(config), ())
 
 
-def missing(config: Any, roots: Iterable[str] = ROOTS) -> list[str]:
-    """Return the keys that are read and still wait for a value."""
-    return [dotted(path) for path, node in reached(config, roots).items() if node == "???"]
+def missing(read: Mapping[Path, Any]) -> list[str]:
+    """Return the keys that are `reached` and still wait for a value."""
+    return [dotted(path) for path, node in read.items() if node == "???"]
 
 
-def resolve_texts(config: Any, roots: Iterable[str] = ROOTS) -> None:
-    """Evaluate each `${resolver:…}` that is read and depends on no object.
+def resolve_texts(config: Any, read: Mapping[Path, Any]) -> None:
+    """Evaluate each `${resolver:…}` that is `reached` and depends on no object.
 
     Raises: ConfigError if one fails.
     """
@@ -87,7 +87,7 @@ def resolve_texts(config: Any, roots: Iterable[str] = ROOTS) -> None:
     from omegaconf.errors import OmegaConfBaseException
 
     tree = plain(config)
-    for path, node in reached(config, roots).items():
+    for path, node in read.items():
         if not isinstance(node, str) or "${" not in node or link_of(tree, path, node) is not None:
             continue
         if any(locate(tree, target, asked=path).beyond for target in mentions(node, path)):

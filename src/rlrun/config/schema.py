@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -276,6 +277,7 @@ def _refuse() -> Any:
     raise ValueError
 
 
-def known(block: str) -> list[str]:
+@functools.cache
+def known(block: str) -> tuple[str, ...]:
     """Return the keys of a block that have a meaning."""
-    return [dotted(split(key)[1:]) for key in KINDS if split(key)[0] == block]
+    return tuple(dotted(split(key)[1:]) for key in KINDS if split(key)[0] == block)

@@ -7,6 +7,7 @@ of the object that will be built there.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
@@ -34,6 +35,7 @@ def dotted(path: Path) -> str:
     return ".".join(path)
 
 
+@functools.lru_cache(4096)
 def split(text: str) -> Path:
     """Read `a.b`, `a[0]` or `a["b"]`."""
     return tuple(part.strip("'\"") for part in re.split(r"[.\[\]]+", text) if part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -59,6 +60,7 @@ def _joined(before: Word, word: Word) -> Word:
     return word._replace(value=options, text=f"+{word.key}=[{','.join(map(str, options))}]")
 
 
+@functools.lru_cache(4096)  # the jobs of a sweep share most words
 def _parse(text: str) -> Word:
     if len(text) > LONGEST:
         raise ConfigError(f"'{text[:40]}…': a word has at most {LONGEST:,} letters; a file of conf/ holds more")

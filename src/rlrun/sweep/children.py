@@ -71,28 +71,74 @@ class Child:
         return code
 
 
+class Starter:
+    """Starts children one after another, of which the next one waits ready: to fork it takes longer than to wake it.
+
+    It is to be closed.
+    """
+
+    def __init__(self) -> None:
+        self._ready: Child | None = None
+
+    def start(
+        self, work: Callable[..., int], *given: Any, log: Path, variables: Mapping[str, str] | None = None
+    ) -> Child:
+        """Start a child as `start` does."""
+        child, self._ready = self._ready, None
+        if child is None or child.poll() is not None:  # somebody ended it while it waited
+            child = _idle()
+        _give(child, work, given, log, variables)
+        self._ready = _idle()
+        return child
+
+    def close(self) -> None:
+        """Let the one go that waits."""
+        if self._ready is not None:
+            self._ready.kill()
+            self._ready.wait()
+            self._ready = None
+
+
 def start(work: Callable[..., int], *given: Any, log: Path, variables: Mapping[str, str] | None = None) -> Child:
     """Start a child that calls a function and exits with what it returns; what it prints is added to a file.
 
     variables: of its environment, beside those of this process.
     """
+    child = _idle()
+    _give(child, work, given, log, variables)
+    return child
+
+
+def _idle() -> Child:
+    """Return a child that waits for work; it ends with this process."""
     theirs, ours = CONTEXT.Pipe(duplex=False)
-    paths = [os.getcwd(), *sys.path]
-    child = Child(_serve, work, given, str(log), dict(variables or {}), theirs, paths=paths, held=ours)
+    child = Child(_serve, theirs, paths=sys.path, held=ours)
     theirs.close()
     return child
 
 
-def _serve(
-    work: Callable[..., int], given: Sequence[Any], log: str, variables: Mapping[str, str], parent: Connection
+def _give(
+    child: Child, work: Callable[..., int], given: Sequence[Any], log: Path, variables: Mapping[str, str] | None
 ) -> None:
+    assert child.held is not None
+    paths = [os.getcwd(), *sys.path]
+    child.held.send((paths, str(log), dict(variables or {})))
+    child.held.send((work, given))  # can be read where its module can be imported
+
+
+def _serve(parent: Connection) -> None:
     # Else lanes in processes would be asked of a server of this process, and each would import everything again.
     multiprocessing.set_start_method("fork", force=True)
     os.setsid()
-    os.environ.update(variables)
-    handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    for number in (1, 2):
-        os.dup2(handle, number)
+    try:
+        sys.path[:], log, variables = parent.recv()
+        os.environ.update(variables)
+        handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        for number in (1, 2):
+            os.dup2(handle, number)
+        work, given = parent.recv()
+    except EOFError:  # there is no more work, or nobody to give it
+        sys.exit()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored below a shell that runs this in its background
     threading.Thread(target=_leave_with, args=(parent, os.getpid()), daemon=True).start()
     sys.exit(work(*given))

@@ -21,17 +21,18 @@ class Local:
     def __init__(self, tasks: Tasks) -> None:
         self.tasks = tasks
         self.accelerators = accelerators()
+        self._starter = children.Starter()
 
     def start(self, entry: Entry, slot: int) -> Process:
         count = len(self.accelerators)
         variables = {VISIBLE: self.accelerators[slot % count]} if count else {}
-        return children.start(work, self.tasks.task(entry), log=self.tasks.log(entry), variables=variables)
+        return self._starter.start(work, self.tasks.task(entry), log=self.tasks.log(entry), variables=variables)
 
     def workers(self, entries: Iterable[Worded]) -> int:
         return room(entries)
 
     def close(self) -> None:
-        pass
+        self._starter.close()
 
 
 def accelerators() -> list[str]:

@@ -8,8 +8,6 @@ import importlib
 import pkgutil
 import signal
 
-import torch._dynamo  # noqa: F401  what an optimiser imports at its first use; it takes as long as all the rest
-
 import rlrun.algorithms
 import rlrun.env.toys
 import rlrun.sweep.work
