@@ -76,11 +76,12 @@ def _watch(pid: int, jobs: Path, sizes: list[tuple[int, float]]) -> None:
     """Note twice a second how many jobs were begun, and what coordinator and fork server hold."""
     while True:
         try:
-            held = sum(map(_resident, (pid, *_servers(pid))))
+            held = [_resident(each) for each in (pid, *_servers(pid))]
             begun = len(os.listdir(jobs)) if jobs.is_dir() else 0
         except OSError:  # it is over
             return
-        sizes.append((begun, held))
+        if None not in held:
+            sizes.append((begun, sum(filter(None, held))))
         time.sleep(0.5)
 
 
@@ -89,6 +90,7 @@ def _servers(pid: int) -> list[int]:
     return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def _resident(pid: int) -> float:
-    text = Path(f"/proc/{pid}/status").read_text()
-    return int(text.split("VmRSS:")[1].split()[0]) / 1024
+def _resident(pid: int) -> float | None:
+    """Return what a process holds, in MB; None of one that is just ending."""
+    held = Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2].split()
+    return int(held[0]) / 1024 if held else None
