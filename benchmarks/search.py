@@ -20,6 +20,7 @@ from rlrun.sweep.search.study import Study
 from rlrun.watching import progress
 
 TRIALS, FRESH = 30, 8
+SEEDS = 3  # a trial: one run of so short a budget says little of its values
 SIDES = {
     "search": ("sweep.sampler=tpe", "sweep.pruner=median"),
     "random": ("sweep.sampler=random", "sweep.pruner=none"),
@@ -37,7 +38,10 @@ WORDS = (
     *("checkpoint.every=0", "checkpoint.keep_best=false", "logger=[]", "log.every=0"),
 )
 # The algorithm's own values are no trial: they would be the same head start on both sides, but hide who finds them.
-SWEEP = ("+sweep=optuna", f"sweep.trials={TRIALS}", f"sweep.fresh_seeds={FRESH}", "sweep.start=false")
+SWEEP = (
+    *("+sweep=optuna", f"sweep.trials={TRIALS}", f"sweep.seeds={SEEDS}"),
+    *(f"sweep.fresh_seeds={FRESH}", "sweep.start=false"),
+)
 QUADRATIC = ("x=tag(log,interval(1e-5,1e-1))", "n=int(interval(1,200))", "y=interval(-1,1)")
 NOISE = 0.05
 STUDIES = 20  # of the quadratic

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rlrun.evaluation import evaluate as evaluate
     from rlrun.experiment import Result as Result
     from rlrun.experiment import train as train
+    from rlrun.export.making import export_onnx as export_onnx
     from rlrun.inspection import checkpoints as checkpoints
     from rlrun.lineup import ls as ls
     from rlrun.reporting.making import report as report
@@ -22,13 +23,14 @@ _HOMES = {
     "checkpoints": "inspection",
     "diff": "contrast",
     "evaluate": "evaluation",
+    "export_onnx": "export.making",
     "ls": "lineup",
     "report": "reporting.making",
     "resume": "resuming",
     "train": "experiment",
 }
 
-__all__ = ["Result", "checkpoints", "diff", "evaluate", "ls", "report", "resume", "train"]
+__all__ = ["Result", "checkpoints", "diff", "evaluate", "export_onnx", "ls", "report", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

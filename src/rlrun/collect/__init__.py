@@ -1,10 +1,11 @@
 """Agents, and what walks them through environments."""
 
-from rlrun.collect.agents import Agent, EpsilonGreedy, PolicyAgent, RandomAgent
+from rlrun.collect.agents import Agent, PolicyAgent, RandomAgent
 from rlrun.collect.async_collector import AsyncCollector
 from rlrun.collect.by_id import AgentProxy, ByIdCollector, ByIdEnv
 from rlrun.collect.collector import Collector
 from rlrun.collect.evaluate import Evaluation, evaluate
+from rlrun.collect.greedy import EpsilonGreedy
 
 __all__ = [
     "Agent",

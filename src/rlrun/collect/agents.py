@@ -16,8 +16,7 @@ import torch
 from rlrun.errors import ConfigError, RequestError
 from rlrun.generators import put_back
 from rlrun.memory.adaptors import VALUES
-from rlrun.schedules import Schedule, as_schedule
-from rlrun.spaces import Box, Composite, Space, Spaces
+from rlrun.spaces import Box, Composite, Space
 from rlrun.typing import Array, Tree
 
 Response = dict[str, Any]
@@ -108,7 +107,7 @@ def initial_state(agent: Agent, count: int) -> Tree | None:
 
 def begun_anew(state: Tree, initial: Tree, lanes: Array) -> Tree:
     """Return the state [N, …] of all lanes with that of fresh episodes in a choice [N] of them."""
-    return state if state is None else _where(lanes, initial, state)
+    return state if state is None else where(lanes, initial, state)
 
 
 class PolicyAgent:
@@ -152,6 +151,13 @@ class PolicyAgent:
         if not self._tells:
             self.outputs, self._tells = (*self.outputs, "log_prob"), True
 
+    def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, Tree | None]:
+        """Return an action and the state after it, all trees of tensors; what an export consists of."""
+        if not self.recurrent:
+            return self._act(observation, explore), None
+        found: tuple[Tree, Tree] = self._act(observation, state, explore)
+        return found
+
     @torch.no_grad()
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         seen = to_tensors(observation, self.device)
@@ -175,74 +181,6 @@ class PolicyAgent:
         return to_arrays(cast(Remembering, self.policy).initial_state(count)) if self.recurrent else None
 
 
-class EpsilonGreedy:
-    """Take a uniformly random action with probability epsilon, else the policy's best.
-
-    Args:
-        policy: the network.
-        epsilon: a number or a schedule over environment steps, all lanes together.
-        spaces: of the environment.
-        seed: of the coin and of the random actions.
-        device: where the policy lives.
-        preprocess: what the memory does to observations, too, one function or several by name: normalisation.
-    """
-
-    outputs = ("action",)
-
-    def __init__(
-        self,
-        policy: Acting,
-        *,
-        epsilon: float | Schedule,
-        spaces: Spaces,
-        seed: int,
-        device: str = "cpu",
-        preprocess: Preprocess | Mapping[str, Preprocess] | None = None,
-    ) -> None:
-        self.policy = policy
-        self.epsilon = as_schedule(epsilon)
-        self.device = device
-        self.steps = 0  # environment steps acted in while exploring
-        self.uniform = RandomAgent(spaces.action, seed=seed)
-        self.preprocess = chain(preprocess)
-        self._act = acting(policy.act, self.preprocess)
-
-    @torch.no_grad()
-    def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
-        if not explore:
-            return {"action": self._greedy(observation)}
-        count = _count(observation)
-        epsilon = self.epsilon(self.steps)
-        self.steps += count
-        if count == 1:  # a coin costs a tenth of an array of one
-            return (
-                self.uniform.draw(1) if self.uniform.rng.random() < epsilon else {"action": self._greedy(observation)}
-            )
-        random = self.uniform.rng.random(count) < epsilon
-        if random.all():
-            return self.uniform.draw(count)
-        if not random.any():
-            return {"action": self._greedy(observation)}
-        return {"action": _where(random, self.uniform.draw(count)["action"], self._greedy(observation))}
-
-    def _greedy(self, observation: Tree) -> Tree:
-        return to_arrays(self._act(to_tensors(observation, self.device), False))
-
-    def initial_state(self, count: int) -> None:
-        return None
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        return {"explore/epsilon": self.epsilon(self.steps)}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"steps": self.steps, "uniform": self.uniform.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps = state["steps"]
-        self.uniform.load_state_dict(state["uniform"])
-
-
 class RandomAgent:
     """Act uniformly at random over the action space; unbounded parts get standard normal actions."""
 
@@ -253,7 +191,7 @@ class RandomAgent:
         self.rng = np.random.default_rng(seed)
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
-        return self.draw(_count(observation))
+        return self.draw(lanes_of(observation))
 
     def draw(self, count: int) -> Response:
         """Draw actions for `count` lanes."""
@@ -279,14 +217,17 @@ class RandomAgent:
         put_back(self.rng, state["rng"])
 
 
-def _count(observation: Tree) -> int:
+def lanes_of(observation: Tree) -> int:
+    """Return the number of lanes N of a tree [N, …]."""
     while isinstance(observation, dict):
         observation = next(iter(observation.values()))
-    return int(observation.shape[0])
+    lanes: int = observation.shape[0]  # which int() would fix, where an export leaves it open
+    return lanes
 
 
-def _where(condition: Array, chosen: Tree, other: Tree) -> Tree:
-    """Choose row by row between two trees of arrays [N, …]."""
+def where(condition: Any, chosen: Tree, other: Tree) -> Tree:
+    """Choose row by row between two trees [N, …], by a condition [N]; all arrays, or all tensors."""
     if isinstance(chosen, dict):
-        return {name: _where(condition, chosen[name], other[name]) for name in chosen}
-    return np.where(condition.reshape((-1,) + (1,) * (chosen.ndim - 1)), chosen, other)
+        return {name: where(condition, chosen[name], other[name]) for name in chosen}
+    choose: Any = torch.where if isinstance(chosen, torch.Tensor) else np.where
+    return choose(condition.reshape((-1,) + (1,) * (chosen.ndim - 1)), chosen, other)

@@ -82,6 +82,7 @@ class BatchedEnv(Env):
             action=from_gymnasium(actions, f"{place}: the action space", action=True),
             rewards=self._rewards(),
         )
+        self.outer = theirs, actions
         self._rewards_shape = rewards(self.num_envs, self.spaces.rewards).shape
         self._read = batch_reader(theirs)
         self._write = lane_writer(theirs)

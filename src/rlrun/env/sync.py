@@ -56,6 +56,7 @@ class SyncEnv(Recorded):
             action=from_gymnasium(first.action_space, f"{place}: the action space", action=True),
             rewards=rewards_of(first, place),
         )
+        self.outer = first.observation_space, first.action_space
         self.frame_stack = frames_of(first)
         self._place = place
         self._options = reset_options or None

@@ -54,6 +54,7 @@ class Env(ABC):
     """
 
     spaces: Spaces
+    outer: tuple[gymnasium.Space[Any], gymnasium.Space[Any]]  # observation and action, one lane, as its own clients see
     num_envs: int
     name: str = "env"
     vectorization: str = "sync"

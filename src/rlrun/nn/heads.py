@@ -18,6 +18,7 @@ from rlrun.ops.gaussian import (
     squashed_log_prob,
     squashed_sample,
 )
+from rlrun.ops.noise import normal_like
 from rlrun.spaces import Spaces
 from rlrun.typing import Tree
 
@@ -124,7 +125,7 @@ class ActionHead(nn.Module):
 
     def noise(self, heads: Heads) -> Tensor | None:
         """Draw what one draw of the continuous part takes, standard normal [..., A]; None without such a part."""
-        return None if heads.mean is None else torch.randn_like(heads.mean)
+        return None if heads.mean is None else normal_like(heads.mean)
 
     def entropy(self, heads: Heads, noise: Tensor | None = None) -> Tensor:
         """Return the entropy [..., parts] of each of `parts`, with gradients; of the continuous one by one draw.
@@ -151,7 +152,7 @@ class ActionHead(nn.Module):
 
 
 def _noise(mean: Tensor, noise: Tensor | None) -> Tensor:
-    return torch.randn_like(mean) if noise is None else noise
+    return normal_like(mean) if noise is None else noise
 
 
 def _sum(terms: list[Tensor]) -> Tensor:

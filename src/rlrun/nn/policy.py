@@ -16,6 +16,7 @@ from rlrun.nn.mlp import MLP, Activation
 from rlrun.nn.recurrent import Kind
 from rlrun.nn.trunk import Trunk
 from rlrun.ops.gaussian import squashed_log_prob, squashed_sample
+from rlrun.ops.noise import normal_like
 from rlrun.spaces import Box, Space, Spaces, describe, leaves
 from rlrun.typing import Tree
 
@@ -61,7 +62,7 @@ class SquashedGaussian(nn.Module):
     def forward(self, observation: Tree, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Draw c [B, A] and its log_prob [B]; `noise` [B, A] is standard normal, drawn unless given."""
         mean, log_std = self.normal(observation)
-        return squashed_sample(mean, log_std, torch.randn_like(mean) if noise is None else noise)
+        return squashed_sample(mean, log_std, normal_like(mean) if noise is None else noise)
 
     def normal(self, observation: Tree) -> tuple[Tensor, Tensor]:
         """Return mean and log_std [B, A] of the normal under the tanh."""

@@ -11,6 +11,7 @@ from rlrun.ops.gaussian import (
     tanh_log_slope,
 )
 from rlrun.ops.losses import CLIPS, Clip, clip_, distance, error_size, mean_of, normalised, surrogate
+from rlrun.ops.noise import gumbel_like, normal_like
 from rlrun.ops.returns import discounted_return, gae, lambda_return, n_step_return, one_step_return, v_trace
 from rlrun.ops.targets import TargetEntropy, bootstrap, choice_entropy, lerp_, range_entropy, target_entropy
 from rlrun.ops.trees import leaves_of, tree_of
@@ -30,11 +31,13 @@ __all__ = [
     "gaussian_distance",
     "gaussian_divergence",
     "gumbel_argmax",
+    "gumbel_like",
     "lambda_return",
     "leaves_of",
     "lerp_",
     "mean_of",
     "n_step_return",
+    "normal_like",
     "normalised",
     "one_hot",
     "one_step_return",

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from rlrun.ops.noise import gumbel_like
+
 
 def one_hot(index: Tensor, choices: Sequence[int]) -> Tensor:
     """Code decisions as zeros and ones.
@@ -23,7 +25,7 @@ def one_hot(index: Tensor, choices: Sequence[int]) -> Tensor:
 
 def gumbel_argmax(logits: Tensor) -> Tensor:
     """Draw from softmax(logits) over the last dimension, without forming probabilities."""
-    return (logits - torch.empty_like(logits).exponential_().log()).argmax(-1)
+    return (logits + gumbel_like(logits)).argmax(-1)
 
 
 def choice_divergence(log_probabilities: Tensor, other: Tensor) -> Tensor:

@@ -1,0 +1,42 @@
+"""`rlrun export-onnx`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlrun.cli.words import Trust
+
+
+def export_onnx(
+    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    output: Annotated[
+        Path | None, typer.Option(help="The file; by default exports/policy.onnx of the run.", show_default=False)
+    ] = None,
+    checkpoint: Annotated[str, typer.Option(help="latest, best or a number of steps.")] = "latest",
+    stochastic: Annotated[bool, typer.Option("--stochastic", help="Draw actions, by noise that is an input.")] = False,
+    format: Annotated[str, typer.Option(help="onnx, or pt2 for torch.export.load.")] = "onnx",
+    episodes: Annotated[
+        int, typer.Option(help="Played through onnxruntime before the file is written; 0 = none.", min=0)
+    ] = 10,
+    seed: Annotated[int, typer.Option(help="Episode i starts with reset(seed=seed + i).", min=0)] = 0,
+    trust: Trust = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write the policy of a run as a file that runs without rlrun, and prove that it acts the same."""
+    from rlrun.export.making import export_onnx
+
+    made = export_onnx(
+        run,
+        output,
+        checkpoint=checkpoint,
+        stochastic=stochastic,
+        format=format,
+        episodes=episodes,
+        seed=seed,
+        trust=trust or [],
+    )
+    typer.echo(json.dumps({"path": str(made.path), **made.about}) if as_json else made.describe())

@@ -1,0 +1,204 @@
+"""Whether a file acts as the policy that it was made of."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from rlrun.collect.agents import to_arrays, to_tensors
+from rlrun.env.spaces import action_writer, batch_reader
+from rlrun.errors import RlrunError
+from rlrun.export import ports
+from rlrun.export.graph import Dealer, Graph, flat, nested
+from rlrun.ops import noise
+from rlrun.typing import Array
+
+TOLERANCE = 1e-5  # between numbers of a size up to 1, relative to larger ones
+BATCHES = (1, 7, 64)
+SINGLES = 10  # rows that are tried one at a time; the larger batches hold all
+LARGE = 1e3  # where an observation has no bound
+Columns = dict[str, Array]  # name of an input or output -> [N, …]
+Run = Callable[[Columns], Columns]
+
+
+@dataclass
+class Parity:
+    """How far a file and its policy lie apart.
+
+    Attributes:
+        rows: observations that both answered.
+        largest: difference of two numbers, relative where they are above 1; choices are the same.
+    """
+
+    rows: int
+    largest: float
+
+
+class Reference:
+    """The policy as training and evaluation have it, with the inputs and outputs of a file.
+
+    What it does between them is done by the parts that do it in a run, not by the graph that is exported.
+
+    Args:
+        agent: what acts in a run.
+        graph: for the names.
+    """
+
+    def __init__(self, agent: Any, graph: Graph) -> None:
+        self.agent, self.graph, self.outer = agent, graph, graph.outer
+        self._read = batch_reader(self.outer.observation)
+        self._states = [port.name for port in graph.inputs if port.role == "state"]
+
+    def __call__(self, given: Columns) -> Columns:
+        """Return the outputs for inputs."""
+        lanes = len(next(iter(given.values())))
+        observation = self._read(contained(self.outer.observation, given, "observation"))
+        state = nested([name.partition(".")[2] for name in self._states], [given[name] for name in self._states])
+        action, after = self._act(observation, state, given)
+        convert = action_writer(self.outer.action, lanes)
+        taken = action if convert is None else convert(action)
+        found = {name: np.asarray(value) for name, value in leaves_of(self.outer.action, taken)}
+        return found | {ports.named("next_state", path): value for path, value in flat(after)}
+
+    def _act(self, observation: Any, state: Any, given: Columns) -> tuple[Any, Any]:
+        if not self.graph.stochastic:
+            response = self.agent(observation, state, explore=False)
+            return response["action"], response.get("state")
+        noises = {port: torch.from_numpy(given[port]) for port in self.graph.widths}
+        with torch.no_grad(), noise.given(Dealer(noises)):
+            seen, before = to_tensors(observation), None if state is None else to_tensors(state)
+            action, after = self.agent.respond(seen, before, True)
+        return to_arrays(action), None if after is None else to_arrays(after)
+
+
+def contained(space: gymnasium.Space[Any], given: Columns, name: str) -> Any:
+    """Return arrays [N, …] by name in the containers of a vector environment."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: contained(part, given, f"{name}.{key}") for key, part in space.spaces.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return tuple(contained(part, given, f"{name}.{index}") for index, part in enumerate(space.spaces))
+    return given[name]
+
+
+def containers(space: gymnasium.Space[Any]) -> Any:
+    """Return what an action is put into: a dict by name, a list for a tuple, None for an array."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {name: containers(part) for name, part in space.spaces.items()}
+    return [containers(part) for part in space.spaces] if isinstance(space, gymnasium.spaces.Tuple) else None
+
+
+def leaves_of(space: gymnasium.Space[Any], value: Any, name: str = "action") -> Iterator[tuple[str, Any]]:
+    """Yield what lies in the containers of an environment, by name."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        for key, part in space.spaces.items():
+            yield from leaves_of(part, value[key], f"{name}.{key}")
+    elif isinstance(space, gymnasium.spaces.Tuple):
+        for index, part in enumerate(space.spaces):
+            yield from leaves_of(part, value[index], f"{name}.{index}")
+    else:
+        yield name, value
+
+
+def edges(graph: Graph) -> list[Columns]:
+    """Return inputs of one row each: zeros, the bounds or what is large, and the first and the last choice."""
+    taken = [port for port in graph.inputs if port.role in ("observation", "state")]
+    return [{port.name: _edge(port, which) for port in taken} for which in ("zero", "low", "high")]
+
+
+def _edge(port: ports.Port, which: str) -> Array:
+    shape, space = (1, *port.shape), port.space
+    first = np.asarray(space.get("start", 0))
+    if "n" in space:
+        value = first + (np.asarray(space["n"]) - 1 if which == "high" else 0)
+    elif space.get("kind") == "MultiBinary":
+        value = np.asarray(int(which == "high"))
+    elif which == "zero":
+        value = np.asarray(0.0)
+    elif port.role == "state":
+        value = np.asarray(-1.0 if which == "low" else 1.0)
+    else:
+        bound = np.array(space[which], dtype=np.float64)  # null becomes NaN
+        value = np.where(np.isnan(bound), -LARGE if which == "low" else LARGE, np.clip(bound, -1e6, 1e6))
+    return np.broadcast_to(value, shape).astype(port.dtype)
+
+
+def running(data: bytes, graph: Graph, format: str) -> Run:
+    """Return what a file does with inputs."""
+    names = [port.name for port in graph.outputs]
+    if format == "pt2":
+        module = torch.export.load(io.BytesIO(data)).module()
+
+        def run(given: Columns) -> Columns:
+            with torch.no_grad():
+                found = module(*[torch.from_numpy(given[port.name]) for port in graph.inputs])
+            return {name: value.numpy() for name, value in zip(names, found, strict=True)}
+
+        return run
+    from rlrun.export import play_onnx  # which needs onnxruntime
+
+    session = play_onnx.session(data)
+    return lambda given: dict(zip(names, session.run(names, given), strict=True))
+
+
+def compare(run: Run, reference: Reference, rows: Sequence[Columns], *, seed: int = 0) -> Parity:
+    """Let a file and its policy act on the same inputs, in batches of several sizes.
+
+    Args:
+        run: the file.
+        reference: the policy.
+        rows: observations and states, one row each; the noise is drawn here.
+        seed: of the noise.
+
+    Raises:
+        RlrunError: they differ; the message names the output and by how much.
+    """
+    generator = np.random.default_rng(seed)
+    graph, largest = reference.graph, 0.0
+    for size in BATCHES:
+        for begin in range(0, SINGLES if size == 1 else len(rows), size):
+            chosen = [rows[(begin + index) % len(rows)] for index in range(size)]
+            given = {name: np.concatenate([row[name] for row in chosen]) for name in chosen[0]}
+            for name, width in graph.widths.items():
+                draw = generator.standard_normal if name == "epsilon" else generator.gumbel
+                given[name] = draw(size=(size, width)).astype(np.float32)
+            try:
+                found = run(given)
+            except Exception as error:
+                raise RlrunError(f"the exported policy fails on {size} observations: {_first(error)}") from error
+            largest = max(largest, differing(found, reference(given), size))
+    return Parity(len(rows), largest)
+
+
+def differing(found: Columns, wanted: Columns, size: int) -> float:
+    """Return the largest difference between outputs.
+
+    Raises:
+        RlrunError: choices are not the same, or numbers lie apart by more than the tolerance.
+    """
+    largest = 0.0
+    for name, value in wanted.items():
+        other = found[name]
+        if other.shape != value.shape:
+            raise RlrunError(f"the exported policy disagrees: '{name}' is {list(other.shape)}, not {list(value.shape)}")
+        if np.issubdtype(value.dtype, np.integer):
+            count = int((other != value).reshape(size, -1).any(-1).sum())
+            if count:
+                raise RlrunError(f"the exported policy disagrees: '{name}' is another in {count} of {size} rows")
+            continue
+        apart = np.abs(other.astype(np.float64) - value) / np.maximum(1.0, np.abs(value))
+        if not (apart <= TOLERANCE).all():
+            raise RlrunError(
+                f"the exported policy disagrees: '{name}' is off by {np.nanmax(apart):.1e} ({TOLERANCE:g} is allowed)"
+            )
+        largest = max(largest, float(apart.max(initial=0.0)))
+    return largest
+
+
+def _first(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,207 @@
+"""Export the policy of a run; the twin of `rlrun export-onnx`."""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig, OmegaConf
+
+from rlrun.arrival import Arrival, arrived
+from rlrun.assembly import builder_of, prepare_process, stateful, take_back
+from rlrun.collect.evaluate import still
+from rlrun.env import Env
+from rlrun.errors import RequestError, did_you_mean
+from rlrun.export import writing
+from rlrun.export.checking import TOLERANCE, Parity, Reference, compare, containers, edges, running
+from rlrun.export.episodes import played
+from rlrun.export.graph import Graph, Outer
+from rlrun.export.recording import recorded
+from rlrun.files import counted, replace, sized, write_json
+from rlrun.rundir import RunDir
+from rlrun.storage import load
+from rlrun.sweep.expansion import identity
+
+FORMATS = ("onnx", "pt2")
+EPISODES = 10
+RECORDED = 72  # observations of the policy that both answer
+
+
+@dataclass
+class Export:
+    """A policy's file.
+
+    Attributes:
+        path: of the file; `path` + `.json` says what it is.
+        about: what that says.
+        size: bytes.
+    """
+
+    path: Path
+    about: dict[str, Any]
+    size: int
+
+    def describe(self) -> str:
+        """Return in a few lines what was written and what was found."""
+        found = self.about["parity"]
+        lines = [f"{self.path} ({sized(self.size)}; checkpoint {self.about['checkpoint']})"]
+        lines.append(f"{counted(found['rows'], 'observation')}: largest difference {found['largest']:.1e}")
+        episodes = self.about["episodes"]
+        if episodes is not None and episodes["returns"]:
+            lines.append(
+                f"{counted(len(episodes['returns']), 'episode')} through onnxruntime alone: mean return "
+                f"{np.mean(episodes['returns']):.2f}, actions at most {episodes['largest']:.1e} apart"
+            )
+        return "\n".join(lines)
+
+
+def export_onnx(
+    run: Path | str,
+    output: Path | str | None = None,
+    *,
+    checkpoint: str = "latest",
+    stochastic: bool = False,
+    format: str = "onnx",
+    episodes: int = EPISODES,
+    seed: int = 0,
+    trust: Iterable[str] = (),
+) -> Export:
+    """Write the policy of a run as a file that needs no `rlrun`, and prove that it acts the same.
+
+    Args:
+        run: a run directory.
+        output: the file; by default `exports/policy.onnx` of the run. Beside it lie `FILE.json` and, of ONNX,
+            `play_onnx.py`.
+        checkpoint: `latest`, `best`, or a number of environment steps.
+        stochastic: draw actions, by noise that is an input, in place of the best ones.
+        format: `onnx`, or `pt2` for `torch.export.load`.
+        episodes: played through onnxruntime alone before the file gets its name; 0 = none.
+        seed: of the first episode; episode i starts with `reset(seed=seed + i)`.
+        trust: packages that the run's config may import, beyond those of any run and of the user's project.
+
+    Raises:
+        RequestError: no such run, checkpoint or format, a package is missing, or the policy cannot be exported.
+        RlrunError: file and policy do not act the same; nothing was written.
+    """
+    if format not in FORMATS:
+        raise RequestError(f"--format {format}: there are {', '.join(FORMATS)}{did_you_mean(format, FORMATS)}")
+    writing.require("export-onnx")
+    where = RunDir.open(run).checkpoint(checkpoint)
+    with arrived(run, trust) as arrival:
+        path = arrival.directory.exports / f"policy.{format}" if output is None else Path(output).absolute()
+        _require_place(path, made=output is None)
+        agent, env = _opened(arrival, where)
+        try:
+            with still(agent):
+                graph = Graph(agent, Outer(*env.outer), stochastic=stochastic)
+                about = _described(arrival, where, graph) | {"file": path.name, "format": format, "seed": seed}
+                data = _made(graph, about)
+                about |= _proven(data, Reference(agent, graph), env, about, episodes)
+        finally:
+            env.close()
+    _write(path, data, about)
+    return Export(path, about, len(data))
+
+
+def _require_place(path: Path, *, made: bool) -> None:
+    if path.is_dir():
+        raise RequestError(f"{path} is a folder; --output names the file")
+    if made:
+        path.parent.mkdir(exist_ok=True)
+    elif not path.parent.is_dir():
+        raise RequestError(f"{path.parent} is no folder; make it, or name another --output")
+
+
+def _opened(arrival: Arrival, where: Path) -> tuple[Any, Env]:
+    """Return the agent of a checkpoint and one lane of its environment."""
+    prepare_process(arrival.config)
+    builder = builder_of(arrival.config, device="cpu", num_envs=1)
+    agent, env = builder.get("agent"), builder.get("env")
+    parts = {path: part for path, part in stateful(builder.built).items() if not isinstance(part, Env)}
+    states = load(where, parts)
+    for path, part in parts.items():
+        take_back(part, states[path], f"{where}: part '{path}'")
+    return agent, env
+
+
+def _described(arrival: Arrival, where: Path, graph: Graph) -> dict[str, Any]:
+    """Return what is known of a policy before it acts."""
+    from rlrun import __version__
+
+    env_steps, updates = (int(number) for number in where.name.split("-")[:2])
+    git = arrival.about.get("git")
+    git = git if isinstance(git, dict) else {}
+    return {
+        "rlrun": __version__,
+        "run": arrival.directory.path.name,
+        "words": _words(arrival.directory.overrides),
+        "checkpoint": where.name,
+        "env_steps": env_steps,
+        "updates": updates,
+        "training_seed": int(arrival.config.seed),
+        "config_hash": identity(arrival.config),
+        "commit": git.get("commit"),
+        "dirty": git.get("dirty"),
+        "stochastic": graph.stochastic,
+        "inputs": [port.to_json() for port in graph.inputs],
+        "outputs": [port.to_json() for port in graph.outputs],
+        "action": containers(graph.outer.action),
+        "env": _environment(arrival.config),
+    }
+
+
+def _words(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+
+
+def _environment(config: DictConfig) -> dict[str, Any]:
+    """Return what `play_onnx.py` makes the environment of."""
+    whole: Any = OmegaConf.to_container(config, resolve=False)
+    node: Any = OmegaConf.to_container(OmegaConf.create({**whole, "callbacks": None}).env, resolve=True)
+    around = [wrapper for wrapper in (node.get("around") or {}).values() if wrapper is not None]
+    return {
+        "id": node.get("id"),
+        "target": node.get("target"),
+        "kwargs": node.get("kwargs") or {},
+        "wrappers": [*(node.get("wrappers") or []), *around],
+        "reset_options": node.get("reset_options") or None,
+        "max_steps": OmegaConf.select(config, "evaluation.max_steps"),
+    }
+
+
+def _made(graph: Graph, about: Mapping[str, Any]) -> bytes:
+    program = writing.traced(graph)
+    brief = {name: value for name, value in about.items() if not isinstance(value, dict | list)}
+    if about["format"] == "pt2":
+        return writing.program_bytes(program, about=brief)
+    text = f"a policy after {about['env_steps']:,} environment steps"
+    return writing.onnx_bytes(graph, program, about=brief, version=about["updates"], text=text)
+
+
+def _proven(data: bytes, reference: Reference, env: Env, about: Mapping[str, Any], episodes: int) -> dict[str, Any]:
+    """Return what a file and its policy came to, side by side.
+
+    Raises:
+        RlrunError: they are not the same.
+    """
+    graph, seed = reference.graph, about["seed"]
+    run = running(data, graph, about["format"])
+    rows = [*edges(graph), *recorded(env, reference.agent, graph, count=RECORDED, seed=seed)]
+    parity: Parity = compare(run, reference, rows, seed=seed)
+    found: dict[str, Any] = {"parity": {"rows": parity.rows, "largest": parity.largest, "tolerance": TOLERANCE}}
+    if about["format"] == "onnx" and env.lanes:
+        found["episodes"] = played(data, reference, env, about, episodes)
+    return {"episodes": None, **found}
+
+
+def _write(path: Path, data: bytes, about: Mapping[str, Any]) -> None:
+    """Write all files, that of the policy last."""
+    write_json(path.with_name(f"{path.name}.json"), about)
+    if about["format"] == "onnx":
+        client = importlib.resources.files("rlrun.export").joinpath("play_onnx.py").read_bytes()
+        replace(path.with_name("play_onnx.py"), client)
+    replace(path, data)

@@ -1,0 +1,53 @@
+"""Observations that a policy meets, as its environment gives them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlrun.collect.agents import Agent, begun_anew, initial_state
+from rlrun.collect.evaluate import undisturbed
+from rlrun.env import Env
+from rlrun.export.graph import Graph, flat
+from rlrun.export.ports import named
+from rlrun.typing import Array, Tree
+
+Columns = dict[str, Array]
+
+
+def recorded(env: Env, agent: Agent, graph: Graph, *, count: int, seed: int) -> list[Columns]:
+    """Return observations of `count` steps, each with the state before it where there is one.
+
+    The policy explores, so that they are not all of one way through the environment.
+    """
+    rows: list[Columns] = []
+    with undisturbed():
+        env.renew()
+        observation = env.reset(seed)
+        state = initial = initial_state(agent, env.num_envs)
+        while len(rows) < count:
+            rows += _rows(graph, observation, state)
+            response = agent(observation, state, explore=True)
+            step = env.step(response["action"])
+            ended = step.terminated | step.truncated
+            observation = env.restart(ended) if ended.any() else step.observation
+            state = None if initial is None else begun_anew(response["state"], initial, ended)
+    return rows[:count]
+
+
+def _rows(graph: Graph, observation: Tree, state: Tree) -> list[Columns]:
+    """Return the lanes of a tree of ours as rows of what the environment gave."""
+    starts = {port.name: port.space.get("start", 0) for port in graph.inputs}
+    columns = _states(state)
+    for path, value in flat(observation):
+        name = named("observation", path)
+        columns[name] = value + np.asarray(starts[name]) if np.any(starts[name]) else value
+    lanes = range(len(next(iter(columns.values()))))
+    return [_typed(graph, {name: value[[lane]] for name, value in columns.items()}) for lane in lanes]
+
+
+def _states(state: Tree) -> Columns:
+    return {named("state", path): value for path, value in flat(state)}
+
+
+def _typed(graph: Graph, row: Columns) -> Columns:
+    return {port.name: row[port.name].astype(port.dtype) for port in graph.inputs if port.name in row}

@@ -1,0 +1,120 @@
+"""From a graph to the bytes of a file."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any
+
+import torch
+
+from rlrun.errors import MissingExtra, RequestError
+from rlrun.export.graph import Graph
+
+TRACED = 3  # lanes of the inputs that are traced; any number is taken in the end
+LANES = "lanes"  # what the number of them is called
+DOMAIN = "rlrun"
+OPSET = 18
+
+
+def require(place: str) -> None:
+    """Refuse early where ONNX files cannot be written.
+
+    Raises:
+        MissingExtra: a package is not installed.
+    """
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        try:
+            __import__(package)
+        except ModuleNotFoundError:
+            raise MissingExtra(place, package, "export") from None
+
+
+def traced(graph: Graph) -> torch.export.ExportedProgram:
+    """Return a graph as a program of tensors for any number of lanes.
+
+    Raises:
+        RequestError: some part of it cannot be traced.
+    """
+    lanes = torch.export.Dim(LANES)
+    shapes = (tuple({0: lanes} for _ in graph.inputs),)
+    try:
+        with _quiet(), torch.no_grad():
+            return torch.export.export(graph, tuple(graph.blank(TRACED)), dynamic_shapes=shapes, strict=False)
+    except RequestError:
+        raise
+    except Exception as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        raise RequestError(
+            f"the policy cannot be exported: {type(error).__name__}: {first} (an exported policy may not branch on "
+            "values of tensors, nor leave torch)"
+        ) from error
+
+
+def onnx_bytes(
+    graph: Graph, program: torch.export.ExportedProgram, *, about: Mapping[str, Any], version: int, text: str
+) -> bytes:
+    """Return an ONNX file.
+
+    Args:
+        graph: whose inputs and outputs give theirs the names.
+        program: it, traced.
+        about: what its metadata say, each as text.
+        version: of the model: a number that grows from one file to the next.
+        text: one line that says what this is.
+    """
+    from rlrun import __version__
+
+    with _quiet():
+        made = torch.onnx.export(
+            program,
+            input_names=[port.name for port in graph.inputs],
+            output_names=[port.name for port in graph.outputs],
+            opset_version=OPSET,
+            external_data=False,
+            dynamo=True,
+            verbose=False,
+        )
+    assert made is not None
+    proto = made.model_proto
+    proto.producer_name, proto.producer_version, proto.domain = DOMAIN, __version__, DOMAIN
+    proto.model_version, proto.doc_string = version, text
+    _name_lanes(proto.graph)
+    del proto.metadata_props[:]
+    for key, value in about.items():
+        proto.metadata_props.add(key=key, value=str(value))
+    found: bytes = proto.SerializeToString()
+    return found
+
+
+def _name_lanes(graph: Any) -> None:
+    """Give the number of lanes its name, which does not survive the exporter."""
+    symbol = graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param == symbol != "":
+                dim.dim_param = LANES
+
+
+def program_bytes(program: torch.export.ExportedProgram, *, about: Mapping[str, Any]) -> bytes:
+    """Return a file of `torch.export`, for `torch.export.load`."""
+    buffer = io.BytesIO()
+    with _quiet():
+        torch.export.save(program, buffer, extra_files={key: str(value) for key, value in about.items()})
+    return buffer.getvalue()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out what exporters say of packages that they could use, too."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)

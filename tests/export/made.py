@@ -1,0 +1,71 @@
+"""Policies to export, as configs build them."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import torch
+
+from rlrun import config as configuration
+from rlrun.assembly import builder_of, prepare_process
+from rlrun.env import Env
+from rlrun.export import writing
+from rlrun.export.checking import Reference, Run, compare, edges, running
+from rlrun.export.graph import Graph, Outer
+from rlrun.export.recording import recorded
+
+SMALL = ("algorithm.hidden=[8]", "~pair")
+SPACES = {
+    "box": "env=pendulum",
+    "discrete": "env=cartpole",
+    "multi-discrete": "env.target=rlrun.env.toy_spaces.MultiDiscreteAction",
+    "mixed": "env.target=rlrun.env.toys.MixedAction",
+    "dict": "env.target=rlrun.env.toy_spaces.DictObservation",
+    "image": "env.target=rlrun.env.toy_spaces.ImageObservation",
+    "tuple": "env.target=rlrun.env.toy_spaces.TupleSpaces",
+    "start": "env.target=rlrun.env.toy_spaces.DiscreteStart",
+}
+
+
+class Made(NamedTuple):
+    """What a config builds."""
+
+    agent: object
+    env: Env
+    parts: dict[str, object]
+
+    def graph(self, *, stochastic: bool = False) -> Graph:
+        return Graph(self.agent, Outer(*self.env.outer), stochastic=stochastic)
+
+
+def make(*words: str) -> Made:
+    """Build the agent and one lane of the environment, and let normalisers learn something first."""
+    composed = configuration.compose([*words])
+    device = prepare_process(composed.config)
+    builder = builder_of(composed.config, device=device, num_envs=1)
+    torch.manual_seed(3)
+    return Made(builder.get("agent"), builder.get("env"), builder.built)
+
+
+def file_of(graph: Graph, format: str = "onnx") -> bytes:
+    """Return the file of a graph."""
+    program = writing.traced(graph)
+    if format == "pt2":
+        return writing.program_bytes(program, about={})
+    return writing.onnx_bytes(graph, program, about={}, version=1, text="")
+
+
+def proven(made: Made, graph: Graph, run: Run | None = None, *, count: int = 64):
+    """Compare a file, by default that of the graph, with the policy."""
+    run = run or running(file_of(graph), graph, "onnx")
+    rows = [*edges(graph), *recorded(made.env, made.agent, graph, count=count, seed=5)]
+    return compare(run, Reference(made.agent, graph), rows)
+
+
+@functools.cache
+def quick() -> None:
+    """Let the exporter keep its table of operators, which it would read anew each time."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))

@@ -1,0 +1,159 @@
+"""`rlrun export-onnx`: the files of a run's policy, and who can use them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from tests.export.made import quick
+
+import rlrun
+from rlrun.cli.main import main
+from rlrun.errors import RequestError, RlrunError
+from rlrun.export import making
+
+onnx = pytest.importorskip("onnx")
+WORDS = (
+    "algorithm=ppo",
+    "env=pendulum",
+    "algorithm.hidden=[8]",
+    "algorithm.horizon=32",
+    "num_envs=2",
+    "+with=observation_norm",
+)
+ALONE = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("rlrun", "torch", "onnx", "omegaconf"):
+            raise ImportError("not here: " + name)
+sys.meta_path.insert(0, Refuse())
+sys.argv = sys.argv[1:]
+exec(compile(open(sys.argv[0]).read(), sys.argv[0], "exec"))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _quick():
+    quick()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made") / "run"
+    budget = ("stop.env_steps=128", "evaluation.every=0", "logger=[]", "evaluation.max_steps=50")
+    rlrun.train([*WORDS, *budget], run_dir=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(run):
+    quick()
+    return rlrun.export_onnx(run, episodes=3, seed=7)
+
+
+def test_the_file_says_what_it_is(run, made):
+    assert made.path == run / "exports" / "policy.onnx"
+    proto = onnx.load(made.path)
+    onnx.checker.check_model(proto)
+    assert (proto.producer_name, proto.producer_version, proto.domain) == ("rlrun", rlrun.__version__, "rlrun")
+    said = {entry.key: entry.value for entry in proto.metadata_props}
+    about = json.loads((run / "exports" / "policy.onnx.json").read_text())
+    assert proto.model_version == about["updates"] > 0
+    for key in ("config_hash", "env_steps", "checkpoint", "training_seed"):
+        assert said[key] == str(about[key])
+    assert [dim.dim_param or dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim] == ["lanes", 3]
+    assert about["inputs"][0] | {"low": None, "high": None} == {
+        "name": "observation",
+        "role": "observation",
+        "shape": [3],
+        "dtype": "float32",
+        "kind": "Box",
+        "low": None,
+        "high": None,
+        "env_dtype": "float32",
+    }
+    assert about["outputs"][0]["low"] == -2.0
+
+
+def test_its_episodes_are_those_of_eval(run, made):
+    found = rlrun.evaluate(run, episodes=3, seed=7)
+    assert made.about["episodes"]["seeds"] == found.seeds
+    assert made.about["episodes"]["returns"] == pytest.approx(found.returns, rel=1e-4)
+    assert made.about["episodes"]["lengths"] == found.lengths == [50, 50, 50]
+
+
+def test_it_plays_where_nothing_else_is_installed(run, made):
+    client = run / "exports" / "play_onnx.py"
+    command = [sys.executable, "-c", ALONE, str(client), str(made.path), "--episodes", "3", "--seed", "7"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.splitlines()
+    mean = np.mean(made.about["episodes"]["returns"])
+    assert printed[-1] == f"mean return {mean:.6g} over 3 episodes"
+
+
+def test_what_disagrees_is_not_written(run, tmp_path, monkeypatch):
+    def wrong(data, graph, format):
+        return lambda given: {"action": np.zeros((len(given["observation"]), 1), np.float32)}
+
+    monkeypatch.setattr(making, "running", wrong)
+    with pytest.raises(RlrunError, match="the exported policy disagrees: 'action' is off by"):
+        rlrun.export_onnx(run, tmp_path / "policy.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_action_that_differs_in_an_episode_is_found(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(making, "compare", lambda *given, **named: making.Parity(0, 0.0))
+    monkeypatch.setattr(making, "_made", slightly_other(making._made))
+    with pytest.raises(RlrunError, match="disagrees in an episode: 'action' is"):
+        rlrun.export_onnx(run, tmp_path / "policy.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def slightly_other(make):
+    """Return what makes the file of a policy that is not quite the one."""
+
+    def made(graph, about):
+        layer = graph.agent.policy.head.layer
+        layer.bias.data += 0.01
+        try:
+            return make(graph, about)
+        finally:
+            layer.bias.data -= 0.01
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"format": "onx"}, "--format onx: there are onnx, pt2 (did you mean 'onnx'?)"),
+        ({"checkpoint": "3"}, "checkpoint"),
+        ({"output": "."}, "is a folder; --output names the file"),
+        ({"output": "no/such/policy.onnx"}, "is no folder; make it"),
+    ],
+)
+def test_wrong_requests_are_refused(run, given, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RequestError) as caught:
+        rlrun.export_onnx(run, **given)
+    assert said in str(caught.value)
+
+
+def test_a_missing_extra_is_named(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(RequestError, match=r"needs the package 'onnxscript'.*pip install 'rlrun\[export\]'"):
+        rlrun.export_onnx(run)
+
+
+def test_the_command_prints_what_was_found(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["rlrun", "export-onnx", str(run), "--output", str(tmp_path / "a.onnx"), "--json"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code in (0, None)
+    found = json.loads(capsys.readouterr().out)
+    assert found["path"] == str(tmp_path / "a.onnx")
+    assert found["parity"]["largest"] <= found["parity"]["tolerance"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "a.onnx.json", "play_onnx.py"]

@@ -1,0 +1,159 @@
+"""Files act as the policies that they were made of, whatever the algorithm and the spaces."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from tests.export.made import SMALL, SPACES, file_of, make, proven, quick
+
+from rlrun.collect import PolicyAgent, RandomAgent
+from rlrun.errors import RequestError, RlrunError
+from rlrun.export import writing
+from rlrun.export.checking import running
+from rlrun.export.graph import Graph, Outer
+from rlrun.nn import Normaliser
+
+pytest.importorskip("onnx")
+ALGORITHMS = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "algorithm").glob("*.yaml"))
+OWN = {"handcrafted": ["box", "discrete"]}  # made for an environment each
+SMALLER = {"handcrafted": (), "bc": (*SMALL, "dataset=unused")}
+NETWORKS = ("sac", "dqn", "ppo")  # of which the others have theirs
+
+
+@pytest.fixture(autouse=True)
+def _quick():
+    quick()
+
+
+def trained(algorithm, kind):
+    """Whether an algorithm is trained in such spaces."""
+    continuous = kind in ("box", "mixed", "tuple")
+    return kind in OWN.get(algorithm, SPACES) and not (algorithm == "dqn" and continuous)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kind"), [pair for pair in itertools.product(ALGORITHMS, SPACES) if trained(*pair)]
+)
+def test_every_policy_is_exported_as_it_acts(algorithm, kind):
+    made = make(f"algorithm={algorithm}", SPACES[kind], *SMALLER.get(algorithm, SMALL))
+    found = proven(made, made.graph())
+    assert found.rows == 67
+    assert found.largest < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["box", "mixed", "tuple"])
+@pytest.mark.parametrize("algorithm", ["sac", "ppo"])
+def test_noise_comes_from_outside(algorithm, kind):
+    made = make(f"algorithm={algorithm}", SPACES[kind], *SMALL)
+    graph = made.graph(stochastic=True)
+    assert proven(made, graph).largest < 1e-5
+    names = [port.name for port in graph.inputs if port.role not in ("observation", "state")]
+    assert names == (["epsilon"] if kind == "box" else ["epsilon", "gumbel"])
+
+
+def test_an_epsilon_greedy_agent_explores_as_often_as_in_training():
+    made = make("algorithm=dqn", "env=cartpole", *SMALL, "algorithm.epsilon.first=0.4")
+    graph = made.graph(stochastic=True)
+    assert proven(made, graph).largest == 0.0
+    lanes = 20_000
+    uniform = torch.rand(lanes, 4, generator=torch.Generator().manual_seed(0))
+    observation = torch.tensor([[0.1, -0.2, 0.3, 0.4]]).expand(lanes, 4)
+    action = graph(observation, -(-uniform.log()).log())[0]
+    best = made.graph()(observation[:1])[0]
+    assert float((action != best).float().mean()) == pytest.approx(0.2, abs=0.015)  # half of the random ones are best
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_a_recurrent_policy_takes_and_gives_its_state(kind):
+    made = make("algorithm=ppo", SPACES["dict"], *SMALL, f"algorithm.recurrent={kind}", "algorithm.core_size=5")
+    graph = made.graph()
+    assert [port.name for port in graph.inputs][-1] == "state"
+    assert [port.name for port in graph.outputs] == ["action", "next_state"]
+    assert proven(made, graph).largest < 1e-5
+
+
+def test_a_program_of_torch_is_the_same():
+    made = make("algorithm=sac", SPACES["mixed"], *SMALL)
+    graph = made.graph()
+    assert proven(made, graph, running(file_of(graph, "pt2"), graph, "pt2")).largest < 1e-6
+
+
+def normalised():
+    made = make("algorithm=ppo", "env=pendulum", *SMALL, "+with=observation_norm")
+    normaliser = next(part for part in made.parts.values() if isinstance(part, Normaliser))
+    normaliser.update(torch.randn(100, 3) * torch.tensor([0.5, 0.5, 4.0]) + 0.3)
+    return made
+
+
+def test_normalisers_are_inside():
+    made = normalised()
+    assert proven(made, made.graph()).largest < 1e-5
+
+
+def without_normaliser(made):
+    made.agent._act = made.agent.policy.act
+
+
+def mean_in_place_of_tanh(made):
+    head = made.agent.policy.head
+    head.mode = lambda heads: head.codec.join(heads.mean, None)
+
+
+def worst_choice(made):
+    codec = made.agent.policy.codec
+    codec.best = lambda values: values.argmin(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "mutate"),
+    [
+        (("algorithm=ppo", "env=pendulum", *SMALL, "+with=observation_norm"), without_normaliser),
+        (("algorithm=ppo", "env=pendulum", *SMALL), mean_in_place_of_tanh),
+        (("algorithm=dqn", "env=cartpole", *SMALL), worst_choice),
+    ],
+)
+def test_a_wrong_graph_is_refused(words, mutate):
+    made, wrong = (normalised() if "+with=observation_norm" in words else make(*words) for _ in range(2))
+    for module in (made.agent.policy, wrong.agent.policy):  # alike, and far enough from zero to matter
+        torch.manual_seed(4)
+        for parameter in module.parameters():
+            parameter.data.normal_(0.0, 0.8)
+    mutate(wrong)
+    graph = wrong.graph()
+    with pytest.raises(RlrunError, match="disagrees: 'action' is"):
+        proven(made, made.graph(), running(file_of(graph), graph, "onnx"))
+
+
+def test_a_file_for_one_batch_size_is_refused():
+    made = make("algorithm=dqn", "env=cartpole", *SMALL)
+    graph = made.graph()
+    fixed = torch.export.export(graph, tuple(graph.blank(7)))
+    data = writing.onnx_bytes(graph, fixed, about={}, version=1, text="")
+    with pytest.raises(RlrunError, match="the exported policy fails on 1 observations"):
+        proven(made, graph, running(data, graph, "onnx"))
+
+
+class Coin:
+    """Draws by itself."""
+
+    state_size = 0
+
+    def act(self, observation, explore):
+        return (torch.rand(observation.shape[0]) < 0.5).long()
+
+
+def test_a_policy_that_draws_by_itself_is_refused():
+    made = make("algorithm=dqn", "env=cartpole", *SMALL)
+    agent = PolicyAgent(Coin())
+    graph = Graph(agent, Outer(*made.env.outer))
+    with pytest.raises(RlrunError, match="disagrees"):
+        proven(made._replace(agent=agent), graph)
+
+
+def test_an_agent_of_arrays_is_refused():
+    made = make("algorithm=dqn", "env=cartpole", *SMALL)
+    with pytest.raises(RequestError, match="a RandomAgent cannot be exported: it has no respond"):
+        Graph(RandomAgent(made.env.spaces.action, seed=0), Outer(*made.env.outer))
