@@ -14,6 +14,7 @@ import rlrun
 from rlrun.cli.main import main
 from rlrun.errors import RequestError, RlrunError
 from rlrun.export import making
+from rlrun.export.checking import Parity
 
 onnx = pytest.importorskip("onnx")
 WORDS = (
@@ -105,7 +106,7 @@ def test_what_disagrees_is_not_written(run, tmp_path, monkeypatch):
 
 
 def test_an_action_that_differs_in_an_episode_is_found(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(making, "compare", lambda *given, **named: making.Parity(0, 0.0))
+    monkeypatch.setattr(making, "compare", lambda *given, **named: Parity(0, 0.0))
     monkeypatch.setattr(making, "_made", slightly_other(making._made))
     with pytest.raises(RlrunError, match="disagrees in an episode: 'action' is"):
         rlrun.export_onnx(run, tmp_path / "policy.onnx")

@@ -23,6 +23,8 @@ TOLERANCE = 1e-5  # between numbers of a size up to 1, relative to larger ones
 BATCHES = (1, 7, 64)
 SINGLES = 10  # rows that are tried one at a time; the larger batches hold all
 LARGE = 1e3  # where an observation has no bound
+CHANGE = 1e-6  # of an input, up or down, after which an answer is as good
+CHANGES = 8  # such answers
 Columns = dict[str, Array]  # name of an input or output -> [N, …]
 Run = Callable[[Columns], Columns]
 
@@ -146,7 +148,7 @@ def running(data: bytes, graph: Graph, format: str) -> Run:
     return lambda given: dict(zip(names, session.run(names, given), strict=True))
 
 
-def compare(run: Run, reference: Reference, rows: Sequence[Columns], *, seed: int = 0) -> Parity:
+def compare(run: Run, reference: Reference, rows: Sequence[Columns], *, seed: int = 0, lenient: bool = False) -> Parity:
     """Let a file and its policy act on the same inputs, in batches of several sizes.
 
     Args:
@@ -154,29 +156,44 @@ def compare(run: Run, reference: Reference, rows: Sequence[Columns], *, seed: in
         reference: the policy.
         rows: observations and states, one row each; the noise is drawn here.
         seed: of the noise.
+        lenient: let them differ by as much as the policy's own answer does where its inputs change by a millionth,
+            which for large ones can be more than the tolerance: single precision says no more.
 
     Raises:
         RlrunError: they differ; the message names the output and by how much.
     """
     generator = np.random.default_rng(seed)
-    graph, largest = reference.graph, 0.0
+    largest = 0.0
     for size in BATCHES:
         for begin in range(0, SINGLES if size == 1 else len(rows), size):
             chosen = [rows[(begin + index) % len(rows)] for index in range(size)]
             given = {name: np.concatenate([row[name] for row in chosen]) for name in chosen[0]}
-            for name, width in graph.widths.items():
+            for name, width in reference.graph.widths.items():
                 draw = generator.standard_normal if name == "epsilon" else generator.gumbel
                 given[name] = draw(size=(size, width)).astype(np.float32)
             try:
                 found = run(given)
             except Exception as error:
                 raise RlrunError(f"the exported policy fails on {size} observations: {_first(error)}") from error
-            largest = max(largest, differing(found, reference(given), size))
+            near = [reference(_changed(given, generator)) for _ in range(CHANGES if lenient else 0)]
+            largest = max(largest, differing(found, reference(given), near))
     return Parity(len(rows), largest)
 
 
-def differing(found: Columns, wanted: Columns, size: int) -> float:
-    """Return the largest difference between outputs.
+def _changed(given: Columns, generator: np.random.Generator) -> Columns:
+    """Return inputs of which each real number is larger or smaller by a share of itself."""
+    return {
+        name: (value * (1.0 + CHANGE * generator.choice((-1.0, 1.0), value.shape))).astype(value.dtype)
+        if value.dtype.kind == "f"
+        else value
+        for name, value in given.items()
+    }
+
+
+def differing(found: Columns, wanted: Columns, near: Sequence[Columns] = ()) -> float:
+    """Return the largest difference between outputs [N, …].
+
+    near: other answers that are as good.
 
     Raises:
         RlrunError: choices are not the same, or numbers lie apart by more than the tolerance.
@@ -186,18 +203,28 @@ def differing(found: Columns, wanted: Columns, size: int) -> float:
         other = found[name]
         if other.shape != value.shape:
             raise RlrunError(f"the exported policy disagrees: '{name}' is {list(other.shape)}, not {list(value.shape)}")
+        own = np.max([_apart(each[name], value) for each in near], axis=0) if near else np.zeros(value.shape)
+        apart = _apart(other, value)
         if np.issubdtype(value.dtype, np.integer):
-            count = int((other != value).reshape(size, -1).any(-1).sum())
-            if count:
-                raise RlrunError(f"the exported policy disagrees: '{name}' is another in {count} of {size} rows")
+            wrong = ((apart > 0.0) & (own == 0.0)).reshape(len(value), -1).any(-1)
+            if wrong.any():
+                raise RlrunError(
+                    f"the exported policy disagrees: '{name}' is another in {wrong.sum()} of {len(wrong)} rows"
+                )
             continue
-        apart = np.abs(other.astype(np.float64) - value) / np.maximum(1.0, np.abs(value))
-        if not (apart <= TOLERANCE).all():
+        allowed = np.maximum(TOLERANCE, own)
+        if not (apart <= allowed).all():
             raise RlrunError(
                 f"the exported policy disagrees: '{name}' is off by {np.nanmax(apart):.1e} ({TOLERANCE:g} is allowed)"
             )
         largest = max(largest, float(apart.max(initial=0.0)))
     return largest
+
+
+def _apart(one: Array, other: Array) -> Array:
+    """Return how far numbers lie apart, as a share of those whose size is above 1."""
+    distance: Array = np.abs(one.astype(np.float64) - other) / np.maximum(1.0, np.abs(other))
+    return distance
 
 
 def _first(error: Exception) -> str:
