@@ -41,13 +41,14 @@ NEVER = """
     torch.ops.load_library torch.classes.load_library torch._inductor torch.distributed
     rlrun.build rlrun.cli rlrun.config rlrun.trust rlrun.storage rlrun.files rlrun.rundir rlrun.presence rlrun.manifest
     rlrun.assembly rlrun.arrival rlrun.experiment rlrun.evaluation rlrun.resuming rlrun.inspection rlrun.forking
-    rlrun.train rlrun.evaluate rlrun.resume rlrun.checkpoints
+    rlrun.train rlrun.evaluate rlrun.resume rlrun.checkpoints rlrun.export_onnx rlrun.export.making
+    rlrun.export.worker rlrun.export.writing rlrun.export.play_onnx rlrun.export.items rlrun.export.episodes
 """.split()  # noqa: SIM905
 
 # The classes of these are the parts of a run.
 PACKAGES = (
     *("rlrun.algorithms", "rlrun.callbacks", "rlrun.collect", "rlrun.env", "rlrun.memory", "rlrun.nn", "rlrun.ops"),
-    *("rlrun.schedules", "rlrun.seeds", "rlrun.trainer"),
+    *("rlrun.schedules", "rlrun.seeds", "rlrun.trainer", "rlrun.export"),
     *("torch.nn", "torch.optim", "torch.distributions", "gymnasium.wrappers", "gymnasium.spaces"),
 )
 # Some functions are, too: they compute, or make a part.

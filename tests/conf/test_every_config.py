@@ -27,7 +27,7 @@ EXPERIMENTS = [file for file in FILES if file.startswith("experiment/")]
 RUN = [file for file in FILES if file != "env/none"]  # tests/memory/test_dataset.py runs that
 UNTRAINED = [file for file in FILES if file.startswith(("algorithm/handcrafted", "experiment/handcrafted"))]
 COMMANDED = [file for file in FILES if file.startswith(("experiment/", "with/"))]
-PACKAGES = {"box2d": "Box2D", "mujoco": "mujoco", "atari": "ale_py", "minigrid": "minigrid"}
+PACKAGES = {"box2d": "Box2D", "mujoco": "mujoco", "atari": "ale_py", "minigrid": "minigrid", "export": "onnx"}
 
 # What stands in a command beside the file that is tried.
 BESIDE = {

@@ -88,13 +88,6 @@ def contained(space: gymnasium.Space[Any], given: Columns, name: str) -> Any:
     return given[name]
 
 
-def containers(space: gymnasium.Space[Any]) -> Any:
-    """Return what an action is put into: a dict by name, a list for a tuple, None for an array."""
-    if isinstance(space, gymnasium.spaces.Dict):
-        return {name: containers(part) for name, part in space.spaces.items()}
-    return [containers(part) for part in space.spaces] if isinstance(space, gymnasium.spaces.Tuple) else None
-
-
 def leaves_of(space: gymnasium.Space[Any], value: Any, name: str = "action") -> Iterator[tuple[str, Any]]:
     """Yield what lies in the containers of an environment, by name."""
     if isinstance(space, gymnasium.spaces.Dict):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig, OmegaConf
 
 from rlrun.arrival import Arrival, arrived
 from rlrun.assembly import builder_of, prepare_process, stateful, take_back
@@ -17,10 +16,11 @@ from rlrun.collect.evaluate import still
 from rlrun.env import Env
 from rlrun.errors import RequestError, did_you_mean
 from rlrun.export import writing
-from rlrun.export.checking import TOLERANCE, Reference, compare, containers, edges, running
+from rlrun.export.checking import TOLERANCE, Reference, compare, edges, running
 from rlrun.export.episodes import played
 from rlrun.export.graph import Graph, Outer
 from rlrun.export.recording import recorded
+from rlrun.export.telling import environment, interface
 from rlrun.files import counted, replace, sized, write_json
 from rlrun.rundir import RunDir
 from rlrun.storage import load
@@ -149,31 +149,13 @@ def _described(arrival: Arrival, where: Path, graph: Graph) -> dict[str, Any]:
         "config_hash": identity(arrival.config),
         "commit": git.get("commit"),
         "dirty": git.get("dirty"),
-        "stochastic": graph.stochastic,
-        "inputs": [port.to_json() for port in graph.inputs],
-        "outputs": [port.to_json() for port in graph.outputs],
-        "action": containers(graph.outer.action),
-        "env": _environment(arrival.config),
+        **interface(graph),
+        "env": environment(arrival.config),
     }
 
 
 def _words(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
-
-
-def _environment(config: DictConfig) -> dict[str, Any]:
-    """Return what `play_onnx.py` makes the environment of."""
-    whole: Any = OmegaConf.to_container(config, resolve=False)
-    node: Any = OmegaConf.to_container(OmegaConf.create({**whole, "callbacks": None}).env, resolve=True)
-    around = [wrapper for wrapper in (node.get("around") or {}).values() if wrapper is not None]
-    return {
-        "id": node.get("id"),
-        "target": node.get("target"),
-        "kwargs": node.get("kwargs") or {},
-        "wrappers": [*(node.get("wrappers") or []), *around],
-        "reset_options": node.get("reset_options") or None,
-        "max_steps": OmegaConf.select(config, "evaluation.max_steps"),
-    }
 
 
 def _made(graph: Graph, about: Mapping[str, Any]) -> bytes:

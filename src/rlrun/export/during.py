@@ -1,0 +1,202 @@
+"""Export the policy now and then while it is trained, beside training."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from rlrun.callback import Callback, Stop
+from rlrun.callbacks.pace import following
+from rlrun.env import Env
+from rlrun.errors import ConfigError, RequestError, RlrunError
+from rlrun.export import writing
+from rlrun.export.graph import Outer
+from rlrun.export.items import Item, Items
+from rlrun.export.telling import environment
+from rlrun.export.worker import request
+
+PREFIX = "policy_"
+_messages = logging.getLogger("rlrun")
+
+
+class OnnxExport(Callback):
+    """Write `exports/policy_<number>.onnx` now and then, in a process of its own; training goes on meanwhile.
+
+    A file gets its name when it was found to answer edge values as its policy does; `rlrun export-onnx` proves more.
+    One that cannot be written is told of, and training goes on.
+
+    Args:
+        agent: whose policy it is.
+        env: its environment.
+        every: environment steps (updates, where there is no collector); 0 = only at the end of training, where there
+            is always one, and when `export` is called.
+        stochastic: whether actions are drawn, by noise that is an input.
+        keep: files that stay, the newest; None = all.
+        metadata: further entries for the files, names to texts.
+
+    Raises:
+        ConfigError: a number is out of range, or metadata are no texts by name.
+        MissingExtra: a package is not installed.
+    """
+
+    def __init__(
+        self,
+        agent: Any,
+        env: Env,
+        *,
+        every: int = 0,
+        stochastic: bool = False,
+        keep: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        writing.require("export")
+        if every < 0 or (keep is not None and keep < 1):
+            raise ConfigError(f"export: wanted every >= 0 and keep >= 1, got every={every} and keep={keep}")
+        if any(not isinstance(key, str) for key in metadata or {}):
+            raise ConfigError("export.metadata: wanted names with texts")
+        self.agent, self.outer = agent, Outer(*env.outer)
+        if not hasattr(agent, "respond"):
+            raise RequestError(f"export: a {type(agent).__name__} cannot be exported; see docs/export.md")
+        self.every, self.stochastic, self.keep = every, stochastic, keep
+        self.metadata = {key: str(value) for key, value in (metadata or {}).items()}
+        self.items: Items | None = None
+        self._about: dict[str, Any] = {}
+        self.count = 0  # exports asked for, each the number of its file
+        self._axis, self._newest, self._due = 0, 0, following(0, every)
+        self._worker: _Worker | None = None
+        self._asked: queue.SimpleQueue[tuple[Mapping[str, str], Future[Item]]] = queue.SimpleQueue()
+
+    def begin_training(
+        self, run_dir: Path | None, config: Mapping[str, Any] | None = None, update: int = 0, step: int | None = None
+    ) -> None:
+        if config:
+            self._about["env"] = environment(config)
+        if run_dir is not None:
+            self.items = Items(run_dir / "exports", PREFIX, "onnx")
+            for handle in [item.handle for item in self.items.items() if item.handle > self.count]:
+                self.items.delete(handle)  # of updates that were lost, and will be made again
+            self._axis, self._worker = update if step is None else step, _Worker(self.items)
+
+    def end_batch(self, update: int, step: int | None = None) -> None:
+        self._axis = update if step is None else step
+        if self._worker is None:
+            return
+        if self._axis >= self._due:
+            self._due = following(self._axis, self.every)
+            self._send({})
+        while not self._asked.empty():
+            metadata, future = self._asked.get()
+            self._send(metadata, future)
+
+    def end_training(self, error: BaseException | None, update: int = 0, step: int | None = None) -> None:
+        if self._worker is None:
+            return
+        self._axis = update if step is None else step
+        if (error is None or isinstance(error, Stop)) and self._axis > self._newest:
+            self._send({})
+        self._worker.close()
+        self._worker = None
+        while not self._asked.empty():
+            self._asked.get()[1].set_exception(RlrunError("training is over"))
+
+    def export(self, metadata: Mapping[str, str] | None = None) -> Item:
+        """Export now and wait for the file; to be called by the thread that trains.
+
+        Raises:
+            RlrunError: it cannot be written, or nothing is being trained.
+        """
+        return self._send(metadata or {}).result()
+
+    def export_threadsafe(self, metadata: Mapping[str, str] | None = None) -> Item:
+        """Export at the end of the update at work and wait for the file; to be called by any other thread.
+
+        Raises:
+            RlrunError: it cannot be written, or training ended meanwhile.
+        """
+        future: Future[Item] = Future()
+        self._asked.put((dict(metadata or {}), future))
+        if self._worker is None:
+            raise RlrunError("nothing is being trained whose policy could be exported")
+        return future.result()
+
+    def _send(self, metadata: Mapping[str, str], future: Future[Item] | None = None) -> Future[Item]:
+        if self._worker is None or self.items is None:
+            raise RlrunError("nothing is being trained whose policy could be exported")
+        self.count, self._newest = self.count + 1, self._axis
+        path = self.items.path_of(self.count)
+        about = {**self.metadata, **metadata, **self._about, "env_steps": self._axis, "model_version": self.count}
+        data = request(self.agent, self.outer, stochastic=self.stochastic, path=path, about=about)
+        return self._worker.send(self.count, data, self.keep, future or Future())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count, "newest": self._newest}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if numbers:
+            self.count, self._newest = state["count"], state["newest"]
+            self._due = following(self._newest, self.every)
+
+
+class _Worker:
+    """The process, and a thread that hears it."""
+
+    def __init__(self, items: Items) -> None:
+        self.items = items
+        command = [sys.executable, "-m", "rlrun.export.worker"]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,  # a signal to the terminal's group is for the run, which ends this in order
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+        self._waiting: queue.SimpleQueue[tuple[int, int | None, Future[Item]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._hear, name="export", daemon=True)
+        self._thread.start()
+
+    def send(self, handle: int, data: bytes, keep: int | None, future: Future[Item]) -> Future[Item]:
+        """Hand over a request; return what will be the file."""
+        place = self.items.folder / f".{PREFIX}{handle}.request"
+        place.write_bytes(data)
+        self._waiting.put((handle, keep, future))
+        assert self.process.stdin is not None
+        try:
+            print(json.dumps({"place": str(place), "paths": sys.path}), file=self.process.stdin, flush=True)
+        except OSError:  # it is gone, which the thread tells
+            place.unlink(missing_ok=True)
+        return future
+
+    def _hear(self) -> None:
+        assert self.process.stdout is not None
+        while (asked := self._waiting.get()) is not None:
+            handle, keep, future = asked
+            line = self.process.stdout.readline()
+            problem = line.strip() if line else "the process that exports has ended"
+            if problem:
+                _messages.warning("export %d failed: %s", handle, problem)
+                future.set_exception(RlrunError(problem))
+                continue
+            future.set_result(self.items.add(handle))
+            for item in self.items.items()[: -keep if keep else 0]:
+                self.items.delete(item.handle)
+
+    def close(self) -> None:
+        """Wait until all that was asked for is written."""
+        self._waiting.put(None)
+        self._thread.join()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()

@@ -1,0 +1,82 @@
+"""A process that writes policies as files while another one trains: `python -m rlrun.export.worker`.
+
+Each line of its input is the path of what `request` wrote, each line of its output answers one: empty, or what was
+wrong. It ends with its input.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlrun.errors import RlrunError
+from rlrun.export import writing
+from rlrun.export.checking import Reference, compare, edges, running
+from rlrun.export.graph import Graph, Outer
+from rlrun.export.telling import interface
+from rlrun.files import replace, write_json
+
+
+def request(agent: Any, outer: Outer, *, stochastic: bool, path: Path, about: Mapping[str, Any]) -> bytes:
+    """Return what a worker makes a file of: a copy of the agent, at once and without a look at its graph."""
+    buffer = io.BytesIO()
+    told = {"stochastic": stochastic, "path": str(path), "about": dict(about)}
+    torch.save({"agent": agent, "outer": tuple(outer), "told": json.dumps(told)}, buffer)
+    return buffer.getvalue()
+
+
+def carry_out(place: Path) -> None:
+    """Write the file of a request, which is removed.
+
+    Raises:
+        RlrunError: the policy cannot be exported, or the file would act otherwise.
+    """
+    try:
+        # of our own process, by which this one was started
+        asked = torch.load(place, map_location="cpu", weights_only=False)
+    finally:
+        place.unlink(missing_ok=True)
+    told = json.loads(asked["told"])
+    agent, path = asked["agent"], Path(told["path"])
+    agent.device = "cpu"
+    graph = Graph(agent, Outer(*asked["outer"]), stochastic=told["stochastic"])
+    about = {**told["about"], **interface(graph)}
+    text = f"a policy after {about['env_steps']:,} environment steps"
+    program = writing.traced(graph)
+    brief = {name: value for name, value in told["about"].items() if not isinstance(value, dict)}
+    data = writing.onnx_bytes(graph, program, about=brief, version=about["model_version"], text=text)
+    found = compare(running(data, graph, "onnx"), Reference(agent, graph), edges(graph), lenient=True)
+    about["parity"] = {"edges": found.rows, "largest_at_edges": found.largest}
+    write_json(path.with_name(f"{path.name}.json"), about)
+    replace(path, data)
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    torch.set_num_threads(1)
+    if hasattr(os, "nice"):
+        os.nice(10)  # training comes first
+    answers = sys.stdout
+    sys.stdout = sys.stderr  # what exporters print is no answer
+    for line in sys.stdin:
+        told = json.loads(line)
+        sys.path[:] = told["paths"]
+        try:
+            carry_out(Path(told["place"]))
+            answer = ""
+        except RlrunError as error:
+            answer = str(error)
+        except Exception as error:
+            answer = f"{type(error).__name__}: {error}"
+        print(" ".join(answer.split()), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Policies exported while they are trained."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+import rlrun
+from rlrun.callback import Callback, Stop
+from rlrun.config import compose
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.experiment import Experiment
+from rlrun.export.during import OnnxExport
+from rlrun.export.items import Items
+from rlrun.rundir import RunDir
+from rlrun.trainer import Trainer
+
+pytest.importorskip("onnx")
+WORDS = (
+    *("algorithm=dqn", "env=cartpole", "+with=export_onnx", "algorithm.hidden=[8]", "algorithm.warmup_steps=20"),
+    *("evaluation.every=0", "logger=[]", "log.every=0"),
+)
+
+
+class Ender(Callback):
+    """Lets another thread ask for a file, and ends training once it is there."""
+
+    def __init__(self, export):
+        self.export = export
+        self.found = []
+        self.thread = threading.Thread(target=self.ask)
+
+    def ask(self):
+        self.found.append(self.export.export_threadsafe({"asked": "yes"}))
+
+    def end_batch(self, update):
+        if update == 1:
+            self.export.export({"asked": "first"})
+            self.thread.start()
+        if self.found:
+            raise Stop("enough")
+
+
+def test_files_are_written_while_training_goes_on_and_for_other_threads(tmp_path):
+    experiment = Experiment(compose([*WORDS, "export.every=40", "export.keep=2", "stop.env_steps=1_000_000"]))
+    export = experiment.part(OnnxExport)
+    ender = Ender(export)
+    experiment.trainer = Trainer({**experiment.trainer.callbacks, "ender": ender}, experiment.trainer.loader)
+    run = RunDir.claim(tmp_path / "run")
+    experiment.run(run)
+    ender.thread.join(20)
+    assert ender.found[0].handle >= 2  # the first one was asked for by the thread that trains
+    assert [item.handle for item in export.items.items()] == [export.count - 1, export.count]
+    newest = export.items.latest().path
+    about = json.loads(newest.with_name(f"{newest.name}.json").read_text())
+    assert about["model_version"] == export.count
+    assert about["env_steps"] >= 40
+    assert about["parity"]["largest_at_edges"] == 0.0
+    assert about["env"]["id"] == "CartPole-v1"
+    assert sorted(path.suffix for path in run.exports.iterdir()) == [".json", ".json", ".onnx", ".onnx"]
+    with pytest.raises(RlrunError, match="nothing is being trained"):
+        export.export_threadsafe()
+
+
+def test_a_file_that_cannot_be_written_is_told_of_and_training_goes_on(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(OnnxExport, "begin_training", blocked(OnnxExport.begin_training))
+    result = rlrun.train([*WORDS, "stop.env_steps=40"], run_dir=tmp_path / "run")
+    assert result.summary["status"] == "completed"
+    assert "export 1 failed" in caplog.text
+
+
+def blocked(begin):
+    """Return what puts a folder where the first file would be."""
+
+    def begin_training(self, run_dir, config=None, update=0, step=None):
+        begin(self, run_dir, config, update, step)
+        self.items.path_of(1).mkdir()
+
+    return begin_training
+
+
+@pytest.mark.parametrize(("word", "said"), [("export.every=-1", "wanted every >= 0"), ("export.keep=0", "keep >= 1")])
+def test_wrong_numbers_are_refused(word, said):
+    with pytest.raises(ConfigError, match=said):
+        Experiment(compose([*WORDS, word]))
+
+
+def test_items_are_made_found_and_removed(tmp_path):
+    items = Items(tmp_path / "kept", "a_", "bin")
+    first, second = items.create_with_data(b"one"), items.create_with_saver(lambda path: path.write_bytes(b"two"))
+    assert [first.handle, second.handle, items.latest().handle] == [1, 2, 2]
+    assert items.update(1, b"three").path.read_bytes() == b"three"
+    assert [item.handle for item in Items(tmp_path / "kept", "a_", "bin").items()] == [1, 2]
+    items.delete(2)
+    assert items.get(2) is None
+    assert not second.path.exists()
+    first.path.unlink()
+    with pytest.raises(RlrunError, match="was removed by somebody else"):
+        items.delete(1)
+    with pytest.raises(RlrunError, match="has no file number 7"):
+        items.update(7, b"")
+    with pytest.raises(RlrunError, match="is not there"):
+        items.add(9)
