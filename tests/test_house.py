@@ -23,6 +23,7 @@ LAYERS = {
     "algorithms": 4,
     **dict.fromkeys(("config", "build"), 5),
     **dict.fromkeys(("assembly", "arrival", "experiment", "resuming", "evaluation", "forking", "inspection"), 6),
+    **dict.fromkeys(("frozen", "playing"), 6),
     **dict.fromkeys(("contrast", "estimate", "lineup", "reporting", "sweep"), 6),
     "cli": 7,
 }

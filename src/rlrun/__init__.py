@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rlrun.experiment import train as train
     from rlrun.inspection import checkpoints as checkpoints
     from rlrun.lineup import ls as ls
+    from rlrun.playing import play as play
     from rlrun.reporting.making import report as report
     from rlrun.resuming import resume as resume
 
@@ -23,12 +24,13 @@ _HOMES = {
     "diff": "contrast",
     "evaluate": "evaluation",
     "ls": "lineup",
+    "play": "playing",
     "report": "reporting.making",
     "resume": "resuming",
     "train": "experiment",
 }
 
-__all__ = ["Result", "checkpoints", "diff", "evaluate", "ls", "report", "resume", "train"]
+__all__ = ["Result", "checkpoints", "diff", "evaluate", "ls", "play", "report", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,21 @@ from typing import Annotated, Any
 import typer
 
 from rlrun import __version__, signals
-from rlrun.cli import check, checkpoints, config, diff, evaluate, explain, listing, ls, report, resume, train, usage
+from rlrun.cli import (
+    check,
+    checkpoints,
+    config,
+    diff,
+    evaluate,
+    explain,
+    listing,
+    ls,
+    play,
+    report,
+    resume,
+    train,
+    usage,
+)
 from rlrun.errors import RlrunError
 
 INTERRUPTED = 128 + signal.SIGINT  # what typer makes of a KeyboardInterrupt
@@ -27,6 +41,7 @@ app = typer.Typer(
 app.command("train")(train.train)
 app.command("resume")(resume.resume)
 app.command("eval")(evaluate.evaluate)
+app.command("play")(play.play)
 app.command("checkpoints")(checkpoints.checkpoints)
 app.command("ls")(ls.ls)
 app.command("diff")(diff.diff)
