@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +29,8 @@ FALLBACK_FPS = 30.0  # for environments that do not state theirs
 GIF_FPS = 50.0  # gif counts hundredths of a second, and viewers slow down what is shown for one of them
 HEADLESS = {"MUJOCO_GL": "egl", "SDL_VIDEODRIVER": "dummy"}  # read when pictures are first drawn
 PALETTE = "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"  # its 256 colours for each picture
+PATIENCE = 5.0  # seconds, with an encoder that failed
+PREFIX = re.compile(r"^\[[^]]*\] ")  # which part of ffmpeg says a line
 FORMATS = {
     "mp4": ("-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4"),
     "gif": ("-filter_complex", PALETTE, "-f", "gif"),
@@ -239,10 +243,13 @@ class Encoder:
         self._process.wait()
 
     def _failed(self, error: OSError | None) -> RlrunError:
-        self._leave()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(PATIENCE)  # to hear what it has to say
         self._errors.seek(0)
-        told = [line for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
-        cause = told[-1] if told else reason(error) if error is not None else "ffmpeg failed"
+        told = [PREFIX.sub("", line) for line in self._errors.read().decode(errors="replace").splitlines()]
+        cause = told[0] if told else reason(error) if error is not None else "ffmpeg failed"
         return RlrunError(f"{self.path} cannot be written: {cause}")
 
 

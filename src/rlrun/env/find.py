@@ -181,7 +181,7 @@ def _guarded(place: str, module: str, function: Callable[[], Any], missing: list
 def _way_out(module: str) -> str:
     """Return what helps where MuJoCo cannot be imported for the sake of how it is told to draw."""
     chosen = os.environ.get("MUJOCO_GL")
-    if chosen is None or not module.startswith("gymnasium.envs.mujoco") or "mujoco.gl_context" in sys.modules:
+    if chosen is None or not module.startswith("gymnasium.envs.mujoco") or "mujoco" in sys.modules:
         return ""
     return f"; MUJOCO_GL={chosen} draws by a library that is not there: egl wants libEGL and a driver, osmesa libOSMesa"
 
