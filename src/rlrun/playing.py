@@ -59,9 +59,10 @@ def play(
     with frozen(run, trust) as policy:
         policy.take_only(where)
         mode = _mode(policy.env, text=text)
-        with closing(_opened(policy.env, mode)) as lane, undisturbed():
+        fps = fps or fps_of(policy.env)
+        with closing(_opened(policy.env, mode, fps)) as lane, undisturbed():
             torch.manual_seed(seed)
-            watch = Show(lane, say, fps=fps or fps_of(lane), text=mode == "ansi")
+            watch = Show(lane, say, fps=fps, text=mode == "ansi")
             return evaluate(
                 lane,
                 policy.agent,
@@ -105,7 +106,7 @@ def _way_out(modes: Iterable[str]) -> str:
     return "films need no display: rlrun eval RUN --video FOLDER" if "rgb_array" in modes else "rlrun eval has numbers"
 
 
-def _opened(env: Env, mode: str) -> Env:
+def _opened(env: Env, mode: str, fps: float) -> Env:
     """Return one lane that is shown, after a first look at it.
 
     Raises:
@@ -115,6 +116,8 @@ def _opened(env: Env, mode: str) -> Env:
     try:
         with undisturbed():
             lane = env.copy(num_envs=1, render_mode=mode)
+            for each in lane.lanes:  # windows keep the pace themselves
+                each.unwrapped.metadata = {**each.metadata, "render_fps": fps}
             lane.renew()
             lane.reset(0)
             if mode == "ansi":
@@ -146,8 +149,6 @@ class Show:
         self.pause = 1.0 / fps
         self.text = text
         self._next = 0.0  # when the next step may be shown, on the monotonic clock
-        for lane in env.lanes:
-            lane.unwrapped.metadata = {**lane.metadata, "render_fps": fps}  # windows keep pace by it themselves
 
     def __call__(self, moment: Moment) -> None:
         """Show a step when its time has come."""

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import imageio_ffmpeg
 import numpy as np
 import pytest
 
 import rlrun as package
+from rlrun.config import compose
 from rlrun.evaluation import EvaluationReport
 from rlrun.rundir import RunDir
 
 from .conftest import TINY
 
+PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
 EVERY = ("evaluation.every=20", "evaluation.episodes=1", "evaluation.max_steps=5", "checkpoint.every=20")
 
 
@@ -30,10 +35,6 @@ def trained(tmp_path_factory):
 @pytest.fixture
 def run(trained, project):
     return shutil.copytree(trained, project / "run")
-
-
-def columns(line):
-    return line.split("  ")
 
 
 def test_a_table_has_a_line_for_each_episode(run, rlrun):
@@ -235,6 +236,24 @@ def test_an_episode_that_cannot_be_drawn_to_its_end_leaves_no_half_file(tiny_run
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
     assert "episode_001_seed_1.mp4: step 3 of environment 'drawn' could not be drawn: RuntimeError" in outcome.err
     assert [path.name for path in (project / "films").iterdir()] == ["episode_000_seed_0.mp4"]
+
+
+@pytest.mark.parametrize("words", re.findall(r"^    rlrun eval RUN ([^#\n]*)", PAGE, re.MULTILINE))
+def test_commands_of_the_page_do_what_it_says(words, run, rlrun):
+    outcome = rlrun("eval", "run", *words.replace("20_000", "20").split(), "--episodes", "2")
+    assert (outcome.code, outcome.err) == (0, "")
+
+
+def test_training_commands_of_the_page_compose(project):
+    for words in re.findall(r"^    rlrun train ([^#\n]*)", PAGE, re.MULTILINE):
+        assert compose(words.split()).config.evaluation.video is True
+
+
+def test_the_page_names_every_key():
+    listed = set(re.findall(r"`([a-z_]+)`", " ".join(re.findall(r"^\| (`.*?)\|", PAGE, re.MULTILINE))))
+    report = EvaluationReport([1.0], [1], [0], [[1.0, 2.0]], ["cut"], [True])
+    keys = {*report.to_json(), *replace(report, damage="it is damaged").to_json()}
+    assert listed | {"latest", "best"} == keys
 
 
 def test_success_is_counted_where_it_is_told():
