@@ -128,7 +128,7 @@ def evaluate(
         stochastic: sample actions as in training, in place of the best ones.
         video: a folder for one video an episode; of several checkpoints, each gets a folder in it.
         videos: how many of the first episodes are filmed; None = all.
-        form: of videos: mp4, unless it is gif.
+        form: of videos: mp4, as without it, or gif.
         trust: packages that the run's config may import, beyond those of any run and of the user's project.
 
     Returns:

@@ -184,7 +184,7 @@ class Evaluator(Callback):
             if not self._told:
                 self._told = True
                 with suppress(RlrunError):  # a full disk is told where the run itself needs it
-                    run.tell(f"no video of this evaluation: {error}; training goes on")
+                    run.tell(f"no video of this evaluation: {' '.join(str(error).split())}; training goes on")
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"{self.episodes} episodes every {self.every:,} steps" if self.every else "off"

@@ -52,6 +52,7 @@ def evaluate(
     from rlrun import evaluation
     from rlrun.errors import RunDirError
     from rlrun.files import counted
+    from rlrun.watching import printable
 
     words = [word for given in checkpoint or ["latest"] for word in given.split(",")]
     one = len(words) == 1 and words != [evaluation.ALL]
@@ -75,7 +76,7 @@ def evaluate(
         _print(reports, one=one, table=table)
     damaged = {report.checkpoint: report.damage for report in reports if report.damage is not None}
     for damage in damaged.values():
-        typer.echo(damage, err=True)
+        typer.echo(printable(damage), err=True)
     if damaged:
         verb = "is" if len(damaged) == 1 else "are"
         number = counted(len({report.checkpoint for report in reports}), "checkpoint")

@@ -57,13 +57,14 @@ class Stage:
         self.seed = seed
         self.film = film
         self._play = partial(evaluate, max_steps=max_steps, explore=explore)
-        self._filmed = 0 if film is None else min(episodes, film.episodes or episodes)
+        most = 0 if film is None else episodes if film.episodes is None else film.episodes
+        self._filmed = min(episodes, most)
         self._rest = episodes - self._filmed
         self._closing = ExitStack()
         self._screen: Env | None = None
         self._lanes: Env | None = None
         with self._closing:
-            if film is not None:
+            if film is not None and self._filmed:
                 _make(film.folder)
                 self._screen = screen("--video", env)
                 self._closing.callback(self._screen.close)
