@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 
-from rlrun.callback import Stop
 from rlrun.collect.evaluate import Evaluation, Moment, evaluate, undisturbed
-from rlrun.collect.video import fps_of
+from rlrun.collect.video import fps_of, rehearsed
 from rlrun.env import Env
 from rlrun.errors import RequestError
 from rlrun.files import counted
@@ -107,30 +106,14 @@ def _way_out(modes: Iterable[str]) -> str:
 
 
 def _opened(env: Env, mode: str, fps: float) -> Env:
-    """Return one lane that is shown, after a first look at it.
+    """Return one lane that is shown, after a first look at it; a window keeps the pace itself.
 
     Raises:
         RequestError: it cannot be.
     """
-    lane = None
-    try:
-        with undisturbed():
-            lane = env.copy(num_envs=1, render_mode=mode)
-            for each in lane.lanes:  # windows keep the pace themselves
-                each.unwrapped.metadata = {**each.metadata, "render_fps": fps}
-            lane.renew()
-            lane.reset(0)
-            if mode == "ansi":
-                lines_of(lane)
-    except Exception as error:
-        if lane is not None:
-            lane.close()
-        if isinstance(error, Stop):
-            raise
-        what = "as text" if mode == "ansi" else "in a window"
-        told = " ".join(str(error).split()) or type(error).__name__
-        raise RequestError(f"play: environment '{env.name}' cannot be shown {what}: {told}") from error
-    return lane
+    look = lines_of if mode == "ansi" else lambda lane: None  # a window opens by the reset
+    refusal = f"play: environment '{env.name}' cannot be shown {'as text' if mode == 'ansi' else 'in a window'}"
+    return rehearsed(env, mode, look, refusal=refusal, fps=fps)
 
 
 class Show:

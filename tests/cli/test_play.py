@@ -214,7 +214,7 @@ def test_a_window_that_cannot_be_opened_is_refused(chain, rlrun, monkeypatch):
     monkeypatch.setattr(shown, "broken", True)
     monkeypatch.setenv("WAYLAND_DISPLAY", "wayland-0")
     outcome = rlrun("play", "Shown")
-    told = "rlrun: play: environment 'shown' cannot be shown in a window: no screen at all\n"
+    told = "rlrun: play: environment 'shown' cannot be shown in a window: RuntimeError: no screen\n"
     assert outcome == (2, "", told)
 
 

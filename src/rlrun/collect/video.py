@@ -29,6 +29,7 @@ FALLBACK_FPS = 30.0  # for environments that do not state theirs
 GIF_FPS = 50.0  # gif counts hundredths of a second, and viewers slow down what is shown for one of them
 HEADLESS = {"MUJOCO_GL": "egl", "SDL_VIDEODRIVER": "dummy"}  # read when pictures are first drawn
 PALETTE = "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"  # its 256 colours for each picture
+MUJOCO = "; without a screen MuJoCo draws by MUJOCO_GL=egl (libEGL and a driver) or MUJOCO_GL=osmesa (libOSMesa)"
 PATIENCE = 5.0  # seconds, with an encoder that failed
 PREFIX = re.compile(r"^\[[^]]*\] ")  # which part of ffmpeg says a line
 FORMATS = {
@@ -69,26 +70,41 @@ def screen(place: str, env: Env) -> Env:
     if "rgb_array" not in modes:
         drawn = f"only {', '.join(map(str, modes))}" if modes else "nothing"
         raise RequestError(f"{place}: environment '{env.name}' draws no pictures (rgb_array), it renders {drawn}")
+    return rehearsed(env, "rgb_array", picture_of, refusal=f"{place}: environment '{env.name}' cannot be drawn")
+
+
+def rehearsed(
+    env: Env, render_mode: str, look: Callable[[Env], object], *, refusal: str, fps: float | None = None
+) -> Env:
+    """Return one lane like an environment's, separate from it, that renders: it was reset once, and looked at.
+
+    Args:
+        env: what to copy.
+        render_mode: in which way.
+        look: fails where there is nothing to be seen.
+        refusal: what the reason is told of.
+        fps: pictures a second, in place of what the environment says.
+
+    Raises:
+        RequestError: it cannot be made, or cannot be seen.
+    """
     lane = None
     try:
         with undisturbed():
-            lane = env.copy(num_envs=1, render_mode="rgb_array")
-            lane.renew()  # the picture counts for nothing that is played later
+            lane = env.copy(num_envs=1, render_mode=render_mode)
+            for each in lane.lanes if fps is not None else ():
+                each.unwrapped.metadata = {**each.metadata, "render_fps": fps}
+            lane.renew()  # the episode of this look counts for nothing that is played later
             lane.reset(0)
-            picture_of(lane)
+            look(lane)
     except Exception as error:
         if lane is not None:
             lane.close()
         if isinstance(error, Stop):
             raise
-        raise RequestError(f"{place}: environment '{env.name}' cannot be drawn: {_told(error)}{_hint()}") from error
+        mujoco = render_mode == "rgb_array" and "mujoco" in sys.modules
+        raise RequestError(f"{refusal}: {_told(error)}{MUJOCO if mujoco else ''}") from error
     return lane
-
-
-def _hint() -> str:
-    if "mujoco" not in sys.modules:
-        return ""
-    return "; without a screen MuJoCo draws by MUJOCO_GL=egl (libEGL and a driver) or MUJOCO_GL=osmesa (libOSMesa)"
 
 
 def _told(error: Exception) -> str:
