@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import gymnasium
 import imageio_ffmpeg
@@ -111,6 +112,18 @@ def test_a_gif_of_a_fast_environment_leaves_pictures_out_but_not_the_last(tmp_pa
         assert image.info["duration"] == pytest.approx(1000 * 3 / 125, abs=10)
 
 
+def hidden(folder):
+    return [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def until(ready, seconds=30.0):
+    """Wait for the encoder, which is a process of its own."""
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ZeroDivisionError()])
 def test_an_episode_that_did_not_end_leaves_no_file(error, tmp_path):
     seen = []
@@ -119,6 +132,7 @@ def test_an_episode_that_did_not_end_leaves_no_file(error, tmp_path):
         seen.append({path.name for path in tmp_path.iterdir() if not path.name.startswith(".")})
         recorder(now)
         if now.episode == 1 and now.step == 2:
+            until(lambda: hidden(tmp_path))
             raise error
 
     env = painted()
@@ -209,3 +223,21 @@ def test_only_the_first_episodes_are_filmed_and_all_are_played(filmed, expected,
     assert found.lengths == [5, 6, 7, 8, 9]
     assert (none, paths) == ([], [tmp_path / "one" / f"episode_{i:03d}_seed_{3 + i}.gif" for i in range(expected)])
     assert len(list((tmp_path / "two").iterdir())) == expected
+
+
+class Growing(Painted):
+    """Every episode is a step longer than the one before."""
+
+    def reset(self, *, seed=None, options=None):
+        self.before = getattr(self, "before", 0) + 1
+        return super().reset(seed=self.before)
+
+
+def test_the_look_before_the_first_step_counts_for_nothing(tmp_path):
+    def copy(count=1, render_mode=None):
+        env = SyncEnv([Growing() for _ in range(count)])
+        env.copier = copy
+        return env
+
+    with Stage(copy(), episodes=1) as stage, Stage(copy(), episodes=1, film=Film(tmp_path)) as filmed:
+        assert stage.play(still)[0].lengths == filmed.play(still)[0].lengths == [3]
