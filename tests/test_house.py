@@ -24,6 +24,7 @@ LAYERS = {
     **dict.fromkeys(("config", "build"), 5),
     **dict.fromkeys(("assembly", "arrival", "experiment", "resuming", "evaluation", "forking", "inspection"), 6),
     **dict.fromkeys(("contrast", "estimate", "export", "lineup", "reporting", "sweep"), 6),
+    **dict.fromkeys(("frozen", "playing"), 6),
     "cli": 7,
 }
 OUTSIDERS = ("gymnasium", "hydra", "typer")

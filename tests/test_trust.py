@@ -134,6 +134,7 @@ DANGEROUS = [
         "rlrun.memory.Table.store",
     ),
     *("rlrun.memory.arrays.read_arrays", "rlrun.memory.dataset.table_of", "rlrun.collect.video.Recorder"),
+    *("rlrun.collect.video.Encoder", "rlrun.collect.stage.Stage", "rlrun.collect.stage.Film"),
     *("gymnasium.wrappers.RecordVideo", "gymnasium.wrappers.vector.RecordVideo"),
     *("gymnasium.wrappers.rendering.RecordVideo", "rlrun.env.find.find_target", "rlrun.env.find.lookup"),
     *("rlrun.callbacks.checkpoint.Checkpointer._retire", "rlrun.env.make._copy", "rlrun.errors.difflib.Differ"),
@@ -144,6 +145,7 @@ DANGEROUS = [
 NEVER = [
     *("os.system", "subprocess.run", "builtins.exec", "pickle.loads", "numpy.load", "torch.load", "torch.hub.load"),
     *("torch.utils.data.dataloader.os.system", "hydra.utils.call", "hydra.utils.instantiate", "yaml.unsafe_load"),
+    *("rlrun.play", "rlrun.playing.play", "rlrun.playing.Show", "rlrun.frozen.frozen"),
     *("rlrun.train", "rlrun.evaluate", "rlrun.experiment.train", "rlrun.evaluation.evaluate", "rlrun.resuming.resume"),
     *(
         "rlrun.cli.main.main",

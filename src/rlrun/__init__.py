@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rlrun.export.making import export_onnx as export_onnx
     from rlrun.inspection import checkpoints as checkpoints
     from rlrun.lineup import ls as ls
+    from rlrun.playing import play as play
     from rlrun.reporting.making import report as report
     from rlrun.resuming import resume as resume
 
@@ -25,12 +26,13 @@ _HOMES = {
     "evaluate": "evaluation",
     "export_onnx": "export.making",
     "ls": "lineup",
+    "play": "playing",
     "report": "reporting.making",
     "resume": "resuming",
     "train": "experiment",
 }
 
-__all__ = ["Result", "checkpoints", "diff", "evaluate", "export_onnx", "ls", "report", "resume", "train"]
+__all__ = ["Result", "checkpoints", "diff", "evaluate", "export_onnx", "ls", "play", "report", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

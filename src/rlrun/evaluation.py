@@ -3,150 +3,188 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
-import torch
-from omegaconf import OmegaConf
 
-from rlrun.arrival import Arrival, arrived
-from rlrun.assembly import builder_of, prepare_process, stateful, take_back
-from rlrun.collect import video as videos
-from rlrun.collect.evaluate import Evaluation, stage, undisturbed
-from rlrun.collect.evaluate import evaluate as play
-from rlrun.env import Env
-from rlrun.errors import ConfigError, RequestError, RunDirError
-from rlrun.files import counted
+from rlrun.collect.evaluate import Evaluation
+from rlrun.collect.stage import Film, Stage
+from rlrun.collect.video import require_encoder
+from rlrun.errors import RequestError, RunDirError
+from rlrun.files import counted, finite
+from rlrun.frozen import Frozen, frozen
 from rlrun.rundir import RunDir, checkpoint_key
-from rlrun.storage import load
+
+ALL = "all"  # checkpoints
 
 
 @dataclass
 class EvaluationReport(Evaluation):
-    """Episodes of a run's frozen policy, and where it came from."""
+    """Episodes of a run's frozen policy, and where it came from.
+
+    Attributes:
+        run, checkpoint: the run's folder, and the name of the checkpoint's.
+        env_steps: when it was made.
+        latest, best: whether the pointer of this name names it.
+        seed: of the first episode.
+        videos: files that were written.
+        damage: why nothing was played, or None.
+    """
 
     run: Path = Path()
     checkpoint: str = ""
     env_steps: int = 0
+    latest: bool = False
+    best: bool = False
     seed: int = 0
+    videos: list[Path] = field(default_factory=list)
+    damage: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `rlrun eval --json` prints."""
-        several = {"totals": self.totals} if self.totals else {}
-        return {
+        about = {
             "run": str(self.run),
             "checkpoint": self.checkpoint,
             "env_steps": self.env_steps,
+            "latest": self.latest,
+            "best": self.best,
+        }
+        if self.damage is not None:
+            return about | {"damage": self.damage}
+        several = {"totals": self.totals} if self.totals else {}
+        told = self.told
+        success = {"successes": self.successes, "success_rate": sum(told) / len(told)} if told else {}
+        numbers = {
             "seed": self.seed,
             "seeds": self.seeds,
             "episodes": len(self.returns),
             "returns": self.returns,
             **several,
             "lengths": self.lengths,
+            "endings": self.endings,
+            **success,
             "mean_return": self.mean_return,
             "std_return": self.std_return,
+            "mean_interval": self.interval,
+            "videos": [str(path) for path in self.videos],
         }
+        return about | {name: finite(value) for name, value in numbers.items()}
+
+    @property
+    def told(self) -> list[bool]:
+        """Whether each episode succeeded of which the environment tells it."""
+        return [success for success in self.successes if success is not None]
 
     def describe(self) -> str:
         lowest, highest = min(self.returns), max(self.returns)
         means = np.mean(self.totals, 0).tolist() if self.totals else []
         each = f"; means of each reward {', '.join(f'{mean:.2f}' for mean in means)}" if means else ""
+        within = self.interval
+        sure = "" if within is None else f"the mean {within[0]:.2f} to {within[1]:.2f} at 95 % by Student's t; "
+        success = f"; {sum(self.told)} of {len(self.told)} succeeded" if self.told else ""
         return (
             f"mean return {self.mean_return:.2f} ± {self.std_return:.2f} over {counted(len(self.returns), 'episode')} "
-            f"(lowest {lowest:.2f}, highest {highest:.2f}{each}; checkpoint {self.checkpoint})"
+            f"({sure}lowest {lowest:.2f}, highest {highest:.2f}{each}{success}; checkpoint {self.checkpoint})"
         )
 
 
+class Options(TypedDict, total=False):
+    """What `evaluate` takes beside the checkpoint."""
+
+    episodes: int
+    seed: int
+    stochastic: bool
+    video: Path | None
+    videos: int | None
+    form: str | None
+    trust: Iterable[str]
+
+
+@overload
+def evaluate(run: Path | str, *, checkpoint: str = "latest", **options: Unpack[Options]) -> EvaluationReport: ...
+@overload
+def evaluate(run: Path | str, *, checkpoint: list[str], **options: Unpack[Options]) -> list[EvaluationReport]: ...
 def evaluate(
     run: Path | str,
     *,
+    checkpoint: str | list[str] = "latest",
     episodes: int = 20,
     seed: int = 0,
-    checkpoint: str = "latest",
     stochastic: bool = False,
     video: Path | None = None,
+    videos: int | None = None,
+    form: str | None = None,
     trust: Iterable[str] = (),
-) -> EvaluationReport:
+) -> EvaluationReport | list[EvaluationReport]:
     """Play episodes with the frozen policy of a run; the twin of `rlrun eval`.
 
     Args:
         run: a run directory.
+        checkpoint: `latest`, `best`, or a number of environment steps; a list of these, or `["all"]`.
         episodes: how many; episode i starts with `reset(seed=seed + i)`.
         seed: of the first episode.
-        checkpoint: `latest`, `best`, or a number of environment steps.
         stochastic: sample actions as in training, in place of the best ones.
-        video: a folder for one mp4 an episode.
+        video: a folder for one video an episode; of several checkpoints, each gets a folder in it.
+        videos: how many of the first episodes are filmed; None = all.
+        form: of videos: mp4, as without it, or gif.
         trust: packages that the run's config may import, beyond those of any run and of the user's project.
 
-    Raises:
-        RequestError: no such run or checkpoint, it is damaged or names code that is not trusted, or videos
-            cannot be written.
-    """
-    if video is not None:
-        videos.require("--video")
-    where = RunDir.open(run).checkpoint(checkpoint)
-    with arrived(run, trust) as arrival:
-        found = _play(arrival, where, episodes=episodes, seed=seed, explore=stochastic, video=video)
-    return EvaluationReport(
-        found.returns,
-        found.lengths,
-        found.seeds,
-        found.totals,
-        run=arrival.directory.path,
-        checkpoint=where.name,
-        env_steps=int(where.name.split("-")[0]),
-        seed=seed,
-    )
-
-
-def _play(arrival: Arrival, where: Path, *, episodes: int, seed: int, explore: bool, video: Path | None) -> Evaluation:
-    device = prepare_process(arrival.config)
-    builder = builder_of(arrival.config, device=device, num_envs=1)
-    with torch.device(device):
-        agent, env = builder.get("agent"), builder.get("env")
-    _require(callable(agent), "agent", "something to call", agent)
-    _require(isinstance(env, Env), "env", "an environment", env)
-    parts = {path: part for path, part in stateful(builder.built).items() if not isinstance(part, Env)}  # begins anew
-    states = _load(arrival.directory, where, parts)
-    for path, part in parts.items():
-        take_back(part, states[path], f"{where}: part '{path}'")
-    lanes = env.copy(num_envs=1, render_mode="rgb_array") if video else stage(env, episodes)
-    limit = OmegaConf.select(arrival.config, "evaluation.max_steps")
-    with ExitStack() as stack:
-        stack.enter_context(undisturbed())
-        torch.manual_seed(seed)
-        stack.callback(env.close)
-        stack.callback(lanes.close)
-        watch = None
-        if video is not None:
-            name = Path(video)
-            watch = stack.enter_context(videos.Recorder(lanes, lambda i: name / f"episode_{i:03d}_seed_{seed + i}.mp4"))
-        return play(lanes, agent, episodes=episodes, seed=seed, max_steps=limit, explore=explore, watch=watch)
-
-
-def _load(run: RunDir, where: Path, parts: Iterable[str]) -> dict[str, Any]:
-    """Return the states of a checkpoint's parts.
+    Returns:
+        A report; of a list, one for each checkpoint in it, where the `damage` of one keeps no other from being played.
 
     Raises:
-        RunDirError: it is damaged; the message names the newest of the others that is not.
+        RequestError: no such run or checkpoint, it names code that is not trusted, videos cannot be made, or the one
+            checkpoint is damaged.
     """
+    film = _film(video, videos, form)
+    wanted = _chosen(RunDir.open(run), checkpoint)
+    with frozen(run, trust) as policy:
+        if isinstance(checkpoint, str):
+            policy.take_only(wanted[0])
+        limit = policy.max_steps
+        with Stage(policy.env, episodes=episodes, seed=seed, max_steps=limit, explore=stochastic, film=film) as stage:
+            if isinstance(checkpoint, str):
+                return _report(policy, wanted[0], stage)
+            found = {where: _report_or_damage(policy, where, stage) for where in dict.fromkeys(wanted)}
+    return [found[where] for where in wanted]
+
+
+def _film(folder: Path | None, videos: int | None, form: str | None) -> Film | None:
+    if folder is not None:
+        require_encoder("--video", form or "mp4")
+        return Film(Path(folder), form or "mp4", videos)
+    for option, value in (("--videos", videos), ("--format", form)):
+        if value is not None:
+            raise RequestError(f"{option} goes with --video FOLDER")
+    return None
+
+
+def _chosen(run: RunDir, words: str | list[str]) -> list[Path]:
+    """Return the folders of checkpoints, in the order in which they were asked for."""
+    if isinstance(words, str):
+        return [run.checkpoint(words)]
+    held = run.checkpoint_dirs()
+    if ALL in words and not held:
+        raise RunDirError(f"{run.path} has no checkpoints")
+    return [where for word in words for where in (held if word == ALL else [run.checkpoint(word)])]
+
+
+def _report(policy: Frozen, where: Path, stage: Stage, folder: str = "") -> EvaluationReport:
+    found, videos = stage.play(policy.agent, folder)
+    return EvaluationReport(**vars(found), **_about(policy, where), seed=stage.seed, videos=videos)
+
+
+def _report_or_damage(policy: Frozen, where: Path, stage: Stage) -> EvaluationReport:
     try:
-        return load(where, parts)
+        policy.take(where)
     except RunDirError as error:
-        for other in run.newest_first():
-            with suppress(RunDirError):
-                if other != where and load(other, parts):
-                    shared = [
-                        path for path in run.checkpoint_dirs() if checkpoint_key(path)[0] == checkpoint_key(other)[0]
-                    ]
-                    word = other.name if len(shared) > 1 else checkpoint_key(other)[0]
-                    raise RequestError(f"{error}; --checkpoint {word} is the newest good one") from error
-        raise
+        return EvaluationReport([], [], [], **_about(policy, where), seed=stage.seed, damage=str(error))
+    return _report(policy, where, stage, where.name)
 
 
-def _require(fits: bool, path: str, wanted: str, part: Any) -> None:
-    if not fits:
-        raise ConfigError(f"{path}: wanted {wanted}, got a {type(part).__name__}")
+def _about(policy: Frozen, where: Path) -> dict[str, Any]:
+    run = policy.directory
+    pointers = {name: run.pointed(name) == where.name for name in ("latest", "best")}
+    return {"run": run.path, "checkpoint": where.name, "env_steps": checkpoint_key(where)[0], **pointers}

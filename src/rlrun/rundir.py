@@ -215,11 +215,11 @@ class RunDir:
         `latest` named its newest, and then a resume makes that one again.
         """
         held = self.checkpoint_dirs()
-        named = [path for path in held if path.name == self._pointed("latest")]
+        named = [path for path in held if path.name == self.pointed("latest")]
         past = held[: held.index(named[0]) + 1] if named else held
         return [*reversed(past), *reversed(held[len(past) :])]
 
-    def _pointed(self, pointer: str) -> str | None:
+    def pointed(self, pointer: str) -> str | None:
         path = self.checkpoints / pointer
         return path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else None
 
@@ -232,7 +232,7 @@ class RunDir:
         word = str(which)
         held = self.checkpoint_dirs()
         if word in ("latest", "best"):
-            name = self._pointed(word)
+            name = self.pointed(word)
             matching = [path for path in held if path.name == name]
         else:
             step = int(word.replace("_", "")) if word.replace("_", "").isdecimal() else None

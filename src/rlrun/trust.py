@@ -41,8 +41,9 @@ NEVER = """
     torch.ops.load_library torch.classes.load_library torch._inductor torch.distributed
     rlrun.build rlrun.cli rlrun.config rlrun.trust rlrun.storage rlrun.files rlrun.rundir rlrun.presence rlrun.manifest
     rlrun.assembly rlrun.arrival rlrun.experiment rlrun.evaluation rlrun.resuming rlrun.inspection rlrun.forking
-    rlrun.train rlrun.evaluate rlrun.resume rlrun.checkpoints rlrun.export_onnx rlrun.export.making
-    rlrun.export.worker rlrun.export.writing rlrun.export.play_onnx rlrun.export.items rlrun.export.episodes
+    rlrun.train rlrun.evaluate rlrun.resume rlrun.checkpoints rlrun.frozen rlrun.play rlrun.playing rlrun.export_onnx
+    rlrun.export.making rlrun.export.worker rlrun.export.writing rlrun.export.play_onnx rlrun.export.items
+    rlrun.export.episodes
 """.split()  # noqa: SIM905
 
 # The classes of these are the parts of a run.
@@ -60,7 +61,8 @@ ELEMENTWISE = tuple(f"torch.{name}" for name in "abs clamp exp log1p sigmoid sig
 # What reads or writes files that a config names, or calls whatever it is given.
 WITHHELD = (
     *("rlrun.memory.archive", "rlrun.memory.emote", "rlrun.memory.files", "rlrun.memory.minari"),
-    *("rlrun.memory.sources", "rlrun.collect.video", "rlrun.collect.workers", "torch.nn.parallel", "torch.nn.cpp"),
+    *("rlrun.memory.sources", "rlrun.collect.stage", "rlrun.collect.video", "rlrun.collect.workers"),
+    *("torch.nn.parallel", "torch.nn.cpp"),
     *("gymnasium.wrappers.RecordVideo", "gymnasium.wrappers.rendering.RecordVideo"),
     *("gymnasium.wrappers.vector.RecordVideo", "gymnasium.wrappers.vector.rendering.RecordVideo"),
 )

@@ -273,3 +273,38 @@ def test_no_more_lanes_than_episodes_are_made(results):
     made, _ = evaluator(episodes=3)
     made.end_cycle(1, 50)
     assert made.env.lanes == 3
+
+
+class Drawn(Careless):
+    metadata = {"render_modes": ["rgb_array"]}
+
+    def render(self):
+        return np.zeros((16, 16, 3), np.uint8)
+
+
+def drawn(count=1, render_mode=None):
+    env = SyncEnv([Drawn() for _ in range(count)])
+    env.copier = drawn
+    return env
+
+
+def test_a_signal_amidst_a_film_leaves_no_half_of_it_and_the_evaluation_due(tmp_path):
+    calls = []
+
+    def abandon():
+        calls.append(len(calls))
+        if len(calls) == limit:
+            raise Interrupted("SIGTERM")
+
+    def agent(observation, state=None, *, explore=True):
+        return {"action": np.zeros((len(observation), 1), np.float32)}
+
+    made = Evaluator(drawn(), agent, every=50, episodes=1, max_steps=1, video=True)
+    made.begin_training({}, tmp_path)
+    made.abandon, limit = abandon, 2  # a step of the evaluation, then one of the film
+    with pytest.raises(Interrupted):
+        made.end_cycle(1, 50)
+    assert (made.last, list((tmp_path / "videos").iterdir())) == (None, [])
+    made.end_cycle(2, 51)
+    assert made.last["env_steps"] == 51
+    assert [path.name for path in (tmp_path / "videos").iterdir()] == ["0000000051.mp4"]

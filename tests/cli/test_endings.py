@@ -133,6 +133,7 @@ def test_eval_prints_one_object(run, rlrun):
     assert set(found) == {
         *("run", "checkpoint", "env_steps", "seed", "seeds", "episodes"),
         *("returns", "lengths", "mean_return", "std_return"),
+        *("latest", "best", "endings", "mean_interval", "videos"),
     }
     assert (found["run"], found["env_steps"], found["seed"], found["seeds"]) == (str(run), 40, 7, [7, 8, 9])
     assert found["mean_return"] == pytest.approx(sum(found["returns"]) / 3)

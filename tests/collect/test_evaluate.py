@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import random
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 
 from rlrun.collect import PolicyAgent, evaluate
 from rlrun.collect.evaluate import undisturbed
+from rlrun.env.sync import SyncEnv
 
 from .probes import Seeded, seeded
 
@@ -90,10 +93,66 @@ def test_evaluation_can_be_given_up():
     assert evaluate(env, agent, episodes=5, seed=0).returns == pytest.approx(by_hand(5, seed=0)[0])
 
 
-def test_watcher_sees_each_frame_of_each_episode():
-    frames = []
-    found = evaluate(seeded(3), Copycat(), episodes=5, seed=0, watch=lambda lane, episode: frames.append(episode))
-    assert [frames.count(episode) for episode in range(5)] == found.lengths
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_watcher_sees_the_beginning_and_each_step_of_each_episode(lanes):
+    seen = []
+    found = evaluate(seeded(lanes), Copycat(), episodes=5, seed=20, watch=seen.append)
+    for episode, length in enumerate(found.lengths):
+        moments = [moment for moment in seen if moment.episode == episode]
+        assert [moment.step for moment in moments] == list(range(length + 1))
+        assert {moment.seed for moment in moments} == {20 + episode}
+        assert np.cumsum([moment.reward for moment in moments]) == pytest.approx([each.total for each in moments])
+        assert moments[-1].total == pytest.approx(found.returns[episode])
+        assert [each.ending for each in moments] == [None] * length + [found.endings[episode]]
+
+
+class Ending(gymnasium.Env):
+    """Ends after three steps as its options say; tells of success where that is said, too."""
+
+    observation_space, action_space = Box(-9, 9, (1,), np.float32), Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, terminated=False, truncated=False, info=None):
+        self.last = terminated, truncated, info or {}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        last = self.last if self.steps == 3 else (False, False, {"is_success": False})
+        return np.zeros(1, np.float32), 1.0, *last
+
+
+@pytest.mark.parametrize(
+    ("options", "limit", "ending"),
+    [
+        ({"terminated": True}, None, "terminated"),
+        ({"truncated": True}, None, "truncated"),
+        ({"terminated": True, "truncated": True}, None, "terminated"),
+        ({"truncated": True}, 3, "truncated"),  # the environment's own limit comes first
+        ({"truncated": True}, 2, "cut"),
+    ],
+)
+def test_how_an_episode_ended_is_told(options, limit, ending):
+    env = SyncEnv([Ending(**options) for _ in range(2)])
+    assert evaluate(env, Copycat(), episodes=3, seed=0, max_steps=limit).endings == [ending] * 3
+
+
+@pytest.mark.parametrize(
+    ("info", "success"),
+    [
+        ({"is_success": True}, True),
+        ({"is_success": np.float32(1.0)}, True),
+        ({"is_success": np.zeros(1)}, False),
+        ({"success": True}, None),
+        ({"is_success": [1, 0]}, None),
+    ],
+)
+def test_success_is_what_the_last_step_says(info, success):
+    env = SyncEnv([Ending(terminated=True, info=info) for _ in range(2)])
+    assert evaluate(env, Copycat(), episodes=3, seed=0).successes == [success] * 3
 
 
 def test_generators_of_the_process_are_put_back_whatever_happens():

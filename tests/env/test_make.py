@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rlrun.env import make, spaces_of
+from rlrun.env.find import construct
 from rlrun.errors import BuildError, ConfigError, MissingExtra, RlrunError, SpaceError
 from rlrun.spaces import Box, Discrete
 
@@ -180,3 +181,25 @@ def test_handmade_lanes_cannot_be_copied():
 
     with pytest.raises(RlrunError, match=r"not made by rlrun.env.make"):
         SyncEnv([gymnasium.make("CartPole-v1")]).copy()
+
+
+@pytest.mark.parametrize(("chosen", "imported"), [("egl", False), ("osmesa", False), (None, False), ("egl", True)])
+def test_mujoco_that_cannot_be_imported_for_its_way_to_draw_says_so(chosen, imported, monkeypatch):
+    def fail():
+        raise AttributeError("'NoneType' object has no attribute 'eglQueryString'")
+
+    monkeypatch.delitem(sys.modules, "mujoco", raising=False)
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    if chosen:
+        monkeypatch.setenv("MUJOCO_GL", chosen)
+    if imported:
+        monkeypatch.setitem(sys.modules, "mujoco", sys)
+    with pytest.raises(BuildError) as caught:
+        construct("env.id 'Ant-v5'", fail, {})
+    assert "MUJOCO_GL" not in str(caught.value)  # of another module
+    fail.__module__ = "gymnasium.envs.mujoco.ant_v5"
+    with pytest.raises(BuildError) as caught:
+        construct("env.id 'Ant-v5'", fail, {})
+    assert (f"; MUJOCO_GL={chosen} draws by a library that is not there" in str(caught.value)) == (
+        chosen is not None and not imported
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,9 +13,10 @@ import numpy as np
 from rlrun.callback import Callback, Stop
 from rlrun.collect import video as videos
 from rlrun.collect.agents import Agent
-from rlrun.collect.evaluate import Evaluation, evaluate, stage, undisturbed
+from rlrun.collect.evaluate import Evaluation, Watcher, evaluate, stage, undisturbed
 from rlrun.collect.tally import by_reward
 from rlrun.env import Env
+from rlrun.errors import RlrunError
 from rlrun.rundir import RunDir
 
 
@@ -72,7 +74,8 @@ class Evaluator(Callback):
         self.max_steps = max_steps
         self.video = bool(video)
         if self.video:
-            videos.require("evaluation.video", env)
+            videos.require_encoder("evaluation.video")
+            videos.screen("evaluation.video", env).close()
         self.logger = logger
         self.checkpointer = checkpointer
         self.abandon: Callable[[], None] | None = None
@@ -84,7 +87,8 @@ class Evaluator(Callback):
         self.reward_steps = 0
         self._lanes: Env | None = None
         self._due = self._newest()  # as of the newest evaluation that was due
-        self._videos: Path | None = None
+        self._run: RunDir | None = None
+        self._told = False  # that a video could not be made
         self._now: tuple[int | None, int] = (None, 0)  # environment step and update of the newest finished update
 
     @property
@@ -97,7 +101,7 @@ class Evaluator(Callback):
     ) -> None:
         self._now = (step, update)
         self.abandon = getattr(callbacks.get("interrupt"), "check", None)
-        self._videos = None if run_dir is None else RunDir(run_dir).videos
+        self._run = None if run_dir is None else RunDir(run_dir)
 
     def end_cycle(self, update: int, step: int | None = None) -> None:
         clock = update if step is None else step
@@ -126,16 +130,9 @@ class Evaluator(Callback):
         with undisturbed():
             if self._lanes is None:
                 self._lanes = stage(self.env, self.episodes)
-            result = evaluate(
-                self._lanes,
-                self.agent,
-                episodes=self.episodes,
-                seed=self.seed,
-                max_steps=self.max_steps,
-                abandon=self.abandon,
-            )
-            if self.video and self._videos is not None:
-                self._film(self._videos / f"{clock:010d}.mp4")
+            result = self._play(self._lanes, episodes=self.episodes)
+            if self.video and self._run is not None:
+                self._film(self._run, f"{clock:010d}.mp4")
         self.last = {
             "mean_return": result.mean_return,
             "std_return": result.std_return,
@@ -161,17 +158,33 @@ class Evaluator(Callback):
                 self.checkpointer.mark_best(clock, update, final=final)
         return result
 
+    def _play(self, lanes: Env, *, episodes: int, watch: Watcher | None = None) -> Evaluation:
+        return evaluate(
+            lanes,
+            self.agent,
+            episodes=episodes,
+            seed=self.seed,
+            max_steps=self.max_steps,
+            watch=watch,
+            abandon=self.abandon,
+        )
+
     def _newest(self) -> Any:
         return self.last, self.best, self._evaluated, self.reward_sum, self.reward_steps
 
-    def _film(self, path: Path) -> None:
-        """Play the first episode once more, where pictures are drawn."""
-        stage = self.env.copy(num_envs=1, render_mode="rgb_array")
+    def _film(self, run: RunDir, name: str) -> None:
+        """Play the first episode once more, where pictures are drawn; what goes wrong there is told once."""
         try:
-            with videos.Recorder(stage, lambda episode: path) as recorder:
-                evaluate(stage, self.agent, episodes=1, seed=self.seed, max_steps=self.max_steps, watch=recorder)
-        finally:
-            stage.close()
+            lane = videos.screen("evaluation.video", self.env)
+            with closing(lane), videos.Recorder(lane, lambda now: run.videos / name) as watch:
+                self._play(lane, episodes=1, watch=watch)
+        except Stop:
+            raise
+        except Exception as error:
+            if not self._told:
+                self._told = True
+                with suppress(RlrunError):  # a full disk is told where the run itself needs it
+                    run.tell(f"no video of this evaluation: {' '.join(str(error).split())}; training goes on")
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"{self.episodes} episodes every {self.every:,} steps" if self.every else "off"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlrun.cli.tables import aligned
 from rlrun.files import counted, sized
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def checkpoints(
     elif not found:
         typer.echo(f"{run} has no checkpoints")
     else:
-        for line in table([HEADS, *(cells(report, names=parts, verified=verify) for report in found)]):
+        for line in aligned([HEADS, *(cells(report, names=parts, verified=verify) for report in found)], left=LEFT):
             typer.echo(plain(line))
         typer.echo(f"{counted(len(found), 'checkpoint')}, {sized(inspection.disk_used(run))} on disk")
     damaged = [report for report in found if report.damage]
@@ -72,16 +73,6 @@ def cells(report: CheckpointReport, *, names: bool, verified: bool) -> list[str]
         ", ".join(report.parts) if names else str(len(report.parts)),
         state,
     ]
-
-
-def table(rows: list[tuple[str, ...] | list[str]]) -> list[str]:
-    """Return rows as lines with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        pairs = zip(HEADS, row, widths, strict=True)
-        lines.append("  ".join(f"{cell:{'<' if head in LEFT else '>'}{width}}" for head, cell, width in pairs).rstrip())
-    return lines
 
 
 def plain(line: str) -> str:

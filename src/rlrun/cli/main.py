@@ -21,6 +21,7 @@ from rlrun.cli import (
     export,
     listing,
     ls,
+    play,
     report,
     resume,
     train,
@@ -42,6 +43,7 @@ app.command("train")(train.train)
 app.command("resume")(resume.resume)
 app.command("eval")(evaluate.evaluate)
 app.command("export-onnx")(export.export_onnx)
+app.command("play")(play.play)
 app.command("checkpoints")(checkpoints.checkpoints)
 app.command("ls")(ls.ls)
 app.command("diff")(diff.diff)

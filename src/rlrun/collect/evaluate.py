@@ -6,16 +6,37 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from rlrun.collect.agents import Agent, begun_anew, initial_state
-from rlrun.env import Env
+from rlrun.env import Env, Step
+from rlrun.ops.student import mean_interval
 from rlrun.typing import Array
 
 LANES = 16  # episodes side by side; enough to make acting cheap
+SUCCESS = "is_success"  # what an environment's info says at the last step of an episode, where it says so
+
+
+class Moment(NamedTuple):
+    """An episode as it stands, for who looks on.
+
+    lane, episode: counted from 0; seed: that it was started by; step: how many were made; reward: of the newest one, or
+    0; total: the return so far; ending: how it ended, at its last moment.
+    """
+
+    lane: int
+    episode: int
+    seed: int
+    step: int
+    reward: float
+    total: float
+    ending: str | None
+
+
+Watcher = Callable[[Moment], None]
 
 
 @dataclass
@@ -23,14 +44,16 @@ class Evaluation:
     """What some episodes came to; episode i was started by `reset(seed=seeds[i])`.
 
     Where rewards have several numbers, `totals` [episodes][R] has the sums of all of them, and `returns` those of the
-    first ones.
+    first ones. `endings` says `terminated`, `truncated` (by the environment) or `cut` (by `max_steps`); `successes`
+    what the info of the last step said as `is_success`, None where it said nothing.
     """
 
     returns: list[float]
     lengths: list[int]
     seeds: list[int]
     totals: list[list[float]] = field(default_factory=list)
-    frames: list[list[Any]] = field(default_factory=list, repr=False)
+    endings: list[str] = field(default_factory=list)
+    successes: list[bool | None] = field(default_factory=list)
 
     @property
     def mean_return(self) -> float:
@@ -39,6 +62,22 @@ class Evaluation:
     @property
     def std_return(self) -> float:
         return float(np.std(self.returns))
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Of the mean return over all episodes that could be played, at 95 %; None of a single episode."""
+        return mean_interval(self.returns)
+
+    def then(self, other: Evaluation) -> Evaluation:
+        """Return the episodes of both."""
+        return Evaluation(
+            self.returns + other.returns,
+            self.lengths + other.lengths,
+            self.seeds + other.seeds,
+            self.totals + other.totals,
+            self.endings + other.endings,
+            self.successes + other.successes,
+        )
 
 
 def stage(env: Env, episodes: int) -> Env:
@@ -58,7 +97,7 @@ def evaluate(
     seed: int,
     max_steps: int | None = None,
     explore: bool = False,
-    watch: Callable[[int, int], None] | None = None,
+    watch: Watcher | None = None,
     abandon: Callable[[], None] | None = None,
 ) -> Evaluation:
     """Play exactly `episodes` episodes, each counted whichever ends first.
@@ -73,34 +112,29 @@ def evaluate(
         seed: of the first episode.
         max_steps: end an episode after so many steps.
         explore: act as in training rather than at best.
-        watch: called with (lane, episode) at each new frame, for videos.
+        watch: called when an episode begins and after each of its steps, before the lane is reset.
         abandon: called at each step; may raise to give up.
 
     Returns:
-        Returns and lengths in the order of the episodes.
+        What came out, in the order of the episodes.
     """
     lanes = env.num_envs
     playing = np.arange(lanes)  # lane -> episode
     pending = lanes
-    numbers = env.spaces.rewards
-    totals = np.zeros((episodes, numbers) if numbers else episodes)
-    lengths = np.zeros(episodes, dtype=np.int64)
+    tally = _Tally(episodes, env.spaces.rewards, seed)
     active = playing < episodes
     env.renew()
     observation = env.reset([seed + int(episode) for episode in playing])
     state = initial = initial_state(agent, lanes)
+    tally.show(watch, playing, active)
     with still(agent):
         while active.any():
             if abandon is not None:
                 abandon()
-            _watch(watch, playing, active)
             response = agent(observation, state, explore=explore)
             step = env.step(response["action"])
-            totals[playing[active]] += step.reward[active]
-            lengths[playing[active]] += 1
-            ended = step.terminated | step.truncated
-            if max_steps is not None:
-                ended |= active & (lengths[np.minimum(playing, episodes - 1)] >= max_steps)
+            ended = tally.add(step, playing, active, max_steps)
+            tally.show(watch, playing, active)
             observation = step.observation
             state = None if initial is None else response["state"]
             if ended.any():
@@ -109,14 +143,65 @@ def evaluate(
                 seeds = [seed + int(playing[lane]) for lane in np.flatnonzero(ended)]  # idle lanes play on, uncounted
                 observation = env.reset_lanes(ended, seeds)
                 state = begun_anew(state, initial, ended)
-    return _evaluation(totals, lengths, seed)
+                tally.show(watch, playing, ended & active)
+    return tally.evaluation()
 
 
-def _evaluation(totals: Array, lengths: Array, seed: int) -> Evaluation:
-    """Return what episodes came to, whose rewards sum to totals [E], or [E, R] where these have several numbers."""
-    several = totals.ndim > 1
-    returns, seeds = totals[:, 0] if several else totals, [seed + i for i in range(len(totals))]
-    return Evaluation(returns.tolist(), lengths.tolist(), seeds, totals.tolist() if several else [])
+class _Tally:
+    """What each of E episodes came to so far; of rewards with several numbers, `totals` is [E, R], else [E]."""
+
+    def __init__(self, episodes: int, numbers: int, seed: int) -> None:
+        self.seed = seed
+        self.totals = np.zeros((episodes, numbers) if numbers else episodes)
+        self.newest = np.zeros_like(self.totals)  # rewards
+        self.lengths = np.zeros(episodes, dtype=np.int64)
+        self.endings: list[str | None] = [None] * episodes
+        self.successes: list[bool | None] = [None] * episodes
+
+    def add(self, step: Step, playing: Array, active: Array, max_steps: int | None) -> Array:
+        """Add a step of the active lanes [N]; return the lanes [N] whose episode is over, idle ones among them."""
+        episodes = playing[active]
+        self.newest[episodes] = step.reward[active]
+        self.totals[episodes] += step.reward[active]
+        self.lengths[episodes] += 1
+        ended: Array = step.terminated | step.truncated
+        if max_steps is not None:
+            ended = ended | (active & (self.lengths[np.minimum(playing, len(self.lengths) - 1)] >= max_steps))
+        for lane in np.flatnonzero(ended & active).tolist():
+            told = "terminated" if step.terminated[lane] else "truncated" if step.truncated[lane] else "cut"
+            self.endings[playing[lane]] = told
+            self.successes[playing[lane]] = _success(step.info.get(lane))
+        return ended
+
+    def show(self, watch: Watcher | None, playing: Array, lanes: Array) -> None:
+        """Show the episodes in some lanes [N] to who looks on."""
+        if watch is None:
+            return
+        returns, rewards = self._first(self.totals), self._first(self.newest)
+        for lane in np.flatnonzero(lanes).tolist():
+            i = int(playing[lane])
+            length, ending = int(self.lengths[i]), self.endings[i]
+            watch(Moment(lane, i, self.seed + i, length, float(rewards[i]), float(returns[i]), ending))
+
+    def evaluation(self) -> Evaluation:
+        several = self.totals.ndim > 1
+        return Evaluation(
+            self._first(self.totals).tolist(),
+            self.lengths.tolist(),
+            [self.seed + i for i in range(len(self.lengths))],
+            self.totals.tolist() if several else [],
+            [str(ending) for ending in self.endings],
+            self.successes,
+        )
+
+    @staticmethod
+    def _first(rewards: Array) -> Array:
+        return rewards[:, 0] if rewards.ndim > 1 else rewards
+
+
+def _success(info: dict[str, Any] | None) -> bool | None:
+    told = None if info is None else info.get(SUCCESS)
+    return bool(np.ravel(told)[0]) if told is not None and np.size(told) == 1 else None
 
 
 def _advance(playing: Any, ended: Any, pending: int, episodes: int) -> int:
@@ -125,12 +210,6 @@ def _advance(playing: Any, ended: Any, pending: int, episodes: int) -> int:
         playing[lane] = pending
         pending += 1
     return pending
-
-
-def _watch(watch: Callable[[int, int], None] | None, playing: Any, active: Any) -> None:
-    if watch is not None:
-        for lane in np.flatnonzero(active):
-            watch(int(lane), int(playing[lane]))
 
 
 @contextmanager

@@ -2,86 +2,175 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
 from collections.abc import Callable
+from contextlib import suppress
+from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
+from rlrun.callback import Stop
+from rlrun.collect.evaluate import Moment, undisturbed
 from rlrun.env import Env
-from rlrun.errors import MissingExtra, RequestError
+from rlrun.errors import MissingExtra, RequestError, RlrunError, did_you_mean
+from rlrun.files import reason, sync, sync_directory, write_all
 from rlrun.typing import Array
 
-FALLBACK_FPS = 30  # for environments that do not state theirs
-HEADLESS = {"MUJOCO_GL": "egl", "SDL_VIDEODRIVER": "dummy"}  # read when mujoco and pygame are first imported
+FALLBACK_FPS = 30.0  # for environments that do not state theirs
+GIF_FPS = 50.0  # gif counts hundredths of a second, and viewers slow down what is shown for one of them
+HEADLESS = {"MUJOCO_GL": "egl", "SDL_VIDEODRIVER": "dummy"}  # read when pictures are first drawn
+PALETTE = "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"  # its 256 colours for each picture
+MUJOCO = "; without a screen MuJoCo draws by MUJOCO_GL=egl (libEGL and a driver) or MUJOCO_GL=osmesa (libOSMesa)"
+PATIENCE = 5.0  # seconds, with an encoder that failed
+PREFIX = re.compile(r"^\[[^]]*\] ")  # which part of ffmpeg says a line
+FORMATS = {
+    "mp4": ("-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4"),
+    "gif": ("-filter_complex", PALETTE, "-f", "gif"),
+}
 
 
-def require(place: str, env: Env | None = None) -> None:
+def require_encoder(place: str, form: str = "mp4") -> None:
     """Refuse early where videos cannot be written.
 
     Raises:
         MissingExtra: the encoder is not installed.
-        RequestError: the environment draws no pictures.
+        RequestError: it lacks its program, or there is no such format.
     """
-    if env is not None and any("rgb_array" not in (lane.metadata.get("render_modes") or ()) for lane in env.lanes):
-        raise RequestError(f"{place}: environment '{env.name}' draws no pictures (rgb_array)")
+    if form not in FORMATS:
+        raise RequestError(f"--format {form}: wanted one of {', '.join(FORMATS)}{did_you_mean(form, FORMATS)}")
     try:
-        import imageio_ffmpeg  # noqa: F401
+        from imageio_ffmpeg import get_ffmpeg_exe
     except ModuleNotFoundError:
         raise MissingExtra(place, "imageio-ffmpeg", "video") from None
+    try:
+        get_ffmpeg_exe()
+    except RuntimeError as error:
+        way_out = "set IMAGEIO_FFMPEG_EXE to the path of one"
+        raise RequestError(f"{place}: the package imageio-ffmpeg came without an ffmpeg; {way_out}") from error
     for name, value in HEADLESS.items():
         os.environ.setdefault(name, value)
 
 
-class Recorder:
-    """Write one mp4 an episode, frame by frame, while a single-lane environment plays.
-
-    Args:
-        env: one lane, made with `render_mode="rgb_array"`.
-        name: episode -> file.
+def screen(place: str, env: Env) -> Env:
+    """Return one lane like an environment's, separate from it, that draws pictures: it has drawn one.
 
     Raises:
-        RequestError: the environment gives no pictures.
+        RequestError: it draws none, or cannot here; what is missing is named.
+    """
+    modes = env.lanes[0].metadata.get("render_modes") or () if env.lanes else ("rgb_array",)
+    if "rgb_array" not in modes:
+        drawn = f"only {', '.join(map(str, modes))}" if modes else "nothing"
+        raise RequestError(f"{place}: environment '{env.name}' draws no pictures (rgb_array), it renders {drawn}")
+    return rehearsed(env, "rgb_array", picture_of, refusal=f"{place}: environment '{env.name}' cannot be drawn")
+
+
+def rehearsed(
+    env: Env, render_mode: str, look: Callable[[Env], object], *, refusal: str, fps: float | None = None
+) -> Env:
+    """Return one lane like an environment's, separate from it, that renders: it was reset once, and looked at.
+
+    Args:
+        env: what to copy.
+        render_mode: in which way.
+        look: fails where there is nothing to be seen.
+        refusal: what the reason is told of.
+        fps: pictures a second, in place of what the environment says.
+
+    Raises:
+        RequestError: it cannot be made, or cannot be seen.
+    """
+    lane = None
+    try:
+        with undisturbed():
+            lane = env.copy(num_envs=1, render_mode=render_mode)
+            for each in lane.lanes if fps is not None else ():
+                each.unwrapped.metadata = {**each.metadata, "render_fps": fps}
+            lane.renew()  # the episode of this look counts for nothing that is played later
+            lane.reset(0)
+            look(lane)
+    except Exception as error:
+        if lane is not None:
+            lane.close()
+        if isinstance(error, Stop):
+            raise
+        mujoco = render_mode == "rgb_array" and "mujoco" in sys.modules
+        raise RequestError(f"{refusal}: {_told(error)}{MUJOCO if mujoco else ''}") from error
+    return lane
+
+
+def _told(error: Exception) -> str:
+    lines = str(error).splitlines()
+    if isinstance(error, RlrunError):
+        return lines[0]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def picture_of(env: Env) -> Array:
+    """Return the current picture of the first lane: [H, W, 3] uint8.
+
+    Raises:
+        RlrunError: there is none.
+    """
+    frame = env.render()
+    if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
+        given = f"{list(frame.shape)} {frame.dtype}" if isinstance(frame, np.ndarray) else type(frame).__name__
+        raise RlrunError(f"render() gave no picture ([H, W, 3] uint8): {given}")
+    return frame
+
+
+class Recorder:
+    """Write one video an episode, frame by frame, while a single-lane environment plays: a watcher.
+
+    Each has the picture of the reset and one a step. The file of an episode that did not end is not kept.
+
+    Args:
+        env: one lane that draws pictures.
+        name: episode -> file, whose ending says the format.
+
+    Attributes:
+        paths: files that were written.
     """
 
-    def __init__(self, env: Env, name: Callable[[int], Path]) -> None:
+    def __init__(self, env: Env, name: Callable[[Moment], Path]) -> None:
         self.env = env
         self.name = name
         self.paths: list[Path] = []
-        self._episode: int | None = None
-        self._writer: Any = None
+        self._fps = fps_of(env)
+        self._encoder: Encoder | None = None
 
-    def __call__(self, lane: int, episode: int) -> None:
-        """Add the current picture to the video of an episode."""
-        frame = self.env.render()
-        if not isinstance(frame, np.ndarray) or frame.ndim != 3:
-            raise RequestError(f"video: {self.env.name} gives no pictures (render_mode 'rgb_array')")
-        frame = _even(frame)
-        if episode != self._episode:
-            self._begin(episode, frame)
-        self._writer.send(frame)
+    def __call__(self, moment: Moment) -> None:
+        """Add the current picture to the video of an episode.
 
-    def _begin(self, episode: int, frame: Array) -> None:
-        from imageio_ffmpeg import write_frames
-
-        self.close()
-        path = self.name(episode)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        height, width = frame.shape[:2]
-        self._writer = write_frames(
-            str(path), (width, height), fps=_fps(self.env), macro_block_size=2, ffmpeg_log_level="error"
-        )
-        self._writer.send(None)
-        self._episode = episode
-        self.paths.append(path)
-
-    def close(self) -> None:
-        """Finish the file being written."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        Raises:
+            RlrunError: it cannot be drawn or written.
+        """
+        path = self.name(moment)
+        every = math.ceil(self._fps / GIF_FPS) if path.suffix == ".gif" else 1
+        if moment.step % every and moment.ending is None:
+            return
+        try:
+            frame = _even(picture_of(self.env))
+        except Stop:
+            raise
+        except Exception as error:
+            place = f"{path}: step {moment.step} of environment '{self.env.name}'"
+            raise RlrunError(f"{place} could not be drawn: {_told(error)}") from error
+        if self._encoder is None:
+            self._encoder = Encoder(path, frame.shape, self._fps / every)
+        self._encoder.write(frame)
+        if moment.ending is not None:
+            encoder, self._encoder = self._encoder, None
+            encoder.finish()
+            self.paths.append(path)
 
     def __enter__(self) -> Recorder:
         return self
@@ -89,15 +178,110 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if self._encoder is not None:
+            self._encoder.drop()
 
 
-def _fps(env: Env) -> float:
-    metadata = env.lanes[0].metadata if env.lanes else {}
-    return float(metadata.get("render_fps") or FALLBACK_FPS)
+class Encoder:
+    """A video that appears under its name when it is whole.
+
+    Args:
+        path: where it goes; its ending is one of `FORMATS`.
+        shape: of its pictures, [H, W, 3].
+        fps: pictures a second.
+
+    Raises:
+        RlrunError: it cannot be written; nothing is left of it.
+    """
+
+    def __init__(self, path: Path, shape: tuple[int, ...], fps: float) -> None:
+        from imageio_ffmpeg import get_ffmpeg_exe
+
+        self.path = path
+        self._shape = shape
+        self._temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        rate = str(Fraction(fps).limit_denominator(1001))
+        taken = ("-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{shape[1]}x{shape[0]}", "-r", rate, "-i", "-")
+        command = [get_ffmpeg_exe(), "-y", "-v", "error", *taken, *FORMATS[path.suffix[1:]], str(self._temporary)]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # In a session of its own: a Ctrl-C is this process' to obey.
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                bufsize=0,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._errors.close()
+            raise RlrunError(f"{path} cannot be written: {reason(error)}") from error
+
+    def write(self, frame: Array) -> None:
+        """Add a picture."""
+        if frame.shape != self._shape:
+            raise RlrunError(f"{self.path}: a picture of {list(frame.shape)} after one of {list(self._shape)}")
+        assert self._process.stdin is not None
+        try:
+            write_all(self._process.stdin.fileno(), np.ascontiguousarray(frame).reshape(-1))
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def finish(self) -> None:
+        """Give the file its name."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+            if self._process.wait() != 0:
+                raise self._failed(None)
+            sync(self._temporary)
+            os.replace(self._temporary, self.path)
+            sync_directory(self.path.parent)
+        except OSError as error:
+            raise self._failed(error) from error
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """Leave nothing of an unfinished file; a finished one stays."""
+        if self._errors.closed:
+            return
+        self._leave()
+        self._errors.close()
+        self._temporary.unlink(missing_ok=True)
+
+    def _leave(self) -> None:
+        assert self._process.stdin is not None
+        self._process.kill()
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _failed(self, error: OSError | None) -> RlrunError:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(PATIENCE)  # to hear what it has to say
+        self._errors.seek(0)
+        told = [PREFIX.sub("", line) for line in self._errors.read().decode(errors="replace").splitlines()]
+        cause = told[0] if told else reason(error) if error is not None else "ffmpeg failed"
+        return RlrunError(f"{self.path} cannot be written: {cause}")
+
+
+def fps_of(env: Env) -> float:
+    """Return how many pictures a second an environment says that it draws."""
+    metadata: dict[str, Any] = env.lanes[0].metadata if env.lanes else {}
+    try:
+        fps = float(metadata.get("render_fps") or FALLBACK_FPS)
+    except (TypeError, ValueError):
+        return FALLBACK_FPS
+    return fps if math.isfinite(fps) and fps > 0 else FALLBACK_FPS
 
 
 def _even(frame: Array) -> Array:
-    """Cut to even sides, as the encoder wants them."""
+    """Return a picture with even sides, as the encoder wants them; a side that is odd repeats its last row."""
     height, width = frame.shape[:2]
-    return np.ascontiguousarray(frame[: height // 2 * 2, : width // 2 * 2])
+    if height % 2 == 0 and width % 2 == 0:
+        return frame
+    return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -173,7 +175,15 @@ def _guarded(place: str, module: str, function: Callable[[], Any], missing: list
     except Exception as error:
         if missing:
             raise BuildError(f"env.kwargs: {place} wants {', '.join(missing)}") from error
-        raise BuildError(f"env.kwargs: {place} could not be made: {_line(error)}") from error
+        raise BuildError(f"env.kwargs: {place} could not be made: {_line(error)}{_way_out(module)}") from error
+
+
+def _way_out(module: str) -> str:
+    """Return what helps where MuJoCo cannot be imported for the sake of how it is told to draw."""
+    chosen = os.environ.get("MUJOCO_GL")
+    if chosen is None or not module.startswith("gymnasium.envs.mujoco") or "mujoco" in sys.modules:
+        return ""
+    return f"; MUJOCO_GL={chosen} draws by a library that is not there: egl wants libEGL and a driver, osmesa libOSMesa"
 
 
 def _line(error: Exception) -> str:

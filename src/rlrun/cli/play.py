@@ -1,0 +1,39 @@
+"""`rlrun play`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlrun.cli.words import Trust
+
+
+def play(
+    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 5,
+    seed: Annotated[int, typer.Option(help="Episode i starts with reset(seed=seed + i).", min=0)] = 0,
+    checkpoint: Annotated[str, typer.Option(help="latest, best or a number of steps.")] = "latest",
+    stochastic: Annotated[bool, typer.Option("--stochastic", help="Sample actions as in training.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="In the terminal, as is done without a display anyhow.")] = False,
+    fps: Annotated[
+        float | None,
+        typer.Option(help="Steps a second (default: as the environment says).", min=0.01, show_default=False),
+    ] = None,
+    trust: Trust = None,
+) -> None:
+    """Look at episodes of a run's policy, in a window or as text."""
+    from rlrun import playing
+
+    playing.play(
+        run,
+        episodes=episodes,
+        seed=seed,
+        checkpoint=checkpoint,
+        stochastic=stochastic,
+        text=text,
+        fps=fps,
+        trust=trust or [],
+        say=typer.echo,
+    )

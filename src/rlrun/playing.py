@@ -1,0 +1,169 @@
+"""Episodes of a run's policy to look at; the twin of `rlrun play`."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlrun.collect.evaluate import Evaluation, Moment, evaluate, undisturbed
+from rlrun.collect.video import fps_of, rehearsed
+from rlrun.env import Env
+from rlrun.errors import RequestError
+from rlrun.files import counted
+from rlrun.frozen import frozen
+from rlrun.rundir import RunDir
+
+COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")  # the one command to a terminal that changes no more than how letters look
+PLAIN = "\x1b[0m"
+
+
+def play(
+    run: Path | str,
+    *,
+    episodes: int = 5,
+    seed: int = 0,
+    checkpoint: str = "latest",
+    stochastic: bool = False,
+    text: bool = False,
+    fps: float | None = None,
+    trust: Iterable[str] = (),
+    say: Callable[[str], None] = print,
+) -> Evaluation:
+    """Play episodes with the frozen policy of a run in a window, or in the terminal; the twin of `rlrun play`.
+
+    Args:
+        run: a run directory.
+        episodes: how many; episode i starts with `reset(seed=seed + i)`.
+        seed: of the first episode.
+        checkpoint: `latest`, `best`, or a number of environment steps.
+        stochastic: sample actions as in training, in place of the best ones.
+        text: in the terminal, also where a window could be opened.
+        fps: steps a second; None = as the environment says.
+        trust: packages that the run's config may import, beyond those of any run and of the user's project.
+        say: takes what is to be printed.
+
+    Raises:
+        RequestError: no such run or checkpoint, it is damaged or names code that is not trusted, or its environment
+            can be shown neither way here.
+    """
+    where = RunDir.open(run).checkpoint(checkpoint)
+    with frozen(run, trust) as policy:
+        policy.take_only(where)
+        mode = _mode(policy.env, text=text)
+        fps = fps or fps_of(policy.env)
+        with closing(_opened(policy.env, mode, fps)) as lane, undisturbed():
+            torch.manual_seed(seed)
+            watch = Show(lane, say, fps=fps, text=mode == "ansi")
+            return evaluate(
+                lane,
+                policy.agent,
+                episodes=episodes,
+                seed=seed,
+                max_steps=policy.max_steps,
+                explore=stochastic,
+                watch=watch,
+            )
+
+
+def displayed() -> bool:
+    """Tell whether a window could be opened."""
+    if not sys.platform.startswith("linux"):
+        return True
+    hidden = os.environ.get("SDL_VIDEODRIVER") in ("dummy", "offscreen")
+    return not hidden and bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _mode(env: Env, *, text: bool) -> str:
+    """Return how an environment is shown: `human`, in a window, or `ansi`, as text.
+
+    Raises:
+        RequestError: neither way; with the way out.
+    """
+    modes = env.lanes[0].metadata.get("render_modes") or () if env.lanes else ("human", "ansi")
+    window = displayed()
+    if not text and window and "human" in modes:
+        return "human"
+    if "ansi" in modes:
+        return "ansi"
+    lacks = f"environment '{env.name}' renders no text (ansi)"
+    if "human" not in modes:
+        lacks += " and no window (human)"
+    elif not window:
+        lacks += ", and there is no display for a window"
+    raise RequestError(f"play: {lacks}; {_way_out(modes)}")
+
+
+def _way_out(modes: Iterable[str]) -> str:
+    return "films need no display: rlrun eval RUN --video FOLDER" if "rgb_array" in modes else "rlrun eval has numbers"
+
+
+def _opened(env: Env, mode: str, fps: float) -> Env:
+    """Return one lane that is shown, after a first look at it; a window keeps the pace itself.
+
+    Raises:
+        RequestError: it cannot be.
+    """
+    look = lines_of if mode == "ansi" else lambda lane: None  # a window opens by the reset
+    refusal = f"play: environment '{env.name}' cannot be shown {'as text' if mode == 'ansi' else 'in a window'}"
+    return rehearsed(env, mode, look, refusal=refusal, fps=fps)
+
+
+class Show:
+    """Show each step as long as it takes, with the return so far: a watcher.
+
+    Args:
+        env: one lane; in a window it draws itself.
+        say: takes what is to be printed.
+        fps: steps a second.
+        text: print what the environment renders.
+    """
+
+    def __init__(self, env: Env, say: Callable[[str], None], *, fps: float, text: bool) -> None:
+        self.env = env
+        self.say = say
+        self.pause = 1.0 / fps
+        self.text = text
+        self._next = 0.0  # when the next step may be shown, on the monotonic clock
+
+    def __call__(self, moment: Moment) -> None:
+        """Show a step when its time has come."""
+        time.sleep(max(0.0, self._next - time.monotonic()))
+        self._next = time.monotonic() + self.pause
+        if self.text:
+            reward = f"  reward {moment.reward:.2f}" if moment.step else ""
+            self.say(f"seed {moment.seed}  step {moment.step}{reward}  return {moment.total:.2f}")
+            for line in lines_of(self.env):
+                self.say(line)
+        if moment.ending is not None:
+            steps = counted(moment.step, "step")
+            self.say(f"seed {moment.seed}: return {moment.total:.2f} in {steps}, {moment.ending}")
+
+
+def lines_of(env: Env) -> list[str]:
+    """Return what an environment renders as text, harmless to a terminal.
+
+    Raises:
+        RequestError: it renders none.
+    """
+    text: Any = env.render()
+    if not isinstance(text, str):
+        raise RequestError(f"render() gave no text: {type(text).__name__}")
+    return [harmless(line) for line in text.splitlines()]
+
+
+def harmless(line: str) -> str:
+    """Return a line in which colours stay, and what else would command a terminal is replaced; it ends in none."""
+    parts = COLOUR.split(line)
+    shown = (
+        part if COLOUR.fullmatch(part) else "".join(each if each.isprintable() else "?" for each in part)
+        for part in parts
+    )
+    return "".join(shown) + (PLAIN if len(parts) > 1 else "")

@@ -1,0 +1,262 @@
+"""`rlrun eval`: episode by episode, checkpoint by checkpoint, filmed; and training that is filmed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import imageio_ffmpeg
+import numpy as np
+import pytest
+
+import rlrun as package
+from rlrun.config import compose
+from rlrun.evaluation import EvaluationReport
+from rlrun.rundir import RunDir
+
+from .conftest import TINY
+
+PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
+EVERY = ("evaluation.every=20", "evaluation.episodes=1", "evaluation.max_steps=5", "checkpoint.every=20")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run with checkpoints at 20, 40 and 60 steps."""
+    words = [*TINY, "algorithm=sac", "env=pendulum", "algorithm.warmup_steps=10", *EVERY, "stop.env_steps=60"]
+    return package.train(
+        [*words, "checkpoint.keep_last=null"], run_dir=tmp_path_factory.mktemp("trained") / "run"
+    ).run_dir
+
+
+@pytest.fixture
+def run(trained, project):
+    return shutil.copytree(trained, project / "run")
+
+
+def test_a_table_has_a_line_for_each_episode(run, rlrun):
+    outcome = rlrun("eval", "run", "--episodes", "3", "--seed", "8", "--table")
+    found = json.loads(rlrun("eval", "run", "--episodes", "3", "--seed", "8", "--json").out)
+    first, empty, head, *rows = outcome.out.splitlines()
+    assert first.startswith("mean return -")
+    assert (empty, head.split()) == ("", ["seed", "return", "length", "ended", "succeeded"])
+    cells = zip(found["seeds"], found["returns"], found["lengths"], strict=True)
+    expected = [[str(seed), f"{value:.2f}", str(length)] for seed, value, length in cells]
+    assert [row.split(maxsplit=3)[:3] for row in rows] == expected
+    assert all(row.endswith("cut by evaluation.max_steps  -") for row in rows)
+    assert found["endings"] == ["cut"] * 3
+    assert "successes" not in found
+
+
+def test_the_interval_is_told_and_printed(run, rlrun):
+    found = json.loads(rlrun("eval", "run", "--episodes", "4", "--json").out)
+    low, high = found["mean_interval"]
+    assert (low + high) / 2 == pytest.approx(found["mean_return"])
+    error = np.std(found["returns"], ddof=1) / 2
+    assert high - low == pytest.approx(2 * 3.182446 * error, rel=1e-5)  # Student's t of 3 degrees of freedom
+    assert f"(the mean {low:.2f} to {high:.2f} at 95 % by Student's t; " in rlrun("eval", "run", "--episodes", "4").out
+    assert json.loads(rlrun("eval", "run", "--episodes", "1", "--json").out)["mean_interval"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [
+        (["--checkpoint", "all"], [20, 40, 60]),
+        (["--checkpoint", "latest,20", "--checkpoint", "40"], [60, 20, 40]),
+        (["--checkpoint", "20,20"], [20, 20]),
+    ],
+)
+def test_several_checkpoints_play_the_episodes_that_each_plays_alone(words, steps, run, rlrun):
+    found = json.loads(rlrun("eval", "run", *words, "--episodes", "3", "--json").out)
+    assert [each["env_steps"] for each in found] == steps
+    for each in found:
+        alone = rlrun("eval", "run", "--checkpoint", each["checkpoint"], "--episodes", "3", "--json").out
+        assert json.loads(alone) == each
+    assert len({tuple(each["returns"]) for each in found}) == len(set(steps))
+
+
+def test_stochastic_episodes_do_not_depend_on_other_checkpoints(run):
+    alone = package.evaluate(run, checkpoint="40", episodes=3, stochastic=True)
+    _, among = package.evaluate(run, checkpoint=["20", "40"], episodes=3, stochastic=True)
+    assert among == alone
+
+
+def test_the_environment_is_built_once_for_all_checkpoints(run, monkeypatch):
+    from rlrun.env.sync import SyncEnv
+
+    made = []
+    init = SyncEnv.__init__
+    monkeypatch.setattr(SyncEnv, "__init__", lambda self, *a, **k: (made.append(self), init(self, *a, **k))[1])
+    package.evaluate(run, checkpoint="20", episodes=2)
+    single = len(made)
+    package.evaluate(run, checkpoint=["all"], episodes=2)
+    assert len(made) == 2 * single
+
+
+def test_several_checkpoints_are_a_line_each(run, rlrun):
+    outcome = rlrun("eval", "run", "--checkpoint", "all,best", "--episodes", "2", "--table")
+    summary, episodes = outcome.out.split("\n\n")
+    head, *rows = summary.splitlines()
+    best = str(int(RunDir(run).checkpoint("best").name.split("-")[0]))
+    assert head.startswith("checkpoint  return")
+    assert [row.split()[0] for row in rows] == ["20", "40", "60"]
+    assert {row.split()[0] for row in rows if row.endswith("best")} == {best}
+    assert [row.split()[0] for row in rows if " latest" in row] == ["60"]
+    assert [row.split()[:2] for row in episodes.splitlines()[1:]] == [
+        [step, seed] for step in ("20", "40", "60") for seed in "01"
+    ]
+
+
+def test_a_damaged_checkpoint_among_several_is_told_and_the_others_play(run, rlrun):
+    damaged = RunDir(run).checkpoint("40")
+    (damaged / "state.json").write_text("{}")
+    outcome = rlrun("eval", "run", "--checkpoint", "all", "--episodes", "2")
+    assert outcome.code == 2
+    assert [row.split()[0] for row in outcome.out.splitlines()[1:]] == ["20", "60"]
+    told, end = outcome.err.splitlines()
+    assert told.startswith(f"{damaged / 'state.json'} is damaged: ")
+    assert end == "rlrun: run: 1 of 3 checkpoints is damaged"
+    found = rlrun("eval", "run", "--checkpoint", "all", "--episodes", "2", "--json")
+    first, second, third = json.loads(found.out)
+    assert (found.code, set(second)) == (2, {"run", "checkpoint", "env_steps", "latest", "best", "damage"})
+    assert "is damaged" in second["damage"]
+    assert (len(first["returns"]), len(third["returns"])) == (2, 2)
+
+
+def test_a_checkpoint_that_is_not_there_is_refused_before_any_plays(run, rlrun):
+    outcome = rlrun("eval", "run", "--checkpoint", "20,lates")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "has no checkpoint 'lates'; it has latest, best, 20, 40, 60" in outcome.err
+
+
+def test_videos_of_several_checkpoints_have_a_folder_each(run, rlrun, project):
+    words = ("--episodes", "3", "--video", "films", "--videos", "1", "--format", "gif", "--json")
+    found = json.loads(rlrun("eval", "run", "--checkpoint", "20,60", *words).out)
+    written = sorted(str(path.relative_to(project)) for path in (project / "films").rglob("*.gif"))
+    assert [each["videos"] for each in found] == [[path] for path in written]
+    assert written == [f"films/{each['checkpoint']}/episode_000_seed_0.gif" for each in found]
+    assert [len(each["returns"]) for each in found] == [3, 3]
+
+
+def test_filming_changes_no_number(run, rlrun):
+    plain = json.loads(rlrun("eval", "run", "--episodes", "3", "--json").out)
+    filmed = json.loads(rlrun("eval", "run", "--episodes", "3", "--json", "--video", "films").out)
+    for path, length in zip(filmed["videos"], filmed["lengths"], strict=True):
+        assert imageio_ffmpeg.count_frames_and_secs(path)[0] == length + 1
+    assert filmed["returns"] == pytest.approx(plain["returns"], rel=1e-6)  # sums of matrix products of other sizes
+
+
+REFUSED = {
+    ("--videos", "2"): "--videos goes with --video FOLDER",
+    ("--format", "gif"): "--format goes with --video FOLDER",
+    ("--video", "films", "--format", "mp5"): "--format mp5: wanted one of mp4, gif (did you mean 'mp4'?)",
+    ("--video", "run/config.yaml"): "--video run/config.yaml cannot be made: File exists",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED, ids=" ".join)
+def test_videos_that_cannot_be_are_refused_before_the_first_step(words, run, rlrun, monkeypatch):
+    monkeypatch.setattr("rlrun.env.sync.SyncEnv.step", None)
+    assert rlrun("eval", "run", *words) == (2, "", f"rlrun: {REFUSED[words]}\n")
+
+
+DRAWN = """
+import gymnasium, numpy
+from rlrun.env.toys import Chain
+
+
+class Drawn(Chain):
+    metadata = {"render_modes": ["rgb_array"]}
+    left = 1_000_000  # pictures
+
+    def __init__(self, render_mode=None):
+        super().__init__()
+
+    def render(self):
+        Drawn.left -= 1
+        if Drawn.left < 0:
+            raise RuntimeError("the paint is gone\\nfor good")
+        return numpy.zeros((16, 16, 3), numpy.uint8)
+
+
+class Blind(Chain):
+    metadata = {"render_modes": ["rgb_array"]}
+"""
+FILMED = ("evaluation.every=10", "evaluation.episodes=1", "evaluation.video=true")
+
+
+def weights(run):
+    return {report.name: report.parts for report in package.checkpoints(run, digest=True)}
+
+
+def test_rendering_that_fails_amidst_a_run_is_told_once_and_changes_nothing(tiny_run, write, project):
+    write("drawing.py", DRAWN)
+    words = ("algorithm=dqn", "env.target=drawing.Drawn", "checkpoint.keep_last=null", *FILMED)
+    assert tiny_run(*words, "--run-dir", "whole").code == 0
+    import drawing
+
+    drawing.Drawn.left = 10  # for the look before the run, and one film of six pictures
+    outcome = tiny_run(*words, "--run-dir", "run")
+    assert outcome.code == 0
+    told = [line for line in outcome.err.splitlines() if "no video" in line]
+    assert len(told) == 1
+    assert "the paint is gone; training goes on" in told[0]
+    assert told[0] in (project / "run" / "log.txt").read_text()
+    assert len(list((project / "whole" / "videos").iterdir())) == 3
+    assert len(list((project / "run" / "videos").iterdir())) == 1
+    assert weights("whole") == weights("run")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("env.target=drawing.Blind",), "cannot be drawn: env.kwargs.render_mode: env.target 'drawing.Blind' takes no"),
+        (("env.target=drawing.Drawn",), "cannot be drawn: RuntimeError: the paint is gone"),
+        (("env=bandit",), "environment 'bandit' draws no pictures (rgb_array), it renders nothing"),
+    ],
+)
+def test_filming_that_cannot_be_is_refused_before_the_first_step(words, told, tiny_run, rlrun, write, project):
+    write("drawing.py", DRAWN.replace("1_000_000", "0"))
+    outcome = tiny_run("algorithm=dqn", *words, *FILMED, "--run-dir", "run")
+    assert (outcome.code, outcome.err.count("\n"), (project / "run").exists()) == (2, 1, False)
+    assert told in outcome.err
+    assert tiny_run("algorithm=dqn", *words, "--run-dir", "run").code == 0
+    outcome = rlrun("eval", "run", "--video", "films")
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert told in outcome.err
+
+
+def test_an_episode_that_cannot_be_drawn_to_its_end_leaves_no_half_file(tiny_run, rlrun, write, project):
+    write("drawing.py", DRAWN.replace("1_000_000", "10"))
+    assert tiny_run("algorithm=dqn", "env.target=drawing.Drawn", "--run-dir", "run").code == 0
+    outcome = rlrun("eval", "run", "--video", "films", "--episodes", "3")
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert "episode_001_seed_1.mp4: step 3 of environment 'drawn' could not be drawn: RuntimeError" in outcome.err
+    assert [path.name for path in (project / "films").iterdir()] == ["episode_000_seed_0.mp4"]
+
+
+@pytest.mark.parametrize("words", re.findall(r"^    rlrun eval RUN ([^#\n]*)", PAGE, re.MULTILINE))
+def test_commands_of_the_page_do_what_it_says(words, run, rlrun):
+    outcome = rlrun("eval", "run", *words.replace("20_000", "20").split(), "--episodes", "2")
+    assert (outcome.code, outcome.err) == (0, "")
+
+
+def test_training_commands_of_the_page_compose(project):
+    for words in re.findall(r"^    rlrun train ([^#\n]*)", PAGE, re.MULTILINE):
+        assert compose(words.split()).config.evaluation.video is True
+
+
+def test_the_page_names_every_key():
+    listed = set(re.findall(r"`([a-z_]+)`", " ".join(re.findall(r"^\| (`.*?)\|", PAGE, re.MULTILINE))))
+    report = EvaluationReport([1.0], [1], [0], [[1.0, 2.0]], ["cut"], [True])
+    keys = {*report.to_json(), *replace(report, damage="it is damaged").to_json()}
+    assert listed | {"latest", "best"} == keys
+
+
+def test_success_is_counted_where_it_is_told():
+    report = EvaluationReport([1.0, 2.0, 3.0], [1, 1, 1], [0, 1, 2], successes=[True, None, False])
+    assert (report.to_json()["successes"], report.to_json()["success_rate"]) == ([True, None, False], 0.5)
+    assert "; 1 of 2 succeeded; " in report.describe()
