@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rlrun.evaluation import evaluate as evaluate
     from rlrun.experiment import Result as Result
     from rlrun.experiment import train as train
+    from rlrun.health import doctor as doctor
     from rlrun.inspection import checkpoints as checkpoints
     from rlrun.lineup import ls as ls
     from rlrun.reporting.making import report as report
@@ -21,6 +22,7 @@ _HOMES = {
     "Result": "experiment",
     "checkpoints": "inspection",
     "diff": "contrast",
+    "doctor": "health",
     "evaluate": "evaluation",
     "ls": "lineup",
     "report": "reporting.making",
@@ -28,7 +30,7 @@ _HOMES = {
     "train": "experiment",
 }
 
-__all__ = ["Result", "checkpoints", "diff", "evaluate", "ls", "report", "resume", "train"]
+__all__ = ["Result", "checkpoints", "diff", "doctor", "evaluate", "ls", "report", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -41,7 +41,7 @@ NEVER = """
     torch.ops.load_library torch.classes.load_library torch._inductor torch.distributed
     rlrun.build rlrun.cli rlrun.config rlrun.trust rlrun.storage rlrun.files rlrun.rundir rlrun.presence rlrun.manifest
     rlrun.assembly rlrun.arrival rlrun.experiment rlrun.evaluation rlrun.resuming rlrun.inspection rlrun.forking
-    rlrun.train rlrun.evaluate rlrun.resume rlrun.checkpoints
+    rlrun.train rlrun.evaluate rlrun.resume rlrun.checkpoints rlrun.health rlrun.doctor
 """.split()  # noqa: SIM905
 
 # The classes of these are the parts of a run.

@@ -11,7 +11,21 @@ from typing import Annotated, Any
 import typer
 
 from rlrun import __version__, signals
-from rlrun.cli import check, checkpoints, config, diff, evaluate, explain, listing, ls, report, resume, train, usage
+from rlrun.cli import (
+    check,
+    checkpoints,
+    config,
+    diff,
+    doctor,
+    evaluate,
+    explain,
+    listing,
+    ls,
+    report,
+    resume,
+    train,
+    usage,
+)
 from rlrun.errors import RlrunError
 
 INTERRUPTED = 128 + signal.SIGINT  # what typer makes of a KeyboardInterrupt
@@ -35,6 +49,7 @@ app.command("check")(check.check)
 app.command("config")(config.config)
 app.command("explain")(explain.explain)
 app.command("list")(listing.listing)
+app.command("doctor")(doctor.doctor)
 
 
 def _version(wanted: bool) -> None:
