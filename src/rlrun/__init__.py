@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rlrun.lineup import ls as ls
     from rlrun.reporting.making import report as report
     from rlrun.resuming import resume as resume
+    from rlrun.scaffold import init as init
 
 _HOMES = {
     "Result": "experiment",
@@ -24,13 +25,14 @@ _HOMES = {
     "diff": "contrast",
     "doctor": "health",
     "evaluate": "evaluation",
+    "init": "scaffold",
     "ls": "lineup",
     "report": "reporting.making",
     "resume": "resuming",
     "train": "experiment",
 }
 
-__all__ = ["Result", "checkpoints", "diff", "doctor", "evaluate", "ls", "report", "resume", "train"]
+__all__ = ["Result", "checkpoints", "diff", "doctor", "evaluate", "init", "ls", "report", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -41,7 +41,7 @@ NEVER = """
     torch.ops.load_library torch.classes.load_library torch._inductor torch.distributed
     rlrun.build rlrun.cli rlrun.config rlrun.trust rlrun.storage rlrun.files rlrun.rundir rlrun.presence rlrun.manifest
     rlrun.assembly rlrun.arrival rlrun.experiment rlrun.evaluation rlrun.resuming rlrun.inspection rlrun.forking
-    rlrun.train rlrun.evaluate rlrun.resume rlrun.checkpoints rlrun.health rlrun.doctor
+    rlrun.train rlrun.evaluate rlrun.resume rlrun.checkpoints rlrun.health rlrun.doctor rlrun.scaffold rlrun.init
 """.split()  # noqa: SIM905
 
 # The classes of these are the parts of a run.

@@ -19,6 +19,7 @@ from rlrun.cli import (
     doctor,
     evaluate,
     explain,
+    init,
     listing,
     ls,
     report,
@@ -50,6 +51,7 @@ app.command("config")(config.config)
 app.command("explain")(explain.explain)
 app.command("list")(listing.listing)
 app.command("doctor")(doctor.doctor)
+app.command("init")(init.init)
 
 
 def _version(wanted: bool) -> None:
