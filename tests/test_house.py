@@ -14,7 +14,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS = {
     **dict.fromkeys(("errors", "typing", "spaces", "seeds", "generators", "schedules", "files", "storage"), 0),
     **dict.fromkeys(("rundir", "presence", "manifest", "stored", "signals", "watching"), 0),
-    **dict.fromkeys(("trust", "typed", "projects", "cluster"), 0),
+    **dict.fromkeys(("trust", "typed", "projects", "plugins", "cluster"), 0),
     "ops": 1,
     **dict.fromkeys(("callback", "routing", "wiring", "trainer", "nn"), 2),
     **dict.fromkeys(("env", "memory"), 3.0),
@@ -23,7 +23,7 @@ LAYERS = {
     "algorithms": 4,
     **dict.fromkeys(("config", "build"), 5),
     **dict.fromkeys(("assembly", "arrival", "experiment", "resuming", "evaluation", "forking", "inspection"), 6),
-    **dict.fromkeys(("contrast", "estimate", "health", "lineup", "reporting", "scaffold", "sweep"), 6),
+    **dict.fromkeys(("conformance", "contrast", "estimate", "health", "lineup", "reporting", "scaffold", "sweep"), 6),
     "cli": 7,
 }
 OUTSIDERS = ("gymnasium", "hydra", "typer")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rlrun.conformance import plugin_test as plugin_test
     from rlrun.contrast import diff as diff
     from rlrun.evaluation import evaluate as evaluate
     from rlrun.experiment import Result as Result
@@ -27,12 +28,25 @@ _HOMES = {
     "evaluate": "evaluation",
     "init": "scaffold",
     "ls": "lineup",
+    "plugin_test": "conformance",
     "report": "reporting.making",
     "resume": "resuming",
     "train": "experiment",
 }
 
-__all__ = ["Result", "checkpoints", "diff", "doctor", "evaluate", "init", "ls", "report", "resume", "train"]
+__all__ = [
+    "Result",
+    "checkpoints",
+    "diff",
+    "doctor",
+    "evaluate",
+    "init",
+    "ls",
+    "plugin_test",
+    "report",
+    "resume",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

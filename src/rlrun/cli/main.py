@@ -22,6 +22,7 @@ from rlrun.cli import (
     init,
     listing,
     ls,
+    plugin,
     report,
     resume,
     train,
@@ -52,6 +53,7 @@ app.command("explain")(explain.explain)
 app.command("list")(listing.listing)
 app.command("doctor")(doctor.doctor)
 app.command("init")(init.init)
+app.add_typer(plugin.app, name="plugin")
 
 
 def _version(wanted: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlrun.health import disk, machine, packages, pictures
+from rlrun.health import disk, machine, packages, pictures, plugged
 from rlrun.health.findings import Diagnosis, Finding
 from rlrun.health.imports import try_imports
 
@@ -20,7 +20,7 @@ def doctor(folder: Path | str = ".") -> Diagnosis:
         folder: where runs would go: beneath its `runs/`.
     """
     wanted = packages.wanted()
-    tried = try_imports(packages.modules(wanted))
+    tried = try_imports([*packages.modules(wanted), *plugged.modules()])
     return Diagnosis(
         [
             packages.python(),
@@ -31,5 +31,6 @@ def doctor(folder: Path | str = ".") -> Diagnosis:
             *pictures.findings(tried),
             *disk.findings(Path(folder)),
             machine.git(Path(folder)),
+            *plugged.findings(tried),
         ]
     )

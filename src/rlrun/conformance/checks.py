@@ -1,0 +1,137 @@
+"""What every run promises, tried on one command: seeds, checkpoints, exact resume, endings, export."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlrun import inspection, typed
+from rlrun.config import Composed, compose
+from rlrun.config.targets import explain
+from rlrun.config.words import parse
+from rlrun.conformance import endings
+from rlrun.conformance.reach import differences
+from rlrun.conformance.small import AT, RESUMED, shrink
+from rlrun.conformance.twins import Found, leave, records, walk
+from rlrun.conformance.verdicts import Examined, Verdict, several
+from rlrun.experiment import Result, train
+from rlrun.resuming import resume
+
+LANES = 3
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that ended, and all that it held then."""
+
+    result: Result
+    leaves: Found
+    unknown: list[str]
+
+    @property
+    def run(self) -> Path:
+        return self.result.run_dir
+
+    def digests(self) -> dict[str, str | None]:
+        """Return a digest of each part in the last checkpoint."""
+        return inspection.checkpoints(self.run, digest=True)[-1].parts
+
+
+def examine(
+    words: Sequence[str],
+    folder: Path,
+    *,
+    config_dir: Path | None = None,
+    own: Sequence[str] = (),
+    of_environment: bool = False,
+) -> Examined:
+    """Try one command.
+
+    Args:
+        words: of `rlrun train`.
+        folder: for its runs, some megabytes.
+        config_dir: the user's own conf folder.
+        own: those among the words that the user typed; their numbers are not made small.
+        of_environment: it is an environment that is tried, not what learns in it.
+    """
+    given = {word.key: word.value for word in parse(own)}
+    numbers = {"num_envs": LANES, **RESUMED}
+    numbers = {key: value for key, value in numbers.items() if key not in given}
+
+    def small(seed: int) -> Composed:
+        composed = shrink(compose(list(words), config_dir), numbers)
+        composed.config.seed = int(composed.config.seed) + seed
+        return composed
+
+    verdicts: list[Verdict] = []
+    try:
+        one = ended(train(small(0), run_dir=folder / "one"))
+    except Exception as error:
+        return Examined([*words], [Verdict("training", "failed", explain(error))])
+    verdicts.append(Verdict("training", "ok", f"{one.result.summary['updates']} updates"))
+    verdicts += _tried("seeding", lambda: seeding(one, small, folder))
+    verdicts += _tried("resume", lambda: resumed(one, folder, trust=[*typed.names(given)]))
+    if not of_environment:
+        verdicts += _tried(endings.NAME, lambda: [endings.check(words, folder / "endings", config_dir, given)])
+    verdicts += _tried("export", lambda: [export(one.run)])
+    return Examined([*words], verdicts)
+
+
+def ended(result: Result) -> Ended:
+    """Look at a run at once, before another changes what the process shares."""
+    unknown: list[str] = []
+    return Ended(result, walk(result.trainer, unknown), unknown)
+
+
+def seeding(one: Ended, small: Callable[[int], Composed], folder: Path) -> list[Verdict]:
+    """Train again with the same seed, and with another one."""
+    same, other = (ended(train(small(seed), run_dir=folder / f"seed_{seed}")) for seed in (0, 1))
+    found = differences(one.leaves, same.leaves)
+    if found or records(one.run) != records(same.run):
+        text = f"the same seed gives another run: {several(found) or 'its metrics differ'}"
+        return [Verdict("seeding", "failed", text)]
+    if one.digests() == other.digests():
+        return [Verdict("seeding", "failed", "another seed gives the same run")]
+    return [Verdict("seeding", "ok", "the same seed gives the same run, another one another")]
+
+
+def resumed(one: Ended, folder: Path, *, trust: Sequence[str]) -> list[Verdict]:
+    """Go on from a checkpoint on the way, as after a kill, and compare with the run that never stopped."""
+    copy = folder / "resumed"
+    leave(one.run, copy, at=AT)
+    again = ended(resume(copy, trust=trust))
+    about = json.loads((copy / "manifest.json").read_text())
+    reasons = [reason for each in about["resumed"] for reason in each.get("approximate", ())]
+    here, there = one.digests(), again.digests()
+    parts = [path for path in here if here[path] != there.get(path)]
+    if parts or records(copy) != records(one.run) or about["resume"] != "exact":
+        text = several([*reasons, *parts]) or "its metrics differ"
+        exact = Verdict("exact resume", "failed", f"the resumed run is another one: {text}")
+    else:
+        exact = Verdict("exact resume", "ok", "the resumed run is the one that never stopped")
+    return [exact, _complete(differences(one.leaves, again.leaves), one.unknown)]
+
+
+def _complete(forgotten: list[str], unknown: list[str]) -> Verdict:
+    name = "checkpoints"
+    if forgotten:
+        text = "no state_dict holds, or momentary names, what differs after a resume"
+        return Verdict(name, "failed", f"{text}: {several(forgotten)}")
+    if unknown:
+        return Verdict(name, "skipped", f"not all can be looked into: {several(unknown)}")
+    return Verdict(name, "ok", "all that training changes is saved")
+
+
+def export(run: Path) -> Verdict:
+    """Export a run's policy, and compare. The one place to plug that in."""
+    return Verdict("export", "skipped", "this version of rlrun exports no policies")
+
+
+def _tried(name: str, check: Callable[[], list[Verdict]]) -> list[Verdict]:
+    """Return what a check says, or that it could not be made."""
+    try:
+        return check()
+    except Exception as error:
+        return [Verdict(name, "failed", explain(error))]
