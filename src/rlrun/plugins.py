@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib import metadata
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from rlrun.errors import RequestError, did_you_mean
@@ -115,31 +114,27 @@ def _located(plugin: Plugin) -> Plugin:
     if plugin.top in FOREIGN:
         return plugin.broken(f"its entry names '{plugin.module}', which is no package of its own")
     try:
-        spec = _spec(plugin.module)
+        place = _home(plugin.module)
     except Exception as error:  # finders of editable installations run code of their own
         return plugin.broken(f"looking for '{plugin.module}' fails: {' '.join(str(error).split())}")
-    if spec is None:
+    if place is None:
         return plugin.broken(f"no package '{plugin.module}'")
-    place = _home(spec)
     folder = place if place.name == FOLDER else place / FOLDER
     if not folder.is_dir():
         return plugin.broken(f"there is no {folder}/")
     return replace(plugin, folder=folder.resolve())
 
 
-def _spec(module: str) -> ModuleSpec | None:
-    """Return where a module lies, without importing what it lies in."""
+def _home(module: str) -> Path | None:
+    """Return the folder of a package, or the one in which a module lies, or None; nothing is imported."""
     top, *rest = module.split(".")
-    spec, name = importlib.util.find_spec(top), top
-    for part in rest:
-        inside = None if spec is None else spec.submodule_search_locations
-        name = f"{name}.{part}"
-        spec = None if inside is None else PathFinder.find_spec(name, inside)
-    return spec
-
-
-def _home(spec: ModuleSpec) -> Path:
-    """Return a package's folder, or the one in which a module lies."""
-    if spec.submodule_search_locations:
-        return Path(next(iter(spec.submodule_search_locations)))
-    return Path(spec.origin or "").parent / ("" if "." in spec.name else spec.name)
+    spec = importlib.util.find_spec(top)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    place = Path(next(iter(spec.submodule_search_locations)))
+    for number, part in enumerate(rest, 1):
+        if (place / part).is_dir():
+            place /= part
+        elif number < len(rest) or not (place / f"{part}.py").is_file():
+            return None
+    return place

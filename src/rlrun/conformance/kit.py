@@ -56,7 +56,7 @@ def plugin_test(
     for file, command in commands.values():
         with tempfile.TemporaryDirectory(prefix="rlrun-") as folder:
             of_environment = file.startswith("env/")
-            fitting = _fitting(command, config_dir)
+            fitting = command if set(ENVS) & set(words) else _fitting(command, config_dir)
             found = examine(fitting, Path(folder), config_dir=config_dir, own=words, of_environment=of_environment)
         examined.append(found)
         tell(found)
@@ -71,7 +71,7 @@ def command_of(folder: Path, file: str, words: Sequence[str]) -> list[str] | Non
         return None
     choice = f"+with={option}" if group == "with" else f"{group}={option}"
     wanted = [choice, *(_example(folder / f"{file}.yaml") or BESIDE[group])]
-    beside = [word for word in wanted if parse([word])[0].key not in given]
+    beside = [word for word in wanted if word == choice or parse([word])[0].key not in given]
     return list(dict.fromkeys([*beside, *words]))
 
 
@@ -87,7 +87,7 @@ def _example(path: Path) -> list[str]:
 
 def _fitting(command: list[str], config_dir: Path | None) -> list[str]:
     """Return a command with an environment that what learns in it can handle."""
-    for env in ENVS:
+    for env in sorted(ENVS, key=lambda env: env not in command):
         other = [env if word in ENVS else word for word in command]
         try:
             experiment.check(other, config_dir=config_dir)
