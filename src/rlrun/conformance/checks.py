@@ -117,8 +117,7 @@ def resumed(one: Ended, folder: Path, *, trust: Sequence[str]) -> list[Verdict]:
 def _complete(forgotten: list[str], unknown: list[str]) -> Verdict:
     name = "checkpoints"
     if forgotten:
-        text = "no state_dict holds, or momentary names, what differs after a resume"
-        return Verdict(name, "failed", f"{text}: {several(forgotten)}")
+        return Verdict(name, "failed", f"no state_dict holds what differs after a resume: {several(forgotten)}")
     if unknown:
         return Verdict(name, "skipped", f"not all can be looked into: {several(unknown)}")
     return Verdict(name, "ok", "all that training changes is saved")
