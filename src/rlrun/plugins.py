@@ -93,9 +93,9 @@ def packages() -> list[str]:
     return [plugin.top for plugin in _entries() if plugin.top not in FOREIGN]
 
 
-def tell_broken(found: Iterable[Plugin] | None = None) -> None:
-    """Warn of plugins that are left out, in a line each, once a process."""
-    for plugin in installed() if found is None else found:
+def tell_broken(found: Iterable[Plugin]) -> None:
+    """Warn of those among plugins that are left out, in a line each, once a process."""
+    for plugin in found:
         if plugin.problem is not None and (plugin.name, plugin.problem) not in _told:
             _told.add((plugin.name, plugin.problem))
             logging.getLogger("rlrun").warning("plugin '%s' is left out: %s", plugin.name, plugin.problem)

@@ -25,13 +25,13 @@ def listing(
     config_dir: ConfigDir = None,
 ) -> None:
     """List what there is, one line each; behind what is not rlrun's own stands where it comes from."""
-    from rlrun.config.places import offers, search_path
-    from rlrun.config.plugged import readable
+    from rlrun.config.places import offers
+    from rlrun.config.plugged import readable_places
     from rlrun.errors import ConfigError, did_you_mean
 
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"list {kind}: there are {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
-    places = readable(search_path(config_dir))
+    places = readable_places(config_dir)
     for name, group in KINDS.items():
         if kind not in (None, name):
             continue

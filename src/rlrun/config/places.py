@@ -43,8 +43,15 @@ def project_dir(config_dir: Path | None = None) -> Path:
     return Path(config_dir).resolve().parent if config_dir else Path.cwd()
 
 
-def search_path(config_dir: Path | None = None, *, packaged: Path | None = None) -> list[Place]:
+def search_path(
+    config_dir: Path | None = None,
+    *,
+    packaged: Path | None = None,
+    installed: Sequence[plugins.Plugin] | None = None,
+) -> list[Place]:
     """Return the folders in which config files are looked for; the first match wins.
+
+    installed: plugins, where it is known already which there are.
 
     Raises: ConfigError if `config_dir` is not a folder.
     """
@@ -57,7 +64,7 @@ def search_path(config_dir: Path | None = None, *, packaged: Path | None = None)
     if (Path.cwd() / "conf").is_dir():
         own.append((Path.cwd() / "conf").resolve())
     found = {path: Place(path) for path in own}
-    for plugin in plugins.sound():
+    for plugin in plugins.installed() if installed is None else installed:
         if plugin.folder is not None:
             found.setdefault(plugin.folder, Place(plugin.folder, plugin=plugin.name))
     # In a checkout of rlrun ./conf is the packaged folder itself, and nobody's own.

@@ -8,16 +8,21 @@ from typing import NamedTuple
 
 from rlrun import plugins
 from rlrun.config.files import read_yaml
-from rlrun.config.places import Place
+from rlrun.config.places import Place, search_path
 from rlrun.errors import ConfigError
 
 
-def readable(places: Sequence[Place]) -> list[Place]:
-    """Return folders without those of plugins in which a file cannot be read; tell of each plugin that is left out.
+def readable_places(config_dir: Path | None = None, *, packaged: Path | None = None) -> list[Place]:
+    """Return the search path without plugins of which a file cannot be read; tell of each that is left out.
 
     One file that is wrong leaves out all of its plugin: half of one would be another thing than what was installed.
+
+    Raises:
+        ConfigError: `config_dir` is not a folder.
     """
-    plugins.tell_broken()
+    installed = plugins.installed()
+    plugins.tell_broken(installed)
+    places = search_path(config_dir, packaged=packaged, installed=installed)
     faults = {place: fault(place.path) for place in places if place.plugin is not None}
     plugins.tell_broken(plugins.Plugin(place.plugin or "", "", problem=text) for place, text in faults.items())
     return [place for place in places if faults.get(place) is None]

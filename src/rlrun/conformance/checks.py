@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rlrun import inspection, typed
+from rlrun import inspection, projects, typed
 from rlrun.config import Composed, compose
 from rlrun.config.targets import explain
 from rlrun.config.words import parse
@@ -72,7 +73,7 @@ def examine(
         return Examined([*words], [Verdict("training", "failed", explain(error))])
     verdicts.append(Verdict("training", "ok", f"{one.result.summary['updates']} updates"))
     verdicts += _tried("seeding", lambda: seeding(one, small, folder))
-    verdicts += _tried("resume", lambda: resumed(one, folder, trust=[*typed.names(given)]))
+    verdicts += _tried("resume", lambda: resumed(one, folder, trust=_trusted(given)))
     if not of_environment:
         verdicts += _tried(endings.NAME, lambda: [endings.check(words, folder / "endings", config_dir, given)])
     verdicts += _tried("export", lambda: [export(one.run)])
@@ -112,6 +113,12 @@ def resumed(one: Ended, folder: Path, *, trust: Sequence[str]) -> list[Verdict]:
     else:
         exact = Verdict("exact resume", "ok", "the resumed run is the one that never stopped")
     return [exact, _complete(differences(one.leaves, again.leaves), one.unknown)]
+
+
+def _trusted(given: Mapping[str, Any]) -> list[str]:
+    """Return the names of code that the user typed; other texts can look like one, such as that of a file."""
+    found = typed.names(given)
+    return [name for name in found if name.startswith("oc.") or projects.find(name.split(".")[0], [Path.cwd()])]
 
 
 def _complete(forgotten: list[str], unknown: list[str]) -> Verdict:
