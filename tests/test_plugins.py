@@ -249,3 +249,8 @@ def test_a_file_that_asks_for_what_is_not_there_is_told_where_it_is_chosen(insta
     assert compose(["algorithm=dqn", "env=cartpole"]).pair
     with pytest.raises(ConfigError, match="its defaults name 'env/nowhere'"):
         compose(["algorithm=dqn", "env=odd"])
+
+
+def test_an_entry_widens_no_trust_in_packages_of_others(install):
+    install("greedy", "torch=torch.hub", "python=subprocess", "ours=rlrun", "own=greedy.inner", conf__env__x="# X\n")
+    assert plugins.packages() == ["greedy"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,6 @@ def init(
     from rlrun.scaffold import init as make
 
     place = make(folder)
-    here = "" if place == Path.cwd() else f"cd {folder} && "
+    here = "" if place == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     typer.echo(str(place))
     typer.echo(f"{here}rlrun train experiment=catch; README.md in it tells more", err=True)
