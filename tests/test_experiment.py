@@ -274,6 +274,13 @@ def test_the_wheel_holds_every_config_file(wheel):
     assert Path("train.yaml") in here
 
 
+def test_the_wheel_holds_every_file_of_a_new_project(wheel):
+    template = ROOT / "src" / "rlrun" / "template"
+    here = sorted(path.relative_to(template) for path in template.rglob("*") if path.is_file())
+    there = (wheel / "rlrun" / "template").rglob("*")
+    assert sorted(path.relative_to(wheel / "rlrun" / "template") for path in there if path.is_file()) == here != []
+
+
 def test_the_wheel_composes_from_its_own_files(wheel):
     code = "import rlrun.config.places as p; print(p.packaged_dir()); from rlrun.cli.main import main; main()"
     found = subprocess.run(

@@ -14,7 +14,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS = {
     **dict.fromkeys(("errors", "typing", "spaces", "seeds", "generators", "schedules", "files", "storage"), 0),
     **dict.fromkeys(("rundir", "presence", "manifest", "stored", "signals", "watching"), 0),
-    **dict.fromkeys(("trust", "typed", "projects", "cluster"), 0),
+    **dict.fromkeys(("trust", "typed", "projects", "plugins", "cluster"), 0),
     "ops": 1,
     **dict.fromkeys(("callback", "routing", "wiring", "trainer", "nn"), 2),
     **dict.fromkeys(("env", "memory"), 3.0),
@@ -25,6 +25,7 @@ LAYERS = {
     **dict.fromkeys(("assembly", "arrival", "experiment", "resuming", "evaluation", "forking", "inspection"), 6),
     **dict.fromkeys(("contrast", "estimate", "export", "lineup", "reporting", "sweep"), 6),
     **dict.fromkeys(("frozen", "playing"), 6),
+    **dict.fromkeys(("conformance", "health", "scaffold"), 6),
     "cli": 7,
 }
 OUTSIDERS = ("gymnasium", "hydra", "typer")

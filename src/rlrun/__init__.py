@@ -8,31 +8,51 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rlrun.conformance import plugin_test as plugin_test
     from rlrun.contrast import diff as diff
     from rlrun.evaluation import evaluate as evaluate
     from rlrun.experiment import Result as Result
     from rlrun.experiment import train as train
     from rlrun.export.making import export_onnx as export_onnx
+    from rlrun.health import doctor as doctor
     from rlrun.inspection import checkpoints as checkpoints
     from rlrun.lineup import ls as ls
     from rlrun.playing import play as play
     from rlrun.reporting.making import report as report
     from rlrun.resuming import resume as resume
+    from rlrun.scaffold import init as init
 
 _HOMES = {
     "Result": "experiment",
     "checkpoints": "inspection",
     "diff": "contrast",
+    "doctor": "health",
     "evaluate": "evaluation",
     "export_onnx": "export.making",
     "ls": "lineup",
     "play": "playing",
+    "init": "scaffold",
+    "plugin_test": "conformance",
     "report": "reporting.making",
     "resume": "resuming",
     "train": "experiment",
 }
 
-__all__ = ["Result", "checkpoints", "diff", "evaluate", "export_onnx", "ls", "play", "report", "resume", "train"]
+__all__ = [
+    "Result",
+    "checkpoints",
+    "diff",
+    "doctor",
+    "evaluate",
+    "export_onnx",
+    "init",
+    "ls",
+    "play",
+    "plugin_test",
+    "report",
+    "resume",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -51,6 +51,11 @@ def cpu() -> str | None:
     return f"{name}, {os.cpu_count()} cores" if name else None
 
 
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def gpu(device: str) -> str | None:
     """Return what stands behind a device of CUDA, or None."""
     if not device.startswith("cuda"):

@@ -15,15 +15,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rlrun import projects
+from rlrun import plugins, projects
 from rlrun.errors import BuildError, ConfigError
 from rlrun.typed import names, texts
-
-PLUGINS = "rlrun.plugins"  # the entry-point group; each entry names a package of config files and classes
 
 # No part of a training run: they start programs, load code, run text as code, or are rlrun's own machinery.
 NEVER = """
@@ -43,7 +40,8 @@ NEVER = """
     rlrun.assembly rlrun.arrival rlrun.experiment rlrun.evaluation rlrun.resuming rlrun.inspection rlrun.forking
     rlrun.train rlrun.evaluate rlrun.resume rlrun.checkpoints rlrun.frozen rlrun.play rlrun.playing rlrun.export_onnx
     rlrun.export.making rlrun.export.worker rlrun.export.writing rlrun.export.play_onnx rlrun.export.items
-    rlrun.export.episodes
+    rlrun.export.episodes rlrun.health rlrun.doctor rlrun.scaffold rlrun.init rlrun.plugins rlrun.conformance
+    rlrun.plugin_test
 """.split()  # noqa: SIM905
 
 # The classes of these are the parts of a run.
@@ -112,7 +110,7 @@ class Limit:
         if within(name, PACKAGES) or name in ELEMENTWISE:
             return not within(name, WITHHELD) and "._" not in name
         own = None if name.split(".")[0] in self.carried else self.folder
-        return (own is not None and projects.provides(own, name)) or within(name, _plugins())
+        return (own is not None and projects.provides(own, name)) or within(name, plugins.packages())
 
     def allows_object(self, found: Any, text: str) -> bool:
         """Say whether what a name led to may be called."""
@@ -295,7 +293,3 @@ def _require_module(package: str, limit: Limit) -> None:
     if not package.startswith("oc.") and not projects.find(top, folders):
         nor = "" if limit.project is None else f", nor in the run's project {limit.project}"
         raise ConfigError(f"--trust {package}: there is no module '{top}' here{nor}")
-
-
-def _plugins() -> list[str]:
-    return [entry.value.split(":")[0] for entry in metadata.entry_points(group=PLUGINS)]

@@ -16,6 +16,7 @@ from rlrun.collect import Collector, RandomAgent
 from rlrun.config import compose, unread
 from rlrun.config.places import packaged_dir
 from rlrun.config.tree import plain
+from rlrun.conformance.small import BESIDE, SMALL
 from rlrun.errors import MissingExtra
 from rlrun.memory import Table, files
 
@@ -29,14 +30,6 @@ UNTRAINED = [file for file in FILES if file.startswith(("algorithm/handcrafted",
 COMMANDED = [file for file in FILES if file.startswith(("experiment/", "with/"))]
 PACKAGES = {"box2d": "Box2D", "mujoco": "mujoco", "atari": "ale_py", "minigrid": "minigrid", "export": "onnx"}
 
-# What stands in a command beside the file that is tried.
-BESIDE = {
-    "algorithm": ["env=cartpole"],
-    "env": ["algorithm=sac"],
-    "memory": ["algorithm=sac", "env=cartpole"],
-    "with": ["algorithm=sac", "env=pendulum"],
-    "experiment": [],
-}
 DATASET = "dataset=demonstrations.zip"
 CONSTRAINED = ["env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]"]
 BESIDE_FILE = {
@@ -58,19 +51,6 @@ BESIDE_FILE = {
     "with/image_scale": ["algorithm=dqn", "env.target=rlrun.env.toys.ImageObservation"],
     "with/trust_region": ["algorithm=a2c", "env=cartpole"],
     "with/offline": ["algorithm=sac", "env=pendulum", DATASET],
-}
-
-SMALL = {
-    "algorithm.hidden": "[8,8]",
-    "algorithm.batch_size": 4,
-    "algorithm.warmup_steps": 16,
-    "algorithm.horizon": 8,
-    "algorithm.unroll": 2,
-    "evaluation.every": 1_000_000,  # so once, at the end
-    "evaluation.episodes": 1,
-    "evaluation.max_steps": 5,
-    "stop.updates": 3,
-    "logger": "[]",
 }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rlrun import plugins
 from rlrun.config import places
 from rlrun.config.places import choices, group_names, packaged_dir, search_path
 
@@ -21,8 +22,9 @@ def plugin(tmp_path, monkeypatch):
     """Install plugins by name and module."""
 
     def install(**modules):
-        entries = [EntryPoint(name, module, places.PLUGINS) for name, module in modules.items()]
-        monkeypatch.setattr(places.metadata, "entry_points", lambda group: entries)
+        entries = [EntryPoint(name, module, plugins.GROUP) for name, module in modules.items()]
+        monkeypatch.setattr(plugins.metadata, "entry_points", lambda group: entries)
+        monkeypatch.setattr(plugins, "_told", set())
 
     package = tmp_path / "site" / "a_plugin"
     (package / "conf" / "env").mkdir(parents=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
 from rlrun.config import Composed, compose
+from rlrun.conformance.small import RESUMED, shrink
 
 _place = Path(__file__).parents[1] / "conf" / "test_every_config.py"
 _spec = importlib.util.spec_from_file_location("every_config", _place)
@@ -18,20 +17,6 @@ _spec.loader.exec_module(_every)
 
 APPROXIMATE = ("with/async",)  # goes on with new episodes and says so: tests/cli/test_async.py
 FILES: list[str] = [file for file in _every.RUN if _every.missing_extra(file) is None and file not in APPROXIMATE]
-AT = 18  # environment steps of a checkpoint on the way
-SMALL = {
-    **_every.SMALL,
-    "algorithm.warmup_steps": 12,
-    "memory.length": 100,
-    "algorithm.horizon": 6,  # so that a rollout of three lanes ends with the checkpoint
-    "algorithm.epochs": 2,
-    "stop.env_steps": None,
-    "stop.updates": 24,
-    "callbacks.learning_rate.value.steps": 1_000,
-    "checkpoint.every": AT,
-    "checkpoint.keep_last": None,
-    "log.every": 5,
-}
 FULL = {"memory.length": 56, "stop.updates": 60}  # so that rows leave the memory
 
 
@@ -40,7 +25,4 @@ def small(file: str, *, lanes: int) -> Composed:
     _every.provide(_every.words_of(file))
     composed = compose(_every.words_of(file))
     full = FULL if file.startswith("memory/") else {}
-    for key, value in (SMALL | full | {"num_envs": lanes}).items():
-        if OmegaConf.select(composed.config, key, default=...) is not ...:
-            OmegaConf.update(composed.config, key, OmegaConf.create(value) if str(value)[:1] == "[" else value)
-    return composed
+    return shrink(composed, {**RESUMED, **full, "num_envs": lanes})

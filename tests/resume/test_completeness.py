@@ -13,10 +13,11 @@ import torch
 import rlrun
 from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.target import TargetCallback
+from rlrun.conformance.reach import differences
+from rlrun.conformance.small import AT
 from rlrun.memory import Uniform
 
-from .every import AT, FILES, small
-from .reach import differences
+from .every import FILES, small
 from .twins import leave, records, twins, walk
 
 ALONE = [file for file in FILES if file.startswith(("algorithm/", "memory/"))]  # what one lane may do otherwise
@@ -148,7 +149,7 @@ def test_whatever_is_lost_on_the_way_back_is_found(name, whole, tmp_path, monkey
 
 
 def test_what_nobody_can_look_into_is_refused():
-    from .reach import Reach
+    from rlrun.conformance.reach import Reach
 
     with pytest.raises(TypeError, match=r"^x: nothing is known of what a <class '_random.Random'> holds"):
         Reach().walk(random._random.Random(), "x")

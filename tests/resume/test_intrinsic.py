@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
 from rlrun.config import compose
+from rlrun.conformance.reach import differences
+from rlrun.conformance.small import AT, RESUMED, shrink
 
-from .every import AT, SMALL
-from .reach import differences
 from .twins import records, twins
 
 
@@ -22,11 +21,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("added", ["rnd", "icm", "diayn"])
 def test_a_resumed_run_on_rollouts_is_the_one_that_never_stopped(added, tmp_path):
     composed = compose(["algorithm=ppo", "env=cartpole", "pair=null", f"+with={added}"])
-    small = {**SMALL, "num_envs": 3, "algorithm.horizon": 10, "algorithm.batch_size": 8, "algorithm.epochs": 2}
-    for key, value in small.items():
-        if OmegaConf.select(composed.config, key, default=...) is not ...:
-            OmegaConf.update(composed.config, key, OmegaConf.create(value) if str(value)[:1] == "[" else value)
-    whole, resumed = twins(composed, tmp_path, at=AT)
+    small = {**RESUMED, "num_envs": 3, "algorithm.horizon": 10, "algorithm.batch_size": 8, "algorithm.epochs": 2}
+    whole, resumed = twins(shrink(composed, small), tmp_path, at=AT)
     found = differences(whole, resumed)
     assert not found, "\n".join(found)
     assert records(tmp_path / "resumed") == records(tmp_path / "whole")

@@ -10,9 +10,9 @@ import pytest
 
 import rlrun
 from rlrun.algorithms.ppg import AuxiliaryLoss
+from rlrun.conformance.reach import differences
 
 from .every import small
-from .reach import differences
 from .twins import leave, records, signal_at, walk
 
 UPDATES = 3 * (2 * 2 * 4 + 2 * 9)  # two rollouts of 18 rows twice in fours, a phase over them twice; all of it thrice

@@ -3,119 +3,17 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
-import json
-import shutil
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import rlrun
 from rlrun.config import Composed
-from rlrun.env.tape import Tape
-from rlrun.generators import Generators
-from rlrun.memory import Recent, Table
-from rlrun.memory.index import EpisodeIndex
-from rlrun.memory.rollout_table import Rollout
-from rlrun.rundir import RunDir, checkpoint_key
+from rlrun.conformance.twins import Found, leave, records, walk
 
-from .reach import Reach, View
-
-Found = dict[str, Any]
-
-ONLY_HERE = "only within a process: compared with itself to see a change"
-LOOKS_AGAIN = "looked up again when it is asked for"
-LEFT_OUT = {  # (class, attribute): why it may differ
-    ("Budget", "_start"): "clock",
-    ("Logger", "_start"): "clock",
-    ("MemoryExport", "_earliest"): "clock",
-    ("Callback", "_before"): "seconds, or metrics, of before this process",
-    ("Reports", "times"): "clock",
-    ("Reports", "samples"): "says which samples are timed",
-    ("Jsonl", "_path"): "where files lie",
-    ("Checkpointer", "_first"): "where this process began",
-    ("Evaluator", "_lanes"): "reset with the same seeds by every evaluation",
-    ("SyncEnv", "_sets"): "filled before they are handed out",
-    ("SyncEnv", "_turn"): "which of them is next",
-    ("Recorded", "_remembered"): "what a resume began with",
-    ("Tape", "begun"): "counted from where the tape begins; VIEWS has lengths",
-    ("_Leaf", "steps"): "counted from where the tape begins; the log is compared",
-    ("_Watched", "_opened"): LOOKS_AGAIN,
-    ("_Watched", "_shape"): LOOKS_AGAIN,
-    ("_Watched", "_changing"): LOOKS_AGAIN,
-    ("EpisodeIndex", "version"): ONLY_HERE,
-    ("Rows", "version"): ONLY_HERE,
-    ("_Drawn", "versions"): ONLY_HERE,
-    ("EpisodeIndex", "_counted"): LOOKS_AGAIN,
-    ("EpisodeIndex", "_left"): LOOKS_AGAIN,
-    ("RingIndex", "_room"): LOOKS_AGAIN,
-    ("EpisodeIndex", "complete"): "VIEWS has it, without its last entry, that no row has",
-    ("Storage", "blocks"): "slots that hold nothing may hold anything; VIEWS has the others",
-    ("Storage", "_staging"): "filled anew for each write",
-    ("Storage", "arrays"): "the same memory",
-    ("Storage", "_records"): "the same memory",
-    ("Storage", "_pairs"): "the same memory",
-    ("Rollout", "_arrays"): "steps that are not filled may hold anything; VIEWS has the others",
-    ("Gradients", "_decided"): "at the first update of a process",
-    ("Gradients", "_flat"): "cleared before each update",
-    ("Gradients", "_parts"): "cleared before each update",
-    ("Gradients", "_before"): "counted from there",
-    ("Stepper", "_ready"): "the tensors of the optimiser",
-    ("Stepper", "_state"): "the state of the optimiser",
-    ("Epochs", "_whole"): "taken again when it is served",
-    ("Recent", "number"): "numbers that the log has passed mean nothing; VIEWS has the others",
-}
-VIEWS = {
-    Table: lambda table: {
-        f"rows.{name}": np.array(block[table.index.used()]) for name, block in table.storage.blocks.items()
-    },
-    EpisodeIndex: lambda index: {"completed": index.complete[:-1].copy()},
-    Rollout: lambda rollout: {"rows": rollout.state_dict()["rows"]},
-    Tape: lambda tape: {"lengths": [tape.steps - begun for begun in tape.begun]},
-    Recent: lambda sampler: {"numbers": sampler.number * (sampler.number >= sampler.clock - sampler.newest)},
-}
-
-
-def _engines() -> tuple[dict[type, View], tuple[type, ...]]:
-    """Return how to look into simulators that are not written in Python, and their types."""
-    views: dict[type, View] = {}
-    opaque: list[type] = []
-    if importlib.util.find_spec("mujoco"):
-        import mujoco
-        from gymnasium.envs.mujoco.mujoco_env import MujocoEnv
-
-        whole = mujoco.mjtState.mjSTATE_INTEGRATION
-
-        def simulation(env: Any) -> Found:
-            state = np.empty(mujoco.mj_stateSize(env.model, whole))
-            mujoco.mj_getState(env.model, env.data, state, whole)
-            return {"simulation": state}
-
-        views[MujocoEnv] = simulation
-        opaque += [mujoco.MjData, mujoco.MjModel]
-    if importlib.util.find_spec("ale_py"):
-        import ale_py
-        from ale_py.env import AtariEnv
-
-        views[AtariEnv] = lambda env: {
-            "ram": env.ale.getRAM(),
-            "whole": env.ale.cloneState(include_rng=True).serialize(),
-        }
-        opaque += [ale_py.ALEInterface]
-    return views, tuple(opaque)
-
-
-ENGINES, OPAQUE = _engines()
-
-
-def walk(trainer: Any) -> Found:
-    """Return everything that can be reached from a trainer, and the generators of the process."""
-    reach = Reach(left_out=LEFT_OUT, views={**VIEWS, **ENGINES}, skipped=clocked, opaque=OPAQUE)
-    return reach.walk({"trainer": trainer, "process": Generators().state_dict()}, "").leaves
+__all__ = ["leave", "records", "signal_at", "twins", "walk"]
 
 
 def twins(words: list[str] | Composed, folder: Path, *, at: int) -> tuple[Found, Found]:
@@ -123,23 +21,6 @@ def twins(words: list[str] | Composed, folder: Path, *, at: int) -> tuple[Found,
     one = walk(rlrun.train(words, run_dir=folder / "whole").trainer)
     leave(folder / "whole", folder / "resumed", at=at)
     return one, walk(rlrun.resume(folder / "resumed").trainer)
-
-
-def leave(run: Path, copy: Path, *, at: int) -> Path:
-    """Copy a run as it lies there when it was killed after its first checkpoint at or after some steps."""
-    shutil.copytree(run, copy)
-    left = RunDir(copy)
-    keys = {path: checkpoint_key(path) for path in left.checkpoint_dirs()}
-    held = [path for path, (steps, updates) in keys.items() if (steps or updates) >= at]  # updates, offline
-    for path in held[1:]:
-        shutil.rmtree(path)
-    assert len(held) > 1, "the run was over before"
-    left.summary.unlink()
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    status = {**json.loads(left.status.read_text()), "status": "running", "pid": gone.pid}
-    left.status.write_text(json.dumps(status))
-    return held[0]
 
 
 def signal_at(monkeypatch: pytest.MonkeyPatch, kind: type, name: str, count: int) -> list[int]:
@@ -155,14 +36,3 @@ def signal_at(monkeypatch: pytest.MonkeyPatch, kind: type, name: str, count: int
 
     monkeypatch.setattr(kind, name, called)
     return left
-
-
-def records(run: Path) -> list[Found]:
-    """Return the metrics of a run without those that depend on the clock."""
-    lines = RunDir(run).metrics.read_text().splitlines()
-    return [{name: value for name, value in json.loads(line).items() if not clocked(name)} for line in lines]
-
-
-def clocked(name: str) -> bool:
-    """Tell whether a metric, or an entry of a state, depends on the clock."""
-    return name == "seconds" or name.startswith("time/") or name.endswith("_per_second")

@@ -24,18 +24,21 @@ def listing(
     ] = None,
     config_dir: ConfigDir = None,
 ) -> None:
-    """List what there is, one line each."""
-    from rlrun.config import choices
+    """List what there is, one line each; behind what is not rlrun's own stands where it comes from."""
+    from rlrun.config.places import offers
+    from rlrun.config.plugged import readable_places
     from rlrun.errors import ConfigError, did_you_mean
 
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"list {kind}: there are {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
+    places = readable_places(config_dir)
     for name, group in KINDS.items():
         if kind not in (None, name):
             continue
-        found = choices(group, config_dir)
+        found = offers(group, places)
         if kind is None and found:
             typer.echo(f"{name} ({group}=…)")
         width = max(map(len, found), default=0)
-        for choice, line in found.items():
-            typer.echo(f"{'' if kind else '  '}{choice.ljust(width)}  {line}")
+        for choice, (line, place) in found.items():
+            whose = f" ({place.owner})" if place.owner else ""
+            typer.echo(f"{'' if kind else '  '}{choice.ljust(width)}  {line}{whose}".rstrip())

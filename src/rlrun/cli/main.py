@@ -22,6 +22,9 @@ from rlrun.cli import (
     listing,
     ls,
     play,
+    doctor,
+    init,
+    plugin,
     report,
     resume,
     train,
@@ -52,6 +55,9 @@ app.command("check")(check.check)
 app.command("config")(config.config)
 app.command("explain")(explain.explain)
 app.command("list")(listing.listing)
+app.command("doctor")(doctor.doctor)
+app.command("init")(init.init)
+app.add_typer(plugin.app, name="plugin")
 
 
 def _version(wanted: bool) -> None:

@@ -17,6 +17,7 @@ from rlrun.config.layering import Files, hydra_as_of_now, list_files, listed_gro
 from rlrun.config.likeness import check_likeness
 from rlrun.config.merging import apply, merge
 from rlrun.config.origins import WORD, Layer, origins
+from rlrun.config.plugged import readable_places
 from rlrun.config.sources import PAIR, Repository, one_line
 from rlrun.config.tree import Path as Keys
 from rlrun.config.tree import dotted, leaves, plain, split
@@ -71,7 +72,7 @@ class Composer:
         self, config_dir: str | Path | None = None, *, packaged: Path | None = None, primary: str = PRIMARY
     ) -> None:
         folder = Path(config_dir) if config_dir is not None else None
-        self._repository = Repository(places.search_path(folder, packaged=packaged))
+        self._repository = Repository(readable_places(folder, packaged=packaged))
         self._project = places.project_dir(folder)
         self._primary = primary
         self._files: dict[tuple[str, ...], Files] = {}  # by the words that choose

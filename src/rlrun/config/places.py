@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-import importlib.util
-import logging
 import os
 import sys
-from importlib import metadata
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from rlrun import plugins
 from rlrun.errors import ConfigError
-
-PLUGINS = "rlrun.plugins"  # the entry-point group; each entry names a package that holds config files
 
 
 class Place(NamedTuple):
-    """A folder of config files, and whether it is the one that comes with rlrun."""
+    """A folder of config files, whether it is the one that comes with rlrun, and the plugin that brings it."""
 
     path: Path
     packaged: bool = False
+    plugin: str | None = None
+
+    @property
+    def owner(self) -> str:
+        """Whose it is, for whom it is not rlrun's."""
+        return "" if self.packaged else f"plugin {self.plugin}" if self.plugin else str(self.path)
+
+
+class Offer(NamedTuple):
+    """An option of a config group: the first comment of its file, and where this lies."""
+
+    line: str
+    place: Place
 
 
 def packaged_dir() -> Path:
@@ -33,8 +43,15 @@ def project_dir(config_dir: Path | None = None) -> Path:
     return Path(config_dir).resolve().parent if config_dir else Path.cwd()
 
 
-def search_path(config_dir: Path | None = None, *, packaged: Path | None = None) -> list[Place]:
+def search_path(
+    config_dir: Path | None = None,
+    *,
+    packaged: Path | None = None,
+    installed: Sequence[plugins.Plugin] | None = None,
+) -> list[Place]:
     """Return the folders in which config files are looked for; the first match wins.
+
+    installed: plugins, where it is known already which there are.
 
     Raises: ConfigError if `config_dir` is not a folder.
     """
@@ -46,28 +63,12 @@ def search_path(config_dir: Path | None = None, *, packaged: Path | None = None)
             raise ConfigError(f"--config-dir {config_dir}: there is no such folder")
     if (Path.cwd() / "conf").is_dir():
         own.append((Path.cwd() / "conf").resolve())
-    own += plugin_dirs()
+    found = {path: Place(path) for path in own}
+    for plugin in plugins.installed() if installed is None else installed:
+        if plugin.folder is not None:
+            found.setdefault(plugin.folder, Place(plugin.folder, plugin=plugin.name))
     # In a checkout of rlrun ./conf is the packaged folder itself, and nobody's own.
-    return [Place(path) for path in dict.fromkeys(own) if path != ours] + [Place(ours, packaged=True)]
-
-
-def plugin_dirs() -> list[Path]:
-    """Return the config folders of installed plugins; a broken plugin is left out with a warning."""
-    found = []
-    for entry in sorted(metadata.entry_points(group=PLUGINS), key=lambda entry: entry.name):
-        try:
-            found.append(_plugin_dir(entry.value))
-        except Exception as error:
-            logging.getLogger("rlrun").warning("plugin '%s' is left out: %s", entry.name, error)
-    return found
-
-
-def _plugin_dir(module: str) -> Path:
-    spec = importlib.util.find_spec(module.split(":")[0])
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError(f"no package '{module}'")
-    package = Path(next(iter(spec.submodule_search_locations)))
-    return (package / "conf" if (package / "conf").is_dir() else package).resolve()
+    return [place for place in found.values() if place.path != ours] + [Place(ours, packaged=True)]
 
 
 def add_to_path(project: Path) -> None:
@@ -91,15 +92,20 @@ def group_names(config_dir: Path | None = None, *, packaged: Path | None = None)
 
 def choices(group: str, config_dir: Path | None = None, *, packaged: Path | None = None) -> dict[str, str]:
     """Return each option of a group with the first comment of its file."""
-    found: dict[str, str] = {}
-    for place in search_path(config_dir, packaged=packaged):
+    return {name: offer.line for name, offer in offers(group, search_path(config_dir, packaged=packaged)).items()}
+
+
+def offers(group: str, places: Sequence[Place]) -> dict[str, Offer]:
+    """Return each option of a group; of files with one name the first counts."""
+    found: dict[str, Offer] = {}
+    for place in places:
         folder = place.path / group
         if folder.is_dir():
             with os.scandir(folder) as entries:
                 for entry in entries:
                     name, extension = os.path.splitext(entry.name)
                     if extension == ".yaml" and name not in found:
-                        found[name] = first_comment(entry.path)
+                        found[name] = Offer(first_comment(entry.path), place)
     return dict(sorted(found.items()))
 
 

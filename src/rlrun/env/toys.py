@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
 from rlrun.env.toy_constrained import ConstrainedBandit
+from rlrun.env.toy_ending import Ending
 from rlrun.env.toy_exploration import Corridor, PointMass
 from rlrun.env.toy_memory import Recall, TMaze
 from rlrun.env.toy_road import Road
@@ -27,6 +28,7 @@ __all__ = [
     "Corridor",
     "DictObservation",
     "DiscreteStart",
+    "Ending",
     "HitTheMiddle",
     "ImageObservation",
     "MixedAction",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from rlrun.config.words import parse
+from rlrun.manifest import cores
 from rlrun.sweep.book import Entry
 from rlrun.sweep.task import Task
 
@@ -51,11 +51,6 @@ class Worded(Protocol):
 
     @property
     def words(self) -> tuple[str, ...]: ...
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def threads(jobs: Iterable[Worded]) -> int:

@@ -44,6 +44,9 @@ class Reach:
         skipped: tells which keys of mappings are not followed.
         views: class -> what is looked at beside the attributes.
         opaque: further types that are not looked into.
+        unknown: gets what nothing is known of; None = that is an error.
+
+    A class says itself of which attributes nothing has to be left: `momentary = ("_last",)`.
     """
 
     def __init__(
@@ -53,12 +56,14 @@ class Reach:
         skipped: Callable[[str], bool] = lambda key: False,
         views: Mapping[type, View] | None = None,
         opaque: tuple[type, ...] = (),
+        unknown: list[str] | None = None,
     ) -> None:
         self.leaves: dict[str, Any] = {}
         self._left_out = left_out or {}
         self._skipped = skipped
         self._views = views or {}
         self._opaque = (*OPAQUE, *opaque)
+        self._unknown = unknown
         self._met: dict[int, Any] = {}  # they stay alive, so that no number is used again
 
     def walk(self, value: Any, path: str) -> Reach:
@@ -78,9 +83,14 @@ class Reach:
                     self.leaves[path] = leaf
                 found = [*self._parts(value, path)]
                 if not found and leaf is None and not _is_empty(value):
-                    raise TypeError(f"{path}: nothing is known of what a {type(value)} holds")
+                    self._miss(f"{path}: nothing is known of what a {type(value)} holds")
                 pending.extend(reversed(found))
         return self
+
+    def _miss(self, message: str) -> None:
+        if self._unknown is None:
+            raise TypeError(message)
+        self._unknown.append(message)
 
     def _parts(self, value: Any, path: str) -> Iterator[tuple[Any, str]]:
         for kind, look in self._views.items():
@@ -91,7 +101,10 @@ class Reach:
             keyed = isinstance(value, Mapping | types.MappingProxyType)
             yield from ((part, f"{path}{name}") for name, part in inner if not (keyed and self._skipped(name[2:-2])))
         for name, part in _attributes(value):
-            if not any((kind.__name__, name) in self._left_out for kind in type(value).__mro__):
+            if not any(
+                (kind.__name__, name) in self._left_out or name in vars(kind).get("momentary", ())
+                for kind in type(value).__mro__
+            ):
                 yield part, f"{path}.{name}"
 
 

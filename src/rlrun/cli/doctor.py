@@ -1,0 +1,24 @@
+"""`rlrun doctor`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """Tell what is installed, what is missing and how to get it; exit code 1 where training would break."""
+    from rlrun.health import doctor as examine
+    from rlrun.watching import printable
+
+    found = examine()
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), indent=2))
+    else:
+        width = max(len(f"{finding.group} {finding.name}") for finding in found.findings)
+        for finding in found.findings:
+            place = f"{finding.group} {finding.name}".ljust(width)
+            typer.echo(printable(f"{finding.status:<7}  {place}  {finding.describe()}"))
+    raise typer.Exit(0 if found.healthy else 1)

@@ -1,0 +1,21 @@
+"""`rlrun init`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="A new or empty folder; its name is the package's, too.")],
+) -> None:
+    """Make a project with an environment, a network, a loss, configuration and tests of its own; it trains at once."""
+    from rlrun.scaffold import init as make
+
+    place = make(folder)
+    here = "" if place == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
+    typer.echo(str(place))
+    typer.echo(f"{here}rlrun train experiment=catch; README.md in it tells more", err=True)

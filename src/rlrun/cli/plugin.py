@@ -1,0 +1,64 @@
+"""`rlrun plugin`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rlrun.cli.words import ConfigDir, Words
+
+if TYPE_CHECKING:
+    from rlrun.conformance import Examined
+
+app = typer.Typer(help="Installed packages that bring config files and classes.", rich_markup_mode=None)
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("list")
+def listing(as_json: AsJson = False) -> None:
+    """List plugins: name, package, and what they bring or what is wrong. Nothing of them is imported."""
+    from rlrun import plugins
+    from rlrun.config.plugged import brought, fault
+    from rlrun.watching import printable
+
+    rows: list[dict[str, Any]] = []
+    for plugin in plugins.installed():
+        folder = plugin.folder
+        problem = plugin.problem or (None if folder is None else fault(folder))
+        files = [] if folder is None or problem else brought(folder)
+        about = {"name": plugin.name, "module": plugin.module, "package": plugin.package, "version": plugin.version}
+        rows.append({**about, "files": files, "problem": problem})
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        brings = f"left out: {row['problem']}" if row["problem"] else " ".join(row["files"])
+        typer.echo(printable(f"{row['name']}  {row['package']} {row['version']}  {brings}"))
+    if not rows:
+        typer.echo("no plugins are installed", err=True)
+
+
+@app.command("test")
+def conformance(
+    name: Annotated[str, typer.Argument(help="Of the plugin: rlrun plugin list.", show_default=False)],
+    words: Words = None,
+    as_json: AsJson = False,
+    config_dir: ConfigDir = None,
+) -> None:
+    """Try what a plugin brings: seeds, checkpoints, exact resume, ends of episodes; exit code 1 where one fails."""
+    from rlrun.conformance import plugin_test
+
+    report = plugin_test(name, words or [], config_dir=config_dir, tell=(lambda found: None) if as_json else _show)
+    if as_json:
+        typer.echo(json.dumps(report.to_json(), indent=2))
+    raise typer.Exit(0 if report.passed else 1)
+
+
+def _show(found: Examined) -> None:
+    from rlrun.watching import printable
+
+    typer.echo(printable(" ".join(found.words)))
+    for verdict in found.verdicts:
+        typer.echo(printable(f"  {verdict.outcome:<7}  {verdict.check:<12}  {verdict.text}".rstrip()))

@@ -1,0 +1,140 @@
+"""Installed packages that bring config files and classes: entry points of the group `rlrun.plugins`.
+
+    [project.entry-points."rlrun.plugins"]
+    walker = "walker"          # the package walker, with walker/conf/
+
+Nothing of a plugin is imported before a config names it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+
+from rlrun.errors import RequestError, did_you_mean
+
+GROUP = "rlrun.plugins"
+FOLDER = "conf"
+# Their names have rules of their own in `rlrun.trust`, which no plugin widens.
+FOREIGN = {"rlrun", "torch", "gymnasium", "numpy", "omegaconf", *sys.stdlib_module_names}
+
+_told: set[tuple[str, str]] = set()
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One entry point.
+
+    Attributes:
+        name: of the entry.
+        module: the package that it names, or a module in one.
+        package: as it was installed by; empty where that is not known.
+        version: of that.
+        folder: of its config files; None where something is wrong.
+        problem: what is wrong, in a line, or None.
+    """
+
+    name: str
+    module: str
+    package: str = ""
+    version: str = ""
+    folder: Path | None = None
+    problem: str | None = None
+
+    @property
+    def top(self) -> str:
+        """Its top-level package."""
+        return self.module.split(".")[0]
+
+    def broken(self, problem: str) -> Plugin:
+        """Return it as one that is left out."""
+        return replace(self, folder=None, problem=problem)
+
+
+def installed() -> list[Plugin]:
+    """Return all plugins by name; of several with one name the first counts, by the package's name."""
+    found: list[Plugin] = []
+    for plugin in sorted(_entries(), key=lambda one: (one.name, one.package)):
+        first = next((other for other in found if other.name == plugin.name), None)
+        if first is not None:
+            found.append(plugin.broken(f"it is called like the one of {first.package}, which counts"))
+        else:
+            found.append(_located(plugin))
+    return found
+
+
+def sound() -> list[Plugin]:
+    """Return the plugins that can be found."""
+    return [plugin for plugin in installed() if plugin.problem is None]
+
+
+def named(name: str) -> Plugin:
+    """Return the plugin of a name.
+
+    Raises:
+        RequestError: there is none, or it is broken.
+    """
+    found = {plugin.name: plugin for plugin in reversed(installed())}  # of two with one name the first
+    if name not in found:
+        near = did_you_mean(name, found) or f"; there are {', '.join(sorted(found)) or 'none'}"
+        raise RequestError(f"no plugin '{name}' is installed{near}")
+    if found[name].problem is not None:
+        raise RequestError(f"plugin '{name}' is broken: {found[name].problem}")
+    return found[name]
+
+
+def packages() -> list[str]:
+    """Return the top-level packages of all plugins, sound or not: who installed them trusts them."""
+    return [plugin.top for plugin in _entries() if plugin.top not in FOREIGN]
+
+
+def tell_broken(found: Iterable[Plugin]) -> None:
+    """Warn of those among plugins that are left out, in a line each, once a process."""
+    for plugin in found:
+        if plugin.problem is not None and (plugin.name, plugin.problem) not in _told:
+            _told.add((plugin.name, plugin.problem))
+            logging.getLogger("rlrun").warning("plugin '%s' is left out: %s", plugin.name, plugin.problem)
+
+
+def _entries() -> list[Plugin]:
+    found = []
+    for entry in metadata.entry_points(group=GROUP):
+        about = getattr(entry, "dist", None)
+        named_by = {} if about is None else {"package": about.name, "version": about.version}
+        found.append(Plugin(entry.name, entry.value.split(":")[0].strip(), **named_by))
+    return found
+
+
+def _located(plugin: Plugin) -> Plugin:
+    if plugin.top in FOREIGN:
+        return plugin.broken(f"its entry names '{plugin.module}', which is no package of its own")
+    try:
+        place = _home(plugin.module)
+    except Exception as error:  # finders of editable installations run code of their own
+        return plugin.broken(f"looking for '{plugin.module}' fails: {' '.join(str(error).split())}")
+    if place is None:
+        return plugin.broken(f"no package '{plugin.module}'")
+    folder = place if place.name == FOLDER else place / FOLDER
+    if not folder.is_dir():
+        return plugin.broken(f"there is no {folder}/")
+    return replace(plugin, folder=folder.resolve())
+
+
+def _home(module: str) -> Path | None:
+    """Return the folder of a package, or the one in which a module lies, or None; nothing is imported."""
+    top, *rest = module.split(".")
+    spec = importlib.util.find_spec(top)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    place = Path(next(iter(spec.submodule_search_locations)))
+    for number, part in enumerate(rest, 1):
+        if (place / part).is_dir():
+            place /= part
+        elif number < len(rest) or not (place / f"{part}.py").is_file():
+            return None
+    return place

@@ -1,0 +1,148 @@
+"""`rlrun init`: what it makes trains, passes its own tests, and takes its user's files."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rlrun import scaffold
+from rlrun.config import compose
+from rlrun.config.tree import plain
+from rlrun.errors import RequestError, RlrunError
+
+SHORT = (
+    *("algorithm.hidden=[8,8]", "algorithm.warmup_steps=20", "algorithm.batch_size=4", "stop.env_steps=40"),
+    *("evaluation.episodes=1", "logger=[]"),
+)
+
+
+@pytest.fixture
+def made(rlrun, project, monkeypatch):
+    """Make a project and stand in it."""
+    outcome = rlrun("init", "walker")
+    assert (outcome.code, outcome.out) == (0, f"{project / 'walker'}\n"), outcome.err
+    monkeypatch.chdir(project / "walker")
+    return project / "walker"
+
+
+def files(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.usefixtures("made")
+def test_its_experiment_trains_with_its_own_parts(rlrun):
+    outcome = rlrun("train", "experiment=catch", "+with=conservative", *SHORT)
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith("completed: mean return")
+    shown = rlrun("explain", "experiment=catch", "+with=conservative").out
+    assert re.search(r"conservative +observation action +trains networks.q", shown)
+
+
+@pytest.mark.usefixtures("made")
+def test_its_own_tests_are_green(forked):
+    process = forked(["--rootdir=.", "-p", "no:cacheprovider", "-q"], module="pytest")
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, out
+    assert re.search(r"^4 passed", out, re.MULTILINE)
+
+
+def test_what_it_makes_keeps_to_the_habits_of_ruff(made):
+    ruff = shutil.which("ruff")
+    if ruff is None and "RLRUN_GATE" not in os.environ:
+        pytest.skip("ruff is not installed")
+    for words in (["check"], ["format", "--check"]):
+        subprocess.run([ruff, *words, "--isolated", "--no-cache", made], check=True, capture_output=True)
+
+
+def test_a_file_of_its_users_replaces_the_packaged_one(made):
+    """As its README says."""
+    (block,) = re.findall(r"```yaml\n(.*?)```", (made / "README.md").read_text(), re.DOTALL)
+    words = ["algorithm=sac", "env=cartpole", "pair=null"]
+    before = plain(compose(words).config)
+    (made / "conf" / "algorithm" / "sac.yaml").write_text(block)
+    after = plain(compose(words).config)
+    assert after["algorithm"] == {**before["algorithm"], "lr": 1.0e-3, "discount": 0.95} != before["algorithm"]
+    assert {**after, "algorithm": None} == {**before, "algorithm": None}
+
+
+def test_every_command_of_its_readme_composes(made):
+    commands = re.findall(r"^    rlrun train ([^#\n]*)", (made / "README.md").read_text(), re.MULTILINE)
+    assert [compose(words.split()).choices["env"] for words in commands] == ["catch"] * 3
+
+
+def test_an_empty_folder_will_do_and_keeps_what_it_is(rlrun, project, monkeypatch):
+    (project / "walker").mkdir(mode=0o750)
+    monkeypatch.chdir(project / "walker")
+    before = Path.cwd().stat().st_ino
+    assert rlrun("init", ".").code == 0
+    assert Path.cwd().stat().st_ino == before
+    assert "walker/environment.py" in files(Path.cwd())
+
+
+def test_the_files_are_those_of_the_template(made):
+    found = files(made)
+    assert len(found) == len([path for path in scaffold.TEMPLATE.rglob("*") if path.is_file()])
+    assert {".gitignore", "README.md", "pyproject.toml", "conf/env/catch.yaml", "walker/network.py"} < set(found)
+    assert not [path for path in found if "{{" in (made / path).read_text()]
+
+
+# --- refusals
+
+
+def test_a_folder_that_holds_something_is_refused_and_left_alone(rlrun, write):
+    kept = write("walker/conf/env/catch.yaml", "mine: 1\n")
+    outcome = rlrun("init", "walker")
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert "is not empty" in outcome.err
+    assert (files(kept.parents[2]), kept.read_text()) == (["conf/env/catch.yaml"], "mine: 1\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("my-walker", "is none; try my_walker"),
+        ("2legs", "is none; try my_2legs"),
+        ("class", "is none; try my_class"),
+        ("Läufer", "is none; try l_ufer"),
+        ("torch", "is another package; try my_torch"),
+        ("random", "is another package; try my_random"),
+        ("conf", "is a folder of the project; try my_conf"),
+    ],
+)
+def test_a_name_that_cannot_be_imported_is_refused_with_one_that_can(name, way, project):
+    with pytest.raises(RequestError, match=re.escape(way)):
+        scaffold.init(project / name)
+    assert list(project.iterdir()) == []
+
+
+def test_a_file_in_its_place_is_refused(write):
+    with pytest.raises(RequestError, match="is a file"):
+        scaffold.init(write("walker", ""))
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("step", ["write_text", "rename"])
+def test_a_disk_that_takes_not_all_of_it_gets_none(there, step, project, monkeypatch):
+    count = [0]
+
+    def failing(work):
+        def once(*arguments):
+            count[0] += 1
+            if count[0] == (1 if step == "rename" and not there else 3):
+                raise OSError(28, "No space left on device")
+            return work(*arguments)
+
+        return once
+
+    if there:
+        (project / "walker").mkdir()
+    where, name = (scaffold, step) if step == "write_text" else (Path, step)
+    monkeypatch.setattr(where, name, failing(getattr(where, name)))
+    with pytest.raises(RlrunError, match="No space left"):
+        scaffold.init(project / "walker")
+    assert [str(path.relative_to(project)) for path in project.rglob("*")] == (["walker"] if there else [])

@@ -1,0 +1,166 @@
+"""What `rlrun plugin test` finds in parts that break a promise; each is right but for that."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from rlrun.conformance import endings
+from rlrun.conformance.checks import examine
+from rlrun.conformance.kit import command_of
+
+MINE = '''
+import itertools
+import gymnasium, numpy, torch
+from rlrun.algorithms.dqn import QTarget
+from rlrun.callback import Callback
+
+class Forgets(Callback):
+    data_group = "default"
+
+    def __init__(self):
+        self.seen = 0
+
+    def end_batch(self, update):
+        self.seen += 1
+
+class Passing(Forgets):
+    momentary = ("seen",)
+
+class EndsAlike(QTarget):
+    """Bootstraps from whatever ends an episode."""
+    def begin_batch(self, next_observation, reward, terminated, discount=None):
+        return super().begin_batch(next_observation, reward, torch.zeros_like(terminated), discount)
+
+class CutIsOver(QTarget):
+    """Takes truncation for termination."""
+    def begin_batch(self, next_observation, reward, terminated, truncated, discount=None):
+        return super().begin_batch(next_observation, reward, terminated | truncated, discount)
+
+class Restless(gymnasium.Env):
+    """Has chance of its own."""
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    starts = itertools.count()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        self.own = numpy.random.default_rng(next(self.starts))
+        return self.own.uniform(-1, 1, 2).astype(numpy.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.own.uniform(-1, 1, 2).astype(numpy.float32), 1.0, False, self.steps == 9, {}
+'''
+DQN = ("algorithm=dqn", "env=cartpole", "pair=null")
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path, monkeypatch):
+    """Stand in a project with these parts."""
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    sys.modules.pop("mine", None)
+
+
+def outcomes(words, folder, **options):
+    return {each.check: (each.outcome, each.text) for each in examine(words, folder, **options).verdicts}
+
+
+def test_what_a_part_forgets_is_named_unless_it_says_that_it_may(tmp_path):
+    parts = [f"+callbacks.{part.lower()}._target_=mine.{part}" for part in ("Forgets", "Passing")]
+    found = outcomes([*DQN, *parts], tmp_path / "runs")
+    assert {name: each[0] for name, each in found.items()} == {
+        **dict.fromkeys(["training", "seeding", "exact resume", "truncation"], "ok"),
+        "checkpoints": "failed",
+        "export": "skipped",
+    }
+    assert "callbacks.forgets'].seen: int" in found["checkpoints"][1]
+    assert "passing" not in found["checkpoints"][1]
+
+
+def test_chance_that_no_seed_rules_is_found(tmp_path):
+    words = ["algorithm=dqn", "env.target=mine.Restless"]
+    found = outcomes(words, tmp_path / "runs", own=words, of_environment=True)
+    assert found["seeding"][0] == "failed"
+    assert "the same seed gives another run" in found["seeding"][1]
+    assert found["exact resume"][0] == "failed"
+    assert "truncation" not in found
+
+
+def test_a_command_that_does_not_train_is_told_and_nothing_else_is_tried(tmp_path):
+    found = outcomes([*DQN, "+callbacks.mine._target_=mine.Missing"], tmp_path / "runs")
+    assert list(found) == ["training"]
+    assert found["training"][0] == "failed"
+    assert "mine" in found["training"][1]
+
+
+# --- truncation
+
+
+@pytest.mark.parametrize(
+    ("words", "outcome", "text"),
+    [
+        ([*DQN, "callbacks.q_target._target_=mine.EndsAlike"], "failed", "by termination is bootstrapped from, as one"),
+        ([*DQN, "callbacks.q_target._target_=mine.CutIsOver"], "failed", "by truncation is not bootstrapped from"),
+        (["algorithm=ppo", "env=cartpole"], "ok", "bootstraps where episodes are truncated"),
+        (["algorithm=sac", "env=pendulum"], "ok", "bootstraps where episodes are truncated"),
+        ([*DQN, "+with=icm"], "skipped", "as a model or statistics do"),
+    ],
+)
+def test_how_episodes_end_is_told_apart(words, outcome, text, tmp_path):
+    found = endings.check(words, tmp_path / "runs", None, {})
+    assert (found.outcome, text in found.text) == (outcome, True), found.text
+
+
+@pytest.mark.parametrize(
+    ("learned", "outcome", "text"),
+    [
+        (lambda ending, last, reward=1.0: {}, "skipped", "no network"),
+        (lambda ending, last, reward=1.0: {"w": (ending, reward)}, "failed", "truncation is not"),
+        (lambda ending, last, reward=1.0: {"w": "demonstrations"}, "skipped", "does not learn from rewards"),
+        (lambda ending, last, reward=1.0: {"w": reward}, "failed", "truncation is not"),
+        (lambda ending, last, reward=1.0: {"w": last if ending == "terminated" else 0}, "failed", "termination is"),
+        (lambda ending, last, reward=1.0: {"w": last if ending == "truncated" else 0}, "ok", "bootstraps"),
+    ],
+)
+def test_each_way_to_learn_from_ends_has_its_verdict(learned, outcome, text):
+    found = endings.verdict(lambda *settings: {key: str(each) for key, each in learned(*settings).items()})
+    assert (found.outcome, text in found.text) == (outcome, True), found.text
+
+
+# --- which commands are tried
+
+
+@pytest.mark.parametrize(
+    ("file", "words", "command"),
+    [
+        ("algorithm/mine", [], ["algorithm=mine", "env=cartpole"]),
+        ("algorithm/mine", ["env=hill"], ["algorithm=mine", "env=hill"]),
+        ("algorithm/mine", ["algorithm=other"], None),
+        ("env/hill", ["algorithm=mine"], ["env=hill", "algorithm=mine"]),
+        ("with/bonus", [], ["+with=bonus", "algorithm=ppo", "env=hill"]),
+        ("with/bonus", ["+with=more", "seed=3"], ["+with=bonus", "algorithm=ppo", "env=hill", "+with=more", "seed=3"]),
+    ],
+)
+def test_a_file_is_tried_in_a_command_of_its_own(file, words, command, tmp_path):
+    (tmp_path / "with").mkdir()
+    (tmp_path / "with" / "bonus.yaml").write_text("# A bonus\n# rlrun train algorithm=ppo env=hill +with=bonus\na: 1\n")
+    (tmp_path / "algorithm").mkdir()
+    (tmp_path / "env").mkdir()
+    for name in ("algorithm/mine", "env/hill"):
+        (tmp_path / f"{name}.yaml").write_text("# Mine\n")
+    assert command_of(tmp_path, file, words) == command
+
+
+def test_a_report_is_plain_data():
+    from rlrun.conformance import Examined, Report, Verdict
+
+    report = Report("hill", [Examined(["env=hill"], [Verdict("training", "ok"), Verdict("seeding", "failed", "x")])])
+    assert json.loads(json.dumps(report.to_json()))["passed"] is False
+    assert Report("hill", [Examined(["env=hill"], [Verdict("export", "skipped")])]).passed

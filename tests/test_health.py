@@ -1,0 +1,234 @@
+"""What `rlrun doctor` says of sound and of broken machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from rlrun import health
+from rlrun.cli.main import main
+from rlrun.health import disk, machine, packages, pictures
+from rlrun.health.imports import Tried, try_imports
+from rlrun.health.probe import examine
+
+METADATA = """Metadata-Version: 2.4
+Name: {name}
+Version: {version}
+{fields}
+"""
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder of packages that goes before all others, here and in processes of the doctor."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    return tmp_path
+
+
+@pytest.fixture
+def install(site):
+    """Install a package: its metadata, and code where there is some."""
+
+    def install_package(name, version, *fields, code=None):
+        about = site / f"{name}-{version}.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(METADATA.format(name=name, version=version, fields="\n".join(fields)))
+        if code is not None:
+            (site / f"{name}_code.py").write_text(code)
+            (about / "top_level.txt").write_text(f"{name}_code\n")
+
+    return install_package
+
+
+def line(findings, name):
+    (found,) = [finding for finding in findings if finding.name == name]
+    return found.status, found.describe()
+
+
+# --- packages
+
+
+@pytest.fixture
+def found(install):
+    """The findings of an rlrun that asks for packages of this test."""
+    install(
+        *("rlrun", "9"),
+        *("Requires-Python: >=3.11", "Provides-Extra: good", "Provides-Extra: odd", "Provides-Extra: deep"),
+        *("Requires-Dist: sound<2,>=1", "Requires-Dist: elsewhere; sys_platform == 'none'"),
+        *("Requires-Dist: sound; extra == 'good'", "Requires-Dist: olden>=2; extra == 'odd'"),
+        *("Requires-Dist: nowhere>=3; extra == 'odd'", "Requires-Dist: sound[more]; extra == 'deep'"),
+    )
+    install("sound", "1.5", "Provides-Extra: more", 'Requires-Dist: failing>=1; extra == "more"', code="")
+    install("olden", "1.0")
+    install("failing", "1.0", code="print('hello')\nraise ImportError('first line\\nsecond line')\n")
+    wanted = packages.wanted()
+    tried = try_imports(packages.modules(wanted))
+    return [*packages.core(wanted, tried), *packages.extras(wanted, tried)]
+
+
+def test_packages_and_extras_are_those_of_the_metadata(found):
+    assert [finding.name for finding in found] == ["rlrun", "sound", "good", "odd", "deep"]
+    assert line(found, "sound") == ("ok", "1.5 (<2,>=1)")
+    assert line(found, "good") == ("ok", "sound 1.5")
+
+
+def test_what_an_extra_lacks_is_named_with_what_installs_it(found):
+    text = "olden 1.0 is installed, wanted >=2, nowhere is missing (wanted >=3): pip install 'rlrun[odd]'"
+    assert line(found, "odd") == ("note", text)
+
+
+def test_a_broken_package_is_told_by_the_first_line_of_its_error(found):
+    fault = "failing 1.0 is broken: ImportError: first line, sound 1.5"
+    assert line(found, "deep") == ("note", f"{fault}: pip install --force-reinstall 'rlrun[deep]'")
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "text"),
+    [
+        (["Requires-Dist: gone>=1"], None, "is missing (wanted >=1): pip install 'gone>=1'"),
+        (["Requires-Dist: gone>=1"], "", "0.5 is installed, wanted >=1: pip install 'gone>=1'"),
+        (
+            ["Requires-Dist: gone"],
+            "raise SystemExit(3)",
+            "0.5 is broken: SystemExit: 3: pip install --force-reinstall 'gone'",
+        ),
+    ],
+)
+def test_a_package_that_training_needs_is_a_problem(install, fields, code, text):
+    install("rlrun", "9", *fields)
+    if code is not None:
+        install("gone", "0.5", code=code)
+    wanted = packages.wanted()
+    tried = try_imports(packages.modules(wanted))
+    assert line(packages.core(wanted, tried), "gone") == ("problem", text)
+
+
+def test_a_package_that_takes_its_process_along_is_named_and_the_others_are_tried(site):
+    for name, code in {"first": "", "killer": "import os; os._exit(7)", "last": "", "other": ""}.items():
+        (site / f"the_{name}.py").write_text(code)
+    tried = try_imports(["the_first", "the_other", "the_killer", "the_other", "the_last"])
+    errors = {name: each.error for name, each in tried.items()}
+    killed = {"the_killer": "importing it ends Python (exit code 7)"}
+    assert errors == dict.fromkeys(["the_first", "the_other", "the_last"]) | killed
+
+
+def test_a_module_of_the_working_directory_replaces_none(tmp_path, monkeypatch):
+    (tmp_path / "colorsys.py").write_text("raise RuntimeError('mine')\n")
+    monkeypatch.chdir(tmp_path)
+    assert try_imports(["colorsys"]) == {"colorsys": Tried()}
+
+
+def test_python_is_compared_with_what_rlrun_asks_for(install):
+    install("rlrun", "9", "Requires-Python: >=4")
+    assert packages.python().status == "problem"
+    assert packages.python().remedy == "install Python >=4"
+
+
+# --- machine
+
+
+BUILT = Tried(about={"cuda": "12.8", "gpus": ["A Card"], "threads": 8})
+
+
+@pytest.mark.parametrize(
+    ("torch", "driver", "status", "text"),
+    [
+        (BUILT, True, "ok", "A Card (torch is built for 12.8)"),
+        (Tried(about={"cuda": "12.8", "gpus": []}), True, "note", "torch is built for 12.8 and finds no GPU"),
+        (Tried(about={"cuda": None, "gpus": []}), True, "note", "torch is built for the CPU alone"),
+        (Tried(about={"cuda": None, "gpus": []}), False, "ok", "none"),
+        (Tried(error="ImportError: x"), True, "note", "not known"),
+    ],
+)
+def test_a_gpu_that_torch_cannot_use_is_told(torch, driver, status, text, monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "DRIVERS", (tmp_path if driver else tmp_path / "none",))
+    monkeypatch.setattr(machine.shutil, "which", lambda name: None)
+    found = machine.gpu({"torch": torch})
+    assert found.status == status
+    assert text in found.text
+
+
+def test_what_torch_says_of_itself_is_read():
+    import torch
+
+    about = examine("torch")["about"]
+    assert (about["cuda"], about["threads"]) == (torch.version.cuda, torch.get_num_threads())
+
+
+@pytest.mark.parametrize(("given", "status"), [(None, "ok"), ("1", "ok"), ("100000", "note"), ("many", "note")])
+def test_more_threads_than_cores_are_told(given, status, monkeypatch):
+    if given is None:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    else:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    assert line(machine.threads({"torch": BUILT}), "OMP_NUM_THREADS")[0] == status
+
+
+@pytest.mark.parametrize(
+    ("chosen", "display", "libraries", "expected"),
+    [
+        ("", "", ["EGL"], ("ok", None)),
+        ("", "", ["GL"], ("note", "apt-get install libegl1")),
+        ("osmesa", "", ["EGL"], ("note", "apt-get install libosmesa6")),
+        ("glfw", "", ["GL"], ("note", "export MUJOCO_GL=egl")),
+        ("glfw", ":0", ["GL"], ("ok", None)),
+        ("disabled", "", [], ("ok", None)),
+    ],
+)
+def test_what_mujoco_needs_for_pictures_is_named(chosen, display, libraries, expected, monkeypatch):
+    monkeypatch.setattr(pictures.sys, "platform", "linux")
+    monkeypatch.setattr(pictures, "find_library", lambda name: name if name in libraries else None)
+    for name, value in {"MUJOCO_GL": chosen, "DISPLAY": display, "WAYLAND_DISPLAY": ""}.items():
+        monkeypatch.setenv(name, value)
+    (found,) = [each for each in pictures.findings({}) if each.name == "mujoco"]
+    assert (found.status, found.remedy) == expected
+
+
+def test_a_full_disk_is_a_problem(tmp_path, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    for free, status in ((10, "problem"), (disk.TOO_LITTLE, "note"), (disk.LITTLE, "ok")):
+        monkeypatch.setattr(disk.shutil, "disk_usage", lambda place, free=free: usage(10**12, 0, free))
+        assert line(disk.findings(tmp_path), str(tmp_path))[0] == status
+
+
+# --- the command
+
+
+@pytest.fixture
+def ask(tmp_path, monkeypatch, capsys):
+    """Call the command in an empty folder, without importing anything anew."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(health, "try_imports", lambda modules: {})
+
+    def call(*options):
+        monkeypatch.setattr(sys, "argv", ["rlrun", "doctor", *options])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return left.value.code, capsys.readouterr().out
+
+    return call
+
+
+def test_a_machine_that_trains_is_healthy(ask, tmp_path):
+    code, out = ask()
+    assert code == 0
+    assert {text.split()[0] for text in out.splitlines()} <= {"ok", "note"}
+    assert "can be written" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_a_problem(ask, tmp_path):
+    Path(tmp_path / "runs").write_text("a file in its place")
+    code, out = ask("--json")
+    report = json.loads(out)
+    assert (code, report["ok"]) == (1, False)
+    (problem,) = [each for each in report["findings"] if each["status"] == "problem"]
+    assert problem["name"] == "runs/"
+    assert "cannot be written: Not a directory" in problem["text"]
+    assert "--run-dir" in problem["remedy"]

@@ -1,0 +1,256 @@
+"""Packages that bring algorithms and environments by being installed; docs/plugins.md, as the page has it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import rlrun
+from rlrun import plugins, scaffold
+from rlrun.config import choices, compose
+from rlrun.conformance.kit import command_of, plugin_test
+from rlrun.errors import BuildError, ConfigError, RequestError
+from rlrun.health import plugged
+from rlrun.health.imports import try_imports
+
+PAGE = (Path(__file__).parents[1] / "docs" / "plugins.md").read_text()
+TINY = ("algorithm.hidden=[8,8]", "algorithm.warmup_steps=20", "stop.env_steps=40", "evaluation.every=0", "logger=[]")
+BUILD = "import os, sys; from hatchling.build import build_wheel; print(build_wheel(sys.argv[1]))"
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder of installed packages; stand in an empty one."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setattr(plugins, "_told", set())
+    known = set(sys.modules)
+    yield tmp_path / "site"
+    for name in set(sys.modules) - known:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def install(site):
+    """Install a package by hand: its entry, and its files."""
+
+    def install_package(package, *entries, **files):
+        about = site / f"{package}-1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        lines = [f"{name} = {module}" for name, module in (entry.split("=") for entry in entries)]
+        (about / "entry_points.txt").write_text("\n".join(["[rlrun.plugins]", *lines, ""]))
+        for name, text in files.items():
+            path = site / package / (name if name[:2] == "__" else name.replace("__", "/"))
+            path = path.with_suffix(".yaml" if "conf/" in str(path) else ".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        importlib.invalidate_caches()
+
+    return install_package
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The project of `rlrun init` as a plugin, built as the page says."""
+    place = scaffold.init(tmp_path_factory.mktemp("built") / "walker")
+    (move,) = re.findall(r"^    mv (.*)$", PAGE, re.MULTILINE)
+    shutil.move(*(place / word for word in move.split()))
+    (entry,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    with (place / "pyproject.toml").open("a") as file:
+        file.write(f"\n{entry}")
+    words = [sys.executable, "-c", BUILD, str(place.parent)]
+    built = subprocess.run(words, cwd=place, check=True, capture_output=True, text=True)
+    return place.parent / built.stdout.split()[-1]
+
+
+@pytest.fixture
+def walker(wheel, site):
+    zipfile.ZipFile(wheel).extractall(site)
+    importlib.invalidate_caches()
+
+
+# --- one that is sound
+
+
+@pytest.mark.usefixtures("walker")
+def test_to_be_installed_is_all(monkeypatch, tmp_path):
+    (found,) = plugins.installed()
+    assert (found.name, found.package, found.version, found.problem) == ("walker", "walker", "0.1.0", None)
+    assert choices("env")["catch"] == "A ball falls, a paddle catches it"
+    result = rlrun.train(["algorithm=dueling", "env=catch", *TINY], run_dir=tmp_path / "run")
+    assert type(result.trainer.callbacks["q_loss"].network).__module__ == "walker.network"
+    # its classes are trusted when the run is looked at from anywhere
+    assert len(rlrun.evaluate(tmp_path / "run", episodes=2).returns) == 2
+    assert rlrun.resume(tmp_path / "run", ["stop.env_steps=60"]).summary["env_steps"] == 60
+
+
+@pytest.mark.usefixtures("walker")
+def test_its_code_is_trusted_only_while_it_is_installed(tmp_path, site):
+    rlrun.train(["algorithm=dqn", "env=catch", *TINY], run_dir=tmp_path / "run")
+    shutil.rmtree(site / "walker-0.1.0.dist-info")
+    with pytest.raises(BuildError, match=r"walker\.environment\.Catch comes with the run and is not trusted"):
+        rlrun.evaluate(tmp_path / "run", episodes=1)
+
+
+@pytest.mark.usefixtures("walker")
+def test_what_it_brings_is_told_apart(call):
+    code, out, _ = call("list", "envs")
+    lines = {line.split()[0]: line for line in out.splitlines()}
+    assert code == 0
+    assert lines["catch"].endswith("(plugin walker)")
+    assert not lines["cartpole"].endswith(")") or "plugin" not in lines["cartpole"]
+    code, out, _ = call("plugin", "list")
+    files = "algorithm/dueling env/catch experiment/catch with/conservative"
+    assert (code, out) == (0, f"walker  walker 0.1.0  {files}\n")
+
+
+@pytest.mark.usefixtures("walker")
+def test_the_users_own_files_go_before_its_and_its_before_ours(site):
+    (site / "walker" / "conf" / "algorithm" / "dqn.yaml").write_text(
+        "# @package _global_\ndefaults: [rlrun/algorithm/dqn, _self_]\nalgorithm: {lr: 0.5, discount: 0.5}\n"
+    )
+    config = compose(["algorithm=dqn", "env=cartpole"]).config
+    assert (config.algorithm.lr, config.algorithm.discount) == (0.5, 0.5)
+    own = Path("conf/algorithm")
+    own.mkdir(parents=True)
+    (own / "dqn.yaml").write_text(
+        "# @package _global_\ndefaults: [rlrun/algorithm/dqn, _self_]\nalgorithm: {lr: 0.25}\n"
+    )
+    config = compose(["algorithm=dqn", "env=cartpole"]).config
+    assert (config.algorithm.lr, config.algorithm.discount) == (0.25, 0.99)
+    notes = [finding.text for finding in plugged.findings({}) if finding.status == "note"]
+    assert notes == ["its algorithm/dqn goes before the packaged one"]
+
+
+@pytest.mark.usefixtures("walker")
+def test_the_commands_of_the_page_are_understood(call):
+    for line in re.findall(r"^    (rlrun [^#\n]*)", PAGE, re.MULTILINE):
+        words = shlex.split(line)[1:]
+        if words[0] == "train":
+            assert compose(words[1:]).choices["env"] == "catch"
+        elif words[:2] == ["plugin", "test"]:
+            folder = plugins.named(words[2]).folder
+            assert command_of(folder, "algorithm/dueling", [word for word in words[3:] if word[0] != "-"])
+        else:
+            assert call(*words)[0] == 0
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Call the command; return exit code, standard output and standard error."""
+    from rlrun.cli.main import main
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["rlrun", *words])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main()
+        return (left.value.code, *capsys.readouterr())
+
+    return run
+
+
+# --- those that are not
+
+BROKEN = {  # package: entry, files, what is said
+    "gone": (["broken=no_such_package"], {}, "no package 'no_such_package'"),
+    "bare": (["broken=bare"], {"__init__": ""}, "there is no .*/bare/conf/"),
+    "greedy": (["broken=torch.nn"], {}, "its entry names 'torch.nn', which is no package of its own"),
+    "typo": (
+        ["broken=typo"],
+        {"conf__algorithm__good": "# Good\na: 1\n", "conf__algorithm__bad": "a: [1\n"},
+        r".*bad.yaml, line \d: not valid YAML",
+    ),
+}
+
+
+@pytest.mark.parametrize("package", BROKEN)
+def test_a_broken_plugin_is_left_out_in_one_line(package, install, call, caplog):
+    entries, files, text = BROKEN[package]
+    install(package, *entries, **files)
+    with caplog.at_level(logging.WARNING, "rlrun"):
+        for _ in range(2):
+            assert compose(["algorithm=dqn", "env=cartpole"]).pair == "dqn_cartpole"
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert re.match(rf"plugin 'broken' is left out: {text}", message)
+    assert "good" not in call("list", "algorithms")[1]
+    code, out, _ = call("plugin", "list", "--json")
+    (row,) = json.loads(out)
+    assert (code, row["files"]) == (0, [])
+    assert re.match(text, row["problem"])
+    (finding,) = plugged.findings({})
+    assert (finding.status, finding.name, finding.remedy) == ("note", "broken", f"mend it, or pip uninstall {package}")
+    with pytest.raises(RequestError, match=rf"plugin 'broken' is broken: {text}"):
+        plugin_test("broken")
+
+
+def test_help_asks_for_no_plugin(call, monkeypatch):
+    def fail(**about):
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(plugins.metadata, "entry_points", fail)
+    assert call("--help")[0] == 0
+    assert call("train", "--help")[0] == 0
+
+
+def test_one_that_cannot_be_imported_concerns_who_names_it(install, call):
+    config = "# Failing\n_target_: rlrun.env.make\ntarget: failing.Env\n"
+    install(
+        "failing", "failing=failing", __init__="raise RuntimeError('no engine\\nat all')\n", conf__env__fails=config
+    )
+    assert compose(["algorithm=dqn", "env=cartpole"]).pair == "dqn_cartpole"
+    code, _, err = call("train", "algorithm=dqn", "env=fails", *TINY)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "importing 'failing' failed: RuntimeError: no engine" in err
+    (finding,) = plugged.findings(try_imports(plugged.modules()))
+    assert (finding.status, finding.text) == ("note", "importing 'failing' fails: RuntimeError: no engine")
+
+
+def test_of_two_with_one_name_the_first_package_counts(install):
+    install("zebra", "same=zebra", conf__env__striped="# Striped\nid: Striped-v0\n")
+    install("ant", "same=ant", conf__env__small="# Small\nid: Small-v0\n")
+    assert {"small"} == {"small", "striped"} & set(choices("env"))
+    first, second = plugged.findings({})
+    assert (first.status, first.text) == ("ok", "ant 1.0 (ant): 1 config file")
+    assert second.text == "is left out: it is called like the one of ant, which counts"
+
+
+def test_a_name_that_is_not_installed_is_refused_with_the_nearest(install):
+    install("ant", "ants=ant", conf__env__small="# Small\nid: Small-v0\n")
+    with pytest.raises(RequestError, match="no plugin 'antz' is installed \\(did you mean 'ants'\\?\\)"):
+        plugins.named("antz")
+
+
+def test_a_conf_package_and_a_module_can_be_named(install, site):
+    install("one", "one=one.conf", conf__env__first="# First\n")
+    install("two", "two=two.inner", inner="raise RuntimeError\n", conf__env__second="# Second\n")
+    assert [plugin.folder.relative_to(site).as_posix() for plugin in plugins.sound()] == ["one/conf", "two/conf"]
+    assert "two" not in sys.modules
+
+
+def test_a_file_that_asks_for_what_is_not_there_is_told_where_it_is_chosen(install):
+    install("ant", "ant=ant", conf__env__odd="defaults: [nowhere, _self_]\n")
+    assert compose(["algorithm=dqn", "env=cartpole"]).pair
+    with pytest.raises(ConfigError, match="its defaults name 'env/nowhere'"):
+        compose(["algorithm=dqn", "env=odd"])
+
+
+def test_an_entry_widens_no_trust_in_packages_of_others(install):
+    install("greedy", "torch=torch.hub", "python=subprocess", "ours=rlrun", "own=greedy.inner", conf__env__x="# X\n")
+    assert plugins.packages() == ["greedy"]
