@@ -23,7 +23,7 @@ LAYERS = {
     "algorithms": 4,
     **dict.fromkeys(("config", "build"), 5),
     **dict.fromkeys(("assembly", "arrival", "experiment", "resuming", "evaluation", "forking", "inspection"), 6),
-    **dict.fromkeys(("contrast", "estimate", "lineup", "reporting", "sweep"), 6),
+    **dict.fromkeys(("contrast", "diagnosis", "estimate", "lineup", "reporting", "sweep"), 6),
     "cli": 7,
 }
 OUTSIDERS = ("gymnasium", "hydra", "typer")

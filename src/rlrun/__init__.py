@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rlrun.contrast import diff as diff
+    from rlrun.diagnosis import why as why
     from rlrun.evaluation import evaluate as evaluate
     from rlrun.experiment import Result as Result
     from rlrun.experiment import train as train
@@ -26,9 +27,10 @@ _HOMES = {
     "report": "reporting.making",
     "resume": "resuming",
     "train": "experiment",
+    "why": "diagnosis",
 }
 
-__all__ = ["Result", "checkpoints", "diff", "evaluate", "ls", "report", "resume", "train"]
+__all__ = ["Result", "checkpoints", "diff", "evaluate", "ls", "report", "resume", "train", "why"]
 
 
 def __getattr__(name: str) -> Any:

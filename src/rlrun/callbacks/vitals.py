@@ -39,7 +39,8 @@ def update_ratio(optimiser: torch.optim.Optimizer) -> Tensor | None:
             weights.append(parameter.norm())
     if not steps:
         return None
-    return torch.stack(steps).norm() / torch.stack(weights).norm().clamp(min=1e-12)
+    ratio: Tensor = torch.stack(steps).norm() / torch.stack(weights).norm().clamp(min=1e-12)
+    return ratio
 
 
 @torch.no_grad()

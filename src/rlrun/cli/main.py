@@ -11,7 +11,21 @@ from typing import Annotated, Any
 import typer
 
 from rlrun import __version__, signals
-from rlrun.cli import check, checkpoints, config, diff, evaluate, explain, listing, ls, report, resume, train, usage
+from rlrun.cli import (
+    check,
+    checkpoints,
+    config,
+    diff,
+    evaluate,
+    explain,
+    listing,
+    ls,
+    report,
+    resume,
+    train,
+    usage,
+    why,
+)
 from rlrun.errors import RlrunError
 
 INTERRUPTED = 128 + signal.SIGINT  # what typer makes of a KeyboardInterrupt
@@ -31,6 +45,7 @@ app.command("checkpoints")(checkpoints.checkpoints)
 app.command("ls")(ls.ls)
 app.command("diff")(diff.diff)
 app.command("report")(report.report)
+app.command("why")(why.why)
 app.command("check")(check.check)
 app.command("config")(config.config)
 app.command("explain")(explain.explain)

@@ -109,7 +109,7 @@ class Tally:
         held: deque[Any]
         for held, name in ((self._returns, "returns"), (self._lengths, "lengths"), (self._truncated, "truncated")):
             held.clear()
-            held.extend(state[name] if name in state else [])  # older runs did not count what was truncated
+            held.extend(state.get(name, []))  # older runs did not count what was truncated
         if self.rewards:
             self._totals.clear()
             self._totals.extend(state["totals"])

@@ -23,7 +23,6 @@ RECORDS = 100_000
 NAMES = 500  # of metrics
 NAME_LENGTH = 200
 HUGE = 1e100  # a larger number is none that a mean could be taken of
-TASK = "no environment that is known by an id"
 
 
 class Unknown(Exception):
@@ -36,10 +35,12 @@ class Setting(NamedTuple):
     key: str
     value: Any
 
-    @property
-    def number(self) -> float | None:
-        """The value, if it is a number."""
-        return _number(self.value)
+
+class Figure(NamedTuple):
+    """A number of the config, and the key that a word of the command line changes it by."""
+
+    key: str
+    value: float
 
 
 class Point(NamedTuple):
@@ -83,10 +84,21 @@ class Facts:
             return None
         return None if place.beyond or place.node is None else Setting(dotted(place.path), place.node)
 
-    def number(self, key: str) -> float | None:
-        """Return a number of the config, or None where there is none."""
+    def figure(self, key: str) -> Figure | None:
+        """Return a number of the config, through links, or None where there is none."""
         found = self.setting(key)
-        return None if found is None else found.number
+        number = None if found is None else _number(found.value)
+        return None if found is None or number is None else Figure(found.key, number)
+
+    def number(self, key: str) -> float | None:
+        """Return the value of `figure`."""
+        found = self.figure(key)
+        return None if found is None else found.value
+
+    def names(self, key: str) -> list[str]:
+        """Return the keys of a part of the config."""
+        found = self.setting(key)
+        return [str(name) for name in found.value] if found is not None and isinstance(found.value, dict) else []
 
     def points(self, name: str, least: int = 1) -> list[Point]:
         """Return the values of a metric.

@@ -116,6 +116,6 @@ def _notes(facts: Facts) -> tuple[str, ...]:
     before, after = median(found[-2 * third : -third]), median(found[-third:])
     if after - before <= RISING * (max(found) - min(found)):
         return ()
-    budget = facts.setting("stop.env_steps")
-    more = "" if budget is None or not budget.number else f": rlrun resume RUN {word(budget.key, 2 * budget.number)}"
+    budget = facts.figure("stop.env_steps")
+    more = "" if budget is None else f": rlrun resume RUN {word(budget.key, 2 * budget.value)}"
     return (f"returns still rose when the budget ended, from {shown(before)} to {shown(after)}{more}",)

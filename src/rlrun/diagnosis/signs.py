@@ -40,7 +40,7 @@ def word(key: str, value: float) -> str:
     """Return a word of the command line that sets a number, in a form that YAML reads as one."""
     if value == int(value) and 1 <= abs(value) < 1e12:
         return f"{key}={int(value):_}"
-    text = f"{value:.3g}"
+    text = f"{value:.2g}"
     mantissa, _, exponent = text.partition("e")
     if not exponent:
         return f"{key}={text}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rlrun.diagnosis import learning, setting
+from rlrun.diagnosis import learning, outcome, setting
 from rlrun.diagnosis.signs import Check
 
 
@@ -75,13 +75,13 @@ RULES = (
     ),
     Rule(
         "weight of entropy",
-        f"entropy lies {learning.NATS:g} nat below its target at a temperature of nothing, or a bonus keeps it at its most",
+        f"it is {learning.NATS:g} nat below its target at no temperature, or a bonus of {learning.BONUS:g} keeps it up",
         "`algorithm.temperature.largest=null`, `algorithm.entropy_weight=…`",
-        learning.temperature,
+        learning.entropy_weight,
     ),
     Rule(
         "learning rate too high",
-        f"an update changes {learning.FAST:.0%} of the weights, the rate is {learning.RATE:g} or more, or a loss is no number",
+        f"an update changes {learning.FAST:.0%} of the weights, the rate is {learning.RATE:g}, or a loss is no number",
         "`algorithm.lr=…`",
         learning.rate_high,
     ),
@@ -93,9 +93,9 @@ RULES = (
     ),
     Rule(
         "actions at their bounds",
-        f"{learning.SATURATED:.0%} of what a policy wants most lies at the ends of the range",
+        f"{outcome.SATURATED:.0%} of what a policy wants most lies at the ends of the range",
         "the bounds of the action space",
-        learning.saturated,
+        outcome.saturated,
     ),
     Rule(
         "dead units",
@@ -105,26 +105,26 @@ RULES = (
     ),
     Rule(
         "entropy collapsed early",
-        f"choices have {learning.COLLAPSED:.0%} of their first entropy after a third of the run, and returns did not rise",
+        f"choices keep {outcome.COLLAPSED:.0%} of their entropy after a third of the run, and returns did not rise",
         "`algorithm.entropy_weight=…`, `+with=entropy_target`",
-        learning.collapse,
+        outcome.collapse,
     ),
     Rule(
         "values over-estimated",
         "they lie far beyond what the rewards of the best episodes add up to",
         "`algorithm.target_rate=…`, `algorithm.ensemble=2`",
-        learning.overestimation,
+        outcome.overestimation,
     ),
     Rule(
         "policy moves too far in an update",
-        f"{learning.CLIPPED_RATIOS:.0%} of probability ratios are clipped, or the divergence is {learning.DIVERGED:g} nats",
+        f"{outcome.CLIPPED:.0%} of ratios are clipped, or the divergence is {outcome.DIVERGED:g} nats",
         "`algorithm.kl_limit=…`, `algorithm.epochs=…`",
-        learning.ratios,
+        outcome.ratios,
     ),
     Rule(
         "evaluation far below training",
-        f"by {learning.GAP:.0%} of the range of training's returns, and below the least of them",
+        f"by {outcome.GAP:.0%} of the range of training's returns, and below the least of them",
         "`rlrun eval RUN --stochastic`",
-        learning.evaluation,
+        outcome.evaluation,
     ),
 )

@@ -42,4 +42,5 @@ class Follow:
         """Return how far the slow network lies from the other, as a share of the size of the other."""
         gaps = [(slow - fast).norm() for slow, fast in zip(self.slow, self.fast, strict=True)]
         sizes = [fast.norm() for fast in self.fast]
-        return torch.stack(gaps).norm() / torch.stack(sizes).norm().clamp(min=1e-12)
+        share: Tensor = torch.stack(gaps).norm() / torch.stack(sizes).norm().clamp(min=1e-12)
+        return share

@@ -40,6 +40,7 @@ __all__ = [
     "one_hot",
     "one_step_return",
     "range_entropy",
+    "saturated",
     "squashed_action",
     "squashed_entropy",
     "squashed_log_prob",
