@@ -14,7 +14,7 @@ ENDLESS = 5_000  # steps a lane without an end, where no time limit is known
 BATCHES = 4  # that a memory must hold at least
 LARGE, SMALL = 1e4, 1e-3  # sums of discounted rewards
 LONGEST_TASK = 25  # steps; shorter tasks may well have a fixed length of their own
-EPISODES = 5
+EPISODES, SAME = 5, 20  # that are enough to judge by; to be all alike by chance
 
 
 def no_update(facts: Facts) -> Sign | None:
@@ -53,7 +53,7 @@ def no_reward(facts: Facts) -> Sign | None:
         reason = f"the return of all of {shown(counted)} episodes is 0: no reward was ever found"
         return Sign(reason, {"episodes": counted, "return": 0.0}, _look_at_reward(facts))
     spread = facts.series.get("evaluation/std_return", [])
-    same = len(set(returns)) == 1 and len(returns) > 3 and not any(point.value for point in spread)
+    same = len(set(returns)) == 1 and counted >= SAME and not any(point.value for point in spread)
     if same and facts.setting("init.from") is None:
         reason = f"every one of {shown(counted)} episodes had a return of {shown(returns[0])}, whatever was done"
         return Sign(reason, {"episodes": counted, "return": returns[0]}, _look_at_reward(facts))
