@@ -128,3 +128,9 @@ RULES = (
         outcome.evaluation,
     ),
 )
+
+
+def markdown() -> str:
+    """Return the table of `docs/why.md`."""
+    rows = [("cause", "named where", "what helps"), ("---", "---", "---"), *(rule[:3] for rule in RULES)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
