@@ -67,5 +67,5 @@ def gaussian_distance(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_l
 
 
 def saturated(action: Tensor) -> Tensor:
-    """Return the share of the numbers of actions [..., A] in [-1, 1] that lie within a hundredth of an end."""
-    return (action.abs() > 0.99).float().mean()
+    """Return the share of the numbers of actions [..., A] in [-1, 1] that lie within a tenth of an end."""
+    return (action.abs() > 0.9).float().mean()
