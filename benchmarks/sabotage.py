@@ -43,6 +43,13 @@ class Narrow(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gymnasium.Env[Any, Any], share: float) -> None:
         super().__init__(env)
-        box = env.action_space
-        assert isinstance(box, gymnasium.spaces.Box)
-        self.action_space = gymnasium.spaces.Box(share * box.low, share * box.high, box.shape, np.float32)
+        self.action_space = narrowed(env.action_space, share)
+
+
+def narrowed(space: gymnasium.Space[Any], share: float) -> gymnasium.Space[Any]:
+    """Return a space whose numbers end at a share of their bounds."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return gymnasium.spaces.Dict({name: narrowed(part, share) for name, part in space.items()})
+    if isinstance(space, gymnasium.spaces.Box):
+        return gymnasium.spaces.Box(share * space.low, share * space.high, space.shape, np.float32)
+    return space

@@ -233,9 +233,9 @@ CASES = {
     ),
     "actions at their bounds": (
         replay,
-        ({"action/saturated": (0.2, 0.9)}, {}),
+        ({"action/saturated": (0.7, 1.0)}, {}),
         "bounds of the action space",
-        ({"action/saturated": [0.7] * (STEPS - 1) + [0.3]}, {}),
+        ({"action/saturated": (0.1, 0.8)}, {}),
     ),
     "dead units": (
         rollout,

@@ -93,7 +93,7 @@ RULES = (
     ),
     Rule(
         "actions at their bounds",
-        f"{outcome.SATURATED:.0%} of what a policy wants most lies at the ends of the range, and stays there",
+        f"{outcome.SATURATED:.0%} of what a policy wants most lies at the ends of the range",
         "the bounds of the action space",
         outcome.saturated,
     ),
