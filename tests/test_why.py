@@ -539,3 +539,17 @@ def test_nothing_of_a_run_is_imported(run, monkeypatch):
     Path("evil_module.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(str(Path.cwd()))
     assert causes(why(run.path)) == ["learning rate too high"]
+
+
+@pytest.mark.parametrize("value", [0, -1, 1e-99, 9e99, -9e99, 1e308, "x", None, True, [], {}])
+def test_no_number_is_too_odd(run, capsys, value):
+    keys = ("algorithm.discount", "algorithm.lr", "algorithm.warmup_steps", "algorithm.target_rate", "memory.length")
+    keys += ("stop.env_steps", "num_envs", "loader.batch", "callbacks.q_loss.max_grad_norm", "env.id")
+    for key in (*keys, "callbacks.q_loss.entropy_weight", "algorithm.target_every", "memory.adaptors"):
+        run.config.write_text(yaml.safe_dump(changed(REPLAY, {key: value})))
+        assert tell(capsys, "runs/sick", "--json")[0] == 0
+    run.config.write_text(yaml.safe_dump(REPLAY))
+    for name in SWINGS:
+        lines = [{**record, name: value} for record in records(SWINGS)]
+        run.metrics.write_text("".join(json.dumps(record) + "\n" for record in lines))
+        assert tell(capsys, "runs/sick", "--json")[0] == 0
