@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -379,6 +380,31 @@ def test_returns_that_still_rise_are_a_note_of_a_completed_run():
 def test_words_are_numbers_for_yaml(value, text):
     assert word("k", value) == text
     assert float(text.removeprefix("k=").replace("_", "")) == value
+
+
+def test_a_word_of_a_hostile_key_is_one_word_to_a_shell():
+    assert shlex.split(word("a.$(rm x); b", 1.0)) == ["a.$(rm x); b=1"]
+    assert word("algorithm.max_grad_norm", None) == "algorithm.max_grad_norm=null"
+
+
+def remedies():
+    """Return the remedies of all cases that are words of the command line, by the algorithm that they are for."""
+    for made, sick, _, _ in CASES.values():
+        for finding in made(*sick, updates=1_000 if sick[1].get("algorithm.warmup_steps") is None else 0).findings:
+            words = [each.strip(",;") for each in shlex.split(finding.remedy)]
+            yield made, [each for each in words if re.fullmatch(r"[+a-z_.]+=\S.*", each)]
+
+
+def test_remedies_are_words_that_are_understood(tmp_path, monkeypatch):
+    from rlrun.config import compose
+
+    monkeypatch.chdir(tmp_path)
+    found = [(made, words) for made, words in remedies() if words]
+    for made, words in found:
+        algorithm = ["algorithm=sac", "env=pendulum"] if made is replay else ["algorithm=ppo", "env=cartpole"]
+        known = [each for each in words if "target_every" not in each]
+        assert compose([*algorithm, *dict.fromkeys(known)]).config.seed == 0
+    assert len(found) > len(CASES) // 2
 
 
 def test_numbers_are_shown_with_three_digits():

@@ -27,7 +27,7 @@ def observations(facts: Facts) -> Sign | None:
         if size <= DRIFTED:
             return None
         reason = f"normalised {about} in place of 1: the normaliser has drifted from what comes"
-        cure = "statistics that follow: normalisers.observation.mode=em normalisers.observation.rate=1.0e-3"
+        cure = "statistics that follow: normalisers.observation.mode=em +normalisers.observation.rate=1.0e-3"
         return Sign(reason, evidence, cure)
     if 0 < size < SMALL:
         return Sign(f"{about}: a network hardly sees them", evidence, NORMALISE)
@@ -49,7 +49,7 @@ def clipping(facts: Facts) -> Sign | None:
             continue
         reason = f"gradients of {name}, about {shown(median(norms))} large, are clipped to {shown(limit.value)}"
         evidence = {"grad_norm": median(norms), "max_grad_norm": limit.value, "clipped": share}
-        return Sign(reason, evidence, f"a limit near their size: {word(limit.key, 0.5)}, or {limit.key}=null")
+        return Sign(reason, evidence, f"a limit near their size: {word(limit.key, 0.5)}, or {word(limit.key, None)}")
     return None
 
 
@@ -77,7 +77,7 @@ def _worthless(facts: Facts, part: str) -> Sign | None:
         f"the {part} entropy is {shown(entropy)} nats, its target {shown(target)}, and the temperature "
         f"{shown(value)} beside rewards of {shown(reward)}: nothing keeps the policy exploring"
     )
-    cure = f"let it rise: {largest.key}=null" if largest is not None else "let callbacks.temperature adapt it"
+    cure = f"let it rise: {word(largest.key, None)}" if largest is not None else "let callbacks.temperature adapt it"
     return Sign(reason, {"entropy": entropy, "target": target, "temperature": value}, cure)
 
 
@@ -133,9 +133,10 @@ def _evidence(ratio: float, rate: float | None) -> dict[str, float]:
 def rate_word(facts: Facts, name: str, factor: float) -> str:
     """Return the word that sets a loss's learning rate to so many times what it is, at most to a usual one."""
     rate = facts.figure(f"callbacks.{name}.optimiser.lr")
-    if rate is None or rate.value <= 0:
+    if rate is None:
         return f"another learning rate of {name}"
-    return f"a {'smaller' if factor < 1 else 'larger'} learning rate: {word(rate.key, min(rate.value * factor, USUAL))}"
+    wanted = min(rate.value * factor, USUAL) if rate.value > 0 else USUAL
+    return f"a {'smaller' if factor < 1 else 'larger'} learning rate: {word(rate.key, wanted)}"
 
 
 def dead(facts: Facts) -> Sign | None:

@@ -50,8 +50,8 @@ class Diagnosis:
 
     run: str
     status: str
-    env_steps: float
-    updates: float
+    env_steps: int
+    updates: int
     findings: tuple[Finding, ...]
     healthy: tuple[str, ...]
     unmade: Mapping[str, str]
@@ -96,8 +96,8 @@ def judged(facts: Facts) -> Diagnosis:
     return Diagnosis(
         run=str(facts.path),
         status=facts.status,
-        env_steps=facts.env_steps,
-        updates=facts.updates,
+        env_steps=int(facts.env_steps),
+        updates=int(facts.updates),
         findings=tuple(findings),
         healthy=tuple(healthy),
         unmade=unmade,

@@ -65,9 +65,8 @@ def overestimation(facts: Facts) -> Sign | None:
     if value <= most + room:
         return None
     reason = f"values are {shown(value)} on average, but rewards of the best episodes add up to {shown(most)} at most"
-    return Sign(
-        reason, {"value": value, "bound": most}, "algorithm.ensemble=2, a slower target, or a smaller learning rate"
-    )
+    cure = "algorithm.ensemble=2, a slower target, or a smaller learning rate"
+    return Sign(reason, {"value": value, "bound": most}, cure)
 
 
 def _rewards(facts: Facts, returns: str, lengths: str) -> list[float]:

@@ -79,9 +79,8 @@ def no_end(facts: Facts) -> Sign | None:
     known = f" although its time limit is {limit:,} steps" if limit is not None else ""
     reason = f"no episode ended in {shown(each)} steps of each lane{known}"
     wrapper = "'env.wrappers=[{_target_: gymnasium.wrappers.TimeLimit, _partial_: true, max_episode_steps: 1000}]'"
-    return Sign(
-        reason, {"env_steps": facts.env_steps, "lanes": lanes, "episodes": 0}, f"give it a time limit: {wrapper}"
-    )
+    evidence = {"env_steps": facts.env_steps, "lanes": lanes, "episodes": 0.0}
+    return Sign(reason, evidence, f"give it a time limit: {wrapper}")
 
 
 def stuck_target(facts: Facts) -> Sign | None:

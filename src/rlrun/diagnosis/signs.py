@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -36,12 +37,17 @@ def shown(value: float) -> str:
     return f"{value:,.0f}" if 1e3 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
-def word(key: str, value: float) -> str:
-    """Return a word of the command line that sets a number, in a form that YAML reads as one."""
+def word(key: str, value: float | None) -> str:
+    """Return a word of the command line that sets a number, or null; whose key is odd is quoted for a shell."""
+    return shlex.quote(f"{key}={'null' if value is None else _written(value)}")
+
+
+def _written(value: float) -> str:
+    """Return a number in a form that YAML reads as one."""
     if value == int(value) and 1 <= abs(value) < 1e12:
-        return f"{key}={int(value):_}"
+        return f"{int(value):_}"
     text = f"{value:.2g}"
     mantissa, _, exponent = text.partition("e")
     if not exponent:
-        return f"{key}={text}"
-    return f"{key}={mantissa if '.' in mantissa else f'{mantissa}.0'}e{int(exponent)}"
+        return text
+    return f"{mantissa if '.' in mantissa else f'{mantissa}.0'}e{int(exponent)}"
