@@ -26,6 +26,7 @@ from benchmarks import (
     speed,
     startup,
     sweeps,
+    why,
 )
 from benchmarks.side import CASES
 
@@ -46,6 +47,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "async": lambda given: asynchronous.measure(rounds=given.rounds),
     "estimate": lambda given: estimate.measure(given.estimate),
     "search": lambda given: search.measure(given.studies, workers=given.workers, words=given.word),
+    "why": lambda given: why.measure(given.why),
 }
 
 
@@ -82,7 +84,8 @@ def parser() -> argparse.ArgumentParser:
     made["resilience"].add_argument("resilience", nargs="*", metavar="CELL", help=", ".join(resilience.CELLS))
     made["sweeps"].add_argument("--launcher", action="append", choices=list(sweeps.LAUNCHERS), help="default: all")
     made["estimate"].add_argument("estimate", nargs="*", metavar="CASE", help=", ".join(estimate.CASES))
-    made["all"].set_defaults(speed=[], learning=[], memory=[], resilience=[], launcher=None, estimate=[])
+    made["why"].add_argument("why", nargs="*", metavar="GROUP", help=", ".join(why.GROUPS))
+    made["all"].set_defaults(speed=[], learning=[], memory=[], resilience=[], launcher=None, estimate=[], why=[])
     return found
 
 

@@ -323,6 +323,24 @@ def search(found: dict[str, Any]) -> Lines:
     ]
 
 
+def why(found: dict[str, Any]) -> Lines:
+    """What a diagnosis says."""
+    lines: Lines = []
+    what = {"sabotaged": "the planted cause is named first", "healthy": "nothing is found"}
+    for group, part in found.items():
+        rows = []
+        for one in part["runs"]:
+            said = ", ".join(one["said"]) or "nothing"
+            counts = [str(one["checks"]), str(one["unmade"]), str(one["seconds"])]
+            rows.append([one["name"], str(one["seed"]), said, "right" if one["right"] else "wrong", *counts])
+        heads = ["run", "seed", "found, in order", "", "checks", "not made", "seconds"]
+        bar = f"{part['right']} of {len(part['runs'])}, bar ≥ {part['bar']}: {_verdict(part)}"
+        date = part["machine"]["date"]
+        lines += [f"{group.capitalize()} runs, {date}: {what[group]} in {bar}.", "", *table(heads, rows), ""]
+        lines += [*(f"* {one['name']}: `{' '.join(one['words'])}`" for one in part["runs"]), ""]
+    return lines[:-1]
+
+
 def _sides(name: str, part: dict[str, Any]) -> list[list[str]]:
     """Return a row for each side of a part that has a figure or should have one."""
     rows = []
@@ -354,7 +372,7 @@ def _about(name: str, part: dict[str, Any]) -> str:
     return f"* {name}: {part['what']}; {conditions}{'; without ' if absent else ''}{absent}"
 
 
-PARTED = ("speed", "learning", "memory", "resilience", "sweeps", "estimate")  # results with parts of their own
+PARTED = ("speed", "learning", "memory", "resilience", "sweeps", "estimate", "why")  # results with parts of their own
 SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "speed": speed,
     "on_policy": on_policy,
@@ -370,6 +388,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "async": asynchronous,
     "estimate": estimate,
     "search": search,
+    "why": why,
 }
 
 

@@ -374,3 +374,39 @@ def test_both_sides_of_a_search_are_the_command(load, monkeypatch):
         settings = Means(own).search()
         assert (settings.sampler, settings.trials, settings.seed, settings.top) == (sampler, 30, 4, 3)
         assert [each.key for each in Plan(jobs, settings).dimensions] == ["algorithm.lr", "algorithm.target_every"]
+
+
+@pytest.mark.parametrize(("wrong", "passed"), [(2, True), (3, False)])
+def test_a_diagnosis_is_held_to_what_was_planted(load, monkeypatch, tmp_path, wrong, passed):
+    why, page = load("why"), load("page")
+    planted = [case.cause for case in why.SABOTAGED.values()]
+    said = iter([*["dead units"] * wrong, *planted[wrong:], *[None] * len(why.HEALTHY)])
+    monkeypatch.setattr(why, "run", lambda words, folder: None)
+
+    def answer(words, folder):
+        cause = next(said)
+        findings = [] if cause is None else [{"cause": cause, "reason": "so"}, {"cause": "scale", "reason": "so"}]
+        return {"findings": findings, "checks": 9, "unmade": {}}
+
+    monkeypatch.setattr(why, "run_for_json", answer)
+    found = why.measure()
+    assert (found["sabotaged"]["right"], found["sabotaged"]["passed"]) == (12 - wrong, passed)
+    assert (found["healthy"]["right"], found["healthy"]["passed"]) == (12, True)
+    page.save("why", found, folder=tmp_path)
+    page.write(folder=tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert f"named first in {12 - wrong} of 12, bar ≥ 10: {'met' if passed else 'missed'}." in text
+    assert "| rate x 100 | 0 | dead units, scale | wrong | 9 | 0 |" in text
+
+
+def test_runs_to_be_diagnosed_can_be_made(load, tmp_path, monkeypatch):
+    from rlrun import experiment
+
+    why = load("why")
+    monkeypatch.chdir(tmp_path)
+    for case in (why.SABOTAGED["bounds too narrow"], why.SABOTAGED["no time limit"], why.HEALTHY["ppo-pendulum"]):
+        assert experiment.explain([*why.words_of(case.words), *why.ALWAYS])
+    causes = {case.cause for case in why.SABOTAGED.values()}
+    from rlrun.diagnosis import RULES
+
+    assert causes <= {rule.name for rule in RULES}

@@ -23,9 +23,8 @@ LAYERS = {
     "algorithms": 4,
     **dict.fromkeys(("config", "build"), 5),
     **dict.fromkeys(("assembly", "arrival", "experiment", "resuming", "evaluation", "forking", "inspection"), 6),
-    **dict.fromkeys(("contrast", "estimate", "export", "lineup", "reporting", "sweep"), 6),
-    **dict.fromkeys(("frozen", "playing"), 6),
-    **dict.fromkeys(("conformance", "health", "scaffold"), 6),
+    **dict.fromkeys(("contrast", "diagnosis", "estimate", "export", "lineup", "reporting", "sweep"), 6),
+    **dict.fromkeys(("conformance", "frozen", "health", "playing", "scaffold"), 6),
     "cli": 7,
 }
 OUTSIDERS = ("gymnasium", "hydra", "typer")

@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from rlrun.conformance import plugin_test as plugin_test
     from rlrun.contrast import diff as diff
+    from rlrun.diagnosis import why as why
     from rlrun.evaluation import evaluate as evaluate
     from rlrun.experiment import Result as Result
     from rlrun.experiment import train as train
@@ -36,6 +37,7 @@ _HOMES = {
     "report": "reporting.making",
     "resume": "resuming",
     "train": "experiment",
+    "why": "diagnosis",
 }
 
 __all__ = [
@@ -52,6 +54,7 @@ __all__ = [
     "report",
     "resume",
     "train",
+    "why",
 ]
 
 

@@ -208,7 +208,7 @@ def test_metrics_that_no_update_since_has_made_are_those_before():
     loss.backward(torch.ones(4, 2))
     other.load_state_dict(loss.state_dict())
     assert dict(other.metrics) == {name: float(value) for name, value in loss.metrics.items()}
-    assert set(other.metrics) == {"loss/rare", "grad_norm/rare"}
+    assert set(other.metrics) == {"loss/rare", "grad_norm/rare", "update_ratio/rare"}
     other.backward(torch.zeros(4, 2))
     assert float(other.metrics["loss/rare"]) != float(loss.metrics["loss/rare"])
 

@@ -191,8 +191,10 @@ class PolicyLoss(LossCallback):
         self.policy = network
         self.critics = critics
         self.temperature = temperature
+        self._observation: Tree = None  # of the newest update
 
     def loss(self, observation: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+        self._observation = observation
         c, log_prob = self.policy.continuous(observation)  # [B, A], [B]
         value = self.critics(observation, c)  # [M, B] or [M, B, K]
         entropies = [] if log_prob is None else [-log_prob.detach()]
@@ -203,6 +205,14 @@ class PolicyLoss(LossCallback):
             minimum = self.policy.codec.expect(choices.exp(), minimum)  # [B, K] -> [B]
         loss = -minimum if log_prob is None else self.temperature.of("continuous") * log_prob - minimum
         return loss, {"policy_entropy": torch.stack(entropies, -1)}  # [B, parts]
+
+    @property
+    @torch.no_grad()
+    def metrics(self) -> Mapping[str, Any]:
+        gaussian = self.policy.gaussian
+        if self._observation is None or type(gaussian) is not SquashedGaussian:  # another's might draw numbers
+            return super().metrics
+        return {**super().metrics, "action/saturated": ops.saturated(gaussian.mode(self._observation))}
 
 
 class TemperatureLoss(LossCallback):
@@ -253,4 +263,5 @@ class TemperatureLoss(LossCallback):
             found[f"temperature/{part}"] = self.temperature.of(part)
             if self._entropy is not None:
                 found[f"entropy/{part}"] = self._entropy[..., index].mean()
+                found[f"entropy_target/{part}"] = self.target[index]
         return found

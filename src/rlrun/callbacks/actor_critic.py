@@ -103,6 +103,9 @@ class ActorCriticLoss(LossCallback):
             entropy, value, return_ = shown if valid is None else (each[valid] for each in shown)
             for index, part in enumerate(self.actor_critic.head.parts):
                 found[f"entropy/{part}"] = entropy[..., index].mean()
+            mean = judged.heads.mean
+            if mean is not None:
+                found["action/saturated"] = ops.saturated((mean if valid is None else mean[valid]).tanh())
             found["value/mean"] = value.mean()
             unexplained = (return_ - value).var() / return_.var().clamp(min=1e-12)
             found["value/explained_variance"] = 1.0 - unexplained

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callback import Callback, Hook
+from rlrun.callbacks.vitals import dead_units, hidden_layers, update_ratio
 from rlrun.errors import ConfigError, did_you_mean
 from rlrun.nn import Gradients, Stepper
 from rlrun.schedules import Schedule
@@ -63,6 +64,7 @@ class LossCallback(Callback):
         self.names = list(trained)
         self.optimiser = optimiser(self.parameters) if self.parameters else None
         self._gradients = Gradients(self.parameters)
+        self._hidden = hidden_layers(network)
         self._stepper = None if self.optimiser is None else Stepper(self.optimiser)
         _check_clip(grad_clip, max_grad_norm)
         self.max_grad_norm = max_grad_norm
@@ -140,7 +142,8 @@ class LossCallback(Callback):
             found[f"grad_norm/{self.name}"] = self._norm
         if self._rate is not None:
             found[f"learning_rate/{self.name}"] = self._rate
-        return found
+        vitals = {"update_ratio": update_ratio(self.optimiser), "dead_units": dead_units(self._hidden)}
+        return found | {f"{name}/{self.name}": value for name, value in vitals.items() if value is not None}
 
     def note(self, path_of: Callable[[object], str]) -> str:
         if self.optimiser is None:

@@ -63,7 +63,9 @@ class TargetCallback(Callback):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        return self._before if self._reward is None else {"batch/reward": self._reward.mean()}
+        if self._reward is None:
+            return self._before
+        return {"batch/reward": self._reward.mean(), f"target_distance/{self.name}": self._follow.distance()}
 
     def note(self, path_of: Callable[[object], str]) -> str:
         pace = "each update" if self.every == 1 else f"every {self.every} updates"

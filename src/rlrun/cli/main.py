@@ -16,19 +16,20 @@ from rlrun.cli import (
     checkpoints,
     config,
     diff,
+    doctor,
     evaluate,
     explain,
     export,
+    init,
     listing,
     ls,
     play,
-    doctor,
-    init,
     plugin,
     report,
     resume,
     train,
     usage,
+    why,
 )
 from rlrun.errors import RlrunError
 
@@ -51,6 +52,7 @@ app.command("checkpoints")(checkpoints.checkpoints)
 app.command("ls")(ls.ls)
 app.command("diff")(diff.diff)
 app.command("report")(report.report)
+app.command("why")(why.why)
 app.command("check")(check.check)
 app.command("config")(config.config)
 app.command("explain")(explain.explain)

@@ -12,6 +12,7 @@ from rlrun.callback import Callback
 from rlrun.collect.agents import Agent, RandomAgent, Response, begun_anew, initial_state
 from rlrun.collect.finite import require_finite
 from rlrun.collect.leaving import Quiet, Signals, branch_seed, rows_equal, told
+from rlrun.collect.observed import observed
 from rlrun.collect.tally import Tally
 from rlrun.env import Env, Rejoined, Step
 from rlrun.errors import ConfigError, RequestError, did_you_mean
@@ -215,8 +216,9 @@ class Collector(Callback):
         ended = step.terminated | step.truncated
         if np.count_nonzero(ended):  # a tenth of the time of any()
             lanes = np.flatnonzero(ended)
-            self._close(lanes, step.observation, interrupted=(step.truncated & ~step.terminated)[lanes])
-            self.tally.end(lanes)
+            interrupted = (step.truncated & ~step.terminated)[lanes]
+            self._close(lanes, step.observation, interrupted=interrupted)
+            self.tally.end(lanes, interrupted)
             self.observation = self._restart(ended)
             self.state = begun_anew(self.state, self._initial, ended)
             require_finite(self.observation, "observation", self.steps)
@@ -237,7 +239,9 @@ class Collector(Callback):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        return {**getattr(self.agent, "metrics", {}), **getattr(self.table, "metrics", {}), **self.tally.metrics}
+        agent, space = self.agent, self.env.spaces.observation
+        seen = {} if self.observation is None else observed(self.observation, space, getattr(agent, "preprocess", ()))
+        return {**getattr(agent, "metrics", {}), **getattr(self.table, "metrics", {}), **self.tally.metrics, **seen}
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"{self.env.num_envs} × {self.env.name} -> {path_of(self.table)}, acting by {path_of(self.agent)}"

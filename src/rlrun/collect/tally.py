@@ -34,6 +34,7 @@ class Tally:
         self.reward_sum, self.reward_steps = np.zeros(rewards), 0
         self._returns: deque[float] = deque(maxlen=window)
         self._lengths: deque[int] = deque(maxlen=window)
+        self._truncated: deque[bool] = deque(maxlen=window)
         self._totals: deque[list[float]] = deque(maxlen=window)  # [R] of an episode
 
     def add(self, reward: Array, valid: Array | None) -> None:
@@ -54,9 +55,14 @@ class Tally:
         total: Array = self.total[lanes]
         return total[:, 0] if self.rewards else total
 
-    def end(self, lanes: Array) -> None:
-        """Count the open episodes of lanes [n] as complete, and begin new ones."""
+    def end(self, lanes: Array, truncated: Array | None = None) -> None:
+        """Count the open episodes of lanes [n] as complete, and begin new ones.
+
+        truncated: [n], whether each was cut off, as far as that is known.
+        """
         self.episodes += len(lanes)
+        if truncated is not None:
+            self._truncated.extend(truncated.tolist())
         self._returns.extend(self.returns(lanes).tolist())
         self._lengths.extend(self.length[lanes].tolist())
         if self.rewards:
@@ -80,6 +86,8 @@ class Tally:
         if self._returns:
             found["episode/return"] = float(np.mean(self._returns))
             found["episode/length"] = float(np.mean(self._lengths))
+        if self._truncated:
+            found["episode/truncated"] = float(np.mean(self._truncated))
         return found | by_reward("episode", list(self._totals))
 
     def state_dict(self) -> dict[str, Any]:
@@ -87,6 +95,7 @@ class Tally:
             "episodes": self.episodes,
             "returns": list(self._returns),
             "lengths": list(self._lengths),
+            "truncated": list(self._truncated),
             "return": self.total,
             "length": self.length,
         }
@@ -97,9 +106,10 @@ class Tally:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.episodes = state["episodes"]
         self.total[:], self.length[:] = state["return"], state["length"]
-        for held, name in ((self._returns, "returns"), (self._lengths, "lengths")):
+        held: deque[Any]
+        for held, name in ((self._returns, "returns"), (self._lengths, "lengths"), (self._truncated, "truncated")):
             held.clear()
-            held.extend(state[name])
+            held.extend(state.get(name, []))  # older runs did not count what was truncated
         if self.rewards:
             self._totals.clear()
             self._totals.extend(state["totals"])

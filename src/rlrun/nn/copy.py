@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from typing import TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from rlrun.ops.targets import lerp_
 
@@ -35,3 +36,11 @@ class Follow:
         lerp_(self.slow, self.fast, rate=rate)
         if self.slow_buffers:
             lerp_(self.slow_buffers, self.fast_buffers, rate=1.0)
+
+    @torch.no_grad()
+    def distance(self) -> Tensor:
+        """Return how far the slow network lies from the other, as a share of the size of the other."""
+        gaps = [(slow - fast).norm() for slow, fast in zip(self.slow, self.fast, strict=True)]
+        sizes = [fast.norm() for fast in self.fast]
+        share: Tensor = torch.stack(gaps).norm() / torch.stack(sizes).norm().clamp(min=1e-12)
+        return share

@@ -4,6 +4,7 @@ from rlrun.ops.choices import choice_divergence, gumbel_argmax, one_hot
 from rlrun.ops.gaussian import (
     gaussian_distance,
     gaussian_divergence,
+    saturated,
     squashed_action,
     squashed_entropy,
     squashed_log_prob,
@@ -42,6 +43,7 @@ __all__ = [
     "one_hot",
     "one_step_return",
     "range_entropy",
+    "saturated",
     "squashed_action",
     "squashed_entropy",
     "squashed_log_prob",

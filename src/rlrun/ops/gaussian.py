@@ -64,3 +64,8 @@ def gaussian_distance(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_l
     """Return KL both ways between normals, entry by entry [..., A]; exact where they are near each other, too."""
     apart = (mean - other_mean).square() * ((-2.0 * log_std).exp() + (-2.0 * other_log_std).exp())
     return 0.5 * apart + 2.0 * (log_std - other_log_std).sinh().square()
+
+
+def saturated(action: Tensor) -> Tensor:
+    """Return the share of the numbers of actions [..., A] in [-1, 1] that lie within a tenth of an end."""
+    return (action.abs() > 0.9).float().mean()

@@ -1,0 +1,51 @@
+"""`rlrun why`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rlrun.diagnosis import Diagnosis
+
+
+def why(
+    run: Annotated[Path, typer.Argument(help="A run directory; a process may be working on it.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
+) -> None:
+    """Say why a run does not learn, from its metrics and config: the most likely cause first, and what helps."""
+    from rlrun.diagnosis import why as diagnose
+    from rlrun.watching import printable
+
+    found = diagnose(run)
+    for line in found.damage:
+        typer.echo(f"rlrun: {printable(line)}", err=True)
+    if as_json:
+        typer.echo(json.dumps(found.as_dict(), allow_nan=False))
+        return
+    for line in _lines(found):
+        typer.echo(printable(line))
+
+
+def _lines(found: Diagnosis) -> list[str]:
+    lines = []
+    for number, finding in enumerate(found.findings, 1):
+        lines += [f"{number}. {finding.cause}: {finding.reason}", f"   {finding.remedy}"]
+    if not found.findings:
+        lines.append(f"nothing stands out{_could(found)}")
+        lines += found.notes
+    elif found.healthy:
+        lines.append(f"healthy: {', '.join(found.healthy)}")
+    if found.unmade:
+        lines.append("not checked: " + "; ".join(f"{rule} (wants {lack})" for rule, lack in found.unmade.items()))
+    return lines
+
+
+def _could(found: Diagnosis) -> str:
+    from rlrun.files import counted
+
+    unmade = f", {len(found.unmade)} could not be made for want of data" if found.unmade else ""
+    return f": {counted(found.checks, 'check')} made{unmade}"

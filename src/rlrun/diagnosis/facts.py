@@ -1,0 +1,216 @@
+"""What is known of a run: its config and its metrics. Nothing of what is read is executed, or believed to be ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from rlrun.config.files import parse_yaml
+from rlrun.config.tree import dotted, locate, split
+from rlrun.errors import ConfigError, RlrunError, RunDirError
+from rlrun.files import known, open_regular, read_bytes
+from rlrun.rundir import RunDir
+
+CONFIG_BYTES = 1 << 20
+METRIC_BYTES = 1 << 26  # of a file of metrics; what lies beyond is not read
+LINE_BYTES = 1 << 18
+RECORDS = 100_000
+NAMES = 500  # of metrics
+NAME_LENGTH = 200
+HUGE = 1e100  # a larger number is none that a mean could be taken of
+
+
+class Unknown(Exception):
+    """A check cannot be made; the message says for want of what."""
+
+
+class Setting(NamedTuple):
+    """A value of the config, and the key that a word of the command line changes it by."""
+
+    key: str
+    value: Any
+
+
+class Figure(NamedTuple):
+    """A number of the config, and the key that a word of the command line changes it by."""
+
+    key: str
+    value: float
+
+
+class Point(NamedTuple):
+    """A value of a metric."""
+
+    env_steps: float
+    updates: float
+    value: float
+
+
+@dataclass
+class Facts:
+    """A run as its files tell of it.
+
+    Attributes:
+        path: of its folder.
+        status: as `RunDir.read_status` has it.
+        config: plain, with links unresolved.
+        series: finite values of each metric, in the order of time.
+        broken: metrics that at some time were no finite number, and the environment step of the first time.
+        records: how many there are.
+        env_steps, updates: of the newest record.
+        damage: what could not be read, a line each.
+    """
+
+    path: Path
+    status: str = "completed"
+    config: dict[str, Any] = field(default_factory=dict)
+    series: dict[str, list[Point]] = field(default_factory=dict)
+    broken: dict[str, float] = field(default_factory=dict)
+    records: int = 0
+    env_steps: float = 0.0
+    updates: float = 0.0
+    damage: tuple[str, ...] = ()
+
+    def setting(self, key: str) -> Setting | None:
+        """Return a value of the config, through links, or None where there is none."""
+        try:
+            place = locate(self.config, split(key))
+        except (ConfigError, RecursionError):
+            return None
+        return None if place.beyond or place.node is None else Setting(dotted(place.path), place.node)
+
+    def figure(self, key: str) -> Figure | None:
+        """Return a number of the config, through links, or None where there is none."""
+        found = self.setting(key)
+        number = None if found is None else _number(found.value)
+        return None if found is None or number is None else Figure(found.key, number)
+
+    def number(self, key: str) -> float | None:
+        """Return the value of `figure`."""
+        found = self.figure(key)
+        return None if found is None else found.value
+
+    def names(self, key: str) -> list[str]:
+        """Return the keys of a part of the config."""
+        found = self.setting(key)
+        return [str(name) for name in found.value] if found is not None and isinstance(found.value, dict) else []
+
+    def points(self, name: str, least: int = 1) -> list[Point]:
+        """Return the values of a metric.
+
+        Raises:
+            Unknown: there are fewer than `least`.
+        """
+        found = self.series.get(name, [])
+        if len(found) < least:
+            raise Unknown(name if not found else f"{least} values of {name}")
+        return found
+
+    def values(self, name: str, least: int = 1) -> list[float]:
+        """Return the numbers of `points`."""
+        return [point.value for point in self.points(name, least)]
+
+    def late(self, name: str, least: int = 3) -> float:
+        """Return the median of the newer half of a metric.
+
+        Raises:
+            Unknown: there are fewer than `least` values.
+        """
+        found = self.values(name, least)
+        return median(found[len(found) // 2 :])
+
+    def under(self, family: str) -> list[str]:
+        """Return what stands behind `family/` in the names of metrics."""
+        return [name.removeprefix(f"{family}/") for name in self.series if name.startswith(f"{family}/")]
+
+    @property
+    def limit(self) -> int | None:
+        """The time limit in steps that the environment of the config's id is registered with."""
+        found = self.setting("env.id")
+        if found is None or not isinstance(found.value, str):
+            return None
+        import gymnasium
+
+        spec = gymnasium.registry.get(found.value)  # looked up by name only: nothing is imported or made
+        return None if spec is None else spec.max_episode_steps
+
+
+def read(run: RunDir) -> Facts:
+    """Return what the files of a run say.
+
+    Raises:
+        RunDirError: its config cannot be read.
+        ConfigError: its config is damaged.
+    """
+    text = read_bytes(run.config, most=CONFIG_BYTES, follow=True).decode(errors="replace")
+    facts = Facts(run.path, str(run.read_status()["status"]), parse_yaml(text, str(run.config)))
+    _read_metrics(run.metrics, facts)
+    summary = known(run.summary)
+    facts.env_steps = max(facts.env_steps, _number(summary.get("env_steps")) or 0.0)
+    facts.updates = max(facts.updates, _number(summary.get("updates")) or 0.0)
+    return facts
+
+
+def _read_metrics(path: Path, facts: Facts) -> None:
+    """Take in a file of metrics, as far as it is one."""
+    lost = 0
+    try:
+        for line in _lines(path):
+            record = _record(line)
+            if record is not None:
+                _take_in(record, facts)
+            elif line.endswith(b"\n") or len(line) == LINE_BYTES:  # a last line without its end is being written
+                lost += 1
+            if facts.records >= RECORDS:
+                break
+    except RlrunError as error:
+        facts.damage += (str(error),)
+    if lost:
+        lines = "1 line is no record and was" if lost == 1 else f"{lost:,} lines are no records and were"
+        facts.damage += (f"{path}: {lines} left out",)
+    if path.is_file() and (facts.records >= RECORDS or path.stat().st_size > METRIC_BYTES):
+        facts.damage += (f"{path}: it is very long; only its first {facts.records:,} records were read",)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with open(open_regular(path, follow=True), "rb") as file:
+            left = METRIC_BYTES
+            while left > 0 and (line := file.readline(LINE_BYTES)):
+                left -= len(line)
+                yield line
+    except OSError as error:
+        raise RunDirError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    with suppress(ValueError, RecursionError):
+        found = json.loads(line)
+        if isinstance(found, dict) and _number(found.get("env_steps")) is not None:
+            return found
+    return None
+
+
+def _take_in(record: dict[str, Any], facts: Facts) -> None:
+    env_steps, updates = float(record["env_steps"]), _number(record.get("updates")) or 0.0
+    facts.records += 1
+    facts.env_steps, facts.updates = max(facts.env_steps, env_steps), max(facts.updates, updates)
+    for name, value in record.items():
+        if len(name) > NAME_LENGTH or (name not in facts.series and len(facts.series) >= NAMES):
+            continue
+        number = _number(value)
+        if number is not None:
+            facts.series.setdefault(name, []).append(Point(env_steps, updates, number))
+        elif value is None:
+            facts.broken.setdefault(name, env_steps)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if -HUGE < value < HUGE else None  # NaN is not

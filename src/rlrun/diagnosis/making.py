@@ -1,0 +1,121 @@
+"""From the files of a run to what they say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rlrun.diagnosis.facts import Facts, Unknown, read
+from rlrun.diagnosis.signs import Beside, shown, word
+from rlrun.diagnosis.table import RULES
+from rlrun.rundir import RunDir
+
+RISING = 0.15  # of the range of returns, within the newest third of the run
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A cause that shows in a run.
+
+    Attributes:
+        cause: the name of the rule.
+        reason: a sentence with the run's own numbers.
+        evidence: these numbers, by name.
+        remedy: what to do, with words of the command line where there are such.
+    """
+
+    cause: str
+    reason: str
+    evidence: Mapping[str, float]
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What the rules make of a run.
+
+    Attributes:
+        run: its folder.
+        status: of the run.
+        env_steps, updates: how far it came.
+        findings: the most likely cause first.
+        healthy: rules that looked and found nothing.
+        unmade: rules that could not look, and for want of what.
+        notes: what is worth knowing of a run that nothing is wrong with.
+        damage: what could not be read of the run, a line each.
+    """
+
+    run: str
+    status: str
+    env_steps: int
+    updates: int
+    findings: tuple[Finding, ...]
+    healthy: tuple[str, ...]
+    unmade: Mapping[str, str]
+    notes: tuple[str, ...]
+    damage: tuple[str, ...]
+
+    @property
+    def checks(self) -> int:
+        """How many checks could be made."""
+        return len(self.findings) + len(self.healthy)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as JSON takes it."""
+        return {**asdict(self), "checks": self.checks}
+
+
+def why(run: Path | str) -> Diagnosis:
+    """Say what is wrong with a run, as far as its files show it; a process may be working on it.
+
+    Raises:
+        RunDirError: it is no run, or its config cannot be read.
+        ConfigError: its config is damaged.
+    """
+    return judged(read(RunDir.open(run)))
+
+
+def judged(facts: Facts) -> Diagnosis:
+    """Apply all rules to what is known of a run; those that mean nothing for its kind are left out."""
+    findings, healthy, unmade = [], [], {}
+    for rule in RULES:
+        try:
+            sign = rule.check(facts)
+        except Beside:
+            continue
+        except Unknown as lack:
+            unmade[rule.name] = str(lack)
+            continue
+        if sign is None:
+            healthy.append(rule.name)
+        else:
+            findings.append(Finding(rule.name, *sign))
+    return Diagnosis(
+        run=str(facts.path),
+        status=facts.status,
+        env_steps=int(facts.env_steps),
+        updates=int(facts.updates),
+        findings=tuple(findings),
+        healthy=tuple(healthy),
+        unmade=unmade,
+        notes=() if findings else _notes(facts),
+        damage=facts.damage,
+    )
+
+
+def _notes(facts: Facts) -> tuple[str, ...]:
+    """Tell of returns that still rose when the budget ended: nothing is wrong, but there is more to come."""
+    name = "evaluation/mean_return" if len(facts.series.get("evaluation/mean_return", [])) >= 6 else "episode/return"
+    found = [point.value for point in facts.series.get(name, [])]
+    if facts.status != "completed" or len(found) < 6:
+        return ()
+    third = len(found) // 3
+    before, after = median(found[-2 * third : -third]), median(found[-third:])
+    if after - before <= RISING * (max(found) - min(found)):
+        return ()
+    budget = facts.figure("stop.env_steps")
+    more = "" if budget is None else f": rlrun resume RUN {word(budget.key, 2 * budget.value)}"
+    return (f"returns still rose when the budget ended, from {shown(before)} to {shown(after)}{more}",)

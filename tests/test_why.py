@@ -1,0 +1,581 @@
+"""What is wrong with a run: each rule on its case and on the healthy one beside it; the command; damaged files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+import rlrun
+from rlrun.cli import main
+from rlrun.diagnosis import RULES, why
+from rlrun.diagnosis.facts import Facts, Point
+from rlrun.diagnosis.making import judged
+from rlrun.diagnosis.signs import shown, word
+from rlrun.diagnosis.table import markdown
+from rlrun.errors import ConfigError, RunDirError
+from rlrun.rundir import RunDir
+
+STEPS = 10  # records
+REPLAY = {
+    "algorithm": {"lr": 1e-3, "discount": 0.99, "warmup_steps": 1_000, "target_rate": 0.005, "target_every": 1},
+    "adam": {"lr": "${algorithm.lr}"},
+    "stop": {"env_steps": 10_000},
+    "num_envs": 1,
+    "loader": {"warm_up": "${algorithm.warmup_steps}", "batch": 128},
+    "memory": {"length": 100_000, "adaptors": {}},
+    "env": {"id": "Pendulum-v1"},
+    "callbacks": {
+        "q_target": {"rate": "${algorithm.target_rate}", "every": "${algorithm.target_every}"},
+        "q_loss": {"optimiser": "${adam}", "max_grad_norm": 10.0},
+    },
+}
+ROLLOUT = {
+    "algorithm": {"lr": 1e-3, "discount": 0.99, "entropy_weight": 0.0, "max_grad_norm": 0.5},
+    "adam": {"lr": "${algorithm.lr}"},
+    "stop": {"env_steps": 10_000},
+    "num_envs": 8,
+    "memory": {"adaptors": {"advantages": {}}},
+    "env": {"id": "CartPole-v1"},
+    "callbacks": {
+        "ppo": {
+            "optimiser": "${adam}",
+            "max_grad_norm": "${algorithm.max_grad_norm}",
+            "entropy_weight": "${algorithm.entropy_weight}",
+        }
+    },
+}
+SWINGS = {  # SAC on a pendulum, learning
+    "episode/count": (5, 50),
+    "episode/return": (-1_400, -300),
+    "episode/length": 200,
+    "episode/truncated": 1,
+    "evaluation/mean_return": (-1_300, -200),
+    "evaluation/mean_length": 200,
+    "batch/reward": (-7, -5),
+    "observation/size": 1,
+    "loss/q_loss": 1,
+    "grad_norm/q_loss": 20,
+    "update_ratio/q_loss": (0.01, 0.001),
+    "dead_units/q_loss": 0.2,
+    "target_distance/q_target": 0.1,
+    "value/mean": (-10, -150),
+    "action/saturated": 0.3,
+    "temperature/continuous": (1, 0.1),
+    "entropy/continuous": (0.6, -1),
+    "entropy_target/continuous": -1,
+}
+BALANCES = {  # PPO on a pole, learning
+    "episode/count": (5, 500),
+    "episode/return": (20, 300),
+    "episode/length": (20, 300),
+    "episode/truncated": 0,
+    "evaluation/mean_return": (20, 400),
+    "evaluation/mean_length": (20, 400),
+    "observation/size": 0.7,
+    "loss/ppo": 5,
+    "grad_norm/ppo": 6,
+    "update_ratio/ppo": 0.004,
+    "dead_units/ppo": 0,
+    "value/mean": (0, 40),
+    "entropy/discrete": (0.69, 0.3),
+    "policy/clipped": 0.1,
+    "policy/approx_kl": 0.01,
+}
+
+
+SURE = [0.69, 0.3, *[0.01] * (STEPS - 2)]  # entropies of a policy that was sure early
+
+
+def changed(config, keys):
+    """Return a copy of a config with other values, by dotted key."""
+    made = json.loads(json.dumps(config))
+    for key, value in keys.items():
+        *path, last = key.split(".")
+        node = made
+        for part in path:
+            node = node.setdefault(part, {})
+        node[last] = value
+    return made
+
+
+def records(series, *, updates=1_000, per_record=1_000):
+    """Return records in which each metric stays, goes evenly from one number to another, or takes those of a list."""
+    found = []
+    for index in range(STEPS):
+        record = {"env_steps": (index + 1) * per_record, "updates": updates * (index + 1)}
+        for name, value in series.items():
+            first, last = value if isinstance(value, tuple) else (value, value)
+            record[name] = value[index] if isinstance(value, list) else first + (last - first) * index / (STEPS - 1)
+        found.append(record)
+    return found
+
+
+def facts(config, series, *, status="completed", updates=1_000, per_record=1_000):
+    """Return what would be known of a run."""
+    held = Facts(Path("run"), status, config)
+    for record in records(series, updates=updates, per_record=per_record):
+        for name, value in record.items():
+            held.series.setdefault(name, []).append(Point(record["env_steps"], record["updates"], value))
+    held.records, held.env_steps, held.updates = STEPS, STEPS * per_record, STEPS * updates
+    return held
+
+
+def replay(series=None, keys=None, **options):
+    return judged(facts(changed(REPLAY, keys or {}), {**SWINGS, **(series or {})}, **options))
+
+
+def rollout(series=None, keys=None, **options):
+    return judged(facts(changed(ROLLOUT, keys or {}), {**BALANCES, **(series or {})}, **options))
+
+
+def causes(diagnosis):
+    return [finding.cause for finding in diagnosis.findings]
+
+
+@pytest.mark.parametrize("made", [replay, rollout])
+@pytest.mark.parametrize("status", ["completed", "running", "stopped"])
+def test_a_healthy_run_is_silent(made, status):
+    found = made(status=status)
+    assert causes(found) == []
+    assert found.unmade == {}
+    assert found.checks == len(found.healthy) > 10
+
+
+# rule: who it is about, sick metrics and keys, a word of the remedy, healthy metrics and keys just beside
+CASES = {
+    "warm-up longer than the run": (
+        replay,
+        ({}, {"algorithm.warmup_steps": 9_500}),
+        "algorithm.warmup_steps=1_000",
+        ({}, {"algorithm.warmup_steps": 5_000}),
+    ),
+    "no reward": (
+        replay,
+        ({"batch/reward": 0.0, "episode/return": 0.0}, {}),
+        "env.wrappers",
+        (
+            {
+                "batch/reward": (0.0, 0.01),
+                "value/mean": 0.1,
+                "episode/return": (0, 1),
+                "evaluation/mean_return": (0, 1),
+            },
+            {},
+        ),
+    ),
+    "episodes never end": (
+        replay,
+        ({"episode/count": 0}, {}),
+        "gymnasium.wrappers.TimeLimit",
+        ({"episode/count": 1}, {}),
+    ),
+    "target network stands still": (
+        replay,
+        ({"target_distance/q_target": (0.1, 0.9)}, {"algorithm.target_rate": 0.0}),
+        "algorithm.target_rate=0.005",
+        ({}, {"algorithm.target_rate": 1.0, "algorithm.target_every": 2_000}),
+    ),
+    "replay memory too small": (
+        replay,
+        ({}, {"memory.length": 100}),
+        "memory.length=100_000",
+        ({}, {"memory.length": 1_000}),
+    ),
+    "scale of rewards": (
+        replay,
+        ({"episode/return": (-1.4e6, -1.2e6), "batch/reward": -7e3}, {}),
+        "memory.adaptors.reward_scale.factor=0.0001",
+        ({"episode/return": (-14_000, -12_000), "batch/reward": -70}, {}),
+    ),
+    "time limit told as termination": (
+        replay,
+        ({"episode/truncated": 0}, {}),
+        "truncated in place of terminated",
+        ({"episode/truncated": 0, "episode/length": (120, 190)}, {}),
+    ),
+    "scale of observations": (
+        rollout,
+        ({"observation/size": 5_000}, {}),
+        "+with=observation_norm",
+        ({"observation/size": 30}, {}),
+    ),
+    "gradients clipped to nothing": (
+        rollout,
+        ({}, {"algorithm.max_grad_norm": 1e-8}),
+        "algorithm.max_grad_norm=0.5",
+        ({"grad_norm/ppo": 60}, {"algorithm.max_grad_norm": 0.05}),
+    ),
+    "weight of entropy": (
+        replay,
+        (
+            {"temperature/continuous": 1e-8, "entropy/continuous": (0.6, -12)},
+            {"algorithm.temperature": {"largest": 1e-8}},
+        ),
+        "algorithm.temperature.largest=null",
+        ({"entropy/continuous": (0.6, -2.5), "temperature/continuous": 0.02}, {}),
+    ),
+    "learning rate too high": (
+        replay,
+        ({"update_ratio/q_loss": (0.7, 0.001)}, {"algorithm.lr": 0.02}),
+        "algorithm.lr=0.0002",
+        ({"update_ratio/q_loss": (0.05, 0.001)}, {"algorithm.lr": 0.003}),
+    ),
+    "learning rate too low": (
+        rollout,
+        ({"update_ratio/ppo": 5e-6, "episode/return": (20, 22)}, {"algorithm.lr": 1e-6}),
+        "algorithm.lr=0.0002",
+        ({"update_ratio/ppo": (4e-4, 1e-6)}, {}),
+    ),
+    "actions at their bounds": (
+        replay,
+        ({"action/saturated": (0.7, 1.0)}, {}),
+        "bounds of the action space",
+        ({"action/saturated": (0.1, 0.8)}, {}),
+    ),
+    "dead units": (
+        rollout,
+        ({"dead_units/ppo": (0.1, 0.99)}, {}),
+        "algorithm.lr=0.0001",
+        ({"dead_units/ppo": (0.1, 0.7)}, {}),
+    ),
+    "entropy collapsed early": (
+        rollout,
+        ({"entropy/discrete": SURE, "episode/return": (9.5, 9.4), "episode/length": (9, 10)}, {}),
+        "algorithm.entropy_weight=0.01",
+        ({"entropy/discrete": SURE}, {}),  # as sure, but its returns rose
+    ),
+    "values over-estimated": (
+        replay,
+        ({"value/mean": (0, 5_000)}, {}),
+        "algorithm.ensemble=2",
+        ({"value/mean": (0, 300)}, {}),
+    ),
+    "policy moves too far in an update": (
+        rollout,
+        ({"policy/clipped": 0.8, "policy/approx_kl": 0.4}, {}),
+        "algorithm.kl_limit=0.02",
+        ({"policy/clipped": 0.4}, {}),
+    ),
+    "evaluation far below training": (
+        rollout,
+        ({"evaluation/mean_return": 9.5}, {}),
+        "--stochastic",
+        ({"evaluation/mean_return": (20, 120)}, {}),
+    ),
+}
+
+
+def test_page_has_the_table_of_rules():
+    page = (Path(__file__).parents[1] / "docs" / "why.md").read_text()
+    assert f"<!-- rules -->\n{markdown()}\n<!-- /rules -->" in page
+
+
+def test_every_rule_has_a_case():
+    assert [rule.name for rule in RULES] == list(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rule_fires_on_its_case_first(name):
+    made, sick, remedy, _ = CASES[name]
+    options = {"updates": 0} if name.startswith("warm-up") else {}
+    found = made(*sick, **options)
+    assert causes(found)[:1] == [name]
+    assert remedy in found.findings[0].remedy
+    assert all(isinstance(value, float | int) for value in found.findings[0].evidence.values())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rule_is_silent_on_the_case_beside(name):
+    made, _, _, healthy = CASES[name]
+    found = made(*healthy)
+    assert causes(found) == []
+    assert name in found.healthy
+
+
+@pytest.mark.parametrize(
+    ("made", "series", "keys", "cause"),
+    [
+        (rollout, {"episode/return": 0.0, "evaluation/mean_return": 0.0}, {}, "no reward"),
+        (replay, {"episode/return": -5.0, "evaluation/std_return": 0.0}, {}, "no reward"),
+        (replay, {}, {"algorithm.target_rate": 1e-6}, "target network stands still"),
+        (replay, {}, {"algorithm.target_rate": 1.0, "algorithm.target_every": 50_000}, "target network stands still"),
+        (replay, {"episode/length": 2_000}, {"memory.length": 1_000}, "replay memory too small"),
+        (rollout, {"episode/return": (1e-8, 1e-7)}, {}, "scale of rewards"),
+        (rollout, {"observation/size": 1e-5}, {}, "scale of observations"),
+        (rollout, {"observation/size": 8}, {"agent.preprocess.observation_norm": {}}, "scale of observations"),
+        (rollout, {"entropy/discrete": 0.69}, {"algorithm.entropy_weight": 10.0}, "weight of entropy"),
+        (replay, {}, {"algorithm.lr": 0.1}, "learning rate too high"),
+        (
+            replay,
+            {"episode/truncated": 0, "episode/length": 150},
+            {"env.id": None},
+            "time limit told as termination",
+        ),
+    ],
+)
+def test_other_ways_to_the_same_cause(made, series, keys, cause):
+    assert causes(made(series, keys))[:1] == [cause]
+
+
+def test_a_target_that_moves_seldom_gets_another_period():
+    found = replay({}, {"algorithm.target_rate": 1.0, "algorithm.target_every": 50_000})
+    assert found.findings[0].remedy == "let it follow: algorithm.target_every=500"
+
+
+def test_a_loss_that_is_no_number_speaks_of_the_learning_rate():
+    held = facts(REPLAY, SWINGS)
+    held.broken["loss/q_loss"] = 3_000.0
+    found = judged(held)
+    assert causes(found) == ["learning rate too high"]
+    assert "from step 3,000 on" in found.findings[0].reason
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        {"intrinsic/rnd_bonus": 0.3, "episode/return": 0.0, "batch/reward": 0.0, "value/mean": 100},
+        {
+            "episode/truncated": 0,
+            "episode/length": 11,
+            "episode/return": (-9, -3),
+            "evaluation/mean_return": -3,
+        },  # a task of a fixed length
+    ],
+)
+def test_what_only_looks_like_a_cause_is_silent(series):
+    assert causes(replay(series, {"env.id": None})) == []
+
+
+@pytest.mark.parametrize("steps", [10, 100])
+def test_a_run_that_has_just_begun_is_not_judged(steps):
+    found = replay({"episode/count": 0}, status="running", updates=1, per_record=steps // 10)
+    assert "episodes never end" not in causes(found)
+    assert found.unmade["episodes never end"] == "400 steps a lane"
+
+
+def test_a_copy_that_is_slow_is_given_time_while_a_run_is_at_work():
+    keys = {"algorithm.target_rate": 1.0, "algorithm.target_every": 15_000}
+    assert causes(replay({}, keys, status="running")) == []
+    assert causes(replay({}, keys)) == ["target network stands still"]
+
+
+def test_returns_that_still_rise_are_a_note_of_a_completed_run():
+    assert replay({}).notes == (
+        "returns still rose when the budget ended, from -689 to -322: rlrun resume RUN stop.env_steps=20_000",
+    )
+    assert replay({}, status="stopped").notes == ()
+    assert rollout({"evaluation/mean_return": 500, "episode/return": 500}).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.1, "k=0.1"), (1e-4, "k=0.0001"), (1e-5, "k=1.0e-5"), (1e5, "k=100_000"), (2.5e-7, "k=2.5e-7")],
+)
+def test_words_are_numbers_for_yaml(value, text):
+    assert word("k", value) == text
+    assert float(text.removeprefix("k=").replace("_", "")) == value
+
+
+def test_a_word_of_a_hostile_key_is_one_word_to_a_shell():
+    assert shlex.split(word("a.$(rm x); b", 1.0)) == ["a.$(rm x); b=1"]
+    assert word("algorithm.max_grad_norm", None) == "algorithm.max_grad_norm=null"
+
+
+def remedies():
+    """Return the remedies of all cases that are words of the command line, by the algorithm that they are for."""
+    for made, sick, _, _ in CASES.values():
+        for finding in made(*sick, updates=1_000 if sick[1].get("algorithm.warmup_steps") is None else 0).findings:
+            words = [each.strip(",;") for each in shlex.split(finding.remedy)]
+            yield made, [each for each in words if re.fullmatch(r"[+a-z_.]+=\S.*", each)]
+
+
+def test_remedies_are_words_that_are_understood(tmp_path, monkeypatch):
+    from rlrun.config import compose
+
+    monkeypatch.chdir(tmp_path)
+    found = [(made, words) for made, words in remedies() if words]
+    for made, words in found:
+        algorithm = ["algorithm=sac", "env=pendulum"] if made is replay else ["algorithm=ppo", "env=cartpole"]
+        known = [each for each in words if "target_every" not in each]
+        assert compose([*algorithm, *dict.fromkeys(known)]).config.seed == 0
+    assert len(found) > len(CASES) // 2
+
+
+def test_numbers_are_shown_with_three_digits():
+    assert [shown(value) for value in (3.0, 12_345.6, 0.12345, 1e-8, 1e12)] == [
+        "3",
+        "12,346",
+        "0.123",
+        "1e-08",
+        "1e+12",
+    ]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run whose learning rate is too high."""
+    monkeypatch.chdir(tmp_path)
+    made = RunDir.claim("runs/sick")
+    made.start(config=yaml.safe_dump(REPLAY), overrides=["algorithm=sac"], manifest={"seed": 0})
+    made.write_status("completed")
+    series = {**SWINGS, "update_ratio/q_loss": (0.7, 0.001)}
+    made.metrics.write_text("".join(json.dumps(record) + "\n" for record in records(series)))
+    return made
+
+
+def tell(capsys, *words):
+    code = main._run(["why", *words], debug=False)
+    return code, *capsys.readouterr()
+
+
+def test_command_names_cause_reason_and_remedy(run, capsys):
+    code, out, err = tell(capsys, "runs/sick")
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert lines[0] == (
+        "1. learning rate too high: single updates of q_loss change up to 70 % of its weights, "
+        "at a learning rate of 0.001"
+    )
+    assert lines[1] == "   a smaller learning rate: algorithm.lr=1.0e-5"
+    assert lines[2].startswith("healthy: warm-up longer than the run, ")
+
+
+def test_command_and_twin_say_the_same(run, capsys):
+    code, out, _ = tell(capsys, "runs/sick", "--json")
+    said = json.loads(out)
+    assert code == 0
+    assert said == json.loads(json.dumps(rlrun.why(run.path).as_dict()))
+    assert [finding["cause"] for finding in said["findings"]] == ["learning rate too high"]
+    assert said["findings"][0]["evidence"] == {"update_ratio": 0.7, "learning_rate": 0.001}
+
+
+def test_command_is_silent_on_a_healthy_run(run, capsys):
+    run.metrics.write_text("".join(json.dumps(record) + "\n" for record in records(SWINGS)))
+    code, out, err = tell(capsys, "runs/sick")
+    assert (code, err) == (0, "")
+    assert re.match(r"nothing stands out: 16 checks made\nreturns still rose", out)
+
+
+def test_a_run_without_records_is_no_failure(run, capsys):
+    run.metrics.unlink()
+    code, out, err = tell(capsys, "runs/sick")
+    assert code == 0
+    assert re.match(r"nothing stands out: \d+ checks? made, \d+ could not be made for want of data\nnot checked: ", out)
+    assert re.fullmatch(r"rlrun: .*metrics\.jsonl cannot be read: .*\n", err)
+
+
+@pytest.mark.parametrize(("place", "message"), [("runs", "newest run beneath it is"), ("nowhere", "does not exist")])
+def test_a_folder_that_is_no_run_is_refused_with_the_way_out(run, capsys, place, message):
+    code, out, err = tell(capsys, place)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[31mevil"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"no json at all",
+        b'{"env_steps": "many"}',
+        b"[1, 2]",
+        b"\xff\xfe\x00",
+        b"[" * 100_000,
+        b'{"env_steps": NaN}',
+        b'{"env_steps": 1' + b"0" * 5_000 + b"}",
+    ],
+)
+def test_damaged_lines_are_left_out_and_told(run, capsys, line):
+    text = run.metrics.read_bytes()
+    run.metrics.write_bytes(line + b"\n" + text)
+    code, out, err = tell(capsys, "runs/sick")
+    assert code == 0
+    assert out.startswith("1. learning rate too high")
+    assert re.fullmatch(r"rlrun: .*metrics\.jsonl: 1 line is no record and was left out\n", err)
+
+
+def test_a_line_that_is_being_written_is_no_damage(run):
+    with run.metrics.open("a") as file:
+        file.write('{"env_steps": 12_0')
+    assert why(run.path).damage == ()
+
+
+def test_what_stands_in_files_steers_no_terminal(run, capsys):
+    config = changed(REPLAY, {f"callbacks.{HOSTILE}": {"optimiser": "${adam}"}})
+    run.config.write_text(yaml.safe_dump(config))
+    name = f"update_ratio/{HOSTILE}"
+    lines = [{**record, name: 0.9} for record in records(SWINGS)]
+    run.metrics.write_text("".join(json.dumps(record) + "\n" for record in lines))
+    _, out, err = tell(capsys, "runs/sick")
+    assert "evil" in out
+    assert "\x1b" not in out + err
+    assert "\x07" not in out + err
+
+
+def test_huge_numbers_and_many_names_are_bounded(run):
+    lines = [{**record, **{f"x{index}_{at}": 1.0 for at in range(200)}} for index, record in enumerate(records(SWINGS))]
+    lines += [{"env_steps": 20_000, "episode/return": 1e308, "y" * 10_000: 1.0}]
+    run.metrics.write_text("".join(json.dumps(record) + "\n" for record in lines))
+    from rlrun.diagnosis.facts import NAMES, read
+
+    held = read(run)
+    assert len(held.series) <= NAMES
+    assert max(point.value for point in held.series["episode/return"]) < 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed: [", "not valid YAML"),
+        ("[1, 2]", "wanted keys with values"),
+        ("a: &a [*a]\n", "an alias within"),
+        ("algorithm: {lr: '${algorithm.lr}'}\nadam: {lr: '${algorithm.lr}'}\ncallbacks: 7\n", None),
+        ("callbacks: {q_loss: {optimiser: {_target_: os.system}, max_grad_norm: '${oc.env:HOME}'}}\n", None),
+        ("env: {id: [1]}\nloader: {warm_up: many}\nstop: null\nmemory: {length: .nan}\n", None),
+    ],
+)
+def test_a_config_that_is_damaged_or_hostile(run, text, message):
+    run.config.write_text(text)
+    if message is None:
+        assert why(run.path).checks > 0
+    else:
+        with pytest.raises(ConfigError, match=message):
+            why(run.path)
+
+
+def test_a_pipe_in_place_of_a_file_is_refused(run):
+    run.metrics.unlink()
+    os.mkfifo(run.metrics)
+    assert "no plain file" in why(run.path).damage[0]
+    run.config.unlink()
+    with pytest.raises(RunDirError, match="is not a run directory"):
+        why(run.path)
+
+
+def test_nothing_of_a_run_is_imported(run, monkeypatch):
+    config = changed(REPLAY, {"env.id": "evil_module:Env-v0", "env.target": "evil_module.Env"})
+    run.config.write_text(yaml.safe_dump(config))
+    Path("evil_module.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    assert causes(why(run.path)) == ["learning rate too high"]
+
+
+@pytest.mark.parametrize("value", [0, -1, 1e-99, 9e99, -9e99, 1e308, "x", None, True, [], {}])
+def test_no_number_is_too_odd(run, capsys, value):
+    keys = ("algorithm.discount", "algorithm.lr", "algorithm.warmup_steps", "algorithm.target_rate", "memory.length")
+    keys += ("stop.env_steps", "num_envs", "loader.batch", "callbacks.q_loss.max_grad_norm", "env.id")
+    for key in (*keys, "callbacks.q_loss.entropy_weight", "algorithm.target_every", "memory.adaptors"):
+        run.config.write_text(yaml.safe_dump(changed(REPLAY, {key: value})))
+        assert tell(capsys, "runs/sick", "--json")[0] == 0
+    run.config.write_text(yaml.safe_dump(REPLAY))
+    for name in SWINGS:
+        lines = [{**record, name: value} for record in records(SWINGS)]
+        run.metrics.write_text("".join(json.dumps(record) + "\n" for record in lines))
+        assert tell(capsys, "runs/sick", "--json")[0] == 0
