@@ -1,4 +1,4 @@
-"""A run's policy as it was at a checkpoint: what `rlrun eval` and `rlrun play` look at."""
+"""A run's policy as it was at a checkpoint: what is evaluated, looked at and exported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlrun.assembly import builder_of, prepare_process, stateful, take_back
 from rlrun.collect import Agent
 from rlrun.env import Env
 from rlrun.errors import ConfigError, RequestError, RunDirError
-from rlrun.rundir import RunDir, checkpoint_key
+from rlrun.rundir import checkpoint_key
 from rlrun.storage import load
 
 
@@ -23,20 +23,23 @@ class Frozen:
     """The agent and the environment of a run, built once; `take` gives them the state of a checkpoint.
 
     Attributes:
+        config: of the run, unresolved.
+        about: its manifest.
         directory: the run's.
         agent: what acts.
         env: what its own lanes are copied from; it is never stepped.
         max_steps: of an episode of the run's evaluations, or None.
     """
 
-    def __init__(self, arrival: Arrival) -> None:
-        device = prepare_process(arrival.config)
+    def __init__(self, arrival: Arrival, device: str | None = None) -> None:
+        chosen = prepare_process(arrival.config)
+        device = device or chosen
         builder = builder_of(arrival.config, device=device, num_envs=1)
         with torch.device(device):
             agent, env = builder.get("agent"), builder.get("env")
         _require(callable(agent), "agent", "something to call", agent)
         _require(isinstance(env, Env), "env", "an environment", env)
-        self.directory: RunDir = arrival.directory
+        self.directory, self.config, self.about = arrival
         self.agent: Agent = agent
         self.env: Env = env
         self.max_steps: int | None = OmegaConf.select(arrival.config, "evaluation.max_steps")
@@ -79,18 +82,19 @@ class Frozen:
 
 
 @contextmanager
-def frozen(run: Path | str, trust: Iterable[str] = ()) -> Iterator[Frozen]:
+def frozen(run: Path | str, trust: Iterable[str] = (), *, device: str | None = None) -> Iterator[Frozen]:
     """Open a run that may be somebody else's, and build its agent and its environment; in the end these are closed.
 
     Args:
         run: a run directory.
         trust: packages that its config may import, beyond those of any run and of the user's project.
+        device: where the policy goes; None = as in the run.
 
     Raises:
         RequestError: there is no such run, it is damaged, or it names code that is not trusted.
     """
     with arrived(run, trust) as arrival:
-        found = Frozen(arrival)
+        found = Frozen(arrival, device)
         try:
             yield found
         finally:

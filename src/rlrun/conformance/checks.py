@@ -17,7 +17,9 @@ from rlrun.conformance.reach import differences
 from rlrun.conformance.small import AT, RESUMED, shrink
 from rlrun.conformance.twins import Found, leave, records, walk
 from rlrun.conformance.verdicts import Examined, Verdict, several
+from rlrun.errors import MissingExtra
 from rlrun.experiment import Result, train
+from rlrun.export.making import export_onnx
 from rlrun.resuming import resume
 
 LANES = 3
@@ -133,8 +135,12 @@ def _complete(forgotten: list[str], unknown: list[str]) -> Verdict:
 
 
 def export(run: Path) -> Verdict:
-    """Export a run's policy, and compare. The one place to plug that in."""
-    return Verdict("export", "skipped", "this version of rlrun exports no policies")
+    """Export a run's policy, and compare."""
+    try:
+        found = export_onnx(run, episodes=2)
+    except MissingExtra as error:
+        return Verdict("export", "skipped", str(error))
+    return Verdict("export", "ok", f"as it acts, within {found.about['parity']['largest']:.1e}")
 
 
 def _tried(name: str, check: Callable[[], list[Verdict]]) -> list[Verdict]:

@@ -48,6 +48,8 @@ class OnnxExport(Callback):
         MissingExtra: a package is not installed.
     """
 
+    momentary = ("_asked", "_worker", "_about", "items")  # of this process
+
     def __init__(
         self,
         agent: Any,

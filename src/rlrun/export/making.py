@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.arrival import Arrival, arrived
-from rlrun.assembly import builder_of, prepare_process, stateful, take_back
 from rlrun.collect.evaluate import still
 from rlrun.env import Env
 from rlrun.errors import RequestError, did_you_mean
@@ -22,8 +20,8 @@ from rlrun.export.graph import Graph, Outer
 from rlrun.export.recording import recorded
 from rlrun.export.telling import environment, interface
 from rlrun.files import counted, replace, sized, write_json
+from rlrun.frozen import Frozen, frozen
 from rlrun.rundir import RunDir
-from rlrun.storage import load
 from rlrun.sweep.expansion import identity
 
 FORMATS = ("onnx", "pt2")
@@ -94,14 +92,15 @@ def export_onnx(
         raise RequestError(f"--format {format}: there are {', '.join(FORMATS)}{did_you_mean(format, FORMATS)}")
     writing.require("export-onnx")
     where = RunDir.open(run).checkpoint(checkpoint)
-    with arrived(run, trust) as arrival:
-        path = arrival.directory.exports / f"policy.{format}" if output is None else Path(output).absolute()
+    with frozen(run, trust, device="cpu") as policy:
+        path = policy.directory.exports / f"policy.{format}" if output is None else Path(output).absolute()
         _require_place(path, made=output is None)
-        agent, env = _opened(arrival, where)
+        policy.take_only(where)
+        agent, env = policy.agent, policy.env.copy(num_envs=1)
         try:
             with still(agent):
                 graph = Graph(agent, Outer(*env.outer), stochastic=stochastic)
-                about = _described(arrival, where, graph) | {"file": path.name, "format": format, "seed": seed}
+                about = _described(policy, where, graph) | {"file": path.name, "format": format, "seed": seed}
                 data = _made(graph, about)
                 about |= _proven(data, Reference(agent, graph), env, about, episodes)
         finally:
@@ -119,38 +118,26 @@ def _require_place(path: Path, *, made: bool) -> None:
         raise RequestError(f"{path.parent} is no folder; make it, or name another --output")
 
 
-def _opened(arrival: Arrival, where: Path) -> tuple[Any, Env]:
-    """Return the agent of a checkpoint and one lane of its environment."""
-    prepare_process(arrival.config)
-    builder = builder_of(arrival.config, device="cpu", num_envs=1)
-    agent, env = builder.get("agent"), builder.get("env")
-    parts = {path: part for path, part in stateful(builder.built).items() if not isinstance(part, Env)}
-    states = load(where, parts)
-    for path, part in parts.items():
-        take_back(part, states[path], f"{where}: part '{path}'")
-    return agent, env
-
-
-def _described(arrival: Arrival, where: Path, graph: Graph) -> dict[str, Any]:
+def _described(policy: Frozen, where: Path, graph: Graph) -> dict[str, Any]:
     """Return what is known of a policy before it acts."""
     from rlrun import __version__
 
     env_steps, updates = (int(number) for number in where.name.split("-")[:2])
-    git = arrival.about.get("git")
+    git = policy.about.get("git")
     git = git if isinstance(git, dict) else {}
     return {
         "rlrun": __version__,
-        "run": arrival.directory.path.name,
-        "words": _words(arrival.directory.overrides),
+        "run": policy.directory.path.name,
+        "words": _words(policy.directory.overrides),
         "checkpoint": where.name,
         "env_steps": env_steps,
         "updates": updates,
-        "training_seed": int(arrival.config.seed),
-        "config_hash": identity(arrival.config),
+        "training_seed": int(policy.config.seed),
+        "config_hash": identity(policy.config),
         "commit": git.get("commit"),
         "dirty": git.get("dirty"),
         **interface(graph),
-        "env": environment(arrival.config),
+        "env": environment(policy.config),
     }
 
 
