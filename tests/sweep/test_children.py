@@ -37,6 +37,17 @@ def test_it_ends_with_the_process_that_started_it(tmp_path, doing):
     assert begun.wait(20) == -signal.SIGTERM
 
 
+def test_what_they_are_forked_from_outlives_signals_to_its_group(tmp_path, doing):
+    assert children.start(doing.describe, str(tmp_path / "about.json"), log=tmp_path / "log.txt").wait(60) == 7
+    parent = json.loads((tmp_path / "about.json").read_text())["parent"]
+    begun = children.start(doing.wait, log=tmp_path / "log.txt")
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        os.kill(parent, number)
+    begun.terminate()
+    assert begun.wait(20) == -signal.SIGTERM  # of which nobody else could tell
+    os.kill(parent, 0)
+
+
 @pytest.mark.parametrize(("named", "expected"), [("2,0", ["2", "0"]), ("", []), ("GPU-a", ["GPU-a"])])
 def test_accelerators_are_those_that_may_be_used(named, expected, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)

@@ -13,18 +13,29 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["rlrun.sweep.warm"])
+# What may be sent to a whole group of processes, and is for the one that leads it.
+OF_GROUPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def prepare() -> None:
-    """Begin to import what children are forked with; it takes some seconds, in which this process can go on."""
-    forkserver.ensure_running()
+    """Begin to import what children are forked with; it takes some seconds, in which this process can go on.
+
+    The process that they are forked from is deaf to signals, which would cut off what it is to say of its children.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_GROUPS)
+    try:
+        resource_tracker.ensure_running()  # which lets some of them through
+        signal.pthread_sigmask(signal.SIG_BLOCK, OF_GROUPS)
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Child:
@@ -34,7 +45,8 @@ class Child:
         self, target: Callable[..., None], *given: Any, paths: Sequence[str], held: Connection | None = None
     ) -> None:
         self.held = held  # closed with this process, of which the child may hear
-        self._process = CONTEXT.Process(target=target, args=given)
+        self._process = CONTEXT.Process(target=_begin, args=(target, *given))
+        prepare()
         before, sys.path[:] = [*sys.path], paths
         try:
             self._process.start()
@@ -124,6 +136,13 @@ def _give(
     paths = [os.getcwd(), *sys.path]
     child.held.send((paths, str(log), dict(variables or {})))
     child.held.send((work, given))  # can be read where its module can be imported
+
+
+def _begin(target: Callable[..., None], *given: Any) -> None:
+    """Hear again what the process does not that this was forked from."""
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # by which schedulers warn all that descends from a keeper of theirs
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_GROUPS)
+    target(*given)
 
 
 def _serve(parent: Connection) -> None:

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -67,8 +66,7 @@ class Keeper:
         try:
             # A scheduler that starts several jobs in one process gives each its own accelerators.
             given = {name: os.environ[name] for name in (VISIBLE,) if name in os.environ}
-            _shelter()
-            self._child = children.start(_work, errand.task, log=errand.log, variables=given)
+            self._child = children.start(work, errand.task, log=errand.log, variables=given)
             errand.notes.say(errand.ticket, "begun")  # it has imported everything by now
             return self._end(self._watch(self._child))
         finally:
@@ -115,26 +113,6 @@ class Keeper:
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(Keeper(errand))
-
-
-def _work(task: Task) -> int:
-    """Be the process of the job, and hear what the process that it was forked from does not."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    return work(task)
-
-
-def _shelter() -> None:
-    """Start the process that jobs are forked from so that it survives what is said to the keeper.
-
-    Slurm sends its signals to every process of a job where it follows these by their parents. The job's process handles
-    SIGTERM by itself, and SIGUSR2 is for the keeper alone.
-    """
-    numbers = (signal.SIGTERM, signal.SIGUSR2)
-    if threading.current_thread() is threading.main_thread():
-        before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
-        forkserver.ensure_running()  # which does not wait until it has imported everything
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _on_terminate(handler: Any) -> Any:
