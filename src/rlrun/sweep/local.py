@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rlrun.sweep import children
 from rlrun.sweep.book import Entry
-from rlrun.sweep.coordinator import Process
 from rlrun.sweep.launching import Tasks, Worded, room
 from rlrun.sweep.task import work
+from rlrun.sweep.working import Process
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
