@@ -295,6 +295,22 @@ def test_rows_that_no_coordinator_wrote_are_refused(key, words, label, project, 
     assert given.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("place", ["logs", "jobs", "launches", "jobs.sqlite", "jobs/a", "logs/a.txt", "logs/a.lock"])
+def test_a_sweep_in_which_something_leads_out_of_it_is_refused(place, project, rlrun):
+    Path("s").mkdir()
+    Path("s/sweep.json").write_text("{}")
+    if "/" in place:
+        Path("s", place).parent.mkdir()
+    Path("s", place).symlink_to(project / "elsewhere")
+    for request_ in (["resume", "s"], ["train", "-m", *TINY, "seed=0", "--sweep-dir", "s"]):
+        given = rlrun(*request_)
+        assert (given.returncode, given.stderr) == (
+            2,
+            f"rlrun: {project / 's' / place} is a symbolic link, which a sweep does not follow\n",
+        )
+    assert not Path("elsewhere").exists()
+
+
 def test_what_is_printed_of_a_foreign_sweep_steers_no_terminal(project, rlrun):
     Path("s").mkdir()
     Path("s/sweep.json").write_text("{}")

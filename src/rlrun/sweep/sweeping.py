@@ -19,6 +19,7 @@ from rlrun.sweep.coordinator import Coordinator, Launcher, Limits
 from rlrun.sweep.expansion import Job
 from rlrun.sweep.launching import Tasks
 from rlrun.sweep.means import Means, of_launcher
+from rlrun.sweep.places import require_own
 from rlrun.sweep.search.plan import ABOUT as SEARCH
 from rlrun.sweep.search.plan import Plan
 from rlrun.sweep.search.search import Search
@@ -111,6 +112,7 @@ def resume(
     """
     launching = _ready((means or Means()).launcher())
     folder = path.absolute()
+    require_own(folder, BOOK)
     book = Book(folder / BOOK)
     if retry_failed:
         book.retry()
@@ -165,6 +167,7 @@ def _made(folder: Path | None) -> Path:
         raise RunDirError(f"sweep directory {folder} holds a run; name another folder")
     if folder.is_dir() and not is_sweep(folder) and not all(map(_ours, folder.iterdir())):
         raise RunDirError(f"sweep directory {folder} is not empty, and no sweep")
+    require_own(folder, BOOK)
     _make(folder)
     return folder
 

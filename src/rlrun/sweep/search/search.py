@@ -14,6 +14,7 @@ from rlrun.errors import ConfigError, RunDirError, did_you_mean
 from rlrun.files import reason
 from rlrun.rundir import RunDir
 from rlrun.sweep.book import Book, Entry
+from rlrun.sweep.places import open_own
 from rlrun.sweep.search import scores
 from rlrun.sweep.search.answer import Candidate, answer, told
 from rlrun.sweep.search.plan import Plan
@@ -267,14 +268,11 @@ def _locked(path: Path) -> int | None:
     """Return a handle that holds a lock; None where another process has it.
 
     Raises:
-        RunDirError: files cannot be locked there.
+        RunDirError: it is no plain file, or files cannot be locked there.
     """
     import fcntl
 
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-    except OSError as error:
-        raise RunDirError(f"{path} cannot be used: {reason(error)}") from error
+    handle = open_own(path)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
