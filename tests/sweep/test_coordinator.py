@@ -56,6 +56,26 @@ def coordinate(tmp_path):
     return run
 
 
+class Short:
+    """A launcher without room for the first job; the others are over at once."""
+
+    def start(self, entry, slot):
+        if entry.key == "key0":
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        job = Asked()
+        job.poll = lambda: 0
+        return job
+
+
+def test_a_job_that_cannot_be_started_fails_alone(tmp_path):
+    book = Book(tmp_path / "jobs.sqlite")
+    book.add([Job(f"key{number}", (), "") for number in range(3)])
+    made = Coordinator(tmp_path, book, Short(), workers=2, limits=Limits(), show=lambda entries: None)
+    assert made.run() == 1
+    assert [entry.state for entry in book.entries()] == ["failed", "completed", "completed"]
+    assert book.entries()[0].error.startswith("it cannot be started: ")
+
+
 def raised(number):
     os.kill(os.getpid(), number)
 

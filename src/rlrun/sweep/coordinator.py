@@ -15,12 +15,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+from rlrun.errors import RunDirError
 from rlrun.rundir import RunDir
 from rlrun.sweep.book import SILENT, Book, Entry
 from rlrun.sweep.elsewhere import Elsewhere
 from rlrun.sweep.launching import Worded
 from rlrun.sweep.task import STOPPED
-from rlrun.sweep.working import Process, Working
+from rlrun.sweep.working import NoProcess, Process, Working
 
 PAUSE = 0.01  # seconds between two looks at the jobs
 AGAIN = 5.0  # seconds until a job is claimed again whose process left without being asked: it may be another's
@@ -156,16 +157,22 @@ class Coordinator:
                 entry = self.book.claim(self.owner)
             if entry is None:
                 break
-            run, log = RunDir(self.folder / "jobs" / entry.key), self.folder / "logs" / f"{entry.key}.txt"
-            elsewhere = Elsewhere.of(entry, run)
-            if elsewhere is not None:  # its status says by itself when it is silent
-                self._working[slot] = Working(entry, elsewhere, run, log, begun=math.inf)
-            else:
-                self._working[slot] = Working(entry, self.launcher.start(entry, slot), run, log)
+            self._working[slot] = self._begun(entry, slot)
             begun = True
             if time.monotonic() - since > BEAT:  # a sign of life is due before the rest
                 break
         return begun
+
+    def _begun(self, entry: Entry, slot: int) -> Working:
+        """Return a job, with a process that was started for it unless it needs none."""
+        run, log = RunDir(self.folder / "jobs" / entry.key), self.folder / "logs" / f"{entry.key}.txt"
+        elsewhere = Elsewhere.of(entry, run)
+        if elsewhere is not None:  # its status says by itself when it is silent
+            return Working(entry, elsewhere, run, log, begun=math.inf)
+        try:
+            return Working(entry, self.launcher.start(entry, slot), run, log)
+        except (OSError, EOFError, RunDirError) as error:
+            return Working(entry, NoProcess(), run, log, why=f"it cannot be started: {error}")
 
     def _look(self) -> bool:
         """Note which jobs have ended, and end those that hang; return whether any did."""
@@ -201,7 +208,7 @@ class Coordinator:
         key, attempt = job.entry.key, job.entry.attempts + 1
         if code == 0:
             self.book.end(self.owner, key, "completed", code=0)
-        elif job.hung is None and (code == STOPPED or (code == -signal.SIGTERM and (job.asked or self.left))):
+        elif job.why is None and (code == STOPPED or (code == -signal.SIGTERM and (job.asked or self.left))):
             self.book.end(self.owner, key, "pending", code=code, delay=AGAIN, counts=False)
         else:
             error = job.reason(code)

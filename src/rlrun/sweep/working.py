@@ -31,6 +31,21 @@ class Process(Protocol):
         """End it at once."""
 
 
+class NoProcess:
+    """What stands for the process of a job that could not be started."""
+
+    def waits(self) -> bool:
+        return False
+
+    def poll(self) -> int:
+        return 1
+
+    def terminate(self) -> None:
+        pass
+
+    kill = terminate
+
+
 @dataclass
 class Working:
     """A job that a coordinator has begun.
@@ -39,7 +54,7 @@ class Working:
         log: what its process prints.
         begun: seconds since 1970.
         watched: when signs of life were last looked for.
-        hung: why it was killed.
+        why: it was killed, or never begun.
         asked: it was told to leave.
     """
 
@@ -49,7 +64,7 @@ class Working:
     log: Path
     begun: float = field(default_factory=time.time)
     watched: float = 0.0
-    hung: str | None = None
+    why: str | None = None
     asked: bool = False
 
     def leave(self, *, again: bool = False) -> None:
@@ -63,17 +78,17 @@ class Working:
         now = time.time()
         if self.process.waits():
             self.begun = max(self.begun, now)
-        if self.hung is not None or now - self.watched < WATCH:
+        if self.why is not None or now - self.watched < WATCH:
             return
         self.watched = now
-        self.hung = quiet_for(self.run, self.log, since=self.begun, stall=stall)
-        if self.hung is not None:
+        self.why = quiet_for(self.run, self.log, since=self.begun, stall=stall)
+        if self.why is not None:
             self.process.kill()
 
     def reason(self, code: int) -> str:
         """Return in one line why it failed."""
-        if self.hung is not None:
-            return self.hung
+        if self.why is not None:
+            return self.why
         if code == -signal.SIGKILL:
             return "killed by SIGKILL: by hand, or for want of memory"
         if code < 0:
