@@ -10,6 +10,9 @@ import pytest
 
 from rlrun.rundir import is_run
 from rlrun.sweep import Book, expand, work
+from rlrun.sweep.book import Entry
+from rlrun.sweep.expansion import composed_of
+from rlrun.sweep.launching import Tasks
 from rlrun.sweep.task import Task
 from rlrun.sweep.work import STOPPED, carry_out
 
@@ -83,6 +86,17 @@ def test_a_lane_that_outlives_its_job_keeps_nobody_from_it(claimed):
     end(pid)
     assert work._is_claimed(task)
     end(int(lane), ours=False)
+
+
+@pytest.mark.parametrize(
+    ("news", "steps"), [([], 30), (["stop.env_steps=50"], 50), (["logger=[wandb]"], None), (["seed=1"], None)]
+)
+def test_words_that_were_not_typed_are_not_those_that_were(news, steps, tmp_path):
+    (job,) = expand(WORDS)
+    tasks = Tasks(tmp_path, typed={job.key: job})
+    words = [word for word in WORDS if not news or word.partition("=")[0] != news[0].partition("=")[0]]
+    composed = tasks.task(Entry(job.key, "", (*words, *news), "running", None, 0, None, None)).composed
+    assert (composed and composed_of(composed).config.stop.env_steps) == steps
 
 
 def test_what_the_words_came_to_when_the_sweep_began_is_run(claimed, tmp_path, monkeypatch):

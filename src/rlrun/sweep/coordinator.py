@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from rlrun.errors import RunDirError
 from rlrun.rundir import RunDir
-from rlrun.sweep.book import SILENT, Book, Entry
+from rlrun.sweep.book import SILENT, Book, Entry, State
 from rlrun.sweep.elsewhere import Elsewhere
 from rlrun.sweep.launching import Worded
 from rlrun.sweep.task import STOPPED
@@ -207,13 +207,14 @@ class Coordinator:
     def _note(self, job: Working, code: int) -> None:
         key, attempt = job.entry.key, job.entry.attempts + 1
         if code == 0:
-            self.book.end(self.owner, key, "completed", code=0)
+            self.book.end(self.owner, key, "completed", code=0, words=job.entry.words)
         elif job.why is None and (code == STOPPED or (code == -signal.SIGTERM and (job.asked or self.left))):
-            self.book.end(self.owner, key, "pending", code=code, delay=AGAIN, counts=False)
+            self.book.end(self.owner, key, "pending", code=code, delay=AGAIN)
         else:
             error = job.reason(code)
             again = attempt <= self.limits.retries
-            noted = self.book.end(self.owner, key, "pending" if again else "failed", code=code, error=error)
+            state: State = "pending" if again else "failed"
+            noted = self.book.end(self.owner, key, state, code=code, error=error, counts=True)
             if noted and not again:
                 self.failures += 1
                 if not self._open():

@@ -83,7 +83,7 @@ def sweep(
     book, jobs = Book(folder / BOOK), list(jobs)
     book.add(jobs)
     # The folder may be somebody else's, and its other jobs with it.
-    typed = {job.key: job.composed for job in jobs}
+    typed = {job.key: job for job in jobs}
     launcher = launching(Tasks(folder, config_dir, typed=typed))
     return _coordinate(folder, book, launcher, workers=workers, limits=limits, plan=plan, typed=typed)
 
@@ -138,7 +138,7 @@ def _coordinate(
     workers: int | None,
     limits: Limits | None,
     plan: Plan | None = None,
-    typed: dict[str, bytes] | None = None,
+    typed: dict[str, Job] | None = None,
 ) -> Outcome:
     with Show(folder) as show, closing(launcher), _source(plan, folder, book, typed, show.say) as source:
         count = workers or launcher.workers([*book.entries(), *([] if plan is None else plan.sample)])
@@ -152,7 +152,7 @@ def _coordinate(
 
 
 def _source(
-    plan: Plan | None, folder: Path, book: Book, typed: dict[str, bytes] | None, say: Callable[[str], None]
+    plan: Plan | None, folder: Path, book: Book, typed: dict[str, Job] | None, say: Callable[[str], None]
 ) -> AbstractContextManager[Search | None]:
     """Return what adds jobs to the book, if anything does."""
     return nullcontext() if plan is None else Search(plan, folder, book, typed, say)

@@ -14,6 +14,7 @@ from rlrun.errors import ConfigError, RunDirError, did_you_mean
 from rlrun.files import reason
 from rlrun.rundir import RunDir
 from rlrun.sweep.book import Book, Entry
+from rlrun.sweep.expansion import Job
 from rlrun.sweep.places import open_own
 from rlrun.sweep.search import scores
 from rlrun.sweep.search.answer import Candidate, answer, told
@@ -47,8 +48,7 @@ class Search:
         plan: what is searched.
         folder: of the sweep.
         book: its jobs.
-        typed: jobs whose words the user typed, and what they were composed to; those of the trials are added, if the
-            plan's were.
+        typed: jobs whose words the user typed, by their keys; those of the trials are added, if the plan's were.
         say: takes a line on each trial.
     """
 
@@ -57,7 +57,7 @@ class Search:
         plan: Plan,
         folder: Path,
         book: Book,
-        typed: dict[str, bytes] | None = None,
+        typed: dict[str, Job] | None = None,
         say: Callable[[str], None] = print,
     ) -> None:
         self.plan = plan
@@ -152,7 +152,7 @@ class Search:
         """Have jobs done with the values of a trial; return their runs."""
         jobs = self.plan.jobs(trial.values, seeds)
         if self.typed is not None:
-            self.typed.update({job.key: job.composed for job in jobs})
+            self.typed.update({job.key: job for job in jobs})
         self.book.add(jobs)
         return {job.key: RunDir(self.folder / "jobs" / job.key) for job in jobs}
 
