@@ -19,7 +19,7 @@ from benchmarks.sweeps import below
 
 from rlrun import watching
 from rlrun.config import compose
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, RequestError
 from rlrun.rundir import RunDir
 from rlrun.sweep import Book, Job, Limits, Means, apart, children, recalled
 from rlrun.sweep.book import Entry
@@ -180,6 +180,13 @@ def test_jobs_are_one_array_with_what_was_asked_for(played):
     assert "module load x" in script
     assert [job.handle.job_id for job in jobs] == ["7_0", "7_1"]
     assert slurm.workers([entry(str(number)) for number in range(500)]) == 500
+
+
+def test_a_search_has_to_say_how_many_jobs_slurm_has_at_a_time(played):
+    with pytest.raises(RequestError, match="--workers N"):
+        Slurm.require(endless=True)
+    Slurm.require(endless=True, parallel=4)
+    assert Slurm(Tasks(played), parallel=4).workers([entry("a")]) == 4
 
 
 def test_a_job_is_heard_of_by_its_keepers_words(played):

@@ -18,7 +18,7 @@ from benchmarks.sweeps import kill_all
 from rlrun.cli import main
 from rlrun.config import compose
 from rlrun.rundir import RunDir
-from rlrun.sweep import Book, identity, is_sweep
+from rlrun.sweep import Book, Job, identity, is_sweep, sweep
 
 TINY = (
     *("algorithm=dqn", "env.target=rlrun.env.toys.Bandit", "memory.length=500", "algorithm.hidden=[8]"),
@@ -252,6 +252,19 @@ def test_wrong_requests_make_nothing(words, message, project, rlrun):
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert [path.name for path in project.rglob("*")] == ["full", "file"]
+
+
+def test_a_sweep_that_was_cut_off_before_it_had_its_jobs_is_none(project, monkeypatch):
+    def cut(book, jobs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Book, "add", cut)
+        with pytest.raises(KeyboardInterrupt):
+            sweep([Job("a", (), "")], folder=Path("s"))
+    assert not is_sweep(Path("s"))
+    sweep([], folder=Path("s"))  # the same command goes on
+    assert is_sweep(Path("s"))
 
 
 def insert(key, words, label="seed=1"):

@@ -72,16 +72,18 @@ def sweep(
         RunDirError: the folder holds something else, or cannot be written.
     """
     means = means or Means()
-    launching = _ready(means.launcher())
+    launching = _ready(means.launcher(), endless=plan is not None and workers is None)
     folder = _made(folder)
-    if not is_sweep(folder):
+    book, jobs = Book(folder / BOOK), list(jobs)
+    if plan is not None:
+        if not (folder / SEARCH).exists() and book.entries():
+            raise RunDirError(f"{folder} holds a sweep that is no search; name another folder")
+        plan.save(folder)
+    book.add(jobs)
+    if not is_sweep(folder):  # the last of its files: what is a sweep has its jobs
         about = {"command": sys.argv[1:], "created": datetime.now(UTC).isoformat(timespec="seconds")}
         about["launcher"] = of_launcher(means.words)
         write_json(folder / ABOUT, {**about, "host": socket.gethostname(), "project": str(Path.cwd())})
-    if plan is not None:
-        plan.save(folder)
-    book, jobs = Book(folder / BOOK), list(jobs)
-    book.add(jobs)
     # The folder may be somebody else's, and its other jobs with it.
     typed = {job.key: job for job in jobs}
     launcher = launching(Tasks(folder, config_dir, typed=typed))
@@ -110,23 +112,26 @@ def resume(
     Raises:
         RunDirError: it is no sweep, or cannot be read.
     """
-    launching = _ready((means or Means()).launcher())
     folder = path.absolute()
+    searched = (folder / SEARCH).is_file()
+    launching = _ready((means or Means()).launcher(), endless=searched and workers is None)
     require_own(folder, BOOK)
     book = Book(folder / BOOK)
     if retry_failed:
         book.retry()
-    searched = (folder / SEARCH).is_file()
     plan = Plan.load(folder, config_dir, foreign=folder, packages=trust) if searched else None
     launcher = launching(Tasks(folder, config_dir, trust=tuple(trust)))
     return _coordinate(folder, book, launcher, workers=workers, limits=limits, plan=plan)
 
 
-def _ready(launching: Any) -> Any:
-    """Return the recipe of a launcher, if it can work here, which its `require` tells before anything is made."""
+def _ready(launching: Any, *, endless: bool) -> Any:
+    """Return the recipe of a launcher, if it can work here, which its `require` tells before anything is made.
+
+    endless: jobs come as there is room for them.
+    """
     check = getattr(launching.func, "require", None)
     if check is not None:
-        check(**launching.keywords)
+        check(**launching.keywords, endless=endless)
     return launching
 
 
@@ -174,7 +179,7 @@ def _made(folder: Path | None) -> Path:
 
 def _ours(entry: Path) -> bool:
     """Tell whether this may be of a coordinator that begins the same sweep just now."""
-    return entry.name.lstrip(".").startswith(("jobs", "logs", ABOUT))
+    return entry.name.lstrip(".").startswith(("jobs", "logs", ABOUT, SEARCH))
 
 
 def _new(root: Path) -> Path:
