@@ -30,7 +30,9 @@ def test_a_child_is_a_process_of_its_own_with_its_own_log(tmp_path, doing):
     begun = children.start(doing.describe, str(tmp_path / "about.json"), log=log, variables={"TOLD": "yes"})
     assert begun.wait(60) == 7
     about = json.loads((tmp_path / "about.json").read_text())
-    assert about.pop("parent") != os.getpid()
+    parent = about.pop("parent")
+    assert parent != os.getpid()
+    assert [os.readlink(f"/proc/{parent}/fd/{number}") for number in (1, 2)] == [os.devnull] * 2
     assert about == {"parent's threads": 1, "leads": True, "torch": True, "told": "yes"}
     assert log.read_text() == "before\nsaid\nwarned\n"
 

@@ -18,6 +18,7 @@ from rlrun.reporting.runs import TASK, Run, is_circumstance
 
 FOLDER = "folder"  # what stands behind --by for the folders of the command line
 NOTHING = "—"
+REASON = 300  # letters of why a run does not count: a page has thousands
 UNFINISHED = {
     "running": "it is at work still",
     "stopped": "it was stopped; rlrun resume goes on with it",
@@ -181,7 +182,8 @@ def _fate(run: Run, metric: str, *, again: bool) -> Fate:
     if again:
         return Fate(run, None, f"another run of seed {run.seed} counts", drawn=False, again=True)
     if run.status != "completed":
-        return Fate(run, None, run.reason or UNFINISHED.get(run.status, "nobody said why"), drawn=curve is not None)
+        why = run.reason or UNFINISHED.get(run.status, "nobody said why")
+        return Fate(run, None, why if len(why) <= REASON else f"{why[:REASON]}…", drawn=curve is not None)
     if curve is None or metric in run.broken:
         why = "is no finite number at the end" if metric in run.broken else "was never measured"
         return Fate(run, None, f"{metric} {why}", drawn=curve is not None)

@@ -25,7 +25,7 @@ from rlrun.sweep.places import open_own
 from rlrun.sweep.task import STOPPED
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["rlrun.sweep.warm"])
+CONTEXT.set_forkserver_preload(["rlrun.sweep.mute", "rlrun.sweep.warm"])
 # What may be sent to a whole group of processes, and is for the one that leads it.
 OF_GROUPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 ASKED = b"asked"

@@ -172,7 +172,7 @@ class Coordinator:
         try:
             return Working(entry, self.launcher.start(entry, slot), run, log)
         except (OSError, EOFError, RunDirError) as error:
-            return Working(entry, NoProcess(), run, log, why=f"it cannot be started: {error}")
+            return Working(entry, NoProcess(), run, log, why=f"it cannot be started: {error or type(error).__name__}")
 
     def _look(self) -> bool:
         """Note which jobs have ended, and end those that hang; return whether any did."""
