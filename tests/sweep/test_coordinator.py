@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -74,6 +75,18 @@ def test_a_job_that_cannot_be_started_fails_alone(tmp_path):
     assert made.run() == 1
     assert [entry.state for entry in book.entries()] == ["failed", "completed", "completed"]
     assert book.entries()[0].error.startswith("it cannot be started: ")
+
+
+def test_a_place_that_is_free_asks_for_jobs_now_and_then(tmp_path, monkeypatch):
+    book, claims, claim = Book(tmp_path / "jobs.sqlite"), [], Book.claim
+    monkeypatch.setattr(Book, "claim", lambda book, owner: claims.append(owner) or claim(book, owner))
+    book.add([Job("key0", (), "")])
+    launcher = Launcher(lambda count: None)
+    made = Coordinator(tmp_path, book, launcher, workers=2, limits=Limits(), show=lambda entries: None)
+    end = time.monotonic() + 0.3
+    launcher.during = lambda count: setattr(launcher.jobs[0], "poll", lambda: 0 if time.monotonic() > end else None)
+    assert made.run() == 0
+    assert len(claims) <= 4
 
 
 def raised(number):

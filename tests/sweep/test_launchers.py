@@ -13,11 +13,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from benchmarks.sweeps import below
 
-from rlrun import watching
+from rlrun import cluster, watching
 from rlrun.config import compose
 from rlrun.errors import ConfigError, RequestError
 from rlrun.rundir import RunDir
@@ -104,6 +105,14 @@ def test_ray_stops_jobs_in_order_and_another_launcher_goes_on(begun, rlrun):
     assert told.returncode == 0, told.stderr
     assert len(resumed()) == 1
     assert resumed()[0] is not None
+
+
+def test_a_ray_of_this_machine_is_one_whatever_the_variables_say(monkeypatch):
+    asked = {}
+    ray = SimpleNamespace(is_initialized=lambda: False, init=lambda **given: asked.update(given))
+    monkeypatch.setattr(importlib, "import_module", lambda name: ray)
+    assert cluster.connect() == (ray, True)
+    assert (asked["address"], asked["_node_ip_address"]) == ("local", "127.0.0.1")  # None is RAY_ADDRESS to Ray
 
 
 @pytest.mark.parametrize(

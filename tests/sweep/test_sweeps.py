@@ -18,7 +18,7 @@ from benchmarks.sweeps import kill_all
 from rlrun.cli import main
 from rlrun.config import compose
 from rlrun.rundir import RunDir
-from rlrun.sweep import Book, Job, identity, is_sweep, sweep
+from rlrun.sweep import Book, Job, identity, is_sweep, sweep, sweeping
 
 TINY = (
     *("algorithm=dqn", "env.target=rlrun.env.toys.Bandit", "memory.length=500", "algorithm.hidden=[8]"),
@@ -265,6 +265,12 @@ def test_a_sweep_that_was_cut_off_before_it_had_its_jobs_is_none(project, monkey
     assert not is_sweep(Path("s"))
     sweep([], folder=Path("s"))  # the same command goes on
     assert is_sweep(Path("s"))
+
+
+def test_of_two_sweeps_that_begin_at_once_each_has_its_folder(project, monkeypatch):
+    monkeypatch.setattr(Path, "exists", lambda path: False)  # as it was when both looked
+    assert sweeping._make(project / "s")
+    assert not sweeping._make(project / "s")
 
 
 def insert(key, words, label="seed=1"):

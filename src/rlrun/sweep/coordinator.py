@@ -24,6 +24,7 @@ from rlrun.sweep.task import STOPPED
 from rlrun.sweep.working import NoProcess, Process, Working
 
 PAUSE = 0.01  # seconds between two looks at the jobs
+REST = 0.5  # seconds between two looks for jobs to claim, if none was there and none has ended since
 AGAIN = 5.0  # seconds until a job is claimed again whose process left without being asked: it may be another's
 BEAT = SILENT / 6  # seconds between two signs of life
 TWICE = 1.0  # seconds in which signals are one: `timeout` sends it to a process and to the group that it is in
@@ -111,6 +112,7 @@ class Coordinator:
         self._heard_at = -math.inf
         self._beat = 0.0
         self._shown = 0.0
+        self._rests = 0.0  # until then nothing more is claimed
 
     def run(self) -> int:
         """Work until nothing is left to be done here; return the exit code.
@@ -122,7 +124,7 @@ class Coordinator:
             while True:
                 self._heed()
                 changed = self._look()
-                if self._open():
+                if self._open() and (changed or time.monotonic() >= self._rests):
                     changed |= self._fill()
                 if not self._working and (not self._open() or not self._more()):
                     break
@@ -156,6 +158,7 @@ class Coordinator:
             if entry is None and self.source is not None and self.source.offer():
                 entry = self.book.claim(self.owner)
             if entry is None:
+                self._rests = time.monotonic() + REST
                 break
             self._working[slot] = self._begun(entry, slot)
             begun = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -190,10 +190,12 @@ def _new(root: Path) -> Path:
 
 
 def _make(folder: Path) -> bool:
-    """Make the folder and what lies in it; False where it existed."""
+    """Make the folder and what lies in it; False where it existed, or another process has just made it."""
     try:
-        new = not folder.exists()
-        folder.mkdir(parents=True, exist_ok=True)
+        new = False
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            new = True
         for name in ("jobs", "logs"):
             (folder / name).mkdir(exist_ok=True)
     except OSError as error:
