@@ -69,6 +69,7 @@ class Search:
         self.fruitless = False  # no trial came to a number
         self._study: Study | None = None  # of the one that asks
         self._open: dict[int, _Open] = {}
+        self._failed: dict[int, tuple[Trial, set[str]]] = {}  # by which of its jobs
         self._candidates: list[Candidate] | None = None
         self._handle: int | None = None
         self._looked = self._tried = -math.inf
@@ -92,6 +93,7 @@ class Search:
         self._looked = time.monotonic()
         entries = {entry.key: entry for entry in self.book.entries()}
         leaving: set[str] = set()
+        self._try_again(entries)
         for number in list(self._open):
             leaving |= self._judge(self._open[number], entries)
         if not self._open and not self._is_due():
@@ -133,10 +135,20 @@ class Search:
                 self._begin(study.reopen(trial.number))
             elif trial.state == "failed" and not study.was_tried_again(trial.number):
                 with suppress(ConfigError):
-                    keys = [job.key for job in self.plan.jobs(trial.values, self.plan.seeds)]
-                    if any(entries[key].state == "pending" for key in keys if key in entries):  # by --retry-failed
-                        study.try_again(trial)
-                        self.book.revive(keys)
+                    keys = {job.key for job in self.plan.jobs(trial.values, self.plan.seeds)} & set(entries)
+                    open_again = {key for key in keys if entries[key].state in ("pending", "running")}
+                    failed = {key for key in keys if entries[key].state == "failed"}
+                    self._failed[trial.number] = trial, open_again or failed
+
+    def _try_again(self, entries: Mapping[str, Entry]) -> None:
+        """Have trials tried again whose failed jobs may be claimed once more: a --retry-failed, here or elsewhere."""
+        assert self._study is not None
+        for number, (trial, keys) in list(self._failed.items()):
+            if any(entries[key].state != "failed" for key in keys):
+                del self._failed[number]
+                self._study.try_again(trial)
+                self.book.revive(job.key for job in self.plan.jobs(trial.values, self.plan.seeds))
+                self._candidates = None
 
     def _begin(self, trial: Trial) -> None:
         try:
@@ -161,7 +173,9 @@ class Search:
         trial, keys = at_work.trial, set(at_work.runs)
         states = {entries[key].state for key in keys if key in entries}
         if "failed" in states:
-            why = next(entries[key].error for key in keys if key in entries and entries[key].state == "failed")
+            failed = {key for key in keys if key in entries and entries[key].state == "failed"}
+            why = next(entries[key].error for key in failed)
+            self._failed[trial.number] = trial, failed
             return self._leave(trial, keys, "failed", why or "")
         if "pruned" in states:  # by a process that was killed before it told, or as another trial of the same values
             return self._leave(trial, keys, "pruned")
