@@ -261,16 +261,26 @@ def test_what_slurm_refuses_is_told_in_a_line(played, project, rlrun):
     assert "invalid partition" in given.stderr
 
 
+def errand_of(place, notes):
+    tasks, job = Tasks(place), entry("a")
+    return Errand(tasks.task(job), tasks.log(job), notes, "a-1", place=place, paths=(), command=tuple(sys.argv))
+
+
+def test_a_job_that_saves_is_not_asked_again_when_its_machine_is_taken_away(tmp_path):
+    asked = []
+    keeper = Keeper(errand_of(tmp_path, Notes(tmp_path)))
+    keeper._child = SimpleNamespace(terminate=lambda: asked.append("once"), wait=lambda: 75)
+    keeper._leave(signal.SIGTERM, None)
+    assert keeper.checkpoint() is not None
+    assert asked == ["once"]
+
+
 @pytest.mark.parametrize("word", ["leave", "kill"])
 def test_a_keeper_that_comes_too_late_starts_nothing(word, project, monkeypatch):
     monkeypatch.setattr(children, "start", None)
     notes = Notes(project)
     notes.say("a-1", word)
-    tasks = Tasks(project)
-    errand = Errand(
-        tasks.task(entry("a")), tasks.log(entry("a")), notes, "a-1", place=project, paths=(), command=tuple(sys.argv)
-    )
-    assert Keeper(errand)() == 75
+    assert Keeper(errand_of(project, notes))() == 75
     assert notes.all()["a-1"] == {word, "ended.75"}
 
 

@@ -54,6 +54,7 @@ class Keeper:
     def __init__(self, errand: Errand) -> None:
         self.errand = errand
         self._child: children.Child | None = None
+        self._asked = False
 
     def __call__(self) -> int:
         errand = self.errand
@@ -70,8 +71,7 @@ class Keeper:
             errand.notes.say(errand.ticket, "begun")  # it has imported everything by now
             return self._end(self._watch(self._child))
         finally:
-            if self._child is not None:
-                self._child.terminate()  # where it is there still: something else than its end has led here
+            self._ask()  # where it is there still: something else than its end has led here
             _on_terminate(before)
 
     def _watch(self, child: children.Child) -> int:
@@ -80,7 +80,7 @@ class Keeper:
         while (code := child.poll()) is None:
             if time.monotonic() - heard > HEAR:
                 heard = time.monotonic()
-                for word, pass_on in (("leave", child.terminate), ("kill", child.kill)):
+                for word, pass_on in (("leave", self._ask), ("kill", child.kill)):
                     if word not in told and self.errand.notes.said(self.errand.ticket, word):
                         told.add(word)
                         pass_on()
@@ -93,7 +93,12 @@ class Keeper:
         return code
 
     def _leave(self, number: int, frame: FrameType | None) -> None:
-        if self._child is not None:
+        self._ask()
+
+    def _ask(self) -> None:
+        """Have the job leave in order; once, for a second signal would cut off what it saves."""
+        if self._child is not None and not self._asked:
+            self._asked = True
             self._child.terminate()
 
     def checkpoint(self) -> Any:
@@ -102,7 +107,7 @@ class Keeper:
         None: the job ended by itself meanwhile.
         """
         if self._child is not None:
-            self._child.terminate()
+            self._ask()
             code = self._child.wait()
             if code not in (STOPPED, -signal.SIGTERM):
                 self._end(code)
