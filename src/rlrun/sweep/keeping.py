@@ -18,11 +18,10 @@ from typing import Any
 
 from rlrun.sweep import children
 from rlrun.sweep.notes import ENDED, Notes
-from rlrun.sweep.task import STOPPED, Task, work
+from rlrun.sweep.task import STOPPED, VISIBLE, Task, work
 
 PAUSE = 0.1  # seconds between two looks at the process
 HEAR = 1.0  # seconds between two looks for notes
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
