@@ -23,8 +23,8 @@ class _Ready(NamedTuple):
 
     def holds(self, optimiser: torch.optim.Optimizer) -> bool:
         """Tell whether the optimiser is still what this was made of."""
-        groups = optimiser.param_groups
-        return len(groups) == 1 and len(optimiser.state) == self.kept and _is_plain(groups[0])
+        groups, group = optimiser.param_groups, self.group
+        return len(groups) == 1 and groups[0] is group and len(optimiser.state) == self.kept and _is_plain(group)
 
     def gradients(self) -> list[Tensor] | None:
         """Return the gradients; None where there is one too few or too many."""
