@@ -76,9 +76,8 @@ def test_what_a_part_forgets_is_named_unless_it_says_that_it_may(tmp_path):
     parts = [f"+callbacks.{part.lower()}._target_=mine.{part}" for part in ("Forgets", "Passing")]
     found = outcomes([*DQN, *parts], tmp_path / "runs")
     assert {name: each[0] for name, each in found.items()} == {
-        **dict.fromkeys(["training", "seeding", "exact resume", "truncation"], "ok"),
+        **dict.fromkeys(["training", "seeding", "exact resume", "truncation", "export"], "ok"),
         "checkpoints": "failed",
-        "export": "skipped",
     }
     assert "callbacks.forgets'].seen: int" in found["checkpoints"][1]
     assert "passing" not in found["checkpoints"][1]

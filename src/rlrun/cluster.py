@@ -33,8 +33,9 @@ def connect(address: str | None = None) -> tuple[Any, bool]:
     if ray.is_initialized():
         return ray, False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Its own ports are open to whoever reaches the machine, unless it keeps to itself.
-    where = {"address": address} if address is not None else {"_node_ip_address": "127.0.0.1"}
+    # Without an address Ray takes that of RAY_ADDRESS. Its own ports are open to whoever reaches the machine, unless it
+    # keeps to itself.
+    where = {"address": address} if address is not None else {"address": "local", "_node_ip_address": "127.0.0.1"}
     with _own_signals():
         ray.init(**where, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     return ray, True

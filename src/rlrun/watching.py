@@ -30,7 +30,7 @@ def progress(metrics: Path) -> dict[str, float]:
     for line in _tail(metrics).splitlines():
         try:
             record = json.loads(line)
-        except ValueError:  # cut off by the beginning of the tail, or being written
+        except (ValueError, RecursionError):  # cut off by the beginning of the tail, or being written
             continue
         if isinstance(record, dict):
             found |= {name: value for name, value in record.items() if isinstance(value, int | float)}

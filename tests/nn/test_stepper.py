@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from rlrun.nn import Stepper
 
@@ -101,6 +102,68 @@ def test_hooks_of_the_optimiser_are_called():
     optimiser.register_step_post_hook(lambda *given: calls.append(given))
     walk(ours, step, range(2))
     assert len(calls) == 2
+
+
+def test_hooks_of_all_optimisers_are_called():
+    ours = network()
+    step, calls = Stepper(torch.optim.Adam(ours.parameters(), lr=0.1, fused=True)), []
+    walk(ours, step, range(2))
+    handle = register_optimizer_step_pre_hook(lambda *given: calls.append(given))
+    try:
+        walk(ours, step, range(2))
+    finally:
+        handle.remove()
+    assert len(calls) == 2
+
+
+def forget(optimiser, network):
+    optimiser.state.clear()
+
+
+def turn(optimiser, network):
+    optimiser.param_groups[0]["maximize"] = True
+
+
+def unfuse(optimiser, network):
+    optimiser.param_groups[0]["fused"] = False
+
+
+def grow(optimiser, network):
+    network.append(torch.nn.Linear(2, 2))
+    optimiser.add_param_group({"params": network[-1].parameters(), "lr": 0.2})
+
+
+@pytest.mark.parametrize("change", [forget, turn, unfuse, grow])
+def test_an_optimiser_that_is_changed_between_two_steps_is_heeded(change):
+    ours, theirs = network(), network()
+    optimiser, other = (torch.optim.Adam(each.parameters(), lr=0.1, fused=True) for each in (ours, theirs))
+    step = Stepper(optimiser)
+    walk(ours, step, range(3))
+    walk(theirs, other.step, range(3))
+    for each, of in ((optimiser, ours), (other, theirs)):
+        torch.manual_seed(1)
+        change(each, of)
+    assert torch.equal(walk(ours, step, range(3, 6)), walk(theirs, other.step, range(3, 6)))
+    assert kept(optimiser) == kept(other)
+
+
+def test_what_is_counted_is_of_the_type_that_torch_counts_in():
+    torch.set_default_dtype(torch.float64)
+    try:
+        ours, theirs = network(), network()
+        optimiser, other = (torch.optim.Adam(each.parameters(), fused=True) for each in (ours, theirs))
+        assert torch.equal(walk(ours, Stepper(optimiser), range(3)), walk(theirs, other.step, range(3)))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    found = [{state["step"].dtype for state in each.state.values()} for each in (optimiser, other)]
+    assert found[0] == found[1] == {torch.float32}
+
+
+def test_what_torch_refuses_is_refused_in_its_words():
+    table = nn.Embedding(3, 2, sparse=True)
+    table(torch.tensor([1])).sum().backward()
+    with pytest.raises(RuntimeError, match="does not support sparse gradients"):
+        Stepper(torch.optim.Adam(table.parameters(), fused=True))()
 
 
 FIRST_STEPS = """

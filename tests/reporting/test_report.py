@@ -8,6 +8,7 @@ import io
 import json
 import re
 import sqlite3
+from pathlib import Path
 from urllib.parse import unquote
 
 import numpy as np
@@ -17,8 +18,9 @@ import rlrun
 from rlrun.cli import main
 from rlrun.errors import MissingExtra, RequestError
 from rlrun.files import write_json
-from rlrun.reporting import pictures
+from rlrun.reporting import jobs, pictures
 from rlrun.reporting.notes import notes
+from rlrun.reporting.runs import Run
 from rlrun.reporting.statistics import Scores, estimate, iqm
 
 QUICK = {"resamples": 200}
@@ -112,6 +114,7 @@ def test_jobs_of_a_sweep_that_have_no_run_are_missing_and_the_book_says_why_othe
                 "INSERT INTO jobs VALUES (?, ?, ?, ?)", (key, json.dumps([*words, f"seed={seed}"]), state, error)
             )
         book.execute("INSERT INTO jobs VALUES ('cc', ?, 'pending', NULL)", (json.dumps([*words, "seed=2"]),))
+        book.execute("INSERT INTO jobs VALUES (?, '[]', 'pending', NULL)", ("no\0key",))
     book.close()
     (tmp_path / "again").symlink_to(tmp_path / "sweep")
     made = rlrun.report(tmp_path / "sweep", tmp_path / "again", **QUICK)
@@ -120,6 +123,20 @@ def test_jobs_of_a_sweep_that_have_no_run_are_missing_and_the_book_says_why_othe
     assert found["1"] == ("failed", "killed: no memory", "CartPole-v1")
     assert found["2"] == ("missing", "it was never begun", "CartPole-v1")
     assert len(made.findings.results) == 1
+
+
+def test_reasons_are_cut_where_they_have_no_end(make, tmp_path):
+    make("a", LEARNING)
+    make("b", [1.0], seed=1, status="failed")
+    (tmp_path / "b" / "log.txt").write_text("why " * 4_000)
+    (why,) = [line["why_not"] for line in lines(rlrun.report(tmp_path, **QUICK)) if line["status"] == "failed"]
+    assert why.startswith("why why")
+    assert len(why) < 400
+
+
+def test_a_run_at_the_root_of_the_disk_has_no_sweep(tmp_path):
+    run = Run(Path("/out"), Path("/out"), {}, 0, "x", "completed")
+    assert jobs.complete([run], []) == ([run], [])
 
 
 def test_a_book_that_cannot_be_read_is_told_and_hinders_nothing(make, tmp_path):

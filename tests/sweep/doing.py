@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -28,3 +30,23 @@ def describe(path):
 def wait():
     time.sleep(60)
     return 0
+
+
+def leave(path):
+    """Take a moment to leave when it is asked to; return how often it was."""
+    asked = []
+    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+    Path(path).touch()
+    while not asked:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    return len(asked)
+
+
+def fork(path):
+    """Hang, and so does a child that holds a lock."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT)
+    if os.fork() == 0:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        os.write(handle, b"held")
+    time.sleep(60)

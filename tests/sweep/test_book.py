@@ -84,10 +84,36 @@ def test_jobs_of_a_coordinator_that_is_gone_are_free_at_once(book):
     assert states(book) == ["pending", "running"]
 
 
+def test_words_that_came_while_a_job_was_done_are_not_lost(book):
+    book.add(jobs(1, "stop.env_steps=1"))
+    done_with = book.claim("one").words
+    book.add(jobs(1, "stop.env_steps=2"))
+    assert book.end("one", "key0", "completed", code=0, words=done_with)
+    assert states(book) == ["pending"]
+    more = book.claim("one").words
+    assert "stop.env_steps=2" in more
+    assert book.end("one", "key0", "completed", code=0, words=more)
+    assert states(book) == ["completed"]
+
+
+def test_attempts_are_failures_not_claims(book, clock):
+    book.add(jobs(1))
+    book.claim("one")
+    clock.now += SILENT + 1.0
+    book.claim("other")  # the first is dead
+    book.free(lambda owner: True)
+    assert book.claim("third").attempts == 0
+    book.end("third", "key0", "pending", error="bad", counts=True)
+    assert book.claim("third").attempts == 1
+    book.end("third", "key0", "completed")
+    book.add(jobs(1, "stop.env_steps=9"))
+    assert book.claim("third").attempts == 0
+
+
 def test_a_job_that_is_put_off_waits(book, clock):
     book.add(jobs(1))
     book.claim("one")
-    book.end("one", "key0", "pending", delay=5.0, counts=False)
+    book.end("one", "key0", "pending", delay=5.0)
     assert book.claim("one") is None
     clock.now += 5.0
     assert book.claim("one").attempts == 0

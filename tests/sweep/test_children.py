@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import json
 import os
 import signal
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from rlrun.errors import RunDirError
 from rlrun.sweep import children
 from rlrun.sweep.local import accelerators
 
@@ -26,7 +30,9 @@ def test_a_child_is_a_process_of_its_own_with_its_own_log(tmp_path, doing):
     begun = children.start(doing.describe, str(tmp_path / "about.json"), log=log, variables={"TOLD": "yes"})
     assert begun.wait(60) == 7
     about = json.loads((tmp_path / "about.json").read_text())
-    assert about.pop("parent") != os.getpid()
+    parent = about.pop("parent")
+    assert parent != os.getpid()
+    assert [os.readlink(f"/proc/{parent}/fd/{number}") for number in (1, 2)] == [os.devnull] * 2
     assert about == {"parent's threads": 1, "leads": True, "torch": True, "told": "yes"}
     assert log.read_text() == "before\nsaid\nwarned\n"
 
@@ -35,6 +41,84 @@ def test_it_ends_with_the_process_that_started_it(tmp_path, doing):
     begun = children.start(doing.wait, log=tmp_path / "log.txt")
     begun.held.close()  # as it is when that process is gone
     assert begun.wait(20) == -signal.SIGTERM
+
+
+def test_what_they_are_forked_from_outlives_signals_to_its_group(tmp_path, doing):
+    assert children.start(doing.describe, str(tmp_path / "about.json"), log=tmp_path / "log.txt").wait(60) == 7
+    parent = json.loads((tmp_path / "about.json").read_text())["parent"]
+    begun = children.start(doing.wait, log=tmp_path / "log.txt")
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        os.kill(parent, number)
+    begun.terminate()
+    assert begun.wait(20) == -signal.SIGTERM  # of which nobody else could tell
+    os.kill(parent, 0)
+
+
+def until(ready):
+    end = time.monotonic() + 20.0
+    while not ready():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.01)
+
+
+def is_free(lock):
+    with open(lock) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def test_one_that_leaves_is_not_asked_again_by_the_end_of_the_process_that_started_it(tmp_path, doing):
+    begun = children.start(doing.leave, str(tmp_path / "hears"), log=tmp_path / "log.txt")
+    until((tmp_path / "hears").exists)
+    begun.terminate()
+    begun.held.close()
+    assert begun.wait(20) == 1
+
+
+def test_one_that_is_killed_takes_along_what_it_forked(tmp_path, doing):
+    lock = tmp_path / "lock"
+    begun = children.start(doing.fork, str(lock), log=tmp_path / "log.txt")
+    until(lambda: lock.exists() and lock.read_text() == "held")
+    begun.kill()
+    assert begun.wait(20) == -signal.SIGKILL
+    until(lambda: is_free(lock))
+
+
+@pytest.mark.parametrize(("said", "code"), [(bytes(8), 255), (b"", 75)])
+def test_of_one_whose_end_nobody_can_tell_its_files_tell(said, code):
+    pipe, other = os.pipe()
+    os.write(other, said)
+    os.close(other)
+    begun = object.__new__(children.Child)
+    begun._process, begun._code = SimpleNamespace(sentinel=pipe, exitcode=255), None
+    assert [begun.poll(), begun.poll()] == [code, code]
+    os.close(pipe)
+
+
+def test_one_that_was_ended_while_it_waited_for_work_is_replaced(tmp_path, doing):
+    starter = children.Starter()
+    try:
+        assert starter.start(doing.describe, str(tmp_path / "one"), log=tmp_path / "log.txt").wait(60) == 7
+        starter._ready.kill()
+        starter._ready.wait()
+        starter._ready.poll = lambda: None  # as if it ended just after it was looked at
+        assert starter.start(doing.describe, str(tmp_path / "two"), log=tmp_path / "log.txt").wait(60) == 7
+    finally:
+        starter.close()
+
+
+def test_what_is_printed_goes_through_no_link(tmp_path, doing):
+    (tmp_path / "theirs").write_text("untouched")
+    (tmp_path / "log.txt").symlink_to(tmp_path / "theirs")
+    with pytest.raises(RunDirError, match=r"log\.txt cannot be used: it is a symbolic link"):
+        children.start(doing.describe, str(tmp_path / "about.json"), log=tmp_path / "log.txt")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RunDirError, match="pipe cannot be used"):
+        children.start(doing.describe, str(tmp_path / "about.json"), log=tmp_path / "pipe")
+    assert (tmp_path / "theirs").read_text() == "untouched"
 
 
 @pytest.mark.parametrize(("named", "expected"), [("2,0", ["2", "0"]), ("", []), ("GPU-a", ["GPU-a"])])

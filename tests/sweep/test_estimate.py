@@ -12,6 +12,7 @@ import pytest
 
 from rlrun.callback import Stop
 from rlrun.cli import main
+from rlrun.config import compose
 from rlrun.errors import RequestError, RlrunError
 from rlrun.estimate import (
     Bill,
@@ -228,6 +229,13 @@ def test_a_run_that_a_probe_finishes_is_complete(project):
     assert found.complete
     assert found.axis == 110
     assert cost_of(found).seconds == pytest.approx(found.loop + found.last)
+
+
+def test_a_probe_tells_nobody_of_itself():
+    told = "[terminal,{wandb: {mode: online}},wandb,{tensorboard: {}},{_target_: some.where.Sink}]"
+    config = compose([*TINY, f"logger={told}"]).config
+    probe._keep_within(config)
+    assert config.logger == ["terminal", {"tensorboard": {}}]
 
 
 def test_a_run_without_a_limit_is_refused(project, monkeypatch):

@@ -13,13 +13,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from benchmarks.sweeps import below
 
-from rlrun import watching
+from rlrun import cluster, watching
 from rlrun.config import compose
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, RequestError
 from rlrun.rundir import RunDir
 from rlrun.sweep import Book, Job, Limits, Means, apart, children, recalled
 from rlrun.sweep.book import Entry
@@ -106,6 +107,14 @@ def test_ray_stops_jobs_in_order_and_another_launcher_goes_on(begun, rlrun):
     assert resumed()[0] is not None
 
 
+def test_a_ray_of_this_machine_is_one_whatever_the_variables_say(monkeypatch):
+    asked = {}
+    ray = SimpleNamespace(is_initialized=lambda: False, init=lambda **given: asked.update(given))
+    monkeypatch.setattr(importlib, "import_module", lambda name: ray)
+    assert cluster.connect() == (ray, True)
+    assert (asked["address"], asked["_node_ip_address"]) == ("local", "127.0.0.1")  # None is RAY_ADDRESS to Ray
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -182,6 +191,13 @@ def test_jobs_are_one_array_with_what_was_asked_for(played):
     assert slurm.workers([entry(str(number)) for number in range(500)]) == 500
 
 
+def test_a_search_has_to_say_how_many_jobs_slurm_has_at_a_time(played):
+    with pytest.raises(RequestError, match="--workers N"):
+        Slurm.require(endless=True)
+    Slurm.require(endless=True, parallel=4)
+    assert Slurm(Tasks(played), parallel=4).workers([entry("a")]) == 4
+
+
 def test_a_job_is_heard_of_by_its_keepers_words(played):
     slurm, (one, other), look = submitted(played)
     assert (one.waits(), other.waits()) == (True, True)
@@ -245,16 +261,26 @@ def test_what_slurm_refuses_is_told_in_a_line(played, project, rlrun):
     assert "invalid partition" in given.stderr
 
 
+def errand_of(place, notes):
+    tasks, job = Tasks(place), entry("a")
+    return Errand(tasks.task(job), tasks.log(job), notes, "a-1", place=place, paths=(), command=tuple(sys.argv))
+
+
+def test_a_job_that_saves_is_not_asked_again_when_its_machine_is_taken_away(tmp_path):
+    asked = []
+    keeper = Keeper(errand_of(tmp_path, Notes(tmp_path)))
+    keeper._child = SimpleNamespace(terminate=lambda: asked.append("once"), wait=lambda: 75)
+    keeper._leave(signal.SIGTERM, None)
+    assert keeper.checkpoint() is not None
+    assert asked == ["once"]
+
+
 @pytest.mark.parametrize("word", ["leave", "kill"])
 def test_a_keeper_that_comes_too_late_starts_nothing(word, project, monkeypatch):
     monkeypatch.setattr(children, "start", None)
     notes = Notes(project)
     notes.say("a-1", word)
-    tasks = Tasks(project)
-    errand = Errand(
-        tasks.task(entry("a")), tasks.log(entry("a")), notes, "a-1", place=project, paths=(), command=tuple(sys.argv)
-    )
-    assert Keeper(errand)() == 75
+    assert Keeper(errand_of(project, notes))() == 75
     assert notes.all()["a-1"] == {word, "ended.75"}
 
 

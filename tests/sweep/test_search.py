@@ -19,14 +19,14 @@ from benchmarks.sweeps import below
 from rlrun.cli import main
 from rlrun.errors import ConfigError, RlrunError, RunDirError
 from rlrun.rundir import RunDir
-from rlrun.sweep import Means, Plan, coordinator
+from rlrun.sweep import Book, Job, Means, Plan, coordinator, sweep
 from rlrun.sweep.coordinator import Limits
 from rlrun.sweep.search import Optuna, scores, search
 from rlrun.sweep.search.space import Dimension, divide
 from rlrun.sweep.search.study import Study
 
 from . import seeking
-from .seeking import LOG, Sought
+from .seeking import LOG, Cheap, Sought
 from .test_sweeps import TINY, Ended, command, entries, kill_all, until
 
 QUAD = (LOG, "n=int(interval(1,200))", "y=interval(-1,1)")
@@ -268,6 +268,19 @@ def test_failed_trials_are_tried_again_on_request(tmp_path):
     assert Sought(tmp_path, ["x=1,2,3"], come_to, sampler="grid", top=1).run().launcher.started == []
 
 
+def test_failed_trials_are_tried_again_while_the_search_is_at_work(tmp_path):
+    broken = [True]
+
+    def come_to(values):
+        if values["x"] == 3 and broken.pop() and Book(tmp_path / "jobs.sqlite").retry() == 1:
+            return [3, 3]
+        return {"evaluations": [], "fails": True} if values["x"] == 2 and broken else [values["x"]]
+
+    sought = Sought(tmp_path, ["x=1,2,3"], come_to, sampler="grid", top=0).run()
+    assert sought.states == ["complete", "failed", "complete", "complete"]
+    assert sought.trials[3].values == {"x": "2"}
+
+
 def test_a_grid_comes_to_its_end_in_order(tmp_path):
     sought = Sought(tmp_path, ["x=3,1", "y=range(2)"], lambda values: [values["x"]], sampler="grid", top=0).run()
     assert [sought.plan.words_of(trial.values) for trial in sought.trials] == [
@@ -369,6 +382,23 @@ def test_more_trials_are_added_by_the_same_words_and_other_searches_refused(tmp_
         Sought(tmp_path, ["x=1,2"], lambda values: [values["x"]])
     with pytest.raises(RunDirError, match="holds a search with other score"):
         Sought(tmp_path, [LOG], lambda values: [values["x"]], score="best")
+
+
+def test_the_same_search_on_files_of_the_users_own_goes_on(tmp_path):
+    own = tmp_path / "conf" / "memory"
+    own.mkdir(parents=True)
+    for name in ("mine", "myself"):
+        (own / f"{name}.yaml").write_text("length: 100\n")
+    for _ in range(2):
+        Plan(["memory=glob(m*,exclude=memory*)"], Optuna(), tmp_path / "conf").save(tmp_path)
+
+
+def test_a_sweep_is_no_search(tmp_path):
+    Book(tmp_path / "jobs.sqlite").add([Job("a", (), "")])
+    (tmp_path / "sweep.json").write_text("{}")
+    with pytest.raises(RunDirError, match="holds a sweep that is no search"):
+        sweep(plan=Cheap([LOG], Optuna()), folder=tmp_path)
+    assert not (tmp_path / "search.json").exists()
 
 
 def test_a_torn_line_is_mended_and_damage_is_told(tmp_path):

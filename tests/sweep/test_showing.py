@@ -10,6 +10,7 @@ from rlrun.rundir import RunDir
 from rlrun.sweep.book import Entry
 from rlrun.sweep.launching import threads
 from rlrun.sweep.showing import Show, summary
+from rlrun.watching import progress
 
 
 def entry(key, state="pending", error=None, words=()):
@@ -24,6 +25,11 @@ def begun(folder, *records):
     run.path.mkdir(parents=True)
     run.config.write_text("stop: {env_steps: 1000, updates: null}\n")
     run.metrics.write_text("\n".join(records))
+
+
+def test_records_without_end_say_nothing(tmp_path):
+    begun(tmp_path, '{"env_steps": 5}', "[" * 12_000)
+    assert progress(RunDir(tmp_path / "jobs" / "a").metrics) == {"env_steps": 5}
 
 
 def drawn(show, entries):

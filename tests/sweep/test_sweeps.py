@@ -18,7 +18,7 @@ from benchmarks.sweeps import kill_all
 from rlrun.cli import main
 from rlrun.config import compose
 from rlrun.rundir import RunDir
-from rlrun.sweep import Book, identity, is_sweep
+from rlrun.sweep import Book, Job, identity, is_sweep, sweep, sweeping
 
 TINY = (
     *("algorithm=dqn", "env.target=rlrun.env.toys.Bandit", "memory.length=500", "algorithm.hidden=[8]"),
@@ -142,7 +142,6 @@ def test_killed_twice_every_job_ends_once_and_as_if_it_had_not_been(project, rlr
     assert process.wait(120) == 0
     found = entries("killed")
     assert [entry.state for entry in found] == ["completed"] * 4
-    assert max(entry.attempts for entry in found) > 1
     for entry in found:
         assert all(compare(Path("whole/jobs") / entry.key, Path("killed/jobs") / entry.key).values())
     manifests = [json.loads((run / "manifest.json").read_text()) for run in _runs("killed")]
@@ -226,7 +225,7 @@ def test_two_coordinators_share_the_jobs(project):
     told = [process.communicate(timeout=150)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     until(lambda: set(states("s").values()) == {"completed"})
-    assert {entry.attempts for entry in entries("s")} == {1}
+    assert {log.read_text().count("completed:") for log in Path("s/logs").glob("*.txt")} == {1}
     for run in _runs("s"):
         assert "resumed" not in json.loads((run / "manifest.json").read_text()), told
 
@@ -253,6 +252,25 @@ def test_wrong_requests_make_nothing(words, message, project, rlrun):
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert [path.name for path in project.rglob("*")] == ["full", "file"]
+
+
+def test_a_sweep_that_was_cut_off_before_it_had_its_jobs_is_none(project, monkeypatch):
+    def cut(book, jobs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Book, "add", cut)
+        with pytest.raises(KeyboardInterrupt):
+            sweep([Job("a", (), "")], folder=Path("s"))
+    assert not is_sweep(Path("s"))
+    sweep([], folder=Path("s"))  # the same command goes on
+    assert is_sweep(Path("s"))
+
+
+def test_of_two_sweeps_that_begin_at_once_each_has_its_folder(project, monkeypatch):
+    monkeypatch.setattr(Path, "exists", lambda path: False)  # as it was when both looked
+    assert sweeping._make(project / "s")
+    assert not sweeping._make(project / "s")
 
 
 def insert(key, words, label="seed=1"):
@@ -293,6 +311,22 @@ def test_rows_that_no_coordinator_wrote_are_refused(key, words, label, project, 
     assert given.returncode == 2
     assert "jobs.sqlite is damaged: it lists a job that is none" in given.stderr
     assert given.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("place", ["logs", "jobs", "launches", "jobs.sqlite", "jobs/a", "logs/a.txt", "logs/a.lock"])
+def test_a_sweep_in_which_something_leads_out_of_it_is_refused(place, project, rlrun):
+    Path("s").mkdir()
+    Path("s/sweep.json").write_text("{}")
+    if "/" in place:
+        Path("s", place).parent.mkdir()
+    Path("s", place).symlink_to(project / "elsewhere")
+    for request_ in (["resume", "s"], ["train", "-m", *TINY, "seed=0", "--sweep-dir", "s"]):
+        given = rlrun(*request_)
+        assert (given.returncode, given.stderr) == (
+            2,
+            f"rlrun: {project / 's' / place} is a symbolic link, which a sweep does not follow\n",
+        )
+    assert not Path("elsewhere").exists()
 
 
 def test_what_is_printed_of_a_foreign_sweep_steers_no_terminal(project, rlrun):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
+import os
+import signal
+import time
 
 import pytest
 
 from rlrun.rundir import is_run
-from rlrun.sweep import Book, expand
+from rlrun.sweep import Book, expand, work
+from rlrun.sweep.book import Entry
+from rlrun.sweep.expansion import composed_of
+from rlrun.sweep.launching import Tasks
 from rlrun.sweep.task import Task
 from rlrun.sweep.work import STOPPED, carry_out
 
@@ -49,13 +54,49 @@ def test_a_damaged_book_is_told_in_a_line(claimed, capsys):
     assert capsys.readouterr().err.startswith("rlrun: ")
 
 
+def other(act):
+    """Let another process act, and then wait until it is killed; return its pid, and what was written."""
+    pipe, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(theirs, act())
+        time.sleep(60)
+        os._exit(0)
+    return pid, os.read(pipe, 100)
+
+
+def end(pid, *, ours=True):
+    os.kill(pid, signal.SIGKILL)
+    if ours:
+        os.waitpid(pid, 0)
+
+
 def test_two_processes_never_do_one_job(claimed):
     _, task = claimed
-    with open(task.folder / "logs" / f"{task.run.name}.lock", "w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        assert carry_out(task) == STOPPED
-        assert not task.run.exists()
+    pid, _ = other(lambda: b"%d" % work._is_claimed(task))
+    assert carry_out(task) == STOPPED
+    assert not task.run.exists()
+    end(pid)
     assert carry_out(task) == 0
+
+
+def test_a_lane_that_outlives_its_job_keeps_nobody_from_it(claimed):
+    _, task = claimed
+    pid, lane = other(lambda: b"%d" % (work._is_claimed(task) and other(lambda: b"here")[0]))
+    end(pid)
+    assert work._is_claimed(task)
+    end(int(lane), ours=False)
+
+
+@pytest.mark.parametrize(
+    ("news", "steps"), [([], 30), (["stop.env_steps=50"], 50), (["logger=[wandb]"], None), (["seed=1"], None)]
+)
+def test_words_that_were_not_typed_are_not_those_that_were(news, steps, tmp_path):
+    (job,) = expand(WORDS)
+    tasks = Tasks(tmp_path, typed={job.key: job})
+    words = [word for word in WORDS if not news or word.partition("=")[0] != news[0].partition("=")[0]]
+    composed = tasks.task(Entry(job.key, "", (*words, *news), "running", None, 0, None, None)).composed
+    assert (composed and composed_of(composed).config.stop.env_steps) == steps
 
 
 def test_what_the_words_came_to_when_the_sweep_began_is_run(claimed, tmp_path, monkeypatch):

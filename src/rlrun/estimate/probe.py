@@ -25,12 +25,12 @@ from rlrun.files import write_json
 from rlrun.memory import Table
 from rlrun.rundir import RunDir
 from rlrun.storage import home_of
+from rlrun.sweep.task import STOPPED
 from rlrun.trainer import Trainer
 
 WARM_UP = 2_000  # environment steps at random; more of a warm-up than this is reckoned up, not made
 LEAST = 3  # cycles of collecting and learning, however long they take
-STOPPED = 75
-SEVERAL = ("wandb",)  # sinks that tell of a run beyond its folder
+WITHIN = ("terminal", "tensorboard")  # sinks that tell nobody of a run beyond its folder
 
 
 class Probe(Callback):
@@ -192,7 +192,7 @@ def _keep_within(config: Any) -> None:
     """Let a probe tell nobody of itself, and write nothing beside its folder."""
     sinks = OmegaConf.select(config, "logger")
     names = [sinks] if isinstance(sinks, str) else list(sinks or [])
-    config.logger = [name for name in names if name not in SEVERAL]
+    config.logger = [each for each in names if {*([each] if isinstance(each, str) else each)} <= {*WITHIN}]
     if OmegaConf.select(config, "memory.export.path") is not None:
         config.memory.export.path = None
 

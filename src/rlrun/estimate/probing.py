@@ -20,7 +20,7 @@ from rlrun.estimate.shapes import Shape, shapes
 from rlrun.files import counted, read_json, reason
 from rlrun.sweep import Job, children
 from rlrun.sweep.launching import room
-from rlrun.sweep.local import VISIBLE, accelerators
+from rlrun.sweep.local import share
 from rlrun.watching import last_line
 
 PROBE = 15.0  # seconds
@@ -43,12 +43,11 @@ class _Probe:
     def log(self) -> Path:
         return self.folder / "log.txt"
 
-    def start(self, config_dir: Path | None, seconds: float, accelerator: str | None) -> None:
+    def start(self, config_dir: Path | None, seconds: float, place: int) -> None:
         """Begin, on one of the accelerators where there are any."""
-        variables = {} if accelerator is None else {VISIBLE: accelerator}
         self.begun = time.perf_counter()
         given = (self.job.words, config_dir, seconds, self.folder)
-        self.child = children.start(begin, *given, log=self.log, variables=variables)
+        self.child = children.start(begin, *given, log=self.log, variables=share(place))
 
     def look(self) -> bool:
         """Return whether it has ended.
@@ -167,10 +166,9 @@ def _launch(scratch: Path) -> float:
 
 def _carry_out(probes: Sequence[_Probe], config_dir: Path | None, seconds: float) -> None:
     """Let probes work, all at once, until the last one has ended."""
-    given = accelerators()
     try:
         for place, probe in enumerate(probes):
-            probe.start(config_dir, seconds, given[place % len(given)] if given else None)
+            probe.start(config_dir, seconds, place)
         while sum(probe.look() for probe in probes) < len(probes):
             time.sleep(PAUSE)
     finally:

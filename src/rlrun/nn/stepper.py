@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-OTHER_RULES = ("amsgrad", "maximize", "differentiable", "decoupled_weight_decay")
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 
 class _Ready(NamedTuple):
@@ -20,6 +19,12 @@ class _Ready(NamedTuple):
     squares: list[Tensor]
     counts: list[Tensor]
     counter: Tensor  # [P]; `counts` are its entries, so that one call counts for all
+    kept: int  # parameters of which the optimiser keeps something
+
+    def holds(self, optimiser: torch.optim.Optimizer) -> bool:
+        """Tell whether the optimiser is still what this was made of."""
+        groups, group = optimiser.param_groups, self.group
+        return len(groups) == 1 and groups[0] is group and len(optimiser.state) == self.kept and _is_plain(group)
 
     def gradients(self) -> list[Tensor] | None:
         """Return the gradients; None where there is one too few or too many."""
@@ -49,7 +54,7 @@ class Stepper:
             optimiser.step()
             return
         ready = self._ready if self._state is optimiser.state else None
-        gradients = None if ready is None else ready.gradients()
+        gradients = ready.gradients() if ready is not None and ready.holds(optimiser) else None
         if gradients is None:
             self._ready = ready = _ready(optimiser)
             self._state = optimiser.state
@@ -81,7 +86,7 @@ def _ready(optimiser: torch.optim.Optimizer) -> _Ready | None:
     A parameter takes part from its first gradient on.
     """
     group, *others = optimiser.param_groups
-    if type(optimiser) is not torch.optim.Adam or others or not group["fused"] or any(map(group.get, OTHER_RULES)):
+    if type(optimiser) is not torch.optim.Adam or others or not _is_plain(group):
         return None
     parameters: list[Tensor] = []
     idle: list[Tensor] = []
@@ -90,25 +95,34 @@ def _ready(optimiser: torch.optim.Optimizer) -> _Ready | None:
         (parameters if begun else idle).append(parameter)
     if len({(parameter.device, parameter.dtype) for parameter in parameters}) != 1:
         return None
+    if any(parameter.grad is not None and parameter.grad.is_sparse for parameter in parameters):
+        return None
     states = [optimiser.state[parameter] or _begun(optimiser, parameter) for parameter in parameters]
     counter = torch.stack([state["step"] for state in states])
     counts = list(counter.unbind())
     for state, one in zip(states, counts, strict=True):
         state["step"] = one
     means, squares = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
-    return _Ready(group, parameters, idle, means, squares, counts, counter)
+    return _Ready(group, parameters, idle, means, squares, counts, counter, len(optimiser.state))
+
+
+def _is_plain(group: dict[str, Any]) -> bool:
+    """Tell whether a group of Adam follows the rule that the kernel is called with."""
+    other = group["amsgrad"] or group["maximize"] or group["differentiable"] or group["decoupled_weight_decay"]
+    return bool(group["fused"] and not other)
 
 
 def _begun(optimiser: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
     """Give a parameter the state that Adam begins with."""
     state: dict[str, Tensor] = optimiser.state[parameter]
-    state["step"] = torch.zeros((), device=parameter.device)
+    state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
     state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
     return state
 
 
 def _hooked(optimiser: torch.optim.Optimizer) -> bool:
-    return bool(optimiser._optimizer_step_pre_hooks or optimiser._optimizer_step_post_hooks)
+    ours = optimiser._optimizer_step_pre_hooks or optimiser._optimizer_step_post_hooks
+    return bool(ours or _global_optimizer_pre_hooks or _global_optimizer_post_hooks)
 
 
 def _leave_compiler_out() -> None:

@@ -15,9 +15,10 @@ from typing import Any
 
 from rlrun.errors import RequestError, did_you_mean
 from rlrun.reporting.runs import TASK, Run, is_circumstance
+from rlrun.reporting.wording import NONE
 
 FOLDER = "folder"  # what stands behind --by for the folders of the command line
-NOTHING = "—"
+REASON = 300  # letters of why a run does not count: a page has thousands
 UNFINISHED = {
     "running": "it is at work still",
     "stopped": "it was stopped; rlrun resume goes on with it",
@@ -96,7 +97,7 @@ def differences(arms: Iterable[Arm]) -> dict[str, list[str]]:
         differs = any(key not in values for values in known) or any(len(each) > 1 for each in by_task.values())
         told = [sorted(set().union(*values.get(key, {}).values())) for values in held]
         if differs and not all(text.startswith("${") for each in told for text in each):
-            found[key] = [" | ".join(map(shown, each)) or NOTHING for each in told]
+            found[key] = [" | ".join(map(shown, each)) or NONE for each in told]
     return dict(sorted(found.items(), key=lambda item: not item[0].startswith("algorithm.")))
 
 
@@ -159,7 +160,7 @@ def _marks_by(run: Run, by: Sequence[str], runs: Sequence[Run]) -> tuple[str, ..
         if value is None and not any(key in other.settings or key in other.words for other in runs):
             keys = {FOLDER, *(name for other in runs for name in (*other.settings, *other.words))}
             raise RequestError(f"--by {key}: no run has this key{did_you_mean(key, keys)}")
-        marks.append(f"{key}={NOTHING if value is None else text_of(value)}")
+        marks.append(f"{key}={NONE if value is None else text_of(value)}")
     return tuple(marks)
 
 
@@ -181,7 +182,8 @@ def _fate(run: Run, metric: str, *, again: bool) -> Fate:
     if again:
         return Fate(run, None, f"another run of seed {run.seed} counts", drawn=False, again=True)
     if run.status != "completed":
-        return Fate(run, None, run.reason or UNFINISHED.get(run.status, "nobody said why"), drawn=curve is not None)
+        why = run.reason or UNFINISHED.get(run.status, "nobody said why")
+        return Fate(run, None, why if len(why) <= REASON else f"{why[:REASON]}…", drawn=curve is not None)
     if curve is None or metric in run.broken:
         why = "is no finite number at the end" if metric in run.broken else "was never measured"
         return Fate(run, None, f"{metric} {why}", drawn=curve is not None)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from rlrun.errors import RunDirError
 from rlrun.reporting.runs import Run, by_key, task_of
-from rlrun.sweep.book import BOOK
+from rlrun.sweep.book import BOOK, KEY
 from rlrun.sweep.sweeping import is_sweep
 from rlrun.watching import printable
 
@@ -76,7 +76,8 @@ def _env_words(words: dict[str, str] | Any) -> tuple[str, ...]:
 def _sweeps(runs: Iterable[Run], folders: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
     """Yield each sweep that lies in one of the folders or beneath it, and that folder."""
     places = [(folder, folder) for folder in folders]
-    places += [(run.path.parents[1], run.source) for run in runs if run.path.parents[1].is_relative_to(run.source)]
+    above = [(run.path.parent.parent, run.source) for run in runs]
+    places += [(place, source) for place, source in above if place.is_relative_to(source)]
     for place, source in dict.fromkeys(places):
         if is_sweep(place):
             yield place, source
@@ -89,7 +90,7 @@ def _read(path: Path) -> Iterator[tuple[str, Told]]:
     except sqlite3.Error as error:
         raise RunDirError(f"{path} cannot be read: {error}") from error
     for key, words, state, said in rows:
-        if isinstance(key, str) and "/" not in key and key not in ("", ".", ".."):
+        if isinstance(key, str) and KEY.fullmatch(key):
             yield key, Told(_listed(words), str(state), None if said is None else printable(str(said)[:TEXT]))
 
 

@@ -11,10 +11,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from rlrun.reporting.arms import NOTHING, Arm, shown
+from rlrun.reporting.arms import Arm, shown
 from rlrun.reporting.findings import Findings, middle
 from rlrun.reporting.runs import Run
-from rlrun.reporting.wording import between, chance, interval, number, whole
+from rlrun.reporting.wording import NONE, between, chance, interval, number, whole
 
 RUNS = 3_000  # rows of the table of all runs, at most
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a cell begins that a spreadsheet would compute
@@ -53,7 +53,7 @@ def finals(findings: Findings) -> Table:
     wanted = [name for name in names if any(name in each.aggregates for each in findings.results)]
     rows: list[list[Cell]] = []
     for each in findings.results:
-        figures = [interval(each.aggregates[name]) if name in each.aggregates else NOTHING for name in wanted]
+        figures = [interval(each.aggregates[name]) if name in each.aggregates else NONE for name in wanted]
         counting = [fate.run for fate in each.arm.fates if fate.score is not None]
         speed = middle(run.speed for run in counting)
         rows.append(
@@ -194,12 +194,12 @@ def counts(arm: Arm) -> str:
 
 
 def _seed(run: Run) -> str:
-    return NOTHING if run.seed is None else str(run.seed)
+    return NONE if run.seed is None else str(run.seed)
 
 
 def _machine(run: Run) -> tuple[str, str, str, str]:
     about = run.circumstances
     versions = ", ".join(f"{name} {shown(about[name])}" for name in ("rlrun", "torch", "python") if about.get(name))
-    processor = about.get("cpu") or about.get("platform") or NOTHING
+    processor = about.get("cpu") or about.get("platform") or NONE
     device = " ".join(shown(about[name]) for name in ("device", "gpu") if about.get(name))
-    return shown(about.get("host") or NOTHING), shown(processor), device or NOTHING, versions
+    return shown(about.get("host") or NONE), shown(processor), device or NONE, versions

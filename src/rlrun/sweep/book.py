@@ -52,7 +52,7 @@ class Entry:
     words: tuple[str, ...]
     state: State
     owner: str | None
-    attempts: int  # how often a process was started for it
+    attempts: int  # how often it has failed, since it was to be done at last
     code: int | None  # with which the newest one ended
     error: str | None  # its last line
 
@@ -75,13 +75,14 @@ class Book:
             book.execute(LAYOUT)
 
     def add(self, jobs: Iterable[Job]) -> None:
-        """Take jobs in; one that is known already keeps its state, unless its words changed (a budget, say)."""
+        """Take jobs in; one that is completed is to be done again if its words changed (a budget, say)."""
         with self._writing() as book:
             for job in jobs:
                 words = json.dumps(job.words)
                 book.execute(
                     "INSERT INTO jobs (key, label, words) VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
                     "state = CASE WHEN state = 'completed' AND words != excluded.words THEN 'pending' ELSE state END, "
+                    "attempts = CASE WHEN state = 'completed' THEN 0 ELSE attempts END, "
                     "label = excluded.label, words = excluded.words",
                     (job.key, job.label, words),
                 )
@@ -103,7 +104,7 @@ class Book:
             if row is None:
                 return None
             book.execute(
-                "UPDATE jobs SET state = 'running', owner = ?, beat = ?, attempts = attempts + 1 WHERE key = ?",
+                "UPDATE jobs SET state = 'running', owner = ?, beat = ? WHERE key = ?",
                 (owner, now, row[0]),
             )
         return replace(_entry(row, self.path), owner=owner)
@@ -136,20 +137,29 @@ class Book:
         code: int | None = None,
         error: str | None = None,
         delay: float = 0.0,
-        counts: bool = True,
+        counts: bool = False,
+        words: tuple[str, ...] | None = None,
     ) -> bool:
         """Say how work on a job ended; False where it is another's by now, and nothing was noted.
 
         delay: seconds before a job that is pending again can be claimed.
-        counts: whether this was an attempt.
+        counts: whether this was an attempt that failed.
+        words: that it was done with; it is pending again, where it is completed and has others by now.
         """
         with self._writing() as book:
-            changed = book.execute(
+            row = book.execute(
+                f"SELECT {COLUMNS} FROM jobs WHERE key = ? AND owner = ? AND state = 'running'", (key, owner)
+            ).fetchone()
+            if row is None:
+                return False
+            if state == "completed" and words is not None and _entry(row, self.path).words != words:
+                state = "pending"
+            book.execute(
                 "UPDATE jobs SET state = ?, owner = NULL, beat = NULL, code = ?, error = ?, after = ?, "
-                "attempts = attempts - ? WHERE key = ? AND owner = ? AND state = 'running'",
-                (state, code, error, self._clock() + delay, 0 if counts else 1, key, owner),
+                "attempts = attempts + ? WHERE key = ?",
+                (state, code, error, self._clock() + delay, counts, key),
             )
-            return changed.rowcount == 1
+            return True
 
     def free(self, gone: Callable[[str], bool]) -> None:
         """Let jobs be claimed whose coordinators are known to be gone, before they were silent for long."""
@@ -205,7 +215,7 @@ def _entry(row: tuple[Any, ...], path: Path) -> Entry:
         RunDirError: no coordinator has written it.
     """
     key, label, words, state, owner, attempts, code, error = row
-    with suppress(TypeError, ValueError):
+    with suppress(TypeError, ValueError, RecursionError):
         words = tuple(json.loads(words))
         texts = (key, label, *words, *(each for each in (owner, error) if each is not None))
         numbers = (attempts, *(() if code is None else (code,)))

@@ -6,25 +6,44 @@ SIGTERM, when the process that started it is gone.
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing import forkserver
+from contextlib import suppress
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from rlrun.sweep.places import open_own
+from rlrun.sweep.task import STOPPED
+
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["rlrun.sweep.warm"])
+CONTEXT.set_forkserver_preload(["rlrun.sweep.mute", "rlrun.sweep.warm"])
+# What may be sent to a whole group of processes, and is for the one that leads it.
+OF_GROUPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+ASKED = b"asked"
+LOST = 255  # what `multiprocessing` takes for the exit code where nobody is left who could tell it
 
 
 def prepare() -> None:
-    """Begin to import what children are forked with; it takes some seconds, in which this process can go on."""
-    forkserver.ensure_running()
+    """Begin to import what children are forked with; it takes some seconds, in which this process can go on.
+
+    The process that they are forked from is deaf to signals, which would cut off what it is to say of its children.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_GROUPS)
+    try:
+        resource_tracker.ensure_running()  # which lets some of them through
+        signal.pthread_sigmask(signal.SIG_BLOCK, OF_GROUPS)
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Child:
@@ -34,7 +53,9 @@ class Child:
         self, target: Callable[..., None], *given: Any, paths: Sequence[str], held: Connection | None = None
     ) -> None:
         self.held = held  # closed with this process, of which the child may hear
-        self._process = CONTEXT.Process(target=target, args=given)
+        self._process = CONTEXT.Process(target=_begin, args=(target, *given))
+        self._code: int | None = None
+        prepare()
         before, sys.path[:] = [*sys.path], paths
         try:
             self._process.start()
@@ -45,22 +66,36 @@ class Child:
 
     @property
     def returncode(self) -> int | None:
-        return self._process.exitcode
+        return self.poll()
 
     def waits(self) -> bool:
         return False
 
     def poll(self) -> int | None:
-        return self._process.exitcode
+        """Return the exit code; 75 where nobody can tell it: then what it leaves behind tells how far it came."""
+        if self._code is None:
+            told = _waits_in(self._process.sentinel)
+            code = self._process.exitcode
+            self._code = STOPPED if code == LOST and not told else code
+        return self._code
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
+        """Ask it to leave in order; the end of this process is no second time."""
+        if self.held is not None:
+            with suppress(OSError):  # it has just ended
+                self.held.send_bytes(ASKED)
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
+        """End it with all that it has forked, which may be what hangs."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):  # it has no group of its own yet
+                os.killpg(self.pid, signal.SIGKILL)
         self.send_signal(signal.SIGKILL)
 
     def wait(self, timeout: float | None = None) -> int:
@@ -87,8 +122,12 @@ class Starter:
         child, self._ready = self._ready, None
         if child is None or child.poll() is not None:  # somebody ended it while it waited
             child = _idle()
-        _give(child, work, given, log, variables)
-        self._ready = _idle()
+        try:
+            _give(child, work, given, log, variables)
+        except OSError:  # … just now
+            child = start(work, *given, log=log, variables=variables)
+        with suppress(OSError, EOFError):  # the next one is made when it is asked for
+            self._ready = _idle()
         return child
 
     def close(self) -> None:
@@ -103,6 +142,10 @@ def start(work: Callable[..., int], *given: Any, log: Path, variables: Mapping[s
     """Start a child that calls a function and exits with what it returns; what it prints is added to a file.
 
     variables: of its environment, beside those of this process.
+
+    Raises:
+        RunDirError: the file cannot be written.
+        OSError: there is no room for another process.
     """
     child = _idle()
     _give(child, work, given, log, variables)
@@ -121,9 +164,17 @@ def _give(
     child: Child, work: Callable[..., int], given: Sequence[Any], log: Path, variables: Mapping[str, str] | None
 ) -> None:
     assert child.held is not None
+    os.close(open_own(log))  # else its process would end without a word
     paths = [os.getcwd(), *sys.path]
     child.held.send((paths, str(log), dict(variables or {})))
     child.held.send((work, given))  # can be read where its module can be imported
+
+
+def _begin(target: Callable[..., None], *given: Any) -> None:
+    """Hear again what the process does not that this was forked from."""
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # by which schedulers warn all that descends from a keeper of theirs
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_GROUPS)
+    target(*given)
 
 
 def _serve(parent: Connection) -> None:
@@ -133,7 +184,7 @@ def _serve(parent: Connection) -> None:
     try:
         sys.path[:], log, variables = parent.recv()
         os.environ.update(variables)
-        handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        handle = open_own(Path(log))
         for number in (1, 2):
             os.dup2(handle, number)
         work, given = parent.recv()
@@ -145,8 +196,13 @@ def _serve(parent: Connection) -> None:
 
 
 def _leave_with(parent: Connection, own: int) -> None:
-    """Wait until the other end of a pipe is closed, then end this process in order."""
+    """Wait until the other end of a pipe is closed, then end this process in order, unless it was asked to before."""
     try:
-        parent.recv_bytes()
+        parent.recv_bytes()  # `ASKED`
     except (EOFError, OSError):
         os.kill(own, signal.SIGTERM)
+
+
+def _waits_in(pipe: int) -> bool:
+    """Tell whether something can be read from a pipe."""
+    return fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) != bytes(4)

@@ -10,38 +10,24 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+from rlrun.errors import RunDirError
 from rlrun.rundir import RunDir
-from rlrun.sweep.book import SILENT, Book, Entry
+from rlrun.sweep.book import SILENT, Book, Entry, State
 from rlrun.sweep.elsewhere import Elsewhere
 from rlrun.sweep.launching import Worded
 from rlrun.sweep.task import STOPPED
-from rlrun.watching import last_line, quiet_for
+from rlrun.sweep.working import NoProcess, Process, Working
 
 PAUSE = 0.01  # seconds between two looks at the jobs
-WATCH = 1.0  # seconds between two looks for signs of life of a job
+REST = 0.5  # seconds between two looks for jobs to claim, if none was there and none has ended since
 AGAIN = 5.0  # seconds until a job is claimed again whose process left without being asked: it may be another's
 BEAT = SILENT / 6  # seconds between two signs of life
-
-
-class Process(Protocol):
-    """A job at work, or on its way there."""
-
-    def waits(self) -> bool:
-        """Tell whether it has not begun yet, in the queue of a scheduler say, so that its silence means nothing."""
-
-    def poll(self) -> int | None:
-        """Return the exit code; None while it works."""
-
-    def terminate(self) -> None:
-        """Ask it to leave in order, so that it can be gone on with."""
-
-    def kill(self) -> None:
-        """End it at once."""
+TWICE = 1.0  # seconds in which signals are one: `timeout` sends it to a process and to the group that it is in
 
 
 class Launcher(Protocol):
@@ -85,17 +71,6 @@ class Limits:
     stall: float | None = None
 
 
-@dataclass
-class _Working:
-    entry: Entry
-    process: Process
-    run: RunDir
-    log: Path
-    begun: float = field(default_factory=time.time)
-    watched: float = 0.0  # when signs of life were last looked for
-    hung: str | None = None  # why it was killed
-
-
 class Coordinator:
     """Keep `workers` jobs at work until there are no more to be claimed.
 
@@ -132,10 +107,12 @@ class Coordinator:
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.failures = 0
         self.left: int | None = None  # the signal on which this leaves
-        self._asked = False  # jobs, to leave
-        self._working: dict[int, _Working] = {}  # by place
+        self._working: dict[int, Working] = {}  # by place
+        self._heard = self._heeded = 0  # signals
+        self._heard_at = -math.inf
         self._beat = 0.0
         self._shown = 0.0
+        self._rests = 0.0  # until then nothing more is claimed
 
     def run(self) -> int:
         """Work until nothing is left to be done here; return the exit code.
@@ -145,8 +122,9 @@ class Coordinator:
         with self._signals():
             self.book.free(_is_gone)
             while True:
+                self._heed()
                 changed = self._look()
-                if self._open():
+                if self._open() and (changed or time.monotonic() >= self._rests):
                     changed |= self._fill()
                 if not self._working and (not self._open() or not self._more()):
                     break
@@ -174,21 +152,30 @@ class Coordinator:
         for slot in range(self.workers):
             if slot in self._working:
                 continue
+            if not self._open():  # a signal came meanwhile
+                break
             entry = self.book.claim(self.owner)
             if entry is None and self.source is not None and self.source.offer():
                 entry = self.book.claim(self.owner)
             if entry is None:
+                self._rests = time.monotonic() + REST
                 break
-            run, log = RunDir(self.folder / "jobs" / entry.key), self.folder / "logs" / f"{entry.key}.txt"
-            elsewhere = Elsewhere.of(entry, run)
-            if elsewhere is not None:  # its status says by itself when it is silent
-                self._working[slot] = _Working(entry, elsewhere, run, log, begun=math.inf)
-            else:
-                self._working[slot] = _Working(entry, self.launcher.start(entry, slot), run, log)
+            self._working[slot] = self._begun(entry, slot)
             begun = True
             if time.monotonic() - since > BEAT:  # a sign of life is due before the rest
                 break
         return begun
+
+    def _begun(self, entry: Entry, slot: int) -> Working:
+        """Return a job, with a process that was started for it unless it needs none."""
+        run, log = RunDir(self.folder / "jobs" / entry.key), self.folder / "logs" / f"{entry.key}.txt"
+        elsewhere = Elsewhere.of(entry, run)
+        if elsewhere is not None:  # its status says by itself when it is silent
+            return Working(entry, elsewhere, run, log, begun=math.inf)
+        try:
+            return Working(entry, self.launcher.start(entry, slot), run, log)
+        except (OSError, EOFError, RunDirError) as error:
+            return Working(entry, NoProcess(), run, log, why=f"it cannot be started: {error or type(error).__name__}")
 
     def _look(self) -> bool:
         """Note which jobs have ended, and end those that hang; return whether any did."""
@@ -196,7 +183,7 @@ class Coordinator:
         for slot, job in list(self._working.items()):
             code = job.process.poll()
             if code is None:
-                self._end_if_hung(job)
+                job.end_if_hung(self.limits.stall)
                 continue
             del self._working[slot]
             self._note(job, code)
@@ -204,43 +191,33 @@ class Coordinator:
         keys = {job.entry.key: job for job in self._working.values()}
         leaving = self.source.look(news=ended) if self.source is not None else set()
         for key in leaving & set(keys):
-            keys[key].process.terminate()
+            keys[key].leave()
         if keys and time.monotonic() - self._beat > BEAT:
             self._beat = time.monotonic()
             self._leave_lost(keys)
         return ended or bool(leaving)
 
-    def _leave_lost(self, keys: Mapping[str, _Working]) -> None:
+    def _leave_lost(self, keys: Mapping[str, Working]) -> None:
         """Say that this works on some jobs, and end those of which it is no longer true."""
         lost = self.book.beat(self.owner, keys)
         pruned = {entry.key for entry in self.book.entries() if entry.state == "pruned"} if lost else set()
         for key in lost:
-            if key in pruned:  # by another coordinator
-                keys[key].process.terminate()
+            if key in pruned:  # by its search, here or elsewhere
+                keys[key].leave()
             else:  # this process was silent too long: another has it now
                 keys[key].process.kill()
 
-    def _end_if_hung(self, job: _Working) -> None:
-        now = time.time()
-        if job.process.waits():
-            job.begun = max(job.begun, now)
-        if job.hung is not None or now - job.watched < WATCH:
-            return
-        job.watched = now
-        job.hung = quiet_for(job.run, job.log, since=job.begun, stall=self.limits.stall)
-        if job.hung is not None:
-            job.process.kill()
-
-    def _note(self, job: _Working, code: int) -> None:
+    def _note(self, job: Working, code: int) -> None:
         key, attempt = job.entry.key, job.entry.attempts + 1
         if code == 0:
-            self.book.end(self.owner, key, "completed", code=0)
-        elif job.hung is None and (code == STOPPED or (self._asked and code == -signal.SIGTERM)):
-            self.book.end(self.owner, key, "pending", code=code, delay=AGAIN, counts=False)
+            self.book.end(self.owner, key, "completed", code=0, words=job.entry.words)
+        elif job.why is None and (code == STOPPED or (code == -signal.SIGTERM and (job.asked or self.left))):
+            self.book.end(self.owner, key, "pending", code=code, delay=AGAIN)
         else:
-            error = job.hung or _reason(code, job.log)
+            error = job.reason(code)
             again = attempt <= self.limits.retries
-            noted = self.book.end(self.owner, key, "pending" if again else "failed", code=code, error=error)
+            state: State = "pending" if again else "failed"
+            noted = self.book.end(self.owner, key, state, code=code, error=error, counts=True)
             if noted and not again:
                 self.failures += 1
                 if not self._open():
@@ -253,18 +230,27 @@ class Coordinator:
             entries = self.book.entries()
             self.show([replace(each, state="queued") if each.key in queued else each for each in entries])
 
-    def _ask_to_leave(self) -> None:
-        self._asked = True
+    def _ask_to_leave(self, *, again: bool = False) -> None:
         for job in self._working.values():
-            job.process.terminate()
+            job.leave(again=again)
+
+    def _heed(self) -> None:
+        """Pass signals on: the first one, and what was asked before it, jobs hear once."""
+        while self._heeded < self._heard:
+            self._heeded += 1
+            self._ask_to_leave(again=self._heeded > 1)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Leave in order on a signal, taking the jobs along; a second one is passed on to them, too."""
+        """Leave in order on a signal, taking the jobs along; a second one is passed on to them, too.
+
+        Between two steps of the loop: in the midst of one a job may be begun and not known yet.
+        """
 
         def leave(number: int, frame: FrameType | None) -> None:
-            self.left = number
-            self._ask_to_leave()
+            self.left, now = number, time.monotonic()
+            if now - self._heard_at > TWICE:
+                self._heard, self._heard_at = self._heard + 1, now
 
         before: dict[int, Any] = {
             number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -288,12 +274,3 @@ def _is_gone(owner: str) -> bool:
     except (PermissionError, OverflowError):
         return False
     return False
-
-
-def _reason(code: int, log: Path) -> str:
-    """Return in one line why a job failed."""
-    if code == -signal.SIGKILL:
-        return "killed by SIGKILL: by hand, or for want of memory"
-    if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    return last_line(log) or f"exit code {code}"

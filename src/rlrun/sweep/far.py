@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from rlrun.sweep.book import Entry
 from rlrun.sweep.keeping import Errand, Keeper
 from rlrun.sweep.launching import Tasks, Worded
 from rlrun.sweep.notes import Notes, code_in
+from rlrun.sweep.places import open_own
 from rlrun.sweep.task import STOPPED
 
 LOOK = 0.5  # seconds between two looks at the notes of all jobs
@@ -82,7 +85,7 @@ class Job:
             return None
         if self.waits() and (self.leaving or "again" in self._words()):
             return STOPPED
-        with open(self.keeper.errand.log, "a", encoding="utf-8") as log:
+        with suppress(RunDirError), os.fdopen(open_own(self.keeper.errand.log), "a", encoding="utf-8") as log:
             log.write(f"rlrun: {fate}\n")
         return FAILED
 

@@ -12,18 +12,16 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from rlrun.sweep import children
 from rlrun.sweep.notes import ENDED, Notes
-from rlrun.sweep.task import STOPPED, Task, work
+from rlrun.sweep.task import STOPPED, VISIBLE, Task, work
 
 PAUSE = 0.1  # seconds between two looks at the process
 HEAR = 1.0  # seconds between two looks for notes
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
@@ -55,6 +53,7 @@ class Keeper:
     def __init__(self, errand: Errand) -> None:
         self.errand = errand
         self._child: children.Child | None = None
+        self._asked = False
 
     def __call__(self) -> int:
         errand = self.errand
@@ -67,13 +66,11 @@ class Keeper:
         try:
             # A scheduler that starts several jobs in one process gives each its own accelerators.
             given = {name: os.environ[name] for name in (VISIBLE,) if name in os.environ}
-            _shelter()
-            self._child = children.start(_work, errand.task, log=errand.log, variables=given)
+            self._child = children.start(work, errand.task, log=errand.log, variables=given)
             errand.notes.say(errand.ticket, "begun")  # it has imported everything by now
             return self._end(self._watch(self._child))
         finally:
-            if self._child is not None:
-                self._child.terminate()  # where it is there still: something else than its end has led here
+            self._ask()  # where it is there still: something else than its end has led here
             _on_terminate(before)
 
     def _watch(self, child: children.Child) -> int:
@@ -82,7 +79,7 @@ class Keeper:
         while (code := child.poll()) is None:
             if time.monotonic() - heard > HEAR:
                 heard = time.monotonic()
-                for word, pass_on in (("leave", child.terminate), ("kill", child.kill)):
+                for word, pass_on in (("leave", self._ask), ("kill", child.kill)):
                     if word not in told and self.errand.notes.said(self.errand.ticket, word):
                         told.add(word)
                         pass_on()
@@ -95,7 +92,12 @@ class Keeper:
         return code
 
     def _leave(self, number: int, frame: FrameType | None) -> None:
-        if self._child is not None:
+        self._ask()
+
+    def _ask(self) -> None:
+        """Have the job leave in order; once, for a second signal would cut off what it saves."""
+        if self._child is not None and not self._asked:
+            self._asked = True
             self._child.terminate()
 
     def checkpoint(self) -> Any:
@@ -104,7 +106,7 @@ class Keeper:
         None: the job ended by itself meanwhile.
         """
         if self._child is not None:
-            self._child.terminate()
+            self._ask()
             code = self._child.wait()
             if code not in (STOPPED, -signal.SIGTERM):
                 self._end(code)
@@ -115,26 +117,6 @@ class Keeper:
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(Keeper(errand))
-
-
-def _work(task: Task) -> int:
-    """Be the process of the job, and hear what the process that it was forked from does not."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    return work(task)
-
-
-def _shelter() -> None:
-    """Start the process that jobs are forked from so that it survives what is said to the keeper.
-
-    Slurm sends its signals to every process of a job where it follows these by their parents. The job's process handles
-    SIGTERM by itself, and SIGUSR2 is for the keeper alone.
-    """
-    numbers = (signal.SIGTERM, signal.SIGUSR2)
-    if threading.current_thread() is threading.main_thread():
-        before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
-        forkserver.ensure_running()  # which does not wait until it has imported everything
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _on_terminate(handler: Any) -> Any:

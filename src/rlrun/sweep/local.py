@@ -8,11 +8,9 @@ from pathlib import Path
 
 from rlrun.sweep import children
 from rlrun.sweep.book import Entry
-from rlrun.sweep.coordinator import Process
 from rlrun.sweep.launching import Tasks, Worded, room
-from rlrun.sweep.task import work
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+from rlrun.sweep.task import VISIBLE, work
+from rlrun.sweep.working import Process
 
 
 class Local:
@@ -20,19 +18,23 @@ class Local:
 
     def __init__(self, tasks: Tasks) -> None:
         self.tasks = tasks
-        self.accelerators = accelerators()
         self._starter = children.Starter()
 
     def start(self, entry: Entry, slot: int) -> Process:
-        count = len(self.accelerators)
-        variables = {VISIBLE: self.accelerators[slot % count]} if count else {}
-        return self._starter.start(work, self.tasks.task(entry), log=self.tasks.log(entry), variables=variables)
+        task, log = self.tasks.task(entry), self.tasks.log(entry)
+        return self._starter.start(work, task, log=log, variables=share(slot))
 
     def workers(self, entries: Iterable[Worded]) -> int:
         return room(entries)
 
     def close(self) -> None:
         self._starter.close()
+
+
+def share(place: int) -> dict[str, str]:
+    """Return the variables by which a process has one of the accelerators, which are handed out in turn."""
+    held = accelerators()
+    return {VISIBLE: held[place % len(held)]} if held else {}
 
 
 def accelerators() -> list[str]:

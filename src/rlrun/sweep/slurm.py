@@ -71,6 +71,7 @@ class Slurm(Far):
         super().__init__(tasks)
         self.here = cluster == "local"
         self.cpus = cpus
+        self.parallel = parallel
         options: dict[str, Any] = {"signal_delay_s": signal_delay, "gpus_per_node": gpus or None, "setup": [*setup]}
         if self.here:
             options |= {"timeout_min": time}
@@ -87,13 +88,13 @@ class Slurm(Far):
         self._knows = self.here or _answers(["sacct", "-n", "-X", "-j", "0"])  # what became of a job
 
     @staticmethod
-    def require(*, cluster: str = "slurm", **rest: Any) -> None:
+    def require(*, cluster: str = "slurm", parallel: int | None = None, endless: bool = False, **rest: Any) -> None:
         """Refuse to begin where jobs cannot be submitted.
 
         Raises:
             ConfigError: there is no such cluster.
             MissingExtra: submitit is not installed.
-            RequestError: this machine has no Slurm.
+            RequestError: this machine has no Slurm; or jobs come as there is room for them, of which it has no end.
         """
         if cluster not in CLUSTERS:
             raise ConfigError(
@@ -105,6 +106,11 @@ class Slurm(Far):
             raise RequestError(
                 f"launcher=slurm needs the commands {', '.join(COMMANDS)}, and this machine lacks them: start the "
                 "sweep where jobs are submitted, or launcher.cluster=local"
+            )
+        if cluster == "slurm" and endless and parallel is None:
+            raise RequestError(
+                "launcher=slurm takes as many jobs as there are, and a search asks for one whenever there is room: say "
+                "how many at a time, --workers N"
             )
 
     def submit(self, keepers: Sequence[Keeper], entries: Sequence[Entry]) -> Sequence[Any]:
@@ -133,7 +139,7 @@ class Slurm(Far):
 
     def workers(self, entries: Iterable[Worded]) -> int:
         jobs = list(entries)
-        return room(jobs) if self.here else max(1, len(jobs))
+        return room(jobs) if self.here else max(1, len(jobs), self.parallel or 1)
 
 
 def _answers(command: list[str]) -> bool:

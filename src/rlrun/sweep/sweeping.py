@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from rlrun.sweep.coordinator import Coordinator, Launcher, Limits
 from rlrun.sweep.expansion import Job
 from rlrun.sweep.launching import Tasks
 from rlrun.sweep.means import Means, of_launcher
+from rlrun.sweep.places import require_own
 from rlrun.sweep.search.plan import ABOUT as SEARCH
 from rlrun.sweep.search.plan import Plan
 from rlrun.sweep.search.search import Search
@@ -71,18 +72,20 @@ def sweep(
         RunDirError: the folder holds something else, or cannot be written.
     """
     means = means or Means()
-    launching = _ready(means.launcher())
+    launching = _ready(means.launcher(), endless=plan is not None and workers is None)
     folder = _made(folder)
-    if not is_sweep(folder):
+    book, jobs = Book(folder / BOOK), list(jobs)
+    if plan is not None:
+        if not (folder / SEARCH).exists() and book.entries():
+            raise RunDirError(f"{folder} holds a sweep that is no search; name another folder")
+        plan.save(folder)
+    book.add(jobs)
+    if not is_sweep(folder):  # the last of its files: what is a sweep has its jobs
         about = {"command": sys.argv[1:], "created": datetime.now(UTC).isoformat(timespec="seconds")}
         about["launcher"] = of_launcher(means.words)
         write_json(folder / ABOUT, {**about, "host": socket.gethostname(), "project": str(Path.cwd())})
-    if plan is not None:
-        plan.save(folder)
-    book, jobs = Book(folder / BOOK), list(jobs)
-    book.add(jobs)
     # The folder may be somebody else's, and its other jobs with it.
-    typed = {job.key: job.composed for job in jobs}
+    typed = {job.key: job for job in jobs}
     launcher = launching(Tasks(folder, config_dir, typed=typed))
     return _coordinate(folder, book, launcher, workers=workers, limits=limits, plan=plan, typed=typed)
 
@@ -109,22 +112,26 @@ def resume(
     Raises:
         RunDirError: it is no sweep, or cannot be read.
     """
-    launching = _ready((means or Means()).launcher())
     folder = path.absolute()
+    searched = (folder / SEARCH).is_file()
+    launching = _ready((means or Means()).launcher(), endless=searched and workers is None)
+    require_own(folder, BOOK)
     book = Book(folder / BOOK)
     if retry_failed:
         book.retry()
-    searched = (folder / SEARCH).is_file()
     plan = Plan.load(folder, config_dir, foreign=folder, packages=trust) if searched else None
     launcher = launching(Tasks(folder, config_dir, trust=tuple(trust)))
     return _coordinate(folder, book, launcher, workers=workers, limits=limits, plan=plan)
 
 
-def _ready(launching: Any) -> Any:
-    """Return the recipe of a launcher, if it can work here, which its `require` tells before anything is made."""
+def _ready(launching: Any, *, endless: bool) -> Any:
+    """Return the recipe of a launcher, if it can work here, which its `require` tells before anything is made.
+
+    endless: jobs come as there is room for them.
+    """
     check = getattr(launching.func, "require", None)
     if check is not None:
-        check(**launching.keywords)
+        check(**launching.keywords, endless=endless)
     return launching
 
 
@@ -136,7 +143,7 @@ def _coordinate(
     workers: int | None,
     limits: Limits | None,
     plan: Plan | None = None,
-    typed: dict[str, bytes] | None = None,
+    typed: dict[str, Job] | None = None,
 ) -> Outcome:
     with Show(folder) as show, closing(launcher), _source(plan, folder, book, typed, show.say) as source:
         count = workers or launcher.workers([*book.entries(), *([] if plan is None else plan.sample)])
@@ -150,7 +157,7 @@ def _coordinate(
 
 
 def _source(
-    plan: Plan | None, folder: Path, book: Book, typed: dict[str, bytes] | None, say: Callable[[str], None]
+    plan: Plan | None, folder: Path, book: Book, typed: dict[str, Job] | None, say: Callable[[str], None]
 ) -> AbstractContextManager[Search | None]:
     """Return what adds jobs to the book, if anything does."""
     return nullcontext() if plan is None else Search(plan, folder, book, typed, say)
@@ -165,13 +172,14 @@ def _made(folder: Path | None) -> Path:
         raise RunDirError(f"sweep directory {folder} holds a run; name another folder")
     if folder.is_dir() and not is_sweep(folder) and not all(map(_ours, folder.iterdir())):
         raise RunDirError(f"sweep directory {folder} is not empty, and no sweep")
+    require_own(folder, BOOK)
     _make(folder)
     return folder
 
 
 def _ours(entry: Path) -> bool:
     """Tell whether this may be of a coordinator that begins the same sweep just now."""
-    return entry.name.lstrip(".").startswith(("jobs", "logs", ABOUT))
+    return entry.name.lstrip(".").startswith(("jobs", "logs", ABOUT, SEARCH))
 
 
 def _new(root: Path) -> Path:
@@ -182,10 +190,12 @@ def _new(root: Path) -> Path:
 
 
 def _make(folder: Path) -> bool:
-    """Make the folder and what lies in it; False where it existed."""
+    """Make the folder and what lies in it; False where it existed, or another process has just made it."""
     try:
-        new = not folder.exists()
-        folder.mkdir(parents=True, exist_ok=True)
+        new = False
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            new = True
         for name in ("jobs", "logs"):
             (folder / name).mkdir(exist_ok=True)
     except OSError as error:

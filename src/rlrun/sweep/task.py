@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STOPPED = 75  # exit code: on request, to be gone on with
+VISIBLE = "CUDA_VISIBLE_DEVICES"  # names the accelerators that a process may use
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ It starts no thread and opens no file that a child would share.
 import gc
 import importlib
 import pkgutil
-import signal
 
 import rlrun.algorithms
 import rlrun.env.toys
@@ -15,7 +14,6 @@ from rlrun.config.words import parse
 from rlrun.manifest import versions
 from rlrun.seeds import Seeds
 
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the coordinator, which tells its jobs
 for module in pkgutil.iter_modules(rlrun.algorithms.__path__, "rlrun.algorithms."):
     importlib.import_module(module.name)
 parse(["algorithm=sac", "+with=[rnd,icm]", "algorithm.lr=3.0e-4"])  # the grammar's tables are built by use

@@ -152,8 +152,8 @@ class Plan:
         """
         path = folder / ABOUT
         if path.exists():
-            other = Plan.load(folder)
-            name = "words" if sorted(other.words) != sorted(self.words) else self.settings.differs_from(other.settings)
+            words, settings = _noted(path)
+            name = "words" if sorted(words) != sorted(self.words) else self.settings.differs_from(settings)
             if name is not None:
                 grow = ", ".join(f"sweep.{each}" for each in MAY_GROW)
                 raise RunDirError(
@@ -170,18 +170,11 @@ class Plan:
         Raises:
             RunDirError: its note is missing or damaged.
         """
-        path = folder / ABOUT
-        held = read_json(path)
+        words, settings = _noted(folder / ABOUT)
         try:
-            words, settings = held["words"], held["sweep"]
-            if not all(isinstance(word, str) for word in words) or not set(settings) <= {
-                each.name for each in fields(Optuna)
-            }:
-                raise ValueError
-            return cls(words, Optuna(**settings), config_dir, foreign=foreign, packages=packages)
-        except (KeyError, TypeError, ValueError, ConfigError) as error:
-            told = str(error) if isinstance(error, ConfigError) else "it is no note of a search"
-            raise RunDirError(f"{path} is damaged: {told}") from error
+            return cls(words, settings, config_dir, foreign=foreign, packages=packages)
+        except ConfigError as error:
+            raise RunDirError(f"{folder / ABOUT} is damaged: {error}") from error
 
     @cached_property
     def _base(self) -> configuration.Composed:
@@ -212,6 +205,23 @@ class Plan:
             for word in parse(words):
                 admit_resolvers(word.text, word.key)
             yield
+
+
+def _noted(path: Path) -> tuple[list[str], Optuna]:
+    """Return the words of a search and its settings.
+
+    Raises:
+        RunDirError: the note is missing or damaged.
+    """
+    held = read_json(path)
+    try:
+        words, settings = [str(word) for word in held["words"]], held["sweep"]
+        if words != held["words"] or not set(settings) <= {each.name for each in fields(Optuna)}:
+            raise ValueError
+        return words, Optuna(**settings)
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        told = str(error) if isinstance(error, ConfigError) else "it is no note of a search"
+        raise RunDirError(f"{path} is damaged: {told}") from error
 
 
 def _told(dimension: Dimension) -> str:

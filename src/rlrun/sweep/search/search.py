@@ -14,6 +14,8 @@ from rlrun.errors import ConfigError, RunDirError, did_you_mean
 from rlrun.files import reason
 from rlrun.rundir import RunDir
 from rlrun.sweep.book import Book, Entry
+from rlrun.sweep.expansion import Job
+from rlrun.sweep.places import open_own
 from rlrun.sweep.search import scores
 from rlrun.sweep.search.answer import Candidate, answer, told
 from rlrun.sweep.search.plan import Plan
@@ -46,8 +48,7 @@ class Search:
         plan: what is searched.
         folder: of the sweep.
         book: its jobs.
-        typed: jobs whose words the user typed, and what they were composed to; those of the trials are added, if the
-            plan's were.
+        typed: jobs whose words the user typed, by their keys; those of the trials are added, if the plan's were.
         say: takes a line on each trial.
     """
 
@@ -56,7 +57,7 @@ class Search:
         plan: Plan,
         folder: Path,
         book: Book,
-        typed: dict[str, bytes] | None = None,
+        typed: dict[str, Job] | None = None,
         say: Callable[[str], None] = print,
     ) -> None:
         self.plan = plan
@@ -68,6 +69,7 @@ class Search:
         self.fruitless = False  # no trial came to a number
         self._study: Study | None = None  # of the one that asks
         self._open: dict[int, _Open] = {}
+        self._failed: dict[int, tuple[Trial, set[str]]] = {}  # by which of its jobs
         self._candidates: list[Candidate] | None = None
         self._handle: int | None = None
         self._looked = self._tried = -math.inf
@@ -91,6 +93,7 @@ class Search:
         self._looked = time.monotonic()
         entries = {entry.key: entry for entry in self.book.entries()}
         leaving: set[str] = set()
+        self._try_again(entries)
         for number in list(self._open):
             leaving |= self._judge(self._open[number], entries)
         if not self._open and not self._is_due():
@@ -132,10 +135,20 @@ class Search:
                 self._begin(study.reopen(trial.number))
             elif trial.state == "failed" and not study.was_tried_again(trial.number):
                 with suppress(ConfigError):
-                    keys = [job.key for job in self.plan.jobs(trial.values, self.plan.seeds)]
-                    if any(entries[key].state == "pending" for key in keys if key in entries):  # by --retry-failed
-                        study.try_again(trial)
-                        self.book.revive(keys)
+                    keys = {job.key for job in self.plan.jobs(trial.values, self.plan.seeds)} & set(entries)
+                    open_again = {key for key in keys if entries[key].state in ("pending", "running")}
+                    failed = {key for key in keys if entries[key].state == "failed"}
+                    self._failed[trial.number] = trial, open_again or failed
+
+    def _try_again(self, entries: Mapping[str, Entry]) -> None:
+        """Have trials tried again whose failed jobs may be claimed once more: a --retry-failed, here or elsewhere."""
+        assert self._study is not None
+        for number, (trial, keys) in list(self._failed.items()):
+            if any(entries[key].state != "failed" for key in keys):
+                del self._failed[number]
+                self._study.try_again(trial)
+                self.book.revive(job.key for job in self.plan.jobs(trial.values, self.plan.seeds))
+                self._candidates = None
 
     def _begin(self, trial: Trial) -> None:
         try:
@@ -151,7 +164,7 @@ class Search:
         """Have jobs done with the values of a trial; return their runs."""
         jobs = self.plan.jobs(trial.values, seeds)
         if self.typed is not None:
-            self.typed.update({job.key: job.composed for job in jobs})
+            self.typed.update({job.key: job for job in jobs})
         self.book.add(jobs)
         return {job.key: RunDir(self.folder / "jobs" / job.key) for job in jobs}
 
@@ -160,7 +173,9 @@ class Search:
         trial, keys = at_work.trial, set(at_work.runs)
         states = {entries[key].state for key in keys if key in entries}
         if "failed" in states:
-            why = next(entries[key].error for key in keys if key in entries and entries[key].state == "failed")
+            failed = {key for key in keys if key in entries and entries[key].state == "failed"}
+            why = next(entries[key].error for key in failed)
+            self._failed[trial.number] = trial, failed
             return self._leave(trial, keys, "failed", why or "")
         if "pruned" in states:  # by a process that was killed before it told, or as another trial of the same values
             return self._leave(trial, keys, "pruned")
@@ -267,14 +282,11 @@ def _locked(path: Path) -> int | None:
     """Return a handle that holds a lock; None where another process has it.
 
     Raises:
-        RunDirError: files cannot be locked there.
+        RunDirError: it is no plain file, or files cannot be locked there.
     """
     import fcntl
 
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-    except OSError as error:
-        raise RunDirError(f"{path} cannot be used: {reason(error)}") from error
+    handle = open_own(path)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,0 +1,50 @@
+"""Places in a sweep's folder. It may be somebody else's, and what is written there leads to no file beyond it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rlrun.errors import RunDirError
+from rlrun.files import reason
+
+HELD = ("jobs", "logs", "launches")  # folders
+APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def open_own(path: Path) -> int:
+    """Open a file for what is added to it, made where there is none; never wait for it.
+
+    Raises:
+        RunDirError: it is a symbolic link or no plain file, or cannot be written.
+    """
+    try:
+        handle = os.open(path, APPEND, 0o666)
+    except OSError as error:
+        why = "it is a symbolic link" if path.is_symlink() else reason(error)
+        raise RunDirError(f"{path} cannot be used: {why}") from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise RunDirError(f"{path} cannot be used: it is no plain file")
+    return handle
+
+
+def require_own(folder: Path, *files: str) -> None:
+    """Refuse a sweep's folder in which one of these files leads out of it, or what jobs write to.
+
+    Raises:
+        RunDirError: naming the symbolic link.
+    """
+    for path in _places(folder, files):
+        if path.is_symlink():
+            raise RunDirError(f"{path} is a symbolic link, which a sweep does not follow")
+
+
+def _places(folder: Path, files: Iterable[str]) -> Iterator[Path]:
+    """Yield what is written to by name, folders before what lies in them."""
+    yield from (folder / name for name in (*files, *HELD))
+    for name in HELD[:2]:
+        if (folder / name).is_dir():
+            yield from (Path(entry.path) for entry in os.scandir(folder / name) if entry.is_symlink())

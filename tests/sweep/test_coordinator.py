@@ -1,0 +1,125 @@
+"""What a coordinator says to its jobs, and how often; the jobs are none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from rlrun.sweep import Book, Job, Limits, coordinator
+from rlrun.sweep.coordinator import Coordinator
+
+
+class Asked:
+    """A job that leaves some looks after it was asked to, and counts how often it was."""
+
+    def __init__(self):
+        self.asked, self.looks = 0, 3
+
+    def waits(self):
+        return True
+
+    def poll(self):
+        self.looks -= self.asked > 0
+        return 75 if self.looks <= 0 else None
+
+    def terminate(self):
+        self.asked += 1
+
+    def kill(self):
+        raise AssertionError("nothing hangs")
+
+
+class Launcher:
+    """Starts such jobs; `during` is called with how many there are, while the newest one is being started."""
+
+    def __init__(self, during):
+        self.during, self.jobs = during, []
+
+    def start(self, entry, slot):
+        self.jobs.append(Asked())
+        self.during(len(self.jobs))
+        return self.jobs[-1]
+
+
+@pytest.fixture
+def coordinate(tmp_path):
+    """Return the exit code, and how often each job was asked to leave."""
+
+    def run(during, *, jobs=4, source=None):
+        launcher, book = Launcher(during), Book(tmp_path / "jobs.sqlite")
+        book.add([Job(f"key{number}", (), "") for number in range(jobs)])
+        given = {"workers": jobs, "limits": Limits(), "show": lambda entries: None, "source": source}
+        return Coordinator(tmp_path, book, launcher, **given).run(), [job.asked for job in launcher.jobs]
+
+    return run
+
+
+class Short:
+    """A launcher without room for the first job; the others are over at once."""
+
+    def start(self, entry, slot):
+        if entry.key == "key0":
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        job = Asked()
+        job.poll = lambda: 0
+        return job
+
+
+def test_a_job_that_cannot_be_started_fails_alone(tmp_path):
+    book = Book(tmp_path / "jobs.sqlite")
+    book.add([Job(f"key{number}", (), "") for number in range(3)])
+    made = Coordinator(tmp_path, book, Short(), workers=2, limits=Limits(), show=lambda entries: None)
+    assert made.run() == 1
+    assert [entry.state for entry in book.entries()] == ["failed", "completed", "completed"]
+    assert book.entries()[0].error.startswith("it cannot be started: ")
+
+
+def test_a_place_that_is_free_asks_for_jobs_now_and_then(tmp_path, monkeypatch):
+    book, claims, claim = Book(tmp_path / "jobs.sqlite"), [], Book.claim
+    monkeypatch.setattr(Book, "claim", lambda book, owner: claims.append(owner) or claim(book, owner))
+    book.add([Job("key0", (), "")])
+    launcher = Launcher(lambda count: None)
+    made = Coordinator(tmp_path, book, launcher, workers=2, limits=Limits(), show=lambda entries: None)
+    end = time.monotonic() + 0.3
+    launcher.during = lambda count: setattr(launcher.jobs[0], "poll", lambda: 0 if time.monotonic() > end else None)
+    assert made.run() == 0
+    assert len(claims) <= 4
+
+
+def raised(number):
+    os.kill(os.getpid(), number)
+
+
+def test_a_signal_while_jobs_are_begun_stops_all_of_them(coordinate):
+    assert coordinate(lambda count: raised(signal.SIGTERM) if count == 2 else None) == (75, [1, 1])
+
+
+def test_a_signal_that_comes_twice_at_once_is_one(coordinate):
+    assert coordinate(lambda count: [raised(signal.SIGTERM), raised(signal.SIGINT)], jobs=1) == (75, [1])
+
+
+def test_a_second_signal_is_passed_on(coordinate, monkeypatch):
+    monkeypatch.setattr(coordinator, "TWICE", 0.0)
+    assert coordinate(lambda count: [raised(signal.SIGTERM), raised(signal.SIGTERM)], jobs=1) == (75, [2])
+
+
+def test_a_job_that_is_left_is_told_once(coordinate, tmp_path, monkeypatch):
+    monkeypatch.setattr(coordinator, "BEAT", 0.0)
+
+    class Source:
+        """A search that has pruned what it has."""
+
+        def look(self, *, news):
+            return {entry.key for entry in Book(tmp_path / "jobs.sqlite").entries() if entry.state == "pruned"}
+
+        def offer(self):
+            return False
+
+        def over(self):
+            return True
+
+    prune = Book(tmp_path / "jobs.sqlite").prune
+    assert coordinate(lambda count: prune(["key0"]), jobs=1, source=Source()) == (0, [1])
