@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -238,7 +239,11 @@ def test_a_display_is_what_the_surroundings_say(settings, expected, monkeypatch)
 
 def test_ctrl_c_leaves_with_one_line(chain, rlrun):
     chain("Interrupting")
-    outcome = rlrun("play", "Interrupting")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored below a shell in its background
+    try:
+        outcome = rlrun("play", "Interrupting")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (outcome.code, outcome.err) == (130, "rlrun: stopped by SIGINT\n")
     assert outcome.out.splitlines()[-2] == "seed 0  step 2  reward 1.00  return 2.00"
 

@@ -40,6 +40,8 @@ class PhasicActorCritic(ActorCritic):
         options: of `ActorCritic`.
     """
 
+    by_turns = True  # two losses step it, each in phases of its own
+
     def __init__(self, spaces: Spaces, **options: Any) -> None:
         super().__init__(spaces, **options)
         self.auxiliary_head = nn.Linear(self.trunk.size, 1)

@@ -65,6 +65,8 @@ class LossCallback(Callback):
         self.optimiser = optimiser(self.parameters) if self.parameters else None
         self._gradients = Gradients(self.parameters)
         self._hidden = hidden_layers(network)
+        # What is left of an update of this loss is changed by the next one of another, sooner or later than it is read.
+        self._alone = not getattr(network, "by_turns", False)
         self._stepper = None if self.optimiser is None else Stepper(self.optimiser)
         _check_clip(grad_clip, max_grad_norm)
         self.max_grad_norm = max_grad_norm
@@ -142,6 +144,8 @@ class LossCallback(Callback):
             found[f"grad_norm/{self.name}"] = self._norm
         if self._rate is not None:
             found[f"learning_rate/{self.name}"] = self._rate
+        if not self._alone:
+            return found
         vitals = {"update_ratio": update_ratio(self.optimiser), "dead_units": dead_units(self._hidden)}
         return found | {f"{name}/{self.name}": value for name, value in vitals.items() if value is not None}
 
