@@ -81,6 +81,34 @@ def blocked(begin):
     return begin_training
 
 
+class Killer(Callback):
+    """Ends the process that exports before it is asked for anything."""
+
+    def __init__(self, export):
+        self.export = export
+
+    def end_batch(self, update):
+        if update == 1:
+            self.export._worker.process.kill()
+            self.export._worker.process.wait()
+
+
+def test_training_outlives_the_process_that_exports(tmp_path, caplog):
+    experiment = Experiment(compose([*WORDS, "export.every=40", "stop.env_steps=80"]))
+    killer = Killer(experiment.part(OnnxExport))
+    experiment.trainer = Trainer({**experiment.trainer.callbacks, "killer": killer}, experiment.trainer.loader)
+    assert experiment.run(RunDir.claim(tmp_path / "run"))["status"] == "completed"
+    assert "the process that exports has ended" in caplog.text
+    assert list((tmp_path / "run" / "exports").iterdir()) == []
+
+
+def test_training_outlives_a_policy_that_cannot_be_copied(tmp_path, caplog):
+    experiment = Experiment(compose([*WORDS, "stop.env_steps=40"]))
+    experiment.part(OnnxExport).agent.policy.own = lambda: None
+    assert experiment.run(RunDir.claim(tmp_path / "run"))["status"] == "completed"
+    assert "export 1 failed" in caplog.text
+
+
 @pytest.mark.parametrize(("word", "said"), [("export.every=-1", "wanted every >= 0"), ("export.keep=0", "keep >= 1")])
 def test_wrong_numbers_are_refused(word, said):
     with pytest.raises(ConfigError, match=said):

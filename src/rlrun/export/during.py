@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,8 +137,13 @@ class OnnxExport(Callback):
         self.count, self._newest = self.count + 1, self._axis
         path = self.items.path_of(self.count)
         about = {**self.metadata, **metadata, **self._about, "env_steps": self._axis, "model_version": self.count}
-        data = request(self.agent, self.outer, stochastic=self.stochastic, path=path, about=about)
-        return self._worker.send(self.count, data, self.keep, future or Future())
+        future = future or Future()
+        try:
+            data = request(self.agent, self.outer, stochastic=self.stochastic, path=path, about=about)
+            self._worker.send(self.count, data, self.keep, future)
+        except Exception as error:  # a policy that cannot be copied, a full disk: training goes on
+            _fail(future, self.count, f"{type(error).__name__}: {error}")
+        return future
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count, "newest": self._newest}
@@ -169,8 +175,8 @@ class _Worker:
         self._thread = threading.Thread(target=self._hear, name="export", daemon=True)
         self._thread.start()
 
-    def send(self, handle: int, data: bytes, keep: int | None, future: Future[Item]) -> Future[Item]:
-        """Hand over a request; return what will be the file."""
+    def send(self, handle: int, data: bytes, keep: int | None, future: Future[Item]) -> None:
+        """Hand over a request, of which the future will be the file."""
         place = self.items.folder / f".{PREFIX}{handle}.request"
         place.write_bytes(data)
         self._waiting.put((handle, keep, future))
@@ -179,7 +185,6 @@ class _Worker:
             print(json.dumps({"place": str(place), "paths": sys.path}), file=self.process.stdin, flush=True)
         except OSError:  # it is gone, which the thread tells
             place.unlink(missing_ok=True)
-        return future
 
     def _hear(self) -> None:
         assert self.process.stdout is not None
@@ -188,17 +193,30 @@ class _Worker:
             line = self.process.stdout.readline()
             problem = line.strip() if line else "the process that exports has ended"
             if problem:
-                _messages.warning("export %d failed: %s", handle, problem)
-                future.set_exception(RlrunError(problem))
+                _fail(future, handle, problem)
                 continue
-            future.set_result(self.items.add(handle))
-            for item in self.items.items()[: -keep if keep else 0]:
-                self.items.delete(item.handle)
+            try:
+                item = self.items.add(handle)
+            except RlrunError as error:  # somebody else removed it
+                _fail(future, handle, str(error))
+                continue
+            future.set_result(item)
+            try:
+                for item in self.items.items()[: -keep if keep else 0]:
+                    self.items.delete(item.handle)
+            except RlrunError as error:  # somebody else removed a file
+                _messages.warning("%s", error)
 
     def close(self) -> None:
         """Wait until all that was asked for is written."""
         self._waiting.put(None)
         self._thread.join()
         assert self.process.stdin is not None
-        self.process.stdin.close()
+        with suppress(OSError):  # it is gone, with something that was not sent
+            self.process.stdin.close()
         self.process.wait()
+
+
+def _fail(future: Future[Item], handle: int, problem: str) -> None:
+    _messages.warning("export %d failed: %s", handle, problem)
+    future.set_exception(RlrunError(problem))

@@ -118,5 +118,6 @@ class Items:
         if item is None:
             raise RlrunError(f"{self.folder} has no file number {handle}")
         if not item.path.is_file():
+            del self._items[handle]
             raise RlrunError(f"{item.path} was removed by somebody else")
         return item
