@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+from handbook.metrics import meaning
 from omegaconf import OmegaConf
 
 from rlrun import train
@@ -109,6 +111,9 @@ def test_a_file_composes_is_read_completely_and_runs(file, tmp_path):
         return
     summary = train(words, run_dir=tmp_path / "run").summary
     assert (summary["status"], summary["updates"], summary["evaluation"]["episodes"]) == ("completed", 3, 1)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    written = {name for line in lines for name in json.loads(line)}
+    assert [name for name in written if "/" in name and not meaning(name)] == []  # docs/metrics.md says what each is
 
 
 @pytest.mark.parametrize("file", EXPERIMENTS)

@@ -2,6 +2,8 @@
 
 Each rollout gives one gradient step. Advantages are generalised ones (arXiv 1506.02438); with λ = 1 they are the
 paper's, returns as far as the rollout goes minus values.
+
+    L = -log π(a | s) A + w_V (V(s) - R)² - w_H H(π(· | s))
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Works on every action space. The continuous part of a stored action may lie on its bounds, where no squashed normal
 comes to: for the likelihood it is read as a little inside of them.
+
+    L = -log π(a | s)                            objective: likelihood
+    L = |tanh μ(s) - c|² - log π(k | s)          objective: mode
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ transition leads to, for a uniform p. So it is 0 where nothing can be told, and 
 foretold by the mean of a normal distribution of variance 1; its bonus is - |z - mean|² / 2 + E |z|² / 2, 0 for a mean
 of 0 on average.
 
+    bonus = log q(z | s') - log p(z)
+    L     = -log q(z | s')
+
 Differences from the paper: policy and entropy are those of whatever algorithm it is added to.
 """
 

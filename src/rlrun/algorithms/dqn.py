@@ -4,6 +4,11 @@ Works on every action space that is made of choices. Several decisions at once (
 MultiBinary, dicts of these) count as one joint choice while there are few combinations, else
 values add up over decisions. With more than one critic the smallest value counts.
 
+    a* = argmax_a min_i Q_i(s', a)
+    y  = r + γ (1 - terminated) min_i Q̄_i(s', a*)
+    L  = Σ_i h(Q_i(s, a) - y),  h the Huber loss
+    Q̄  ← Q̄ + rate (Q - Q̄)
+
 Differences from the papers: the target network may follow slowly instead of by jumps, and the
 reward may come from several steps (then the batch holds their `discount`).
 """

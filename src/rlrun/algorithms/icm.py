@@ -4,6 +4,9 @@ Features of observations are those from which the action between two of them can
 leave out what actions have no part in. The bonus of a transition is the error with which the features after it are
 foretold from those before it and the action (forward model).
 
+    L     = -log p(a | φ(s), φ(s')) + ½ mean |f(φ(s), a) - φ(s')|²
+    bonus = ½ mean |f(φ(s), a) - φ(s')|²
+
 Differences from the paper: the forward model does not shape the features, as in ALF, and both losses count alike.
 Bonuses are divided by their root mean square. Continuous actions are told by a squared distance.
 """

@@ -6,6 +6,8 @@ it was (section 2). Between the phases nobody asks for that head.
 
 With `shared`, value and policy stand on the same layers, but the value's gradient ends at them in both phases, as in
 the authors' code; without it the value has layers of its own.
+
+    L_aux = w [(V_aux(s) - R)² + (V(s) - R)²] + β KL(π_then(· | s) ‖ π(· | s))
 """
 
 from __future__ import annotations

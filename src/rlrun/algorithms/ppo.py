@@ -3,6 +3,9 @@
 Each rollout is learned from in several epochs of minibatches, whose probability ratios are clipped. Around that:
 a penalty on the divergence from the policy that acted, with a weight of its own (section 4), and an early end of
 the epochs where it has become too large. Advantages are normalised in each minibatch.
+
+    ρ = π(a | s) / π_then(a | s)
+    L = -min(ρ A, clip(ρ, 1 - ε, 1 + ε) A) + w_V (V(s) - R)² - w_H H(π(· | s)) + w_KL (ρ - 1 - log ρ)
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Features are those from which the action between two observations can be told (P
 section 2.2): what the agent neither moves nor is moved by need not be in them. The learner sees stored observations;
 everybody else, the acting policy, critics, bonuses and their slow copies, sees features, through which no gradient
 flows. What is stored stays as the environment gave it, so features are those of now whenever a sample was made.
+
+    L = -log p(a | φ(s), φ(s'))
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ A network learns to predict the features that another, random and fixed one, fin
 large where observations are unlike those that it learned from. It pays for arriving: the bonus of a transition is
 the error at the observation after it, the last of an episode included; what an episode begins with pays nothing.
 
+    L = bonus = |p(s') - f(s')|²,  f random and fixed
+
 Differences from the paper: bonuses are rewards like any other, so one value sums both and ends with the episode.
 They are divided by the root mean square of all bonuses so far, not by the deviation of their returns.
 """

@@ -5,6 +5,12 @@ An action has a continuous part c (all Box leaves) and discrete choices k. The p
 for k the exact optimum under the critics, so only c needs a network of its own. Where an
 action has one part only, the other factor is absent.
 
+    V̄(s) = E_k[min_i Q̄_i(s, c, k) - α_k log π(k | s, c)] - α_c log π(c | s),  c ~ π(· | s)
+    y    = r + γ (1 - terminated) V̄(s')
+    L_Q  = Σ_i (Q_i(s, c, k) - y)²
+    L_π  = α_c log π(c | s) - E_k[min_i Q_i(s, c, k)],  c ~ π(· | s)
+    L_α  = Σ_part log α_part (H_part - H̄_part)
+
 Differences from the paper: two critics share one stacked ensemble; their losses are summed;
 expectations over k are exact, not sampled; each part has a temperature of its own, held at
 an entropy target of its own.

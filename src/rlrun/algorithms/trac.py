@@ -2,6 +2,11 @@
 
 After an update the policy's distribution over actions is compared with the one before, on the same batch. Where it
 has moved too far its parameters go back part of the way, until it has not. Values and critics stay as they are.
+
+    change² = mean over the batch of  Σ_k (log π(k | s) - log π_before(k | s))²          choices
+                                      Σ KL(π_before ‖ π) + KL(π ‖ π_before)              normals
+    ratio   = change / √(per_dim · size)
+    θ       ← θ + (1 - 0.9 / ratio) (θ_before - θ)  while ratio > 1
 """
 
 from __future__ import annotations

@@ -1,0 +1,183 @@
+"""The documentation site: it builds without a warning, leads nowhere wrong, and leaves nothing unsaid."""
+
+from __future__ import annotations
+
+import logging
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from handbook import algorithms, commands, docstrings, hooks, markdown, metrics
+from handbook.settings import CONF, settings
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted(path.relative_to(CONF).as_posix() for path in CONF.rglob("*.yaml") if path.parent.name != "experiment")
+LITERAL = re.compile(r'(?<!f)"([a-z_]+/[a-z_]+)"')
+
+
+def build(folder, **changes):
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), **changes))
+
+
+class Page(HTMLParser):
+    """What a page leads to, and where it can be entered."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.anchors = [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.anchors |= {given["id"]} if "id" in given else set()
+        name = {"a": "href", "link": "href", "img": "src", "script": "src"}.get(tag)
+        if given.get(name):
+            self.links.append(given[name])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    build(folder)
+    return {path: Page(path.read_text()) for path in folder.rglob("*.html") if path.name != "404.html"}
+
+
+def test_every_link_of_the_site_leads_somewhere(site):
+    for path, page in site.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme:
+                assert parts.scheme == "https", (path.name, link)
+                continue
+            there = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            assert there.exists(), (path.name, link)
+            if parts.fragment and there in site:
+                assert unquote(parts.fragment) in site[there].anchors | {"__skip"}, (path.name, link)
+
+
+def test_nothing_of_the_site_is_loaded_from_elsewhere(site):
+    for page in site:
+        assert re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"?https?:", page.read_text()) == []
+
+
+def test_every_page_has_its_place(site):
+    names = {path.relative_to(min(site, key=lambda path: len(path.parts)).parent).as_posix() for path in site}
+    own = {f"{path.stem}.html" for path in (ROOT / "docs").glob("*.md")}
+    made = {f"algorithms/{name}.html" for name in [*algorithms.names(), *algorithms.additions()]}
+    assert names == own | made | {"index.html", "commands.html", "keys.html", "measured.html"} | {
+        "changelog.html",
+        "contributing.html",
+    }
+
+
+def test_a_page_that_leads_nowhere_fails_the_build(tmp_path, monkeypatch, caplog):
+    from mkdocs.exceptions import Abort
+
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "index.md").write_text("# Start\n\nSee [there](there.md).\n")
+    monkeypatch.setattr(hooks, "made", dict)
+    with caplog.at_level(logging.WARNING), pytest.raises(Abort):
+        build(tmp_path / "site", docs_dir=str(docs), nav=[{"Start": "index.md"}], hooks=[])
+    assert "there.md" in caplog.text
+
+
+@pytest.mark.parametrize("name", [*algorithms.names(), *algorithms.additions()])
+def test_a_page_of_an_algorithm_is_complete(name):
+    text = algorithms.page(name) if name in algorithms.names() else algorithms.page_of_addition(name)
+    for title in ("## YAML", "## Keys", "## Data flow", "## Metrics"):
+        assert f"\n{title}\n" in text
+    assert "rlrun explain algorithm=" in text
+    assert "loader " in text
+    equations = re.findall(r"```text\n[^$]*? = .*?```", text.partition("## YAML")[0], re.DOTALL)
+    assert bool(equations) == (name != "handcrafted")
+    measured = re.findall(r"`rlrun train algorithm=(\w+) ", text.partition("## Measured")[2])
+    assert set(measured) <= {name}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_key_has_a_meaning(file):
+    assert [each.path for each in settings(CONF / file) if not each.meaning] == []
+
+
+def test_every_metric_that_code_names_has_a_meaning():
+    """Those whose names are put together are met by the run of every config, tests/conf."""
+    known = {pattern.partition("/")[0] for pattern in metrics.patterns()}
+    for path in sorted((ROOT / "src" / "rlrun").rglob("*.py")):
+        elsewhere = path.parent.name in ("diagnosis", "reporting", "conformance")  # they read what others write
+        for name in () if elsewhere else LITERAL.findall(path.read_text()):
+            assert name.partition("/")[0] not in known or metrics.meaning(name), f"{path.name}: {name}"
+
+
+def test_a_metric_is_found_by_its_name_and_no_other():
+    assert metrics.meaning("loss/q_loss") == "mean of the loss over the batch"
+    assert metrics.meaning("memory/sampled_share_3_of_4").startswith("share of it")
+    assert metrics.meaning("losses/q_loss") == metrics.meaning("loss/q/loss") == ""
+
+
+def test_the_command_line_has_every_command_and_option():
+    text = commands.page()
+    for command in ("train", "export-onnx", "plugin test"):
+        assert f"\n## rlrun {command}\n" in text
+    assert all(f"\n| `{option}" in text for option in ("--checkpoint", "--retry-failed", "--videos"))
+
+
+def test_papers_become_links():
+    text = algorithms.linked("as (arXiv 1812.05905, doi 10.1162/neco.1991.3.1.88): in 2018")
+    assert text == (
+        "as ([arXiv 1812.05905](https://arxiv.org/abs/1812.05905), "
+        "[doi 10.1162/neco.1991.3.1.88](https://doi.org/10.1162/neco.1991.3.1.88)): in 2018"
+    )
+
+
+class Base:
+    """A part.
+
+    Args:
+        rate: of change, which may
+            take two lines.
+        first, last: both ends.
+
+    Raises:
+        ValueError: never.
+    """
+
+
+class Derived(Base):
+    """Another.
+
+    Args:
+        rate: its own.
+    """
+
+
+def test_arguments_are_read_off_docstrings():
+    assert docstrings.arguments(Base) == {
+        "rate": "of change, which may take two lines.",
+        "first": "both ends.",
+        "last": "both ends.",
+    }
+    assert docstrings.arguments(Derived)["rate"] == "its own."
+    assert docstrings.arguments(Derived)["last"] == "both ends."
+
+
+def test_a_table_keeps_bars_within_its_cells():
+    assert markdown.table(["a"], [["x | y"]]).splitlines()[-1] == r"| x \| y |"
+
+
+@pytest.mark.parametrize(
+    ("text", "moved"),
+    [
+        ("[a](docs/memory.md#x)", "[a](memory.md#x)"),
+        ("[a](../benchmarks/results/README.md)", "[a](measured.md)"),
+        ("[a](memory.md) [b](../measured.md)", "[a](memory.md) [b](../measured.md)"),
+        ("[a](https://docs/x.md)", "[a](https://docs/x.md)"),
+    ],
+)
+def test_links_lead_to_where_pages_stand(text, moved):
+    assert hooks.moved(text) == moved
