@@ -258,9 +258,9 @@ CASES = {
     ),
     "policy moves too far in an update": (
         rollout,
-        ({"policy/clipped": 0.8, "policy/approx_kl": 0.4}, {}),
+        ({"policy/clipped": 0.2, "policy/approx_kl": 0.05}, {}),
         "algorithm.kl_limit=0.02",
-        ({"policy/clipped": 0.4}, {}),
+        ({"policy/clipped": 0.3, "policy/approx_kl": 0.03}, {}),
     ),
     "evaluation far below training": (
         rollout,
@@ -311,6 +311,7 @@ def test_a_rule_is_silent_on_the_case_beside(name):
         (rollout, {"observation/size": 8}, {"agent.preprocess.observation_norm": {}}, "scale of observations"),
         (rollout, {"entropy/discrete": 0.69}, {"algorithm.entropy_weight": 10.0}, "weight of entropy"),
         (replay, {}, {"algorithm.lr": 0.1}, "learning rate too high"),
+        (rollout, {"policy/clipped": 0.5}, {}, "policy moves too far in an update"),
         (
             replay,
             {"episode/truncated": 0, "episode/length": 150},
@@ -321,6 +322,11 @@ def test_a_rule_is_silent_on_the_case_beside(name):
 )
 def test_other_ways_to_the_same_cause(made, series, keys, cause):
     assert causes(made(series, keys))[:1] == [cause]
+
+
+def test_a_run_of_an_older_version_that_always_said_0_is_not_called_healthy():
+    found = rollout({"policy/clipped": 0.0, "policy/approx_kl": 0.0})
+    assert "policy/clipped" in found.unmade["policy moves too far in an update"]
 
 
 def test_a_target_that_moves_seldom_gets_another_period():
