@@ -329,6 +329,16 @@ def test_a_run_of_an_older_version_that_always_said_0_is_not_called_healthy():
     assert "policy/clipped" in found.unmade["policy moves too far in an update"]
 
 
+@pytest.mark.parametrize("status", ["running", "interrupted", "stopped", "failed"])
+def test_a_run_that_was_left_in_its_warm_up_is_not_one_that_is_all_warm_up(status):
+    assert causes(replay({}, {}, status=status, updates=0, per_record=90)) == []
+
+
+def test_a_rate_of_another_kind_is_no_target_network():
+    """Such as that of the mean behind `with=lagrangian`."""
+    assert causes(replay({}, {"callbacks.reward_weights.rate": 1e-6})) == []
+
+
 def test_a_target_that_moves_seldom_gets_another_period():
     found = replay({}, {"algorithm.target_rate": 1.0, "algorithm.target_every": 50_000})
     assert found.findings[0].remedy == "let it follow: algorithm.target_every=500"

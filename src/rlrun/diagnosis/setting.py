@@ -25,9 +25,8 @@ def no_update(facts: Facts) -> Sign | None:
     budget = facts.number("stop.env_steps")
     if not facts.env_steps:
         raise Unknown("any record")
-    over = facts.status not in ("running", "interrupted")
     too_long = budget is not None and warm_up.value >= WARM_UP * budget
-    if not too_long and not (over and facts.updates == 0):
+    if not too_long and not (facts.status == "completed" and facts.updates == 0):  # others may have been left in it
         return None
     end = budget if budget is not None else facts.env_steps
     evidence = {"warm_up": warm_up.value, "env_steps": facts.env_steps, "updates": facts.updates}
@@ -85,7 +84,7 @@ def no_end(facts: Facts) -> Sign | None:
 
 def stuck_target(facts: Facts) -> Sign | None:
     """Fire where the slow copy that targets come from has no time to follow its network."""
-    rates = {name: facts.figure(f"callbacks.{name}.rate") for name in facts.names("callbacks")}
+    rates = {name: facts.figure(f"callbacks.{name}.rate") for name in facts.under("target_distance")}
     held = {name: rate for name, rate in rates.items() if rate is not None}
     if not held:
         raise Beside
