@@ -239,7 +239,7 @@ class RunDir:
             matching = [path for path in held if path.name == word or checkpoint_key(path)[0] == step]
         if not matching:
             steps = [str(checkpoint_key(path)[0]) for path in held]
-            names = [name for name in ("latest", "best") if (self.checkpoints / name).is_file()]
+            names = [name for name in ("latest", "best") if self.pointed(name) in {path.name for path in held}]
             raise RunDirError(f"{self.path} has no checkpoint '{word}'; it has {_some(names + steps)}")
         return matching[-1]
 

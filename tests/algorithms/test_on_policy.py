@@ -70,6 +70,13 @@ def test_how_far_it_moved_survives_a_resume(left):
     assert moves(rlrun.resume("run", ["stop.updates=6"]).trainer.callbacks["ppo"].metrics) == whole
 
 
+def test_a_run_that_starts_from_another_begins_anew_to_tell_how_far_it_moves():
+    trained("ppo", *FAST, updates=6)
+    words = ["algorithm=ppo", *SMALL, *FAST, "init.from=run", "init.numbers=skip", "stop.updates=1"]
+    found = rlrun.train(words, run_dir="other").trainer.callbacks["ppo"].metrics
+    assert moves(found) == pytest.approx([0.0, 0.0], abs=1e-6)
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_every_parameter_of_the_policy_learns(place):
     torch.manual_seed(0)

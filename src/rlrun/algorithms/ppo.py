@@ -39,6 +39,7 @@ class PPOLoss(ActorCriticLoss):
 
     provides = ("policy_entropy", "approx_kl")
     momentary = ("_over", "_running")  # what is taken back are the numbers that were made of these
+    inherited = ("optimiser", "names", "updates")
 
     def __init__(
         self,
