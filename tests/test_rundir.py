@@ -149,7 +149,7 @@ def test_missing_checkpoint_lists_those_there_are(tmp_path):
     with pytest.raises(RunDirError, match="has no checkpoint '7'"):
         run.checkpoint("7")
     (run.checkpoints / "latest").write_text("0000000900-0000000180\n")  # it is gone
-    with pytest.raises(RunDirError, match="has no checkpoint 'latest'; it has 500$"):
+    with pytest.raises(RunDirError, match=r"has no checkpoint 'latest'; it has 500$"):
         run.checkpoint("latest")
 
 

@@ -329,6 +329,11 @@ def test_a_run_of_an_older_version_that_always_said_0_is_not_called_healthy():
     assert "policy/clipped" in found.unmade["policy moves too far in an update"]
 
 
+def test_rewards_next_to_nothing_get_a_factor_that_is_a_number():
+    found = rollout({"episode/return": 1e-318, "episode/length": (1, 2)})
+    assert "factor=1.0e300" in next(each.remedy for each in found.findings if each.cause == "scale of rewards")
+
+
 @pytest.mark.parametrize("status", ["running", "interrupted", "stopped", "failed"])
 def test_a_run_that_was_left_in_its_warm_up_is_not_one_that_is_all_warm_up(status):
     assert causes(replay({}, {}, status=status, updates=0, per_record=90)) == []

@@ -13,6 +13,7 @@ SETTLED, PATIENCE = 1_000, 20_000  # updates after which a slow copy is judged; 
 ENDLESS = 5_000  # steps a lane without an end, where no time limit is known
 BATCHES = 4  # that a memory must hold at least
 LARGE, SMALL = 1e4, 1e-3  # sums of discounted rewards
+MOST_DIGITS = 300  # of a factor: floats end not far beyond
 LONGEST_TASK = 25  # steps; shorter tasks may well have a fixed length of their own
 EPISODES, SAME = 5, 20  # that are enough to judge by; to be all alike by chance
 
@@ -149,7 +150,7 @@ def reward_scale(facts: Facts) -> Sign | None:
     else:
         return None
     reason = f"rewards of {shown(size)} a step add up to about {shown(size * reach)}: {why}"
-    factor = word("memory.adaptors.reward_scale.factor", 10.0 ** -round(math.log10(size)))
+    factor = word("memory.adaptors.reward_scale.factor", 10.0 ** -max(round(math.log10(size)), -MOST_DIGITS))
     return Sign(
         reason, {"reward_a_step": size, "steps_ahead": reach}, f"+with=reward_scale {factor}, or +with=reward_norm"
     )
