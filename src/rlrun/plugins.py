@@ -107,9 +107,9 @@ def _entries() -> list[Plugin]:
     found = []
     for entry in metadata.entry_points(group=GROUP):
         about = getattr(entry, "dist", None)
-        # Of an installation that was broken off there may be no metadata.
-        named_by = {} if about is None else {"package": about.name or "", "version": about.version or ""}
-        found.append(Plugin(entry.name, entry.value.split(":")[0].strip(), **named_by))
+        # An installation that was broken off may have no metadata.
+        package, version = (str(getattr(about, name, None) or "") for name in ("name", "version"))
+        found.append(Plugin(entry.name, entry.value.split(":")[0].strip(), package, version))
     return found
 
 
