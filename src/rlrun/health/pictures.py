@@ -42,6 +42,6 @@ def _encoder(tried: Mapping[str, Tried]) -> Finding:
     if encoder.error is None:
         return Finding("ok", "pictures", "ffmpeg", f"{encoder.about['version']} ({encoder.about['program']})")
     remedy = "pip install 'rlrun[video]'"
-    if "imageio_ffmpeg" in tried:  # it is there, and its program is not
+    if encoder.error.startswith("RuntimeError"):  # the package is there, its program is not
         remedy = "set IMAGEIO_FFMPEG_EXE to the path of an ffmpeg"
     return Finding("note", "pictures", "ffmpeg", f"no videos: {encoder.error}", remedy)
