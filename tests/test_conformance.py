@@ -149,7 +149,9 @@ def test_each_way_to_learn_from_ends_has_its_verdict(learned, outcome, text):
 )
 def test_a_file_is_tried_in_a_command_of_its_own(file, words, command, tmp_path):
     (tmp_path / "with").mkdir()
-    (tmp_path / "with" / "bonus.yaml").write_text("# A bonus\n# rlrun train algorithm=ppo env=hill +with=bonus\na: 1\n")
+    (tmp_path / "with" / "bonus.yaml").write_text(
+        "# A bonus\n# rlrun train algorithm=ppo env=hill +with=bonus  # cheap\na: 1\n"
+    )
     (tmp_path / "algorithm").mkdir()
     (tmp_path / "env").mkdir()
     for name in ("algorithm/mine", "env/hill"):

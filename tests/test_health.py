@@ -197,6 +197,26 @@ def test_a_full_disk_is_a_problem(tmp_path, monkeypatch):
         assert line(disk.findings(tmp_path), str(tmp_path))[0] == status
 
 
+def test_a_folder_that_is_not_there_yet_is_judged_by_the_one_above(tmp_path):
+    assert line(disk.findings(tmp_path / "new" / "one"), str(tmp_path))[0] in ("ok", "note")
+    assert line(disk.findings(tmp_path / "new" / "one"), "runs/") == ("ok", "can be written")
+
+
+@pytest.mark.parametrize(
+    ("tried", "remedy"),
+    [
+        ({}, "pip install 'rlrun[video]'"),
+        (
+            {"imageio_ffmpeg": Tried(error="RuntimeError: No ffmpeg exe")},
+            "set IMAGEIO_FFMPEG_EXE to the path of an ffmpeg",
+        ),
+    ],
+)
+def test_what_videos_lack_is_named(tried, remedy):
+    (found,) = [each for each in pictures.findings(tried) if each.name == "ffmpeg"]
+    assert (found.status, found.remedy) == ("note", remedy)
+
+
 # --- the command
 
 

@@ -231,6 +231,34 @@ def test_of_two_with_one_name_the_first_package_counts(install):
     assert second.text == "is left out: it is called like the one of ant, which counts"
 
 
+def test_a_package_whose_installation_broke_off_is_called_by_its_module(install, site, call):
+    install("half", "same=half", conf__env__first="# First\n")
+    install("torn", "same=torn", conf__env__second="# Second\n")
+    for package in ("half", "torn"):
+        (site / f"{package}-1.0.dist-info" / "METADATA").unlink()
+    code, out, _ = call("plugin", "list")
+    counts, other = sorted(out.splitlines(), key=lambda line: "left out" in line)
+    assert (code, "None" in out) == (0, False)
+    assert re.fullmatch(r"same  (half|torn)  env/(first|second)", counts)
+    assert other.endswith(f"left out: it is called like the one of {counts.split()[1]}, which counts")
+
+
+def test_what_a_plugin_says_steers_no_terminal(install, call, caplog):
+    install("odd", "a\x1b]0;b=odd", conf__env__bad="[1]")
+    install("bidi", "bidi=bidi", conf__env__left="# \u202egnp\n")
+    with caplog.at_level(logging.WARNING, "rlrun"):
+        _, out, _ = call("list", "envs")
+    assert caplog.messages[0].startswith("plugin 'a?]0;b' is left out: ")
+    assert re.search(r"^left +\?gnp \(plugin bidi\)$", out, re.MULTILINE)
+
+
+def test_a_command_at_the_head_of_a_file_that_is_none_is_told(install, call):
+    install("ant", "ant=ant", conf__env__small="# Small\n# rlrun train env=small env.id='Cart\nid: CartPole-v1\n")
+    code, _, err = call("plugin", "test", "ant")
+    assert code == 2
+    assert re.search(r"small.yaml, line 2: no command to try: No closing quotation\n$", err)
+
+
 def test_a_name_that_is_not_installed_is_refused_with_the_nearest(install):
     install("ant", "ants=ant", conf__env__small="# Small\nid: Small-v0\n")
     with pytest.raises(RequestError, match="no plugin 'antz' is installed \\(did you mean 'ants'\\?\\)"):

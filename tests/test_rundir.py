@@ -148,6 +148,13 @@ def test_missing_checkpoint_lists_those_there_are(tmp_path):
         run.checkpoint("best")
     with pytest.raises(RunDirError, match="has no checkpoint '7'"):
         run.checkpoint("7")
+    (run.checkpoints / "latest").write_text("0000000900-0000000180\n")  # it is gone
+    with pytest.raises(RunDirError, match=r"has no checkpoint 'latest'; it has 500$"):
+        run.checkpoint("latest")
+    with (run.checkpoints / "latest").open("wb") as file:
+        file.truncate(1 << 40)  # from elsewhere
+    with pytest.raises(RunDirError, match="latest is damaged: it has more than 255 bytes"):
+        run.checkpoint("latest")
 
 
 def test_running_process_that_is_gone_reads_interrupted(tmp_path):

@@ -258,9 +258,9 @@ CASES = {
     ),
     "policy moves too far in an update": (
         rollout,
-        ({"policy/clipped": 0.8, "policy/approx_kl": 0.4}, {}),
+        ({"policy/clipped": 0.2, "policy/approx_kl": 0.05}, {}),
         "algorithm.kl_limit=0.02",
-        ({"policy/clipped": 0.4}, {}),
+        ({"policy/clipped": 0.3, "policy/approx_kl": 0.03}, {}),
     ),
     "evaluation far below training": (
         rollout,
@@ -311,6 +311,7 @@ def test_a_rule_is_silent_on_the_case_beside(name):
         (rollout, {"observation/size": 8}, {"agent.preprocess.observation_norm": {}}, "scale of observations"),
         (rollout, {"entropy/discrete": 0.69}, {"algorithm.entropy_weight": 10.0}, "weight of entropy"),
         (replay, {}, {"algorithm.lr": 0.1}, "learning rate too high"),
+        (rollout, {"policy/clipped": 0.5}, {}, "policy moves too far in an update"),
         (
             replay,
             {"episode/truncated": 0, "episode/length": 150},
@@ -321,6 +322,26 @@ def test_a_rule_is_silent_on_the_case_beside(name):
 )
 def test_other_ways_to_the_same_cause(made, series, keys, cause):
     assert causes(made(series, keys))[:1] == [cause]
+
+
+def test_a_run_of_an_older_version_that_always_said_0_is_not_called_healthy():
+    found = rollout({"policy/clipped": 0.0, "policy/approx_kl": 0.0})
+    assert "policy/clipped" in found.unmade["policy moves too far in an update"]
+
+
+def test_rewards_next_to_nothing_get_a_factor_that_is_a_number():
+    found = rollout({"episode/return": 1e-318, "episode/length": (1, 2)})
+    assert "factor=1.0e300" in next(each.remedy for each in found.findings if each.cause == "scale of rewards")
+
+
+@pytest.mark.parametrize("status", ["running", "interrupted", "stopped", "failed"])
+def test_a_run_that_was_left_in_its_warm_up_is_not_one_that_is_all_warm_up(status):
+    assert causes(replay({}, {}, status=status, updates=0, per_record=90)) == []
+
+
+def test_a_rate_of_another_kind_is_no_target_network():
+    """Such as that of the mean behind `with=lagrangian`."""
+    assert causes(replay({}, {"callbacks.reward_weights.rate": 1e-6})) == []
 
 
 def test_a_target_that_moves_seldom_gets_another_period():

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from rlrun.collect.evaluate import Evaluation, Moment, evaluate, undisturbed
-from rlrun.collect.video import fps_of, rehearsed
+from rlrun.collect.video import fps_of, rehearsed, uncover
 from rlrun.env import Env
 from rlrun.errors import RequestError
 from rlrun.files import counted
@@ -55,6 +55,7 @@ def play(
             can be shown neither way here.
     """
     where = RunDir.open(run).checkpoint(checkpoint)
+    uncover()
     with frozen(run, trust) as policy:
         policy.take_only(where)
         mode = _mode(policy.env, text=text)

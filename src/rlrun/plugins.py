@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 from rlrun.errors import RequestError, did_you_mean
+from rlrun.watching import printable
 
 GROUP = "rlrun.plugins"
 FOLDER = "conf"
@@ -62,7 +63,7 @@ def installed() -> list[Plugin]:
     for plugin in sorted(_entries(), key=lambda one: (one.name, one.package)):
         first = next((other for other in found if other.name == plugin.name), None)
         if first is not None:
-            found.append(plugin.broken(f"it is called like the one of {first.package}, which counts"))
+            found.append(plugin.broken(f"it is called like the one of {first.package or first.module}, which counts"))
         else:
             found.append(_located(plugin))
     return found
@@ -98,15 +99,17 @@ def tell_broken(found: Iterable[Plugin]) -> None:
     for plugin in found:
         if plugin.problem is not None and (plugin.name, plugin.problem) not in _told:
             _told.add((plugin.name, plugin.problem))
-            logging.getLogger("rlrun").warning("plugin '%s' is left out: %s", plugin.name, plugin.problem)
+            text = printable(f"plugin '{plugin.name}' is left out: {plugin.problem}")
+            logging.getLogger("rlrun").warning("%s", text)
 
 
 def _entries() -> list[Plugin]:
     found = []
     for entry in metadata.entry_points(group=GROUP):
         about = getattr(entry, "dist", None)
-        named_by = {} if about is None else {"package": about.name, "version": about.version}
-        found.append(Plugin(entry.name, entry.value.split(":")[0].strip(), **named_by))
+        # An installation that was broken off may have no metadata.
+        package, version = (str(getattr(about, name, None) or "") for name in ("name", "version"))
+        found.append(Plugin(entry.name, entry.value.split(":")[0].strip(), package, version))
     return found
 
 

@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rlrun.errors import RlrunError, RunDirError
-from rlrun.files import place_of, read_json, reason, write_json, write_text
+from rlrun.files import place_of, read_bytes, read_json, reason, write_json, write_text
 
 Status = Literal["running", "completed", "failed", "stopped"]
 STATUS = ("status", "host", "pid", "heartbeat")
 SILENT = 300.0  # seconds without a heartbeat after which a running run counts as interrupted
+NAME = 255  # bytes of a folder's name, at most
 ATTEMPTS = 3
 _told = logging.getLogger("rlrun.told")  # what commands print beside their result
 CHECKPOINT = re.compile(r"\d{10,}-\d{10,}")
@@ -221,7 +222,7 @@ class RunDir:
 
     def pointed(self, pointer: str) -> str | None:
         path = self.checkpoints / pointer
-        return path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else None
+        return read_bytes(path, most=NAME, follow=True).decode(errors="replace").strip() if path.is_file() else None
 
     def checkpoint(self, which: str | int = "latest") -> Path:
         """Return the folder of a checkpoint: `latest`, `best`, or a step (with `-updates` if several share it).
@@ -239,7 +240,7 @@ class RunDir:
             matching = [path for path in held if path.name == word or checkpoint_key(path)[0] == step]
         if not matching:
             steps = [str(checkpoint_key(path)[0]) for path in held]
-            names = [name for name in ("latest", "best") if (self.checkpoints / name).is_file()]
+            names = [name for name in ("latest", "best") if self.pointed(name) in {path.name for path in held}]
             raise RunDirError(f"{self.path} has no checkpoint '{word}'; it has {_some(names + steps)}")
         return matching[-1]
 

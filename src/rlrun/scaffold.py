@@ -57,7 +57,7 @@ def require_name(name: str) -> None:
     Raises:
         RequestError: with a name that will do.
     """
-    if not (name.isidentifier() and name.isascii()) or name.startswith("_") or keyword.iskeyword(name):
+    if not (name.isidentifier() and name.isascii()) or name.strip("_") != name or keyword.iskeyword(name):
         raise RequestError(f"init: the folder's name becomes a Python package's, and '{name}' is none; {_try(name)}")
     if name in FOLDERS or _is_taken(name):
         why = "a folder of the project" if name in FOLDERS else "another package"

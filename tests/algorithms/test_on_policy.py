@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 import rlrun
+from rlrun.algorithms.ppo import PPOLoss
 
 SMALL = (
     *("pair=null", "num_envs=2", "algorithm.hidden=[8,8]", "algorithm.horizon=4", "logger=[]"),
@@ -33,6 +35,46 @@ def test_the_policy_that_learns_first_is_the_one_that_acted(place):
     found = trainer.callbacks["ppo"].metrics
     assert abs(float(found["policy/approx_kl"])) < 1e-6
     assert float(found["policy/clipped"]) == 0.0
+
+
+FAST = ("env=cartpole", "algorithm.lr=0.05", "algorithm.batch_size=4", "algorithm.epochs=2")  # 4 updates a rollout
+MOVES = ("policy/approx_kl", "policy/clipped")
+
+
+def moves(found):
+    return [float(found[name]) for name in MOVES]
+
+
+def test_how_far_the_policy_moved_is_the_mean_over_a_rollout_that_is_over(monkeypatch):
+    seen, end = [], PPOLoss.end_batch
+
+    def end_batch(self, step=None):
+        end(self, step)
+        log_ratio, clip, _ = self._ratio
+        ratio = log_ratio.double().exp()
+        seen.append([float((ratio - 1 - log_ratio).mean()), float(((ratio - 1).abs() > clip).double().mean())])
+
+    monkeypatch.setattr(PPOLoss, "end_batch", end_batch)
+    trainer = trained("ppo", *FAST, updates=5)  # at the first update of a rollout, as the logger mostly comes
+    assert seen[4] == pytest.approx([0.0, 0.0], abs=1e-6)
+    mean = [sum(each) / 4 for each in zip(*seen[:4], strict=True)]
+    assert min(mean) > 0.001
+    assert moves(trainer.callbacks["ppo"].metrics) == pytest.approx(mean, abs=1e-6)
+
+
+@pytest.mark.parametrize("left", [2, 5])  # amidst a rollout, at the first update of the next
+def test_how_far_it_moved_survives_a_resume(left):
+    whole = moves(trained("ppo", *FAST, updates=6).callbacks["ppo"].metrics)
+    shutil.rmtree("run")
+    trained("ppo", *FAST, updates=left)
+    assert moves(rlrun.resume("run", ["stop.updates=6"]).trainer.callbacks["ppo"].metrics) == whole
+
+
+def test_a_run_that_starts_from_another_begins_anew_to_tell_how_far_it_moves():
+    trained("ppo", *FAST, updates=6)
+    words = ["algorithm=ppo", *SMALL, *FAST, "init.from=run", "init.numbers=skip", "stop.updates=1"]
+    found = rlrun.train(words, run_dir="other").trainer.callbacks["ppo"].metrics
+    assert moves(found) == pytest.approx([0.0, 0.0], abs=1e-6)
 
 
 @pytest.mark.parametrize("place", PLACES)

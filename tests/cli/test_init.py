@@ -107,6 +107,7 @@ def test_a_folder_that_holds_something_is_refused_and_left_alone(rlrun, write):
     [
         ("my-walker", "is none; try my_walker"),
         ("2legs", "is none; try my_2legs"),
+        ("walker_", "is none; try walker"),  # pip takes no such name
         ("class", "is none; try my_class"),
         ("Läufer", "is none; try l_ufer"),
         ("torch", "is another package; try my_torch"),

@@ -16,6 +16,7 @@ import pytest
 
 import rlrun as package
 from rlrun import playing
+from rlrun.collect import video
 
 from .conftest import TINY
 
@@ -194,6 +195,19 @@ def test_a_window_is_opened_where_there_is_a_display(chain, rlrun, monkeypatch):
     assert outcome.out.splitlines() == [f"seed {seed}: return 5.00 in 5 steps, terminated" for seed in (0, 1)]
     assert shown.modes[-2:] == [("human", 500.0)] * 2  # the environment keeps the pace itself
     assert "step 1 " in rlrun("play", "Shown", "--episodes", "1", "--text").out
+
+
+def test_a_window_opens_also_where_videos_were_made_before(chain, rlrun, monkeypatch):
+    shown = chain("Shown")
+    monkeypatch.setenv("DISPLAY", ":0")
+    for kept in (False, True):
+        monkeypatch.setattr(video, "_hidden", set())
+        if kept:
+            monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")  # set by the user: it stays
+        video.require_encoder("--video")
+        shown.modes.clear()
+        rlrun("play", "Shown", "--episodes", "1")
+        assert shown.modes[-1][0] == ("ansi" if kept else "human")
 
 
 REFUSED = {

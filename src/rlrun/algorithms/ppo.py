@@ -10,9 +10,11 @@ the epochs where it has become too large. Advantages are normalised in each mini
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from rlrun import ops
@@ -21,6 +23,10 @@ from rlrun.callbacks.actor_critic import ActorCriticLoss
 from rlrun.callbacks.loss import Optimiser
 from rlrun.nn import ActorCritic
 from rlrun.typing import Tree
+
+Ratio = tuple[Tensor, float, Tensor | None]  # logarithms of those of a minibatch, clip, and which entries count
+
+NEWEST = 32  # updates of a rollout that its metrics are means over, at most
 
 
 class PPOLoss(ActorCriticLoss):
@@ -35,6 +41,8 @@ class PPOLoss(ActorCriticLoss):
     """
 
     provides = ("policy_entropy", "approx_kl")
+    momentary = ("_over", "_running")  # what is taken back are the numbers that were made of these
+    inherited = ("optimiser", "names", "updates")
 
     def __init__(
         self,
@@ -50,7 +58,10 @@ class PPOLoss(ActorCriticLoss):
         self.clip = clip
         self.value_clip = value_clip
         self.kl_weight = kl_weight
-        self._ratio: tuple[Tensor, float, Tensor | None] | None = None  # its logarithm at the newest update
+        self._ratio: Ratio | None = None  # of the newest update
+        self._collected: int | None = None  # environment step at which its rollout was whole
+        self._running: deque[Ratio | Tensor] = deque(maxlen=NEWEST)  # of the updates of that rollout
+        self._over: deque[Ratio | Tensor] = deque()  # … of the one before
 
     def loss(
         self,
@@ -90,14 +101,43 @@ class PPOLoss(ActorCriticLoss):
         held = before + (value - before).clamp(-self.value_clip, self.value_clip)
         return distance.maximum(ops.distance(held, return_, huber=self.huber))
 
+    def end_batch(self, step: int | None = None) -> None:
+        if step != self._collected:  # the first update of a rollout, at which the policy is still the one that acted
+            self._collected, self._over, self._running = step, self._running, deque(maxlen=NEWEST)
+        if self._ratio is not None:
+            self._running.append(self._ratio)
+
     @property
     def metrics(self) -> Mapping[str, Any]:
         found = dict(super().metrics)
-        if self._ratio is not None:
-            log_ratio, clip, valid = self._ratio
-            found["policy/approx_kl"] = ops.mean_of(_divergence(log_ratio), valid)
-            found["policy/clipped"] = ops.mean_of(((log_ratio.exp() - 1.0).abs() > clip).float(), valid)
+        moves = _moves(self._over or self._running)
+        if len(moves):
+            found["policy/approx_kl"], found["policy/clipped"] = moves.mean(0)
         return found
+
+    def state_dict(self) -> dict[str, Any]:
+        moves = {"step": self._collected, "over": _moves(self._over), "running": _moves(self._running)}
+        return {**super().state_dict(), "moves": moves}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        super().load_state_dict(state, weights=weights, optimiser=optimiser, numbers=numbers)
+        moves = state.get("moves")  # runs of older versions have none
+        if numbers and moves is not None:
+            self._collected = moves["step"]
+            self._over, self._running = (deque(moves[name], NEWEST) for name in ("over", "running"))
+
+
+def _moves(held: Iterable[Ratio | Tensor]) -> Tensor:
+    """Return divergence and share of clipped ratios of each update, [updates, 2]; of some they are known already."""
+    found = [each if isinstance(each, Tensor) else _move(*each) for each in held]
+    return torch.stack([each.to(found[-1].device) for each in found]) if found else torch.empty(0, 2)
+
+
+def _move(log_ratio: Tensor, clip: float, valid: Tensor | None) -> Tensor:
+    clipped = (log_ratio.expm1().abs() > clip).float()
+    return torch.stack([ops.mean_of(each, valid).float() for each in (_divergence(log_ratio), clipped)])
 
 
 def _divergence(log_ratio: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ def listing(
     from rlrun.config.places import offers
     from rlrun.config.plugged import readable_places
     from rlrun.errors import ConfigError, did_you_mean
+    from rlrun.watching import printable
 
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"list {kind}: there are {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
@@ -41,4 +42,4 @@ def listing(
         width = max(map(len, found), default=0)
         for choice, (line, place) in found.items():
             whose = f" ({place.owner})" if place.owner else ""
-            typer.echo(f"{'' if kind else '  '}{choice.ljust(width)}  {line}{whose}".rstrip())
+            typer.echo(printable(f"{'' if kind else '  '}{choice.ljust(width)}  {line}{whose}".rstrip()))

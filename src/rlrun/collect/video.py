@@ -37,6 +37,8 @@ FORMATS = {
     "gif": ("-filter_complex", PALETTE, "-f", "gif"),
 }
 
+_hidden: set[str] = set()  # those of HEADLESS that nobody else had set
+
 
 def require_encoder(place: str, form: str = "mp4") -> None:
     """Refuse early where videos cannot be written.
@@ -56,8 +58,15 @@ def require_encoder(place: str, form: str = "mp4") -> None:
     except RuntimeError as error:
         way_out = "set IMAGEIO_FFMPEG_EXE to the path of one"
         raise RequestError(f"{place}: the package imageio-ffmpeg came without an ffmpeg; {way_out}") from error
-    for name, value in HEADLESS.items():
-        os.environ.setdefault(name, value)
+    for name in HEADLESS.keys() - os.environ.keys():
+        os.environ[name] = HEADLESS[name]
+        _hidden.add(name)
+
+
+def uncover() -> None:
+    """Let windows open in a process that has made videos: what was set for these is taken back."""
+    while _hidden:
+        os.environ.pop(_hidden.pop(), None)
 
 
 def screen(place: str, env: Env) -> Env:

@@ -13,7 +13,7 @@ from rlrun.config.words import parse
 from rlrun.conformance.checks import examine
 from rlrun.conformance.small import BESIDE
 from rlrun.conformance.verdicts import Examined, Report
-from rlrun.errors import RequestError, SpaceError
+from rlrun.errors import ConfigError, RequestError, SpaceError
 
 GROUPS = ("algorithm", "env", "memory", "with")
 EXAMPLE = "# rlrun train "
@@ -38,6 +38,7 @@ def plugin_test(
 
     Raises:
         RequestError: there is no such plugin, it is broken, or nothing is left to try.
+        ConfigError: the command at the head of a file is none.
     """
     plugin = plugins.named(name)
     assert plugin.folder is not None
@@ -76,12 +77,19 @@ def command_of(folder: Path, file: str, words: Sequence[str]) -> list[str] | Non
 
 
 def _example(path: Path) -> list[str]:
-    """Return the words of the command that stands among the comments at the head of a config file."""
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    """Return the words of the command that stands among the comments at the head of a config file.
+
+    Raises:
+        ConfigError: a shell would not take it.
+    """
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         if not line.startswith("#"):
             break
         if line.startswith(EXAMPLE):
-            return shlex.split(line.removeprefix(EXAMPLE))
+            try:
+                return shlex.split(line.removeprefix(EXAMPLE), comments=True)
+            except ValueError as error:
+                raise ConfigError(f"{path}, line {number}: no command to try: {error}") from error
     return []
 
 

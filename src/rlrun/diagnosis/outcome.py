@@ -11,7 +11,7 @@ from rlrun.diagnosis.signs import Beside, Sign, shown, word
 SATURATED = 0.8  # share of actions; swinging a pendulum up wants six tenths
 COLLAPSED = 0.05  # of the entropy that a run began with
 FAR = 2.0  # times what rewards can add up to
-DIVERGED, CLIPPED = 0.2, 0.6  # nats; share of ratios
+DIVERGED, CLIPPED = 0.04, 0.4  # nats, where 0.01 is usual; share of ratios
 GAP = 0.5  # of the range of returns
 
 
@@ -91,10 +91,11 @@ def ratios(facts: Facts) -> Sign | None:
     clipped, divergence = facts.values("policy/clipped", 3), facts.values("policy/approx_kl", 3)
     if not any(clipped) and not any(divergence):
         raise Unknown("policy/clipped beyond the first minibatch of a rollout")
-    if median(clipped) < CLIPPED and median(divergence) < DIVERGED:
+    share, moved = facts.late("policy/clipped"), facts.late("policy/approx_kl")
+    if share < CLIPPED and moved < DIVERGED:
         return None
-    reason = f"{median(clipped):.0%} of ratios are clipped, at a divergence of {shown(median(divergence))} nats"
-    evidence = {"clipped": median(clipped), "approx_kl": median(divergence)}
+    reason = f"{share:.0%} of ratios are clipped, at a divergence of {shown(moved)} nats"
+    evidence = {"clipped": share, "approx_kl": moved}
     return Sign(reason, evidence, "fewer epochs, or leave a rollout early: algorithm.kl_limit=0.02")
 
 

@@ -13,6 +13,7 @@ SETTLED, PATIENCE = 1_000, 20_000  # updates after which a slow copy is judged; 
 ENDLESS = 5_000  # steps a lane without an end, where no time limit is known
 BATCHES = 4  # that a memory must hold at least
 LARGE, SMALL = 1e4, 1e-3  # sums of discounted rewards
+MOST_DIGITS = 300  # of a factor: floats end not far beyond
 LONGEST_TASK = 25  # steps; shorter tasks may well have a fixed length of their own
 EPISODES, SAME = 5, 20  # that are enough to judge by; to be all alike by chance
 
@@ -25,9 +26,8 @@ def no_update(facts: Facts) -> Sign | None:
     budget = facts.number("stop.env_steps")
     if not facts.env_steps:
         raise Unknown("any record")
-    over = facts.status not in ("running", "interrupted")
     too_long = budget is not None and warm_up.value >= WARM_UP * budget
-    if not too_long and not (over and facts.updates == 0):
+    if not too_long and not (facts.status == "completed" and facts.updates == 0):  # others may have been left in it
         return None
     end = budget if budget is not None else facts.env_steps
     evidence = {"warm_up": warm_up.value, "env_steps": facts.env_steps, "updates": facts.updates}
@@ -85,7 +85,7 @@ def no_end(facts: Facts) -> Sign | None:
 
 def stuck_target(facts: Facts) -> Sign | None:
     """Fire where the slow copy that targets come from has no time to follow its network."""
-    rates = {name: facts.figure(f"callbacks.{name}.rate") for name in facts.names("callbacks")}
+    rates = {name: facts.figure(f"callbacks.{name}.rate") for name in facts.under("target_distance")}
     held = {name: rate for name, rate in rates.items() if rate is not None}
     if not held:
         raise Beside
@@ -150,7 +150,7 @@ def reward_scale(facts: Facts) -> Sign | None:
     else:
         return None
     reason = f"rewards of {shown(size)} a step add up to about {shown(size * reach)}: {why}"
-    factor = word("memory.adaptors.reward_scale.factor", 10.0 ** -round(math.log10(size)))
+    factor = word("memory.adaptors.reward_scale.factor", 10.0 ** -max(round(math.log10(size)), -MOST_DIGITS))
     return Sign(
         reason, {"reward_a_step": size, "steps_ahead": reach}, f"+with=reward_scale {factor}, or +with=reward_norm"
     )

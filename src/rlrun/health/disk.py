@@ -18,8 +18,8 @@ SHARED_LITTLE = 100_000_000
 
 def findings(folder: Path) -> Iterator[Finding]:
     """Tell of the disk on which runs are written, and of the memory that processes share."""
-    yield _room(folder)
-    yield _runs(folder / "runs")
+    yield _room(_existing(folder))
+    yield _runs(_existing(folder / "runs"))
     if SHARED.is_dir():
         free = shutil.disk_usage(SHARED).free
         remedy = "of a container: --shm-size=1g" if free < SHARED_LITTLE else None
@@ -36,9 +36,13 @@ def _room(folder: Path) -> Finding:
     return Finding("ok", "disk", place, _usage(folder))
 
 
-def _runs(folder: Path) -> Finding:
+def _existing(folder: Path) -> Path:
+    """Return a folder, or the one above in which it would be made."""
+    return next(each for each in (folder, *folder.absolute().parents) if each.exists())
+
+
+def _runs(place: Path) -> Finding:
     """Try to write where runs go by default."""
-    place = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"x")

@@ -41,4 +41,7 @@ def _encoder(tried: Mapping[str, Tried]) -> Finding:
     encoder = tried.get("imageio_ffmpeg", Tried(error="is missing"))
     if encoder.error is None:
         return Finding("ok", "pictures", "ffmpeg", f"{encoder.about['version']} ({encoder.about['program']})")
-    return Finding("note", "pictures", "ffmpeg", f"no videos: {encoder.error}", "pip install 'rlrun[video]'")
+    remedy = "pip install 'rlrun[video]'"
+    if encoder.error.startswith("RuntimeError"):  # the package is there, its program is not
+        remedy = "set IMAGEIO_FFMPEG_EXE to the path of an ffmpeg"
+    return Finding("note", "pictures", "ffmpeg", f"no videos: {encoder.error}", remedy)

@@ -23,7 +23,7 @@ def findings(tried: Mapping[str, Tried]) -> Iterator[Finding]:
     from rlrun.config import places, plugged
 
     for plugin in found:
-        about = f"{plugin.package} {plugin.version}".strip()
+        about = f"{plugin.package} {plugin.version} ({plugin.module})".strip()
         error = tried.get(plugin.module, Tried()).error
         problem = plugin.problem or (plugin.folder and plugged.fault(plugin.folder))
         if problem:
@@ -33,7 +33,7 @@ def findings(tried: Mapping[str, Tried]) -> Iterator[Finding]:
             yield Finding("note", "plugin", plugin.name, text, _removal(plugin))
         elif plugin.folder is not None:
             files = counted(len(plugged.brought(plugin.folder)), "config file")
-            yield Finding("ok", "plugin", plugin.name, f"{about} ({plugin.module}): {files}")
+            yield Finding("ok", "plugin", plugin.name, f"{about}: {files}")
     for config_path, by, place in plugged.hidden(places.search_path()):
         whose = f"that of {place.owner}" if place.owner else "the packaged one"
         yield Finding("note", "plugin", by.plugin or "", f"its {config_path} goes before {whose}")
