@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 from omegaconf import OmegaConf
 
-from rlrun.config import Composer, compose, files, sources, to_yaml
+from rlrun.config import Composer, compose, files, places, sources, to_yaml
 from rlrun.config.tree import plain
+from rlrun.errors import ConfigError
 
 COMMANDS = (
     ["algorithm=dqn", "env=cartpole"],
@@ -30,20 +34,66 @@ def test_one_composer_composes_as_one_for_each():
         assert told(composer.compose(words)) == told(compose(words))
 
 
-def test_a_file_is_read_once(monkeypatch):
-    read: list[str] = []
+@pytest.fixture
+def packaged(tmp_path):
+    """A copy of the packaged files, from which nobody has composed yet."""
+    return Path(shutil.copytree(places.packaged_dir(), tmp_path / "packaged"))
 
-    def counting(path, label=None):
-        read.append(str(path))
+
+@pytest.fixture
+def read(monkeypatch):
+    """The files that are read from now on, in order."""
+    found: list[str] = []
+
+    def noting(path, label=None):
+        found.append(str(path))
         return files.read_yaml(path, label)
 
-    monkeypatch.setattr(sources, "read_yaml", counting)
-    composer = Composer()
+    monkeypatch.setattr(sources, "read_yaml", noting)
+    return found
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_file_is_read_once(own, packaged, read, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ("conf" if own else "none")).mkdir()
+    composer = Composer(packaged=packaged)
     composer.compose(COMMANDS[0])
     before = len(read)
     composer.compose(COMMANDS[-1])
     assert read
     assert len(read) == before
+
+
+def test_packaged_files_are_read_once_for_all_composers(packaged, read):
+    first = compose(COMMANDS[0], packaged=packaged)
+    before = len(read)
+    first.config.algorithm.hidden.append(3)
+    first.layers[0].content.clear()
+    first.choices.clear()
+    again = compose(COMMANDS[0], packaged=packaged)
+    assert read
+    assert len(read) == before
+    assert told(again) == told(compose(COMMANDS[0]))
+
+
+def test_packaged_files_that_changed_are_read_again(packaged):
+    compose(COMMANDS[0], packaged=packaged)
+    path = packaged / "train.yaml"
+    path.write_text(f"{path.read_text()}\nfresh: 3\n")
+    assert compose(COMMANDS[0], packaged=packaged, check=False).config.fresh == 3
+    (packaged / "algorithm" / "dqn.yaml").unlink()
+    with pytest.raises(ConfigError, match="there is no 'dqn'"):
+        compose(COMMANDS[0], packaged=packaged)
+
+
+def test_own_files_are_read_anew_by_each_composer(packaged, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "conf" / "env" / "mine.yaml"
+    path.parent.mkdir(parents=True)
+    for name in ("Acrobot-v1", "CartPole-v1"):
+        path.write_text(f"id: {name}\n")
+        assert compose(["algorithm=dqn", "env=mine"], packaged=packaged, check=False).config.env.id == name
 
 
 def test_what_is_done_to_one_config_does_not_show_in_the_next():
