@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.export.made import SMALL, SPACES, file_of, make, proven, quick
+from tests.export.made import SMALL, SPACES, file_of, make, proven
 
 from rlrun.collect import PolicyAgent, RandomAgent
 from rlrun.errors import RequestError, RlrunError
@@ -25,7 +25,7 @@ NETWORKS = ("sac", "dqn", "ppo")  # of which the others have theirs
 
 @pytest.fixture(autouse=True)
 def _quick():
-    quick()
+    writing.keep_operators()
 
 
 def trained(algorithm, kind):
