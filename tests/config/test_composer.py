@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from rlrun.config import Composer, compose, files, places, sources, to_yaml
+from rlrun.config import Composer, compose, files, library, places, sources, to_yaml
 from rlrun.config.tree import plain
 from rlrun.errors import ConfigError
 
@@ -28,10 +28,23 @@ def told(composed):
     return plain(composed.config), composed.words, composed.choices, composed.layers, composed.project
 
 
+def alone(words):
+    """Compose as a process does that never composed before."""
+    library._shared.cache_clear()
+    return told(compose(words))
+
+
 def test_one_composer_composes_as_one_for_each():
     composer = Composer()
     for words in (*COMMANDS, COMMANDS[1]):
-        assert told(composer.compose(words)) == told(compose(words))
+        assert told(composer.compose(words)) == alone(words)
+
+
+def test_what_was_composed_before_does_not_show_in_what_is_composed_next():
+    expected = [alone(words) for words in COMMANDS[:3]]
+    library._shared.cache_clear()
+    assert [told(compose(words)) for words in COMMANDS[:3]] == expected
+    assert [told(compose(words)) for words in COMMANDS[:3]] == expected
 
 
 @pytest.fixture
@@ -101,7 +114,7 @@ def test_what_is_done_to_one_config_does_not_show_in_the_next():
     first = composer.compose(COMMANDS[0])
     first.config.algorithm.hidden.append(3)
     first.config.seed = 9
-    assert told(composer.compose(COMMANDS[0])) == told(compose(COMMANDS[0]))
+    assert told(composer.compose(COMMANDS[0])) == alone(COMMANDS[0])
 
 
 @pytest.mark.parametrize("words", COMMANDS)
