@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +13,11 @@ import time
 
 import pytest
 
+import rlrun as package
 from rlrun import storage
 from rlrun.rundir import RunDir
+
+from .conftest import TINY
 
 ENVIRONMENT = """
 import gymnasium, numpy
@@ -119,11 +123,16 @@ def test_check_tells_sizes_in_units_that_fit(rlrun):
 # --- eval
 
 
-@pytest.fixture
-def run(tiny_run, project):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
     words = ("evaluation.every=20", "evaluation.episodes=1", "evaluation.max_steps=5", "checkpoint.every=20")
-    assert tiny_run("algorithm=sac", "env=pendulum", "algorithm.warmup_steps=10", *words, "--run-dir", "run").code == 0
-    return project / "run"
+    words = ("algorithm=sac", "env=pendulum", *TINY, "algorithm.warmup_steps=10", *words)
+    return package.train(words, run_dir=tmp_path_factory.mktemp("trained") / "run").run_dir
+
+
+@pytest.fixture
+def run(trained, project):
+    return shutil.copytree(trained, project / "run")
 
 
 def test_eval_prints_one_object(run, rlrun):
@@ -232,24 +241,29 @@ class Swallowed(Bandit):
 """
 
 
-def test_a_signal_that_a_finaliser_swallowed_still_stops_the_run(write, project):
+@pytest.fixture
+def hindered(forked):
+    """Start training, wait until its environment says that it waits, and send a signal; return what told the end."""
+
+    def train(number, *words, seconds):
+        process = forked(["train", "algorithm=dqn", *words, "--run-dir", "run"])
+        process.until(process.printed)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=seconds)
+        return process.returncode, err
+
+    return train
+
+
+def test_a_signal_that_a_finaliser_swallowed_still_stops_the_run(write, project, hindered):
     write("swallowed.py", SWALLOWED)
-    words = ["algorithm=dqn", "env.target=swallowed.Swallowed", "--run-dir", "run"]
-    command = [sys.executable, "-m", "rlrun", "train", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        process.stdout.readline()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(25) == 75
+    assert hindered(signal.SIGTERM, "env.target=swallowed.Swallowed", seconds=25)[0] == 75
     assert json.loads((project / "run" / "status.json").read_text())["status"] == "stopped"
 
 
-def test_signal_while_the_environment_resets_stops_the_run(write, project):
+def test_signal_while_the_environment_resets_stops_the_run(write, project, hindered):
     write("slow.py", SLOW)
-    command = [sys.executable, "-m", "rlrun", "train", "algorithm=dqn", "env.target=slow.Slow", "--run-dir", "run"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        process.stdout.readline()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 75
+    assert hindered(signal.SIGTERM, "env.target=slow.Slow", seconds=15)[0] == 75
     assert json.loads((project / "run" / "status.json").read_text())["status"] == "stopped"
 
 
@@ -275,16 +289,9 @@ class Slow(Bandit):
     ("number", "importing", "vectorization"),
     [(signal.SIGTERM, True, "sync"), (signal.SIGUSR1, False, "sync"), (signal.SIGINT, False, "async")],
 )
-def test_a_signal_before_training_leaves_nothing_behind(number, importing, vectorization, write, project):
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what runs in its background so
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def test_a_signal_before_training_leaves_nothing_behind(number, importing, vectorization, write, project, hindered):
     write("before.py", BEFORE.format(importing=importing))
-    words = ["algorithm=dqn", "env.target=before.Slow", f"env.vectorization={vectorization}", "--run-dir", "run"]
-    command = [sys.executable, "-m", "rlrun", "train", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        process.stdout.readline()
-        process.send_signal(number)
-        _, err = process.communicate(timeout=15)
+    outcome = hindered(number, "env.target=before.Slow", f"env.vectorization={vectorization}", seconds=15)
     name = signal.Signals(number).name
-    assert (process.returncode, err) == (128 + number, f"rlrun: stopped by {name}; nothing was begun\n")
+    assert outcome == (128 + number, f"rlrun: stopped by {name}; nothing was begun\n")
     assert not (project / "run").exists()

@@ -37,21 +37,6 @@ COMMANDS = {
 
 
 @pytest.fixture(scope="module")
-def whole_app():
-    """What typer makes of the app, once for all tests here."""
-    import typer
-
-    from rlrun.cli.main import app
-
-    return typer.main.get_command(app)
-
-
-@pytest.fixture(autouse=True)
-def quick(whole_app, monkeypatch):
-    monkeypatch.setattr("typer.main.get_command", lambda app: whole_app)
-
-
-@pytest.fixture(scope="module")
 def honest(tmp_path_factory):
     """A short run that ended well."""
     folder = tmp_path_factory.mktemp("honest")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 from omegaconf import OmegaConf
 
-from rlrun.config import Composer, compose, files, sources, to_yaml
+from rlrun.config import Composer, compose, files, library, places, sources, to_yaml
 from rlrun.config.tree import plain
+from rlrun.errors import ConfigError
 
 COMMANDS = (
     ["algorithm=dqn", "env=cartpole"],
@@ -24,21 +28,49 @@ def told(composed):
     return plain(composed.config), composed.words, composed.choices, composed.layers, composed.project
 
 
+def alone(words):
+    """Compose as a process does that never composed before."""
+    library._shared.cache_clear()
+    return told(compose(words))
+
+
 def test_one_composer_composes_as_one_for_each():
     composer = Composer()
     for words in (*COMMANDS, COMMANDS[1]):
-        assert told(composer.compose(words)) == told(compose(words))
+        assert told(composer.compose(words)) == alone(words)
 
 
-def test_a_file_is_read_once(monkeypatch):
-    read: list[str] = []
+def test_what_was_composed_before_does_not_show_in_what_is_composed_next():
+    expected = [alone(words) for words in COMMANDS[:3]]
+    library._shared.cache_clear()
+    assert [told(compose(words)) for words in COMMANDS[:3]] == expected
+    assert [told(compose(words)) for words in COMMANDS[:3]] == expected
 
-    def counting(path, label=None):
-        read.append(str(path))
+
+@pytest.fixture
+def packaged(tmp_path):
+    """A copy of the packaged files, from which nobody has composed yet."""
+    return Path(shutil.copytree(places.packaged_dir(), tmp_path / "packaged"))
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The files that are read from now on, in order."""
+    found: list[str] = []
+
+    def noting(path, label=None):
+        found.append(str(path))
         return files.read_yaml(path, label)
 
-    monkeypatch.setattr(sources, "read_yaml", counting)
-    composer = Composer()
+    monkeypatch.setattr(sources, "read_yaml", noting)
+    return found
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_file_is_read_once(own, packaged, read, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ("conf" if own else "none")).mkdir()
+    composer = Composer(packaged=packaged)
     composer.compose(COMMANDS[0])
     before = len(read)
     composer.compose(COMMANDS[-1])
@@ -46,12 +78,43 @@ def test_a_file_is_read_once(monkeypatch):
     assert len(read) == before
 
 
+def test_packaged_files_are_read_once_for_all_composers(packaged, read):
+    first = compose(COMMANDS[0], packaged=packaged)
+    before = len(read)
+    first.config.algorithm.hidden.append(3)
+    first.layers[0].content.clear()
+    first.choices.clear()
+    again = compose(COMMANDS[0], packaged=packaged)
+    assert read
+    assert len(read) == before
+    assert told(again) == told(compose(COMMANDS[0]))
+
+
+def test_packaged_files_that_changed_are_read_again(packaged):
+    compose(COMMANDS[0], packaged=packaged)
+    path = packaged / "train.yaml"
+    path.write_text(f"{path.read_text()}\nfresh: 3\n")
+    assert compose(COMMANDS[0], packaged=packaged, check=False).config.fresh == 3
+    (packaged / "algorithm" / "dqn.yaml").unlink()
+    with pytest.raises(ConfigError, match="there is no 'dqn'"):
+        compose(COMMANDS[0], packaged=packaged)
+
+
+def test_own_files_are_read_anew_by_each_composer(packaged, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "conf" / "env" / "mine.yaml"
+    path.parent.mkdir(parents=True)
+    for name in ("Acrobot-v1", "CartPole-v1"):
+        path.write_text(f"id: {name}\n")
+        assert compose(["algorithm=dqn", "env=mine"], packaged=packaged, check=False).config.env.id == name
+
+
 def test_what_is_done_to_one_config_does_not_show_in_the_next():
     composer = Composer()
     first = composer.compose(COMMANDS[0])
     first.config.algorithm.hidden.append(3)
     first.config.seed = 9
-    assert told(composer.compose(COMMANDS[0])) == told(compose(COMMANDS[0]))
+    assert told(composer.compose(COMMANDS[0])) == alone(COMMANDS[0])
 
 
 @pytest.mark.parametrize("words", COMMANDS)

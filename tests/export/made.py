@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import torch
@@ -63,11 +62,3 @@ def proven(made: Made, graph: Graph, run: Run | None = None, *, count: int = 64)
     found = compare(run, reference, recorded(made.env, made.agent, graph, count=count, seed=5))
     edge = compare(run, reference, edges(graph), lenient=True)
     return Parity(found.rows + edge.rows, max(found.largest, edge.largest))
-
-
-@functools.cache
-def quick() -> None:
-    """Let the exporter keep its table of operators, which it would read anew each time."""
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))

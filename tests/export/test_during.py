@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 
 import pytest
 
-import rlrun
 from rlrun.callback import Callback, Stop
 from rlrun.config import compose
 from rlrun.errors import ConfigError, RlrunError
@@ -25,60 +25,60 @@ WORDS = (
 
 
 class Ender(Callback):
-    """Lets another thread ask for a file, and ends training once it is there."""
+    """Asks for files, of which the first two cannot be written; ends training once another thread has one, too."""
 
     def __init__(self, export):
         self.export = export
-        self.found = []
+        self.found, self.failed = [], []
         self.thread = threading.Thread(target=self.ask)
 
     def ask(self):
         self.found.append(self.export.export_threadsafe({"asked": "yes"}))
 
+    def fail(self):
+        with pytest.raises(RlrunError) as error:
+            self.export.export()
+        self.failed.append(str(error.value))
+
     def end_batch(self, update):
         if update == 1:
-            self.export.export({"asked": "first"})
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(self.export.agent.policy, "own", lambda: None, raising=False)
+                self.fail()
+            self.export.items.path_of(2).mkdir()
+            self.fail()
+            self.export.export({"asked": "third"})
             self.thread.start()
-        if self.found:
-            raise Stop("enough")
+        if update > 100:  # twice it was time for a file: let the process that writes them catch up
+            self.thread.join(1.0)
+            if self.found:
+                raise Stop("enough")
 
 
-def test_files_are_written_while_training_goes_on_and_for_other_threads(tmp_path):
+def test_files_are_written_while_training_goes_on_and_for_other_threads(tmp_path, caplog):
     experiment = Experiment(compose([*WORDS, "export.every=40", "export.keep=2", "stop.env_steps=1_000_000"]))
     export = experiment.part(OnnxExport)
     ender = Ender(export)
     experiment.trainer = Trainer({**experiment.trainer.callbacks, "ender": ender}, experiment.trainer.loader)
     run = RunDir.claim(tmp_path / "run")
-    experiment.run(run)
+    assert experiment.run(run)["status"] == "completed"
     ender.thread.join(20)
-    assert ender.found[0].handle >= 2  # the first one was asked for by the thread that trains
+    assert "Can't pickle" in ender.failed[0]
+    assert "Is a directory" in ender.failed[1]
+    assert [f"export {number} failed" in caplog.text for number in (1, 2, 3)] == [True, True, False]
+    assert ender.found[0].handle >= 4  # the third one was asked for by the thread that trains
+    assert export.count >= 7  # those, one at 40 and at 80 steps, and one at the end
     assert [item.handle for item in export.items.items()] == [export.count - 1, export.count]
     newest = export.items.latest().path
     about = json.loads(newest.with_name(f"{newest.name}.json").read_text())
     assert about["model_version"] == export.count
-    assert about["env_steps"] >= 40
+    assert about["env_steps"] >= 120
     assert about["parity"]["largest_at_edges"] == 0.0
     assert about["env"]["id"] == "CartPole-v1"
-    assert sorted(path.suffix for path in run.exports.iterdir()) == [".json", ".json", ".onnx", ".onnx"]
+    newer = sorted(path.name for path in run.exports.iterdir() if not path.name.startswith("policy_000002"))
+    assert [Path(name).suffix for name in newer] == [".onnx", ".json"] * 2
     with pytest.raises(RlrunError, match="nothing is being trained"):
         export.export_threadsafe()
-
-
-def test_a_file_that_cannot_be_written_is_told_of_and_training_goes_on(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(OnnxExport, "begin_training", blocked(OnnxExport.begin_training))
-    result = rlrun.train([*WORDS, "stop.env_steps=40"], run_dir=tmp_path / "run")
-    assert result.summary["status"] == "completed"
-    assert "export 1 failed" in caplog.text
-
-
-def blocked(begin):
-    """Return what puts a folder where the first file would be."""
-
-    def begin_training(self, run_dir, config=None, update=0, step=None):
-        begin(self, run_dir, config, update, step)
-        self.items.path_of(1).mkdir()
-
-    return begin_training
 
 
 class Killer(Callback):
@@ -100,13 +100,6 @@ def test_training_outlives_the_process_that_exports(tmp_path, caplog):
     assert experiment.run(RunDir.claim(tmp_path / "run"))["status"] == "completed"
     assert "the process that exports has ended" in caplog.text
     assert list((tmp_path / "run" / "exports").iterdir()) == []
-
-
-def test_training_outlives_a_policy_that_cannot_be_copied(tmp_path, caplog):
-    experiment = Experiment(compose([*WORDS, "stop.env_steps=40"]))
-    experiment.part(OnnxExport).agent.policy.own = lambda: None
-    assert experiment.run(RunDir.claim(tmp_path / "run"))["status"] == "completed"
-    assert "export 1 failed" in caplog.text
 
 
 @pytest.mark.parametrize(("word", "said"), [("export.every=-1", "wanted every >= 0"), ("export.keep=0", "keep >= 1")])

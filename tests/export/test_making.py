@@ -8,12 +8,11 @@ import sys
 
 import numpy as np
 import pytest
-from tests.export.made import quick
 
 import rlrun
 from rlrun.cli.main import main
 from rlrun.errors import RequestError, RlrunError
-from rlrun.export import making
+from rlrun.export import making, writing
 from rlrun.export.checking import Parity
 
 onnx = pytest.importorskip("onnx")
@@ -39,7 +38,7 @@ exec(compile(open(sys.argv[0]).read(), sys.argv[0], "exec"))
 
 @pytest.fixture(autouse=True)
 def _quick():
-    quick()
+    writing.keep_operators()
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +51,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def made(run):
-    quick()
+    writing.keep_operators()
     return rlrun.export_onnx(run, episodes=3, seed=7)
 
 

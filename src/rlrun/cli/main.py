@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import sys
 import traceback
@@ -92,9 +93,15 @@ def main() -> None:
     sys.exit(_run(words, debug))
 
 
+@functools.cache
+def _command() -> Any:
+    """Return what typer makes of the app: it takes longer than many a command, and one process may run several."""
+    return typer.main.get_command(app)
+
+
 def _run(words: list[str], debug: bool) -> int:
     try:
-        result = typer.main.get_command(app).main(words, prog_name="rlrun", standalone_mode=False)
+        result = _command().main(words, prog_name="rlrun", standalone_mode=False)
         if result == INTERRUPTED:
             return _stopped(words)
         return _code(result)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config import places, reading, schema
-from rlrun.config.layering import Files, hydra_as_of_now, list_files, listed_groups, mistyped_group, settle, tuned_pair
+from rlrun.config.layering import hydra_as_of_now, mistyped_group, settle, tuned_pair
+from rlrun.config.library import library
 from rlrun.config.likeness import check_likeness
-from rlrun.config.merging import apply, merge
+from rlrun.config.merging import apply
 from rlrun.config.origins import WORD, Layer, origins
 from rlrun.config.plugged import readable_places
 from rlrun.config.sources import PAIR, Repository, one_line
@@ -66,21 +65,16 @@ def compose(
 
 
 class Composer:
-    """Compose any number of command lines; each file is read once, and what was merged is kept."""
+    """Compose any number of command lines from one search path; each file is read once."""
 
     def __init__(
         self, config_dir: str | Path | None = None, *, packaged: Path | None = None, primary: str = PRIMARY
     ) -> None:
         folder = Path(config_dir) if config_dir is not None else None
-        self._repository = Repository(readable_places(folder, packaged=packaged))
+        self._library = library(readable_places(folder, packaged=packaged), primary)
         self._project = places.project_dir(folder)
         self._primary = primary
-        self._files: dict[tuple[str, ...], Files] = {}  # by the words that choose
-        self._merged: dict[tuple[str, ...], tuple[bytes, list[Layer]]] = {}  # pickled: a copy is made in a fifth
         places.add_to_path(self._project)
-        with hydra_as_of_now():
-            self._listed = listed_groups(self._repository, primary)
-        self._groups = self._repository.get_group_options("", ObjectType.GROUP)
 
     def compose(
         self, words: Sequence[str] = (), *, roots: Sequence[str] = reading.ROOTS, check: bool = True
@@ -98,49 +92,33 @@ class Composer:
     def _compose(self, words: list[Word]) -> Composed:
         if self._primary == PRIMARY:
             _refuse_sweeps(words)
-        is_group = {word.key: _is_group(self._repository, word) for word in words}
+        repository, listed = self._library.repository, self._library.listed
+        is_group = {word.key: _is_group(repository, word) for word in words}
         settings = [word for word in words if not is_group[word.key]]
-        chosen = settle(self._repository, [word for word in words if is_group[word.key]], self._listed)
+        chosen = settle(repository, [word for word in words if is_group[word.key]], listed)
         try:
-            files = self._list(chosen)
+            choices = self._library.files(chosen).choices
         except ConfigError as error:
-            raise ConfigError(mistyped_group(settings, self._listed) or str(error)) from error
-        config, layers = self._assemble(chosen, files, settings)
-        pair = tuned_pair(self._repository, words, files.choices)
+            raise ConfigError(mistyped_group(settings, listed) or str(error)) from error
+        config, layers = self._assemble(chosen, settings)
+        pair = tuned_pair(repository, words, choices)
         if pair is not None and not _env_changed(config, layers):
-            chosen = [*chosen, Word(f"{PAIR}={pair}", "" if PAIR in self._listed else "+", PAIR, pair)]
-            files = self._list(chosen)
-            config, layers = self._assemble(chosen, files, settings)
-        return Composed(config, [word.text for word in words], files.choices, layers, self._project)
+            chosen = [*chosen, Word(f"{PAIR}={pair}", "" if PAIR in listed else "+", PAIR, pair)]
+            choices = self._library.files(chosen).choices
+            config, layers = self._assemble(chosen, settings)
+        return Composed(config, [word.text for word in words], choices, layers, self._project)
 
-    def _list(self, chosen: Sequence[Word]) -> Files:
-        key = _names(chosen)
-        if key not in self._files:
-            self._files[key] = list_files(self._repository, chosen, primary=self._primary)
-        return self._files[key]
-
-    def _assemble(
-        self, chosen: Sequence[Word], files: Files, settings: Sequence[Word]
-    ) -> tuple[DictConfig, list[Layer]]:
-        key = _names(chosen)
-        if key not in self._merged:
-            merged, layers = merge(self._repository, files.defaults)
-            self._merged[key] = pickle.dumps(merged), layers
-        kept, layers = self._merged[key]
-        config: DictConfig = pickle.loads(kept)
+    def _assemble(self, chosen: Sequence[Word], settings: Sequence[Word]) -> tuple[DictConfig, list[Layer]]:
+        config, layers = self._library.merged(chosen)
         content: dict[str, Any] = {}
         for word in settings:
             if word.sign != "~":
                 content |= {word.key: word.value}
-            apply(config, word, self._groups)
+            apply(config, word, self._library.groups)
         spread = OmegaConf.create()
         for name, value in content.items():
             OmegaConf.update(spread, name, value, force_add=True)
         return config, [*layers, Layer(WORD, "", False, plain(spread))]
-
-
-def _names(chosen: Sequence[Word]) -> tuple[str, ...]:
-    return tuple(f"{word.sign}{word.key}={word.value}" for word in chosen)
 
 
 def _refuse_sweeps(words: list[Word]) -> None:

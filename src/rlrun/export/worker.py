@@ -63,6 +63,7 @@ def main() -> None:
     torch.set_num_threads(1)
     if hasattr(os, "nice"):
         os.nice(10)  # training comes first
+    writing.keep_operators()
     answers = sys.stdout
     sys.stdout = sys.stderr  # what exporters print is no answer
     for line in sys.stdin:

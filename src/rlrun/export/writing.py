@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any
 
 import torch
@@ -31,6 +32,19 @@ def require(place: str) -> None:
             __import__(package)
         except ModuleNotFoundError:
             raise MissingExtra(place, package, "export") from None
+
+
+def keep_operators() -> None:
+    """Let this process keep the exporter's table of operators, which takes longer to read than a file to write.
+
+    To be called where nobody else exports, who might add to that table. A torch that keeps it elsewhere is just slower.
+    """
+    with suppress(ImportError, AttributeError):
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+        read: Any = ONNXRegistry.from_torchlib
+        if not hasattr(read, "cache_info"):
+            setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(read)))  # noqa: B010
 
 
 def traced(graph: Graph) -> torch.export.ExportedProgram:
