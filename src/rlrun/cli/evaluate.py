@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlrun.cli.words import Trust
+from rlrun.cli.words import EnvWords, Trust
 
 if TYPE_CHECKING:
     from rlrun.evaluation import EvaluationReport
@@ -20,7 +20,8 @@ ENDED = {"cut": "cut by evaluation.max_steps"}
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="A run directory, or an exported FILE.onnx.", show_default=False)],
+    words: EnvWords = None,
     episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 20,
     seed: Annotated[int, typer.Option(help="Episode i starts with reset(seed=seed + i).", min=0)] = 0,
     checkpoint: Annotated[
@@ -64,6 +65,7 @@ def evaluate(
         "videos": videos,
         "form": form,
         "trust": trust or [],
+        "words": words or [],
     }
     if one:
         reports = [evaluation.evaluate(run, checkpoint=words[0], **options)]
