@@ -49,14 +49,14 @@ def evaluate(
         bool, typer.Option("--json", help="Print one JSON object; of several checkpoints a list.")
     ] = False,
 ) -> None:
-    """Play episodes with the frozen policy of a run, at one checkpoint or at several."""
+    """Play episodes with the frozen policy of a run, at one checkpoint or at several, or with an exported one."""
     from rlrun import evaluation
     from rlrun.errors import RunDirError
     from rlrun.files import counted
     from rlrun.watching import printable
 
-    words = [word for given in checkpoint or ["latest"] for word in given.split(",")]
-    one = len(words) == 1 and words != [evaluation.ALL]
+    asked = [word for given in checkpoint or ["latest"] for word in given.split(",")]
+    one = len(asked) == 1 and asked != [evaluation.ALL]
     options: evaluation.Options = {
         "episodes": episodes,
         "seed": seed,
@@ -68,9 +68,9 @@ def evaluate(
         "words": words or [],
     }
     if one:
-        reports = [evaluation.evaluate(run, checkpoint=words[0], **options)]
+        reports = [evaluation.evaluate(run, checkpoint=asked[0], **options)]
     else:
-        reports = evaluation.evaluate(run, checkpoint=words, **options)
+        reports = evaluation.evaluate(run, checkpoint=asked, **options)
     if as_json:
         objects = [report.to_json() for report in reports]
         typer.echo(json.dumps(objects[0] if one else objects, allow_nan=False))

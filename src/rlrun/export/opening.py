@@ -27,6 +27,7 @@ from rlrun.rundir import CHECKPOINT
 
 SUFFIXES = (".onnx", ".pt2")
 LARGEST = 1 << 31  # bytes: protobuf has no larger messages
+NEWER = ("opset version", "IR version")  # what onnxruntime says of files that it is too old for
 PRIMARY = "episodes"  # the config of episodes in an environment that words name
 NAMING = ("env", "env.id", "env.target")
 LIMIT = "evaluation.max_steps"
@@ -156,9 +157,12 @@ def _session(path: Path, data: bytes) -> Any:
     try:
         return play_onnx.session(data)
     except Exception as error:
-        said, version = cause(error), onnxruntime.__version__
-        if "opset" in said or "IR version" in said:
-            raise RequestError(f"{path} is of another time than onnxruntime {version}, which says: {said}") from error
+        said = cause(error)
+        if any(word in said for word in NEWER):
+            version = onnxruntime.__version__
+            raise RequestError(
+                f"{path} is for a newer onnxruntime than {version}: pip install -U onnxruntime"
+            ) from error
         raise RequestError(f"{path} is no ONNX file, or is damaged: {said}") from error
 
 
