@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -220,7 +221,8 @@ def test_a_signal_once_more_amidst_the_end_is_the_same_one(monkeypatch):
     signals.listen()
     try:
         Trainer({"interrupt": Interrupt(), "sender": Sender(signal.SIGTERM)}, Batches()).train()
-        os.kill(os.getpid(), signal.SIGTERM)  # while the last checkpoint is written, say
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)  # while the last checkpoint is written, say
         assert signals.received == []
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGUSR1)  # another one
