@@ -1,4 +1,4 @@
-"""Episodes of a finished run's policy; the twin of `rlrun eval`."""
+"""Episodes of a finished run's policy, or of an exported one; the twin of `rlrun eval`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rlrun.collect.evaluate import Evaluation
 from rlrun.collect.stage import Film, Stage
 from rlrun.collect.video import require_encoder
 from rlrun.errors import RequestError, RunDirError
+from rlrun.export.opening import Exported, exported, is_export, refuse_words
 from rlrun.files import counted, finite
 from rlrun.frozen import Frozen, frozen
 from rlrun.rundir import RunDir, checkpoint_key
@@ -25,8 +26,9 @@ class EvaluationReport(Evaluation):
     """Episodes of a run's frozen policy, and where it came from.
 
     Attributes:
-        run, checkpoint: the run's folder, and the name of the checkpoint's.
-        env_steps: when it was made.
+        run, checkpoint: the run's folder, and the name of the checkpoint's; of an exported policy its file, and the
+            checkpoint that it was made of (where it does not say, its name).
+        env_steps: when it was made; 0 where an exported policy does not say.
         latest, best: whether the pointer of this name names it.
         seed: of the first episode.
         videos: files that were written.
@@ -100,6 +102,7 @@ class Options(TypedDict, total=False):
     videos: int | None
     form: str | None
     trust: Iterable[str]
+    words: Iterable[str]
 
 
 @overload
@@ -117,11 +120,12 @@ def evaluate(
     videos: int | None = None,
     form: str | None = None,
     trust: Iterable[str] = (),
+    words: Iterable[str] = (),
 ) -> EvaluationReport | list[EvaluationReport]:
     """Play episodes with the frozen policy of a run; the twin of `rlrun eval`.
 
     Args:
-        run: a run directory.
+        run: a run directory, or an exported policy, FILE.onnx.
         checkpoint: `latest`, `best`, or a number of environment steps; a list of these, or `["all"]`.
         episodes: how many; episode i starts with `reset(seed=seed + i)`.
         seed: of the first episode.
@@ -130,6 +134,7 @@ def evaluate(
         videos: how many of the first episodes are filmed; None = all.
         form: of videos: mp4, as without it, or gif.
         trust: packages that the run's config may import, beyond those of any run and of the user's project.
+        words: of an exported policy: the environment, in place of the one that it was trained in or to change that.
 
     Returns:
         A report; of a list, one for each checkpoint in it, where the `damage` of one keeps no other from being played.
@@ -139,6 +144,12 @@ def evaluate(
             checkpoint is damaged.
     """
     film = _film(video, videos, form)
+    if is_export(run):
+        with exported(run, words, trust) as file:
+            file.require(checkpoint=checkpoint, stochastic=stochastic)
+            with Stage(file.env, episodes=episodes, seed=seed, max_steps=file.max_steps, film=film) as stage:
+                return _report_of_file(file, stage)
+    refuse_words(words)
     wanted = _chosen(RunDir.open(run), checkpoint)
     with frozen(run, trust) as policy:
         if isinstance(checkpoint, str):
@@ -174,6 +185,12 @@ def _chosen(run: RunDir, words: str | list[str]) -> list[Path]:
 def _report(policy: Frozen, where: Path, stage: Stage, folder: str = "") -> EvaluationReport:
     found, videos = stage.play(policy.agent, folder)
     return EvaluationReport(**vars(found), **_about(policy, where), seed=stage.seed, videos=videos)
+
+
+def _report_of_file(file: Exported, stage: Stage) -> EvaluationReport:
+    found, videos = stage.play(file.agent)
+    about: dict[str, Any] = {"run": file.path, "checkpoint": file.checkpoint, "env_steps": file.env_steps}
+    return EvaluationReport(**vars(found), **about, seed=stage.seed, videos=videos)
 
 
 def _report_or_damage(policy: Frozen, where: Path, stage: Stage) -> EvaluationReport:

@@ -6,8 +6,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from rlrun.collect.evaluate import Evaluation, Moment, evaluate, undisturbed
 from rlrun.collect.video import fps_of, rehearsed, uncover
 from rlrun.env import Env
 from rlrun.errors import RequestError
+from rlrun.export.opening import Exported, exported, is_export, refuse_words
 from rlrun.files import counted
-from rlrun.frozen import frozen
+from rlrun.frozen import Frozen, frozen
 from rlrun.rundir import RunDir
 
 COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")  # the one command to a terminal that changes no more than how letters look
@@ -35,12 +36,13 @@ def play(
     text: bool = False,
     fps: float | None = None,
     trust: Iterable[str] = (),
+    words: Iterable[str] = (),
     say: Callable[[str], None] = print,
 ) -> Evaluation:
     """Play episodes with the frozen policy of a run in a window, or in the terminal; the twin of `rlrun play`.
 
     Args:
-        run: a run directory.
+        run: a run directory, or an exported policy, FILE.onnx.
         episodes: how many; episode i starts with `reset(seed=seed + i)`.
         seed: of the first episode.
         checkpoint: `latest`, `best`, or a number of environment steps.
@@ -48,16 +50,15 @@ def play(
         text: in the terminal, also where a window could be opened.
         fps: steps a second; None = as the environment says.
         trust: packages that the run's config may import, beyond those of any run and of the user's project.
+        words: of an exported policy: the environment, in place of the one that it was trained in or to change that.
         say: takes what is to be printed.
 
     Raises:
         RequestError: no such run or checkpoint, it is damaged or names code that is not trusted, or its environment
             can be shown neither way here.
     """
-    where = RunDir.open(run).checkpoint(checkpoint)
     uncover()
-    with frozen(run, trust) as policy:
-        policy.take_only(where)
+    with _policy(run, checkpoint, trust, words, stochastic=stochastic) as policy:
         mode = _mode(policy.env, text=text)
         fps = fps or fps_of(policy.env)
         with closing(_opened(policy.env, mode, fps)) as lane, undisturbed():
@@ -72,6 +73,22 @@ def play(
                 explore=stochastic,
                 watch=watch,
             )
+
+
+@contextmanager
+def _policy(
+    run: Path | str, checkpoint: str, trust: Iterable[str], words: Iterable[str], *, stochastic: bool
+) -> Iterator[Frozen | Exported]:
+    if is_export(run):
+        with exported(run, words, trust) as file:
+            file.require(checkpoint=checkpoint, stochastic=stochastic)
+            yield file
+        return
+    refuse_words(words)
+    where = RunDir.open(run).checkpoint(checkpoint)
+    with frozen(run, trust) as policy:
+        policy.take_only(where)
+        yield policy
 
 
 def displayed() -> bool:
@@ -122,6 +139,7 @@ class Show:
 
     Args:
         env: one lane; in a window it draws itself.
+        words: of an exported policy: the environment, in place of the one that it was trained in or to change that.
         say: takes what is to be printed.
         fps: steps a second.
         text: print what the environment renders.

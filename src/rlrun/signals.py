@@ -1,15 +1,33 @@
-"""Signals that come before a run has handlers of its own."""
+"""Signals that come before a run has handlers of its own, and which of them are one."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
+import time
 from types import FrameType
 
 # The interrupt that a handler raises is lost where python swallows what is raised, in a finaliser for one;
 # so whoever takes over looks here, too.
 received: list[int] = []
+
+TWICE = 1.0  # seconds in which signals are one: `timeout` sends it to a process and to the group that it is in
+_counted: dict[int, float] = {}  # signal -> when it last counted, on the monotonic clock
+
+
+def repeated(number: int) -> bool:
+    """Tell whether a signal is the one that came a moment ago, sent once more; any other one counts."""
+    now = time.monotonic()
+    if now - _counted.get(number, -TWICE) < TWICE:
+        return True
+    _counted[number] = now
+    return False
+
+
+def begin_anew() -> None:
+    """Let any signal count: nobody is about to leave on an earlier one."""
+    _counted.clear()
 
 
 def listen() -> None:
@@ -17,11 +35,14 @@ def listen() -> None:
     if threading.current_thread() is not threading.main_thread():  # python allows handlers nowhere else
         return
     owner = os.getpid()
+    begin_anew()
 
     def stop(number: int, frame: FrameType | None) -> None:
         if os.getpid() != owner:  # a worker, forked from here, dies of it as of any other signal
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+        if repeated(number):
+            return
         received.append(number)
         raise KeyboardInterrupt
 

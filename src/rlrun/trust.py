@@ -40,8 +40,8 @@ NEVER = """
     rlrun.assembly rlrun.arrival rlrun.experiment rlrun.evaluation rlrun.resuming rlrun.inspection rlrun.forking
     rlrun.train rlrun.evaluate rlrun.resume rlrun.checkpoints rlrun.frozen rlrun.play rlrun.playing rlrun.export_onnx
     rlrun.export.making rlrun.export.worker rlrun.export.writing rlrun.export.play_onnx rlrun.export.items
-    rlrun.export.episodes rlrun.health rlrun.doctor rlrun.scaffold rlrun.init rlrun.plugins rlrun.conformance
-    rlrun.plugin_test
+    rlrun.export.episodes rlrun.export.opening rlrun.health rlrun.doctor rlrun.scaffold rlrun.init rlrun.plugins
+    rlrun.conformance rlrun.plugin_test
 """.split()  # noqa: SIM905
 
 # The classes of these are the parts of a run.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import threading
 
 import pytest
 
-from rlrun import storage
+from rlrun import signals, storage
 from rlrun.callback import Callback, Stop
 from rlrun.callbacks import Budget, Evaluator, Interrupt, Interrupted
 from rlrun.rundir import RunDir
@@ -157,10 +158,10 @@ def test_long_work_can_ask_whether_to_give_up():
         interrupt.check()
 
 
-@pytest.mark.parametrize("signals", [(), (signal.SIGTERM,)])
-def test_handlers_are_put_back(signals):
+@pytest.mark.parametrize("sent", [(), (signal.SIGTERM,)])
+def test_handlers_are_put_back(sent):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
-    Trainer({"interrupt": Interrupt(), "sender": Sender(*signals)}, Batches()).train()
+    Trainer({"interrupt": Interrupt(), "sender": Sender(*sent)}, Batches()).train()
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)] == before
 
 
@@ -196,6 +197,8 @@ def test_signal_in_the_last_evaluation_stops_the_run(monkeypatch):
 
 TWICE = """
 import os, signal
+from rlrun import signals
+signals.TWICE = 0.0
 from rlrun.callbacks import Interrupt
 interrupt = Interrupt()
 interrupt.restore_state()
@@ -213,6 +216,25 @@ def test_second_signal_leaves_at_once():
     assert found.stdout.split() == ["first"]
 
 
+def test_a_signal_once_more_amidst_the_end_is_the_same_one(monkeypatch):
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    signals.listen()
+    try:
+        Trainer({"interrupt": Interrupt(), "sender": Sender(signal.SIGTERM)}, Batches()).train()
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)  # while the last checkpoint is written, say
+        assert signals.received == []
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGUSR1)  # another one
+        monkeypatch.setattr(signals, "TWICE", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)  # a later one
+    finally:
+        signals.received.clear()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 DOOMED = """
 import os, signal
 from gymnasium.envs.classic_control import CartPoleEnv
@@ -220,26 +242,28 @@ from gymnasium.envs.classic_control import CartPoleEnv
 class Doomed(CartPoleEnv):
     count = 0
 
-    def __init__(self, at, render_mode=None):
+    def __init__(self, at, times=1, render_mode=None):
         super().__init__(render_mode=render_mode)
-        self.at = at
+        self.at, self.times = at, times
 
     def step(self, action):
         self.count += 1
         if self.count == self.at:
-            os.kill(os.getpid(), signal.SIGTERM)
+            for _ in range(self.times):
+                os.kill(os.getpid(), signal.SIGTERM)
         return super().step(action)
 """
 
 
 @pytest.fixture
 def stopped_at(forked, tmp_path, monkeypatch):
-    """Return a function that runs a training that gets SIGTERM at a step; the first 100 are warm-up."""
+    """Return a function that runs a training that gets SIGTERM at a step, so many times; the first 100 are warm-up."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "doomed.py").write_text(DOOMED)
 
-    def train(step):
+    def train(step, times=1):
         words = ["algorithm=dqn", "env.target=doomed.Doomed", f"env.kwargs.at={step}", "algorithm.hidden=[8]"]
+        words += [f"env.kwargs.times={times}"]
         words += ["algorithm.warmup_steps=100", "evaluation.every=0", "logger=[]", "--run-dir", "run"]
         process = forked(["train", *words])
         _, err = process.communicate(timeout=120)
@@ -255,6 +279,10 @@ def test_terminated_run_leaves_a_checkpoint(stopped_at):
     assert run.checkpoint("latest").name == "0000000150-0000000050"
     assert {"networks.q", "callbacks.q_loss", "collector"} <= set(storage.load(run.checkpoint("latest")))
     assert json.loads((run.path / "summary.json").read_text())["stopped_by"] == "SIGTERM"
+
+
+def test_a_signal_that_comes_twice_at_once_costs_no_checkpoint(stopped_at):
+    assert stopped_at(150, times=2).checkpoint("latest").name == "0000000150-0000000050"
 
 
 def test_run_terminated_in_its_warm_up_loses_none_of_it(stopped_at):

@@ -25,7 +25,7 @@ from rlrun.memory import Table, files
 CONF = packaged_dir()
 OF_SWEEPS = ("multirun", "launcher/", "sweep/")  # tests/sweep/test_means.py composes these
 FILES = sorted(path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.rglob("*.yaml"))
-FILES = [file for file in FILES if not file.startswith(OF_SWEEPS)]
+FILES = [file for file in FILES if not file.startswith((*OF_SWEEPS, "episodes"))]  # tests/export composes the last
 EXPERIMENTS = [file for file in FILES if file.startswith("experiment/")]
 RUN = [file for file in FILES if file != "env/none"]  # tests/memory/test_dataset.py runs that
 UNTRAINED = [file for file in FILES if file.startswith(("algorithm/handcrafted", "experiment/handcrafted"))]

@@ -7,6 +7,7 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.registration import registry
 
 from rlrun.env import make, spaces_of
 from rlrun.env.find import construct
@@ -130,6 +131,9 @@ def test_missing_package_is_named_with_its_extra(monkeypatch, id, package, extra
     monkeypatch.setitem(sys.modules, package, None)
     for module in [name for name in sys.modules if name.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco"))]:
         monkeypatch.delitem(sys.modules, module)
+    registered = [name for name, spec in registry.items() if str(spec.entry_point).startswith(f"{package}.")]
+    for name in registered:  # by whoever imported the package before
+        monkeypatch.delitem(registry, name)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=rf"env.id '{id}' needs .*'{package}'.*rlrun\[{extra}\]"):
         make(id)

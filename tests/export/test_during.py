@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from pathlib import Path
 
 import pytest
 
+import rlrun
 from rlrun.callback import Callback, Stop
 from rlrun.config import compose
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.experiment import Experiment
-from rlrun.export.during import OnnxExport
+from rlrun.export.during import OnnxExport, _Worker
 from rlrun.export.items import Items
 from rlrun.rundir import RunDir
 from rlrun.trainer import Trainer
@@ -79,6 +81,31 @@ def test_files_are_written_while_training_goes_on_and_for_other_threads(tmp_path
     assert [Path(name).suffix for name in newer] == [".onnx", ".json"] * 2
     with pytest.raises(RlrunError, match="nothing is being trained"):
         export.export_threadsafe()
+
+
+def test_what_would_not_stay_is_not_written(tmp_path, monkeypatch):
+    written, several = [], threading.Event()
+    send = _Worker.send
+
+    def sent(worker, asked, parts):
+        send(worker, asked, parts)
+        if asked.handle == 5:
+            several.set()
+
+    def slow(worker, place):
+        written.append(int(re.search(r"\d+", place.name)[0]))
+        assert several.wait(20)
+        place.unlink()
+        worker.items.path_of(written[-1]).touch()
+        return ""
+
+    monkeypatch.setattr(_Worker, "send", sent)
+    monkeypatch.setattr(_Worker, "_carried_out", slow)
+    result = rlrun.train([*WORDS, "export.every=10", "export.keep=1", "stop.env_steps=100"], run_dir=tmp_path / "run")
+    assert result.summary["status"] == "completed"
+    assert written[0] == 1
+    assert not {2, 3, 4} & {*written}
+    assert [path.name for path in (tmp_path / "run" / "exports").iterdir()] == [f"policy_{written[-1]:06d}.onnx"]
 
 
 class Killer(Callback):

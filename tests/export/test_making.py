@@ -86,6 +86,12 @@ def test_its_episodes_are_those_of_eval(run, made):
     assert made.about["episodes"]["lengths"] == found.lengths == [50, 50, 50]
 
 
+def test_eval_of_the_file_is_eval_of_the_run(run, made):
+    file, policy = (rlrun.evaluate(place, episodes=3, seed=7) for place in (made.path, run))
+    assert file.returns == pytest.approx(policy.returns, rel=1e-4)
+    assert (file.lengths, file.checkpoint, file.env_steps) == (policy.lengths, policy.checkpoint, policy.env_steps)
+
+
 def test_it_plays_where_nothing_else_is_installed(run, made):
     client = run / "exports" / "play_onnx.py"
     command = [sys.executable, "-c", ALONE, str(client), str(made.path), "--episodes", "3", "--seed", "7"]

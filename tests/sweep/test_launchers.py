@@ -11,11 +11,13 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import submitit
 from benchmarks.sweeps import below
 
 from rlrun import cluster, watching
@@ -29,6 +31,7 @@ from rlrun.sweep.elsewhere import Elsewhere
 from rlrun.sweep.far import LATE
 from rlrun.sweep.keeping import Errand, Keeper
 from rlrun.sweep.launching import Tasks
+from rlrun.sweep.leftovers import LEFT, clear
 from rlrun.sweep.notes import Notes
 from rlrun.sweep.slurm import Slurm
 
@@ -91,6 +94,11 @@ def test_a_job_outlives_its_coordinator_is_preempted_and_goes_on(begun, rlrun):
     told = rlrun("resume", "s")
     assert (told.returncode, told.stdout.splitlines()[0]) == (0, "1 job: 1 completed")
     assert log.read_text().count("completed:") == 1  # no process was started for it
+    assert list(Path("s/launches").iterdir()) == [submitted.parent]  # its coordinator may be about to submit more
+    for path in submitted.parent.iterdir():
+        os.utime(path, (0, 0))
+    assert rlrun("resume", "s").returncode == 0
+    assert list(Path("s/launches").iterdir()) == []
 
 
 @RAY
@@ -282,6 +290,89 @@ def test_a_keeper_that_comes_too_late_starts_nothing(word, project, monkeypatch)
     notes.say("a-1", word)
     assert Keeper(errand_of(project, notes))() == 75
     assert notes.all()["a-1"] == {word, "ended.75"}
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """Return a function that makes the folder of a launch, and one that tells whether it is there after tidying up."""
+    folder, book = tmp_path / "launches" / "one", Book(tmp_path / "jobs.sqlite")
+    book.add([Job("a", (), "")])
+    book.claim("me")
+
+    def make(*names, old=False, state="completed"):
+        book.end("me", "a", state, code=0)
+        (folder / "notes").mkdir(parents=True)
+        for name in names:
+            (folder / name).touch()
+        for path in folder.iterdir() if old else ():
+            os.utime(path, (0, 0))
+        return folder
+
+    def stays(gone=lambda launch, number: False, **given):
+        clear(folder.parent, book, gone, **given)
+        return folder.exists()
+
+    return make, stays
+
+
+SENT, CAME = "7_0_submitted.pkl", "7_0_0_result.pkl"
+
+
+@pytest.mark.parametrize(
+    ("names", "old", "kept"),
+    [
+        ((LEFT, SENT, CAME), False, False),
+        ((LEFT, SENT, CAME, "7_1_submitted.pkl"), True, True),  # it may begin at any time
+        ((SENT, CAME), False, True),  # more may be submitted
+        ((SENT, CAME), True, False),
+        ((LEFT,), False, False),
+        ((), True, True),  # Ray may have what nobody has heard of
+    ],
+)
+def test_a_launch_is_removed_when_nobody_can_need_it(names, old, kept, launch):
+    make, stays = launch
+    make(*names, old=old)
+    assert stays() == kept
+
+
+@pytest.mark.parametrize("state", ["failed", "pending"])
+def test_a_launch_stays_while_a_job_is_not_over_or_has_failed(state, launch):
+    make, stays = launch
+    make(LEFT, SENT, CAME, state=state)
+    assert stays()
+
+
+def test_the_last_result_of_a_launch_is_waited_for(launch):
+    make, stays = launch
+    folder = make(LEFT, SENT)
+    assert stays(own=folder, patience=0.0)
+    late = threading.Timer(0.2, (folder / CAME).touch)
+    late.start()
+    assert not stays(own=folder, patience=20.0)
+    late.join()
+
+
+def test_a_launch_that_leads_elsewhere_stays(launch, tmp_path):
+    make, stays = launch
+    folder = make(LEFT)
+    folder.rename(tmp_path / "other")
+    folder.symlink_to(tmp_path / "other")
+    assert stays()
+    assert (tmp_path / "other" / LEFT).exists()
+
+
+def test_slurm_tells_of_jobs_that_never_began(played, launch):
+    make, stays = launch
+    slurm, *_ = submitted(played)
+    slurm.close()
+    assert (slurm.launches / LEFT).exists()
+    make(LEFT, SENT)
+    (played / "states").write_text("JobID|State|NodeList\n7_0|PENDING|n\n")
+    assert stays(slurm.gone)
+    (played / "states").write_text("JobID|State|NodeList\n7_0|CANCELLED by 0|n\n")
+    submitit.SlurmJob.watcher.clear()  # ask Slurm, whenever it was asked last
+    assert not stays(slurm.gone)
+    assert not slurm.gone(slurm.launches, "--help")
 
 
 class Queue:

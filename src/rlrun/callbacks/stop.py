@@ -93,7 +93,7 @@ class Budget(Callback):
 
 
 class Interrupt(Callback):
-    """Leave in order on SIGINT, SIGTERM and SIGUSR1; a second signal leaves at once.
+    """Leave in order on SIGINT, SIGTERM and SIGUSR1; a second signal leaves at once, if it is not the first once more.
 
     An update that runs is finished; long work beside updates (collection, evaluation) asks by `check`.
     """
@@ -107,16 +107,22 @@ class Interrupt(Callback):
         self._previous: dict[int, Any] = {}
 
     def restore_state(self) -> None:  # the first hook of all: resetting environments may take long
+        if not signals.received:
+            signals.begin_anew()
         if threading.current_thread() is threading.main_thread():  # python allows handlers nowhere else
-            self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
+            self._previous = {number: signal.signal(number, self._hear) for number in SIGNALS}
         if signals.received:
-            self._receive(signals.received[-1], None)
+            self._receive(signals.received[-1])
 
     def begin_training(self) -> None:
         self._begun = True
         self.check()
 
-    def _receive(self, number: int, frame: FrameType | None) -> None:
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if not signals.repeated(number):
+            self._receive(number)
+
+    def _receive(self, number: int) -> None:
         if self.requested is not None:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

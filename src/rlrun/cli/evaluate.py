@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlrun.cli.words import Trust
+from rlrun.cli.words import EnvWords, Trust
 
 if TYPE_CHECKING:
     from rlrun.evaluation import EvaluationReport
@@ -20,7 +20,8 @@ ENDED = {"cut": "cut by evaluation.max_steps"}
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="A run directory, or an exported FILE.onnx.", show_default=False)],
+    words: EnvWords = None,
     episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 20,
     seed: Annotated[int, typer.Option(help="Episode i starts with reset(seed=seed + i).", min=0)] = 0,
     checkpoint: Annotated[
@@ -48,14 +49,14 @@ def evaluate(
         bool, typer.Option("--json", help="Print one JSON object; of several checkpoints a list.")
     ] = False,
 ) -> None:
-    """Play episodes with the frozen policy of a run, at one checkpoint or at several."""
+    """Play episodes with the frozen policy of a run, at one checkpoint or at several, or with an exported one."""
     from rlrun import evaluation
     from rlrun.errors import RunDirError
     from rlrun.files import counted
     from rlrun.watching import printable
 
-    words = [word for given in checkpoint or ["latest"] for word in given.split(",")]
-    one = len(words) == 1 and words != [evaluation.ALL]
+    asked = [word for given in checkpoint or ["latest"] for word in given.split(",")]
+    one = len(asked) == 1 and asked != [evaluation.ALL]
     options: evaluation.Options = {
         "episodes": episodes,
         "seed": seed,
@@ -64,11 +65,12 @@ def evaluate(
         "videos": videos,
         "form": form,
         "trust": trust or [],
+        "words": words or [],
     }
     if one:
-        reports = [evaluation.evaluate(run, checkpoint=words[0], **options)]
+        reports = [evaluation.evaluate(run, checkpoint=asked[0], **options)]
     else:
-        reports = evaluation.evaluate(run, checkpoint=words, **options)
+        reports = evaluation.evaluate(run, checkpoint=asked, **options)
     if as_json:
         objects = [report.to_json() for report in reports]
         typer.echo(json.dumps(objects[0] if one else objects, allow_nan=False))

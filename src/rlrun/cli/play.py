@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.words import Trust
+from rlrun.cli.words import EnvWords, Trust
 
 
 def play(
-    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="A run directory, or an exported FILE.onnx.", show_default=False)],
+    words: EnvWords = None,
     episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 5,
     seed: Annotated[int, typer.Option(help="Episode i starts with reset(seed=seed + i).", min=0)] = 0,
     checkpoint: Annotated[str, typer.Option(help="latest, best or a number of steps.")] = "latest",
@@ -35,5 +36,6 @@ def play(
         text=text,
         fps=fps,
         trust=trust or [],
+        words=words or [],
         say=typer.echo,
     )

@@ -30,6 +30,16 @@ Words = Annotated[
         show_default=False,
     ),
 ]
+EnvWords = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[OVERRIDE]...",
+        help="Of an exported policy: env=NAME, env.id=ID or env.target=CLASS in place of the environment that it was "
+        "trained in, env.kwargs.KEY=VALUE to change that.",
+        autocompletion=complete,
+        show_default=False,
+    ),
+]
 ConfigDir = Annotated[
     Path | None,
     typer.Option("--config-dir", help="Your own conf folder, searched first (default: ./conf).", show_default=False),

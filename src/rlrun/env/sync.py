@@ -158,6 +158,10 @@ class SyncEnv(Recorded):
             self._tape.begin(lanes)
         return observation
 
+    def take_own_actions(self) -> None:
+        """Let `step` take the environment's own actions, in its own containers, in place of policy actions."""
+        self._to_env = None
+
     def renew(self) -> None:
         for recorder in self._recorders:
             recorder.keeper.renew()

@@ -9,11 +9,11 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlrun.callback import Callback, Stop
 from rlrun.callbacks.pace import following
@@ -41,7 +41,7 @@ class OnnxExport(Callback):
         every: environment steps (updates, where there is no collector); 0 = only at the end of training, where there
             is always one, and when `export` is called.
         stochastic: whether actions are drawn, by noise that is an input.
-        keep: files that stay, the newest; None = all.
+        keep: files that stay, the newest; None = all. Where writing takes longer than `every`, older ones are left out.
         metadata: further entries for the files, names to texts.
 
     Raises:
@@ -95,7 +95,7 @@ class OnnxExport(Callback):
             return
         if self._axis >= self._due:
             self._due = following(self._axis, self.every)
-            self._send({})
+            self._send({}, spare=True)
         while not self._asked.empty():
             metadata, future = self._asked.get()
             self._send(metadata, future)
@@ -131,7 +131,9 @@ class OnnxExport(Callback):
             raise RlrunError("nothing is being trained whose policy could be exported")
         return future.result()
 
-    def _send(self, metadata: Mapping[str, str], future: Future[Item] | None = None) -> Future[Item]:
+    def _send(
+        self, metadata: Mapping[str, str], future: Future[Item] | None = None, *, spare: bool = False
+    ) -> Future[Item]:
         if self._worker is None or self.items is None:
             raise RlrunError("nothing is being trained whose policy could be exported")
         self.count, self._newest = self.count + 1, self._axis
@@ -139,8 +141,8 @@ class OnnxExport(Callback):
         about = {**self.metadata, **metadata, **self._about, "env_steps": self._axis, "model_version": self.count}
         future = future or Future()
         try:
-            data = request(self.agent, self.outer, stochastic=self.stochastic, path=path, about=about)
-            self._worker.send(self.count, data, self.keep, future)
+            parts = request(self.agent, self.outer, stochastic=self.stochastic, path=path, about=about)
+            self._worker.send(_Asked(self.count, self.keep, spare, future), parts)
         except Exception as error:  # a policy that cannot be copied, a full disk: training goes on
             _fail(future, self.count, f"{type(error).__name__}: {error}")
         return future
@@ -154,6 +156,18 @@ class OnnxExport(Callback):
         if numbers:
             self.count, self._newest = state["count"], state["newest"]
             self._due = following(self._newest, self.every)
+
+
+class _Asked(NamedTuple):
+    """A file that was asked for.
+
+    handle: its number; keep: files that stay; spare: whether nobody misses it once it would not stay.
+    """
+
+    handle: int
+    keep: int | None
+    spare: bool
+    future: Future[Item]
 
 
 class _Worker:
@@ -171,41 +185,53 @@ class _Worker:
             start_new_session=True,  # a signal to the terminal's group is for the run, which ends this in order
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )
-        self._waiting: queue.SimpleQueue[tuple[int, int | None, Future[Item]] | None] = queue.SimpleQueue()
+        self._newest = 0
+        self._waiting: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._hear, name="export", daemon=True)
         self._thread.start()
 
-    def send(self, handle: int, data: bytes, keep: int | None, future: Future[Item]) -> None:
-        """Hand over a request, of which the future will be the file."""
-        place = self.items.folder / f".{PREFIX}{handle}.request"
-        place.write_bytes(data)
-        self._waiting.put((handle, keep, future))
-        assert self.process.stdin is not None
-        try:
-            print(json.dumps({"place": str(place), "paths": sys.path}), file=self.process.stdin, flush=True)
-        except OSError:  # it is gone, which the thread tells
-            place.unlink(missing_ok=True)
+    def send(self, asked: _Asked, parts: Iterable[bytes]) -> None:
+        """Hand over a request, of which the future will be the file; the process hears of it when it has time."""
+        with self._place(asked).open("wb") as file:
+            file.writelines(parts)
+        self._newest = asked.handle
+        self._waiting.put(asked)
+
+    def _place(self, asked: _Asked) -> Path:
+        return self.items.folder / f".{PREFIX}{asked.handle}.request"
 
     def _hear(self) -> None:
-        assert self.process.stdout is not None
         while (asked := self._waiting.get()) is not None:
-            handle, keep, future = asked
-            line = self.process.stdout.readline()
-            problem = line.strip() if line else "the process that exports has ended"
+            if asked.spare and asked.keep is not None and self._newest - asked.handle >= asked.keep:
+                self._place(asked).unlink(missing_ok=True)  # newer ones wait that would take its place at once
+                asked.future.cancel()
+                continue
+            problem = self._carried_out(self._place(asked))
             if problem:
-                _fail(future, handle, problem)
+                _fail(asked.future, asked.handle, problem)
                 continue
             try:
-                item = self.items.add(handle)
+                item = self.items.add(asked.handle)
             except RlrunError as error:  # somebody else removed it
-                _fail(future, handle, str(error))
+                _fail(asked.future, asked.handle, str(error))
                 continue
-            future.set_result(item)
+            asked.future.set_result(item)
             try:
-                for item in self.items.items()[: -keep if keep else 0]:
+                for item in self.items.items()[: -asked.keep if asked.keep else 0]:
                     self.items.delete(item.handle)
             except RlrunError as error:  # somebody else removed a file
                 _messages.warning("%s", error)
+
+    def _carried_out(self, place: Path) -> str:
+        """Let the process write the file of a request; return what was wrong."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with suppress(OSError):  # it is gone
+            print(json.dumps(str(place)), file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline()
+        if not line:
+            place.unlink(missing_ok=True)
+        return line.strip() if line else "the process that exports has ended"
 
     def close(self) -> None:
         """Wait until all that was asked for is written."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from rlrun.collect.agents import Agent, begun_anew, initial_state
 from rlrun.collect.evaluate import undisturbed
 from rlrun.env import Env
 from rlrun.export.graph import Graph, flat
-from rlrun.export.ports import named
+from rlrun.export.ports import Port, named
 from rlrun.typing import Array, Tree
 
 Columns = dict[str, Array]
@@ -34,15 +36,19 @@ def recorded(env: Env, agent: Agent, graph: Graph, *, count: int, seed: int) -> 
     return rows[:count]
 
 
+def columns(inputs: Sequence[Port], observation: Tree) -> Columns:
+    """Return a tree of ours [N, …] as what the environment gave, by the names of inputs."""
+    starts = {port.name: port.space.get("start", 0) for port in inputs}
+    found = {named("observation", path): value for path, value in flat(observation)}
+    return {name: value + np.asarray(starts[name]) if np.any(starts[name]) else value for name, value in found.items()}
+
+
 def _rows(graph: Graph, observation: Tree, state: Tree) -> list[Columns]:
     """Return the lanes of a tree of ours as rows of what the environment gave."""
-    starts = {port.name: port.space.get("start", 0) for port in graph.inputs}
-    columns = _states(state)
-    for path, value in flat(observation):
-        name = named("observation", path)
-        columns[name] = value + np.asarray(starts[name]) if np.any(starts[name]) else value
-    lanes = range(len(next(iter(columns.values()))))
-    return [_typed(graph, {name: value[[lane]] for name, value in columns.items()}) for lane in lanes]
+    taken = [port for port in graph.inputs if port.role == "observation"]
+    whole = _states(state) | columns(taken, observation)
+    lanes = range(len(next(iter(whole.values()))))
+    return [_typed(graph, {name: value[[lane]] for name, value in whole.items()}) for lane in lanes]
 
 
 def _states(state: Tree) -> Columns:

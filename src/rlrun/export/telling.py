@@ -37,6 +37,7 @@ def environment(config: Any) -> dict[str, Any]:
         "target": node.get("target"),
         "kwargs": node.get("kwargs") or {},
         "wrappers": [*(node.get("wrappers") or []), *around],
+        "vectorization": node.get("vectorization"),
         "reset_options": node.get("reset_options") or None,
         "max_steps": OmegaConf.select(whole, "evaluation.max_steps"),
     }

@@ -6,9 +6,9 @@ wrong. It ends with its input.
 
 from __future__ import annotations
 
-import io
 import json
 import os
+import pickle
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from rlrun.collect.workers.frozen import freeze, thaw
 from rlrun.errors import RlrunError
 from rlrun.export import writing
 from rlrun.export.checking import Reference, compare, edges, running
@@ -24,12 +25,10 @@ from rlrun.export.telling import interface
 from rlrun.files import replace, write_json
 
 
-def request(agent: Any, outer: Outer, *, stochastic: bool, path: Path, about: Mapping[str, Any]) -> bytes:
-    """Return what a worker makes a file of: a copy of the agent, at once and without a look at its graph."""
-    buffer = io.BytesIO()
-    told = {"stochastic": stochastic, "path": str(path), "about": dict(about)}
-    torch.save({"agent": agent, "outer": tuple(outer), "told": json.dumps(told)}, buffer)
-    return buffer.getvalue()
+def request(agent: Any, outer: Outer, *, stochastic: bool, path: Path, about: Mapping[str, Any]) -> tuple[bytes, ...]:
+    """Return what a worker makes a file of, in parts: a copy of the agent, at once and without a look at its graph."""
+    told = {"stochastic": stochastic, "path": str(path), "about": json.dumps(about), "paths": sys.path}
+    return pickle.dumps(told), pickle.dumps(tuple(outer)), freeze(agent)
 
 
 def carry_out(place: Path) -> None:
@@ -39,18 +38,18 @@ def carry_out(place: Path) -> None:
         RlrunError: the policy cannot be exported, or the file would act otherwise.
     """
     try:
-        # of our own process, by which this one was started
-        asked = torch.load(place, map_location="cpu", weights_only=False)
+        with place.open("rb") as file:  # of our own process, by which this one was started
+            told = pickle.load(file)
+            sys.path[:] = told["paths"]  # where the classes of the rest are
+            outer, frozen = pickle.load(file), file.read()
     finally:
         place.unlink(missing_ok=True)
-    told = json.loads(asked["told"])
-    agent, path = asked["agent"], Path(told["path"])
-    agent.device = "cpu"
-    graph = Graph(agent, Outer(*asked["outer"]), stochastic=told["stochastic"])
-    about = {**told["about"], **interface(graph)}
+    agent, path, said = thaw(frozen), Path(told["path"]), json.loads(told["about"])
+    graph = Graph(agent, Outer(*outer), stochastic=told["stochastic"])
+    about = {**said, **interface(graph)}
     text = f"a policy after {about['env_steps']:,} environment steps"
     program = writing.traced(graph)
-    brief = {name: value for name, value in told["about"].items() if not isinstance(value, dict)}
+    brief = {name: value for name, value in said.items() if not isinstance(value, dict)}
     data = writing.onnx_bytes(graph, program, about=brief, version=about["model_version"], text=text)
     found = compare(running(data, graph, "onnx"), Reference(agent, graph), edges(graph), lenient=True)
     about["parity"] = {"edges": found.rows, "largest_at_edges": found.largest}
@@ -67,10 +66,8 @@ def main() -> None:
     answers = sys.stdout
     sys.stdout = sys.stderr  # what exporters print is no answer
     for line in sys.stdin:
-        told = json.loads(line)
-        sys.path[:] = told["paths"]
         try:
-            carry_out(Path(told["place"]))
+            carry_out(Path(json.loads(line)))
             answer = ""
         except RlrunError as error:
             answer = str(error)

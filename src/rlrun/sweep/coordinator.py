@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from rlrun.errors import RunDirError
 from rlrun.rundir import RunDir
+from rlrun.signals import TWICE
 from rlrun.sweep.book import SILENT, Book, Entry, State
 from rlrun.sweep.elsewhere import Elsewhere
 from rlrun.sweep.launching import Worded
@@ -27,7 +28,6 @@ PAUSE = 0.01  # seconds between two looks at the jobs
 REST = 0.5  # seconds between two looks for jobs to claim, if none was there and none has ended since
 AGAIN = 5.0  # seconds until a job is claimed again whose process left without being asked: it may be another's
 BEAT = SILENT / 6  # seconds between two signs of life
-TWICE = 1.0  # seconds in which signals are one: `timeout` sends it to a process and to the group that it is in
 
 
 class Launcher(Protocol):

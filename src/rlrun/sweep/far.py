@@ -17,6 +17,7 @@ from rlrun.files import reason
 from rlrun.sweep.book import Entry
 from rlrun.sweep.keeping import Errand, Keeper
 from rlrun.sweep.launching import Tasks, Worded
+from rlrun.sweep.leftovers import say_left
 from rlrun.sweep.notes import Notes, code_in
 from rlrun.sweep.places import open_own
 from rlrun.sweep.task import STOPPED
@@ -72,8 +73,10 @@ class Job:
             return said
         if self._killed is not None and time.monotonic() - self._killed > GRACE:
             self._far.cancel([self.handle])
+            self._far.lost = True
             return KILLED
         if self.leaving and self.waits() and (self.handle is None or self.cancelled):
+            self._far.lost |= self.cancelled
             return STOPPED
         fate = None if self.handle is None else self._far.fate(self.handle)
         return None if fate is None else self._gone(fate)
@@ -109,6 +112,7 @@ class Far(ABC):
         self.words: dict[str, set[str]] = {}  # of each job, as of the last look
         self.looks = 0
         self._jobs: list[Job] = []
+        self.lost = False  # whether a job was let go of which nobody knows that it will not begin
         self._number = 0
         self._next = 0.0
 
@@ -128,8 +132,13 @@ class Far(ABC):
     def workers(self, entries: Iterable[Worded]) -> int:
         """Return how many of these jobs to submit at a time."""
 
+    def gone(self, launch: Path, number: str) -> bool:
+        """Tell whether the scheduler has a job of a launch, maybe another coordinator's, no more."""
+        return False
+
     def close(self) -> None:
-        """Let go of the scheduler."""
+        """Let go of the scheduler: nothing is submitted any more."""
+        say_left(self.launches)
 
     def start(self, entry: Entry, slot: int) -> Job:
         """Take a job; it is submitted with all others that are taken before the next look."""
@@ -164,6 +173,11 @@ class Far(ABC):
         self.looks += 1
         self._next = time.monotonic() + LOOK
         return self.looks
+
+    @property
+    def idle(self) -> bool:
+        """Whether no keeper that was sent is at work any more, or may begin."""
+        return not self._jobs and not self.lost
 
     def forget(self, job: Job) -> None:
         """Let go of a job that ended."""

@@ -95,6 +95,8 @@ class Ray(Far):
     def close(self) -> None:
         if self._started:
             self._ray.shutdown()
+        if self._started or self.idle:  # nothing in the launch's folder tells of what Ray has
+            super().close()
 
     def _cpus(self, entries: Iterable[Worded]) -> float:
         return self.cpus or threads(entries)

@@ -17,7 +17,9 @@ from rlrun.rundir import is_run
 from rlrun.sweep.book import BOOK, Book, Entry
 from rlrun.sweep.coordinator import Coordinator, Launcher, Limits
 from rlrun.sweep.expansion import Job
+from rlrun.sweep.far import LATE, Far
 from rlrun.sweep.launching import Tasks
+from rlrun.sweep.leftovers import clear
 from rlrun.sweep.means import Means, of_launcher
 from rlrun.sweep.places import require_own
 from rlrun.sweep.search.plan import ABOUT as SEARCH
@@ -153,6 +155,10 @@ def _coordinate(
         code = coordinator.run()
         if source is not None and source.fruitless:
             code = code or 1
+    if isinstance(launcher, Far):
+        clear(folder / "launches", book, launcher.gone, own=launcher.launches, patience=LATE)
+    else:
+        clear(folder / "launches", book, lambda launch, number: False)
     return Outcome(folder, book.entries(), code, None if source is None else source.result)
 
 

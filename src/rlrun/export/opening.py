@@ -1,0 +1,235 @@
+"""Open an exported policy, which may be somebody else's, with the environment that it acts in."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from rlrun import config as configuration
+from rlrun import trust
+from rlrun.build import Builder
+from rlrun.config.merging import apply
+from rlrun.config.schema import check_kinds
+from rlrun.config.words import Word, parse
+from rlrun.env import Env
+from rlrun.env.sync import SyncEnv
+from rlrun.errors import MissingExtra, RequestError, RunDirError
+from rlrun.export.acting import FileAgent, cause
+from rlrun.export.graph import Outer
+from rlrun.files import place_of, read_bytes, read_json
+from rlrun.rundir import CHECKPOINT
+
+SUFFIXES = (".onnx", ".pt2")
+LARGEST = 1 << 31  # bytes: protobuf has no larger messages
+NEWER = ("opset version", "IR version")  # what onnxruntime says of files that it is too old for
+PRIMARY = "episodes"  # the config of episodes in an environment that words name
+NAMING = ("env", "env.id", "env.target")
+LIMIT = "evaluation.max_steps"
+ENV = ("id", "target", "kwargs", "reset_options", "wrappers", "vectorization")  # what FILE.json tells of one
+BLANK: dict[str, Any] = {
+    "_target_": "rlrun.env.make",
+    **dict.fromkeys(("id", "target")),
+    **{key: {} for key in ("kwargs", "reset_options", "around")},
+    "wrappers": [],
+    "vectorization": "auto",
+}
+
+
+class Exported:
+    """An exported policy and its environment; who plays finds what it finds of a run's frozen policy.
+
+    Attributes:
+        path: of the file.
+        about: what FILE.json says; nothing where there is none.
+        agent: what acts.
+        env: what lanes are copied from; it takes the environment's own actions.
+        max_steps: of an episode, or None.
+    """
+
+    def __init__(self, path: Path, data: bytes, about: Mapping[str, Any], config: DictConfig) -> None:
+        session = _session(path, data)
+        self.path, self.about = path, about
+        self.max_steps: int | None = config.evaluation.max_steps
+        self.env: Env = _lane(config)
+        try:
+            self.agent = FileAgent(session, about, Outer(*self.env.outer), path.name)
+        except BaseException:
+            self.env.close()
+            raise
+
+    @property
+    def checkpoint(self) -> str:
+        """The name of the checkpoint that it was made of, where the file says so; else its own name."""
+        told = self.about.get("checkpoint")
+        return told if isinstance(told, str) and CHECKPOINT.fullmatch(told) else self.path.name
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps of training; 0 where nobody says."""
+        told = self.about.get("env_steps")
+        return told if isinstance(told, int) else 0
+
+    def require(self, *, checkpoint: str | Sequence[str], stochastic: bool) -> None:
+        """Refuse options of runs that a file cannot follow.
+
+        Raises:
+            RequestError: naming the first.
+        """
+        if checkpoint not in ("latest", ["latest"]):
+            raise RequestError(f"--checkpoint goes with a run directory; {self.path.name} is of one checkpoint")
+        if stochastic and not self.agent.stochastic:
+            raise RequestError(
+                f"--stochastic: {self.path.name} knows its best actions only; export it with --stochastic"
+            )
+
+
+def is_export(path: Path | str) -> bool:
+    """Tell whether a path names an exported policy rather than a run directory."""
+    return Path(path).suffix in SUFFIXES and not Path(path).is_dir()
+
+
+def refuse_words(words: Iterable[str]) -> None:
+    """Refuse words beside a run directory.
+
+    Raises:
+        RequestError: there is one.
+    """
+    for word in words:
+        raise RequestError(f"{word}: a run plays in its own environment; words go with an exported policy, FILE.onnx")
+
+
+@contextlib.contextmanager
+def exported(path: Path | str, words: Iterable[str] = (), packages: Iterable[str] = ()) -> Iterator[Exported]:
+    """Open an exported policy; in the end its environment is closed.
+
+    As long as the `with` block lasts, an environment that FILE.json names imports only what `rlrun.trust` admits.
+
+    Args:
+        path: of the file; what it says of itself stands in `path` + `.json`.
+        words: of a command line: another environment, or changes to the one that the file names.
+        packages: what its environment may import beyond what any run may.
+
+    Raises:
+        RequestError: the file cannot be read or acts in another environment, this cannot be made, or a package is
+            missing.
+    """
+    path, packages, parsed = place_of(path), list(packages), parse(words)
+    if path.suffix != ".onnx":
+        raise RequestError(f"{path}: a file of torch.export is not played; make another: rlrun export-onnx RUN")
+    _require_runtime()
+    trust.require_of_use(packages)
+    for word in parsed:
+        if word.key.partition(".")[0] != "env" and word.key != LIMIT:
+            raise RequestError(f"{word.text}: beside a file there are env=NAME, env.KEY=VALUE and {LIMIT}=NUMBER")
+    data = read_bytes(path, most=LARGEST, follow=True)
+    about = _about(path.with_name(f"{path.name}.json"))
+    own = any(word.key in NAMING for word in parsed)  # then nothing is imported that the file names
+    limits = trust.limited(packages, run=path, typed={word.key: word.value for word in parsed})
+    with contextlib.nullcontext() if own else limits:
+        try:
+            found = Exported(path, data, about, (_chosen if own else _config)(path, about, parsed))
+        except RecursionError as error:
+            raise RunDirError(f"{path}.json is damaged: a value in it is nested too deeply") from error
+        try:
+            yield found
+        finally:
+            found.env.close()
+
+
+def _require_runtime() -> None:
+    try:
+        import onnxruntime  # noqa: F401
+    except ModuleNotFoundError:
+        raise MissingExtra("a policy that is an .onnx file", "onnxruntime", "export") from None
+
+
+def _session(path: Path, data: bytes) -> Any:
+    import onnxruntime
+
+    from rlrun.export import play_onnx
+
+    try:
+        return play_onnx.session(data)
+    except Exception as error:
+        said = cause(error)
+        if any(word in said for word in NEWER):
+            version = onnxruntime.__version__
+            raise RequestError(
+                f"{path} is for a newer onnxruntime than {version}: pip install -U onnxruntime"
+            ) from error
+        raise RequestError(f"{path} is no ONNX file, or is damaged: {said}") from error
+
+
+def _about(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    told = read_json(path)
+    if not isinstance(told, dict) or not isinstance(told.get("env", {}), dict):
+        raise RunDirError(f"{path} is damaged: wanted what an export tells")
+    return told
+
+
+def _config(path: Path, about: Mapping[str, Any], words: Sequence[Word]) -> DictConfig:
+    """Return what the environment is built from, as the file tells and words change it.
+
+    Raises:
+        RequestError: nobody names an environment, or something is wrong with how it is named.
+    """
+    told = about.get("env", {})
+    if told.get("id") is None and told.get("target") is None:
+        raise RequestError(f"{path.name} does not say what it acts in; name that: rlrun eval {path.name} env=NAME")
+    if "${" in json.dumps(told):
+        raise RunDirError(f"{path}.json is damaged: what it says of its environment is no plain value")
+    env = {key: value for key, value in told.items() if key in ENV and value is not None}
+    config = OmegaConf.create({"env": BLANK | env, "evaluation": {"max_steps": told.get("max_steps")}})
+    for word in words:
+        apply(config, word, ())
+    check_kinds(config)
+    return config
+
+
+def _chosen(path: Path, about: Mapping[str, Any], words: Sequence[Word]) -> DictConfig:
+    """Return what the environment is built from that words name.
+
+    Raises:
+        ConfigError: something is wrong with them.
+    """
+    roots = ("num_envs", "env", "evaluation")
+    config = configuration.compose([word.text for word in words], primary=PRIMARY, roots=roots).config
+    limit = about.get("env", {}).get("max_steps")
+    if isinstance(limit, int) and not any(word.key == LIMIT for word in words):
+        config.evaluation.max_steps = limit
+        check_kinds(config)
+    return config
+
+
+def _lane(config: DictConfig) -> Env:
+    """Return one lane that takes the environment's own actions, and whose copies do."""
+    made = Builder(config).get("env")
+    if not isinstance(made, Env):
+        raise RequestError(f"env: wanted an environment, got a {type(made).__name__}")
+    try:
+        return _direct(made.copy(num_envs=1))
+    finally:
+        made.close()
+
+
+def _direct(env: Env) -> Env:
+    if not isinstance(env, SyncEnv):
+        env.close()
+        raise RequestError(f"env.vectorization={env.vectorization}: a file acts on lanes of this process; say sync")
+    env.take_own_actions()
+    copy = env.copier
+    assert copy is not None
+    env.copier = partial(_copy, copy)
+    return env
+
+
+def _copy(copy: Any, num_envs: int, render_mode: str | None) -> Env:
+    return _direct(copy(num_envs, render_mode))

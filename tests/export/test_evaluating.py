@@ -1,0 +1,309 @@
+"""`rlrun eval FILE.onnx`: an exported policy plays what the policy itself plays, and what does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from tests.export.made import SMALL, SPACES, file_of, make, quick
+
+import rlrun
+from rlrun.cli.main import main
+from rlrun.collect.stage import Stage
+from rlrun.config import compose
+from rlrun.errors import RequestError
+from rlrun.export.opening import exported
+from rlrun.export.telling import environment, interface
+
+onnx = pytest.importorskip("onnx")
+EPISODES = 19  # more than lanes, so that these begin anew
+RECURRENT = ("algorithm.recurrent=gru", "algorithm.core_size=5")
+EVIL = """
+import pathlib
+pathlib.Path("canary").write_text("evil.py was imported")
+"""
+WALKER = """
+from gymnasium.envs.classic_control import CartPoleEnv
+class Mine(CartPoleEnv):
+    pass
+"""
+
+
+class Exports:
+    """Policies that nobody trained, with all that an export has."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.held = {}
+
+    def get(self, name, *words, stochastic=False):
+        """Return how a policy and its environment were built, and the file."""
+        if name not in self.held:
+            made, path = make(*words, *SMALL), self.folder / f"{name}.onnx"
+            for parameter in made.agent.policy.parameters():
+                parameter.data.normal_(0.0, 0.8)  # so that it matters what is seen
+            graph = made.graph(stochastic=stochastic)
+            path.write_bytes(file_of(graph))
+            about = {**interface(graph), "env": environment(compose([*words, *SMALL]).config), "env_steps": 12}
+            path.with_name(f"{path.name}.json").write_text(json.dumps(about))
+            self.held[name] = made, path
+        return self.held[name]
+
+    def cartpole(self):
+        return self.get("cartpole", "algorithm=dqn", "env=cartpole")
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory):
+    quick()
+    return Exports(tmp_path_factory.mktemp("exports"))
+
+
+@pytest.fixture
+def lone(exports, tmp_path, monkeypatch):
+    """A copy of a file that may be spoilt, beside what is told of it; one stands in its folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    _, path = exports.cartpole()
+    for suffix in ("", ".json"):
+        (tmp_path / f"policy.onnx{suffix}").write_bytes(path.with_name(path.name + suffix).read_bytes())
+    return tmp_path / "policy.onnx"
+
+
+def told(path):
+    return json.loads(path.with_name(f"{path.name}.json").read_text())
+
+
+def tell(path, about):
+    path.with_name(f"{path.name}.json").write_text(about if isinstance(about, str) else json.dumps(about))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("cartpole", ("algorithm=dqn", "env=cartpole")),
+        ("image", ("algorithm=dqn", SPACES["image"])),
+        ("start", ("algorithm=dqn", SPACES["start"])),
+        ("recurrent", ("algorithm=ppo", SPACES["dict"], *RECURRENT)),
+    ],
+)
+def test_a_file_plays_the_episodes_of_its_policy(exports, name, words):
+    made, path = exports.get(name, *words)
+    found = rlrun.evaluate(path, episodes=EPISODES, seed=3)
+    with Stage(made.env, episodes=EPISODES, seed=3, max_steps=10_000) as stage:
+        wanted, _ = stage.play(made.agent)
+    assert found.returns == pytest.approx(wanted.returns, rel=1e-5)
+    assert (found.lengths, found.seeds, found.endings) == (wanted.lengths, wanted.seeds, wanted.endings)
+    assert len({*found.lengths, *found.returns}) > 2
+    assert (found.run, found.checkpoint, found.env_steps) == (path, path.name, 12)
+
+
+def test_a_file_that_draws_acts_as_in_training_and_the_same_again(exports):
+    made, path = exports.get("tuple", "algorithm=sac", SPACES["tuple"], stochastic=True)
+    first, again, other = (rlrun.evaluate(path, episodes=EPISODES, seed=seed, stochastic=True) for seed in (3, 3, 4))
+    with Stage(made.env, episodes=EPISODES, seed=3, max_steps=10_000, explore=True) as stage:
+        wanted, _ = stage.play(made.agent)
+    assert first.returns == again.returns
+    assert first.returns[1:] != other.returns[:-1]  # of the same seeds of episodes
+    assert first.returns == pytest.approx(wanted.returns, rel=1e-5)
+
+
+def test_actions_reach_the_environment_as_the_file_gives_them(exports):
+    _, path = exports.get("tuple", "algorithm=sac", SPACES["tuple"], stochastic=True)
+    with exported(path) as policy:
+        taken = []
+        (lane,) = policy.env.lanes
+        step = lane.step
+        policy.env._step_lanes[0] = lambda action: (taken.append(action), step(action))[1]
+        response = policy.agent(policy.env.reset(0))
+        policy.env.step(response["action"])
+        assert policy.env.outer[1].contains(taken[0])
+        for given, reached in zip(response["action"], taken[0], strict=True):
+            assert np.array_equal(given[0], reached)
+
+
+def test_the_command_tells_episodes_and_films_them(lone, capsys, monkeypatch):
+    pytest.importorskip("imageio_ffmpeg")
+    words = ["evaluation.max_steps=4", "--episodes", "3", "--video", "films", "--videos", "1", "--format", "gif"]
+    assert command(monkeypatch, "eval", lone.name, *words, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["run"], found["env_steps"], found["lengths"]) == (str(lone), 12, [4, 4, 4])
+    assert found["videos"] == ["films/episode_000_seed_0.gif"]
+    assert (lone.parent / found["videos"][0]).read_bytes()[:3] == b"GIF"
+    assert command(monkeypatch, "eval", lone.name, *words[:3], "--table") == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[:3] for row in rows[3:]] == [[str(seed), "4.00", "4"] for seed in range(3)]
+
+
+def command(monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["rlrun", *words])
+    with pytest.raises(SystemExit) as left:
+        main()
+    return left.value.code
+
+
+def test_a_file_is_looked_on_as_a_run_is(exports, capsys, monkeypatch):
+    _, path = exports.cartpole()
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    assert command(monkeypatch, "play", str(path)) == 2
+    assert "environment 'cartpole' renders no text" in capsys.readouterr().err
+    assert command(monkeypatch, "play", str(path), "env.target=rlrun.env.toys.TMaze") == 2
+    assert "'observation' is [4] float32" in capsys.readouterr().err
+
+
+def test_what_others_made_plays_where_the_environment_is_named(lone):
+    proto = onnx.load(lone)
+    del proto.metadata_props[:]
+    names = {"observation": "input", "action": "output"}
+    for node in proto.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.name = names[value.name]
+    wanted = rlrun.evaluate(lone, episodes=3).returns
+    onnx.save(proto, lone)
+    (lone.parent / "policy.onnx.json").unlink()
+    with pytest.raises(RequestError, match=r"does not say what it acts in; name that: .* env=NAME"):
+        rlrun.evaluate(lone)
+    assert rlrun.evaluate(lone, episodes=3, words=["env=cartpole"]).returns == wanted
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        (
+            "env=acrobot",
+            r"'observation' is \[4\] float32, but the observation space of the environment is \[6\] float32",
+        ),
+        ("env.target=rlrun.env.toy_spaces.DictObservation", "has no input 'observation.level', it has 'observation'"),
+        ("env=pendulum", r"'observation' is \[4\] float32, but .* \[3\]"),
+        ("env.kwargs.level=3", "env.kwargs.level: env.id 'CartPole-v1' takes no such argument"),
+        ("env.kwrgs.level=3", "env.kwrgs.level: no such key"),
+        ("env=none", "wanted an environment"),
+        ("algorithm.lr=3", "algorithm.lr=3: beside a file there are env=NAME"),
+    ],
+)
+def test_another_environment_has_to_fit(exports, word, said):
+    with pytest.raises(RequestError, match=said):
+        rlrun.evaluate(exports.cartpole()[1], words=[word])
+
+
+def test_another_number_of_choices_is_found(lone):
+    about = told(lone)
+    about["outputs"][0]["n"] = 3
+    tell(lone, about)
+    with pytest.raises(RequestError, match="'action' was made for n 3, but the action space of the environment has 2"):
+        rlrun.evaluate(lone)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"checkpoint": "best"}, "--checkpoint goes with a run directory"),
+        ({"checkpoint": ["all"]}, "--checkpoint goes with a run directory"),
+        ({"stochastic": True}, "--stochastic: cartpole.onnx knows its best actions only"),
+    ],
+)
+def test_options_of_runs_are_refused(exports, given, said):
+    with pytest.raises(RequestError, match=said):
+        rlrun.evaluate(exports.cartpole()[1], **given)
+
+
+def test_words_beside_a_run_are_refused(tmp_path):
+    with pytest.raises(RequestError, match="env=cartpole: a run plays in its own environment"):
+        rlrun.evaluate(tmp_path, words=["env=cartpole"])
+
+
+def later(data):
+    proto = onnx.load_from_string(data)
+    proto.opset_import[0].version = 99
+    return proto.SerializeToString()
+
+
+def for_one_lane(data):
+    proto = onnx.load_from_string(data)
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    return proto.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda data: b"", "is no ONNX file, or is damaged"),
+        (lambda data: b"no graph" * 9, "is no ONNX file, or is damaged"),
+        (lambda data: data[: len(data) // 2], "is no ONNX file, or is damaged"),
+        (later, "is for a newer onnxruntime than"),
+        (for_one_lane, "'observation' is for 1 lanes only"),
+    ],
+)
+def test_files_that_cannot_be_played_are_refused(lone, change, said):
+    lone.write_bytes(change(lone.read_bytes()))
+    with pytest.raises(RequestError, match=said):
+        rlrun.evaluate(lone)
+
+
+def test_other_files_are_refused(lone):
+    with pytest.raises(RequestError, match="cannot be read: No such file"):
+        rlrun.evaluate("none.onnx")
+    lone.rename("policy.pt2")
+    with pytest.raises(RequestError, match=r"a file of torch.export is not played; make another: rlrun export-onnx"):
+        rlrun.evaluate("policy.pt2")
+
+
+def test_a_missing_runtime_is_named(exports, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(RequestError, match=r"needs the package 'onnxruntime'.*pip install 'rlrun\[export\]'"):
+        rlrun.evaluate(exports.cartpole()[1])
+
+
+def test_a_state_that_nobody_tells_the_beginning_of_is_refused(exports, tmp_path):
+    _, path = exports.get("recurrent", "algorithm=ppo", SPACES["dict"], *RECURRENT)
+    (tmp_path / "alone.onnx").write_bytes(path.read_bytes())
+    with pytest.raises(RequestError, match=r"alone.onnx.json does not say how 'state' begins"):
+        rlrun.evaluate(tmp_path / "alone.onnx", words=[SPACES["dict"]])
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"id": None, "target": "evil.Env"}, "evil.Env comes with the run and is not trusted; .*--trust evil"),
+        ({"id": "evil:Env-v0"}, "evil.* is not trusted"),
+        ({"kwargs": {"sutton_barto_reward": {"_target_": "evil.Env"}}}, "evil.Env comes with the run"),
+        ({"wrappers": [{"_target_": "evil.Env", "_partial_": True}]}, "evil.Env comes with the run"),
+        ({"wrappers": [{"_target_": "os.system", "_partial_": True}]}, "os.system can never be a `_target_`"),
+        ({"wrappers": ["x"]}, "env.wrappers"),
+        ({"kwargs": {"render_mode": "${oc.env:HOME}"}}, "what it says of its environment is no plain value"),
+        ({"id": ["CartPole-v1"]}, "env.id: wanted a text"),
+        ({"kwargs": 3}, "env.kwargs: wanted keys with values"),
+        ({"max_steps": "many"}, "evaluation.max_steps: wanted"),
+        ({"max_steps": -1}, "evaluation.max_steps: wanted"),
+    ],
+)
+def test_what_a_file_says_of_its_environment_runs_no_code_of_others(lone, env, said, monkeypatch):
+    beside = lone.parent / "came"
+    beside.mkdir()
+    (beside / "evil.py").write_text(EVIL)
+    monkeypatch.syspath_prepend(beside)
+    tell(lone, told(lone) | {"env": told(lone)["env"] | env})
+    with pytest.raises(RequestError, match=said):
+        rlrun.evaluate(lone, episodes=1)
+    assert "evil" not in sys.modules
+    assert not (lone.parent / "canary").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{", '{"env": 3}', '{"env": {"id": NaN}}', '{"env": {"id": "a", "kwargs": %s}}' % ("[" * 9000)]
+)
+def test_damaged_words_about_a_file_are_refused(lone, text):
+    tell(lone, text)
+    with pytest.raises(RequestError, match=r"policy.onnx.json is damaged"):
+        rlrun.evaluate(lone)
+
+
+def test_a_class_of_the_users_own_project_plays(lone, monkeypatch):
+    (lone.parent / "walker.py").write_text(WALKER)
+    tell(lone, told(lone) | {"env": {"target": "walker.Mine", "max_steps": 5}})
+    assert rlrun.evaluate(lone, episodes=1).lengths == [5]
+    sys.modules.pop("walker")
