@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import pytest
 import rlrun
 from rlrun import plugins, scaffold
 from rlrun.config import choices, compose
-from rlrun.conformance.kit import command_of, plugin_test
+from rlrun.conformance.kit import plugin_test
 from rlrun.errors import BuildError, ConfigError, RequestError
 from rlrun.health import plugged
 from rlrun.health.imports import try_imports
@@ -136,19 +135,6 @@ def test_the_users_own_files_go_before_its_and_its_before_ours(site):
     assert (config.algorithm.lr, config.algorithm.discount) == (0.25, 0.99)
     notes = [finding.text for finding in plugged.findings({}) if finding.status == "note"]
     assert notes == ["its algorithm/dqn goes before the packaged one"]
-
-
-@pytest.mark.usefixtures("walker")
-def test_the_commands_of_the_page_are_understood(call):
-    for line in re.findall(r"^    (rlrun [^#\n]*)", PAGE, re.MULTILINE):
-        words = shlex.split(line)[1:]
-        if words[0] == "train":
-            assert compose(words[1:]).choices["env"] == "catch"
-        elif words[:2] == ["plugin", "test"]:
-            folder = plugins.named(words[2]).folder
-            assert command_of(folder, "algorithm/dueling", [word for word in words[3:] if word[0] != "-"])
-        else:
-            assert call(*words)[0] == 0
 
 
 @pytest.fixture

@@ -70,11 +70,6 @@ def test_a_file_of_its_users_replaces_the_packaged_one(made):
     assert {**after, "algorithm": None} == {**before, "algorithm": None}
 
 
-def test_every_command_of_its_readme_composes(made):
-    commands = re.findall(r"^    rlrun train ([^#\n]*)", (made / "README.md").read_text(), re.MULTILINE)
-    assert [compose(words.split()).choices["env"] for words in commands] == ["catch"] * 3
-
-
 def test_an_empty_folder_will_do_and_keeps_what_it_is(rlrun, project, monkeypatch):
     (project / "walker").mkdir(mode=0o750)
     monkeypatch.chdir(project / "walker")

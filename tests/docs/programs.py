@@ -1,0 +1,181 @@
+"""Programs that pages call: `rlrun` runs here, in small; of others as much as can be, each with the reason."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import runpy
+import shlex
+import sys
+import tomllib
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from rlrun import plugins
+from rlrun.cli.main import main
+from rlrun.sweep import Means, apart
+
+from .alone import called
+from .pages import ROOT
+from .shell import Answer
+from .small import keys, small_runs, with_less, words_of
+
+# Not everywhere is `jq`: the one filter that pages have.
+JQ = f"""#!/bin/bash
+[ "$1" = '.[-1].parts' ] && exec {sys.executable} -c 'import json, sys; print(json.load(sys.stdin)[-1]["parts"])'
+"""
+
+
+class Excuse(NamedTuple):
+    """A command of a page that cannot do here what it says.
+
+    pattern: of the whole command; reason: why; instead: what is done with its words, in its folder.
+    """
+
+    pattern: str
+    reason: str
+    instead: Callable[[list[str], Path], Answer]
+
+
+def rlrun(words: list[str], folder: Path) -> Answer:
+    """Run `rlrun` with words of a page; of a run that it made, the page's words have to be known."""
+    excuse = next((each for each in EXCUSES if re.search(each.pattern, shlex.join(["rlrun", *words]))), None)
+    return excuse.instead(words, folder) if excuse is not None else _run(words, folder)
+
+
+def _run(words: list[str], folder: Path) -> Answer:
+    with small_runs():
+        answer = called(main, ["rlrun", *with_less(words, folder)], folder)
+    if answer.code == 0 and words[0] == "train" and not {"-m", "--dry-run", "--estimate"} & set(words):
+        made = folder / answer.out.split()[-1]
+        unheard = [key for key in keys(words[1:]) if key not in keys(words_of(made))]
+        if unheard:
+            return Answer(1, answer.out, f"the run in {made} knows nothing of {unheard}")
+    return answer
+
+
+# --- what cannot run here
+
+
+def _listed(words: list[str], folder: Path) -> Answer:
+    """Make the launcher of a sweep, and list jobs, a few of them."""
+    Means(apart([word for word in words[1:] if word[0] != "-"])[1]).launcher()
+    return _run([*(re.sub(r"range\(\d+\)", "range(2)", word) for word in words), "--dry-run"], folder)
+
+
+def _composed(words: list[str], folder: Path) -> Answer:
+    return _run(["config", *words[1 : words.index("--run-dir")]], folder)
+
+
+def _checked(words: list[str], folder: Path) -> Answer:
+    return _run(["check", *words[1:]], folder)
+
+
+def _understood(words: list[str], folder: Path) -> Answer:
+    """Find the plugin that is to be tried, and compose what it is to be tried by."""
+    plugins.named(words[2])
+    return _run(["config", "algorithm=dueling", "env=catch", *keys_of(words[3:])], folder)
+
+
+def keys_of(words: list[str]) -> list[str]:
+    """Return the words of a command that set something."""
+    return [word for word in words if "=" in word and word[0] != "-"]
+
+
+EXCUSES = [
+    Excuse(r"launcher=slurm", "wants Slurm; jobs by its twin: tests/sweep/test_launchers.py", _listed),
+    Excuse(r"launcher=ray", "wants Ray; jobs by it: tests/sweep/test_launchers.py", _listed),
+    Excuse(r"with=export_onnx", "takes ten seconds in a process of its own: tests/export/test_during.py", _checked),
+    Excuse(r"plugin test", "takes half a minute; whole plugins are tried in tests/test_conformance.py", _understood),
+]
+if importlib.util.find_spec("mujoco") is None:
+    EXCUSES.append(Excuse(r"env=hopper", "wants the extra mujoco, which is not installed", _composed))
+
+
+# --- other programs
+
+
+def python(words: list[str], folder: Path) -> Answer:
+    """Be `python`: a script runs, packages and suites of tests are looked at."""
+    if words[:2] == ["-m", "pip"]:
+        return pip(words[2:], folder)
+    if words[:2] == ["-m", "pytest"]:
+        return _pytest(words[2:], folder)
+    return called(lambda: runpy.run_path(words[0], run_name="__main__"), words, folder, script=True)
+
+
+def pip(words: list[str], folder: Path) -> Answer:
+    """Look at what is to be installed: files and extras there are. The gate does it, but a project of the page here."""
+    if words == ["install", "-e", "."] and (folder / "pyproject.toml").exists():
+        return _installed(folder)
+    own = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {each.strip() for found in re.findall(r"\[([\w, ]+)\]", shlex.join(words)) for each in found.split(",")}
+    wrong = sorted(extras - set(own["optional-dependencies"]))
+    wrong += [name for option, name in pairwise(words) if option == "-c" and not _there(name)]
+    what = [word for word in words[1:] if word[0] not in "-." and not _there(word)]
+    wrong += [word for word in what if word.partition("[")[0] != own["name"]]
+    return Answer(1 if words[0] != "install" or wrong else 0, "", f"pip: there is no {', '.join(wrong)}")
+
+
+def _installed(folder: Path) -> Answer:
+    """Put a project where it can be imported, with its entry points; without its dependency, which is rlrun."""
+    about = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    place = folder / f"{about['name']}-{about['version']}.dist-info"
+    place.mkdir()
+    (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {about['name']}\nVersion: {about['version']}\n")
+    groups = about.get("entry-points", {}).items()
+    lines = [line for name, each in groups for line in (f"[{name}]", *(f"{key} = {each[key]}" for key in each))]
+    (place / "entry_points.txt").write_text("\n".join(lines))
+    sys.path.append(str(folder))  # until the page ends
+    importlib.invalidate_caches()
+    return Answer(0)
+
+
+def _there(name: str) -> bool:
+    return (ROOT / name).exists()
+
+
+def _pytest(words: list[str], folder: Path) -> Answer:
+    """Look for the tests. Those of `rlrun init` run in tests/cli/test_init.py, those of rlrun are these."""
+    places = [word for word in words if "/" in word or word == "tests"] or ["tests"]
+    home = folder if (folder / "pyproject.toml").exists() else ROOT
+    missing = [place for place in places if not any((home / place).glob("**/test_*.py"))]
+    return Answer(len(missing), "", f"pytest: no tests in {missing}")
+
+
+def checker(words: list[str], folder: Path) -> Answer:
+    """Be a checker of the gate, `.ci/run`, which calls it on every change."""
+    return Answer(0)
+
+
+def requeue(words: list[str], folder: Path) -> Answer:
+    """Be a scheduler's command, which nobody calls for a run that came to its end."""
+    return Answer(1, "", "requeue: the run was not stopped")
+
+
+def wandb(words: list[str], folder: Path) -> Answer:
+    """Read the file of a sweep, and compose a command that an agent would start. Both need a server."""
+    if words[0] == "agent":
+        return Answer(0)
+    about = yaml.safe_load((folder / words[1]).read_text())
+    first = {key: each.get("values", [each.get("min")])[0] for key, each in about["parameters"].items()}
+    given = [f"{key}={json.dumps(value)}" for key, value in first.items()]
+    command, *rest = [word for word in about["command"] if word != "${args_no_hyphens}"]
+    return _run(["config", *rest[1:], *given], folder) if [command, rest[0]] == ["rlrun", "train"] else Answer(1)
+
+
+PROGRAMS = {
+    "rlrun": rlrun,
+    "python": python,
+    "pip": pip,
+    "wandb": wandb,
+    "requeue": requeue,
+    "ruff": checker,
+    "mypy": checker,
+}
+SCRIPTS = {"jq": JQ}

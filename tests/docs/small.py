@@ -1,0 +1,95 @@
+"""Runs of a moment: the words of a page are composed as they stand, and then what they leave open is made small."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from rlrun import sweep
+from rlrun.config.composition import Composed, Composer
+from rlrun.conformance.small import shrink
+
+# Put in where a config has the key and the command line does not.
+SIZES: dict[str, Any] = {
+    "stop.env_steps": 48,
+    "stop.updates": 3,
+    "evaluation.episodes": 2,
+    "evaluation.max_steps": 10,
+    "algorithm.hidden": [4],
+    "algorithm.batch_size": 8,
+    "algorithm.warmup_steps": 16,
+    "algorithm.horizon": 16,
+    "algorithm.epochs": 1,
+    "algorithm.round": 16,
+    "memory.length": 1_000,
+}
+# Words that a search is given where it has none of the key.
+SEARCH = {"sweep.trials": 2, "sweep.top": 1, "sweep.fresh_seeds": 1}
+JOBS = 2  # of a sweep that run: the first and the last; all of them are composed
+
+
+def keys(words: Sequence[str]) -> list[str]:
+    """Return which keys words set."""
+    return [word.partition("=")[0].lstrip("+~") for word in words if "=" in word]
+
+
+@contextmanager
+def small_runs() -> Iterator[None]:
+    """Whatever is composed in this process is small, and of the jobs of a sweep two run."""
+    compose, expand = Composer.compose, sweep.expand
+
+    def small(self: Composer, *given: Any, **options: Any) -> Composed:
+        composed = compose(self, *given, **options)
+        left = {key: size for key, size in SIZES.items() if key not in keys(composed.words)}
+        if OmegaConf.select(composed.config, "stop.env_steps") is None:  # nothing is collected
+            left.pop("stop.env_steps", None)
+        return shrink(composed, left)
+
+    def few(*given: Any, **options: Any) -> list[Any]:
+        jobs = expand(*given, **options)
+        return [*jobs[: JOBS - 1], jobs[-1]] if len(jobs) > JOBS else jobs
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Composer, "compose", small)
+        patch.setattr(sweep, "expand", few)
+        yield
+
+
+def with_less(words: Sequence[str], folder: Path) -> list[str]:
+    """Return words of `rlrun` with those that make a command short, which composing cannot: options, and budgets."""
+    command, added = words[0], []
+    before = words[1] if command == "resume" else _parent(words)
+    if before is not None:
+        added += _budget(folder / before.partition("@")[0])
+    if command == "eval" and "--video" in words and "--videos" not in words:
+        added += ["--videos", "1"]
+    if command == "play" and "--fps" not in words:
+        added += ["--fps", "1000"]
+    if "--estimate" in words and "--probe" not in words:
+        added += ["--probe", "0.1"]
+    if any(word.startswith("+sweep=") for word in words):
+        added += [f"{key}={value}" for key, value in SEARCH.items() if key not in keys(words)]
+    return [*words, *added]
+
+
+def _parent(words: Sequence[str]) -> str | None:
+    """Return the run that a new one starts from."""
+    if "--from" in words:
+        return words[words.index("--from") + 1]
+    return next((word.partition("=")[2] for word in words if word.startswith("init.from=")), None)
+
+
+def _budget(run: Path) -> list[str]:
+    """Return a word by which a run goes on for two updates more, whatever its budget of steps."""
+    checkpoints = sorted(path.name for path in (run / "checkpoints").glob("[0-9]*"))
+    return [f"stop.updates={int(checkpoints[-1].partition('-')[2]) + 2}"] if checkpoints else []
+
+
+def words_of(run: Path) -> list[str]:
+    """Return the words that a run was begun with."""
+    return (run / "overrides.txt").read_text().splitlines()

@@ -1,0 +1,152 @@
+"""Mistakes that are planted in a page are told, with its name and their line."""
+
+from __future__ import annotations
+
+import pytest
+
+from . import programs
+from .pages import ROOT, Page, anchors, blocks, commands, slug_of, slug_of_mkdocs
+from .props import Store
+from .shell import Answer, Shell, whole_lines
+from .story import Story
+from .test_links import dead, misnamed
+
+YAML = (ROOT / "conf" / "algorithm" / "dqn.yaml").read_text()
+
+MISTAKES = {  # the page, the line that is told, and a part of what is
+    "a mistyped key": (
+        "\n    rlrun train algorithm=dqn env=cartpole algorithm.lrr=1\n",
+        2,
+        "did you mean 'algorithm.lr'",
+    ),
+    "in a list": ("* one\n\n      rlrun train algorithm=dqnn env=cartpole\n", 3, "did you mean 'dqn'"),
+    "an unknown command": ("```sh\nrlrun list\nrlrun trian algorithm=dqn\n```\n", 3, "trian"),
+    "an option that there is not": ("\n    rlrun ls --sorted return\n", 2, "--sorted"),
+    "a mistake within a sweep": ("\n    rlrun train -m algorithm=dqn env=cartpole algorithm.lr=1,a\n", 2, "lr"),
+    "a program that nobody looks after": ("\n    python -m pip install rlrun\n    mkdocs serve\n", 3, "not found"),
+    "quotes that miss": ("\n    rlrun ls $(echo '\n", 2, "exit code"),
+    "a run that nobody made": ("\n    rlrun eval runs/mine/first\n", 2, "runs/mine/first"),
+    "an extra that there is not": ("\n    pip install 'rlrun[vidoe]'\n", 2, "vidoe"),
+    "tests that are gone": ("\n    python -m pytest tests/gone\n", 2, "tests/gone"),
+    "python that raises": ("```python\nx = 1\nx.y\n```\n", 2, 'File "page.md", line 3'),
+    "python of no syntax": ("```python\nif:\n```\n", 2, "SyntaxError"),
+    "a wrong excerpt": (
+        "Of `conf/algorithm/dqn.yaml`:\n\n```yaml\nalgorithm:\n  lr: 7.0\n```\n",
+        4,
+        "conf/algorithm/dqn.yaml does not have algorithm.lr: 7.0",
+    ),
+    "an excerpt of nothing": ("Some:\n\n```yaml\na: 1\n```\n", 4, "does not name the file"),
+    "yaml that is none": ("`a.yaml`:\n\n```yaml\na: [1\n```\n", 4, "no yaml"),
+    "a file that nobody uses": ("`conf/env/mine.yaml`:\n\n```yaml\ndefaults: [gym]\n```\n", 4, "no command"),
+    "toml for no file": ("`gone.toml`:\n\n```toml\na = 1\n```\n", 4, "there is no gone.toml"),
+    "a block of no kind": ("\n    a tree\n", 2, "a block of no known kind: 'a tree'"),
+    "a fence of no kind": ("```\nrlrun list\n```\n", 2, "a block of no known kind"),
+    "a language of no kind": ("```ruby\nputs 1\n```\n", 2, "a block of no known kind"),
+}
+
+
+def faults(text, folder):
+    folder.joinpath("store").mkdir()
+    return Story(Page("page.md", text), folder, Store(folder / "store")).play()
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_planted_mistake_is_told_with_its_line(name, tmp_path):
+    text, line, told = MISTAKES[name]
+    (fault,) = faults(text, tmp_path)
+    assert fault.startswith(f"page.md:{line}: ")
+    assert told in fault
+
+
+def test_a_sound_page_has_no_faults(tmp_path):
+    text = f"Of `conf/algorithm/dqn.yaml`:\n\n```yaml\n{YAML}```\n\nAnd `conf/env/mine.yaml`:\n\n```yaml\n"
+    text += "defaults: [cartpole]\n```\n\nwith `mine.py`\n\n```python\nfrom rlrun.callback import Callback\n\n\n"
+    text += (
+        "class Mine(Callback): pass\n```\n\n    cd conf # and\n    cd ..\n    rlrun train algorithm=dqn env=mine \\\n"
+    )
+    text += "        algorithm.lr=0.5 +callbacks.mine._target_=mine.Mine\n"
+    assert faults(text, tmp_path) == []
+    (made,) = (tmp_path / "home").glob("runs/*/*/config.yaml")
+    assert "lr: 0.5" in made.read_text()
+
+
+def test_a_run_knows_the_words_of_its_line(tmp_path, monkeypatch):
+    """A word that the program forgets would go unnoticed otherwise."""
+    monkeypatch.setattr(programs, "words_of", lambda run: ["algorithm=dqn"])
+    (fault,) = faults("\n    rlrun train algorithm=dqn env=cartpole\n", tmp_path)
+    assert "knows nothing of ['env']" in fault
+
+
+def test_a_dead_link_is_told_with_its_line(tmp_path):
+    text = (
+        "# One\n\nSee [it](gone.md)\nor [this](#two),\n[that](/LICENSE), [those](http://x) and ![an image](no.svg);\n"
+    )
+    text += "[right](#one), [too](https://example.org/a#b), [all](LICENSE), [anchor](README.md#set-up).\n"
+    told = [fault.split(": ")[0:2] for fault in dead(Page("page.md", text))]
+    assert told == [
+        ["page.md:3", "gone.md"],
+        ["page.md:4", "#two"],
+        ["page.md:5", "/LICENSE"],
+        ["page.md:5", "http://x"],
+        ["page.md:5", "no.svg"],
+    ]
+
+
+def test_a_command_amidst_text_is_told_with_its_line():
+    text = "`rlrun eval RUN --json`, `rlrun\nevaluate RUN` or\n`rlrun plugin tset` and `rlrun ls --short`.\n"
+    told = [fault.split(": ")[0] for fault in misnamed(Page("page.md", text))]
+    assert told == [
+        "page.md:1",
+        "page.md:3",
+        "page.md:3",
+    ]
+
+
+# --- its parts
+
+
+def test_every_kind_of_block_is_found():
+    text = "<!-- one -->\n```\n$ rlrun list\nout\n```\n<!-- /one -->\n\n```\nbare\n```\n\n> ```sh\n> rlrun ls\n> ```\n"
+    text += "\n1. a\n\n   ```python\n   x\n   ```\n\ntext\n\n    rlrun ls # why\n\n    # a comment\n    cd a\n"
+    found = blocks(text)
+    assert [(block.kind, block.line, block.name) for block in found] == [
+        ("shown", 3, "one"),
+        ("", 9, ""),
+        ("commands", 13, ""),
+        ("python", 19, ""),
+        ("commands", 24, ""),
+    ]
+    lines = [commands(block) for block in found]
+    assert lines == [[(3, "rlrun list")], [], [(13, "rlrun ls")], [], [(24, "rlrun ls # why"), (27, "cd a")]]
+
+
+def test_anchors_are_those_of_github():
+    text = "# Is it *whole*?\n\n## `rlrun why` – A, b\n\n## Rules\n\n## Rules\n\n    # no heading\n"
+    assert anchors(text) == ["is-it-whole", "rlrun-why--a-b", "rules", "rules-1"]
+    assert slug_of_mkdocs("`rlrun why` – A, b") == "rlrun-why-a-b" != slug_of("`rlrun why` – A, b")
+
+
+def test_a_shell_stays_where_it_went_and_hands_over_words(tmp_path):
+    calls = []
+
+    def answer(program, words, folder):
+        calls.append((program, words, folder.name))
+        return Answer(3 if words == ["fail"] else 0, f"{words} out\n", "told\n")
+
+    (tmp_path / "home" / "sub").mkdir(parents=True)
+    shell = Shell(tmp_path / "home", tmp_path / "box", ["prog"], answer, {"own": "#!/bin/sh\necho own\n"})
+    assert shell.run("prog 'a b' \"*\" [x]  # y").code == 0
+    assert shell.run("cd sub && prog fail; own").out == "['fail'] out\ntold\nown\n"
+    assert shell.run("prog fail") == Answer(3, "['fail'] out\ntold\n")
+    assert shell.run("test $? -eq 3 && cat <(prog) <(prog)").code == 0
+    shell.close()
+    assert calls == [
+        ("prog", ["a b", "*", "[x]"], "home"),
+        *[("prog", ["fail"], "sub")] * 2,
+        *[("prog", [], "sub")] * 2,
+    ]
+
+
+def test_lines_that_go_on_are_one():
+    lines = [(1, "if a; then b"), (2, "fi"), (3, "c \\"), (4, "d"), (5, "if a; then b; fi")]
+    assert whole_lines(lines) == [(1, "if a; then b\nfi"), (3, "c \\\nd"), (5, "if a; then b; fi")]

@@ -1,0 +1,83 @@
+"""Links of the documentation lead somewhere; what stands in backticks as a command is one."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from rlrun.cli.main import app
+
+from .pages import ROOT, Page, anchors, links, pages, slug_of, slug_of_mkdocs, spans
+
+PAGES = pages()
+ABROAD = re.compile(r"https://[\w-]+(\.[\w-]+)+(/[\w./%~+@#?=&-]*)?")
+EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+
+
+def dead(page: Page) -> list[str]:
+    """Return what is wrong with the links of a page, by its name and line."""
+    wrong = [(line, target, _wrong(page, target)) for line, target in links(page.text)]
+    return [f"{page.name}:{line}: {target}: {why}" for line, target, why in wrong if why]
+
+
+def _wrong(page: Page, target: str) -> str:
+    if re.match(r"[a-z]+:", target):
+        return "" if ABROAD.fullmatch(target) else "no address of the web"
+    place, _, anchor = target.partition("#")
+    if place.startswith("/"):
+        return "a path from the root, which is another one wherever the page is shown"
+    path = (ROOT / page.name).parent / place
+    if not path.exists() or ROOT not in (path.resolve(), *path.resolve().parents):
+        return "there is no such file"
+    if not anchor:
+        return ""
+    there = anchors(path.read_text() if place else page.text)
+    return "" if anchor in there else f"no heading has this anchor; there are {', '.join(there)}"
+
+
+@EVERY_PAGE
+def test_links_lead_somewhere(page):
+    assert dead(page) == []
+
+
+def test_anchors_are_alike_on_github_and_in_mkdocs():
+    wanted = {target.partition("#")[2] for page in PAGES for _, target in links(page.text) if "#" in target[:60]}
+    headings = [line.lstrip("# ") for page in PAGES for line in page.text.splitlines() if line.startswith("#")]
+    differing = {slug_of(each) for each in headings if slug_of(each) != slug_of_mkdocs(each)}
+    assert wanted & differing == set()
+
+
+# --- commands amidst text
+
+
+def misnamed(page: Page) -> list[str]:
+    """Return commands in backticks that there are not, and options that a command does not have."""
+    found = [(line, text, _unknown(text)) for line, text in spans(page.text) if re.match(r"rlrun [a-z]", text)]
+    return [f"{page.name}:{line}: `{text}`: there is no {what}" for line, text, what in found if what]
+
+
+def _unknown(text: str) -> str:
+    words = shlex.split(text)[1:]
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        if words[0] not in command.commands:
+            return f"command '{words[0]}'"
+        command = command.commands[words.pop(0)]
+    known = {option for each in command.params for option in each.opts} | {"--help"}
+    given = [word for word in words if re.match(r"--?[a-z]", word)]
+    return next((f"option '{option}'" for option in given if option.partition("=")[0] not in known), "")
+
+
+@EVERY_PAGE
+def test_commands_amidst_text_are_known(page):
+    assert misnamed(page) == []
+
+
+def test_every_file_of_the_template_is_looked_at():
+    assert [page.name for page in PAGES if "template" in page.name] == ["src/rlrun/template/README.md.template"]
+    assert {Path(page.name).name for page in PAGES} > {"README.md", "CONTRIBUTING.md", "sweeps.md"}

@@ -1,0 +1,145 @@
+"""Pages that tell the truth: what they show is what the program prints, and limits hold."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rlrun import diagnosis, experiment
+from rlrun.cli.main import main
+from rlrun.config import choices
+
+from .alone import called
+from .pages import KINDS, PROJECT, ROOT, blocks, pages
+from .small import small_runs
+from .trusting import WORDS, set_up
+
+PAGES = {page.name: page.text for page in pages()}
+NUMBER = re.compile(r"\d[\d,.]*(?<=\d)")
+
+
+def shown(name):
+    """Return what a page shows between `<!-- name -->` comments."""
+    (found,) = [block.text for text in PAGES.values() for block in blocks(text) if block.name == name]
+    return found
+
+
+def masked(text):
+    return NUMBER.sub("#", text)
+
+
+@pytest.fixture
+def rlrun(tmp_path):
+    """Call the command in an empty folder, in small."""
+
+    def call(*words):
+        with small_runs():
+            return called(main, ["rlrun", *words], tmp_path)
+
+    return call
+
+
+# --- what is shown
+
+
+def test_the_first_run_is_shown_as_it_prints(rlrun):
+    command, *progress, result, place = shown("first-run").splitlines()
+    answer = rlrun(*command.split()[2:])
+    printed = answer.out.splitlines()
+    assert masked(printed[0]) == masked(result)
+    assert masked(printed[1]).endswith(masked(place).lstrip("…"))
+    learned = [line for line in progress if line != "…"]
+    form = r"#/# steps #%(  return #)?(  evaluation #)?(  loss q_loss=#)?(  # steps/s)?(  #:# to go)?"
+    assert [line for line in [*learned, *answer.err.splitlines()] if not re.fullmatch(form, masked(line))] == []
+    assert float(re.search(r"mean return ([\d.]+)", result)[1]) >= 475
+
+
+def test_the_data_flow_is_shown_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [line.rstrip() for line in shown("explain").splitlines()]
+    assert lines == experiment.explain(["algorithm=dqn", "env=cartpole"]).splitlines()
+
+
+def test_an_evaluation_is_shown_as_it_prints(rlrun):
+    assert rlrun("train", "algorithm=dqn", "env=cartpole", "--run-dir", "run").code == 0
+    printed, line = masked(rlrun("eval", "run").out), masked(shown("evaluation").rstrip("…)\n"))
+    assert printed.startswith(line)
+
+
+def test_a_refusal_is_shown_as_it_prints(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    set_up(f"rlrun eval RUN --trust {next(iter(WORDS))} ", home)
+    with small_runs():
+        answer = called(main, ["rlrun", "eval", "RUN"], home)
+    (project,) = re.findall(r"stand in its project \((.*?)\)", answer.err)
+    assert (answer.code, answer.err.replace(project, f"…/{PROJECT}")) == (2, shown("refusal"))
+
+
+def test_a_diagnosis_names_causes_that_there_are():
+    causes = {rule.name for rule in diagnosis.RULES}
+    *_, healthy = lines = shown("why").splitlines()
+    found = [line.split(": ")[0] for line in lines if line[:1].isdigit()]
+    assert [name.split(". ")[1] for name in found if name.split(". ")[1] not in causes] == []
+    assert [name for name in healthy.removeprefix("healthy: ").split(", ") if name not in {*causes, "…"}] == []
+
+
+def test_whatever_is_shown_is_looked_at():
+    names = [block.name for text in PAGES.values() for block in blocks(text) if block.kind == "shown"]
+    source = Path(__file__).read_text()
+    assert [name for name in names if f'shown("{name}")' not in source] == []
+    assert len(set(names)) == len(names)
+
+
+# --- text
+
+
+def test_plain_text_holds_no_commands():
+    kept = [(name, block) for name, text in PAGES.items() for block in blocks(text) if block.kind == "text"]
+    assert [(name, block.line) for name, block in kept if re.search(r"^(\$|rlrun) ", block.text, re.MULTILINE)] == []
+    assert [name for name, _ in kept if name == "README.md"] == []
+
+
+def test_the_house_has_the_rooms_that_are_drawn():
+    (house,) = [block.text for block in blocks(PAGES["docs/architecture.md"]) if block.kind == "text"]
+    named = re.findall(r"(?<![\w.])([a-z_]+(?:/|\.py))(?= |$)", house)
+    assert len(named) > 30
+    assert [name for name in named if not (ROOT / "src" / "rlrun" / name).exists()] == []
+
+
+def test_every_room_is_drawn():
+    rooms = {path.name for path in (ROOT / "src" / "rlrun").iterdir() if (path / "__init__.py").exists()}
+    assert [name for name in rooms if f"{name}/" not in PAGES["docs/architecture.md"]] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_of_a_known_kind(page):
+    assert [(block.line, block.text) for block in blocks(PAGES[page]) if block.kind not in KINDS] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_test_that_a_page_names_is_there(page):
+    named = re.findall(r"\btests/[\w./]*\w", PAGES[page])
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+# --- limits
+
+
+@pytest.mark.parametrize(("page", "most"), [("README.md", 150), ("CONTRIBUTING.md", 60)])
+def test_pages_are_short(page, most):
+    assert len(PAGES[page].splitlines()) <= most
+
+
+def test_readme_has_two_set_up_commands():
+    commands = re.findall(r"^python -m pip install .*$", PAGES["README.md"], re.MULTILINE)
+    assert len(commands) == 2
+    assert all("-c constraints.txt" in command for command in commands)
+    assert [command.split("&&")[1].split()[0] for command in commands] == ["rlrun", "python"]
+
+
+def test_every_choice_has_a_line():
+    for group in ("algorithm", "env", "memory", "experiment"):
+        assert all(line for line in choices(group).values()), group

@@ -1,0 +1,56 @@
+"""Every code block of the documentation does what its page says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from rlrun.collect.workers import links
+
+from .pages import blocks, commands, pages
+from .programs import EXCUSES, PROGRAMS
+from .props import ABOUT, PLACES, Store
+from .story import IN_A_PROJECT, Story
+from .trusting import PAGE
+
+PAGES = pages()
+LINES = [line for page in PAGES for block in blocks(page.text) for _, line in commands(block)]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return Store(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(autouse=True)
+def quick_processes(children, monkeypatch):
+    """Let processes beside training have imported everything already."""
+    monkeypatch.setattr(links, "_start", children.worker)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_page_does_what_it_says(page, store, tmp_path):
+    assert Story(page, tmp_path, store).play() == []
+
+
+# --- nothing is kept ready that no page needs
+
+
+@pytest.mark.parametrize("pattern", [excuse.pattern for excuse in EXCUSES])
+def test_every_excuse_is_needed(pattern):
+    assert [line for line in LINES if re.search(pattern, line)]
+
+
+@pytest.mark.parametrize("pattern", PLACES)
+def test_every_place_is_named(pattern):
+    assert [line for line in LINES if re.search(rf"(?<![\w./-]){pattern}(?![\w.-])", line)]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_program_is_called(program):
+    assert [line for line in LINES if re.search(rf"\b{program}\b", line)]
+
+
+def test_pages_with_a_scene_of_their_own_are_there():
+    assert {*ABOUT, *IN_A_PROJECT, PAGE} <= {page.name for page in PAGES}
