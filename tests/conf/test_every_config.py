@@ -36,6 +36,8 @@ DATASET = "dataset=demonstrations.zip"
 CONSTRAINED = ["env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]"]
 BESIDE_FILE = {
     "algorithm/bc": ["env=cartpole", DATASET],
+    "algorithm/ddpg": ["env=pendulum"],
+    "algorithm/td3": ["env=pendulum"],
     "experiment/bc_cartpole": [DATASET],
     "experiment/bc_pendulum": [DATASET],
     "train": ["algorithm=sac", "env=cartpole"],

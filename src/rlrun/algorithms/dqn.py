@@ -15,14 +15,12 @@ reward may come from several steps (then the batch holds their `discount`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlrun import ops
-from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.target import TargetCallback
 from rlrun.nn import Critics
 from rlrun.spaces import Spaces, require_discrete
@@ -77,31 +75,5 @@ class QTarget(TargetCallback):
         return self.bootstrap(reward, terminated, value, discount)
 
 
-class QLoss(LossCallback):
-    """Distance of the taken choice's value to the target, summed over members.
-
-    Args:
-        huber: from this distance on the loss grows linearly; None = squared everywhere.
-    """
-
-    def __init__(self, network: QNetwork, optimiser: Optimiser, *, huber: float | None = None, **options: Any) -> None:
-        super().__init__(network, optimiser, **options)
-        self.codec = network.codec
-        self.huber = huber
-        self._value: Tensor | None = None
-
-    def loss(self, observation: Tree, action: Tree, q_target: Tensor) -> Tensor:
-        k = self.codec.choices(action)
-        value = self.codec.select(self.network(observation), k)  # [M, B, K] -> [M, B]
-        self._value = value.detach()
-        return ops.distance(value, q_target, huber=self.huber).sum(0)
-
-    def error(self, elements: Tensor) -> Tensor:
-        """Return the TD error [B] that gives this loss if all members make it; for one member its own."""
-        members = 1 if self._value is None else len(self._value)
-        return ops.error_size(elements / members, huber=self.huber)
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        value = {} if self._value is None else {"value/mean": self._value.mean()}
-        return {**super().metrics, **value}
+class QLoss(CriticLoss):
+    """Distance of the taken choice's value to the target, summed over members."""

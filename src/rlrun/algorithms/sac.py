@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun import ops
+from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import LossCallback, Optimiser
 from rlrun.callbacks.target import TargetCallback
 from rlrun.nn import ActionCodec, Critics, Heads, SquashedGaussian
@@ -146,43 +147,8 @@ class QTarget(TargetCallback):
         return self.bootstrap(reward, terminated, value, discount)
 
 
-class QLoss(LossCallback):
-    """Distance of each critic to the common target, summed over critics (eq. 5).
-
-    Args:
-        huber: from this distance on the loss grows linearly; None = squared everywhere, as in the paper.
-    """
-
-    def __init__(
-        self,
-        network: Critics,
-        optimiser: Optimiser,
-        *,
-        huber: float | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(network, optimiser, **options)
-        self.huber = huber
-        self.codec = network.codec
-        self._value: Tensor | None = None
-
-    def loss(self, observation: Tree, action: Tree, q_target: Tensor) -> Tensor:
-        c, k = self.codec.split(action)
-        value = self.network(observation, c)  # [M, B] or [M, B, K]
-        if k is not None:
-            value = self.codec.select(value, k)  # [M, B, K] -> [M, B]
-        self._value = value.detach()
-        return ops.distance(value, q_target, huber=self.huber).sum(0)
-
-    def error(self, elements: Tensor) -> Tensor:
-        """Return the TD error [B] that gives this loss if all members make it; for one member its own."""
-        members = 1 if self._value is None else len(self._value)
-        return ops.error_size(elements / members, huber=self.huber)
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        value = {} if self._value is None else {"value/mean": self._value.mean()}
-        return {**super().metrics, **value}
+class QLoss(CriticLoss):
+    """Distance of each critic to the common target, summed over critics (eq. 5)."""
 
 
 class PolicyLoss(LossCallback):

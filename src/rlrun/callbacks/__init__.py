@@ -2,6 +2,7 @@
 
 from rlrun.callbacks.actor_critic import ActorCriticLoss
 from rlrun.callbacks.checkpoint import Checkpointer
+from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.entropy import EntropyTarget, EntropyWeight, SGDEntropyTarget
 from rlrun.callbacks.evaluate import Evaluator
 from rlrun.callbacks.intrinsic import BonusLoss
@@ -19,6 +20,7 @@ __all__ = [
     "BonusLoss",
     "Budget",
     "Checkpointer",
+    "CriticLoss",
     "EntropyTarget",
     "EntropyWeight",
     "Evaluator",

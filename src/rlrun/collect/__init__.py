@@ -6,6 +6,7 @@ from rlrun.collect.by_id import AgentProxy, ByIdCollector, ByIdEnv
 from rlrun.collect.collector import Collector
 from rlrun.collect.evaluate import Evaluation, evaluate
 from rlrun.collect.greedy import EpsilonGreedy
+from rlrun.collect.noisy import Noisy
 
 __all__ = [
     "Agent",
@@ -16,6 +17,7 @@ __all__ = [
     "Collector",
     "EpsilonGreedy",
     "Evaluation",
+    "Noisy",
     "PolicyAgent",
     "RandomAgent",
     "evaluate",

@@ -18,6 +18,9 @@ and on the critics, and a copy of them:
 DQN calls `network(observation) -> values` [M, B, width], `network.codec`, and for acting
 `network.act(observation, explore) -> action`; `rlrun.algorithms.dqn.QNetwork` is such a network.
 
+DDPG and TD3 call, on the network of the policy, `network(observation) -> c` [B, A] with gradients, and `network.act`;
+`rlrun.nn.DeterministicPolicy` is such a network. Their critics are those of soft actor-critic.
+
 On-policy algorithms call, on one network:
 
     network.act(observation, explore) -> action         tree
@@ -45,7 +48,7 @@ from rlrun.nn.init import normal_, orthogonal_, xavier_uniform_
 from rlrun.nn.inverse import InverseModel
 from rlrun.nn.mlp import MLP
 from rlrun.nn.normaliser import Normaliser
-from rlrun.nn.policy import Policy, SquashedGaussian
+from rlrun.nn.policy import DeterministicPolicy, Policy, SquashedGaussian
 from rlrun.nn.recurrent import Core
 from rlrun.nn.stepper import Stepper
 from rlrun.nn.trunk import Trunk
@@ -57,6 +60,7 @@ __all__ = [
     "ActorCritic",
     "Core",
     "Critics",
+    "DeterministicPolicy",
     "Encoder",
     "Ensemble",
     "Follow",

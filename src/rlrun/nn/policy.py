@@ -82,6 +82,48 @@ class SquashedGaussian(nn.Module):
         return self.normal(observation)[0].tanh()
 
 
+class DeterministicPolicy(nn.Module):
+    """μ(s) over all Box leaves of the action space (arXiv 1509.02971): calling it gives c [B, A] in [-1, 1].
+
+    Raises:
+        SpaceError: part of the action is a choice, or has no bounds.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        *,
+        hidden: Sequence[int] = (256, 256),
+        activation: Activation = "relu",
+        layer_norm: bool = False,
+        init: str | Initialiser = "default",
+        output_gain: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.codec = ActionCodec(spaces)
+        if self.codec.discrete:
+            raise SpaceError(f"DeterministicPolicy is for actions that are numbers; here {describe(spaces.action)}")
+        require_bounded(spaces.action, "DeterministicPolicy")
+        self.encoder = Encoder(spaces, activation=activation, init=init)
+        self.layers = MLP(
+            self.encoder.size,
+            self.codec.continuous,
+            hidden=hidden,
+            activation=activation,
+            layer_norm=layer_norm,
+            init=init,
+            output_gain=output_gain,
+        )
+
+    def forward(self, observation: Tree) -> Tensor:
+        c: Tensor = self.layers(self.encoder(observation)).tanh()
+        return c
+
+    def act(self, observation: Tree, explore: bool = False) -> Tree:
+        """Return the action; the same whether one explores or not."""
+        return self.codec.join(self(observation), None)
+
+
 class Policy(nn.Module):
     """A stochastic policy for any action space: squashed Gaussian for Box leaves, categorical for choices.
 

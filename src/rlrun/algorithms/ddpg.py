@@ -1,0 +1,139 @@
+"""Deep deterministic policy gradients (Lillicrap et al. 2015, arXiv 1509.02971), for continuous actions.
+
+    ã   = clip(μ̄(s') + clip(N(0, σ), -limit, limit), -1, 1)
+    y   = r + γ (1 - terminated) min_i Q̄_i(s', ã)
+    L_Q = Σ_i (Q_i(s, a) - y)²
+    L_μ = -Q(s, μ(s)) + weight |μ(s)|²
+
+With one critic and σ = 0 that is the paper. The three additions of TD3 (Fujimoto et al. 2018, arXiv 1802.09477) are
+options: several critics of which the smallest counts in y (section 4), noise σ around the target's action (eq. 14),
+and a policy that learns, and slow copies that move, at every second update only (section 5.2). The policy follows the
+first critic, as there, or the smallest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from rlrun import ops
+from rlrun.callbacks.critic import CriticLoss
+from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.callbacks.target import TargetCallback
+from rlrun.errors import ConfigError, did_you_mean
+from rlrun.nn import Critics, DeterministicPolicy
+from rlrun.typing import Tree
+
+Guide = Literal["first", "smallest"]
+GUIDES = ("first", "smallest")
+
+
+class QTarget(TargetCallback):
+    """Bellman target from slow copies of critics and policy.
+
+    Args:
+        noise: deviation of the noise around the copy's action, σ; 0 = none.
+        noise_limit: how large it is at most.
+    """
+
+    def __init__(
+        self,
+        critics: Critics,
+        policy: DeterministicPolicy,
+        *,
+        noise: float = 0.0,
+        noise_limit: float = 0.5,
+        discount: float = 0.99,
+        rate: float = 0.005,
+        every: int = 1,
+        data_group: str = "default",
+    ) -> None:
+        both = nn.ModuleDict({"critics": critics, "policy": policy})
+        super().__init__(both, discount=discount, rate=rate, every=every, data_group=data_group)
+        self.followed = (critics, policy)
+        self.noise = noise
+        self.noise_limit = noise_limit
+
+    @torch.no_grad()
+    def begin_batch(
+        self, next_observation: Tree, reward: Tensor, terminated: Tensor, discount: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        slow_critics, slow_policy = (self.target.get_submodule(name) for name in ("critics", "policy"))
+        c = slow_policy(next_observation)  # [B, A]
+        if self.noise:
+            noise = (self.noise * torch.randn_like(c)).clamp(-self.noise_limit, self.noise_limit)
+            c = (c + noise).clamp(-1.0, 1.0)
+        value = slow_critics(next_observation, c).amin(0)  # [M, B] -> [B]
+        return self.bootstrap(reward, terminated, value, discount)
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        return super().note(lambda _: " and ".join(path_of(network) for network in self.followed))
+
+
+class QLoss(CriticLoss):
+    """Distance of each critic to the common target, summed over critics."""
+
+
+class PolicyLoss(LossCallback):
+    """Minus the value of the policy's own action (1509.02971 eq. 6).
+
+    Args:
+        critics: who values it.
+        guide: whose value it is: the first critic's, or the smallest.
+        every: updates from one step of the policy to the next (1802.09477 section 5.2).
+        action_weight: of the squared size of actions, which keeps them off the bounds.
+
+    Raises:
+        ConfigError: there is no such guide.
+    """
+
+    def __init__(
+        self,
+        network: DeterministicPolicy,
+        optimiser: Optimiser,
+        *,
+        critics: Critics,
+        guide: Guide = "first",
+        every: int = 1,
+        action_weight: float = 0.0,
+        **options: Any,
+    ) -> None:
+        if guide not in GUIDES:
+            raise ConfigError(f"guide: wanted one of {', '.join(GUIDES)}, got '{guide}'{did_you_mean(guide, GUIDES)}")
+        super().__init__(network, optimiser, **options)
+        self.policy = network
+        self.critics = critics
+        self.guide = guide
+        self.every = every
+        self.action_weight = action_weight
+        self.turns = 0  # updates, those that the policy leaves out among them
+        self._c: Tensor | None = None  # of the newest update
+
+    def backward(self, *values: Any, **optional: Any) -> dict[str, Tensor] | None:
+        self.turns += 1
+        return None if self.turns % self.every else super().backward(*values, **optional)
+
+    def loss(self, observation: Tree) -> Tensor:
+        c = self.policy(observation)  # [B, A]
+        value = self.critics(observation, c)  # [M, B]
+        self._c = c.detach()
+        loss: Tensor = -(value[0] if self.guide == "first" else value.amin(0))
+        return loss if not self.action_weight else loss + self.action_weight * c.square().sum(-1)
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        saturated = {} if self._c is None else {"action/saturated": ops.saturated(self._c)}
+        return {**super().metrics, **saturated}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "turns": self.turns}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        super().load_state_dict(state, weights=weights, optimiser=optimiser, numbers=numbers)
+        if numbers:
+            self.turns = state["turns"]

@@ -1,0 +1,124 @@
+"""Noise around the actions of a policy that is sure of itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.collect import Noisy
+from rlrun.errors import ConfigError, SpaceError
+from rlrun.schedules import Linear
+from rlrun.spaces import Box, Composite, Discrete, Spaces
+
+EYE = Box((1,), np.array([-1.0]), np.array([1.0]))
+LEVER = Box((1,), np.array([-5.0]), np.array([5.0]))
+LOOK = np.zeros((4000, 1), np.float32)
+
+
+class Level(torch.nn.Module):
+    """Always the same action."""
+
+    def __init__(self, level=0.1):
+        super().__init__()
+        self.level = level
+
+    def act(self, observation, explore=False):
+        return torch.full((len(observation), 1), self.level)
+
+
+def noisy(level=0.1, spaces=None, **options):
+    given = {"deviation": 0.05, "seed": 3, **options}
+    return Noisy(Level(level), spaces=spaces or Spaces(EYE, LEVER), **given)
+
+
+def noise(agent, steps):
+    """Return the noise of some steps [T, N]."""
+    return np.stack([agent(LOOK)["action"][:, 0] - agent.policy.level for _ in range(steps)])
+
+
+def test_without_exploring_the_action_is_the_policys():
+    agent = noisy()
+    assert np.unique(agent(LOOK, explore=False)["action"]) == pytest.approx([0.1])
+    assert agent.steps == 0
+
+
+def test_noise_of_each_step_is_its_own():
+    found = noise(noisy(), 2)
+    assert found.std(1) == pytest.approx([0.05, 0.05], rel=0.05)
+    assert found.mean(1) == pytest.approx([0, 0], abs=0.005)
+    assert abs(np.corrcoef(found)[0, 1]) < 0.05
+
+
+def test_damped_noise_goes_on():
+    found = noise(noisy(damping=0.2), 40)
+    # an autoregressive process of 0.8: its deviation grows to 0.05 / √(1 - 0.8²), neighbours correlate by 0.8
+    assert found[0].std() == pytest.approx(0.05, rel=0.05)
+    assert found[-1].std() == pytest.approx(0.05 / 0.6, rel=0.05)
+    assert np.corrcoef(found[-2:])[0, 1] == pytest.approx(0.8, abs=0.03)
+    assert np.corrcoef(found[-5], found[-1])[0, 1] == pytest.approx(0.8**4, abs=0.05)
+
+
+def test_lanes_have_noise_of_their_own():
+    found = noise(noisy(damping=0.1), 200)
+    assert abs(np.corrcoef(found[:, 0], found[:, 1])[0, 1]) < 0.9
+    assert len(np.unique(found[-1])) > 3_990
+
+
+def test_actions_keep_within_their_bounds():
+    action = noisy(level=0.99, deviation=0.5)(LOOK)["action"]
+    assert action.max() == 1.0
+    assert -1.0 <= action.min() < 0.9
+
+
+def test_deviation_follows_environment_steps_of_all_lanes():
+    agent = noisy(deviation=Linear(0.1, 0.0, steps=8000))
+    assert noise(agent, 3).std(1) == pytest.approx([0.1, 0.05, 0.0], rel=0.05, abs=1e-6)
+    assert agent.metrics == {"explore/deviation": 0.0}
+
+
+@pytest.mark.parametrize("damping", [1.0, 0.15])
+def test_an_agent_that_is_put_back_goes_on(damping):
+    agent, other = noisy(damping=damping), noisy(damping=damping, seed=8)
+    noise(agent, 3)
+    other.load_state_dict(agent.state_dict())
+    before = agent.state_dict()
+    assert np.array_equal(noise(agent, 3), noise(other, 3))
+    again = noisy(damping=damping)
+    again.load_state_dict(before)  # which later steps have not changed
+    assert np.array_equal(noise(again, 3)[-1], noise(noisy_after(damping, 3), 3)[-1])
+
+
+def noisy_after(damping, steps):
+    agent = noisy(damping=damping)
+    noise(agent, steps)
+    return agent
+
+
+def test_what_is_exported_has_noise_as_large():
+    agent = noisy(damping=0.2)
+    torch.manual_seed(0)
+    action, state = agent.respond(torch.zeros(4000, 1), None, True)
+    assert state is None
+    assert float((action - 0.1).std()) == pytest.approx(0.05 / 0.6, rel=0.05)
+    assert agent.respond(torch.zeros(2, 1), None, False)[0].tolist() == [[pytest.approx(0.1)]] * 2
+
+
+def test_a_dict_of_numbers_has_noise_on_each():
+    class Both(torch.nn.Module):
+        def act(self, observation, explore=False):
+            return {name: torch.zeros(len(observation), 1) for name in ("left", "right")}
+
+    spaces = Spaces(EYE, Composite({"left": LEVER, "right": LEVER}))
+    agent = Noisy(Both(), deviation=0.1, damping=0.5, spaces=spaces, seed=0)
+    agent(LOOK)
+    action = agent(LOOK)["action"]
+    assert action["left"].std() == pytest.approx(0.1 * 1.25**0.5, rel=0.05)
+    assert abs(np.corrcoef(action["left"][:, 0], action["right"][:, 0])[0, 1]) < 0.05
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(SpaceError, match="numbers; here they are Discrete"):
+        noisy(spaces=Spaces(EYE, Discrete(2)))
+    with pytest.raises(ConfigError, match=r"agent\.damping: wanted a share above 0 and at most 1, got 0"):
+        noisy(damping=0.0)
