@@ -177,5 +177,6 @@ PROGRAMS = {
     "requeue": requeue,
     "ruff": checker,
     "mypy": checker,
+    "mkdocs": checker,
 }
 SCRIPTS = {"jq": JQ}

@@ -87,6 +87,14 @@ class Store:
             _train(RUNS[kind], place)
         return place
 
+    def policy(self, kind: str) -> Path:
+        """Return the folder of such a run's export."""
+        place = self.folder / f"{kind} exported"
+        if not place.exists():
+            place.mkdir()
+            rlrun.export_onnx(self.run(kind), place / "policy.onnx", episodes=0)
+        return place
+
     def sweep(self) -> Path:
         """Return a sweep of two jobs."""
         if not (self.folder / "sweep").exists():
@@ -159,12 +167,18 @@ def _a_network(store: Store, place: Path, page: str) -> None:
     save_file({name: value.contiguous() for name, value in network.items()}, place)
 
 
+def _a_policy(store: Store, place: Path, page: str) -> None:
+    if page in ABOUT:  # else the page makes it
+        shutil.copytree(store.policy(ABOUT[page]), place.parent, dirs_exist_ok=True)
+
+
 PLACES: dict[str, Callable[[Store, Path, str], Any]] = {
     rf"sweeps/(?:…|{DATE})": _a_sweep,
     r"sweeps/[\d_-]+/jobs/\w+…": _a_job,
     r"sweeps/lr": _a_sweep,
     rf"runs(?:/[\w-]+)?/(?:…|{DATE}_s\d+)": _a_run,
     r"RUN|A|B": _a_run,
+    r"(?:RUN/exports/)?policy\.onnx": _a_policy,
     r"runs/[a-z]+-[a-z]+": _runs,
     r"runs|before|after": _runs,
     r"old\.safetensors": _an_actor,

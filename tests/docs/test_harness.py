@@ -23,7 +23,7 @@ MISTAKES = {  # the page, the line that is told, and a part of what is
     "an unknown command": ("```sh\nrlrun list\nrlrun trian algorithm=dqn\n```\n", 3, "trian"),
     "an option that there is not": ("\n    rlrun ls --sorted return\n", 2, "--sorted"),
     "a mistake within a sweep": ("\n    rlrun train -m algorithm=dqn env=cartpole algorithm.lr=1,a\n", 2, "lr"),
-    "a program that nobody looks after": ("\n    python -m pip install rlrun\n    mkdocs serve\n", 3, "not found"),
+    "a program that nobody looks after": ("\n    python -m pip install rlrun\n    sphinx-build\n", 3, "not found"),
     "quotes that miss": ("\n    rlrun ls $(echo '\n", 2, "exit code"),
     "a run that nobody made": ("\n    rlrun eval runs/mine/first\n", 2, "runs/mine/first"),
     "an extra that there is not": ("\n    pip install 'rlrun[vidoe]'\n", 2, "vidoe"),
