@@ -165,6 +165,15 @@ def test_newest_and_best_are_remembered(results):
     assert ears.written[0][2]["evaluation/mean_length"] == 7.0
 
 
+def test_a_return_that_is_no_number_is_beaten_by_any(results):
+    results[:] = [math.nan, math.nan, -7.0, math.nan, -8.0]
+    made, ears = evaluator(every=10)
+    for update in range(1, 6):
+        made.end_cycle(update, 10 * update)
+    assert made.best["mean_return"] == -7.0
+    assert ears.best == [(10, 1), (30, 3)]
+
+
 @pytest.mark.parametrize("error", [None, Stop("enough")])
 def test_run_ends_with_an_evaluation(results, error):
     made, ears = evaluator()

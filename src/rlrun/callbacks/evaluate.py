@@ -152,7 +152,7 @@ class Evaluator(Callback):
             record = {f"evaluation/{name}": value for name, value in found.items()}
             record |= by_reward("evaluation", result.totals)
             self.logger.write(step, update, record, counted=not final)
-        if self.best is None or result.mean_return >= self.best["mean_return"]:  # of equals the more trained one
+        if self.best is None or _reaches(result.mean_return, self.best["mean_return"]):
             self.best = self.last
             if self.checkpointer is not None:
                 self.checkpointer.mark_best(clock, update, final=final)
@@ -207,3 +207,8 @@ class Evaluator(Callback):
             self._due = self._newest()
             if self.checkpointer is not None:
                 self.checkpointer.evaluation = self.last
+
+
+def _reaches(value: float, best: float) -> bool:
+    """Tell whether a mean return is now the best: of equals the later; what is no number is beaten by any that is."""
+    return value >= best or (math.isnan(best) and not math.isnan(value))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlrun.cli.words import EnvWords, Trust
+from rlrun.cli.words import EnvWords, FirstSeed, Trust
 
 if TYPE_CHECKING:
     from rlrun.evaluation import EvaluationReport
@@ -23,7 +23,7 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="A run directory, or an exported FILE.onnx.", show_default=False)],
     words: EnvWords = None,
     episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 20,
-    seed: Annotated[int, typer.Option(help="Episode i starts with reset(seed=seed + i).", min=0)] = 0,
+    seed: FirstSeed = 0,
     checkpoint: Annotated[
         list[str] | None,
         typer.Option(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.words import Trust
+from rlrun.cli.words import FirstSeed, Trust
 
 
 def export_onnx(
@@ -22,7 +22,7 @@ def export_onnx(
     episodes: Annotated[
         int, typer.Option(help="Played through onnxruntime before the file is written; 0 = none.", min=0)
     ] = 10,
-    seed: Annotated[int, typer.Option(help="Episode i starts with reset(seed=seed + i).", min=0)] = 0,
+    seed: FirstSeed = 0,
     trust: Trust = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

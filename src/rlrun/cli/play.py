@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.words import EnvWords, Trust
+from rlrun.cli.words import EnvWords, FirstSeed, Trust
 
 
 def play(
     run: Annotated[Path, typer.Argument(help="A run directory, or an exported FILE.onnx.", show_default=False)],
     words: EnvWords = None,
     episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 5,
-    seed: Annotated[int, typer.Option(help="Episode i starts with reset(seed=seed + i).", min=0)] = 0,
+    seed: FirstSeed = 0,
     checkpoint: Annotated[str, typer.Option(help="latest, best or a number of steps.")] = "latest",
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Sample actions as in training.")] = False,
     text: Annotated[bool, typer.Option("--text", help="In the terminal, as is done without a display anyhow.")] = False,

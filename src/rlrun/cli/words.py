@@ -44,6 +44,10 @@ ConfigDir = Annotated[
     Path | None,
     typer.Option("--config-dir", help="Your own conf folder, searched first (default: ./conf).", show_default=False),
 ]
+FirstSeed = Annotated[
+    int,
+    typer.Option("--seed", help="Episode i starts with reset(seed=seed + i).", min=0, max=2**62),
+]
 Trust = Annotated[
     list[str] | None,
     typer.Option(
