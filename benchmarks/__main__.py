@@ -46,7 +46,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "sweeps": lambda given: sweeps.measure(given.launcher),
     "async": lambda given: asynchronous.measure(rounds=given.rounds),
     "estimate": lambda given: estimate.measure(given.estimate),
-    "search": lambda given: search.measure(given.studies, workers=given.workers, words=given.word),
+    "search": lambda given: search.measure(given.studies, parts=given.search, workers=given.workers, words=given.word),
     "why": lambda given: why.measure(given.why),
 }
 
@@ -85,7 +85,9 @@ def parser() -> argparse.ArgumentParser:
     made["sweeps"].add_argument("--launcher", action="append", choices=list(sweeps.LAUNCHERS), help="default: all")
     made["estimate"].add_argument("estimate", nargs="*", metavar="CASE", help=", ".join(estimate.CASES))
     made["why"].add_argument("why", nargs="*", metavar="GROUP", help=", ".join(why.GROUPS))
+    made["search"].add_argument("search", nargs="*", metavar="PART", help=", ".join(search.PARTS))
     made["all"].set_defaults(speed=[], learning=[], memory=[], resilience=[], launcher=None, estimate=[], why=[])
+    made["all"].set_defaults(search=[])
     return found
 
 

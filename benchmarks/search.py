@@ -7,63 +7,68 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
+from benchmarks import surface
 from benchmarks.machine import load
 from benchmarks.process import run
+from benchmarks.surface import Curves, Surface
 from rlrun.rundir import RunDir
 from rlrun.sweep.search import Optuna, Plan
 from rlrun.sweep.search.study import Study
 from rlrun.watching import progress
 
-TRIALS, FRESH = 30, 8
-SEEDS = 3  # a trial: one run of so short a budget says little of its values
+TRIALS, TOP, FRESH = 30, 3, 8
+SEEDS = 2  # a trial: one run of so short a budget says little of its values
 SIDES = {
     "search": ("sweep.sampler=tpe", "sweep.pruner=median"),
     "random": ("sweep.sampler=random", "sweep.pruner=none"),
 }
-WORDS = (
-    *("algorithm=dqn", "env=cartpole", "pair=null", "algorithm.hidden=[64]", "algorithm.batch_size=64"),
-    *(
-        "algorithm.target_rate=1.0",
-        "algorithm.epsilon.steps=2_000",
-        "algorithm.warmup_steps=500",
-        "algorithm.updates_per_step=0.5",
-    ),
-    *("algorithm.lr=tag(log,interval(1e-5,1e-1))", "algorithm.target_every=tag(log,int(interval(1,2000)))"),
-    *("stop.env_steps=6_000", "evaluation.every=500", "evaluation.episodes=5", "evaluation.max_steps=500"),
-    *("checkpoint.every=0", "checkpoint.keep_best=false", "logger=[]", "log.every=0"),
-)
+VALUES = ("algorithm.lr=tag(log,interval(1e-5,1e-1))", "algorithm.target_every=tag(log,int(interval(1,2000)))")
+WORDS = (*surface.WORDS, *VALUES)
 # The algorithm's own values are no trial: they would be the same head start on both sides, but hide who finds them.
 SWEEP = (
-    *("+sweep=optuna", f"sweep.trials={TRIALS}", f"sweep.seeds={SEEDS}"),
+    *("+sweep=optuna", f"sweep.trials={TRIALS}", f"sweep.seeds={SEEDS}", f"sweep.top={TOP}"),
     *(f"sweep.fresh_seeds={FRESH}", "sweep.start=false"),
 )
 QUADRATIC = ("x=tag(log,interval(1e-5,1e-1))", "n=int(interval(1,200))", "y=interval(-1,1)")
 NOISE = 0.05
+PARTS = ("drawn", "cartpole", "quadratic")
 STUDIES = 20  # of the quadratic
+DRAWN = 200  # studies of runs that are drawn from those which were measured
 
 
-def measure(seeds: Iterable[int], *, workers: int = 2, words: Iterable[str] = ()) -> dict[str, Any]:
-    """Return both comparisons.
+def measure(
+    seeds: Iterable[int], *, parts: Iterable[str] = (), workers: int = 2, words: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return comparisons by name.
 
     Args:
-        seeds: of the studies on CartPole, one search and one of trials at random each.
+        parts: which of `PARTS`; none = all.
+        seeds: of the studies of real runs on CartPole, one search and one of trials at random each.
         workers: jobs side by side.
         words: further ones for every run, such as a small budget to try this file.
     """
-    return {"cartpole": cartpole(seeds, workers=workers, words=words), "quadratic": quadratic(range(STUDIES))}
+    words = tuple(words)
+    made: dict[str, Callable[[], dict[str, Any]]] = {
+        "cartpole": lambda: cartpole(seeds, workers=workers, words=words),
+        "drawn": lambda: drawn(surface.measure(workers=workers, words=(*surface.WORDS, *words)), range(DRAWN)),
+        "quadratic": lambda: quadratic(range(STUDIES)),
+    }
+    return {name: made[name]() for name in parts or PARTS}
 
 
 def cartpole(seeds: Iterable[int], *, workers: int, words: Iterable[str] = ()) -> dict[str, Any]:
     """Return what DQN comes to with the best learning rate and target period of each side."""
     words, studies = [*WORDS, *SWEEP, *words], []
     for seed in seeds:
-        pair = {side: _one(side, seed, words, workers) for side in SIDES}
-        studies.append({"seed": seed, "load": load(), **pair})
+        pair = {side: one(side, seed, words, workers) for side in SIDES}
+        studies.append({"seed": seed, **pair})
     return {"words": words, "sides": SIDES, "studies": studies, **verdict(studies)}
 
 
@@ -74,8 +79,9 @@ def verdict(studies: list[dict[str, Any]]) -> dict[str, Any]:
     return {"means": means, "ahead": ahead, "passed": means["search"] > means["random"]}
 
 
-def _one(side: str, seed: int, words: list[str], workers: int) -> dict[str, Any]:
-    start = time.perf_counter()
+def one(side: str, seed: int, words: list[str], workers: int) -> dict[str, Any]:
+    """Return what one side of a study finds with runs of its own."""
+    start, before = time.perf_counter(), load()
     with TemporaryDirectory() as folder:
         given = [*words, *SIDES[side], f"sweep.seed={seed}", "--sweep-dir", "sweep", "--workers", str(workers)]
         run(["-m", "rlrun", "train", "-m", *given], folder=Path(folder))
@@ -92,6 +98,7 @@ def _one(side: str, seed: int, words: list[str], workers: int) -> dict[str, Any]
         "trials": found["trials"],
         "env_steps": steps,
         "seconds": time.perf_counter() - start,
+        "load": before,
     }
 
 
@@ -100,6 +107,62 @@ class _Plan(Plan):
 
     start = {}  # type: ignore[assignment]
     evaluations = None  # type: ignore[assignment]
+
+
+def drawn(curves: Curves, seeds: Iterable[int]) -> dict[str, Any]:
+    """Return what each side finds in as many studies of runs drawn from those that were measured.
+
+    `mean` is what the answer of a study, the best of its top by fresh runs, is expected to come to.
+    """
+    measured, studies = Surface(curves), []
+    for seed in seeds:
+        search = _drawn(measured, Optuna(trials=TRIALS, sampler="tpe", pruner="median", seed=seed), seed)
+        at_random = _drawn(measured, Optuna(trials=TRIALS, sampler="random", pruner="none", seed=seed), seed)
+        studies.append({"seed": seed, "search": search, "random": at_random})
+    gains = [study["search"]["mean"] - study["random"]["mean"] for study in studies]
+    error = statistics.stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else math.inf
+    evaluations = {side: statistics.mean(study[side]["evaluations"] for study in studies) for side in SIDES}
+    found = verdict(studies)
+    return {
+        "curves": curves,
+        "best": measured.best,
+        "seeds": SEEDS,
+        "studies": len(studies),
+        "evaluations": evaluations,
+        "gain": statistics.mean(gains),
+        "error": error,
+        **found,
+        "passed": statistics.mean(gains) > 2.0 * error,
+    }
+
+
+def _drawn(measured: Surface, settings: Optuna, seed: int) -> dict[str, float]:
+    """Return what the answer of a study is expected to come to, and how many evaluations its trials made."""
+    plan = _Plan(("lr=tag(log,interval(1e-5,1e-1))", "n=tag(log,int(interval(1,2000)))"), settings)
+    length = measured.mean.shape[-1]
+    plan.evaluations = length  # type: ignore[misc]
+    chance = np.random.default_rng([seed, settings.sampler == "tpe"])
+    made = 0
+    with TemporaryDirectory() as folder:
+        study = Study(Path(folder) / "study.journal", plan)
+        for _ in range(TRIALS):
+            trial = study.ask()
+            curve = np.mean([measured.drawn(*_values(trial), chance) for _ in range(SEEDS)], 0)
+            come_to, state = np.cumsum(curve) / np.arange(1, length + 1), "complete"
+            for step, value in enumerate(come_to, start=1):
+                study.report(trial.number, step, float(value))
+                made += SEEDS
+                if step < length and study.is_hopeless(trial.number):
+                    state = "pruned"
+                    break
+            study.tell(trial.number, [float(come_to[-1])] if state == "complete" else None, state)
+        top = study.best()[:TOP]
+    runs = [np.mean([measured.drawn(*_values(trial), chance) for _ in range(FRESH)]) for trial in top]
+    return {"mean": float(measured.expected(*_values(top[int(np.argmax(runs))])).mean()), "evaluations": made}
+
+
+def _values(trial: Any) -> tuple[float, float]:
+    return trial.values["lr"], trial.values["n"]
 
 
 def quadratic(seeds: Iterable[int]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -330,29 +331,64 @@ def test_a_sweep_is_judged_by_every_job(load, tmp_path):
     assert "| ray | it came to nothing |" in text
 
 
-@pytest.mark.parametrize(("searched", "passed"), [(310.0, True), (290.0, False)])
-def test_a_search_is_held_to_trials_at_random(load, monkeypatch, tmp_path, searched, passed):
-    search, page = load("search"), load("page")
-    about = {
-        "interval": [1.0, 2.0],
-        "scores": [1.0],
-        "searched": 9.0,
-        "values": ["a=1"],
-        "env_steps": 60,
-        "seconds": 3.0,
+RATES, PERIODS = (1e-5, 1e-3, 1e-1), (1, 100, 2000)
+
+
+def valley(*, luck):
+    """Return curves of five evaluations that are best in the middle, of three runs at each point."""
+    height = {rate: [0.0, 100.0, 0.0][index] for index, rate in enumerate(RATES)}
+    across = {period: [0.0, 50.0, 0.0][index] for index, period in enumerate(PERIODS)}
+    offsets = (-luck, 0.0, luck)
+    return {
+        f"{rate:g} {period}": [[height[rate] + across[period] + offset] * 5 for offset in offsets]
+        for rate in RATES
+        for period in PERIODS
     }
-    about["trials"] = {"complete": 20, "pruned": 10}
-    means = {"search": searched, "random": 300.0}
-    monkeypatch.setattr(search, "_one", lambda side, seed, words, workers: {"mean": means[side], **about})
-    monkeypatch.setattr(search, "TRIALS", 3)
-    monkeypatch.setattr(search, "STUDIES", 1)
+
+
+def test_runs_are_drawn_from_the_points_around(load):
+    surface = load("surface").Surface(valley(luck=10.0))
+    assert surface.best == 150.0
+    assert surface.expected(1e-3, 100).tolist() == pytest.approx([150.0] * 5)
+    assert surface.expected(1e-4, 10).tolist() == pytest.approx([50.0 + 25.0] * 5)  # half the way on both axes
+    assert surface.expected(1e-9, 1e9).tolist() == pytest.approx([0.0] * 5)  # the grid ends there
+    draw = np.random.default_rng(0)
+    runs = np.array([surface.drawn(1e-4, 10, draw)[0] for _ in range(600)])
+    assert set(np.round(runs - 75.0, 3)) == {round(each, 3) for each in (-10 * 1.5**0.5, 0.0, 10 * 1.5**0.5)}
+    assert runs.std() == pytest.approx(10.0, rel=0.05)  # as that of the three, which are few
+
+
+def test_a_grid_is_read_off_a_sweep(load, tmp_path):
+    for seed, rate, returns in ((1, 0.001, (9.0, 300.126)), (0, 0.001, (8.0, 20.0)), (0, 0.01, (7.0, 7.5))):
+        job = tmp_path / "jobs" / f"{seed}{rate}"
+        job.mkdir(parents=True)
+        (job / "config.yaml").write_text(f"seed: {seed}\nalgorithm: {{lr: {rate}, target_every: 9}}\n")
+        records = [{"updates": 1}, *({"evaluation/mean_return": each} for each in returns)]
+        (job / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    assert load("surface").read(tmp_path) == {"0.001 9": [[8.0, 20.0], [9.0, 300.13]], "0.01 9": [[7.0, 7.5]]}
+
+
+def test_a_search_is_held_to_trials_at_random(load, monkeypatch, tmp_path):
+    search, page = load("search"), load("page")
+    about = {"interval": [1.0, 2.0], "scores": [1.0], "searched": 9.0, "values": ["a=1"], "env_steps": 60}
+    about |= {"seconds": 3.0, "trials": {"complete": 20, "pruned": 10}}
+    means = {"search": 290.0, "random": 300.0}
+    monkeypatch.setattr(search, "one", lambda side, seed, words, workers: {"mean": means[side], **about})
+    monkeypatch.setattr(search.surface, "measure", lambda **options: valley(luck=10.0))
+    for name, number in (("TRIALS", 12), ("STUDIES", 1), ("DRAWN", 8)):
+        monkeypatch.setattr(search, name, number)
     found = search.measure([0, 1])
-    assert found["cartpole"]["passed"] is passed
+    gained = found["drawn"]["gain"] > 2 * found["drawn"]["error"]
+    assert [part["passed"] for part in found.values()] == [gained, False, True]
+    assert 50.0 < found["drawn"]["means"]["random"] < found["drawn"]["best"] == 150.0
+    assert found["drawn"]["evaluations"]["search"] < found["drawn"]["evaluations"]["random"] == 12 * 5 * search.SEEDS
     assert all(study[side]["mean"] < 0.5 for study in found["quadratic"]["studies"] for side in ("search", "cmaes"))
+    assert list(search.measure([0], parts=["quadratic"])) == ["quadratic"]
     page.save("search", found, folder=tmp_path)
     page.write(folder=tmp_path)
     text = (tmp_path / "README.md").read_text()
-    assert f"ahead in {2 if passed else 0} of 2 studies: {'met' if passed else 'missed'}" in text
+    assert "ahead in 0 of 2 studies: missed" in text
+    assert "9 points, 3 runs at each" in text
     assert "| 1 | random | 300.0 [1.0, 2.0] | 9.0 | 20 complete, 10 pruned | 60 | 3 | `a=1` |" in text
 
 

@@ -7,7 +7,6 @@ import json
 import math
 import random
 import re
-import shlex
 import statistics
 import subprocess
 from pathlib import Path
@@ -564,14 +563,6 @@ def test_an_interval_without_a_search_is_told_of_one():
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "search.md").read_text()
-
-
-@pytest.mark.parametrize("line", re.findall(r"^    rlrun train (-m .*)$", PAGE, re.MULTILINE))
-def test_commands_of_the_page_compose(line, project, rlrun):
-    words = [word for word in shlex.split(line) if word != "--dry-run"]
-    given = rlrun("train", *words, "--dry-run")
-    assert given.returncode == 0, given.stderr
-    assert " trials by " in given.stdout
 
 
 def test_the_page_names_every_key():

@@ -221,7 +221,8 @@ class Study:
         pruners, asked = self._optuna.pruners, self.plan.settings
         if not asked.prunes:
             return pruners.NopPruner()
-        wait = max(1, (self.plan.evaluations or 6) // 3) if asked.warmup is None else asked.warmup
+        share = 2 if asked.pruner in ("auto", "median") else 3  # what learns late is left by a median that looks early
+        wait = max(1, (self.plan.evaluations or 6) // share) if asked.warmup is None else asked.warmup
         first = max(1, wait)
         if asked.pruner == "successive_halving":
             return pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=3)
