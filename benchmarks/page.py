@@ -304,9 +304,10 @@ def _drawn(part: dict[str, Any]) -> Lines:
         f"DQN on CartPole, learning rate and target period: {len(curves)} points, {len(curves[0])} runs at each, were "
         f"measured once; {part['studies']} studies of 30 trials, of {part['seeds']} runs each, draw theirs from these "
         f"on both sides. The answer of a study is expected to come to {part['means']['search']:.1f} by the search "
-        f"(tpe, pruned; {made['search']} evaluations a study), {part['means']['random']:.1f} at random ({made['random']}); "
-        f"{part['best']:.1f} is the most that there is. Gain {part['gain']:.1f} with a standard error of "
-        f"{part['error']:.1f}, bar: more than two of these: {_verdict(part)}; ahead in {part['ahead']} studies.",
+        f"(tpe, pruned; {made['search']} evaluations a study), {part['means']['random']:.1f} at random "
+        f"({made['random']}); {part['best']:.1f} is the most that there is. Gain {part['gain']:.1f} with a standard "
+        f"error of {part['error']:.1f}, bar: more than two of these: {_verdict(part)}; ahead in "
+        f"{part['ahead']} studies.",
     ]
 
 
