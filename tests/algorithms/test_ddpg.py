@@ -96,10 +96,10 @@ def test_size_of_actions_costs():
 def test_policy_steps_along_the_gradient_of_the_value_and_leaves_critics_alone():
     loss = policy_loss()
     before = [parameter.clone() for parameter in loss.critics.parameters()]
-    bias = float(loss.policy.layers[-1].bias)
+    bias = loss.policy.layers[-1].bias.item()
     loss.backward(column(0))
     # dQ/da · da/du = 3 (1 - 0.5²), and the learning rate is 1
-    assert float(loss.policy.layers[-1].bias) - bias == pytest.approx(3 * 0.75)
+    assert loss.policy.layers[-1].bias.item() - bias == pytest.approx(3 * 0.75)
     assert all(torch.equal(*pair) for pair in zip(before, loss.critics.parameters(), strict=True))
     assert all(parameter.grad is None for parameter in loss.critics.parameters())
 

@@ -117,7 +117,7 @@ COMMANDS = {
     ("eval", "nowhere"): ["nowhere does not exist"],
     ("eval", "old", "--checkpoint", "77"): ["no checkpoint '77'"],
     ("eval", "old", "--episodes", "0"): ["eval: Invalid value for '--episodes'"],
-    ("eval", "old", "more"): ["eval:", "more"],
+    ("eval", "old", "more"): ["more: a run plays in its own environment"],
     ("config", *DQN[1:], "--cfg", "hydra"): ["--cfg hydra: only 'job' is understood"],
     ("config", *DQN[1:], "--package", "stop.env_step"): [
         "stop.env_step: no such key",

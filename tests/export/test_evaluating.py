@@ -7,13 +7,14 @@ import sys
 
 import numpy as np
 import pytest
-from tests.export.made import SMALL, SPACES, file_of, make, quick
+from tests.export.made import SMALL, SPACES, file_of, make
 
 import rlrun
 from rlrun.cli.main import main
 from rlrun.collect.stage import Stage
 from rlrun.config import compose
 from rlrun.errors import RequestError
+from rlrun.export import writing
 from rlrun.export.opening import exported
 from rlrun.export.telling import environment, interface
 
@@ -57,7 +58,7 @@ class Exports:
 
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory):
-    quick()
+    writing.keep_operators()
     return Exports(tmp_path_factory.mktemp("exports"))
 
 
