@@ -10,6 +10,8 @@ import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import yaml
+
 from handbook import metrics
 from handbook.markdown import block, code, table
 from handbook.settings import CONF, settings
@@ -62,12 +64,19 @@ def _page(file: Path, tried: list[Trial], modules: list[str], measured: list[str
         parts += [f"## `{module}`", *_documentation(module)]
     parts += ["## YAML", f"`conf/{file.relative_to(CONF)}`", block(file.read_text(), "yaml"), "## Keys"]
     parts.append(table(("key", "value", "meaning"), keys(file)))
+    parts += [f"All others are those of [{base}]({base}.md)." for base in _bases(file)]
     parts.append("## Data flow")
     parts.append("What asks for what, and who provides it, in the order of an update:")
     for each in tried:
         parts += [block(f"$ rlrun explain {shlex.join(each.words)}\n{each.flow}")]
     parts += ["## Metrics", table(("metric", "meaning"), _metrics(tried)), *measured]
     return "\n\n".join(parts) + "\n"
+
+
+def _bases(file: Path) -> list[str]:
+    """Return the files of the same folder that a file starts from."""
+    given = yaml.safe_load(file.read_text()).get("defaults", [])
+    return [base for base in given if isinstance(base, str) and (file.parent / f"{base}.yaml").exists()]
 
 
 def keys(file: Path) -> Iterator[tuple[str, str, str]]:
