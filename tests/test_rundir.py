@@ -153,8 +153,11 @@ def test_missing_checkpoint_lists_those_there_are(tmp_path):
         run.checkpoint("latest")
     with (run.checkpoints / "latest").open("wb") as file:
         file.truncate(1 << 40)  # from elsewhere
-    with pytest.raises(RunDirError, match="latest is damaged: it has more than 255 bytes"):
+    with pytest.raises(RunDirError, match=r"has no checkpoint 'latest'; it has 500$"):
         run.checkpoint("latest")
+    assert run.newest_first() == [run.checkpoint(500)]  # a run goes on without it
+    with pytest.raises(RunDirError, match=r"has no checkpoint '7'; it has 500$"):
+        run.checkpoint(7)
 
 
 def test_running_process_that_is_gone_reads_interrupted(tmp_path):

@@ -157,6 +157,15 @@ def read_bytes(path: Path, *, most: int = JSON_BYTES, follow: bool = False) -> b
     return data
 
 
+def head(path: Path, most: int) -> bytes:
+    """Return the first bytes of a plain file, wherever a symbolic link leads; none where it cannot be read."""
+    try:
+        with os.fdopen(open_regular(path, follow=True), "rb") as file:
+            return file.read(most)
+    except (OSError, RunDirError):
+        return b""
+
+
 def parse_json(data: bytes, path: Path) -> Any:
     """Return what JSON says; NaN and infinity are not JSON.
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rlrun.errors import RlrunError, RunDirError
-from rlrun.files import place_of, read_bytes, read_json, reason, write_json, write_text
+from rlrun.files import head, place_of, read_json, reason, write_json, write_text
 
 Status = Literal["running", "completed", "failed", "stopped"]
 STATUS = ("status", "host", "pid", "heartbeat")
@@ -222,7 +222,7 @@ class RunDir:
 
     def pointed(self, pointer: str) -> str | None:
         path = self.checkpoints / pointer
-        return read_bytes(path, most=NAME, follow=True).decode(errors="replace").strip() if path.is_file() else None
+        return head(path, NAME).decode(errors="replace").strip() if path.is_file() else None
 
     def checkpoint(self, which: str | int = "latest") -> Path:
         """Return the folder of a checkpoint: `latest`, `best`, or a step (with `-updates` if several share it).

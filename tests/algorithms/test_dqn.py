@@ -11,6 +11,7 @@ import torch
 from rlrun.algorithms.dqn import QLoss, QNetwork, QTarget
 from rlrun.errors import SpaceError
 from rlrun.memory import NStep, Table
+from rlrun.nn import ActionCodec
 from rlrun.spaces import Composite, Discrete, MultiDiscrete, Spaces
 
 from .fixed import COIN, CONTINUOUS, DISCRETE, LINE, MANY, MIXED, column, q_network, sgd, write
@@ -46,6 +47,23 @@ def test_smallest_member_chooses_and_values():
 def test_discount_of_the_batch_comes_first():
     found = targets(made([[1.0, 2.0]], [[5.0, 3.0]]), discount=torch.tensor([0.5, 0.5]))
     assert found == pytest.approx([2.5, 1.0])
+
+
+class Own(torch.nn.Module):
+    """A network of one's own: it has what `rlrun.nn` says that DQN calls, and no more."""
+
+    def __init__(self):
+        super().__init__()
+        self.codec = ActionCodec(DISCRETE)
+        self.level = torch.nn.Parameter(torch.tensor([1.0, 3.0]))
+
+    def forward(self, observation):
+        return (observation * self.level).unsqueeze(0)
+
+
+def test_a_network_of_ones_own_is_asked_for_values_of_observations():
+    loss = QLoss(Own(), sgd)
+    assert loss.loss(column(1, 2), torch.tensor([0, 1]), torch.zeros(2)).tolist() == pytest.approx([1.0, 36.0])
 
 
 def test_two_step_targets_look_two_steps_ahead():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -37,7 +38,7 @@ RAY = pytest.param("ray", marks=pytest.mark.skipif(importlib.util.find_spec("ray
 MODULE = """
 import os, time
 from pathlib import Path
-import gymnasium, numpy
+import gymnasium, numpy, torch
 
 class Counting(gymnasium.Env):
     '''Observes the number of its steps; ends after `length`; notes its process, and that it was closed.'''
@@ -70,6 +71,19 @@ class Constant:
         self.action = 1
     def __call__(self, observation, state=None, *, explore=True):
         return {"action": numpy.full(len(observation), self.action)}
+
+class Walking:
+    '''Takes the next action each time; holds in a tensor how often.'''
+    outputs = ("action",)
+    def __init__(self):
+        self.way = torch.zeros(1)
+    def __call__(self, observation, state=None, *, explore=True):
+        self.way = self.way + 1
+        return {"action": numpy.full(len(observation), int(self.way - 1) % 5)}
+    def state_dict(self):
+        return {"way": self.way}
+    def load_state_dict(self, state):
+        self.way = state["way"]
 """
 
 
@@ -246,6 +260,18 @@ def test_an_agent_counts_what_was_stored_and_no_more(begun, counting):
     collector.collect(200)
     assert agent.steps == 290
     assert set(actions(collector)[-180:]) == {0}  # epsilon has come to its end
+
+
+@pytest.mark.usefixtures("warm")
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_agent_whose_counters_are_tensors_comes_back(kind, begun, monkeypatch):
+    from counting import Walking
+
+    collector = begun(kind, agent=Walking(), queue=50)
+    monkeypatch.setattr(multiprocessing.current_process(), "authkey", b"ours")  # a fresh interpreter has another one
+    collector.collect(10)
+    assert collector.agent.way.tolist() == [10.0]
+    assert actions(collector) == [0, 1, 2, 3, 4] * 2
 
 
 class Still:

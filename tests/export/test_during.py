@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from rlrun.callback import Callback, Stop
 from rlrun.config import compose
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.experiment import Experiment
-from rlrun.export.during import OnnxExport, _Worker
+from rlrun.export.during import OnnxExport, _Asked, _Worker
 from rlrun.export.items import Items
 from rlrun.rundir import RunDir
 from rlrun.trainer import Trainer
@@ -127,6 +129,38 @@ def test_training_outlives_the_process_that_exports(tmp_path, caplog):
     assert experiment.run(RunDir.claim(tmp_path / "run"))["status"] == "completed"
     assert "the process that exports has ended" in caplog.text
     assert list((tmp_path / "run" / "exports").iterdir()) == []
+
+
+@pytest.fixture
+def worker(tmp_path, monkeypatch):
+    """One whose process does nothing, and each of whose files is written at once."""
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **given: popen(["cat"], **given))
+    (tmp_path / ".policy_7.request").touch()  # of a run that was killed
+    worker = _Worker(Items(tmp_path, "policy_", "onnx"))
+    monkeypatch.setattr(worker, "_carried_out", lambda place: worker.items.path_of(worker._newest).touch() or "")
+    yield worker
+    worker.close()
+
+
+def test_a_folder_from_which_nothing_can_be_removed_keeps_nobody_waiting(worker, monkeypatch, caplog):
+    monkeypatch.setattr(Path, "unlink", lambda path, missing_ok=False: refuse(path))
+    for handle in (1, 2, 3):
+        asked = _Asked(handle, keep=1, spare=False, future=Future())
+        worker.send(asked, [b""])
+        assert asked.future.result(10).handle == handle
+    monkeypatch.undo()
+    assert "not permitted" in caplog.text
+
+
+def refuse(path):
+    raise PermissionError(1, "Operation not permitted", str(path))
+
+
+def test_nothing_is_left_of_what_was_not_asked_for_in_full(worker, tmp_path):
+    with pytest.raises(OSError, match="not permitted"):
+        worker.send(_Asked(1, keep=1, spare=False, future=Future()), (refuse(part) for part in "ab"))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("word", "said"), [("export.every=-1", "wanted every >= 0"), ("export.keep=0", "keep >= 1")])

@@ -13,7 +13,7 @@ import rlrun
 from rlrun.cli.main import main
 from rlrun.collect.stage import Stage
 from rlrun.config import compose
-from rlrun.errors import RequestError
+from rlrun.errors import RequestError, RlrunError
 from rlrun.export import writing
 from rlrun.export.opening import exported
 from rlrun.export.telling import environment, interface
@@ -197,6 +197,11 @@ def test_another_number_of_choices_is_found(lone):
     tell(lone, about)
     with pytest.raises(RequestError, match="'action' was made for n 3, but the action space of the environment has 2"):
         rlrun.evaluate(lone)
+    about["outputs"][0]["n"] = "3" * 1_000_000
+    tell(lone, about)
+    with pytest.raises(RequestError, match="'action' was made for n '3333") as refused:
+        rlrun.evaluate(lone)
+    assert len(str(refused.value)) < 500
 
 
 @pytest.mark.parametrize(
@@ -229,6 +234,30 @@ def for_one_lane(data):
     return proto.SerializeToString()
 
 
+def of_no_shape(data):
+    proto = onnx.load_from_string(data)
+    proto.graph.input[0].type.tensor_type.ClearField("shape")
+    return proto.SerializeToString()
+
+
+def with_endless_noise(data):
+    proto = onnx.load_from_string(data)
+    noise = onnx.helper.make_tensor_value_info("epsilon", onnx.TensorProto.FLOAT, ["lanes", 1 << 45])
+    proto.graph.input.append(noise)
+    return proto.SerializeToString()
+
+
+def failing(data):
+    """Let a node with a name that commands terminals fail as soon as the file acts."""
+    proto = onnx.load_from_string(data)
+    proto.graph.node[-1].output[0] = "found"
+    proto.graph.initializer.append(onnx.helper.make_tensor("one", onnx.TensorProto.INT64, [1], [1]))
+    node = onnx.helper.make_node
+    proto.graph.node.extend([node("Shape", ["found"], ["size"]), node("Add", ["size", "one"], ["larger"])])
+    proto.graph.node.append(node("Reshape", ["found", "larger"], ["action"], name="\x1b]0;title\x07"))
+    return proto.SerializeToString()
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -237,12 +266,21 @@ def for_one_lane(data):
         (lambda data: data[: len(data) // 2], "is no ONNX file, or is damaged"),
         (later, "is for a newer onnxruntime than"),
         (for_one_lane, "'observation' is for 1 lanes only"),
+        (of_no_shape, r"'observation' is \[\] float32; its first axis has to be open"),
     ],
 )
 def test_files_that_cannot_be_played_are_refused(lone, change, said):
     lone.write_bytes(change(lone.read_bytes()))
     with pytest.raises(RequestError, match=said):
         rlrun.evaluate(lone)
+
+
+@pytest.mark.parametrize("change", [with_endless_noise, failing])
+def test_a_file_that_fails_says_so_and_nothing_else(lone, change, capfd):
+    lone.write_bytes(change(lone.read_bytes()))
+    with pytest.raises(RlrunError, match=r"policy.onnx cannot act: "):
+        rlrun.evaluate(lone)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_other_files_are_refused(lone):
@@ -280,6 +318,7 @@ def test_a_state_that_nobody_tells_the_beginning_of_is_refused(exports, tmp_path
         ({"kwargs": 3}, "env.kwargs: wanted keys with values"),
         ({"max_steps": "many"}, "evaluation.max_steps: wanted"),
         ({"max_steps": -1}, "evaluation.max_steps: wanted"),
+        ({"max_steps": {"_target_": "evil.Env"}}, "what it says of its environment is no plain value"),
     ],
 )
 def test_what_a_file_says_of_its_environment_runs_no_code_of_others(lone, env, said, monkeypatch):

@@ -77,3 +77,7 @@ class QTarget(TargetCallback):
 
 class QLoss(CriticLoss):
     """Distance of the taken choice's value to the target, summed over members."""
+
+    def values(self, observation: Tree, c: Tensor | None) -> Tensor:
+        found: Tensor = self.critics(observation)  # c is None: a network for choices takes nothing else
+        return found

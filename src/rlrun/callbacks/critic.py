@@ -30,11 +30,16 @@ class CriticLoss(LossCallback):
 
     def loss(self, observation: Tree, action: Tree, q_target: Tensor) -> Tensor:
         c, k = self.codec.split(action)
-        value = self.critics(observation, c)  # [M, B] or [M, B, K]
+        value = self.values(observation, c)  # [M, B] or [M, B, K]
         if k is not None:
             value = self.codec.select(value, k)  # [M, B, K] -> [M, B]
         self._value = value.detach()
         return ops.distance(value, q_target, huber=self.huber).sum(0)
+
+    def values(self, observation: Tree, c: Tensor | None) -> Tensor:
+        """Return what members say: [M, B], or [M, B, K] of each choice."""
+        found: Tensor = self.critics(observation, c)
+        return found
 
     def error(self, elements: Tensor) -> Tensor:
         """Return the TD error [B] that gives this loss if all members make it; for one member its own."""

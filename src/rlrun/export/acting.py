@@ -84,8 +84,7 @@ class FileAgent:
         lanes = lanes_of(observation)
         own = columns([port for port, _ in self._read], observation)
         given = {slot.name: own[port.name].astype(slot.dtype) for port, slot in self._read}
-        given |= {name: NOISE[name](torch.zeros(lanes, width)).numpy() for name, width in self._noise.items()}
-        found = self._run({**given, **(state or {})})
+        found = self._run({**given, **(state or {})}, lanes)
         action = {port.name: self._own(port, found[slot.name], lanes) for port, slot in self._written}
         response: Response = {"action": contained(self.outer.action, action, "action")}
         if self._initial:
@@ -97,9 +96,10 @@ class FileAgent:
         begun = {name: np.broadcast_to(value, (count, *value.shape)) for name, value in self._initial.items()}
         return begun or None
 
-    def _run(self, given: dict[str, Array]) -> dict[str, Array]:
+    def _run(self, given: dict[str, Array], lanes: int) -> dict[str, Array]:
         try:
-            return dict(zip(self._names, self.session.run(self._names, given), strict=True))
+            noise = {name: NOISE[name](torch.zeros(lanes, width)).numpy() for name, width in self._noise.items()}
+            return dict(zip(self._names, self.session.run(self._names, given | noise), strict=True))
         except Exception as error:
             raise RlrunError(f"{self.place} cannot act: {cause(error)}") from error
 
@@ -168,7 +168,8 @@ def _require_fit(port: Port, slot: Slot, told: Mapping[str, Any], place: str) ->
         SpaceError: with what both are.
     """
     if not slot.shape or isinstance(slot.shape[0], int):
-        raise RequestError(f"{place}: '{slot.name}' is for {slot.shape[0]} lanes only; its first axis has to be open")
+        made_for = f"for {slot.shape[0]} lanes only" if slot.shape else slot
+        raise RequestError(f"{place}: '{slot.name}' is {made_for}; its first axis has to be open, for lanes")
     fits = len(slot.shape) == 1 + len(port.shape) and all(
         not isinstance(given, int) or given == wanted for given, wanted in zip(slot.shape[1:], port.shape, strict=True)
     )
@@ -178,7 +179,7 @@ def _require_fit(port: Port, slot: Slot, told: Mapping[str, Any], place: str) ->
     for key in (*ALIKE, *(BOUNDS if port.role == "action" else ())):
         if key in told and told[key] != port.space.get(key):
             raise SpaceError(
-                f"{place}: '{slot.name}' was made for {key} {told[key]!r}, "
+                f"{place}: '{slot.name}' was made for {key} {repr(told[key])[:200]}, "
                 f"but {_space(port)} of the environment has {port.space.get(key)!r}"
             )
 

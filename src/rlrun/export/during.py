@@ -175,6 +175,8 @@ class _Worker:
 
     def __init__(self, items: Items) -> None:
         self.items = items
+        for left in items.folder.glob(f".{PREFIX}*.request"):  # by a run that was killed
+            left.unlink(missing_ok=True)
         command = [sys.executable, "-m", "rlrun.export.worker"]
         self.process = subprocess.Popen(
             command,
@@ -192,8 +194,13 @@ class _Worker:
 
     def send(self, asked: _Asked, parts: Iterable[bytes]) -> None:
         """Hand over a request, of which the future will be the file; the process hears of it when it has time."""
-        with self._place(asked).open("wb") as file:
-            file.writelines(parts)
+        place = self._place(asked)
+        try:
+            with place.open("wb") as file:
+                file.writelines(parts)
+        except BaseException:
+            place.unlink(missing_ok=True)
+            raise
         self._newest = asked.handle
         self._waiting.put(asked)
 
@@ -203,7 +210,8 @@ class _Worker:
     def _hear(self) -> None:
         while (asked := self._waiting.get()) is not None:
             if asked.spare and asked.keep is not None and self._newest - asked.handle >= asked.keep:
-                self._place(asked).unlink(missing_ok=True)  # newer ones wait that would take its place at once
+                with suppress(OSError):
+                    self._place(asked).unlink()  # newer ones wait that would take its place at once
                 asked.future.cancel()
                 continue
             problem = self._carried_out(self._place(asked))
@@ -219,7 +227,7 @@ class _Worker:
             try:
                 for item in self.items.items()[: -asked.keep if asked.keep else 0]:
                     self.items.delete(item.handle)
-            except RlrunError as error:  # somebody else removed a file
+            except (RlrunError, OSError) as error:  # somebody else removed a file, or the folder lets nobody do so
                 _messages.warning("%s", error)
 
     def _carried_out(self, place: Path) -> str:
@@ -230,7 +238,8 @@ class _Worker:
             print(json.dumps(str(place)), file=self.process.stdin, flush=True)
         line = self.process.stdout.readline()
         if not line:
-            place.unlink(missing_ok=True)
+            with suppress(OSError):
+                place.unlink()
         return line.strip() if line else "the process that exports has ended"
 
     def close(self) -> None:

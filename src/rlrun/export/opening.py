@@ -184,7 +184,7 @@ def _config(path: Path, about: Mapping[str, Any], words: Sequence[Word]) -> Dict
     told = about.get("env", {})
     if told.get("id") is None and told.get("target") is None:
         raise RequestError(f"{path.name} does not say what it acts in; name that: rlrun eval {path.name} env=NAME")
-    if "${" in json.dumps(told):
+    if "${" in json.dumps(told) or isinstance(told.get("max_steps"), dict):
         raise RunDirError(f"{path}.json is damaged: what it says of its environment is no plain value")
     env = {key: value for key, value in told.items() if key in ENV and value is not None}
     config = OmegaConf.create({"env": BLANK | env, "evaluation": {"max_steps": told.get("max_steps")}})

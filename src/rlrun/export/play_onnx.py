@@ -66,7 +66,7 @@ def session(file: Any) -> Any:
     """Open a file, or the bytes of one, on one thread."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # errors are raised; what is logged of them holds names as the file has them
     return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -36,9 +37,17 @@ def _unroll(begun: bytes, connection: Connection, jobs: Inbox) -> None:
     try:
         recipe = pickle.loads(begun)
     except Exception as error:
-        connection.send(failure(error))
+        _give(connection, failure(error))
         return
-    unroll(recipe, jobs, connection.send)
+    unroll(recipe, jobs, partial(_give, connection))
+
+
+def _give(connection: Connection, message: Any) -> None:
+    """Send a message whole; by itself a connection would leave tensors behind in memory that both would have to share.
+
+    They are part of what some agents count by.
+    """
+    connection.send_bytes(pickle.dumps(message, protocol=5))
 
 
 def _listen(connection: Any, jobs: Inbox, parent: int) -> None:
