@@ -64,7 +64,7 @@ def _page(file: Path, tried: list[Trial], modules: list[str], measured: list[str
         parts += [f"## `{module}`", *_documentation(module)]
     parts += ["## YAML", f"`conf/{file.relative_to(CONF)}`", block(file.read_text(), "yaml"), "## Keys"]
     parts.append(table(("key", "value", "meaning"), keys(file)))
-    parts += [f"All others are those of [{base}]({base}.md)." for base in _bases(file)]
+    parts += [f"All others are those of {base}." for base in _bases(file)]
     parts.append("## Data flow")
     parts.append("What asks for what, and who provides it, in the order of an update:")
     for each in tried:
@@ -73,10 +73,12 @@ def _page(file: Path, tried: list[Trial], modules: list[str], measured: list[str
     return "\n\n".join(parts) + "\n"
 
 
-def _bases(file: Path) -> list[str]:
-    """Return the files of the same folder that a file starts from."""
-    given = yaml.safe_load(file.read_text()).get("defaults", [])
-    return [base for base in given if isinstance(base, str) and (file.parent / f"{base}.yaml").exists()]
+def _bases(file: Path) -> Iterator[str]:
+    """Yield the files of the same folder that a file starts from, with links to those that have a page."""
+    paged = names() if file.parent.name == "algorithm" else additions()
+    for base in yaml.safe_load(file.read_text()).get("defaults", []):
+        if isinstance(base, str) and (file.parent / f"{base}.yaml").exists():
+            yield f"[{base}]({base}.md)" if base in paged else code(f"{file.parent.name}={base}")
 
 
 def keys(file: Path) -> Iterator[tuple[str, str, str]]:
