@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import timeit
 
 import gymnasium
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from tests.pace import within
 
 from rlrun.env import make
 from rlrun.env.batched import BatchedEnv
@@ -296,7 +298,7 @@ def test_writing_down_an_environment_costs_little(id):
     env.record()
     env.reset(0)
     capture = env._recorders[0].keeper.capture
-    assert min(timeit.repeat(capture, number=100, repeat=20)) / 100 < 40e-6
+    assert within(lambda: min(timeit.repeat(capture, timer=time.process_time, number=100, repeat=20)) / 100, 40e-6)
 
 
 @pytest.mark.speed
@@ -310,5 +312,9 @@ def test_single_lane_costs_little(recorded):
     if recorded:
         env.record()
     env.reset(0)
-    seconds = min(timeit.repeat(lambda: (env.step(action), env.restart(ended)), number=5000, repeat=5)) / 5000
-    assert seconds < 5e-6
+
+    def once():
+        env.step(action)
+        env.restart(ended)
+
+    assert within(lambda: min(timeit.repeat(once, timer=time.process_time, number=5000, repeat=5)) / 5000, 5e-6)

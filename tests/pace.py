@@ -1,0 +1,42 @@
+"""Bars for time that hold on slower machines and beside busy ones, too."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable
+
+QUIET = 0.0097  # processor seconds that `slowness` takes on the machine which the bars were set on, undisturbed
+
+
+def slowness() -> float:
+    """Return how much longer this machine takes for plain Python just now than the one that bars were set on."""
+    start = time.process_time()
+    named: dict[int, str] = {}
+    for number in range(20_000):
+        named[number] = str(number)
+        named.get(number - 1)
+    copy.deepcopy({number: [named[number]] for number in range(2_000)})
+    json.loads(json.dumps(list(named.values())))
+    return (time.process_time() - start) / QUIET
+
+
+def within(measure: Callable[[], float], bar: float, *, patience: float = 40.0) -> bool:
+    """Tell whether some measurement stays below its bar, scaled by how slow the machine is before and after it.
+
+    Other load can only add, and comes and goes: what fails is measured again while patience lasts.
+
+    Args:
+        measure: returns seconds, or whatever else the bar is in.
+        patience: in seconds.
+    """
+    until, before = time.monotonic() + patience, slowness()
+    while True:
+        found = measure()
+        after = slowness()
+        if found < bar * max(1.0, min(before, after)):
+            return True
+        if time.monotonic() > until:
+            return False
+        before = after
