@@ -18,11 +18,18 @@ def save(name: str, found: dict[str, Any], *, folder: Path = RESULTS) -> None:
     path = folder / f"{name}.json"
     here = machine()
     folder.mkdir(parents=True, exist_ok=True)
-    held = json.loads(path.read_text())["found"] if path.exists() else {}
-    kept = {part: result for part, result in held.items() if name in PARTED and part not in found}
+    earlier = held(name, folder=folder)
+    kept = {part: result for part, result in earlier.items() if name in PARTED and part not in found}
     if name in PARTED:
         found = {part: {**result, "machine": here} for part, result in found.items()}
     path.write_text(json.dumps({"machine": here, "found": {**kept, **found}}, indent=1) + "\n")
+
+
+def held(name: str, *, folder: Path = RESULTS) -> dict[str, Any]:
+    """Return a result that is there already, else nothing."""
+    path = folder / f"{name}.json"
+    found: dict[str, Any] = json.loads(path.read_text())["found"] if path.exists() else {}
+    return found
 
 
 def write(*, folder: Path = RESULTS) -> None:

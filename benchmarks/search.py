@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import surface
+from benchmarks import page, surface
 from benchmarks.machine import load
 from benchmarks.process import run
 from benchmarks.surface import Curves, Surface
@@ -64,12 +64,17 @@ def measure(
 
 
 def cartpole(seeds: Iterable[int], *, workers: int, words: Iterable[str] = ()) -> dict[str, Any]:
-    """Return what DQN comes to with the best learning rate and target period of each side."""
-    words, studies = [*WORDS, *SWEEP, *words], []
+    """Return what DQN comes to with the best learning rate and target period of each side.
+
+    Studies of other seeds that were measured earlier with the same words stay.
+    """
+    words = [*WORDS, *SWEEP, *words]
+    earlier = page.held("search").get("cartpole", {})
+    studies = {study["seed"]: study for study in earlier["studies"]} if earlier.get("words") == words else {}
     for seed in seeds:
-        pair = {side: one(side, seed, words, workers) for side in SIDES}
-        studies.append({"seed": seed, **pair})
-    return {"words": words, "sides": SIDES, "studies": studies, **verdict(studies)}
+        studies[seed] = {"seed": seed, **{side: one(side, seed, words, workers) for side in SIDES}}
+    ordered = [studies[seed] for seed in sorted(studies)]
+    return {"words": words, "sides": SIDES, "studies": ordered, **verdict(ordered)}
 
 
 def verdict(studies: list[dict[str, Any]]) -> dict[str, Any]:
