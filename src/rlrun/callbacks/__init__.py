@@ -7,6 +7,7 @@ from rlrun.callbacks.entropy import EntropyTarget, EntropyWeight, SGDEntropyTarg
 from rlrun.callbacks.evaluate import Evaluator
 from rlrun.callbacks.intrinsic import BonusLoss
 from rlrun.callbacks.log import Logger
+from rlrun.callbacks.longer import LambdaReturn
 from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.priority import PriorityFeedback
 from rlrun.callbacks.schedule import Schedule
@@ -26,6 +27,7 @@ __all__ = [
     "Evaluator",
     "Interrupt",
     "Interrupted",
+    "LambdaReturn",
     "Logger",
     "LossCallback",
     "MemoryExport",

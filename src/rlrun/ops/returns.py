@@ -49,6 +49,22 @@ def lambda_return(
 
 
 @torch.no_grad()
+def lengthened(
+    target: Tensor, reward: Tensor, *, ended: Tensor, discount: float | Tensor, lambda_: float | Tensor
+) -> Tensor:
+    """Return TD(λ) targets [B, T] from one-step ones, which hold the value of what each step led to.
+
+    What is `target` = r_t + γ v_{t+1} becomes G_t = r_t + γ ((1 - λ) v_{t+1} + λ G_{t+1}); where an episode or the
+    window ends it stays. So whatever else is bootstrapped from (entropy, the smallest of several critics) is kept.
+    discount: γ, or [B, T].
+    """
+    share = _carry(ended, target) * lambda_
+    share[:, -1] = 0.0
+    bootstrapped = target - reward
+    return _backwards(target - share * bootstrapped, share * discount)
+
+
+@torch.no_grad()
 def discounted_return(
     reward: Tensor, next_value: Tensor, *, terminated: Tensor, ended: Tensor, discount: float | Tensor
 ) -> Tensor:
