@@ -15,6 +15,7 @@ from rlrun.callbacks.sinks import make_sinks
 from rlrun.callbacks.stop import Budget, Interrupt, Interrupted
 from rlrun.callbacks.target import TargetCallback
 from rlrun.callbacks.transfer import MemoryExport, MemoryImport
+from rlrun.callbacks.value_bias import ValueBias
 
 __all__ = [
     "ActorCriticLoss",
@@ -36,5 +37,6 @@ __all__ = [
     "SGDEntropyTarget",
     "Schedule",
     "TargetCallback",
+    "ValueBias",
     "make_sinks",
 ]

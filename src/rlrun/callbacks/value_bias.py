@@ -1,0 +1,172 @@
+"""How far values lie from the returns that the policy comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from rlrun.callback import Callback
+from rlrun.callbacks.critic import CriticLoss
+from rlrun.callbacks.evaluate import Recorder
+from rlrun.collect.agents import Agent, Response, initial_state, prepared, to_arrays, to_tensors
+from rlrun.collect.evaluate import Moment, evaluate, stage, undisturbed
+from rlrun.env import Env
+from rlrun.errors import ConfigError, WiringError
+from rlrun.typing import Array, Tree
+
+
+class ValueBias(Callback):
+    """Play episodes of the frozen agent now and then, and compare the critics with the returns from each step on.
+
+    As Fujimoto et al. 2018 (arXiv 1802.09477, section 4) show over-estimation: Q(s, a) of the actions taken, of several
+    critics the smallest, minus the discounted sum of the rewards that follow. Where an episode is cut off, the value of
+    its last step stands for what is missing, so that step tells nothing. Critics that learn soft values hold the
+    entropy of the policy, too; such a bias is to be compared between runs, not with zero.
+
+    Args:
+        env: what to copy; training's own lanes are never touched.
+        agent: what acts, at its best.
+        discount: γ.
+        every: environment steps (updates, where there is no collector) between two.
+        episodes: of each; the same ones every time.
+        seed: of the first.
+        max_steps: of an episode.
+        logger: gets `value_bias/…`.
+
+    Raises:
+        ConfigError: rewards have several numbers.
+        WiringError: no critics are trained.
+    """
+
+    cycle = 1
+
+    def __init__(
+        self,
+        env: Env,
+        agent: Agent,
+        *,
+        discount: float,
+        every: int,
+        episodes: int = 10,
+        seed: int = 0,
+        max_steps: int | None = 10_000,
+        logger: Recorder,
+    ) -> None:
+        if env.spaces.rewards:
+            raise ConfigError("value_bias: one number a step is compared, and this environment's rewards have several")
+        if every < 1 or episodes < 1:
+            raise ConfigError("value_bias: every and episodes must be at least 1")
+        self.env = env
+        self.agent = agent
+        self.discount = discount
+        self.every = every
+        self.episodes = episodes
+        self.seed = seed
+        self.max_steps = max_steps
+        self.logger = logger
+        self._next = every
+        self._lanes: Env | None = None
+        self._loss: CriticLoss | None = None
+
+    def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
+        found = [callback for callback in callbacks.values() if isinstance(callback, CriticLoss)]
+        if not found:
+            raise WiringError(f"callbacks.{self.name}: no critics are trained; sac, td3, ddpg and dqn have some")
+        self._loss = found[0]
+
+    def end_cycle(self, update: int, step: int | None = None) -> None:
+        clock = update if step is None else step
+        if clock >= self._next:
+            self._next = (clock // self.every + 1) * self.every
+            self.logger.write(step, update, self.measure(), counted=True)
+
+    def end_training(self, error: BaseException | None) -> None:
+        if self._lanes is not None:
+            self._lanes.close()
+
+    def measure(self) -> dict[str, float]:
+        """Return the mean value, the mean return and the mean of their difference, over all steps of the episodes."""
+        assert self._loss is not None
+        judged, tally = _Judged(self.agent, self._loss), _Tally(self.discount)
+        with undisturbed():
+            if self._lanes is None:
+                self._lanes = stage(self.env, self.episodes)
+            evaluate(
+                self._lanes,
+                judged,
+                episodes=self.episodes,
+                seed=self.seed,
+                max_steps=self.max_steps,
+                watch=lambda moment: tally.add(moment, judged.values),
+            )
+        value, following = tally.means()
+        return {"value_bias/value": value, "value_bias/return": following, "value_bias/mean": value - following}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"next": self._next}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+    ) -> None:
+        if numbers:
+            self._next = state["next"]
+
+
+class _Judged:
+    """An agent whose actions are valued as it acts: `values` [N] of the newest ones."""
+
+    def __init__(self, agent: Agent, loss: CriticLoss) -> None:
+        self.agent = agent
+        self.outputs = agent.outputs
+        self.policy = getattr(agent, "policy", None)
+        self.loss = loss
+        self.values: Array = to_arrays(torch.zeros(0))
+
+    def initial_state(self, count: int) -> Tree | None:
+        return initial_state(self.agent, count)
+
+    @torch.no_grad()
+    def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
+        response = self.agent(observation, state, explore=explore)
+        device = getattr(self.agent, "device", "cpu")
+        seen = prepared(to_tensors(observation, device), getattr(self.agent, "preprocess", ()))
+        c, k = self.loss.codec.split(to_tensors(response["action"], device))
+        training = self.loss.critics.training
+        self.loss.critics.eval()
+        value = self.loss.values(seen, c)  # [M, N] or [M, N, K]
+        self.loss.critics.train(training)
+        self.values = to_arrays((value if k is None else self.loss.codec.select(value, k)).amin(0))
+        return response
+
+
+class _Tally:
+    """Values and rewards of episodes under way, and what those that are over came to."""
+
+    def __init__(self, discount: float) -> None:
+        self.discount = discount
+        self._open: dict[int, list[tuple[float, float]]] = {}  # episode -> value and reward of each step
+        self._found: list[tuple[float, float]] = []  # value and return
+
+    def add(self, moment: Moment, values: Array) -> None:
+        if not moment.step:
+            return
+        steps = self._open.setdefault(moment.episode, [])
+        steps.append((float(values[moment.lane]), moment.reward))
+        if moment.ending is None:
+            return
+        following = 0.0
+        if moment.ending != "terminated":
+            following = steps.pop()[0]
+        for value, reward in reversed(steps):
+            following = reward + self.discount * following
+            self._found.append((value, following))
+        del self._open[moment.episode]
+
+    def means(self) -> tuple[float, float]:
+        """Return the mean value and the mean return; no number where every episode was cut off at its first step."""
+        if not self._found:
+            return float("nan"), float("nan")
+        values, returns = zip(*self._found, strict=True)
+        return sum(values) / len(values), sum(returns) / len(returns)
