@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks import (
     asynchronous,
+    beside,
     checkpoints,
     dispatch,
     estimate,
@@ -48,6 +49,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "estimate": lambda given: estimate.measure(given.estimate),
     "search": lambda given: search.measure(given.studies, parts=given.search, workers=given.workers, words=given.word),
     "why": lambda given: why.measure(given.why),
+    "beside": lambda given: beside.measure(given.beside, seeds=given.seeds, workers=given.workers, words=given.word),
 }
 
 
@@ -66,11 +68,12 @@ def parser() -> argparse.ArgumentParser:
         made[name].add_argument("--rounds", type=int, default=5)
     for name in ("learning", "all"):
         made[name].add_argument("--seeds", type=seeds_of, default=list(range(5)))
+    made["beside"].add_argument("--seeds", type=seeds_of, default=list(range(3)))
     for name in ("search", "all"):
         made[name].add_argument("--studies", type=seeds_of, default=list(range(5)), help="their seeds")
-    for name in ("learning", "search", "all"):
+    for name in ("learning", "search", "beside", "all"):
         made[name].add_argument("--word", action="append", default=[], help="a further word for every run")
-    for name in ("learning", "resilience", "search", "all"):
+    for name in ("learning", "resilience", "search", "beside", "all"):
         made[name].add_argument("--workers", type=int, default=2)
     for name in ("resilience", "all"):
         made[name].add_argument("--kills", type=int, default=resilience.KILLS)
@@ -87,7 +90,8 @@ def parser() -> argparse.ArgumentParser:
     made["why"].add_argument("why", nargs="*", metavar="GROUP", help=", ".join(why.GROUPS))
     made["search"].add_argument("search", nargs="*", metavar="PART", help=", ".join(search.PARTS))
     made["all"].set_defaults(speed=[], learning=[], memory=[], resilience=[], launcher=None, estimate=[], why=[])
-    made["all"].set_defaults(search=[])
+    made["beside"].add_argument("beside", nargs="*", metavar="CASE", help=", ".join(beside.CASES))
+    made["all"].set_defaults(search=[], beside=[])
     return found
 
 

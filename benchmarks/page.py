@@ -401,6 +401,26 @@ def _about(name: str, part: dict[str, Any]) -> str:
     return f"* {name}: {part['what']}; {conditions}{'; without ' if absent else ''}{absent}"
 
 
+def beside(found: dict[str, Any]) -> Lines:
+    """Off-policy algorithms beside a rival's."""
+    rows = []
+    for name, part in found.items():
+        for one in part["runs"]:
+            values = [f"{one[side]['mean']:.0f} ({one[side]['seconds']:.0f} s)" for side in ("rlrun", "rival")]
+            rows.append([name, str(one["seed"]), *values])
+        rows.append([name, "mean", *(f"{part['means'][side]:.0f}" for side in ("rlrun", "rival"))])
+    verdicts = [f"* {name}, at least the rival's mean: {_verdict(part)}" for name, part in found.items()]
+    rival = next(iter(found.values()))["requirement"]
+    return [
+        f"Mean return of 20 fresh episodes by the last policy, the same numbers on both sides ({rival}); seconds of "
+        "training beside one another, so speeds are not compared here.",
+        "",
+        *table(["case", "seed", "rlrun", "stable-baselines3"], rows),
+        "",
+        *verdicts,
+    ]
+
+
 PARTED = (
     "speed",
     "learning",
@@ -410,6 +430,7 @@ PARTED = (
     "estimate",
     "search",
     "why",
+    "beside",
 )  # results with parts of their own
 SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "speed": speed,
@@ -427,6 +448,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "estimate": estimate,
     "search": search,
     "why": why,
+    "beside": beside,
 }
 
 

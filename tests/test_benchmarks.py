@@ -374,6 +374,7 @@ def test_a_search_is_held_to_trials_at_random(load, monkeypatch, tmp_path):
     about |= {"seconds": 3.0, "trials": {"complete": 20, "pruned": 10}}
     means = {"search": 290.0, "random": 300.0}
     monkeypatch.setattr(search, "one", lambda side, seed, words, workers: {"mean": means[side], **about})
+    monkeypatch.setattr(page, "held", lambda name, **options: {})
     monkeypatch.setattr(search.surface, "measure", lambda **options: valley(luck=10.0))
     for name, number in (("TRIALS", 12), ("STUDIES", 1), ("DRAWN", 8)):
         monkeypatch.setattr(search, name, number)
@@ -446,3 +447,32 @@ def test_runs_to_be_diagnosed_can_be_made(load, tmp_path, monkeypatch):
     from rlrun.diagnosis import RULES
 
     assert causes <= {rule.name for rule in RULES}
+
+
+def test_learning_beside_a_rival_keeps_earlier_seeds_and_says_who_came_further(load, tmp_path, monkeypatch):
+    beside, page = load("beside"), load("page")
+    monkeypatch.setattr(beside, "interpreter", lambda name: Path("python"))
+    monkeypatch.setattr(
+        page, "held", lambda name, folder=tmp_path: json.loads((folder / f"{name}.json").read_text())["found"]
+    )
+    (tmp_path / "beside.json").write_text('{"found": {}}')
+    numbers = {}
+
+    def rival(words, *, folder, python=None):
+        if words[1] == "rlrun":
+            return {"returns": [50.0, 70.0]}
+        numbers.update(json.loads(words[3]))
+        return {"returns": [40.0 + float(words[4]), 60.0], "seconds": 9.0}
+
+    monkeypatch.setattr(beside, "run", lambda words, folder: None)
+    monkeypatch.setattr(beside, "run_for_json", rival)
+    for seeds, mean, passed in (([0, 1], 50.25, True), ([60], 60.166, False)):
+        found = beside.measure(["td3-halfcheetah"], seeds=seeds)
+        part = found["td3-halfcheetah"]
+        assert part["means"] == pytest.approx({"rlrun": 60.0, "rival": mean}, abs=1e-3)
+        assert part["passed"] is passed
+        page.save("beside", found, folder=tmp_path)
+    assert [one["seed"] for one in part["runs"]] == [0, 1, 60]
+    assert (numbers["env"], numbers["budget"], numbers["policy_every"]) == ("HalfCheetah-v5", 50_000, 2)
+    page.write(folder=tmp_path)
+    assert "| td3-halfcheetah | 60 | 60 (0 s) | 80 (9 s) |" in (tmp_path / "README.md").read_text()

@@ -1,0 +1,80 @@
+"""SAC and TD3 on HalfCheetah beside those of stable-baselines3: the same numbers, the same episodes to be judged by."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks import page
+from benchmarks.process import run, run_for_json
+from benchmarks.rivals.environments import REQUIREMENTS, interpreter
+from benchmarks.side import numbers_of
+from rlrun import config as configuration
+
+RIVAL = "stable-baselines3"
+MODULE = ["-m", "benchmarks.rivals.off_policy_stable_baselines3"]
+CASES = {
+    f"{name}-halfcheetah": (f"algorithm={name}", "env=halfcheetah", "stop.env_steps=50_000") for name in ("sac", "td3")
+}
+EPISODES, SEED = 20, 1_000  # of the fresh episodes, by the last policy at its best
+SIDES = ("rlrun", "rival")
+
+
+def measure(
+    names: Iterable[str] = (), *, seeds: Iterable[int] = range(3), workers: int = 2, words: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return what both sides come to, by case; runs of other seeds that were measured earlier stay.
+
+    Args:
+        names: of `CASES`; none = all.
+        seeds: a run of each side each.
+        workers: runs side by side.
+        words: further ones, such as a small budget to try this file.
+    """
+    python, seeds = interpreter(RIVAL), list(seeds)
+    return {name: _case(name, [*CASES[name], *words], seeds, workers, python) for name in names or CASES}
+
+
+def _case(name: str, words: list[str], seeds: list[int], workers: int, python: Path) -> dict[str, Any]:
+    earlier = page.held("beside").get(name, {})
+    runs = {one["seed"]: one for one in earlier["runs"]} if earlier.get("words") == words else {}
+    jobs = [(side, seed) for seed in seeds for side in SIDES]
+    with ThreadPoolExecutor(workers) as pool:
+        done = list(
+            pool.map(lambda job: _ours(words, job[1]) if job[0] == "rlrun" else _theirs(words, *job[1:], python), jobs)
+        )
+    for (side, seed), found in zip(jobs, done, strict=True):
+        runs.setdefault(seed, {"seed": seed})[side] = found
+        print(f"{name} seed {seed} {side}: {found['mean']:.1f} ({found['seconds']:.0f} s)", flush=True)
+    ordered = [runs[seed] for seed in sorted(runs)]
+    means = {side: statistics.mean(one[side]["mean"] for one in ordered) for side in SIDES}
+    passed = means["rlrun"] >= means["rival"]
+    return {"words": words, "requirement": REQUIREMENTS[RIVAL], "runs": ordered, "means": means, "passed": passed}
+
+
+def _ours(words: list[str], seed: int) -> dict[str, Any]:
+    with TemporaryDirectory() as place:
+        made = Path(place) / "run"
+        begun = time.perf_counter()
+        given = [*words, f"seed={seed}", "evaluation.every=0", "logger=[]", "--run-dir", str(made)]
+        run(["-m", "rlrun", "train", *given], folder=Path(place))
+        seconds = time.perf_counter() - begun
+        options = ["--checkpoint", "latest", "--episodes", str(EPISODES), "--seed", str(SEED), "--json"]
+        found = run_for_json(["-m", "rlrun", "eval", str(made), *options], folder=Path(place))
+    return {"mean": statistics.mean(found["returns"]), "returns": found["returns"], "seconds": seconds}
+
+
+def _theirs(words: list[str], seed: int, python: Path) -> dict[str, Any]:
+    config = configuration.compose(words).config
+    more = {"env": config.env.id, "budget": config.stop.env_steps, "episodes": EPISODES, "seed": SEED}
+    numbers = json.dumps({**numbers_of(config), **more})
+    algorithm = words[0].removeprefix("algorithm=")
+    with TemporaryDirectory() as place:
+        found = run_for_json([*MODULE, algorithm, numbers, str(seed)], folder=Path(place), python=python)
+    return {"mean": statistics.mean(found["returns"]), **found}
