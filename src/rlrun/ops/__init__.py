@@ -13,6 +13,7 @@ from rlrun.ops.gaussian import (
 )
 from rlrun.ops.losses import CLIPS, Clip, clip_, distance, error_size, mean_of, normalised, surrogate
 from rlrun.ops.noise import gumbel_like, normal_like
+from rlrun.ops.quantiles import Fractions, fixed_fractions, quantile_distance, sampled_fractions
 from rlrun.ops.returns import discounted_return, gae, lambda_return, n_step_return, one_step_return, v_trace
 from rlrun.ops.targets import TargetEntropy, bootstrap, choice_entropy, lerp_, range_entropy, target_entropy
 from rlrun.ops.trees import leaves_of, tree_of
@@ -20,6 +21,7 @@ from rlrun.ops.trees import leaves_of, tree_of
 __all__ = [
     "CLIPS",
     "Clip",
+    "Fractions",
     "TargetEntropy",
     "bootstrap",
     "choice_divergence",
@@ -28,6 +30,7 @@ __all__ = [
     "discounted_return",
     "distance",
     "error_size",
+    "fixed_fractions",
     "gae",
     "gaussian_distance",
     "gaussian_divergence",
@@ -42,7 +45,9 @@ __all__ = [
     "normalised",
     "one_hot",
     "one_step_return",
+    "quantile_distance",
     "range_entropy",
+    "sampled_fractions",
     "saturated",
     "squashed_action",
     "squashed_entropy",
