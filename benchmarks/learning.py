@@ -146,6 +146,7 @@ CLAIMS = {
     "sac-cartpole": Claim(("algorithm=sac", "env=cartpole", "stop.env_steps=60_000"), 475.0, enough=4),
     "sac-pendulum": Claim(("algorithm=sac", "env=pendulum", "stop.env_steps=15_000"), -200.0),
     "td3-pendulum": Claim(("algorithm=td3", "env=pendulum", "stop.env_steps=20_000"), -200.0),
+    "qrsac-pendulum": Claim(("algorithm=qrsac", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
     "ddpg-pendulum": Claim(("algorithm=ddpg", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
     "ppo-cartpole": Claim(("algorithm=ppo", "env=cartpole", "stop.env_steps=50_000"), 475.0),
     "ppo-pendulum": Claim(

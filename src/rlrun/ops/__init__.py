@@ -13,15 +13,17 @@ from rlrun.ops.gaussian import (
 )
 from rlrun.ops.losses import CLIPS, Clip, clip_, distance, error_size, mean_of, normalised, surrogate
 from rlrun.ops.noise import gumbel_like, normal_like
-from rlrun.ops.quantiles import Fractions, fixed_fractions, quantile_distance, sampled_fractions
+from rlrun.ops.quantiles import LEAST, Fractions, Least, fixed_fractions, least_of, quantile_distance, sampled_fractions
 from rlrun.ops.returns import discounted_return, gae, lambda_return, n_step_return, one_step_return, v_trace
 from rlrun.ops.targets import TargetEntropy, bootstrap, choice_entropy, lerp_, range_entropy, target_entropy
 from rlrun.ops.trees import leaves_of, tree_of
 
 __all__ = [
     "CLIPS",
+    "LEAST",
     "Clip",
     "Fractions",
+    "Least",
     "TargetEntropy",
     "bootstrap",
     "choice_divergence",
@@ -37,6 +39,7 @@ __all__ = [
     "gumbel_argmax",
     "gumbel_like",
     "lambda_return",
+    "least_of",
     "leaves_of",
     "lerp_",
     "mean_of",

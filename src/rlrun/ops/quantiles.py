@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rlrun.ops.losses import distance
+
+Least = Literal["quantile", "member"]
+LEAST = ("quantile", "member")
 
 
 class Fractions(NamedTuple):
@@ -62,3 +65,15 @@ def quantile_distance(
     pairs = share * sizes
     each = pairs.mean(-2) if widths is None else (pairs * widths.unsqueeze(-1)).sum(-2)
     return each.sum(-1) if summed else each.mean(-1)
+
+
+def least_of(told: Tensor, *, by: Least = "quantile", widths: Tensor | None = None) -> Tensor:
+    """Return the cautious quantiles of several members, [M, B, N] -> [B, N].
+
+    by: "quantile", the smallest of each; "member", all those of the member with the smallest mean.
+    widths: shares that they stand for, [N] or [B, N]; None: all equal.
+    """
+    if by == "quantile":
+        return told.amin(0)
+    mean = told.mean(-1) if widths is None else (told * widths).sum(-1)
+    return told.take_along_dim(mean.argmin(0)[None, :, None], 0).squeeze(0)
