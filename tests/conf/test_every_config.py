@@ -38,6 +38,7 @@ BESIDE_FILE = {
     "algorithm/bc": ["env=cartpole", DATASET],
     "algorithm/ddpg": ["env=pendulum"],
     "algorithm/td3": ["env=pendulum"],
+    "algorithm/oac": ["env=pendulum"],
     "experiment/bc_cartpole": [DATASET],
     "experiment/bc_pendulum": [DATASET],
     "train": ["algorithm=sac", "env=cartpole"],

@@ -32,7 +32,7 @@ def _quick():
 
 def trained(algorithm, kind):
     """Whether an algorithm is trained in such spaces."""
-    if algorithm in ("ddpg", "td3"):
+    if algorithm in ("ddpg", "td3", "oac"):
         return kind == "box"
     continuous = kind in ("box", "mixed", "tuple")
     return kind in OWN.get(algorithm, SPACES) and not (algorithm == "dqn" and continuous)
@@ -53,7 +53,8 @@ def test_every_policy_is_exported_as_it_acts(algorithm, kind):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "kind"), [("td3", "box"), *itertools.product(["sac", "ppo"], ["box", "mixed", "tuple"])]
+    ("algorithm", "kind"),
+    [("td3", "box"), ("oac", "box"), *itertools.product(["sac", "ppo"], ["box", "mixed", "tuple"])],
 )
 def test_noise_comes_from_outside(algorithm, kind):
     made = make(f"algorithm={algorithm}", SPACES[kind], *SMALL)

@@ -21,6 +21,8 @@ DQN calls `network(observation) -> values` [M, B, width], `network.codec`, and f
 DDPG and TD3 call, on the network of the policy, `network(observation) -> c` [B, A] with gradients, and `network.act`;
 `rlrun.nn.DeterministicPolicy` is such a network. Their critics are those of soft actor-critic.
 
+Optimistic actor-critic also calls `gaussian.normal(observation) -> mean, log_std` [B, A], of the normal under the tanh.
+
 On-policy algorithms call, on one network:
 
     network.act(observation, explore) -> action         tree
