@@ -64,6 +64,7 @@ class SoftPolicy(nn.Module):
         temperature: α.
         hidden: widths of the Gaussian's layers.
         gaussian: a network of your own in its place; called, it gives c [B, A] and log_prob [B].
+        prior: a density that is taken off the policy's wherever that counts (`rlrun.algorithms.prior`).
         options: of `SquashedGaussian`, such as `init` or `layer_norm`.
     """
 
@@ -75,10 +76,12 @@ class SoftPolicy(nn.Module):
         *,
         hidden: Sequence[int] = (256, 256),
         gaussian: SquashedGaussian | None = None,
+        prior: nn.Module | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
         self.codec = critics.codec
+        self.prior = prior
         if gaussian is None and self.codec.continuous:
             gaussian = SquashedGaussian(spaces, hidden=hidden, **options)
         self.gaussian = gaussian if self.codec.continuous else None
@@ -89,9 +92,15 @@ class SoftPolicy(nn.Module):
         self._borrowed[0].train(mode)
         return super().train(mode)
 
-    def continuous(self, observation: Tree) -> tuple[Tensor | None, Tensor | None]:
-        """Sample c [B, A] with its log-probability [B]; None where actions have no continuous part."""
-        return (None, None) if self.gaussian is None else self.gaussian(observation)
+    def continuous(self, observation: Tree, previous: Tree | None = None) -> tuple[Tensor | None, Tensor | None]:
+        """Sample c [B, A] with its log-probability [B], less the prior's; None where there is no continuous part.
+
+        previous: the action before, where a prior looks at it.
+        """
+        if self.gaussian is None:
+            return None, None
+        c, log_prob = self.gaussian(observation)
+        return c, log_prob if self.prior is None else log_prob - self.prior(c, previous)
 
     def heads(self, observation: Tree) -> Heads:
         """Return the distribution of c; that of k belongs to the critics, and a space without c has nothing here."""
@@ -134,9 +143,14 @@ class QTarget(TargetCallback):
 
     @torch.no_grad()
     def begin_batch(
-        self, next_observation: Tree, reward: Tensor, terminated: Tensor, discount: Tensor | None = None
+        self,
+        next_observation: Tree,
+        reward: Tensor,
+        terminated: Tensor,
+        discount: Tensor | None = None,
+        next_previous: Tree | None = None,
     ) -> dict[str, Tensor]:
-        c, log_prob = self.policy.continuous(next_observation)  # [B, A], [B]
+        c, log_prob = self.policy.continuous(next_observation, next_previous)  # [B, A], [B]
         value = self.target(next_observation, c).amin(0)  # [M, B] -> [B], or [M, B, K] -> [B, K]
         if self.policy.codec.discrete:
             choices = self.policy.choices(self.network(next_observation, c))  # [B, K]
@@ -165,9 +179,9 @@ class PolicyLoss(LossCallback):
         self.temperature = temperature
         self._observation: Tree = None  # of the newest update
 
-    def loss(self, observation: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, observation: Tree, previous: Tree | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         self._observation = observation
-        c, log_prob = self.policy.continuous(observation)  # [B, A], [B]
+        c, log_prob = self.policy.continuous(observation, previous)  # [B, A], [B]
         value = self.critics(observation, c)  # [M, B] or [M, B, K]
         entropies = [] if log_prob is None else [-log_prob.detach()]
         minimum = value.amin(0)
@@ -196,6 +210,7 @@ class TemperatureLoss(LossCallback):
         target: entropy of each part in nats; None: that of a policy which spreads a share of its
             probability over the other choices, or over a band of the continuous range.
         share: of each part, for the default target; 0.184 makes minus one nat a continuous dimension.
+        divergence: from the policy's prior, in nats for each continuous dimension; given, it is the continuous target.
     """
 
     def __init__(
@@ -206,11 +221,14 @@ class TemperatureLoss(LossCallback):
         spaces: Spaces,
         target: Mapping[str, float | None] | None = None,
         share: Mapping[str, float] | None = None,
+        divergence: float | None = None,
         **options: Any,
     ) -> None:
         super().__init__(network, optimiser, **options)
         self.temperature = network
         given = dict(target or {})
+        if divergence is not None:
+            given["continuous"] = -divergence * ActionCodec(spaces).continuous
         shares = {"continuous": 0.184, "discrete": 0.1, **(share or {})}
         wanted = []
         for part in network.parts:
