@@ -11,7 +11,17 @@ from rlrun.ops.gaussian import (
     squashed_sample,
     tanh_log_slope,
 )
-from rlrun.ops.losses import CLIPS, Clip, clip_, distance, error_size, mean_of, normalised, surrogate
+from rlrun.ops.losses import (
+    CLIPS,
+    Clip,
+    clip_,
+    distance,
+    error_size,
+    expectile_distance,
+    mean_of,
+    normalised,
+    surrogate,
+)
 from rlrun.ops.noise import gumbel_like, normal_like
 from rlrun.ops.returns import discounted_return, gae, lambda_return, n_step_return, one_step_return, v_trace
 from rlrun.ops.targets import TargetEntropy, bootstrap, choice_entropy, lerp_, range_entropy, target_entropy
@@ -28,6 +38,7 @@ __all__ = [
     "discounted_return",
     "distance",
     "error_size",
+    "expectile_distance",
     "gae",
     "gaussian_distance",
     "gaussian_divergence",
