@@ -55,6 +55,8 @@ BESIDE_FILE = {
     "with/image_scale": ["algorithm=dqn", "env.target=rlrun.env.toys.ImageObservation"],
     "with/trust_region": ["algorithm=a2c", "env=cartpole"],
     "with/offline": ["algorithm=sac", "env=pendulum", DATASET],
+    "with/offline_share": ["algorithm=sac", "env=pendulum", DATASET],
+    "with/offline_then_online": ["algorithm=iql", "env=pendulum", DATASET],
 }
 
 
