@@ -13,7 +13,15 @@ from rlrun.ops.gaussian import (
 )
 from rlrun.ops.losses import CLIPS, Clip, clip_, distance, error_size, mean_of, normalised, surrogate
 from rlrun.ops.noise import gumbel_like, normal_like
-from rlrun.ops.returns import discounted_return, gae, lambda_return, n_step_return, one_step_return, v_trace
+from rlrun.ops.returns import (
+    compare_through,
+    discounted_return,
+    gae,
+    lambda_return,
+    n_step_return,
+    one_step_return,
+    v_trace,
+)
 from rlrun.ops.targets import TargetEntropy, bootstrap, choice_entropy, lerp_, range_entropy, target_entropy
 from rlrun.ops.trees import leaves_of, tree_of
 
@@ -25,6 +33,7 @@ __all__ = [
     "choice_divergence",
     "choice_entropy",
     "clip_",
+    "compare_through",
     "discounted_return",
     "distance",
     "error_size",
