@@ -146,7 +146,10 @@ CLAIMS = {
     "sac-cartpole": Claim(("algorithm=sac", "env=cartpole", "stop.env_steps=60_000"), 475.0, enough=4),
     "sac-pendulum": Claim(("algorithm=sac", "env=pendulum", "stop.env_steps=15_000"), -200.0),
     "td3-pendulum": Claim(("algorithm=td3", "env=pendulum", "stop.env_steps=20_000"), -200.0),
+    "qrsac-pendulum": Claim(("algorithm=qrsac", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
     "ddpg-pendulum": Claim(("algorithm=ddpg", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
+    "oac-pendulum": Claim(("algorithm=oac", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
+    "taac-pendulum": Claim(("algorithm=taac", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
     "ppo-cartpole": Claim(("algorithm=ppo", "env=cartpole", "stop.env_steps=50_000"), 475.0),
     "ppo-pendulum": Claim(
         ("algorithm=ppo", "env=pendulum", "+with=[reward_norm,anneal]", "stop.env_steps=200_000"), -250.0, enough=4

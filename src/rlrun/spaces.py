@@ -141,3 +141,17 @@ def require_discrete(space: Space, place: str) -> None:
             raise SpaceError(
                 f"{place} handles discrete actions only; {where} is {describe(leaf)} (algorithm=sac handles both)"
             )
+
+
+def require_continuous(space: Space, place: str) -> None:
+    """Refuse an action space with choices, in the name of `place`.
+
+    Raises:
+        SpaceError: some leaf is no Box.
+    """
+    for path, leaf in leaves(space):
+        if not isinstance(leaf, Box):
+            where = f"action part '{path}'" if path else "the action space"
+            raise SpaceError(
+                f"{place} handles continuous actions only; {where} is {describe(leaf)} (algorithm=sac handles both)"
+            )

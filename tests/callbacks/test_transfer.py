@@ -176,6 +176,18 @@ def test_import_may_keep_what_is_there(tmp_path: Path) -> None:
     assert len(memory) == 9
 
 
+def test_several_imports_come_one_after_another(tmp_path: Path) -> None:
+    for rows in (7, 4):
+        store(table(rows), tmp_path / f"{rows}.zip")
+    memory = table(2)
+    first = MemoryImport(memory, [str(tmp_path / "7.zip"), str(tmp_path / "4.zip")])
+    first.restore_state()
+    rewards = [each.row["reward"].tolist() for each in Stored.of(memory)]
+    assert rewards == [[number] for number in (*range(7), *range(4))]
+    first.restore_state()  # once only
+    assert len(memory) == 11
+
+
 def test_import_of_nothing_changes_nothing() -> None:
     memory = table(2)
     MemoryImport(memory).restore_state()
@@ -231,7 +243,7 @@ def test_minari_dataset_now_and_then_is_refused(settings: dict[str, Any], messag
 
 
 def test_memory_that_is_no_table_is_refused_only_where_one_is_needed() -> None:
-    assert MemoryImport({"demonstrations": table()}).source is None
+    assert MemoryImport({"demonstrations": table()}).sources == []
     assert not MemoryExport({"demonstrations": table()}).wanted
     for callback in (MemoryImport, MemoryExport):
         with pytest.raises(ConfigError, match=r"wants a table; the memory is a dict"):

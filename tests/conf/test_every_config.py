@@ -38,6 +38,11 @@ BESIDE_FILE = {
     "algorithm/bc": ["env=cartpole", DATASET],
     "algorithm/ddpg": ["env=pendulum"],
     "algorithm/td3": ["env=pendulum"],
+    "algorithm/qrsac": ["env=pendulum"],
+    "algorithm/oac": ["env=pendulum"],
+    "algorithm/taac": ["env=pendulum"],
+    "algorithm/taac_l": ["env=pendulum"],
+    "algorithm/taac_q": ["env=pendulum"],
     "experiment/bc_cartpole": [DATASET],
     "experiment/bc_pendulum": [DATASET],
     "train": ["algorithm=sac", "env=cartpole"],
@@ -55,6 +60,8 @@ BESIDE_FILE = {
     "with/image_scale": ["algorithm=dqn", "env.target=rlrun.env.toys.ImageObservation"],
     "with/trust_region": ["algorithm=a2c", "env=cartpole"],
     "with/offline": ["algorithm=sac", "env=pendulum", DATASET],
+    "with/offline_share": ["algorithm=sac", "env=pendulum", DATASET],
+    "with/offline_then_online": ["algorithm=iql", "env=pendulum", DATASET],
 }
 
 

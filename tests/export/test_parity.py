@@ -30,9 +30,12 @@ def _quick():
     writing.keep_operators()
 
 
+BOX_ONLY = ("ddpg", "oac", "qrsac", "td3", "taac", "taac_l", "taac_q")
+
+
 def trained(algorithm, kind):
     """Whether an algorithm is trained in such spaces."""
-    if algorithm in ("ddpg", "td3"):
+    if algorithm in BOX_ONLY:
         return kind == "box"
     continuous = kind in ("box", "mixed", "tuple")
     return kind in OWN.get(algorithm, SPACES) and not (algorithm == "dqn" and continuous)
@@ -53,7 +56,8 @@ def test_every_policy_is_exported_as_it_acts(algorithm, kind):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "kind"), [("td3", "box"), *itertools.product(["sac", "ppo"], ["box", "mixed", "tuple"])]
+    ("algorithm", "kind"),
+    [("td3", "box"), ("oac", "box"), *itertools.product(["sac", "ppo"], ["box", "mixed", "tuple"])],
 )
 def test_noise_comes_from_outside(algorithm, kind):
     made = make(f"algorithm={algorithm}", SPACES[kind], *SMALL)

@@ -10,9 +10,19 @@ import pytest
 import torch
 
 from rlrun.errors import ConfigError
-from rlrun.memory import Table
+from rlrun.memory import NStep, Table
 from rlrun.memory.shaping import TerminalOverride
-from rlrun.memory.virtual import Continues, Ended, LastOfWindow, Next, NextN, NStepDiscount, NStepReturn, check
+from rlrun.memory.virtual import (
+    Continues,
+    Ended,
+    LastOfWindow,
+    Next,
+    NextN,
+    NStepDiscount,
+    NStepReturn,
+    Previous,
+    check,
+)
 from rlrun.typing import Batch
 
 STORED: dict[str, Any] = {
@@ -71,6 +81,36 @@ def test_next_keeps_within_episodes_when_rows_are_overwritten() -> None:
     batch = table.sample(300)
     here, later = batch["action"], batch["later"]
     assert torch.equal(later, torch.minimum(here + 3, here // 100 * 100 + 53))
+
+
+def test_previous_is_the_one_before_within_the_episode() -> None:
+    batch = table_of({"before": Previous("action")}, "terminated", "truncated").sample(300)
+    column = {"value": batch["before"]["value"], "known": batch["before"]["known"], "observation": batch["observation"]}
+    for first in (0, 100):
+        assert by_start(column, "known", first=first) == [False, True, True, True]
+        assert by_start(column, "value", first=first) == [first + step for step in (50, 50, 51, 52)]
+
+
+def test_previous_is_not_known_where_it_was_overwritten() -> None:
+    table = table_of({"before": Previous("action")}, *["terminated"] * 7, None, length=17)
+    batch = table.sample(300)
+    known, begins = batch["before"]["known"], batch["action"] % 100 == 50
+    oldest = batch["action"] == batch["action"].min()
+    assert int(batch["action"].min()) % 100 > 50  # the oldest episode has lost its beginning
+    assert torch.equal(known, ~begins & ~oldest)
+    assert torch.equal(batch["before"]["value"], batch["action"] - known.long())
+    windows = table.sample(50, 3)["before"]
+    assert windows["known"].shape == windows["value"].shape == (50, 3)
+    assert bool(windows["known"][:, 1:].all())
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5])
+def test_previous_of_several_steps_belongs_to_the_observation_that_they_lead_to(steps: int) -> None:
+    adaptors = [NStep(steps=steps, discount=0.9)]
+    columns = {"before": Previous("action", steps=steps)}
+    batch = table_of(columns, "terminated", "truncated", None, adaptors=adaptors).sample(300)
+    assert torch.equal(batch["before"]["value"], batch["next_observation"] + 49)
+    assert bool(batch["before"]["known"].all())
 
 
 def test_next_of_windows_has_their_shape() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -54,6 +56,35 @@ def test_more_reward_dimensions_are_summed_one_by_one():
     apart = ops.gae(reward, value, value, discount=torch.tensor([0.9, 0.5]), **options)
     torch.testing.assert_close(apart[..., 0], one)
     torch.testing.assert_close(apart[..., 1], 2 * ops.gae(3 * ONES, TWOS, TWOS, discount=0.5, **options))
+
+
+def test_a_target_looks_through_steps_on_which_two_policies_go_on_alike():
+    """Golden number 6: switches at the second and third of the observations that steps led to."""
+    value = torch.tensor([[6.0, 7.0, 8.0, 9.0]])
+    options = {"terminated": GOING, "ended": GOING, "discount": 0.9}
+    found = ops.compare_through(ONES, value, switched=at(1, 2), **options)
+    torch.testing.assert_close(found, torch.tensor([[7.57, 7.3, 8.2, 9.1]]), atol=1e-5, rtol=0)
+
+
+def test_targets_of_every_pattern_of_switches_are_those_of_the_definition():
+    patterns = torch.tensor(list(itertools.product([False, True], repeat=5)))
+    torch.manual_seed(0)
+    reward, value = torch.randn(2, 32, 5).double()
+    for terminated in range(6):  # 5: nowhere
+        over = torch.arange(5).expand(32, 5) == terminated
+        found = ops.compare_through(reward, value, switched=patterns, terminated=over, ended=over, discount=0.9)
+        for b, t in itertools.product(range(32), range(5)):
+            expected, power, n = 0.0, 1.0, t
+            while True:
+                expected += power * reward[b, n]
+                power *= 0.9
+                if n == terminated:
+                    break
+                if patterns[b, n] or n == 4:
+                    expected += power * value[b, n]
+                    break
+                n += 1
+            assert float(found[b, t]) == pytest.approx(float(expected), abs=1e-6)
 
 
 def windows(seed: int = 0):

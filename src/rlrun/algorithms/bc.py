@@ -56,12 +56,10 @@ class BCLoss(LossCallback):
         self.edge = edge
 
     def loss(self, observation: Tree, action: Tree) -> Tensor:
-        head, codec = self.policy.head, self.policy.codec
+        codec = self.policy.codec
         heads = self.policy.heads(observation)
         c, k = codec.split(action)
-        if c is None or heads.mean is None:
-            return -head.log_prob(heads, action)
-        if self.objective == "likelihood":
-            return -head.log_prob(heads, codec.join(c.clamp(self.edge - 1.0, 1.0 - self.edge), k))
+        if c is None or heads.mean is None or self.objective == "likelihood":
+            return -self.policy.head.log_prob(heads, action, edge=self.edge)
         distance = (heads.mean.tanh() - c).square().sum(-1)
         return distance if k is None or heads.choices is None else distance - codec.select(heads.choices, k)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.target import TargetCallback
-from rlrun.nn import Critics
+from rlrun.nn import Critics, told_by
 from rlrun.spaces import Spaces, require_discrete
 from rlrun.typing import Tree
 
@@ -63,21 +63,21 @@ class QTarget(TargetCallback):
         super().__init__(network, discount=discount, rate=rate, every=every, data_group=data_group)
         self.codec = network.codec
         self.double = double
+        self.told, self.tells = told_by(self.target)
 
     @torch.no_grad()
     def begin_batch(
         self, next_observation: Tree, reward: Tensor, terminated: Tensor, discount: Tensor | None = None
     ) -> dict[str, Tensor]:
-        values = self.target(next_observation)  # [M, B, K]
-        chooser = self.network(next_observation) if self.double else values
+        told = self.told(next_observation)  # [M, B, K], or [M, B, K, N]
+        chooser = self.network(next_observation) if self.double else self.tells.mean(told)
         best = self.codec.best(chooser.amin(0))  # [M, B, K] -> [B, D]
-        value = self.codec.select(values, best).amin(0)  # [M, B] -> [B]
+        value = self.tells.outcomes(self.tells.select(told, best, self.codec)).amin(0)  # -> [B], or [B, N]
         return self.bootstrap(reward, terminated, value, discount)
 
 
 class QLoss(CriticLoss):
-    """Distance of the taken choice's value to the target, summed over members."""
+    """Distance of what is told of the choice taken to the target, summed over members."""
 
-    def values(self, observation: Tree, c: Tensor | None) -> Tensor:
-        found: Tensor = self.critics(observation)  # c is None: a network for choices takes nothing else
-        return found
+    def told(self, observation: Tree, c: Tensor | None) -> Tensor:
+        return self._told(observation)  # c is None: a network for choices takes nothing else

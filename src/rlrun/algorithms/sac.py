@@ -18,100 +18,20 @@ an entropy target of its own.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.callbacks.soft import SoftPolicyLoss
 from rlrun.callbacks.target import TargetCallback
-from rlrun.nn import ActionCodec, Critics, Heads, SquashedGaussian
+from rlrun.nn import ActionCodec, Critics, SoftPolicy, Temperature
 from rlrun.spaces import Spaces
 from rlrun.typing import Tree
-
-
-class Temperature(nn.Module):
-    """α of the continuous part and of the discrete choices, learned on a log scale.
-
-    Args:
-        spaces: of the environment.
-        initial: α to start from.
-        largest: upper bound on α; None = free.
-    """
-
-    def __init__(self, spaces: Spaces, *, initial: float = 1.0, largest: float | None = None) -> None:
-        super().__init__()
-        self.parts = ActionCodec(spaces).kinds
-        self.largest = None if largest is None else math.log(largest)
-        first = math.log(initial if largest is None else min(initial, largest))
-        self.log = nn.Parameter(torch.full((len(self.parts),), first))  # [parts]
-
-    def of(self, part: str) -> Tensor:
-        """Return α of a part ("continuous" or "discrete"), without gradient."""
-        return self.log.detach()[self.parts.index(part)].exp()
-
-
-class SoftPolicy(nn.Module):
-    """π(c, k | s), and what acts by it.
-
-    Args:
-        spaces: of the environment.
-        critics: whose minimum defines the discrete choices.
-        temperature: α.
-        hidden: widths of the Gaussian's layers.
-        gaussian: a network of your own in its place; called, it gives c [B, A] and log_prob [B].
-        options: of `SquashedGaussian`, such as `init` or `layer_norm`.
-    """
-
-    def __init__(
-        self,
-        spaces: Spaces,
-        critics: Critics,
-        temperature: Temperature,
-        *,
-        hidden: Sequence[int] = (256, 256),
-        gaussian: SquashedGaussian | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__()
-        self.codec = critics.codec
-        if gaussian is None and self.codec.continuous:
-            gaussian = SquashedGaussian(spaces, hidden=hidden, **options)
-        self.gaussian = gaussian if self.codec.continuous else None
-        self._borrowed = (critics, temperature)  # in a tuple: their parameters are not this network's
-
-    def train(self, mode: bool = True) -> SoftPolicy:
-        """Set the mode of the critics, too: they are a part of what acts."""
-        self._borrowed[0].train(mode)
-        return super().train(mode)
-
-    def continuous(self, observation: Tree) -> tuple[Tensor | None, Tensor | None]:
-        """Sample c [B, A] with its log-probability [B]; None where actions have no continuous part."""
-        return (None, None) if self.gaussian is None else self.gaussian(observation)
-
-    def heads(self, observation: Tree) -> Heads:
-        """Return the distribution of c; that of k belongs to the critics, and a space without c has nothing here."""
-        return Heads(None, None, None) if self.gaussian is None else self.gaussian.heads(observation)
-
-    def choices(self, values: Tensor) -> Tensor:
-        """Log-probabilities of the discrete choices [B, K] from critics' values [M, B, K]."""
-        return self.codec.log_softmax(values.amin(0), self._borrowed[1].of("discrete"))
-
-    def act(self, observation: Tree, explore: bool = True) -> Tree:
-        """Return an action: sampled, or the most likely one."""
-        if self.gaussian is None:
-            c = None
-        else:
-            c = self.gaussian(observation)[0] if explore else self.gaussian.mode(observation)
-        if not self.codec.discrete:
-            return self.codec.join(c, None)
-        values = self._borrowed[0](observation, c)
-        k = self.codec.sample(self.choices(values)) if explore else self.codec.best(values.amin(0))
-        return self.codec.join(c, k)
 
 
 class QTarget(TargetCallback):
@@ -134,9 +54,14 @@ class QTarget(TargetCallback):
 
     @torch.no_grad()
     def begin_batch(
-        self, next_observation: Tree, reward: Tensor, terminated: Tensor, discount: Tensor | None = None
+        self,
+        next_observation: Tree,
+        reward: Tensor,
+        terminated: Tensor,
+        discount: Tensor | None = None,
+        next_previous: Tree | None = None,
     ) -> dict[str, Tensor]:
-        c, log_prob = self.policy.continuous(next_observation)  # [B, A], [B]
+        c, log_prob = self.policy.continuous(next_observation, next_previous)  # [B, A], [B]
         value = self.target(next_observation, c).amin(0)  # [M, B] -> [B], or [M, B, K] -> [B, K]
         if self.policy.codec.discrete:
             choices = self.policy.choices(self.network(next_observation, c))  # [B, K]
@@ -151,40 +76,8 @@ class QLoss(CriticLoss):
     """Distance of each critic to the common target, summed over critics (eq. 5)."""
 
 
-class PolicyLoss(LossCallback):
+class PolicyLoss(SoftPolicyLoss):
     """KL divergence of π(c | s) from the critics' Boltzmann distribution (eq. 7)."""
-
-    provides = ("policy_entropy",)
-
-    def __init__(
-        self, network: SoftPolicy, optimiser: Optimiser, *, critics: Critics, temperature: Temperature, **options: Any
-    ) -> None:
-        super().__init__(network, optimiser, **options)
-        self.policy = network
-        self.critics = critics
-        self.temperature = temperature
-        self._observation: Tree = None  # of the newest update
-
-    def loss(self, observation: Tree) -> tuple[Tensor, dict[str, Tensor]]:
-        self._observation = observation
-        c, log_prob = self.policy.continuous(observation)  # [B, A], [B]
-        value = self.critics(observation, c)  # [M, B] or [M, B, K]
-        entropies = [] if log_prob is None else [-log_prob.detach()]
-        minimum = value.amin(0)
-        if self.policy.codec.discrete:
-            choices = self.policy.choices(value.detach())
-            entropies.append(-self.policy.codec.expect(choices.exp(), choices))
-            minimum = self.policy.codec.expect(choices.exp(), minimum)  # [B, K] -> [B]
-        loss = -minimum if log_prob is None else self.temperature.of("continuous") * log_prob - minimum
-        return loss, {"policy_entropy": torch.stack(entropies, -1)}  # [B, parts]
-
-    @property
-    @torch.no_grad()
-    def metrics(self) -> Mapping[str, Any]:
-        gaussian = self.policy.gaussian
-        if self._observation is None or type(gaussian) is not SquashedGaussian:  # another's might draw numbers
-            return super().metrics
-        return {**super().metrics, "action/saturated": ops.saturated(gaussian.mode(self._observation))}
 
 
 class TemperatureLoss(LossCallback):
@@ -196,6 +89,7 @@ class TemperatureLoss(LossCallback):
         target: entropy of each part in nats; None: that of a policy which spreads a share of its
             probability over the other choices, or over a band of the continuous range.
         share: of each part, for the default target; 0.184 makes minus one nat a continuous dimension.
+        divergence: from the policy's prior, in nats for each continuous dimension; given, it is the continuous target.
     """
 
     def __init__(
@@ -206,11 +100,14 @@ class TemperatureLoss(LossCallback):
         spaces: Spaces,
         target: Mapping[str, float | None] | None = None,
         share: Mapping[str, float] | None = None,
+        divergence: float | None = None,
         **options: Any,
     ) -> None:
         super().__init__(network, optimiser, **options)
         self.temperature = network
         given = dict(target or {})
+        if divergence is not None:
+            given["continuous"] = -divergence * ActionCodec(spaces).continuous
         shares = {"continuous": 0.184, "discrete": 0.1, **(share or {})}
         wanted = []
         for part in network.parts:

@@ -12,6 +12,7 @@ from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.priority import PriorityFeedback
 from rlrun.callbacks.schedule import Schedule
 from rlrun.callbacks.sinks import make_sinks
+from rlrun.callbacks.soft import SoftPolicyLoss
 from rlrun.callbacks.stop import Budget, Interrupt, Interrupted
 from rlrun.callbacks.target import TargetCallback
 from rlrun.callbacks.transfer import MemoryExport, MemoryImport
@@ -36,6 +37,7 @@ __all__ = [
     "PriorityFeedback",
     "SGDEntropyTarget",
     "Schedule",
+    "SoftPolicyLoss",
     "TargetCallback",
     "ValueBias",
     "make_sinks",

@@ -15,7 +15,7 @@ from typing import Any
 from rlrun import storage
 from rlrun.callback import Callback, Stop
 from rlrun.callbacks.background import Background
-from rlrun.callbacks.pace import following
+from rlrun.callbacks.pace import due_offline, following
 from rlrun.errors import ConfigError, RlrunError, RunDirError
 from rlrun.files import finite, sync, write_text
 from rlrun.memory import Table
@@ -39,6 +39,7 @@ class Checkpointer(Callback):
         seconds: between checkpoints, at most.
         memory: save the rows of replay memories, too; without them a resumed run collects anew before it learns.
         skip: config paths of parts that are left out, with everything beneath them.
+        offline: updates before the first environment step; every so many of them, and the last, count as well.
 
     Attributes:
         evaluation: the newest evaluation, which checkpoints name; whoever evaluates sets it.
@@ -58,6 +59,7 @@ class Checkpointer(Callback):
         seconds: float | None = None,
         memory: bool = True,
         skip: Iterable[str] = (),
+        offline: int = 0,
     ) -> None:
         if keep_last is not None and keep_last < 1:
             raise ConfigError(f"checkpoint.keep_last must be at least 1, or null for all, and is {keep_last}")
@@ -67,6 +69,7 @@ class Checkpointer(Callback):
         self.seconds = seconds
         self.memory = memory
         self.skip = tuple(skip)
+        self.offline = offline
         self.evaluation: Mapping[str, Any] | None = None
         self._first = (0, 0)  # environment step (or update) and update at which this process took over
         self._newest = (0, 0)  # … of the newest checkpoint
@@ -101,7 +104,8 @@ class Checkpointer(Callback):
     def end_cycle(self, update: int, step: int | None = None) -> None:
         self._hear(self._background.check)
         axis = update if step is None else step
-        if axis >= self._due or (self.seconds and time.monotonic() >= self._deadline):
+        late = self.seconds and time.monotonic() >= self._deadline
+        if axis >= self._due or late or due_offline(update, self.every, self.offline):
             self._save(axis, update)
 
     def mark_best(self, step: int, update: int, *, final: bool = False) -> None:

@@ -9,44 +9,54 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, Optimiser
-from rlrun.nn import Critics
+from rlrun.nn import Critics, Numbers, told_by
 from rlrun.typing import Tree
 
 
 class CriticLoss(LossCallback):
-    """Distance of each member's value of the action taken to the common target, summed over members.
+    """Distance of what each member tells of the action taken to the common target, summed over members.
 
     Args:
         network: the critics.
-        huber: from this distance on the loss grows linearly; None = squared everywhere.
+        huber: from this distance on the loss grows linearly; None = squared everywhere, or linear for quantiles.
     """
 
     def __init__(self, network: Critics, optimiser: Optimiser, *, huber: float | None = None, **options: Any) -> None:
         super().__init__(network, optimiser, **options)
         self.critics = network
         self.codec = network.codec
+        self._told, self.tells = told_by(network)
         self.huber = huber
-        self._value: Tensor | None = None
+        self._newest: Tensor | None = None  # what was told of the newest update's actions, [M, B] or [M, B, N]
+        self._target: Tensor | None = None  # of these
 
     def loss(self, observation: Tree, action: Tree, q_target: Tensor) -> Tensor:
         c, k = self.codec.split(action)
-        value = self.values(observation, c)  # [M, B] or [M, B, K]
+        told = self.told(observation, c)
         if k is not None:
-            value = self.codec.select(value, k)  # [M, B, K] -> [M, B]
-        self._value = value.detach()
-        return ops.distance(value, q_target, huber=self.huber).sum(0)
+            told = self.tells.select(told, k, self.codec)  # without the axis of choices
+        self._newest, self._target = told.detach(), q_target
+        return self.tells.distance(told, q_target, huber=self.huber).sum(0)
 
-    def values(self, observation: Tree, c: Tensor | None) -> Tensor:
-        """Return what members say: [M, B], or [M, B, K] of each choice."""
-        found: Tensor = self.critics(observation, c)
-        return found
+    def told(self, observation: Tree, c: Tensor | None) -> Tensor:
+        """Return what members tell: [M, B], or [M, B, K] of each choice; of several numbers a last axis [N] behind."""
+        return self._told(observation, c)
 
     def error(self, elements: Tensor) -> Tensor:
-        """Return the TD error [B] that gives this loss if all members make it; for one member its own."""
-        members = 1 if self._value is None else len(self._value)
-        return ops.error_size(elements / members, huber=self.huber)
+        """Return the TD error [B] that gives this loss if all members make it; for one member its own.
+
+        Of distributions it is the distance of their means, averaged over members.
+        """
+        if self._newest is None or self._target is None:
+            return ops.error_size(elements, huber=self.huber)
+        if isinstance(self.tells, Numbers):
+            return ops.error_size(elements / len(self._newest), huber=self.huber)
+        target = self._target if self._target.dim() == elements.dim() else self._target.mean(-1)
+        return (self.tells.mean(self._newest) - target).abs().mean(0)
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        value = {} if self._value is None else {"value/mean": self._value.mean()}
-        return {**super().metrics, **value}
+        if self._newest is None or self._target is None:
+            return super().metrics
+        told = {"value/mean": self.tells.mean(self._newest).mean(), **self.tells.metrics(self._target)}
+        return {**super().metrics, **told}

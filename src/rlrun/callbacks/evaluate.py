@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlrun.callback import Callback, Stop
+from rlrun.callbacks.pace import due_offline
 from rlrun.collect import video as videos
 from rlrun.collect.agents import Agent
 from rlrun.collect.evaluate import Evaluation, Watcher, evaluate, stage, undisturbed
@@ -49,6 +50,7 @@ class Evaluator(Callback):
         video: write a video of each evaluation's first episode.
         logger: gets `evaluation/…` at once.
         checkpointer: keeps the best.
+        offline: updates before the first environment step; every so many of them, and the last, count as well.
     """
 
     cycle = 1
@@ -65,6 +67,7 @@ class Evaluator(Callback):
         video: bool = False,
         logger: Recorder | None = None,
         checkpointer: Keeper | None = None,
+        offline: int = 0,
     ) -> None:
         self.env = env
         self.agent = agent
@@ -78,6 +81,7 @@ class Evaluator(Callback):
             videos.screen("evaluation.video", env).close()
         self.logger = logger
         self.checkpointer = checkpointer
+        self.offline = offline
         self.abandon: Callable[[], None] | None = None
         self.last: dict[str, Any] | None = None
         self.best: dict[str, Any] | None = None
@@ -113,6 +117,9 @@ class Evaluator(Callback):
             except Stop:  # abandoned: it is still due when the run goes on
                 self._next = due
                 raise
+            self._due = self._newest()
+        elif due_offline(update, self.every, self.offline):
+            self._evaluate(step, update)
             self._due = self._newest()
 
     def end_training(self, error: BaseException | None) -> None:

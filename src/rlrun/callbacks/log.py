@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlrun.callback import Callback, Stop
-from rlrun.callbacks.pace import following
+from rlrun.callbacks.pace import due_offline, following
 from rlrun.callbacks.sinks import Record, Sink, axis_of
 from rlrun.errors import RlrunError
 from rlrun.rundir import RunDir
@@ -31,6 +31,7 @@ class Logger(Callback):
     Args:
         sinks: where records go.
         every: environment steps (updates, where there is no collector); 0 or None = only at the end.
+        offline: updates before the first environment step; every so many of them, and the last, count as well.
 
     Attributes:
         approximate: what a sink has lost of the records before a resume, or None.
@@ -38,8 +39,9 @@ class Logger(Callback):
 
     cycle = 1
 
-    def __init__(self, sinks: Iterable[Sink], *, every: int | None) -> None:
+    def __init__(self, sinks: Iterable[Sink], *, every: int | None, offline: int = 0) -> None:
         self.every = every
+        self.offline = offline
         self._all = list(sinks)
         self._sinks: list[Sink] = []
         self.approximate: str | None = None
@@ -71,7 +73,7 @@ class Logger(Callback):
         self._start = time.perf_counter()
 
     def end_cycle(self, update: int, step: int | None = None) -> None:
-        if (update if step is None else step) >= self._due:
+        if (update if step is None else step) >= self._due or due_offline(update, self.every, self.offline):
             held, self._pending = self._pending, None
             same = held is not None and held["updates"] == update
             self._write_all(held if held is not None and same else self._collect(step, update))
@@ -107,8 +109,11 @@ class Logger(Callback):
 
     def _write_all(self, record: Record) -> None:
         self._last = {name: record[name] for name in ("env_steps", "updates", "seconds")}
-        self._due = following(axis_of(record), self.every)
+        self._due = self._after(record)
         self._count(record)
+
+    def _after(self, record: Mapping[str, Any]) -> int:
+        return following(record["env_steps"] if self.offline else axis_of(record), self.every)
 
     def _write_last(self, step: int | None, update: int) -> None:
         """Write where training ends; a run that goes on from here forgets it, unless the update owed a record."""
@@ -164,7 +169,7 @@ class Logger(Callback):
         if numbers:
             self._last, self._before = dict(state["last"]), state["seconds"]
             self._records, self._newest, self._pending = state["records"], state["newest"], state["pending"]
-            self._due = following(axis_of(self._last), self.every)
+            self._due = self._after(self._last)
 
 
 def to_host(metrics: Mapping[str, Any]) -> dict[str, float | int]:

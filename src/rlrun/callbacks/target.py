@@ -24,7 +24,7 @@ class TargetCallback(Callback):
     """
 
     data_group: str | None = "default"
-    provides = ("q_target",)
+    provides: tuple[str, ...] = ("q_target",)
 
     def __init__(
         self,
@@ -48,9 +48,12 @@ class TargetCallback(Callback):
     def bootstrap(
         self, reward: Tensor, terminated: Tensor, value: Tensor, discount: Tensor | None
     ) -> dict[str, Tensor]:
-        """Return `q_target` [B] from the value [B] of the state that was reached."""
+        """Return `q_target` [B] from the value [B] of the state that was reached, or [B, N] from N returns."""
         self._reward = reward
         factor = self.discount if discount is None else discount
+        if value.dim() > reward.dim():
+            reward, terminated = reward.unsqueeze(-1), terminated.unsqueeze(-1)
+            factor = factor.unsqueeze(-1) if isinstance(factor, Tensor) else factor
         return {"q_target": ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)}
 
     def catch_up(self) -> None:

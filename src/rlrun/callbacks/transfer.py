@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ class MemoryImport(Callback):
 
     Args:
         table: what it holds is replaced.
-        path: a file that rlrun or Emote (V1) stored, or minari:DATASET; None = nothing.
+        path: a file that rlrun or Emote (V1) stored, or minari:DATASET; several: one after another; None = nothing.
         append: keep what the table holds.
         ignore_extra: leave out columns that the table does not have, in place of refusing them.
 
@@ -44,38 +44,53 @@ class MemoryImport(Callback):
     """
 
     def __init__(
-        self, table: Table, path: str | None = None, *, append: bool = False, ignore_extra: bool = False
+        self,
+        table: Table,
+        path: str | Sequence[str] | None = None,
+        *,
+        append: bool = False,
+        ignore_extra: bool = False,
     ) -> None:
         if path is not None:
             _require_table(table, "memory.import")
         self.table = table
-        self.source = path if path is None or path.startswith(MINARI) else str(Path(path).expanduser().absolute())
+        self.sources = [_fixed(each) for each in ([path] if isinstance(path, str) else path or ())]
         self.append = append
         self.ignore_extra = ignore_extra
         self._taken_in = False
 
     def restore_state(self) -> None:
-        if self.source is None or (self._taken_in and len(self.table)):
+        if self._taken_in and len(self.table):
             return
+        for number, source in enumerate(self.sources):
+            self._take(source, append=self.append or number > 0)
+            self._taken_in = True
+
+    def _take(self, source: str, *, append: bool) -> None:
         try:
-            same = take_in(self.table, self.source, append=self.append, ignore_extra=self.ignore_extra)
+            same = take_in(self.table, source, append=append, ignore_extra=self.ignore_extra)
         except RequestError as error:
             if not isinstance(error, MissingExtra):
                 error.args = (f"memory.import: {error}",)
             raise
         cut_off(self.table)  # the run that left episodes open is another one
-        self._taken_in = True
         how = "as they were, sampler and ejector included" if same else "as new episodes"
-        _messages.info("memory: %s transitions from %s, %s", f"{len(self.table):,}", self.source, how)
+        also = " with what was there" if append else ""
+        _messages.info("memory: %s transitions%s from %s, %s", f"{len(self.table):,}", also, source, how)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"taken_in": self._taken_in, "source": self.source}
+        return {"taken_in": self._taken_in, "sources": self.sources}
 
     def load_state_dict(
         self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
     ) -> None:
         if numbers:
-            self._taken_in, self.source = state["taken_in"], state["source"]
+            self._taken_in, self.sources = state["taken_in"], list(state["sources"])
+
+
+def _fixed(source: str) -> str:
+    """Return a source that is found from any folder."""
+    return source if source.startswith(MINARI) else str(Path(source).expanduser().absolute())
 
 
 def _require_writable(path: Path) -> None:

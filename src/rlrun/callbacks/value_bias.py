@@ -135,7 +135,7 @@ class _Judged:
         c, k = self.loss.codec.split(to_tensors(response["action"], device))
         training = self.loss.critics.training
         self.loss.critics.eval()
-        value = self.loss.values(seen, c)  # [M, N] or [M, N, K]
+        value = self.loss.critics(seen, c)  # [M, N] or [M, N, K]
         self.loss.critics.train(training)
         self.values = to_arrays((value if k is None else self.loss.codec.select(value, k)).amin(0))
         return response

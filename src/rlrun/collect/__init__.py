@@ -7,6 +7,7 @@ from rlrun.collect.collector import Collector
 from rlrun.collect.evaluate import Evaluation, evaluate
 from rlrun.collect.greedy import EpsilonGreedy
 from rlrun.collect.noisy import Noisy
+from rlrun.collect.repeating import Repeating
 
 __all__ = [
     "Agent",
@@ -20,5 +21,6 @@ __all__ = [
     "Noisy",
     "PolicyAgent",
     "RandomAgent",
+    "Repeating",
     "evaluate",
 ]

@@ -184,7 +184,7 @@ class PolicyAgent:
 class RandomAgent:
     """Act uniformly at random over the action space; unbounded parts get standard normal actions."""
 
-    outputs = ("action",)
+    outputs: tuple[str, ...] = ("action",)
 
     def __init__(self, space: Space, *, seed: int) -> None:
         self.space = space
@@ -215,6 +215,12 @@ class RandomAgent:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         put_back(self.rng, state["rng"])
+
+
+def random_agent(agent: Agent, space: Space, *, seed: int) -> Any:
+    """Return what acts at random in place of an agent: a `RandomAgent`, or what the agent itself has for that."""
+    make = getattr(agent, "at_random", None)
+    return RandomAgent(space, seed=seed) if make is None else make(space, seed=seed)
 
 
 def lanes_of(observation: Tree) -> int:

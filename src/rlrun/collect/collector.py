@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.callback import Callback
-from rlrun.collect.agents import Agent, RandomAgent, Response, begun_anew, initial_state
+from rlrun.collect.agents import Agent, Response, begun_anew, initial_state, random_agent
 from rlrun.collect.finite import require_finite
 from rlrun.collect.leaving import Quiet, Signals, branch_seed, rows_equal, told
 from rlrun.collect.observed import observed
@@ -55,7 +55,7 @@ class Collector(Callback):
         self.agent = agent
         self.table = table
         self.seed = seed
-        self.random = RandomAgent(env.spaces.action, seed=warm_up_seed)
+        self.random = random_agent(agent, env.spaces.action, seed=warm_up_seed)
         self.steps = 0
         self.tally = Tally(env.num_envs, env.spaces.rewards, window=window)
         self.observation: Tree = None
@@ -175,7 +175,8 @@ class Collector(Callback):
         Raises:
             RequestError: naming what they lack.
         """
-        missing = (*self._extras, *(("state",) if self._keeps_state else ()))
+        stored = (*self._extras, *(("state",) if self._keeps_state else ()))
+        missing = [name for name in stored if name not in self.random.outputs]
         if random and missing:
             raise RequestError(f"warm-up: random actions have no {missing[0]}, which the memory stores")
 

@@ -121,6 +121,12 @@ def _widths(value: Any) -> Any:
     return [whole(1).convert(entry) for entry in entries]
 
 
+def _texts(value: Any) -> Any:
+    if not isinstance(value, list) or not value or not all(isinstance(entry, str) for entry in value):
+        raise ValueError
+    return value
+
+
 def _device(value: Any) -> Any:
     if not isinstance(value, str) or not re.fullmatch(r"auto|cpu|(?:cuda|mps|xpu)(?::\d+)?", value):
         raise ValueError
@@ -136,6 +142,7 @@ def _threads(value: Any) -> int:
 NULL = Kind("null", lambda value: value if value is None else _refuse())
 TRUTH = of_type("true or false", bool)
 TEXT = of_type("a text", str)
+TEXTS = Kind("a list of texts", _texts)
 BLOCK = of_type("keys with values", dict)
 TAKEN = one_of("load", "skip", "reinit")
 CLOSED = ("init", "load")  # blocks in which no other key has a meaning, wherever it was set
@@ -192,7 +199,7 @@ KINDS: dict[str, Kind] = {
     "algorithm.warmup_steps": whole(),
     "algorithm.updates_per_step": either(number(0, above=True), NULL),
     "algorithm.steps_per_update": either(number(0, above=True), NULL),
-    "memory.import": either(TEXT, NULL),
+    "memory.import": either(TEXT, TEXTS, NULL),
     "memory.export.every": either(whole(), NULL),
     "memory.export.min_seconds": number(0),
     "memory.export.path": either(TEXT, NULL),

@@ -22,6 +22,7 @@ SMALL = {  # of some updates
     "algorithm.warmup_steps": 16,
     "algorithm.horizon": 8,
     "algorithm.unroll": 2,
+    "offline.updates": 2,
     "evaluation.every": 1_000_000,  # so once, at the end
     "evaluation.episodes": 1,
     "evaluation.max_steps": 5,
@@ -35,6 +36,7 @@ RESUMED = {  # of a run that is left there
     "memory.length": 100,
     "algorithm.horizon": 6,  # so that a rollout of three lanes ends with the checkpoint
     "algorithm.epochs": 2,
+    "offline.updates": 4,
     "stop.env_steps": None,
     "stop.updates": 24,
     "callbacks.learning_rate.value.steps": 1_000,

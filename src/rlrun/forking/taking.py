@@ -247,12 +247,12 @@ class _Taker:
             ConfigError: the file is another one.
         """
         for path, part in self.built.items():
-            if not isinstance(part, MemoryImport) or part.source is None or not self.loaded & self.tables:
+            if not isinstance(part, MemoryImport) or not part.sources or not self.loaded & self.tables:
                 continue
             before = given.get(path)
-            if before is None or not before["taken_in"] or before["source"] != part.source:
+            if before is None or not before["taken_in"] or before["sources"] != part.sources:
                 raise ConfigError(
-                    f"memory.import={part.source} and init.memory=load both say what the memory holds; "
+                    f"memory.import={', '.join(part.sources)} and init.memory=load both say what the memory holds; "
                     "init.memory=skip leaves it to the file"
                 )
             part.load_state_dict(part.state_dict() | {"taken_in": True})

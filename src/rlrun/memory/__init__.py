@@ -25,7 +25,7 @@ from rlrun.memory.shaping import Select, TerminalOverride, Untransformed
 from rlrun.memory.stratified import Stratified
 from rlrun.memory.table import Table
 from rlrun.memory.transforms import ImageScale, RewardClip, RewardFunction, RewardScale, RewardShift, WeighRewards
-from rlrun.memory.virtual import Continues, Ended, LastOfWindow, Next, NextN, NStepDiscount, NStepReturn
+from rlrun.memory.virtual import Continues, Ended, LastOfWindow, Next, NextN, NStepDiscount, NStepReturn, Previous
 
 __all__ = [
     "Adaptor",
@@ -63,6 +63,7 @@ __all__ = [
     "PerStep",
     "PhasicLoader",
     "Prefetch",
+    "Previous",
     "Prioritised",
     "Recent",
     "Rename",

@@ -60,6 +60,10 @@ class ReplayLoader:
     follow one round; none is lost. Without a collector nothing is collected: the table is all there is.
     With a collector that steps beside learning, `steps_per_update` 0 waits for none: updates take what is there.
     A run that goes on with an empty table (memory was not saved) fills it anew first, by its own agent.
+
+    Args:
+        offline: so many updates come before the first environment step, from what the table holds; its agent has
+            learned then, so no warm-up follows.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class ReplayLoader:
         updates_per_step: float = 1.0,
         steps_per_update: float | None = None,
         warm_up: int = 1000,
+        offline: int = 0,
         data_group: str = "default",
     ) -> None:
         if not hasattr(table, "sample"):
@@ -79,11 +84,13 @@ class ReplayLoader:
         at_least("batch", batch, 1)
         at_least("length", length, 1)
         at_least("warm_up", warm_up, 0)
+        at_least("offline", offline, 0)
         self.table = table
         self.collector = collector
         self.batch = batch
         self.length = length
-        self.warm_up = warm_up
+        self.warm_up = 0 if offline else warm_up
+        self.offline = offline
         self.data_group = data_group
         # what is learned from as it comes, without a pace
         self.ahead = cast(Ahead, collector) if steps_per_update == 0 and hasattr(collector, "take") else None
@@ -93,7 +100,7 @@ class ReplayLoader:
             self.rate = 1 / positive("steps_per_update", steps_per_update)
         else:
             self.rate = positive("updates_per_step", updates_per_step)
-        self.updates = 0
+        self.updates = 0  # since the warm-up; before the first environment step, since the beginning
         self.start: int | None = None  # environment steps at the end of the warm-up
         # of a warm-up, or of filling the table anew, that is under way: environment steps at its beginning and its end
         self._since: int | None = None
@@ -104,6 +111,9 @@ class ReplayLoader:
         return {self.data_group: self.table.names()}
 
     def __iter__(self) -> Iterator[Groups]:
+        while self._before_steps():
+            self.updates += 1
+            yield self._batch()
         if self.collector is not None:
             self._prepare(self.collector)
         elif self.start is None:
@@ -115,17 +125,25 @@ class ReplayLoader:
             while missing > 0 and self.collector is not None:
                 missing -= self.collector.collect(missing)
             self.updates += 1
-            yield {self.data_group: self.table.sample(self.batch, self.length)}
+            yield self._batch()
+
+    def _batch(self) -> Groups:
+        return {self.data_group: self.table.sample(self.batch, self.length)}
+
+    def _before_steps(self) -> bool:
+        """Tell whether the next update is one of those that come before the first environment step."""
+        return self.start is None and self._since is None and self.updates < self.offline
 
     def _prepare(self, collector: Steps) -> None:
         """Warm up, or fill a table anew whose rows were not saved; either goes on where the run was left amidst it."""
         now, learning = collector.steps, self.start is not None
         if not learning and self._since is None:
             self._since, self._until = now, now + self.warm_up - max(now, len(self.table))
+            self.updates = 0
         elif learning and not self.table.windows(self.length):
             self._since, self._until = now if self._since is None else self._since, now + self.warm_up
         if self._since is not None:
-            self._fill(collector, random=not learning)
+            self._fill(collector, random=not learning and not self.offline)
             self.start = collector.steps if self.start is None else self.start + collector.steps - self._since
             self._since = None
 
@@ -147,7 +165,9 @@ class ReplayLoader:
 
     def ready(self) -> bool:
         """Tell whether the next batch comes without a step of the environment before it."""
-        return self.start is not None and self.ahead is None and self._missing() <= 0
+        if self.start is None:
+            return self._before_steps()
+        return self.ahead is None and self._missing() <= 0
 
     @property
     def tables(self) -> tuple[Table, ...]:

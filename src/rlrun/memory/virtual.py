@@ -62,6 +62,34 @@ class Next:
         return rows.stored(self.column, _taken(slots, np.minimum(last, self.steps)))
 
 
+class Previous:
+    """The element of a column that comes before an observation, as `value`, a tree.
+
+    `known` [B] or [B, T] is False where the episode begins there, or where memory has lost what was before, and the
+    value is the row's own.
+
+    Args:
+        column: its name.
+        steps: from the row to the observation; 0 = the row's own. Where the episode is over before, it is the last
+            observation, so with the steps of `NStep` it is `next_observation`.
+    """
+
+    def __init__(self, column: str, *, steps: int = 0) -> None:
+        self.column = column
+        self.steps = steps if steps == 0 else _positive("Previous.steps", steps)
+        self.requires = (column,)
+
+    def __call__(self, rows: Rows) -> Tree:
+        if self.steps:
+            slots, made = rows.onward(self.steps)
+            slots, known = _taken(slots, made - 1), np.ones(made.shape, np.bool_)
+        else:
+            before = rows.where.before(rows.index, 1)
+            known = rows.where.within(np.stack([before, rows.index], -1), np.arange(2))[..., 0]
+            slots = np.where(known, before, rows.index)
+        return {"value": rows.stored(self.column, slots), "known": torch.from_numpy(known)}
+
+
 class NextN:
     """The `n` elements of a column after each row, [B, n, …] or [B, T, n, …].
 

@@ -15,11 +15,18 @@ and on the critics, and a copy of them:
     critics(observation, c) -> values                   [M, B, width] with choices
     critics.codec                                       the ActionCodec that gives `values` their meaning
 
+Critics whose values are means of distributions say so, as `rlrun.nn.Critics` does, and learn by all of that:
+
+    critics.told(observation, c) -> told                [M, B, N], or [M, B, width, N] with choices
+    critics.tells                                       the `rlrun.nn.Tells` that gives them their meaning
+
 DQN calls `network(observation) -> values` [M, B, width], `network.codec`, and for acting
 `network.act(observation, explore) -> action`; `rlrun.algorithms.dqn.QNetwork` is such a network.
 
 DDPG and TD3 call, on the network of the policy, `network(observation) -> c` [B, A] with gradients, and `network.act`;
 `rlrun.nn.DeterministicPolicy` is such a network. Their critics are those of soft actor-critic.
+
+Optimistic actor-critic also calls `gaussian.normal(observation) -> mean, log_std` [B, A], of the normal under the tanh.
 
 On-policy algorithms call, on one network:
 
@@ -50,7 +57,9 @@ from rlrun.nn.mlp import MLP
 from rlrun.nn.normaliser import Normaliser
 from rlrun.nn.policy import DeterministicPolicy, Policy, SquashedGaussian
 from rlrun.nn.recurrent import Core
+from rlrun.nn.soft import SoftPolicy, Temperature
 from rlrun.nn.stepper import Stepper
+from rlrun.nn.tells import Numbers, Quantiles, Tells, told_by
 from rlrun.nn.trunk import Trunk
 
 __all__ = [
@@ -70,14 +79,20 @@ __all__ = [
     "InverseModel",
     "Judged",
     "Normaliser",
+    "Numbers",
     "Policy",
+    "Quantiles",
+    "SoftPolicy",
     "SquashedGaussian",
     "Stepper",
+    "Tells",
+    "Temperature",
     "Trunk",
     "Value",
     "flatten",
     "frozen_copy",
     "normal_",
     "orthogonal_",
+    "told_by",
     "xavier_uniform_",
 ]

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from rlrun.errors import ConfigError
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.encoders import Encoder
 from rlrun.nn.ensemble import Ensemble
 from rlrun.nn.init import Initialiser
 from rlrun.nn.mlp import MLP, Activation
+from rlrun.nn.tells import Numbers, Quantiles, Tells
 from rlrun.spaces import Spaces
 from rlrun.typing import Tree
 
@@ -22,6 +24,13 @@ class Critics(nn.Module):
     Choices are outputs, numbers are inputs: without decisions in the action space a call returns
     [M, B], with them [M, B, width], the values of every choice of every branch (`codec`).
     With `members=1` on a discrete space this is the Q-network of DQN.
+
+    Args:
+        tells: what is learned of the return; None = its mean.
+        quantiles: short for `tells`: so many quantiles of it.
+
+    Raises:
+        ConfigError: both `tells` and `quantiles` are given.
     """
 
     def __init__(
@@ -35,13 +44,16 @@ class Critics(nn.Module):
         dropout: float = 0.0,
         init: str | Initialiser = "default",
         joint_limit: int = 64,
+        tells: Tells | None = None,
+        quantiles: int | None = None,
     ) -> None:
         super().__init__()
         self.codec = ActionCodec(spaces, joint_limit=joint_limit)
+        self.tells = _chosen(tells, quantiles)
         self.encoder = Encoder(spaces, activation=activation, init=init)
         self.layers = Ensemble(
             self.encoder.size + self.codec.continuous,
-            self.codec.width or 1,
+            (self.codec.width or 1) * self.tells.size,
             members=members,
             hidden=hidden,
             activation=activation,
@@ -52,11 +64,25 @@ class Critics(nn.Module):
 
     def forward(self, observation: Tree, c: Tensor | None = None) -> Tensor:
         """Return the values of an observation and the continuous part c [B, A] of an action."""
+        return self.tells.mean(self.told(observation, c))
+
+    def told(self, observation: Tree, c: Tensor | None = None) -> Tensor:
+        """Return the numbers behind the values, which `tells` gives their meaning."""
         value = self.encoder(observation)
         if c is not None:
             value = torch.cat((value, c), -1)
-        result: Tensor = self.layers(value)
-        return result if self.codec.discrete else result.squeeze(-1)
+        return self.tells.laid_out(self.layers(value), self.codec)
+
+
+def _chosen(tells: Tells | None, quantiles: int | None) -> Tells:
+    if quantiles is None:
+        return Numbers() if tells is None else tells
+    if tells is not None:
+        raise ConfigError(
+            f"critics tell {quantiles} quantiles of a return or {type(tells).__name__.lower()}, not both: "
+            "leave algorithm.quantiles or algorithm.tells (+with=hlgauss) away"
+        )
+    return Quantiles(quantiles)
 
 
 class Value(nn.Module):

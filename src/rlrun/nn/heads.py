@@ -115,10 +115,16 @@ class ActionHead(nn.Module):
         c = None if heads.mean is None else heads.mean.tanh()
         return self.codec.join(c, None if heads.choices is None else self.codec.best(heads.choices))
 
-    def log_prob(self, heads: Heads, action: Tree) -> Tensor:
-        """Return the log-probability [...] of an action tree."""
+    def log_prob(self, heads: Heads, action: Tree, *, edge: float = 0.0) -> Tensor:
+        """Return the log-probability [...] of an action tree.
+
+        edge: numbers nearer to their bounds are read as so far inside of them. Actions of others may lie on bounds;
+        the normal under the tanh would have to reach far out for some that differ little.
+        """
         mean, log_std, choices = heads
         c, k = self.codec.split(action)
+        if c is not None and edge:
+            c = c.clamp(edge - 1.0, 1.0 - edge)
         terms = [] if c is None or mean is None or log_std is None else [squashed_log_prob(mean, log_std, c)]
         terms += [] if k is None or choices is None else [self.codec.select(choices, k)]
         return _sum(terms)

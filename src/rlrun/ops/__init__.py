@@ -11,9 +11,21 @@ from rlrun.ops.gaussian import (
     squashed_sample,
     tanh_log_slope,
 )
-from rlrun.ops.losses import CLIPS, Clip, clip_, distance, error_size, mean_of, normalised, surrogate
+from rlrun.ops.losses import (
+    CLIPS,
+    Clip,
+    clip_,
+    distance,
+    error_size,
+    expectile_distance,
+    mean_of,
+    normalised,
+    surrogate,
+)
 from rlrun.ops.noise import gumbel_like, normal_like
+from rlrun.ops.quantiles import LEAST, Fractions, Least, fixed_fractions, least_of, quantile_distance, sampled_fractions
 from rlrun.ops.returns import (
+    compare_through,
     discounted_return,
     gae,
     lambda_return,
@@ -27,21 +39,28 @@ from rlrun.ops.trees import leaves_of, tree_of
 
 __all__ = [
     "CLIPS",
+    "LEAST",
     "Clip",
+    "Fractions",
+    "Least",
     "TargetEntropy",
     "bootstrap",
     "choice_divergence",
     "choice_entropy",
     "clip_",
+    "compare_through",
     "discounted_return",
     "distance",
     "error_size",
+    "expectile_distance",
+    "fixed_fractions",
     "gae",
     "gaussian_distance",
     "gaussian_divergence",
     "gumbel_argmax",
     "gumbel_like",
     "lambda_return",
+    "least_of",
     "leaves_of",
     "lengthened",
     "lerp_",
@@ -51,7 +70,9 @@ __all__ = [
     "normalised",
     "one_hot",
     "one_step_return",
+    "quantile_distance",
     "range_entropy",
+    "sampled_fractions",
     "saturated",
     "squashed_action",
     "squashed_entropy",

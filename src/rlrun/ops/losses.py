@@ -22,6 +22,15 @@ def distance(value: Tensor, target: Tensor, *, huber: float | None = None) -> Te
     return F.huber_loss(value, target.expand_as(value), reduction="none", delta=huber)
 
 
+def expectile_distance(value: Tensor, target: Tensor, *, expectile: float) -> Tensor:
+    """Return the square of each difference, times `expectile` where the value is too low, one minus that elsewhere.
+
+    The value that makes it least on average is the target's expectile: its mean at one half, near its largest at one.
+    """
+    difference = target - value
+    return torch.where(difference > 0.0, expectile, 1.0 - expectile) * difference.square()
+
+
 def error_size(loss: Tensor, *, huber: float | None = None) -> Tensor:
     """Return how far value and target lie apart where `distance` gives this loss; any shape, from zero."""
     if huber is None:

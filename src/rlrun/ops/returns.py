@@ -76,6 +76,24 @@ def discounted_return(
 
 
 @torch.no_grad()
+def compare_through(
+    reward: Tensor,
+    next_value: Tensor,
+    *,
+    switched: Tensor,
+    terminated: Tensor,
+    ended: Tensor,
+    discount: float | Tensor,
+) -> Tensor:
+    """Return sums of rewards [B, T] as far as two policies go on alike, bootstrapped there (arXiv 2104.06521 eq. 6).
+
+    switched: [B, T], where either of them leaves its trajectory at the observation that a step led to.
+    """
+    stopped = ended | switched
+    return discounted_return(reward, next_value, terminated=terminated, ended=stopped, discount=discount)
+
+
+@torch.no_grad()
 def n_step_return(
     reward: Tensor,
     next_value: Tensor,

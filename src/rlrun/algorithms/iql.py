@@ -1,0 +1,145 @@
+"""Implicit Q-learning (Kostrikov et al. 2021, arXiv 2110.06169): from stored data, asking for no action beyond them.
+
+    A   = min_i Q̄_i(s, a) - V(s)
+    L_V = |τ - [A < 0]| A²
+    y   = r + γ (1 - terminated) V(s')
+    L_Q = Σ_i (Q_i(s, a) - y)²
+    L_π = -min(exp(A / temperature), limit) log π(a | s)
+
+V comes to the expectile τ of what the stored actions are worth: their mean at one half, nearly the best of them towards
+one. The policy imitates the stored actions, the better ones more. It learns online as well, from what it does itself.
+
+Differences from the paper: the temperature divides, 1 / β there; the policy's learning rate does not fall; all three
+losses are taken at the values before the update. Works on every action space: critics tell the values of all choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlrun import ops
+from rlrun.callbacks.critic import CriticLoss
+from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.callbacks.target import TargetCallback
+from rlrun.errors import ConfigError
+from rlrun.nn import Critics, Policy, Value
+from rlrun.typing import Tree
+
+
+class QTarget(TargetCallback):
+    """Bellman target from the value of the next state (eq. 6), and what slow critics say of the action taken.
+
+    Args:
+        critics: followed by slow copies.
+        value: V.
+    """
+
+    provides: tuple[str, ...] = ("q_target", "action_value")
+
+    def __init__(
+        self,
+        critics: Critics,
+        value: Value,
+        *,
+        discount: float = 0.99,
+        rate: float = 0.005,
+        every: int = 1,
+        data_group: str = "default",
+    ) -> None:
+        super().__init__(critics, discount=discount, rate=rate, every=every, data_group=data_group)
+        self.codec = critics.codec
+        self.value = value
+
+    @torch.no_grad()
+    def begin_batch(
+        self,
+        observation: Tree,
+        action: Tree,
+        next_observation: Tree,
+        reward: Tensor,
+        terminated: Tensor,
+        discount: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        c, k = self.codec.split(action)
+        value = self.target(observation, c)  # [M, B] or [M, B, K]
+        if k is not None:
+            value = self.codec.select(value, k)  # [M, B, K] -> [M, B]
+        target = self.bootstrap(reward, terminated, self.value(next_observation), discount)
+        return {**target, "action_value": value.amin(0)}
+
+
+class QLoss(CriticLoss):
+    """Distance of each critic to the common target, summed over critics (eq. 6)."""
+
+
+class ValueLoss(LossCallback):
+    """Distance of the value to an expectile of what actions are worth (eq. 5); provides the action's advantage.
+
+    Args:
+        network: V.
+        expectile: τ, from 0 to 1.
+
+    Raises:
+        ConfigError: the expectile lies outside.
+    """
+
+    provides = ("advantage",)
+
+    def __init__(self, network: Value, optimiser: Optimiser, *, expectile: float = 0.8, **options: Any) -> None:
+        if not 0.0 < expectile < 1.0:
+            raise ConfigError(f"expectile: wanted a number between 0 and 1, got {expectile}")
+        super().__init__(network, optimiser, **options)
+        self.expectile = expectile
+
+    def loss(self, observation: Tree, action_value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        value = self.network(observation)  # [B]
+        advantage = action_value - value.detach()
+        return ops.expectile_distance(value, action_value, expectile=self.expectile), {"advantage": advantage}
+
+
+class PolicyLoss(LossCallback):
+    """Minus the likelihood of the action taken, weighted by what it is better than the others (eq. 7).
+
+    Args:
+        temperature: advantages are divided by it; larger comes nearer to cloning.
+        limit: of the weight.
+        edge: how far inside of their bounds continuous actions lie at most, see `rlrun.algorithms.bc`.
+
+    Raises:
+        ConfigError: the temperature is no number above 0.
+    """
+
+    def __init__(
+        self,
+        network: Policy,
+        optimiser: Optimiser,
+        *,
+        temperature: float = 1.0,
+        limit: float = 100.0,
+        edge: float = 0.01,
+        **options: Any,
+    ) -> None:
+        if not temperature > 0.0:
+            raise ConfigError(f"temperature: wanted a number above 0, got {temperature}")
+        super().__init__(network, optimiser, **options)
+        self.policy = network
+        self.temperature = temperature
+        self.limit = limit
+        self.edge = edge
+        self._weight: Tensor | None = None  # of the newest update
+
+    def loss(self, observation: Tree, action: Tree, advantage: Tensor) -> Tensor:
+        self._weight = (advantage / self.temperature).exp().clamp(max=self.limit)  # [B]
+        heads = self.policy.heads(observation)
+        return -self._weight * self.policy.head.log_prob(heads, action, edge=self.edge)
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        if self._weight is None:
+            return super().metrics
+        limited = (self._weight >= self.limit).float().mean()
+        return {**super().metrics, "imitation/weight": self._weight.mean(), "imitation/limited": limited}

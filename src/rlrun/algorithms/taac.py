@@ -1,0 +1,238 @@
+"""Temporally abstract actor-critic (Yu et al. 2021, arXiv 2104.06521), for continuous actions.
+
+At each step a policy proposes an action, as in soft actor-critic, and a second stage decides between switching to it
+(b = 1) and going on with the trajectory in force (b = 0). That is the action of the step before (`zero`), an action
+that changes by a constant (`linear`), or one whose change changes by a constant (`quadratic`); the second stage is the
+exact Boltzmann distribution of both values.
+
+    τ0   = τ⁻ one step further: a' = a; linear: a' = clip(a + 2 v); quadratic: v' = clip(v + 2 u), a' = clip(a + 2 v')
+    τ1   = the trajectory that comes to x from where τ⁻ is: v = (x - a) / 2, u = v / 2,  x ~ π(· | s, τ⁻)
+    β    = softmax(min_i Q_i(s, τ0) / α_b, min_i Q_i(s, τ1) / α_b)
+    V(s) = Σ_b β_b min_i Q̄_i(s, τ_b)
+    y_t  = r_t + γ y_{t+1} where neither the stored nor a fresh b is 1 at t+1
+           r_t + γ (1 - terminated) V(s_{t+1}) elsewhere
+    L_Q  = Σ_i (Q_i(s, τ) - y)²
+    L_π  = α_a log π(x | s, τ⁻) - β_1 min_i Q_i(s, τ1)
+    L_α  = log α_a (H(π) - H̄_a) + log α_b (H(β) - H̄_b)
+
+The target looks through the steps on which stored and present policy go on alike ("compare-through"), so values travel
+over whole repeats in one update. What was in force before each step is that of collecting, stored with it.
+
+Differences from the paper: an episode begins with a trajectory of zeros in force; critics of longer trajectories see
+all of them; the two critics share one stacked ensemble, and their losses are summed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlrun import ops
+from rlrun.callbacks.critic import CriticLoss
+from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.callbacks.target import TargetCallback
+from rlrun.errors import ConfigError
+from rlrun.nn import Critics, SquashedGaussian
+from rlrun.nn.trajectories import Form, Trajectories
+from rlrun.spaces import Box, Composite, Discrete, Spaces
+from rlrun.typing import Tree
+
+
+class Temperatures(Protocol):
+    """What randomness costs: that of actions, and that of choices."""
+
+    def of(self, part: str) -> Tensor:
+        """Return α of "continuous" or "discrete"."""
+
+
+class TrajectoryCritics(Critics):
+    """M values of a trajectory: [M, B] from an observation and a row [B, size].
+
+    Args:
+        spaces: of the environment.
+        trajectory: what it is like, see `Trajectories`.
+        options: of `rlrun.nn.Critics`.
+
+    Attributes:
+        decisions: the spaces of who decides what to switch to, and whether.
+    """
+
+    def __init__(self, spaces: Spaces, *, trajectory: Form = "zero", **options: object) -> None:
+        trajectories = Trajectories(spaces, trajectory)
+        rows = Spaces(spaces.observation, _numbers(trajectories.size))
+        super().__init__(rows, **options)  # type: ignore[arg-type]
+        self.trajectories = trajectories
+        parts = {"action": _numbers(trajectories.codec.continuous), "switch": Discrete(2)}
+        self.decisions = Spaces(spaces.observation, Composite(parts))  # type: ignore[arg-type]
+
+
+def _numbers(count: int) -> Box:
+    ones = np.ones(count, np.float32)
+    return Box((count,), -ones, ones)
+
+
+class Proposal(NamedTuple):
+    """Both trajectories between which there is a choice [..., size], and the density of the new one [...]."""
+
+    kept: Tensor
+    new: Tensor
+    log_prob: Tensor
+
+
+class SwitchingPolicy(nn.Module):
+    """π(x | s, τ⁻) and the choice whether to switch to x, and what acts by it.
+
+    Args:
+        spaces: of the environment.
+        critics: whose minimum makes the choice.
+        temperature: α of both stages.
+        hidden: widths of the Gaussian's layers.
+        most_steps: of a trajectory; acting, one that was played so often is left. None = any.
+        options: of `SquashedGaussian`, such as `init` or `layer_norm`.
+
+    Raises:
+        ConfigError: a trajectory could not be played once.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        critics: TrajectoryCritics,
+        temperature: Temperatures,
+        *,
+        most_steps: int | None = None,
+        **options: object,
+    ) -> None:
+        super().__init__()
+        if most_steps is not None and most_steps < 1:
+            raise ConfigError(f"algorithm.most_steps must be at least 1, not {most_steps}")
+        self.keeping = critics.trajectories
+        self.state_size = self.keeping.state_size
+        seen = Composite({"observation": spaces.observation, "trajectory": _numbers(self.keeping.size)})
+        chosen = critics.decisions.action.parts["action"]  # type: ignore[union-attr]
+        self.gaussian = SquashedGaussian(Spaces(seen, chosen), **options)  # type: ignore[arg-type]
+        self.most_steps = most_steps
+        self._borrowed = (critics, temperature)  # in a tuple: their parameters are not this network's
+
+    def train(self, mode: bool = True) -> SwitchingPolicy:
+        """Set the mode of the critics, too: they are a part of what acts."""
+        self._borrowed[0].train(mode)
+        return super().train(mode)
+
+    def initial_state(self, count: int) -> Tensor:
+        """Return the state [count, S] of episodes that begin."""
+        return torch.zeros(count, self.state_size, device=next(self.parameters()).device)
+
+    def propose(self, observation: Tree, before: Tensor, explore: bool = True) -> Proposal:
+        """Return what there is to choose from, with trajectories before [..., size] in force."""
+        seen = {"observation": observation, "trajectory": before}
+        if explore:
+            c, log_prob = self.gaussian(seen)
+        else:
+            c = self.gaussian.mode(seen)
+            log_prob = torch.zeros_like(c[..., 0])
+        return Proposal(self.keeping.advance(before), self.keeping.towards(before, c), log_prob)
+
+    def choice(self, values: Tensor) -> Tensor:
+        """Return log β [..., 2] of the values [..., 2] of going on and of switching."""
+        return (values / self._borrowed[1].of("discrete")).log_softmax(-1)
+
+    def advance(self, observation: Tree, state: Tensor, explore: bool = True) -> tuple[Tree, Tensor]:
+        """Return an action, and the state [B, S] after it."""
+        proposal = self.propose(observation, state[..., :-1], explore)
+        values = both(self._borrowed[0], observation, proposal)
+        chosen = ops.gumbel_argmax(self.choice(values)) if explore else values.argmax(-1)
+        switch = chosen == 1
+        if self.most_steps is not None:
+            switch = switch | (state[..., -1] >= self.most_steps - 1)
+        return self.keeping.choose(state, proposal.kept, proposal.new, switch)
+
+
+def both(critics: nn.Module, observation: Tree, proposal: Proposal) -> Tensor:
+    """Return the smallest value [..., 2] of going on, and of switching."""
+    return torch.stack([critics(observation, each).amin(0) for each in (proposal.kept, proposal.new)], -1)
+
+
+class QTarget(TargetCallback):
+    """Target that looks through steps on which stored and present policy go on alike (section 4.2).
+
+    A batch of single steps has that of one step.
+    """
+
+    def __init__(
+        self,
+        critics: TrajectoryCritics,
+        policy: SwitchingPolicy,
+        *,
+        discount: float = 0.99,
+        rate: float = 0.005,
+        every: int = 1,
+        data_group: str = "default",
+    ) -> None:
+        super().__init__(critics, discount=discount, rate=rate, every=every, data_group=data_group)
+        self.policy = policy
+
+    @torch.no_grad()
+    def begin_batch(
+        self,
+        next_observation: Tree,
+        next_state: Tensor,
+        reward: Tensor,
+        terminated: Tensor,
+        truncated: Tensor,
+        valid: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        proposal = self.policy.propose(next_observation, next_state[..., :-1])
+        choice = self.policy.choice(both(self.network, next_observation, proposal))  # [B, T, 2]
+        value = (choice.exp() * both(self.target, next_observation, proposal)).sum(-1)
+        if reward.dim() == 1:
+            return self.bootstrap(reward, terminated, value, None)
+        self._reward = reward
+        switched = ops.gumbel_argmax(choice) == 1
+        switched[:, :-1] |= next_state[:, 1:, -1] == 0.0  # what the stored policy did at the next row
+        ended = terminated | truncated
+        if valid is not None:
+            ended[:, :-1] |= ~valid[:, 1:]
+        target = ops.compare_through(
+            reward, value, switched=switched, terminated=terminated, ended=ended, discount=self.discount
+        )
+        return {"q_target": target}
+
+
+class QLoss(CriticLoss):
+    """Distance of each critic to the common target, at the trajectories that were in force, summed over critics."""
+
+    def loss(self, observation: Tree, next_state: Tensor, q_target: Tensor) -> Tensor:  # type: ignore[override]
+        return super().loss(observation, next_state[..., :-1], q_target)
+
+
+class PolicyLoss(LossCallback):
+    """Minus the value of what is proposed, as far as it is switched to, and the price of its density."""
+
+    provides = ("policy_entropy",)
+
+    def __init__(
+        self,
+        network: SwitchingPolicy,
+        optimiser: Optimiser,
+        *,
+        critics: TrajectoryCritics,
+        temperature: Temperatures,
+        **options: object,
+    ) -> None:
+        super().__init__(network, optimiser, **options)  # type: ignore[arg-type]
+        self.policy = network
+        self.critics = critics
+        self.temperature = temperature
+
+    def loss(self, observation: Tree, state: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        proposal = self.policy.propose(observation, state[..., :-1])
+        values = both(self.critics, observation, proposal)
+        choice = self.policy.choice(values.detach())
+        entropy = -(choice.exp() * choice).sum(-1)
+        switched = choice[..., 1].exp() * values[..., 1]
+        loss = self.temperature.of("continuous") * proposal.log_prob - switched
+        return loss, {"policy_entropy": torch.stack((-proposal.log_prob.detach(), entropy), -1)}

@@ -1,0 +1,100 @@
+"""Acting by a policy that may keep to what it once chose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from rlrun.collect.agents import PolicyAgent, Preprocess, RandomAgent, Remembering, Response, to_arrays, to_tensors
+from rlrun.spaces import Space
+from rlrun.typing import Array, Tree
+
+RATE = 0.001  # of the mean over steps: about the newest thousand count
+
+
+class Keeping(Protocol):
+    """How actions follow from what is kept to; its state [N, S] ends with how often that was repeated."""
+
+    def follow(self, state: Tensor, action: Tree, switch: Tensor) -> tuple[Tree, Tensor]:
+        """Return the actions, and the state after them, where lanes switch [N] to an action or go on as before."""
+
+
+class RepeatingPolicy(Remembering, Protocol):
+    """A network that acts so."""
+
+    keeping: Keeping
+
+
+class Repeating(PolicyAgent):
+    """Act by a policy that switches to another action, or goes on as before, and tell how often it switches.
+
+    Responses hold `next_state`, too, so that a memory can keep what was kept to before and after each step.
+
+    Args:
+        policy: the network.
+        device: where the policy lives.
+        preprocess: what the memory does to observations, too, one function or several by name: normalisation.
+    """
+
+    def __init__(
+        self,
+        policy: RepeatingPolicy,
+        *,
+        device: str = "cpu",
+        preprocess: Preprocess | Mapping[str, Preprocess] | None = None,
+    ) -> None:
+        super().__init__(policy, device=device, preprocess=preprocess)
+        self.outputs = (*self.outputs, "next_state")
+        self.keeping = policy.keeping
+        self._switched = (0.0, 0.0)  # mean over steps, and how much of it is data
+
+    def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
+        response = super().__call__(observation, state, explore=explore)
+        if explore:
+            self._count(response["state"])
+        return response | {"next_state": response["state"]}
+
+    def _count(self, state: Array) -> None:
+        share, mass = self._switched
+        now = float((state[:, -1] == 0.0).mean())
+        self._switched = (share + RATE * (now - share), mass + RATE * (1.0 - mass))
+
+    def at_random(self, space: Space, *, seed: int) -> RandomAgent:
+        """Return what acts at random in this one's place, for a memory that keeps the same."""
+        return RandomRepeating(space, keeping=self.keeping, seed=seed)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        share, mass = self._switched
+        if not share:
+            return {}
+        return {"repeat/switched": share / mass, "repeat/steps": mass / share}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"switched": list(self._switched)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        share, mass = state["switched"]
+        self._switched = (share, mass)
+
+
+class RandomRepeating(RandomAgent):
+    """Switch at every second step on average, to a uniformly random action."""
+
+    outputs = ("action", "state", "next_state")
+
+    def __init__(self, space: Space, *, keeping: Keeping, seed: int) -> None:
+        super().__init__(space, seed=seed)
+        self.keeping = keeping
+
+    @torch.no_grad()
+    def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
+        assert state is not None
+        switch = self.rng.integers(0, 2, len(state)).astype(bool)
+        drawn = to_tensors(self.draw(len(state))["action"])
+        action, after = self.keeping.follow(to_tensors(state), drawn, torch.from_numpy(switch))
+        kept = to_arrays(after)
+        return {"action": to_arrays(action), "state": kept, "next_state": kept}

@@ -1,0 +1,101 @@
+"""What the numbers of a critic tell of the return: its mean, its quantiles, or the probabilities of bins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from rlrun import ops
+from rlrun.errors import ConfigError
+from rlrun.nn.actions import ActionCodec
+
+
+class Tells:
+    """N numbers for each value, which a subclass gives their meaning.
+
+    What critics tell is [M, B, N], and [M, B, width, N] where actions have choices.
+
+    size: N.
+    """
+
+    size: int
+
+    def laid_out(self, output: Tensor, codec: ActionCodec) -> Tensor:
+        """Return what is told from a network's outputs [M, B, width · N], of width 1 without choices."""
+        told = output.reshape(*output.shape[:-1], -1, self.size)
+        return told if codec.discrete else told.squeeze(-2)
+
+    def select(self, told: Tensor, k: Tensor, codec: ActionCodec) -> Tensor:
+        """Return what is told of the choices k [B, D]: [M, B, N]."""
+        return codec.select(told.transpose(-1, -2), k.unsqueeze(-2))
+
+    def mean(self, told: Tensor) -> Tensor:
+        """Return the mean of the return, [M, B] or [M, B, width]."""
+        raise NotImplementedError
+
+    def outcomes(self, told: Tensor) -> Tensor:
+        """Return what a target is made of: returns that weigh the same [..., N], or their mean [...]."""
+        return self.mean(told)
+
+    def distance(self, told: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
+        """Return how far what is told lies from outcomes [B] or [B, N']: [M, B]."""
+        raise NotImplementedError
+
+    def metrics(self, target: Tensor) -> Mapping[str, Any]:
+        """Return what there is to log of the outcomes of a batch."""
+        return {}
+
+
+class Numbers(Tells):
+    """The mean itself, by one number: what is told is [M, B], or [M, B, width] where actions have choices."""
+
+    size = 1
+
+    def laid_out(self, output: Tensor, codec: ActionCodec) -> Tensor:
+        return output if codec.discrete else output.squeeze(-1)
+
+    def select(self, told: Tensor, k: Tensor, codec: ActionCodec) -> Tensor:
+        return codec.select(told, k)
+
+    def mean(self, told: Tensor) -> Tensor:
+        return told
+
+    def distance(self, told: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
+        return ops.distance(told, target, huber=huber)
+
+
+class Quantiles(Tells):
+    """Returns that a share (j + 1/2) / N of all fall below (Dabney et al. 2018, arXiv 1710.10044).
+
+    Where values add up over branches of choices, so do quantiles, as if one fortune governed all.
+
+    Args:
+        count: of them, N.
+        summed: the loss is their sum, as in the paper, in place of their mean.
+
+    Raises:
+        ConfigError: there is none.
+    """
+
+    def __init__(self, count: int = 50, *, summed: bool = False) -> None:
+        if count < 1:
+            raise ConfigError(f"quantiles: wanted at least 1, got {count}")
+        self.size = count
+        self.summed = summed
+
+    def mean(self, told: Tensor) -> Tensor:
+        return told.mean(-1)
+
+    def outcomes(self, told: Tensor) -> Tensor:
+        return told
+
+    def distance(self, told: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
+        points = ops.fixed_fractions(self.size, like=told).points
+        return ops.quantile_distance(told, target, points=points, huber=huber, summed=self.summed)
+
+
+def told_by(network: nn.Module) -> tuple[Callable[..., Tensor], Tells]:
+    """Return what gives the numbers of a network, and what these tell: means, if it says nothing of it."""
+    return getattr(network, "told", network), getattr(network, "tells", Numbers())

@@ -1,0 +1,80 @@
+"""Actions that go on by themselves."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rlrun.errors import ConfigError, SpaceError, did_you_mean
+from rlrun.nn.actions import ActionCodec
+from rlrun.nn.policy import require_bounded
+from rlrun.spaces import Spaces, describe
+from rlrun.typing import Tree
+
+Form = Literal["zero", "linear", "quadratic"]
+FORMS = ("zero", "linear", "quadratic")
+
+
+class Trajectories:
+    """How an action goes on by itself: rows of its numbers, their change, and the change of that.
+
+    A lane's state is such a row and, as its last number, how often the trajectory was repeated; 0 at its first step.
+
+    Args:
+        spaces: of the environment.
+        form: what is constant: zero = the action, linear = its change, quadratic = the change of that.
+
+    Raises:
+        SpaceError: part of the action is a choice, or has no bounds.
+        ConfigError: there is no such form.
+    """
+
+    def __init__(self, spaces: Spaces, form: Form) -> None:
+        if form not in FORMS:
+            raise ConfigError(
+                f"algorithm.trajectory: wanted one of {', '.join(FORMS)}, got '{form}'{did_you_mean(form, FORMS)}"
+            )
+        self.codec = ActionCodec(spaces)
+        if self.codec.discrete:
+            raise SpaceError(f"trajectories are of actions that are numbers; here {describe(spaces.action)}")
+        require_bounded(spaces.action, "a trajectory")
+        self.order = FORMS.index(form)
+        self.size = (self.order + 1) * self.codec.continuous
+        self.state_size = self.size + 1
+
+    def advance(self, kept: Tensor) -> Tensor:
+        """Return trajectories [..., size] one step further."""
+        *others, last = kept.chunk(self.order + 1, -1)
+        found = [last]
+        for part in reversed(others):
+            found.append((part + 2.0 * found[-1]).clamp(-1.0, 1.0))
+        return torch.cat(found[::-1], -1)
+
+    def towards(self, kept: Tensor, c: Tensor) -> Tensor:
+        """Return trajectories [..., size] that come to actions c [..., A] from where others are."""
+        found = [c]
+        if self.order:
+            found.append(0.5 * (c - self.numbers(kept)))
+        if self.order > 1:
+            found.append(0.5 * found[-1])
+        return torch.cat(found, -1)
+
+    def numbers(self, trajectory: Tensor) -> Tensor:
+        """Return the actions c [..., A] that trajectories are at."""
+        return trajectory[..., : self.codec.continuous]
+
+    def choose(self, state: Tensor, kept: Tensor, new: Tensor, switch: Tensor) -> tuple[Tree, Tensor]:
+        """Return the actions and the state [N, S] after them: of new trajectories where lanes switch [N]."""
+        repeats = torch.where(switch, 0.0, state[..., -1] + 1.0)
+        trajectory = torch.where(switch.unsqueeze(-1), new, kept)
+        action = self.codec.join(self.numbers(trajectory), None)
+        return action, torch.cat((trajectory, repeats.unsqueeze(-1)), -1)
+
+    def follow(self, state: Tensor, action: Tree, switch: Tensor) -> tuple[Tree, Tensor]:
+        """Return what is done, and the state after it, where lanes switch [N] to an action or go on as before."""
+        c, _ = self.codec.split(action)
+        assert c is not None
+        before = state[..., :-1]
+        return self.choose(state, self.advance(before), self.towards(before, c), switch)

@@ -1,0 +1,127 @@
+"""Implicit Q-learning, worked by hand on networks of one layer."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from rlrun import ops
+from rlrun.algorithms.iql import PolicyLoss, QLoss, QTarget, ValueLoss
+from rlrun.errors import ConfigError
+from rlrun.nn import Policy, Value
+
+from .fixed import CONTINUOUS, DISCRETE, column, critics_of, sgd, write
+
+
+def value_of(slope, bias):
+    """Return V(s) = slope · s + bias."""
+    value = Value(CONTINUOUS, hidden=())
+    with torch.no_grad():
+        value.layers[-1].weight.fill_(slope)
+        value.layers[-1].bias.fill_(bias)
+    return value
+
+
+def policy_of(spaces):
+    """Return a policy of mean 0 and deviation 1 under the tanh, and equal choices."""
+    policy = Policy(spaces, hidden=())
+    with torch.no_grad():
+        for parameter in policy.head.parameters():
+            parameter.zero_()
+    return policy
+
+
+def density(c):
+    """Return log p of c by hand: a standard normal at atanh c, over the slope 1 - c²."""
+    return -0.5 * math.atanh(c) ** 2 - 0.5 * math.log(2 * math.pi) - math.log(1 - c**2)
+
+
+def test_expectile_of_one_above_and_one_below():
+    found = ops.expectile_distance(torch.zeros(2), torch.tensor([1.0, -1.0]), expectile=0.8)
+    assert found.tolist() == pytest.approx([0.8, 0.2])
+
+
+def test_expectile_regression_comes_to_that_of_the_normal():
+    quantiles = torch.distributions.Normal(0.0, 1.0).icdf((torch.arange(4000) + 0.5) / 4000)
+    value = torch.zeros((), requires_grad=True)
+    optimiser = torch.optim.SGD([value], lr=0.5)
+    for _ in range(100):
+        optimiser.zero_grad()
+        ops.expectile_distance(value, quantiles, expectile=0.8).mean().backward()
+        optimiser.step()
+    assert value.item() == pytest.approx(0.549, abs=0.002)  # the root of 0.6 φ(e) = e (0.8 - 0.6 Φ(e))
+
+
+def test_targets_are_of_the_value_and_actions_of_the_smallest_slow_critic():
+    critics = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]), ([[2.0], [3.0]], [4.0]))
+    target = QTarget(critics, value_of(2.0, 0.5), discount=0.9)
+    write(critics, *[([[0.0], [0.0]], [100.0])] * 2)  # the slow copies are as before
+    found = target.begin_batch(column(1, 1), column(0.5, -1), column(3, 3), torch.ones(2), torch.tensor([False, True]))
+    assert found["q_target"].tolist() == pytest.approx([1 + 0.9 * 6.5, 1.0])
+    assert found["action_value"].tolist() == pytest.approx([2 + 1.5 + 1, 2 - 3 + 1])
+    ahead = target.begin_batch(
+        column(1), column(0), column(3), torch.ones(1), torch.tensor([False]), torch.tensor([0.5])
+    )
+    assert ahead["q_target"].tolist() == pytest.approx([1 + 0.5 * 6.5])
+
+
+def test_of_choices_the_one_that_was_taken_counts():
+    critics = critics_of(DISCRETE, ([[0.0, 0.0]], [1.0, 5.0]), ([[0.0, 0.0]], [3.0, 4.0]))
+    found = QTarget(critics, value_of(0.0, 0.0)).begin_batch(
+        column(0, 0), torch.tensor([0, 1]), column(0, 0), torch.zeros(2), torch.tensor([False, False])
+    )
+    assert found["action_value"].tolist() == [1.0, 4.0]
+
+
+def test_value_follows_the_expectile_and_tells_the_advantage_as_it_was():
+    loss = ValueLoss(value_of(0.0, 2.0), sgd, expectile=0.8)
+    named = loss.backward(column(0, 0), torch.tensor([3.0, 1.0]))
+    assert named["advantage"].tolist() == pytest.approx([1.0, -1.0])
+    assert float(loss.metrics[f"loss/{loss.name}"]) == pytest.approx(0.5)
+    # the mean of -2 · 0.8 · 1 and 2 · 0.2 · 1 is the gradient, and the learning rate is 1
+    assert loss.network.layers[-1].bias.item() == pytest.approx(2.6)
+
+
+def test_policy_weighs_actions_up_to_a_limit():
+    loss = PolicyLoss(policy_of(CONTINUOUS), sgd, temperature=0.5, edge=0.05)
+    advantage = torch.tensor([0.0, 1.0, 3.0])  # exp(6) is more than a hundred
+    found = loss.loss(column(0, 0, 0), column(0.3, -0.4, 1.0), advantage)
+    expected = [-density(0.3), -7.389056 * density(-0.4), -100.0 * density(0.95)]
+    assert found.tolist() == pytest.approx(expected, rel=1e-5)
+    assert float(loss.metrics["imitation/limited"]) == pytest.approx(1 / 3)
+    assert float(loss.metrics["imitation/weight"]) == pytest.approx((1 + 7.389056 + 100) / 3)
+
+
+def test_policy_weighs_choices():
+    loss = PolicyLoss(policy_of(DISCRETE), sgd)
+    found = loss.loss(column(0, 0), torch.tensor([0, 1]), torch.tensor([2.0, 6.0]))
+    assert found.tolist() == pytest.approx([7.389056 * math.log(2), 100.0 * math.log(2)], rel=1e-5)
+
+
+def test_no_loss_moves_the_network_of_another():
+    critics = critics_of(CONTINUOUS, ([[1.0], [1.0]], [0.0]))
+    value, policy = value_of(1.0, 0.0), policy_of(CONTINUOUS)
+    kept = [parameter.clone() for network in (critics, policy) for parameter in network.parameters()]
+    target = QTarget(critics, value)
+    rows = {"observation": column(1.0), "action": column(0.5)}
+    given = target.begin_batch(
+        **rows, next_observation=column(1), reward=torch.ones(1), terminated=torch.tensor([True])
+    )
+    ValueLoss(value, sgd).backward(rows["observation"], given["action_value"])
+    after = [parameter for network in (critics, policy) for parameter in network.parameters()]
+    assert all(torch.equal(*pair) for pair in zip(kept, after, strict=True))
+    QLoss(critics, sgd).backward(rows["observation"], rows["action"], given["q_target"])
+    assert all(parameter.grad is None for parameter in policy.parameters())
+
+
+@pytest.mark.parametrize("expectile", [0.0, 1.0, 1.2])
+def test_an_expectile_outside_is_refused(expectile):
+    with pytest.raises(ConfigError, match="expectile: wanted a number between 0 and 1"):
+        ValueLoss(value_of(0.0, 0.0), sgd, expectile=expectile)
+
+
+def test_a_temperature_of_nothing_is_refused():
+    with pytest.raises(ConfigError, match="temperature: wanted a number above 0, got 0"):
+        PolicyLoss(policy_of(CONTINUOUS), sgd, temperature=0.0)

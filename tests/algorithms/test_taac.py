@@ -1,0 +1,189 @@
+"""Actions that last, worked by hand on networks of one layer."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from rlrun.algorithms.sac import Temperature
+from rlrun.algorithms.taac import PolicyLoss, QLoss, QTarget, SwitchingPolicy, TrajectoryCritics
+from rlrun.collect import Collector, Repeating, evaluate
+from rlrun.env import make
+from rlrun.errors import ConfigError, SpaceError
+from rlrun.memory import Table
+from rlrun.nn.trajectories import Trajectories
+
+from .fixed import CONTINUOUS, DISCRETE, MIXED, column, sgd, write
+
+ALPHAS = (0.2, 0.5)  # of actions, and of the choice
+
+
+def critics_of(*members, trajectory="zero"):
+    return write(TrajectoryCritics(CONTINUOUS, trajectory=trajectory, hidden=(), members=len(members)), *members)
+
+
+def policy_of(critics, level=0.5, **options):
+    """Return a policy that, at its most likely, proposes the same action whatever it sees."""
+    temperature = Temperature(critics.decisions)
+    with torch.no_grad():
+        temperature.log.copy_(torch.tensor(ALPHAS).log())
+    policy = SwitchingPolicy(CONTINUOUS, critics, temperature, hidden=(), **options)
+    with torch.no_grad():
+        policy.gaussian.layers[-1].weight.zero_()
+        policy.gaussian.layers[-1].bias.copy_(torch.tensor([math.atanh(level), -1.0]))
+    return policy
+
+
+@pytest.mark.parametrize(
+    ("form", "begun", "then", "towards"),
+    [
+        ("zero", [0.5], [0.5], [-0.1]),
+        ("linear", [0.5, 0.2], [0.9, 0.2], [-0.1, -0.3]),
+        ("linear", [0.5, 0.4], [1.0, 0.4], [-0.1, -0.3]),  # kept within the bounds
+        ("quadratic", [0.1, 0.1, 0.05], [0.5, 0.2, 0.05], [-0.1, -0.1, -0.05]),
+        ("quadratic", [0.0, 0.9, 0.5], [1.0, 1.0, 0.5], [-0.1, -0.05, -0.025]),
+    ],
+)
+def test_trajectories_go_on_and_begin_by_their_form(form, begun, then, towards):
+    moves = Trajectories(CONTINUOUS, form)
+    row = torch.tensor([begun])
+    assert moves.advance(row)[0].tolist() == pytest.approx(then)
+    assert moves.towards(row, column(-0.1))[0].tolist() == pytest.approx(towards)
+
+
+def test_a_state_tells_what_is_in_force_and_how_often_it_was_repeated():
+    moves, state = Trajectories(CONTINUOUS, "linear"), torch.tensor([[0.5, 0.1, 3.0]] * 2)
+    action, after = moves.follow(state, column(-0.5, -0.5), torch.tensor([False, True]))
+    assert action.flatten().tolist() == pytest.approx([0.7, -0.5])
+    torch.testing.assert_close(after, torch.tensor([[0.7, 0.1, 4.0], [-0.5, -0.5, 0.0]]))
+
+
+# values of action a at observation s: s + a, and 2 a + 1
+MEMBERS = (([[1.0], [1.0]], [0.0]), ([[0.0], [2.0]], [1.0]))
+
+
+def test_best_action_is_that_of_the_larger_value_and_most_steps_are_kept():
+    critics = critics_of(*MEMBERS)
+    policy = policy_of(critics, most_steps=3)
+    # in force: 0.9, better than the 0.5 proposed; -0.9, worse; 0.9 played thrice
+    state = torch.tensor([[0.9, 1.0], [-0.9, 0.0], [0.9, 2.0]])
+    action, after = policy.advance(column(0, 0, 0), state, explore=False)
+    assert action.flatten().tolist() == pytest.approx([0.9, 0.5, 0.5])
+    assert after[:, 1].tolist() == [2.0, 0.0, 0.0]
+
+
+def test_exploring_the_choice_is_as_likely_as_its_values_say():
+    policy = policy_of(critics_of(([[0.0], [1.0]], [0.0])), level=0.6)
+    with torch.no_grad():
+        policy.gaussian.layers[-1].bias[1] = -20.0  # no noise around the action
+    _, after = policy.advance(torch.zeros(20_000, 1), torch.tensor([[0.1, 0.0]]).expand(20_000, 2))
+    share = float((after[:, 1] == 0.0).float().mean())
+    assert share == pytest.approx(1 / (1 + math.exp(-(0.6 - 0.1) / ALPHAS[1])), abs=0.01)
+
+
+def still(monkeypatch, *fresh):
+    """Let policies propose their most likely action, and fresh choices be these."""
+    monkeypatch.setattr("rlrun.nn.policy.normal_like", torch.zeros_like)
+    monkeypatch.setattr("rlrun.ops.gumbel_argmax", lambda logits: torch.tensor(fresh).view(logits.shape[:-1]))
+
+
+def test_target_goes_on_to_the_first_step_at_which_either_switches(monkeypatch):
+    still(monkeypatch, 0, 0, 1, 0)
+    critics = critics_of(*MEMBERS)
+    target = QTarget(critics, policy_of(critics), discount=0.9)
+    write(critics, *[([[0.0], [0.0]], [100.0])] * 2)  # for which both choices are equally good
+    # one trajectory, -1/2, during three steps; then 1/4, which begins at the last
+    state = torch.tensor([[[-0.5, 0.0], [-0.5, 1.0], [-0.5, 2.0], [0.25, 0.0]]])
+    options = {"next_observation": torch.tensor([[[1.0], [2.0], [3.0], [1.0]]]), "next_state": state}
+    options["reward"] = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+    no = torch.zeros(1, 4, dtype=torch.bool)
+    # the slow values there, of what is in force and of 1/2: min(s + a, 2 a + 1)
+    values = [(min(s + a, 2 * a + 1) + min(s + 0.5, 2.0)) / 2 for s, a in ((3, -0.5), (1, 0.25))]
+    last, third = 4 + 0.9 * values[1], 3 + 0.9 * values[0]
+    expected = [1 + 0.9 * (2 + 0.9 * third), 2 + 0.9 * third, third, last]
+    found = target.begin_batch(**options, terminated=no, truncated=no)["q_target"]
+    assert found[0].tolist() == pytest.approx(expected)
+    over = no.clone()
+    over[0, 1] = True
+    found = target.begin_batch(**options, terminated=over, truncated=no)["q_target"]
+    assert found[0].tolist() == pytest.approx([1 + 0.9 * 2, 2.0, third, last])
+    at_two = 2 + 0.9 * (min(2 - 0.5, 0.0) + 2.0) / 2
+    for given in ({"truncated": over}, {"truncated": no, "valid": torch.tensor([[True, True, False, False]])}):
+        found = target.begin_batch(**options, terminated=no, **given)["q_target"]
+        assert found[0, :2].tolist() == pytest.approx([1 + 0.9 * at_two, at_two])
+
+
+def test_target_of_single_steps(monkeypatch):
+    still(monkeypatch, 0, 0)
+    critics = critics_of(*MEMBERS)
+    target = QTarget(critics, policy_of(critics, level=-0.5), discount=0.9)
+    ends = torch.tensor([False, True])
+    options = {"reward": torch.ones(2), "terminated": ends, "truncated": ~ends}
+    found = target.begin_batch(column(1, 1), torch.tensor([[-0.5, 0.0]] * 2), **options)
+    assert found["q_target"].tolist() == pytest.approx([1.0, 1.0])  # both of value min(0.5, 0)
+
+
+def test_critics_learn_what_was_in_force_not_what_was_done_last():
+    loss = QLoss(critics_of(*MEMBERS), sgd)
+    found = loss.loss(column(1), torch.tensor([[0.5, 4.0]]), torch.tensor([1.0]))
+    assert found.tolist() == pytest.approx([0.5**2 + 1.0**2])  # 1.5 and 2
+
+
+def test_policy_learns_as_far_as_it_is_switched_to(monkeypatch):
+    still(monkeypatch)
+    critics = critics_of(([[0.0], [1.0]], [0.0]))
+    policy = policy_of(critics)
+    loss = PolicyLoss(policy, sgd, critics=critics, temperature=policy._borrowed[1])
+    value, named = loss.loss(column(0), torch.tensor([[-0.5, 1.0]]))
+    switch = 1 / (1 + math.exp(-1.0 / ALPHAS[1]))
+    log_prob = 1.0 - 0.5 * math.log(2 * math.pi) - math.log(1 - 0.25)
+    assert value.tolist() == pytest.approx([ALPHAS[0] * log_prob - switch * 0.5], abs=1e-6)
+    choice = -switch * math.log(switch) - (1 - switch) * math.log(1 - switch)
+    assert named["policy_entropy"].tolist() == [pytest.approx([-log_prob, choice])]
+    (value.sum()).backward()
+    # d/du of -β tanh u - α · 2 log cosh … the density's own slope at its mode is 2 α tanh u
+    expected = -switch * (1 - 0.25) + ALPHAS[0] * 2 * 0.5
+    assert float(policy.gaussian.layers[-1].bias.grad[0]) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("random", [True, False])
+def test_memory_keeps_what_was_in_force(random):
+    env = make("Pendulum-v1", num_envs=2)
+    critics = TrajectoryCritics(env.spaces, trajectory="linear", hidden=(8,))
+    policy = SwitchingPolicy(env.spaces, critics, Temperature(critics.decisions), hidden=(8,))
+    agent = Repeating(policy)
+    columns = {name: {"shape": policy.state_size} for name in ("state", "next_state")}
+    table = Table(spaces=env.spaces, num_envs=2, length=600, columns=columns)
+    collector = Collector(env, agent, table, warm_up_seed=3)
+    collector.begin_training()
+    collector.collect(500, random=random)
+    batch = table.sample(300, 4)
+    before, after = batch["state"], batch["next_state"]
+    assert torch.equal(before[:, 1:], after[:, :-1])
+    assert torch.equal(batch["action"], after[..., :1])
+    switched = after[..., -1] == 0
+    assert torch.equal(after[~switched][:, :-1], policy.keeping.advance(before[~switched][:, :-1]))
+    assert 0.3 < float(switched.float().mean()) < 0.7
+    episodes = evaluate(env.copy(num_envs=2), agent, episodes=2, seed=1)
+    assert episodes.lengths == [200, 200]
+    if not random:
+        counted = agent.metrics
+        assert counted["repeat/steps"] * counted["repeat/switched"] == pytest.approx(1.0)
+        other = Repeating(policy)
+        other.load_state_dict(agent.state_dict())
+        assert other.metrics == counted
+    env.close()
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"algorithm\.trajectory: wanted one of zero, linear, quadratic, got 'linaer'"
+    ):
+        Trajectories(CONTINUOUS, "linaer")
+    with pytest.raises(ConfigError, match=r"algorithm\.most_steps must be at least 1, not 0"):
+        policy_of(critics_of(*MEMBERS), most_steps=0)
+    for spaces in (DISCRETE, MIXED):
+        with pytest.raises(SpaceError, match="actions that are numbers"):
+            TrajectoryCritics(spaces)
