@@ -117,7 +117,7 @@ def test_policy_learns_at_every_second_update_also_after_a_resume():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(ConfigError, match=r"guide: wanted one of first, smallest, got 'frist'.*first"):
+    with pytest.raises(ConfigError, match=r"guide: wanted one of first, smallest, mean, got 'frist'.*first"):
         policy_loss(guide="frist")
     for spaces in (DISCRETE, MIXED):
         with pytest.raises(SpaceError, match="actions that are numbers"):

@@ -8,13 +8,13 @@
 With one critic and σ = 0 that is the paper. The three additions of TD3 (Fujimoto et al. 2018, arXiv 1802.09477) are
 options: several critics of which the smallest counts in y (section 4), noise σ around the target's action (eq. 14),
 and a policy that learns, and slow copies that move, at every second update only (section 5.2). The policy follows the
-first critic, as there, or the smallest.
+first critic, as there, the smallest, or the mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,13 +22,10 @@ from torch import Tensor, nn
 from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.callbacks.soft import check_guide
 from rlrun.callbacks.target import TargetCallback
-from rlrun.errors import ConfigError, did_you_mean
 from rlrun.nn import Critics, DeterministicPolicy
 from rlrun.typing import Tree
-
-Guide = Literal["first", "smallest"]
-GUIDES = ("first", "smallest")
 
 
 class QTarget(TargetCallback):
@@ -37,6 +34,10 @@ class QTarget(TargetCallback):
     Args:
         noise: deviation of the noise around the copy's action, σ; 0 = none.
         noise_limit: how large it is at most.
+        drawn: members of the critics, drawn at random for each target, of which the smallest value counts; None = all.
+
+    Raises:
+        ConfigError: there are fewer members than shall be drawn.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class QTarget(TargetCallback):
         *,
         noise: float = 0.0,
         noise_limit: float = 0.5,
+        drawn: int | None = None,
         discount: float = 0.99,
         rate: float = 0.005,
         every: int = 1,
@@ -53,6 +55,7 @@ class QTarget(TargetCallback):
     ) -> None:
         both = nn.ModuleDict({"critics": critics, "policy": policy})
         super().__init__(both, discount=discount, rate=rate, every=every, data_group=data_group)
+        self.draw(critics, drawn)
         self.followed = (critics, policy)
         self.noise = noise
         self.noise_limit = noise_limit
@@ -66,7 +69,7 @@ class QTarget(TargetCallback):
         if self.noise:
             noise = (self.noise * torch.randn_like(c)).clamp(-self.noise_limit, self.noise_limit)
             c = (c + noise).clamp(-1.0, 1.0)
-        value = slow_critics(next_observation, c).amin(0)  # [M, B] -> [B]
+        value = self.smallest(slow_critics(next_observation, c))  # [M, B] -> [B]
         return self.bootstrap(reward, terminated, value, discount)
 
     def note(self, path_of: Callable[[object], str]) -> str:
@@ -82,7 +85,7 @@ class PolicyLoss(LossCallback):
 
     Args:
         critics: who values it.
-        guide: whose value it is: the first critic's, or the smallest.
+        guide: whose value it is: the first critic's, the smallest, or the mean.
         every: updates from one step of the policy to the next (1802.09477 section 5.2).
         action_weight: of the squared size of actions, which keeps them off the bounds.
 
@@ -96,13 +99,12 @@ class PolicyLoss(LossCallback):
         optimiser: Optimiser,
         *,
         critics: Critics,
-        guide: Guide = "first",
+        guide: ops.Guide = "first",
         every: int = 1,
         action_weight: float = 0.0,
         **options: Any,
     ) -> None:
-        if guide not in GUIDES:
-            raise ConfigError(f"guide: wanted one of {', '.join(GUIDES)}, got '{guide}'{did_you_mean(guide, GUIDES)}")
+        check_guide(guide)
         super().__init__(network, optimiser, **options)
         self.policy = network
         self.critics = critics
@@ -120,7 +122,7 @@ class PolicyLoss(LossCallback):
         c = self.policy(observation)  # [B, A]
         value = self.critics(observation, c)  # [M, B]
         self._c = c.detach()
-        loss: Tensor = -(value[0] if self.guide == "first" else value.amin(0))
+        loss: Tensor = -ops.guiding(value, self.guide)
         return loss if not self.action_weight else loss + self.action_weight * c.square().sum(-1)
 
     @property

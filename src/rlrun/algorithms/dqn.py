@@ -48,6 +48,10 @@ class QTarget(TargetCallback):
 
     Args:
         double: the network chooses the next action and the slow copy values it (1509.06461 eq. 4).
+        drawn: members of the network, drawn at random for each target, of which the smallest value counts; None = all.
+
+    Raises:
+        ConfigError: there are fewer members than shall be drawn.
     """
 
     def __init__(
@@ -58,11 +62,13 @@ class QTarget(TargetCallback):
         rate: float = 0.005,
         every: int = 1,
         double: bool = True,
+        drawn: int | None = None,
         data_group: str = "default",
     ) -> None:
         super().__init__(network, discount=discount, rate=rate, every=every, data_group=data_group)
         self.codec = network.codec
         self.double = double
+        self.draw(network, drawn)
         self.told, self.tells = told_by(self.target)
 
     @torch.no_grad()
@@ -72,7 +78,7 @@ class QTarget(TargetCallback):
         told = self.told(next_observation)  # [M, B, K], or [M, B, K, N]
         chooser = self.network(next_observation) if self.double else self.tells.mean(told)
         best = self.codec.best(chooser.amin(0))  # [M, B, K] -> [B, D]
-        value = self.tells.outcomes(self.tells.select(told, best, self.codec)).amin(0)  # -> [B], or [B, N]
+        value = self.smallest(self.tells.outcomes(self.tells.select(told, best, self.codec)))  # -> [B], or [B, N]
         return self.bootstrap(reward, terminated, value, discount)
 
 

@@ -36,11 +36,12 @@ class QTarget(TargetCallback):
 
     Args:
         least: of critics: the smallest of each quantile, or the member with the smallest mean.
+        drawn: members of the critics, drawn at random for each target, of which the least counts; None = all.
         entropy_reward: whether the entropy of the action at the state that was reached counts.
 
     Raises:
         SpaceError: some part of the action is a choice.
-        ConfigError: critics tell no quantiles, or there is no such `least`.
+        ConfigError: critics tell no quantiles, there is no such `least`, or there are fewer members.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class QTarget(TargetCallback):
         temperature: Temperature,
         *,
         least: ops.Least = "quantile",
+        drawn: int | None = None,
         entropy_reward: bool = False,
         discount: float = 0.99,
         rate: float = 0.005,
@@ -59,6 +61,7 @@ class QTarget(TargetCallback):
         require_continuous(policy.codec.space, "QRSAC")
         _check(critics, least)
         super().__init__(critics, discount=discount, rate=rate, every=every, data_group=data_group)
+        self.draw(critics, drawn)
         self.told, _ = told_by(self.target)
         self.policy = policy
         self.temperature = temperature
@@ -75,7 +78,7 @@ class QTarget(TargetCallback):
         next_previous: Tree | None = None,
     ) -> dict[str, Tensor]:
         c, log_prob = self.policy.continuous(next_observation, next_previous)  # [B, A], [B]
-        value = ops.least_of(self.told(next_observation, c), by=self.least)  # [M, B, N] -> [B, N]
+        value = ops.least_of(self.counting(self.told(next_observation, c)), by=self.least)  # [M, B, N] -> [B, N]
         if self.entropy_reward and log_prob is not None:
             value = value - self.temperature.of("continuous") * log_prob.unsqueeze(-1)
         return self.bootstrap(reward, terminated, value, discount)
@@ -86,7 +89,7 @@ class QLoss(CriticLoss):
 
 
 class PolicyLoss(SoftPolicyLoss):
-    """Minus the mean of the least quantiles at the policy's own action, and minus its entropy.
+    """Minus the mean of the quantiles at the policy's own action, the least or the guide's, and minus its entropy.
 
     Args:
         least: as in the target.
@@ -107,8 +110,10 @@ class PolicyLoss(SoftPolicyLoss):
         self.least = least
 
     def values(self, observation: Tree, c: Tensor | None) -> Tensor:
-        least = ops.least_of(self.critics.told(observation, c), by=self.least)  # [M, B, N] -> [B, N]
-        return least.mean(-1).unsqueeze(0)
+        told = self.critics.told(observation, c)  # [M, B, N]
+        if self.guide == "smallest":
+            told = ops.least_of(told, by=self.least).unsqueeze(0)
+        return told.mean(-1)
 
 
 def _check(critics: Critics, least: str) -> None:

@@ -35,7 +35,14 @@ from rlrun.typing import Tree
 
 
 class QTarget(TargetCallback):
-    """Soft Bellman target from slowly moving critics (eqs. 2 and 3)."""
+    """Soft Bellman target from slowly moving critics (eqs. 2 and 3).
+
+    Args:
+        drawn: members of the critics, drawn at random for each target, of which the smallest value counts; None = all.
+
+    Raises:
+        ConfigError: there are fewer members than shall be drawn.
+    """
 
     def __init__(
         self,
@@ -43,12 +50,14 @@ class QTarget(TargetCallback):
         policy: SoftPolicy,
         temperature: Temperature,
         *,
+        drawn: int | None = None,
         discount: float = 0.99,
         rate: float = 0.005,
         every: int = 1,
         data_group: str = "default",
     ) -> None:
         super().__init__(critics, discount=discount, rate=rate, every=every, data_group=data_group)
+        self.draw(critics, drawn)
         self.policy = policy
         self.temperature = temperature
 
@@ -62,7 +71,7 @@ class QTarget(TargetCallback):
         next_previous: Tree | None = None,
     ) -> dict[str, Tensor]:
         c, log_prob = self.policy.continuous(next_observation, next_previous)  # [B, A], [B]
-        value = self.target(next_observation, c).amin(0)  # [M, B] -> [B], or [M, B, K] -> [B, K]
+        value = self.smallest(self.target(next_observation, c))  # [M, B] -> [B], or [M, B, K] -> [B, K]
         if self.policy.codec.discrete:
             choices = self.policy.choices(self.network(next_observation, c))  # [B, K]
             soft = value - self.temperature.of("discrete") * choices

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.errors import ConfigError, did_you_mean
 from rlrun.nn import Critics, SoftPolicy, SquashedGaussian, Temperature
 from rlrun.typing import Tree
 
@@ -19,19 +20,32 @@ class SoftPolicyLoss(LossCallback):
 
     Args:
         network: the policy.
-        critics: who values its actions; the smallest value counts.
+        critics: who values its actions.
         temperature: α.
+        guide: whose value counts: the first one's, the smallest, or the mean.
+
+    Raises:
+        ConfigError: there is no such guide.
     """
 
     provides = ("policy_entropy",)
 
     def __init__(
-        self, network: SoftPolicy, optimiser: Optimiser, *, critics: Critics, temperature: Temperature, **options: Any
+        self,
+        network: SoftPolicy,
+        optimiser: Optimiser,
+        *,
+        critics: Critics,
+        temperature: Temperature,
+        guide: ops.Guide = "smallest",
+        **options: Any,
     ) -> None:
+        check_guide(guide)
         super().__init__(network, optimiser, **options)
         self.policy = network
         self.critics = critics
         self.temperature = temperature
+        self.guide = guide
         self._observation: Tree = None  # of the newest update
 
     def loss(self, observation: Tree, previous: Tree | None = None) -> tuple[Tensor, dict[str, Tensor]]:
@@ -39,16 +53,16 @@ class SoftPolicyLoss(LossCallback):
         c, log_prob = self.policy.continuous(observation, previous)  # [B, A], [B]
         value = self.values(observation, c)
         entropies = [] if log_prob is None else [-log_prob.detach()]
-        minimum = value.amin(0)
+        guiding = ops.guiding(value, self.guide)
         if self.policy.codec.discrete:
             choices = self.policy.choices(value.detach())
             entropies.append(-self.policy.codec.expect(choices.exp(), choices))
-            minimum = self.policy.codec.expect(choices.exp(), minimum)  # [B, K] -> [B]
-        loss = -minimum if log_prob is None else self.temperature.of("continuous") * log_prob - minimum
+            guiding = self.policy.codec.expect(choices.exp(), guiding)  # [B, K] -> [B]
+        loss = -guiding if log_prob is None else self.temperature.of("continuous") * log_prob - guiding
         return loss, {"policy_entropy": torch.stack(entropies, -1)}  # [B, parts]
 
     def values(self, observation: Tree, c: Tensor | None) -> Tensor:
-        """Return values [M, B], or [M, B, K] of each choice, of which the smallest counts."""
+        """Return values [M, B], or [M, B, K] of each choice."""
         found: Tensor = self.critics(observation, c)
         return found
 
@@ -59,3 +73,14 @@ class SoftPolicyLoss(LossCallback):
         if self._observation is None or type(gaussian) is not SquashedGaussian:  # another's might draw numbers
             return super().metrics
         return {**super().metrics, "action/saturated": ops.saturated(gaussian.mode(self._observation))}
+
+
+def check_guide(guide: str) -> None:
+    """Refuse a guide that is none.
+
+    Raises:
+        ConfigError: with what there is.
+    """
+    if guide not in ops.GUIDES:
+        words = ", ".join(ops.GUIDES)
+        raise ConfigError(f"guide: wanted one of {words}, got '{guide}'{did_you_mean(guide, ops.GUIDES)}")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callback import Callback
 from rlrun.callbacks.loss import plain
-from rlrun.nn import Follow, frozen_copy
+from rlrun.errors import ConfigError
+from rlrun.nn import Critics, Follow, frozen_copy
 
 
 class TargetCallback(Callback):
@@ -40,6 +42,7 @@ class TargetCallback(Callback):
         self.discount = discount
         self.rate = rate
         self.every = every
+        self.drawn: int | None = None
         self.data_group = data_group
         self._reward: Tensor | None = None
         self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
@@ -55,6 +58,26 @@ class TargetCallback(Callback):
             reward, terminated = reward.unsqueeze(-1), terminated.unsqueeze(-1)
             factor = factor.unsqueeze(-1) if isinstance(factor, Tensor) else factor
         return {"q_target": ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)}
+
+    def draw(self, critics: Critics, drawn: int | None) -> None:
+        """Have so many members of these critics, drawn anew for each target, count; None = all.
+
+        Raises:
+            ConfigError: there are fewer.
+        """
+        if drawn is not None and not 1 <= drawn <= critics.members:
+            raise ConfigError(f"drawn: wanted a number from 1 to {critics.members}, of critics, got {drawn}")
+        self.drawn = drawn
+
+    def smallest(self, value: Tensor) -> Tensor:
+        """Return the smallest value of the members that count, [M, …] -> […]."""
+        return self.counting(value).amin(0)
+
+    def counting(self, told: Tensor) -> Tensor:
+        """Return what the members tell that count this time, drawn at random (Chen et al. 2021, arXiv 2101.05982)."""
+        if self.drawn is None:
+            return told
+        return told[torch.randperm(len(told), device=told.device)[: self.drawn]]
 
     def catch_up(self) -> None:
         """Make the slow copy equal to the network, as it is at the start."""

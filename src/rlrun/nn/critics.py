@@ -49,6 +49,7 @@ class Critics(nn.Module):
     ) -> None:
         super().__init__()
         self.codec = ActionCodec(spaces, joint_limit=joint_limit)
+        self.members = members
         self.tells = _chosen(tells, quantiles)
         self.encoder = Encoder(spaces, activation=activation, init=init)
         self.layers = Ensemble(

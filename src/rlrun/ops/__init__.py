@@ -13,11 +13,14 @@ from rlrun.ops.gaussian import (
 )
 from rlrun.ops.losses import (
     CLIPS,
+    GUIDES,
     Clip,
+    Guide,
     clip_,
     distance,
     error_size,
     expectile_distance,
+    guiding,
     mean_of,
     normalised,
     surrogate,
@@ -39,9 +42,11 @@ from rlrun.ops.trees import leaves_of, tree_of
 
 __all__ = [
     "CLIPS",
+    "GUIDES",
     "LEAST",
     "Clip",
     "Fractions",
+    "Guide",
     "Least",
     "TargetEntropy",
     "bootstrap",
@@ -57,6 +62,7 @@ __all__ = [
     "gae",
     "gaussian_distance",
     "gaussian_divergence",
+    "guiding",
     "gumbel_argmax",
     "gumbel_like",
     "lambda_return",

@@ -10,6 +10,8 @@ from torch import Tensor
 
 Clip = Literal["global", "parameter", "value", "adaptive", "none"]
 CLIPS = ("global", "parameter", "value", "adaptive", "none")
+Guide = Literal["first", "smallest", "mean"]
+GUIDES = ("first", "smallest", "mean")
 
 
 def distance(value: Tensor, target: Tensor, *, huber: float | None = None) -> Tensor:
@@ -29,6 +31,13 @@ def expectile_distance(value: Tensor, target: Tensor, *, expectile: float) -> Te
     """
     difference = target - value
     return torch.where(difference > 0.0, expectile, 1.0 - expectile) * difference.square()
+
+
+def guiding(value: Tensor, guide: Guide) -> Tensor:
+    """Return what leads a policy of M critics' values: the first one's, the smallest, or the mean, [M, …] -> […]."""
+    if guide == "first":
+        return value[0]
+    return value.amin(0) if guide == "smallest" else value.mean(0)
 
 
 def error_size(loss: Tensor, *, huber: float | None = None) -> Tensor:
