@@ -142,10 +142,15 @@ CLAIMS = {
         unit="share of steps whose skill is told",
         measured=answer("skills_told"),
     ),
+    **{
+        f"dqn-{kind}-cartpole": Claim((f"experiment=dqn_{kind}_cartpole", "stop.env_steps=50_000"), 475.0, enough=4)
+        for kind in ("dueling", "quantile", "hlgauss")
+    },
     "dqn-cartpole": Claim(("algorithm=dqn", "env=cartpole", "stop.env_steps=50_000"), 475.0),
     "sac-cartpole": Claim(("algorithm=sac", "env=cartpole", "stop.env_steps=60_000"), 475.0, enough=4),
     "sac-pendulum": Claim(("algorithm=sac", "env=pendulum", "stop.env_steps=15_000"), -200.0),
     "td3-pendulum": Claim(("algorithm=td3", "env=pendulum", "stop.env_steps=20_000"), -200.0),
+    "sac-hlgauss-pendulum": Claim(("experiment=sac_hlgauss_pendulum", "stop.env_steps=20_000"), -200.0, enough=4),
     "qrsac-pendulum": Claim(("algorithm=qrsac", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
     "ddpg-pendulum": Claim(("algorithm=ddpg", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
     "ppo-cartpole": Claim(("algorithm=ppo", "env=cartpole", "stop.env_steps=50_000"), 475.0),

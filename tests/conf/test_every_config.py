@@ -29,6 +29,7 @@ FILES = [file for file in FILES if not file.startswith((*OF_SWEEPS, "episodes"))
 EXPERIMENTS = [file for file in FILES if file.startswith("experiment/")]
 RUN = [file for file in FILES if file != "env/none"]  # tests/memory/test_dataset.py runs that
 UNTRAINED = [file for file in FILES if file.startswith(("algorithm/handcrafted", "experiment/handcrafted"))]
+PAIRS = [file for file in EXPERIMENTS if (CONF / "env" / f"{file.partition('_')[2]}.yaml").exists()]
 COMMANDED = [file for file in FILES if file.startswith(("experiment/", "with/"))]
 PACKAGES = {"box2d": "Box2D", "mujoco": "mujoco", "atari": "ale_py", "minigrid": "minigrid", "export": "onnx"}
 
@@ -52,6 +53,7 @@ BESIDE_FILE = {
     "with/anneal": ["algorithm=ppo", "env=cartpole"],
     "with/entropy_target": ["algorithm=ppo", "env=cartpole"],
     "with/entropy_target_sgd": ["algorithm=ppo", "env=cartpole"],
+    "with/hlgauss": ["algorithm=sac", "env=pendulum", "hlgauss.least=-800", "hlgauss.largest=100"],
     "with/hindsight": ["algorithm=sac", "env=pointreach"],
     "with/image_scale": ["algorithm=dqn", "env.target=rlrun.env.toys.ImageObservation"],
     "with/trust_region": ["algorithm=a2c", "env=cartpole"],
@@ -119,7 +121,7 @@ def test_a_file_composes_is_read_completely_and_runs(file, tmp_path):
     assert [name for name in written if "/" in name and not meaning(name)] == []  # docs/metrics.md says what each is
 
 
-@pytest.mark.parametrize("file", EXPERIMENTS)
+@pytest.mark.parametrize("file", PAIRS)
 def test_a_preset_runs_as_a_tuned_pair_too(file, tmp_path):
     name = file.partition("/")[2]
     algorithm, _, env = name.partition("_")
