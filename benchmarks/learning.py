@@ -151,7 +151,10 @@ CLAIMS = {
     "sac-pendulum": Claim(("algorithm=sac", "env=pendulum", "stop.env_steps=15_000"), -200.0),
     "td3-pendulum": Claim(("algorithm=td3", "env=pendulum", "stop.env_steps=20_000"), -200.0),
     "sac-hlgauss-pendulum": Claim(("experiment=sac_hlgauss_pendulum", "stop.env_steps=20_000"), -200.0, enough=4),
-    "qrsac-pendulum": Claim(("algorithm=qrsac", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
+    **{
+        f"{name}-pendulum": Claim((f"algorithm={name}", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4)
+        for name in ("qrsac", "dsac")
+    },
     "ddpg-pendulum": Claim(("algorithm=ddpg", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
     "ppo-cartpole": Claim(("algorithm=ppo", "env=cartpole", "stop.env_steps=50_000"), 475.0),
     "ppo-pendulum": Claim(

@@ -40,6 +40,7 @@ BESIDE_FILE = {
     "algorithm/ddpg": ["env=pendulum"],
     "algorithm/td3": ["env=pendulum"],
     "algorithm/qrsac": ["env=pendulum"],
+    "algorithm/dsac": ["env=pendulum"],
     "experiment/bc_cartpole": [DATASET],
     "experiment/bc_pendulum": [DATASET],
     "train": ["algorithm=sac", "env=cartpole"],

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, Optimiser
-from rlrun.nn import Critics, SoftPolicy, SquashedGaussian, Temperature
+from rlrun.nn import Critics, ImplicitCritics, SoftPolicy, SquashedGaussian, Temperature
 from rlrun.typing import Tree
 
 
@@ -26,7 +26,13 @@ class SoftPolicyLoss(LossCallback):
     provides = ("policy_entropy",)
 
     def __init__(
-        self, network: SoftPolicy, optimiser: Optimiser, *, critics: Critics, temperature: Temperature, **options: Any
+        self,
+        network: SoftPolicy,
+        optimiser: Optimiser,
+        *,
+        critics: Critics | ImplicitCritics,
+        temperature: Temperature,
+        **options: Any,
     ) -> None:
         super().__init__(network, optimiser, **options)
         self.policy = network

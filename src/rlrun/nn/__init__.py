@@ -50,6 +50,7 @@ from rlrun.nn.encoders import Encoder, ImageEncoder, flatten
 from rlrun.nn.ensemble import Ensemble
 from rlrun.nn.gradients import Gradients
 from rlrun.nn.heads import ActionHead, Heads
+from rlrun.nn.implicit import ImplicitCritics
 from rlrun.nn.init import normal_, orthogonal_, xavier_uniform_
 from rlrun.nn.inverse import InverseModel
 from rlrun.nn.mlp import MLP
@@ -77,6 +78,7 @@ __all__ = [
     "Gradients",
     "Heads",
     "ImageEncoder",
+    "ImplicitCritics",
     "InverseModel",
     "Judged",
     "Normaliser",
