@@ -147,6 +147,7 @@ CLAIMS = {
     "sac-pendulum": Claim(("algorithm=sac", "env=pendulum", "stop.env_steps=15_000"), -200.0),
     "td3-pendulum": Claim(("algorithm=td3", "env=pendulum", "stop.env_steps=20_000"), -200.0),
     "ddpg-pendulum": Claim(("algorithm=ddpg", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
+    "mdq-pendulum": Claim(("algorithm=mdq", "env=pendulum", "stop.env_steps=20_000"), -300.0, enough=4),
     "sarsa-pendulum": Claim(("algorithm=sarsa", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
     "oac-pendulum": Claim(("algorithm=oac", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
     "ppo-cartpole": Claim(("algorithm=ppo", "env=cartpole", "stop.env_steps=50_000"), 475.0),

@@ -39,6 +39,7 @@ BESIDE_FILE = {
     "algorithm/ddpg": ["env=pendulum"],
     "algorithm/td3": ["env=pendulum"],
     "algorithm/oac": ["env=pendulum"],
+    "algorithm/mdq": ["env=pendulum"],
     "algorithm/sarsa": ["env=pendulum"],
     "algorithm/sarsa_ddpg": ["env=pendulum"],
     "experiment/bc_cartpole": [DATASET],
