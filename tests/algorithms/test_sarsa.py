@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from rlrun.algorithms.ddpg import QLoss
-from rlrun.algorithms.sarsa import QTarget
-from rlrun.errors import SpaceError
+from rlrun.algorithms.sac import PolicyLoss, SoftPolicy, Temperature
+from rlrun.algorithms.sarsa import BurnIn, QTarget, RecurrentCritics, RecurrentGaussian, WindowTarget
+from rlrun.errors import ConfigError, SpaceError
 from rlrun.memory import Table
 from rlrun.nn import DeterministicPolicy
 
-from .fixed import CONTINUOUS, DISCRETE, MIXED, column, critics_of, policy_of, sgd, write
+from .fixed import CONTINUOUS, DISCRETE, MIXED, adam, column, critics_of, policy_of, sgd, write
 
 
 @pytest.fixture(autouse=True)
@@ -113,3 +114,95 @@ def test_choices_are_refused(spaces):
     critics = critics_of(spaces, ([[0.0, 0.0]] * (1 + (spaces is MIXED)), [0.0, 0.0]))
     with pytest.raises(SpaceError, match="Sarsa is for actions that are numbers"):
         QTarget(critics, sure(0.5))
+
+
+# --- networks that remember
+
+
+def remembering(kind="gru"):
+    """Return critics, policy and temperature with memories of three numbers."""
+    torch.manual_seed(1)
+    critics = RecurrentCritics(CONTINUOUS, hidden=(4, 5), core=kind, core_size=3)
+    gaussian = RecurrentGaussian(CONTINUOUS, hidden=(4,), core=kind, core_size=3, output_gain=1.0)
+    temperature = Temperature(CONTINUOUS, initial=0.2)
+    return critics, SoftPolicy(CONTINUOUS, critics, temperature, gaussian=gaussian), temperature
+
+
+def walked(critics, gaussian, observations):
+    """Return actions and smallest values along observations [T], one step after the other from nothing remembered."""
+    states = [torch.zeros(1, network.state_size) for network in (gaussian.trunk, critics.trunk)]
+    actions, values = [], []
+    for observation in observations:
+        features, states[0] = gaussian.trunk.step(column(observation), states[0])
+        c = gaussian.head(features).mean.tanh()  # without noise
+        features, states[1] = critics.trunk.step(column(observation), states[1])
+        value = critics.layers(torch.cat((features, c), -1))
+        actions.append(float(c.detach()))
+        values.append(float(value.amin().detach()))
+    return actions, values
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_windows_bootstrap_from_what_is_remembered_at_the_next_step(kind):
+    critics, policy, temperature = remembering(kind)
+    target = WindowTarget(critics, policy, temperature, discount=0.9)
+    seen = [0.3, -0.7, 0.9, 0.1]
+    _, values = walked(critics, policy.gaussian, seen)
+    with torch.no_grad():
+        for parameter in critics.parameters():  # the slow ones count
+            parameter.zero_()
+    window = column(*seen)
+    found = target.begin_batch(
+        window[:3].unsqueeze(0), window[1:].unsqueeze(0), torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[False] * 3])
+    )["q_target"]
+    assert found[0].tolist() == pytest.approx([t + 1 + 0.9 * values[t + 1] for t in range(3)], abs=1e-5)
+    over = target.begin_batch(
+        window[:3].unsqueeze(0), window[1:].unsqueeze(0), torch.ones(1, 3), torch.tensor([[False, False, True]])
+    )["q_target"]
+    assert float(over[0, 2]) == 1.0
+
+
+def test_policy_of_windows_acts_as_it_does_step_by_step():
+    critics, policy, temperature = remembering()
+    actions, values = walked(critics, policy.gaussian, [0.3, -0.7, 0.9])
+    loss = PolicyLoss(policy, adam, critics=critics, temperature=temperature)
+    c, log_prob = policy.continuous(column(0.3, -0.7, 0.9).unsqueeze(0))
+    assert c.flatten().tolist() == pytest.approx(actions, abs=1e-6)
+    element, named = loss.loss(column(0.3, -0.7, 0.9).unsqueeze(0))
+    expected = [0.2 * float(log_prob[0, t].detach()) - values[t] for t in range(3)]
+    assert element[0].tolist() == pytest.approx(expected, abs=1e-5)
+    assert named["policy_entropy"].shape == (1, 3, 1)
+
+
+def sampled(lengths, **settings):
+    """Return windows of four steps from episodes of some lengths, and the step that each begins with."""
+    table = Table(spaces=CONTINUOUS, length=60, adaptors=[BurnIn(0.5)], **settings)
+    for length in lengths:
+        for step in range(length):
+            row = {"observation": [[float(step)]], "action": [[0.0]], "reward": [0.0]}
+            table.add(None, row | {"terminated": [False], "truncated": [step == length - 1]})
+        table.close(None, [[float(length)]])
+    batch = table.sample(100, 4)
+    return batch, batch["observation"][:, 0, 0]
+
+
+def test_first_steps_of_a_window_count_where_the_episode_begins():
+    batch, begin = sampled([9, 7])
+    for weight, step in zip(batch["weight"].tolist(), begin.tolist(), strict=True):
+        assert weight == ([1.0] * 4 if step == 0 else [0.0, 0.0, 1.0, 1.0])
+    assert 0 < int((begin == 0).sum()) < 100
+
+
+def test_steps_that_only_fill_a_window_never_count():
+    batch, begin = sampled([3, 6], short="pad")
+    assert torch.equal(batch["weight"] > 0, batch["valid"] & ((begin == 0).unsqueeze(-1) | (torch.arange(4) >= 2)))
+
+
+def test_windows_that_cannot_be_are_refused():
+    critics, policy, temperature = remembering()
+    with pytest.raises(ConfigError, match=r"algorithm\.n_step: windows look one step ahead, not 3"):
+        WindowTarget(critics, policy, temperature, n_step=3)
+    with pytest.raises(ConfigError, match=r"algorithm\.unroll: wanted at least 2 steps"):
+        WindowTarget(critics, policy, temperature).begin_batch(column(1), column(1), torch.ones(1), torch.ones(1) > 1)
+    with pytest.raises(ConfigError, match="burn_in: wanted a share from 0 to below 1"):
+        BurnIn(1.0)

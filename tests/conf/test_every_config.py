@@ -42,6 +42,7 @@ BESIDE_FILE = {
     "algorithm/mdq": ["env=pendulum"],
     "algorithm/sarsa": ["env=pendulum"],
     "algorithm/sarsa_ddpg": ["env=pendulum"],
+    "algorithm/sarsa_recurrent": ["env=pendulum"],
     "experiment/bc_cartpole": [DATASET],
     "experiment/bc_pendulum": [DATASET],
     "train": ["algorithm=sac", "env=cartpole"],

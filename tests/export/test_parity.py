@@ -32,7 +32,7 @@ def _quick():
 
 def trained(algorithm, kind):
     """Whether an algorithm is trained in such spaces."""
-    if algorithm in ("ddpg", "td3", "oac", "sarsa", "sarsa_ddpg", "mdq"):
+    if algorithm in ("ddpg", "td3", "oac", "mdq") or algorithm.startswith("sarsa"):
         return kind == "box"
     continuous = kind in ("box", "mixed", "tuple")
     return kind in OWN.get(algorithm, SPACES) and not (algorithm == "dqn" and continuous)
