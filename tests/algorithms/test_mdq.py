@@ -145,7 +145,7 @@ def test_policy_is_drawn_to_the_slow_value_of_its_own_action(monkeypatch):
 def test_entropy_target_in_bins_is_the_one_of_the_density():
     spaces, policy = CONTINUOUS, policy_of(CONTINUOUS, bins=21)
     loss = TemperatureLoss(policy[1], sgd, spaces=spaces, share={"continuous": math.exp(-1.0) / 2.0})
-    assert float(loss.target) + math.log(21 / 2) == pytest.approx(1.351375, abs=1e-5)  # golden number 3
+    assert float(loss.target) + math.log(21 / 2) == pytest.approx(1.351375, abs=1e-5)
     with torch.no_grad():
         for parameter in policy[0].parameters():
             parameter.zero_()

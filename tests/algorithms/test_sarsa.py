@@ -82,7 +82,7 @@ def test_noise_around_a_sure_action_is_limited(monkeypatch, drawn, level):
 
 @pytest.mark.parametrize("ending", ["terminated", "truncated"])
 def test_every_arrival_of_an_episode_counts_once_and_its_beginning_never(ending):
-    """Golden number 15: rows (r_t + γ d_t v_t - q_t)² of MID, MID, LAST; the FIRST that follows gives none."""
+    """Rows (r_t + γ d_t v_t - q_t)² of MID, MID, LAST; the FIRST that follows gives none."""
     table = Table(spaces=CONTINUOUS, length=20)
     rewards, observations, actions = [1.0, 2.0, -3.0], [0.1, 0.2, 0.3, 0.4], [0.5, -0.5, 0.25]
     for step in range(3):

@@ -37,7 +37,7 @@ from rlrun.ops import gumbel_argmax
 from rlrun.spaces import Spaces, describe
 from rlrun.typing import Tree
 
-FEWEST = 6  # bins with which a policy can be more certain than one nat below even odds over a width of 1
+FEWEST = 6  # bins; the density of one of five is less certain than minus one nat, the usual target of an entry
 
 
 class BinPolicy(nn.Module):

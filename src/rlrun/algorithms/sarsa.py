@@ -10,8 +10,8 @@ The policy is that of soft actor-critic, whose loss and temperature stay what th
 or that of DDPG, whose action may have noise around it (`conf/algorithm/sarsa_ddpg.yaml`).
 
 Networks that remember their episode (`conf/algorithm/sarsa_recurrent.yaml`) learn from windows of T steps, which they
-go through from nothing remembered. Each a' is the one that the policy's own loss takes at that step, and the first
-steps of a window only bring the memory up to date, unless the episode begins there.
+go through from nothing remembered. The first steps of a window only bring the memory up to date, unless the episode
+begins there. Their policy is that of soft actor-critic.
 
 Differences from the paper: actions are numbers and values are networks, several critics of which the smallest counts;
 the expectation over a' is a sample, drawn anew by the policy of today rather than taken from memory, so that old steps
@@ -58,6 +58,9 @@ class RecurrentCritics(nn.Module):
         members: M.
         core: what remembers: gru or lstm.
         core_size: its width.
+
+    Raises:
+        ConfigError: there is no layer for the action to come in.
     """
 
     def __init__(
@@ -72,6 +75,8 @@ class RecurrentCritics(nn.Module):
     ) -> None:
         super().__init__()
         self.codec = ActionCodec(spaces)
+        if not hidden:
+            raise ConfigError("hidden: wanted at least one layer behind the memory")
         *before, last = hidden
         self.trunk = Trunk(spaces, hidden=before, activation=activation, core=core, core_size=core_size)
         self.layers = Ensemble(
