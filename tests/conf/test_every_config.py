@@ -36,6 +36,7 @@ DATASET = "dataset=demonstrations.zip"
 CONSTRAINED = ["env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]"]
 BESIDE_FILE = {
     "algorithm/bc": ["env=cartpole", DATASET],
+    "algorithm/causal_bc": ["env=pendulum", DATASET],
     "algorithm/ddpg": ["env=pendulum"],
     "algorithm/td3": ["env=pendulum"],
     "experiment/bc_cartpole": [DATASET],

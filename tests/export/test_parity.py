@@ -20,7 +20,7 @@ from rlrun.nn import Normaliser
 pytest.importorskip("onnx")
 ALGORITHMS = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "algorithm").glob("*.yaml"))
 OWN = {"handcrafted": ["box", "discrete"]}  # made for an environment each
-SMALLER = {"handcrafted": (), "bc": (*SMALL, "dataset=unused")}
+SMALLER = {"handcrafted": (), **dict.fromkeys(("bc", "causal_bc"), (*SMALL, "dataset=unused"))}
 NETWORKS = ("sac", "dqn", "ppo")  # of which the others have theirs
 PROVEN = {}  # by all that a file is made of, which is the same for those that act by the very agent of PPO
 
@@ -32,7 +32,7 @@ def _quick():
 
 def trained(algorithm, kind):
     """Whether an algorithm is trained in such spaces."""
-    if algorithm in ("ddpg", "td3"):
+    if algorithm in ("ddpg", "td3", "causal_bc"):
         return kind == "box"
     continuous = kind in ("box", "mixed", "tuple")
     return kind in OWN.get(algorithm, SPACES) and not (algorithm == "dqn" and continuous)

@@ -87,7 +87,7 @@ class ValueLoss(LossCallback):
         ConfigError: the expectile lies outside.
     """
 
-    provides = ("advantage",)
+    provides: tuple[str, ...] = ("advantage",)
 
     def __init__(self, network: Value, optimiser: Optimiser, *, expectile: float = 0.8, **options: Any) -> None:
         if not 0.0 < expectile < 1.0:
