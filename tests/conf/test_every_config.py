@@ -27,7 +27,8 @@ OF_SWEEPS = ("multirun", "launcher/", "sweep/")  # tests/sweep/test_means.py com
 FILES = sorted(path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.rglob("*.yaml"))
 FILES = [file for file in FILES if not file.startswith((*OF_SWEEPS, "episodes"))]  # tests/export composes the last
 EXPERIMENTS = [file for file in FILES if file.startswith("experiment/")]
-RUN = [file for file in FILES if file != "env/none"]  # tests/memory/test_dataset.py runs that
+ALONE = ("env/none", "with/offline_alone")  # tests/memory/test_dataset.py and tests/test_offline.py run these
+RUN = [file for file in FILES if file not in ALONE]
 UNTRAINED = [file for file in FILES if file.startswith(("algorithm/handcrafted", "experiment/handcrafted"))]
 COMMANDED = [file for file in FILES if file.startswith(("experiment/", "with/"))]
 PACKAGES = {"box2d": "Box2D", "mujoco": "mujoco", "atari": "ale_py", "minigrid": "minigrid", "export": "onnx"}
@@ -56,6 +57,7 @@ BESIDE_FILE = {
     "with/image_scale": ["algorithm=dqn", "env.target=rlrun.env.toys.ImageObservation"],
     "with/trust_region": ["algorithm=a2c", "env=cartpole"],
     "with/offline": ["algorithm=sac", "env=pendulum", DATASET],
+    "with/offline_alone": ["algorithm=iql", DATASET],
     "with/offline_share": ["algorithm=sac", "env=pendulum", DATASET],
     "with/offline_then_online": ["algorithm=iql", "env=pendulum", DATASET],
 }

@@ -54,7 +54,7 @@ class PolicyLoss(LossCallback):
         bc_weight: of the squared error: plain cloning.
     """
 
-    provides: tuple[str, ...] = ("residual",)
+    provides = ("residual",)
 
     def __init__(
         self,
@@ -99,7 +99,8 @@ class ResidualLoss(LossCallback):
     def loss(self, observation: Tree, residual: Tensor) -> Tensor:
         foretold = self.network(_row(observation, 0))  # [B, A]
         size = torch.linalg.vector_norm(foretold) / foretold.numel() ** 0.5
-        return (foretold.square() - 2.0 * residual * foretold).sum(-1) + self.penalty * size
+        loss: Tensor = (foretold.square() - 2.0 * residual * foretold).sum(-1) + self.penalty * size
+        return loss
 
 
 def _row(windows: Tree, step: int) -> Tree:

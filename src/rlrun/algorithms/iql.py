@@ -38,7 +38,7 @@ class QTarget(TargetCallback):
         value: V.
     """
 
-    provides: tuple[str, ...] = ("q_target", "action_value")
+    provides = ("q_target", "action_value")
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class ValueLoss(LossCallback):
         ConfigError: the expectile lies outside.
     """
 
-    provides: tuple[str, ...] = ("advantage",)
+    provides = ("advantage",)
 
     def __init__(self, network: Value, optimiser: Optimiser, *, expectile: float = 0.8, **options: Any) -> None:
         if not 0.0 < expectile < 1.0:

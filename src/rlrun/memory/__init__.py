@@ -21,6 +21,7 @@ from rlrun.memory.recent import Recent
 from rlrun.memory.rollout import RolloutLoader
 from rlrun.memory.rollout_table import Rollout
 from rlrun.memory.samplers import Rows, Sampler, Uniform
+from rlrun.memory.seen import spaces_in
 from rlrun.memory.shaping import Select, TerminalOverride, Untransformed
 from rlrun.memory.stratified import Stratified
 from rlrun.memory.table import Table
@@ -86,4 +87,5 @@ __all__ = [
     "UniformEjector",
     "Untransformed",
     "WeighRewards",
+    "spaces_in",
 ]
