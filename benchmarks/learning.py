@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.process import Failed, run, run_for_json
+from benchmarks.stored import CLONE, above_clone, behind_behaviour, lost_online
 from rlrun.env.goals import BitFlip
 from rlrun.env.toys import MixedAction
 
@@ -111,6 +112,8 @@ class Claim:
 
 
 EXPERT = ("algorithm=handcrafted", "stop.env_steps=20_000")
+IQL = ("algorithm=iql", "env=pendulum")
+GAIN = "error of the slope of a policy, as a share of the expert's"
 CHAIN = ("algorithm=dqn", "env=chain", "stop.env_steps=5_000")
 SHARE = "largest relative error of a value"
 FLIPPED = "share of episodes that succeed"
@@ -121,6 +124,11 @@ HELD = (*("algorithm.lr=1.0e-3", "algorithm.horizon=64"), "callbacks.entropy_tar
 CONSTRAINED = ("env=constrainedbandit", "+with=lagrangian", "lagrangian.lr=0.1")
 ALONE = "algorithm.recurrent=null"
 WALKED = {"rnd": ("+with=rnd", "intrinsic.rnd.weight={}"), "icm": ("+with=icm", "intrinsic.icm.weight={}")}
+
+
+def noise(algorithm: str, setting: str) -> tuple[str, ...]:
+    """Return the words of a run that clones an expert whose noise fades slowly."""
+    return f"algorithm={algorithm}", "+with=offline_alone", "algorithm.hidden=[32,32]", setting, "stop.updates=4_000"
 
 
 def corridor(algorithm: str, *, steps: str, weight: str) -> dict[str, Claim]:
@@ -205,6 +213,37 @@ CLAIMS = {
         ("algorithm=bc", "env=cartpole", "stop.updates=2_000"),
         475.0,
         measured=cloned([*EXPERT, "env=cartpole"]),
+    ),
+    "bc-pendulum-half": Claim(
+        CLONE,
+        0.15,
+        unit="share of the return of who wrote the memory, half at random, that the clone lacks",
+        measured=behind_behaviour(fresh_return),
+        at_most=True,
+    ),
+    "iql-pendulum-half": Claim(
+        (*IQL, "+with=offline", "stop.updates=10_000"),
+        0.0,
+        unit="mean return above that of cloning the same memory",
+        measured=above_clone(fresh_return),
+        enough=4,
+    ),
+    "iql-pendulum-then-online": Claim(
+        (*IQL, "+with=offline_then_online", "offline.updates=10_000", "stop.env_steps=5_000"),
+        0.2,
+        unit="share of the offline return that the worst evaluation online lacks",
+        measured=lost_online,
+        enough=4,
+        at_most=True,
+    ),
+    "bc-noise": Claim(noise("bc", "algorithm.objective=mode"), 0.2, unit=GAIN, measured=answer("gain_error")),
+    "causal_bc-noise": Claim(
+        noise("causal_bc", "algorithm.window=31"),
+        0.08,
+        unit=GAIN,
+        measured=answer("gain_error"),
+        enough=4,
+        at_most=True,
     ),
     "dqn-chain-terminated": Claim(
         (*CHAIN, "env.kwargs.ending=terminated"), 0.02, unit=SHARE, measured=answer("chain_error"), at_most=True
