@@ -114,6 +114,7 @@ class Claim:
 EXPERT = ("algorithm=handcrafted", "stop.env_steps=20_000")
 IQL = ("algorithm=iql", "env=pendulum")
 GAIN = "error of the slope of a policy, as a share of the expert's"
+SLOWLY = ("algorithm.bc_weight=0.01", "algorithm.lr=1.0e-3", "algorithm.residual_lr=1.0e-2")
 CHAIN = ("algorithm=dqn", "env=chain", "stop.env_steps=5_000")
 SHARE = "largest relative error of a value"
 FLIPPED = "share of episodes that succeed"
@@ -126,9 +127,9 @@ ALONE = "algorithm.recurrent=null"
 WALKED = {"rnd": ("+with=rnd", "intrinsic.rnd.weight={}"), "icm": ("+with=icm", "intrinsic.icm.weight={}")}
 
 
-def noise(algorithm: str, setting: str) -> tuple[str, ...]:
-    """Return the words of a run that clones an expert whose noise fades slowly."""
-    return f"algorithm={algorithm}", "+with=offline_alone", "algorithm.hidden=[32,32]", setting, "stop.updates=4_000"
+def noise(algorithm: str, *settings: str) -> tuple[str, ...]:
+    """Return the words of a run that clones a straight line, the policy of an expert whose noise fades slowly."""
+    return f"algorithm={algorithm}", "+with=offline_alone", "algorithm.hidden=[]", *settings, "stop.updates=4_000"
 
 
 def corridor(algorithm: str, *, steps: str, weight: str) -> dict[str, Claim]:
@@ -238,7 +239,7 @@ CLAIMS = {
     ),
     "bc-noise": Claim(noise("bc", "algorithm.objective=mode"), 0.2, unit=GAIN, measured=answer("gain_error")),
     "causal_bc-noise": Claim(
-        noise("causal_bc", "algorithm.window=31"),
+        noise("causal_bc", "algorithm.window=31", *SLOWLY),
         0.08,
         unit=GAIN,
         measured=answer("gain_error"),
