@@ -148,6 +148,9 @@ CLAIMS = {
     "td3-pendulum": Claim(("algorithm=td3", "env=pendulum", "stop.env_steps=20_000"), -200.0),
     "ddpg-pendulum": Claim(("algorithm=ddpg", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
     "taac-pendulum": Claim(("algorithm=taac", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
+    "action-repeat-pendulum": Claim(
+        ("algorithm=action_repeat", "env=pendulum", "stop.env_steps=20_000"), -300.0, enough=4
+    ),
     "ppo-cartpole": Claim(("algorithm=ppo", "env=cartpole", "stop.env_steps=50_000"), 475.0),
     "ppo-pendulum": Claim(
         ("algorithm=ppo", "env=pendulum", "+with=[reward_norm,anneal]", "stop.env_steps=200_000"), -250.0, enough=4

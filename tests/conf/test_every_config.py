@@ -124,7 +124,7 @@ def test_a_file_composes_is_read_completely_and_runs(file, tmp_path):
 @pytest.mark.parametrize("file", EXPERIMENTS)
 def test_a_preset_runs_as_a_tuned_pair_too(file, tmp_path):
     name = file.partition("/")[2]
-    algorithm, _, env = name.partition("_")
+    algorithm, _, env = name.rpartition("_")
     words = small([f"algorithm={algorithm}", f"env={env}", *BESIDE_FILE.get(file, [])])
     provide(words)
     assert compose(words).pair == name

@@ -19,7 +19,11 @@ from rlrun.nn import Normaliser
 
 pytest.importorskip("onnx")
 ALGORITHMS = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "algorithm").glob("*.yaml"))
-OWN = {"handcrafted": ["box", "discrete"]}  # made for an environment each
+OWN = {
+    "handcrafted": ["box", "discrete"],  # made for an environment each
+    "action_repeat": ["box", "discrete"],  # SAC's networks, behind which actions are kept
+    "taac_l": [],  # between the other two
+}
 SMALLER = {"handcrafted": (), "bc": (*SMALL, "dataset=unused")}
 NETWORKS = ("sac", "dqn", "ppo")  # of which the others have theirs
 PROVEN = {}  # by all that a file is made of, which is the same for those that act by the very agent of PPO

@@ -1,7 +1,8 @@
 """Replay memory: tables, samplers, ejectors, adaptors and the loaders that serve from them."""
 
-from rlrun.memory.adaptors import Adaptor, Cast, NStep, PerStep, Rename, Scale
+from rlrun.memory.adaptors import Adaptor, Cast, PerStep, Rename, Scale
 from rlrun.memory.advantages import Advantages
+from rlrun.memory.ahead import NStep
 from rlrun.memory.by_episode import Coverage, Sequential
 from rlrun.memory.columns import Column
 from rlrun.memory.dataset import DatasetLoader
