@@ -17,6 +17,7 @@ from rlrun.collect.agents import to_tensors
 from rlrun.env.toys import Chain, PointMass
 
 SEED = 1_000  # of fresh episodes
+SAFE = 0.55  # action on a cliff of 0.5
 
 
 def last_reward(run_dir: str, words: list[str]) -> float:
@@ -56,7 +57,18 @@ def skills_told(run_dir: str, words: list[str]) -> float:
     return float(np.mean(right))
 
 
-CHECKS = {"last_reward": last_reward, "chain_error": chain_error, "skills_told": skills_told}
+def proposed(run_dir: str, words: list[str]) -> float:
+    """Return the action that a safety editor's policy proposes at best, or 0 where what it does of it is not safe."""
+    result = rlrun.train([*words, "evaluation.every=0", "logger=[]"], run_dir=run_dir)
+    policy: Any = result.trainer.callbacks["collector"].agent.policy  # type: ignore[attr-defined]
+    with torch.no_grad():
+        observation = torch.ones(1, 1)
+        edited = float(policy.act(observation, explore=False))
+        action = float(policy.utility.mode(observation))
+    return action if abs(edited) <= SAFE else 0.0
+
+
+CHECKS = {"last_reward": last_reward, "chain_error": chain_error, "skills_told": skills_told, "proposed": proposed}
 
 
 if __name__ == "__main__":

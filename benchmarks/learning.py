@@ -151,6 +151,24 @@ CLAIMS = {
     "action-repeat-pendulum": Claim(
         ("algorithm=action_repeat", "env=pendulum", "stop.env_steps=20_000"), -300.0, enough=4
     ),
+    "seditor-constrained": Claim(
+        ("algorithm=seditor", "env=constrainedbandit", "stop.env_steps=20_000"),
+        0.2,
+        unit="distance of the cost from what is allowed, as a share of that",
+        measured=beside_constraint,
+        enough=4,
+        at_most=True,
+    ),
+    "seditor-cliff": Claim(
+        (
+            *("algorithm=seditor", "env=constrainedbandit", "+env.kwargs.cliff=0.5", "lagrangian.lr=0.03"),
+            *("lagrangian.thresholds=[null,-0.02]", "stop.env_steps=5_000"),
+        ),
+        0.9,
+        unit="action proposed, where what is done stays below 0.55",
+        measured=answer("proposed"),
+        enough=4,
+    ),
     "ppo-cartpole": Claim(("algorithm=ppo", "env=cartpole", "stop.env_steps=50_000"), 475.0),
     "ppo-pendulum": Claim(
         ("algorithm=ppo", "env=pendulum", "+with=[reward_norm,anneal]", "stop.env_steps=200_000"), -250.0, enough=4

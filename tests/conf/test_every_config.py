@@ -38,6 +38,7 @@ BESIDE_FILE = {
     "algorithm/bc": ["env=cartpole", DATASET],
     "algorithm/ddpg": ["env=pendulum"],
     "algorithm/td3": ["env=pendulum"],
+    "algorithm/seditor": CONSTRAINED,
     "algorithm/taac": ["env=pendulum"],
     "algorithm/taac_l": ["env=pendulum"],
     "algorithm/taac_q": ["env=pendulum"],

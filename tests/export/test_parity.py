@@ -24,7 +24,12 @@ OWN = {
     "action_repeat": ["box", "discrete"],  # SAC's networks, behind which actions are kept
     "taac_l": [],  # between the other two
 }
-SMALLER = {"handcrafted": (), "bc": (*SMALL, "dataset=unused")}
+SMALLER = {
+    "handcrafted": (),
+    "bc": (*SMALL, "dataset=unused"),
+    "seditor": (*SMALL, "lagrangian.thresholds=[null,-0.25]"),
+}
+ENVS = {"seditor": "env=constrainedbandit"}  # where rewards are of two numbers
 NETWORKS = ("sac", "dqn", "ppo")  # of which the others have theirs
 PROVEN = {}  # by all that a file is made of, which is the same for those that act by the very agent of PPO
 
@@ -36,7 +41,7 @@ def _quick():
 
 def trained(algorithm, kind):
     """Whether an algorithm is trained in such spaces."""
-    if algorithm in ("ddpg", "td3", "taac", "taac_l", "taac_q"):
+    if algorithm in ("ddpg", "td3", "taac", "taac_l", "taac_q", "seditor"):
         return kind == "box"
     continuous = kind in ("box", "mixed", "tuple")
     return kind in OWN.get(algorithm, SPACES) and not (algorithm == "dqn" and continuous)
@@ -47,7 +52,8 @@ def trained(algorithm, kind):
     [pair for pair in itertools.product(ALGORITHMS, SPACES) if trained(*pair)],
 )
 def test_every_policy_is_exported_as_it_acts(algorithm, kind):
-    made = make(f"algorithm={algorithm}", SPACES[kind], *SMALLER.get(algorithm, SMALL))
+    env = ENVS.get(algorithm, SPACES[kind])
+    made = make(f"algorithm={algorithm}", env, *SMALLER.get(algorithm, SMALL))
     asked = request(made.agent, Outer(*made.env.outer), stochastic=False, path=Path("policy.onnx"), about={})
     if asked not in PROVEN:
         PROVEN[asked] = proven(made, made.graph())

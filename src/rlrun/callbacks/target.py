@@ -24,7 +24,7 @@ class TargetCallback(Callback):
     """
 
     data_group: str | None = "default"
-    provides = ("q_target",)
+    provides: tuple[str, ...] = ("q_target",)
 
     def __init__(
         self,
