@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,13 @@ import torch
 import rlrun
 from rlrun.collect.agents import to_tensors
 from rlrun.env.toys import Chain, PointMass
+from rlrun.memory import Table
+from rlrun.typing import Array
 
 SEED = 1_000  # of fresh episodes
+SAFE = 0.55  # action on a cliff of 0.5
+GAIN, STAYS, STEPS = 0.12, 0.9, 40_000  # of an expert whose noise fades slowly: what it does, and what of its noise
+SCALE = 0.1  # of all numbers, so that actions stay within their bounds
 
 
 def last_reward(run_dir: str, words: list[str]) -> float:
@@ -56,7 +62,55 @@ def skills_told(run_dir: str, words: list[str]) -> float:
     return float(np.mean(right))
 
 
-CHECKS = {"last_reward": last_reward, "chain_error": chain_error, "skills_told": skills_told}
+def proposed(run_dir: str, words: list[str]) -> float:
+    """Return the action that a safety editor's policy proposes at best, or 0 where what it does of it is not safe."""
+    result = rlrun.train([*words, "evaluation.every=0", "logger=[]"], run_dir=run_dir)
+    policy: Any = result.trainer.callbacks["collector"].agent.policy  # type: ignore[attr-defined]
+    with torch.no_grad():
+        observation = torch.ones(1, 1)
+        edited = float(policy.act(observation, explore=False))
+        action = float(policy.utility.mode(observation))
+    return action if abs(edited) <= SAFE else 0.0
+
+
+def noisy_expert(path: Path, seed: int) -> Array:
+    """Store what an expert did whose noise fades slowly, and moves the next state; return what it saw [STEPS, 1]."""
+    generator = np.random.default_rng(seed)
+    fresh, drift = generator.standard_normal((2, STEPS))
+    noise, state = np.zeros(STEPS), np.zeros(STEPS)
+    for step in range(1, STEPS):
+        noise[step] = STAYS * noise[step - 1] + (1.0 - STAYS**2) ** 0.5 * fresh[step]
+        state[step] = 0.98 * state[step - 1] + 0.4 * noise[step - 1] + drift[step]
+    seen, done = ((SCALE * value).astype(np.float32)[:, None] for value in (state, GAIN * state + noise))
+    columns = {"observation": {"shape": [1]}, "action": {"shape": [1]}, "reward": {}}
+    columns |= {name: {"dtype": "bool"} for name in ("terminated", "truncated")}
+    table = Table(length=STEPS, columns=columns)
+    never, nothing = np.zeros(STEPS, np.bool_), np.zeros(STEPS, np.float32)
+    row = {"observation": seen, "action": done, "reward": nothing, "terminated": never, "truncated": never}
+    table.add_episode(row, seen[-1])
+    table.store(path)
+    return seen
+
+
+def gain_error(run_dir: str, words: list[str]) -> float:
+    """Return how far the slope of a cloned policy is from that of an expert whose noise fades slowly, as a share."""
+    data = Path(run_dir).with_suffix(".zip")
+    seed = next((int(word.partition("=")[2]) for word in words if word.startswith("seed=")), 0)
+    seen = torch.from_numpy(noisy_expert(data, seed))
+    result = rlrun.train([*words, f"dataset={data}", "logger=[]"], run_dir=run_dir)
+    callbacks: Any = result.trainer.callbacks
+    with torch.no_grad():
+        done = callbacks["bc" if "bc" in callbacks else "policy"].policy.act(seen, False)
+    return abs(float((done * seen).sum() / seen.square().sum()) / GAIN - 1.0)
+
+
+CHECKS = {
+    "last_reward": last_reward,
+    "chain_error": chain_error,
+    "skills_told": skills_told,
+    "gain_error": gain_error,
+    "proposed": proposed,
+}
 
 
 if __name__ == "__main__":

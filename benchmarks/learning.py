@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.process import Failed, run, run_for_json
+from benchmarks.stored import CLONE, above_clone, behind_behaviour, lost_online
 from rlrun.env.goals import BitFlip
 from rlrun.env.toys import MixedAction
 
@@ -111,6 +112,9 @@ class Claim:
 
 
 EXPERT = ("algorithm=handcrafted", "stop.env_steps=20_000")
+IQL = ("algorithm=iql", "env=pendulum")
+GAIN = "error of the slope of a policy, as a share of the expert's"
+SLOWLY = ("algorithm.bc_weight=0.01", "algorithm.lr=1.0e-3", "algorithm.residual_lr=1.0e-2")
 CHAIN = ("algorithm=dqn", "env=chain", "stop.env_steps=5_000")
 SHARE = "largest relative error of a value"
 FLIPPED = "share of episodes that succeed"
@@ -121,6 +125,11 @@ HELD = (*("algorithm.lr=1.0e-3", "algorithm.horizon=64"), "callbacks.entropy_tar
 CONSTRAINED = ("env=constrainedbandit", "+with=lagrangian", "lagrangian.lr=0.1")
 ALONE = "algorithm.recurrent=null"
 WALKED = {"rnd": ("+with=rnd", "intrinsic.rnd.weight={}"), "icm": ("+with=icm", "intrinsic.icm.weight={}")}
+
+
+def noise(algorithm: str, *settings: str) -> tuple[str, ...]:
+    """Return the words of a run that clones a straight line, the policy of an expert whose noise fades slowly."""
+    return f"algorithm={algorithm}", "+with=offline_alone", "algorithm.hidden=[]", *settings, "stop.updates=4_000"
 
 
 def corridor(algorithm: str, *, steps: str, weight: str) -> dict[str, Claim]:
@@ -142,14 +151,45 @@ CLAIMS = {
         unit="share of steps whose skill is told",
         measured=answer("skills_told"),
     ),
+    **{
+        f"dqn-{kind}-cartpole": Claim((f"experiment=dqn_{kind}_cartpole", "stop.env_steps=50_000"), 475.0, enough=4)
+        for kind in ("dueling", "quantile", "hlgauss")
+    },
     "dqn-cartpole": Claim(("algorithm=dqn", "env=cartpole", "stop.env_steps=50_000"), 475.0),
     "sac-cartpole": Claim(("algorithm=sac", "env=cartpole", "stop.env_steps=60_000"), 475.0, enough=4),
     "sac-pendulum": Claim(("algorithm=sac", "env=pendulum", "stop.env_steps=15_000"), -200.0),
     "td3-pendulum": Claim(("algorithm=td3", "env=pendulum", "stop.env_steps=20_000"), -200.0),
-    "qrsac-pendulum": Claim(("algorithm=qrsac", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
+    "sac-hlgauss-pendulum": Claim(("experiment=sac_hlgauss_pendulum", "stop.env_steps=20_000"), -200.0, enough=4),
+    **{
+        f"{name}-pendulum": Claim((f"algorithm={name}", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4)
+        for name in ("qrsac", "dsac")
+    },
     "ddpg-pendulum": Claim(("algorithm=ddpg", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
+    "mdq-pendulum": Claim(("algorithm=mdq", "env=pendulum", "stop.env_steps=20_000"), -300.0, enough=4),
+    "sarsa-pendulum": Claim(("algorithm=sarsa", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
     "oac-pendulum": Claim(("algorithm=oac", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
     "taac-pendulum": Claim(("algorithm=taac", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
+    "action-repeat-pendulum": Claim(
+        ("algorithm=action_repeat", "env=pendulum", "stop.env_steps=20_000"), -300.0, enough=4
+    ),
+    "seditor-constrained": Claim(
+        ("algorithm=seditor", "env=constrainedbandit", "stop.env_steps=20_000"),
+        0.2,
+        unit="distance of the cost from what is allowed, as a share of that",
+        measured=beside_constraint,
+        enough=4,
+        at_most=True,
+    ),
+    "seditor-cliff": Claim(
+        (
+            *("algorithm=seditor", "env=constrainedbandit", "+env.kwargs.cliff=0.5", "lagrangian.lr=0.03"),
+            *("lagrangian.thresholds=[null,-0.02]", "stop.env_steps=5_000"),
+        ),
+        0.9,
+        unit="action proposed, where what is done stays below 0.55",
+        measured=answer("proposed"),
+        enough=4,
+    ),
     "ppo-cartpole": Claim(("algorithm=ppo", "env=cartpole", "stop.env_steps=50_000"), 475.0),
     "ppo-pendulum": Claim(
         ("algorithm=ppo", "env=pendulum", "+with=[reward_norm,anneal]", "stop.env_steps=200_000"), -250.0, enough=4
@@ -208,6 +248,37 @@ CLAIMS = {
         ("algorithm=bc", "env=cartpole", "stop.updates=2_000"),
         475.0,
         measured=cloned([*EXPERT, "env=cartpole"]),
+    ),
+    "bc-pendulum-half": Claim(
+        CLONE,
+        0.15,
+        unit="share of the return of who wrote the memory, half at random, that the clone lacks",
+        measured=behind_behaviour(fresh_return),
+        at_most=True,
+    ),
+    "iql-pendulum-half": Claim(
+        (*IQL, "+with=offline", "stop.updates=10_000"),
+        0.0,
+        unit="mean return above that of cloning the same memory",
+        measured=above_clone(fresh_return),
+        enough=4,
+    ),
+    "iql-pendulum-then-online": Claim(
+        (*IQL, "+with=offline_then_online", "offline.updates=10_000", "stop.env_steps=5_000"),
+        0.2,
+        unit="share of the offline return that the worst evaluation online lacks",
+        measured=lost_online,
+        enough=4,
+        at_most=True,
+    ),
+    "bc-noise": Claim(noise("bc", "algorithm.objective=mode"), 0.2, unit=GAIN, measured=answer("gain_error")),
+    "causal_bc-noise": Claim(
+        noise("causal_bc", "algorithm.window=31", *SLOWLY),
+        0.08,
+        unit=GAIN,
+        measured=answer("gain_error"),
+        enough=4,
+        at_most=True,
     ),
     "dqn-chain-terminated": Claim(
         (*CHAIN, "env.kwargs.ending=terminated"), 0.02, unit=SHARE, measured=answer("chain_error"), at_most=True

@@ -21,6 +21,7 @@ from rlrun.errors import SpaceError
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 ENVS = ("cartpole", "pendulum")  # choices, and numbers
+CONSTRAINED = ("env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]")  # for what takes neither
 PAPER = re.compile(r"\b(?:(doi) |(arXiv) |)(10\.\d{4,}/[^\s,;)]+|\d{4}\.\d{5})")
 MODULE = re.compile(r"\brlrun\.algorithms\.(\w+)")
 EXAMPLE = "# rlrun train "
@@ -37,13 +38,15 @@ def additions() -> list[str]:
 
 
 def page(name: str) -> str:
-    """Return the page of an algorithm, tried on choices and on numbers as far as it takes them."""
+    """Return the page of an algorithm, tried on choices and numbers as it takes them, else on several rewards."""
     tried = []
     for env in ENVS:
         try:
             tried.append(trial(f"algorithm={name}", f"env={env}"))
         except SpaceError:
             continue
+    if not tried:
+        tried.append(trial(f"algorithm={name}", *CONSTRAINED))
     file = CONF / "algorithm" / f"{name}.yaml"
     return _page(file, tried, _modules("".join(each.config for each in tried), name), _measured(name))
 

@@ -53,6 +53,7 @@ PACKAGES = (
 # Some functions are, too: they compute, or make a part.
 FUNCTIONS = (
     *("rlrun.algorithms", "rlrun.nn", "rlrun.ops", "rlrun.env.make.make", "rlrun.env.vector.spaces_of"),
+    "rlrun.memory.seen.spaces_in",
     *("rlrun.callbacks.sinks.make_sinks", "torch.nn.functional", "torch.nn.init"),
 )
 ELEMENTWISE = tuple(f"torch.{name}" for name in "abs clamp exp log1p sigmoid sign sqrt square tanh".split())  # noqa: SIM905

@@ -11,7 +11,7 @@ import torch
 from rlrun.algorithms.dqn import QLoss, QNetwork, QTarget
 from rlrun.errors import SpaceError
 from rlrun.memory import NStep, Table
-from rlrun.nn import ActionCodec
+from rlrun.nn import ActionCodec, Bins
 from rlrun.spaces import Composite, Discrete, MultiDiscrete, Spaces
 
 from .fixed import COIN, CONTINUOUS, DISCRETE, LINE, MANY, MIXED, column, q_network, sgd, write
@@ -47,6 +47,44 @@ def test_smallest_member_chooses_and_values():
 def test_discount_of_the_batch_comes_first():
     found = targets(made([[1.0, 2.0]], [[5.0, 3.0]]), discount=torch.tensor([0.5, 0.5]))
     assert found == pytest.approx([2.5, 1.0])
+
+
+def by_quantiles(*biases):
+    """Return a Q-network of two quantiles of each of two choices, the same for every observation: [K · N] a member."""
+    network = QNetwork(DISCRETE, hidden=(), members=len(biases), quantiles=2)
+    return write(network, *[([[0.0] * 4], bias) for bias in biases])
+
+
+def test_quantile_target_is_the_distribution_of_the_choice_with_the_best_mean():
+    target = QTarget(by_quantiles([5.0, 7.0, 1.0, 2.0], [6.0, 6.5, 3.0, 4.0]), discount=0.9)
+    write(target.network, *[([[0.0] * 4], [0.0, 3.0, 1.0, 1.0])] * 2)  # means 1.5 and 1: choice 0
+    # of which the slow members say (5, 7) and (6, 6.5)
+    assert targets(target) == [pytest.approx([1 + 0.9 * 5, 1 + 0.9 * 6.5]), [1.0, 1.0]]
+    assert targets(target, discount=torch.tensor([0.5, 0.5]))[0] == pytest.approx([3.5, 4.25])
+
+
+def test_without_double_targets_the_slow_quantiles_choose():
+    target = QTarget(by_quantiles([5.0, 7.0, 0.0, 20.0]), discount=0.9, double=False)
+    write(target.network, ([[0.0] * 4], [9.0, 9.0, 1.0, 1.0]))
+    assert targets(target)[0] == pytest.approx([1 + 0.9 * 0, 1 + 0.9 * 20])
+
+
+def test_quantiles_of_the_choice_taken_are_compared():
+    loss = QLoss(by_quantiles([9.0, 9.0, 0.0, 1.0]), sgd, huber=1.0)
+    found = loss.loss(column(0, 0), torch.tensor([1, 1]), torch.tensor([[2.0, 2.0], [0.0, 1.0]]))
+    # u = (2, 1) for both targets; then u = (0, -1), (1, 0): h = (0, .5), (.5, 0), both times the share .25
+    assert found.tolist() == pytest.approx([0.375, (0.125 + 0.125) / 4])
+
+
+def test_bins_have_one_number_for_a_target():
+    bins = Bins(2, least=0.0, largest=2.0, smoothing=1.0)
+    network = QNetwork(DISCRETE, hidden=(), members=1, tells=bins)
+    write(network, ([[0.0] * 4], [0.0, 0.0, 0.0, np.log(3.0)]))  # means 1 and 0.25 / 2 + 0.75 * 1.5 = 1.25
+    assert network.act(column(0)).tolist() == [1]
+    target = QTarget(network, discount=0.9)
+    assert targets(target) == pytest.approx([1 + 0.9 * 1.25, 1.0])
+    loss = QLoss(network, sgd).loss(column(0), torch.tensor([1]), torch.ones(1))
+    assert loss.tolist() == pytest.approx([-0.5 * np.log(3 / 16)], abs=1e-5)
 
 
 class Own(torch.nn.Module):

@@ -266,6 +266,8 @@ def test_fixed_weights_have_the_known_answer():
     assert actions[int(np.argmax(sums))] == pytest.approx(1.0 - 2.0 / 4.0)
     sums = [np.dot([1 / 7, 6 / 7], env.step(np.array([each]))[1]) for each in actions]
     assert actions[int(np.argmax(sums))] == pytest.approx(-0.5)
+    on_cliff = [ConstrainedBandit(cliff=0.5).step(np.array([each]))[1].tolist() for each in (0.5, 0.6)]
+    assert on_cliff == [[-0.25, 0.0], [pytest.approx(-0.16), -1.0]]
 
 
 def test_a_config_names_the_weights_and_their_thresholds():

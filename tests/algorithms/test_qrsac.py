@@ -55,6 +55,12 @@ def test_target_may_be_that_of_the_member_with_the_smallest_mean():
     assert targets(made(least="member"))[0] == pytest.approx([1 + 0.9 * 2, 1 + 0.9 * 3], abs=1e-5)
 
 
+def test_target_may_be_the_mean_of_members_less_their_deviation():
+    # of (1, 2) and (5, 3): 1.5 and 4 less sqrt(1/2) and sqrt(2)
+    wanted = [1 + 0.9 * (1.5 - 0.5**0.5), 1 + 0.9 * (4 - 2**0.5)]
+    assert targets(made(least="deviation"))[0] == pytest.approx(wanted, abs=1e-5)
+
+
 def test_entropy_counts_where_something_follows():
     found = targets(made(entropy_reward=True))
     assert found == [pytest.approx([1 + 0.9 * (1 + 0.3), 1 + 0.9 * (3 + 0.3)], abs=1e-5), [1.0, 1.0]]
@@ -117,5 +123,5 @@ def test_critics_of_means_and_other_ways_to_choose_are_refused():
     policy, temperature = policy_of(CONTINUOUS, critics)
     with pytest.raises(ConfigError, match=r"algorithm\.quantiles"):
         QTarget(critics, policy, temperature)
-    with pytest.raises(ConfigError, match=r"wanted one of quantile, member, got 'members' \(did you mean 'member'"):
+    with pytest.raises(ConfigError, match=r"^least: wanted one of .*, got 'members' \(did you mean 'member'"):
         made(least="members")

@@ -27,8 +27,10 @@ OF_SWEEPS = ("multirun", "launcher/", "sweep/")  # tests/sweep/test_means.py com
 FILES = sorted(path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.rglob("*.yaml"))
 FILES = [file for file in FILES if not file.startswith((*OF_SWEEPS, "episodes"))]  # tests/export composes the last
 EXPERIMENTS = [file for file in FILES if file.startswith("experiment/")]
-RUN = [file for file in FILES if file != "env/none"]  # tests/memory/test_dataset.py runs that
+ALONE = ("env/none", "with/offline_alone")  # tests/memory/test_dataset.py and tests/test_offline.py run these
+RUN = [file for file in FILES if file not in ALONE]
 UNTRAINED = [file for file in FILES if file.startswith(("algorithm/handcrafted", "experiment/handcrafted"))]
+PAIRS = [file for file in EXPERIMENTS if (CONF / "env" / f"{file.partition('_')[2]}.yaml").exists()]
 COMMANDED = [file for file in FILES if file.startswith(("experiment/", "with/"))]
 PACKAGES = {"box2d": "Box2D", "mujoco": "mujoco", "atari": "ale_py", "minigrid": "minigrid", "export": "onnx"}
 
@@ -36,13 +38,20 @@ DATASET = "dataset=demonstrations.zip"
 CONSTRAINED = ["env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]"]
 BESIDE_FILE = {
     "algorithm/bc": ["env=cartpole", DATASET],
+    "algorithm/causal_bc": ["env=pendulum", DATASET],
     "algorithm/ddpg": ["env=pendulum"],
     "algorithm/td3": ["env=pendulum"],
     "algorithm/qrsac": ["env=pendulum"],
     "algorithm/oac": ["env=pendulum"],
+    "algorithm/seditor": CONSTRAINED,
     "algorithm/taac": ["env=pendulum"],
     "algorithm/taac_l": ["env=pendulum"],
     "algorithm/taac_q": ["env=pendulum"],
+    "algorithm/mdq": ["env=pendulum"],
+    "algorithm/sarsa": ["env=pendulum"],
+    "algorithm/sarsa_ddpg": ["env=pendulum"],
+    "algorithm/sarsa_recurrent": ["env=pendulum"],
+    "algorithm/dsac": ["env=pendulum"],
     "experiment/bc_cartpole": [DATASET],
     "experiment/bc_pendulum": [DATASET],
     "train": ["algorithm=sac", "env=cartpole"],
@@ -56,10 +65,12 @@ BESIDE_FILE = {
     "with/anneal": ["algorithm=ppo", "env=cartpole"],
     "with/entropy_target": ["algorithm=ppo", "env=cartpole"],
     "with/entropy_target_sgd": ["algorithm=ppo", "env=cartpole"],
+    "with/hlgauss": ["algorithm=sac", "env=pendulum", "hlgauss.least=-800", "hlgauss.largest=100"],
     "with/hindsight": ["algorithm=sac", "env=pointreach"],
     "with/image_scale": ["algorithm=dqn", "env.target=rlrun.env.toys.ImageObservation"],
     "with/trust_region": ["algorithm=a2c", "env=cartpole"],
     "with/offline": ["algorithm=sac", "env=pendulum", DATASET],
+    "with/offline_alone": ["algorithm=iql", DATASET],
     "with/offline_share": ["algorithm=sac", "env=pendulum", DATASET],
     "with/offline_then_online": ["algorithm=iql", "env=pendulum", DATASET],
 }
@@ -125,10 +136,10 @@ def test_a_file_composes_is_read_completely_and_runs(file, tmp_path):
     assert [name for name in written if "/" in name and not meaning(name)] == []  # docs/metrics.md says what each is
 
 
-@pytest.mark.parametrize("file", EXPERIMENTS)
+@pytest.mark.parametrize("file", PAIRS)
 def test_a_preset_runs_as_a_tuned_pair_too(file, tmp_path):
     name = file.partition("/")[2]
-    algorithm, _, env = name.partition("_")
+    algorithm, _, env = name.rpartition("_")
     words = small([f"algorithm={algorithm}", f"env={env}", *BESIDE_FILE.get(file, [])])
     provide(words)
     assert compose(words).pair == name

@@ -73,3 +73,8 @@ def test_sampled_fractions_are_the_middles_of_their_shares(monkeypatch):
     points, widths = ops.sampled_fractions((2,), 3, like=torch.zeros(1))  # .1, .5, .3 over .9
     assert widths[1].tolist() == pytest.approx([1 / 9, 5 / 9, 3 / 9])
     assert points[1].tolist() == pytest.approx([0.5 / 9, 3.5 / 9, 7.5 / 9])
+
+
+@pytest.mark.parametrize("by", ops.LEAST)
+def test_a_single_member_is_the_least(by):
+    assert ops.least_of(torch.tensor([[[1.0, 5.0]]]), by=by).tolist() == [[1.0, 5.0]]

@@ -55,7 +55,7 @@ class QTarget(TargetCallback):
     ) -> None:
         both = nn.ModuleDict({"critics": critics, "policy": policy})
         super().__init__(both, discount=discount, rate=rate, every=every, data_group=data_group)
-        self.draw(critics, drawn)
+        self.draw_from(critics, drawn)
         self.followed = (critics, policy)
         self.noise = noise
         self.noise_limit = noise_limit

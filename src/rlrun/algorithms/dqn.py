@@ -68,7 +68,7 @@ class QTarget(TargetCallback):
         super().__init__(network, discount=discount, rate=rate, every=every, data_group=data_group)
         self.codec = network.codec
         self.double = double
-        self.draw(network, drawn)
+        self.draw_from(network, drawn)
         self.told, self.tells = told_by(self.target)
 
     @torch.no_grad()

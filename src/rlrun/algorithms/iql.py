@@ -38,7 +38,7 @@ class QTarget(TargetCallback):
         value: V.
     """
 
-    provides: tuple[str, ...] = ("q_target", "action_value")
+    provides = ("q_target", "action_value")
 
     def __init__(
         self,

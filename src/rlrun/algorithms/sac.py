@@ -57,7 +57,7 @@ class QTarget(TargetCallback):
         data_group: str = "default",
     ) -> None:
         super().__init__(critics, discount=discount, rate=rate, every=every, data_group=data_group)
-        self.draw(critics, drawn)
+        self.draw_from(critics, drawn)
         self.policy = policy
         self.temperature = temperature
 

@@ -10,6 +10,7 @@ from rlrun.callbacks.log import Logger
 from rlrun.callbacks.longer import LambdaReturn
 from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.priority import PriorityFeedback
+from rlrun.callbacks.quantile_target import QuantileTarget
 from rlrun.callbacks.schedule import Schedule
 from rlrun.callbacks.sinks import make_sinks
 from rlrun.callbacks.soft import SoftPolicyLoss
@@ -35,6 +36,7 @@ __all__ = [
     "MemoryExport",
     "MemoryImport",
     "PriorityFeedback",
+    "QuantileTarget",
     "SGDEntropyTarget",
     "Schedule",
     "SoftPolicyLoss",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, Optimiser
-from rlrun.nn import Critics, Numbers, told_by
+from rlrun.nn import Critics, ImplicitCritics, Numbers, told_by
 from rlrun.typing import Tree
 
 
@@ -21,7 +21,9 @@ class CriticLoss(LossCallback):
         huber: from this distance on the loss grows linearly; None = squared everywhere, or linear for quantiles.
     """
 
-    def __init__(self, network: Critics, optimiser: Optimiser, *, huber: float | None = None, **options: Any) -> None:
+    def __init__(
+        self, network: Critics | ImplicitCritics, optimiser: Optimiser, *, huber: float | None = None, **options: Any
+    ) -> None:
         super().__init__(network, optimiser, **options)
         self.critics = network
         self.codec = network.codec

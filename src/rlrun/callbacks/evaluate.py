@@ -160,7 +160,7 @@ class Evaluator(Callback):
             record |= by_reward("evaluation", result.totals)
             self.logger.write(step, update, record, counted=not final)
         if self.best is None or _reaches(result.mean_return, self.best["mean_return"]):
-            self.best = self.last
+            self.best = dict(self.last)  # of its own, as it is after a resume
             if self.checkpointer is not None:
                 self.checkpointer.mark_best(clock, update, final=final)
         return result

@@ -11,7 +11,7 @@ from torch import Tensor
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, Optimiser
 from rlrun.errors import ConfigError, did_you_mean
-from rlrun.nn import Critics, SoftPolicy, SquashedGaussian, Temperature
+from rlrun.nn import Critics, ImplicitCritics, SoftPolicy, SquashedGaussian, Temperature
 from rlrun.typing import Tree
 
 
@@ -35,7 +35,7 @@ class SoftPolicyLoss(LossCallback):
         network: SoftPolicy,
         optimiser: Optimiser,
         *,
-        critics: Critics,
+        critics: Critics | ImplicitCritics,
         temperature: Temperature,
         guide: ops.Guide = "smallest",
         **options: Any,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,13 @@ from rlrun import ops
 from rlrun.callback import Callback
 from rlrun.callbacks.loss import plain
 from rlrun.errors import ConfigError
-from rlrun.nn import Critics, Follow, frozen_copy
+from rlrun.nn import Follow, frozen_copy
+
+
+class Members(Protocol):
+    """Critics, as far as it matters how many there are."""
+
+    members: int
 
 
 class TargetCallback(Callback):
@@ -59,7 +65,7 @@ class TargetCallback(Callback):
             factor = factor.unsqueeze(-1) if isinstance(factor, Tensor) else factor
         return {"q_target": ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)}
 
-    def draw(self, critics: Critics, drawn: int | None) -> None:
+    def draw_from(self, critics: Members, drawn: int | None) -> None:
         """Have so many members of these critics, drawn anew for each target, count; None = all.
 
         Raises:

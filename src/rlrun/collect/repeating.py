@@ -15,6 +15,30 @@ from rlrun.typing import Array, Tree
 RATE = 0.001  # of the mean over steps: about the newest thousand count
 
 
+class Share:
+    """The share of steps at which an agent chose anew, and how long that lasts; about the newest thousand count."""
+
+    def __init__(self) -> None:
+        self.mean, self.mass = 0.0, 0.0  # over steps, and how much of it is data
+
+    def count(self, chosen: Array) -> None:
+        """Add a step of lanes [N], of which some chose anew."""
+        self.mean += RATE * (float(chosen.mean()) - self.mean)
+        self.mass += RATE * (1.0 - self.mass)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        if not self.mean:
+            return {}
+        return {"repeat/switched": self.mean / self.mass, "repeat/steps": self.mass / self.mean}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"mean": self.mean, "mass": self.mass}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.mean, self.mass = state["mean"], state["mass"]
+
+
 class Keeping(Protocol):
     """How actions follow from what is kept to; its state [N, S] ends with how often that was repeated."""
 
@@ -49,18 +73,13 @@ class Repeating(PolicyAgent):
         super().__init__(policy, device=device, preprocess=preprocess)
         self.outputs = (*self.outputs, "next_state")
         self.keeping = policy.keeping
-        self._switched = (0.0, 0.0)  # mean over steps, and how much of it is data
+        self.share = Share()
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         response = super().__call__(observation, state, explore=explore)
         if explore:
-            self._count(response["state"])
+            self.share.count(response["state"][:, -1] == 0.0)
         return response | {"next_state": response["state"]}
-
-    def _count(self, state: Array) -> None:
-        share, mass = self._switched
-        now = float((state[:, -1] == 0.0).mean())
-        self._switched = (share + RATE * (now - share), mass + RATE * (1.0 - mass))
 
     def at_random(self, space: Space, *, seed: int) -> RandomAgent:
         """Return what acts at random in this one's place, for a memory that keeps the same."""
@@ -68,17 +87,13 @@ class Repeating(PolicyAgent):
 
     @property
     def metrics(self) -> dict[str, float]:
-        share, mass = self._switched
-        if not share:
-            return {}
-        return {"repeat/switched": share / mass, "repeat/steps": mass / share}
+        return self.share.metrics
 
     def state_dict(self) -> dict[str, Any]:
-        return {"switched": list(self._switched)}
+        return self.share.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        share, mass = state["switched"]
-        self._switched = (share, mass)
+        self.share.load_state_dict(state)
 
 
 class RandomRepeating(RandomAgent):

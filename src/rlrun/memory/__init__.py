@@ -1,7 +1,8 @@
 """Replay memory: tables, samplers, ejectors, adaptors and the loaders that serve from them."""
 
-from rlrun.memory.adaptors import Adaptor, Cast, NStep, PerStep, Rename, Scale
+from rlrun.memory.adaptors import Adaptor, Cast, PerStep, Rename, Scale
 from rlrun.memory.advantages import Advantages
+from rlrun.memory.ahead import NStep
 from rlrun.memory.by_episode import Coverage, Sequential
 from rlrun.memory.columns import Column
 from rlrun.memory.dataset import DatasetLoader
@@ -21,6 +22,7 @@ from rlrun.memory.recent import Recent
 from rlrun.memory.rollout import RolloutLoader
 from rlrun.memory.rollout_table import Rollout
 from rlrun.memory.samplers import Rows, Sampler, Uniform
+from rlrun.memory.seen import spaces_in
 from rlrun.memory.shaping import Select, TerminalOverride, Untransformed
 from rlrun.memory.stratified import Stratified
 from rlrun.memory.table import Table
@@ -87,4 +89,5 @@ __all__ = [
     "UniformEjector",
     "Untransformed",
     "WeighRewards",
+    "spaces_in",
 ]

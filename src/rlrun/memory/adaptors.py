@@ -22,11 +22,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, RlrunError, did_you_mean
+from rlrun.errors import ConfigError, did_you_mean
 from rlrun.memory.samplers import Rows
 from rlrun.typing import Array, Batch, Tree
 
@@ -209,59 +208,6 @@ class Scale(PerStep):
 
     def change(self, value: Tensor) -> Tensor:
         return value * self.factor if value.is_floating_point() else value.to(torch.float32).mul_(self.factor)
-
-
-class NStep:
-    """Look up to `steps` steps ahead, fewer where the episode (as far as it is stored) ends before.
-
-    reward becomes the discounted sum over these steps, next_observation the one after them,
-    terminated and truncated those of the last of them, and discount what the value there counts:
-    `discount ** steps made`. Rewards of several dimensions are summed one by one.
-    """
-
-    tier = AHEAD
-    removes = ()
-
-    def __init__(self, *, steps: int, discount: float) -> None:
-        if steps < 1:
-            raise ConfigError(f"memory.adaptors: NStep.steps must be at least 1, not {steps}")
-        self.steps = steps
-        self.powers = np.power(discount, np.arange(steps + 1)).astype(np.float32)
-        self.counted = np.tril(np.tile(self.powers[:-1], (steps + 1, 1)), -1)  # steps made -> what each reward counts
-        ahead = () if steps == 1 else ("next_observation", "terminated", "truncated")
-        self.requires: tuple[str, ...] = ("reward", *ahead)
-        self.provides: tuple[str, ...] = ("discount",) if steps == 1 else ("reward", *ahead, "discount")
-        self.replaces: tuple[str, ...] = ahead and ("reward", *ahead)
-
-    def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
-        if rows is None:
-            raise RlrunError("memory.adaptors: NStep looks ahead in a table, and this batch comes from none")
-        if self.steps == 1:  # everything is as it should be
-            return batch | {"discount": torch.full(rows.index.shape, float(self.powers[1]))}
-        slots, made = rows.onward(self.steps)  # [B, n + 1], [B] or [B, T, n + 1], [B, T]
-        if rows.altered("terminated"):  # what was stored ends the episode anyway
-            made = _until(rows.gather("terminated", slots[..., :-1]).numpy(), made)
-        flat, first = slots.reshape(-1), np.arange(0, slots.size, self.steps + 1).reshape(made.shape)
-        successor, last = flat[first + made], flat[first + made - 1]
-        return batch | {
-            "reward": torch.from_numpy(self._sum(rows.gather("reward", slots[..., :-1]).numpy(), made)),
-            "next_observation": rows.gather("observation", successor),
-            "terminated": rows.gather("terminated", last),
-            "truncated": rows.gather("truncated", last),
-            "discount": torch.from_numpy(self.powers[made]),
-        }
-
-    def _sum(self, reward: Array, made: Array) -> Array:
-        counted = self.counted[made]
-        if reward.ndim == counted.ndim:
-            return np.einsum("...n,...n->...", reward, counted)  # type: ignore[no-any-return]
-        return np.einsum("...nr,...n->...r", reward, counted)  # type: ignore[no-any-return]
-
-
-def _until(terminated: Array, made: Array) -> Array:
-    """Return the steps up to the first that is terminated [..., n], at most those made [...]."""
-    found = terminated.argmax(-1)
-    return np.where(terminated.any(-1), np.minimum(made, found + 1), made)
 
 
 class Rename:

@@ -47,10 +47,12 @@ from rlrun.nn.actions import ActionCodec
 from rlrun.nn.actor_critic import ActorCritic, Judged
 from rlrun.nn.copy import Follow, frozen_copy
 from rlrun.nn.critics import Critics, Value
+from rlrun.nn.dueling import Dueling
 from rlrun.nn.encoders import Encoder, ImageEncoder, flatten
 from rlrun.nn.ensemble import Ensemble
 from rlrun.nn.gradients import Gradients
 from rlrun.nn.heads import ActionHead, Heads
+from rlrun.nn.implicit import ImplicitCritics
 from rlrun.nn.init import normal_, orthogonal_, xavier_uniform_
 from rlrun.nn.inverse import InverseModel
 from rlrun.nn.mlp import MLP
@@ -59,7 +61,7 @@ from rlrun.nn.policy import DeterministicPolicy, Policy, SquashedGaussian
 from rlrun.nn.recurrent import Core
 from rlrun.nn.soft import SoftPolicy, Temperature
 from rlrun.nn.stepper import Stepper
-from rlrun.nn.tells import Numbers, Quantiles, Tells, told_by
+from rlrun.nn.tells import Bins, Numbers, Quantiles, Tells, told_by
 from rlrun.nn.trunk import Trunk
 
 __all__ = [
@@ -67,15 +69,18 @@ __all__ = [
     "ActionCodec",
     "ActionHead",
     "ActorCritic",
+    "Bins",
     "Core",
     "Critics",
     "DeterministicPolicy",
+    "Dueling",
     "Encoder",
     "Ensemble",
     "Follow",
     "Gradients",
     "Heads",
     "ImageEncoder",
+    "ImplicitCritics",
     "InverseModel",
     "Judged",
     "Normaliser",

@@ -124,6 +124,12 @@ class ActionCodec:
             return scaled.log_softmax(-1)
         return self._per_branch([part.log_softmax(-1).flatten(-2) for part in self._grouped(scaled)])
 
+    def centred(self, values: Tensor) -> Tensor:
+        """Return values less the mean of their branch: [..., width]."""
+        if len(self.branches) == 1:
+            return values - values.mean(-1, keepdim=True)
+        return self._per_branch([(part - part.mean(-1, keepdim=True)).flatten(-2) for part in self._grouped(values)])
+
     def expect(self, probabilities: Tensor, values: Tensor) -> Tensor:
         """Return the expected value of an action, its branches drawn independently: [..., width] -> [...]."""
         return (probabilities * values).sum(-1)

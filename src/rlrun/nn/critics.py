@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rlrun.errors import ConfigError
 from rlrun.nn.actions import ActionCodec
+from rlrun.nn.dueling import Dueling
 from rlrun.nn.encoders import Encoder
 from rlrun.nn.ensemble import Ensemble
 from rlrun.nn.init import Initialiser
@@ -28,8 +30,10 @@ class Critics(nn.Module):
     Args:
         tells: what is learned of the return; None = its mean.
         quantiles: short for `tells`: so many quantiles of it.
+        dueling: the value of the observation and advantages of choices have layers of their own, see `Dueling`.
 
     Raises:
+        SpaceError: values of such actions cannot be told like this, or have no advantages.
         ConfigError: both `tells` and `quantiles` are given.
     """
 
@@ -46,22 +50,28 @@ class Critics(nn.Module):
         joint_limit: int = 64,
         tells: Tells | None = None,
         quantiles: int | None = None,
+        dueling: bool = False,
     ) -> None:
         super().__init__()
         self.codec = ActionCodec(spaces, joint_limit=joint_limit)
         self.members = members
         self.tells = _chosen(tells, quantiles)
+        self.tells.fit(self.codec)
         self.encoder = Encoder(spaces, activation=activation, init=init)
-        self.layers = Ensemble(
-            self.encoder.size + self.codec.continuous,
-            (self.codec.width or 1) * self.tells.size,
-            members=members,
-            hidden=hidden,
-            activation=activation,
-            layer_norm=layer_norm,
-            dropout=dropout,
-            init=init,
-        )
+        inputs = self.encoder.size + self.codec.continuous
+        options: dict[str, Any] = {
+            "members": members,
+            "hidden": hidden,
+            "activation": activation,
+            "layer_norm": layer_norm,
+            "dropout": dropout,
+            "init": init,
+        }
+        self.layers: Ensemble | Dueling
+        if dueling:
+            self.layers = Dueling(inputs, self.codec, size=self.tells.size, **options)
+        else:
+            self.layers = Ensemble(inputs, (self.codec.width or 1) * self.tells.size, **options)
 
     def forward(self, observation: Tree, c: Tensor | None = None) -> Tensor:
         """Return the values of an observation and the continuous part c [B, A] of an action."""

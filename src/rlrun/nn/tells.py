@@ -8,8 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from rlrun import ops
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, SpaceError
 from rlrun.nn.actions import ActionCodec
+from rlrun.spaces import describe
 
 
 class Tells:
@@ -21,6 +22,13 @@ class Tells:
     """
 
     size: int
+
+    def fit(self, codec: ActionCodec) -> None:
+        """Refuse actions whose values cannot be told like this.
+
+        Raises:
+            SpaceError: they cannot.
+        """
 
     def laid_out(self, output: Tensor, codec: ActionCodec) -> Tensor:
         """Return what is told from a network's outputs [M, B, width · N], of width 1 without choices."""
@@ -94,6 +102,48 @@ class Quantiles(Tells):
     def distance(self, told: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
         points = ops.fixed_fractions(self.size, like=told).points
         return ops.quantile_distance(told, target, points=points, huber=huber, summed=self.summed)
+
+
+class Bins(Tells):
+    """Logits of equal bins, which learn by cross-entropy (HL-Gauss; Farebrother et al. 2024, arXiv 2403.03950).
+
+    A target is spread over them by a Gaussian, and the value is the mean of their middles.
+
+    Args:
+        count: of bins.
+        least, largest: where the first begins and the last ends; targets beyond count as these.
+        smoothing: deviation of the Gaussian, in widths of a bin.
+
+    Raises:
+        ConfigError: there are fewer than two bins, or they or the Gaussian have no width.
+    """
+
+    def __init__(self, count: int = 101, *, least: float, largest: float, smoothing: float = 0.75) -> None:
+        if count < 2 or not least < largest or smoothing <= 0.0:
+            raise ConfigError(
+                "bins: wanted at least 2, least < largest and smoothing > 0, "
+                f"got {count} from {least} to {largest} with smoothing {smoothing}"
+            )
+        self.size = count
+        self.least, self.largest = float(least), float(largest)
+        self.deviation = smoothing * (self.largest - self.least) / count
+
+    def fit(self, codec: ActionCodec) -> None:
+        if len(codec.branches) > 1:
+            raise SpaceError(
+                f"bins tell the value of one choice; that of an action in {describe(codec.space)} adds up over "
+                f"{len(codec.branches)} (leave +with=hlgauss away, or let a larger joint_limit make them one)"
+            )
+
+    def mean(self, told: Tensor) -> Tensor:
+        return told.softmax(-1) @ ops.bin_centres(self.size, least=self.least, largest=self.largest, like=told)
+
+    def distance(self, told: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
+        wanted = ops.smoothed_bins(target, self.size, least=self.least, largest=self.largest, deviation=self.deviation)
+        return -(wanted * told.log_softmax(-1)).sum(-1)
+
+    def metrics(self, target: Tensor) -> Mapping[str, Any]:
+        return {"target/clamped": ((target < self.least) | (target > self.largest)).float().mean()}
 
 
 def told_by(network: nn.Module) -> tuple[Callable[..., Tensor], Tells]:

@@ -1,5 +1,6 @@
 """The mathematics: pure functions of tensors."""
 
+from rlrun.ops.bins import bin_centres, smoothed_bins
 from rlrun.ops.choices import choice_divergence, gumbel_argmax, one_hot
 from rlrun.ops.gaussian import (
     gaussian_distance,
@@ -49,6 +50,7 @@ __all__ = [
     "Guide",
     "Least",
     "TargetEntropy",
+    "bin_centres",
     "bootstrap",
     "choice_divergence",
     "choice_entropy",
@@ -80,6 +82,7 @@ __all__ = [
     "range_entropy",
     "sampled_fractions",
     "saturated",
+    "smoothed_bins",
     "squashed_action",
     "squashed_entropy",
     "squashed_log_prob",

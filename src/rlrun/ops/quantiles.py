@@ -9,8 +9,8 @@ from torch import Tensor
 
 from rlrun.ops.losses import distance
 
-Least = Literal["quantile", "member"]
-LEAST = ("quantile", "member")
+Least = Literal["quantile", "member", "deviation"]
+LEAST = ("quantile", "member", "deviation")
 
 
 class Fractions(NamedTuple):
@@ -70,10 +70,13 @@ def quantile_distance(
 def least_of(told: Tensor, *, by: Least = "quantile", widths: Tensor | None = None) -> Tensor:
     """Return the cautious quantiles of several members, [M, B, N] -> [B, N].
 
-    by: "quantile", the smallest of each; "member", all those of the member with the smallest mean.
+    by: "quantile", the smallest of each; "member", all those of the member with the smallest mean; "deviation", of
+        each the mean less the standard deviation over members, which of a single one is nothing.
     widths: shares that they stand for, [N] or [B, N]; None: all equal.
     """
     if by == "quantile":
         return told.amin(0)
+    if by == "deviation":
+        return told.mean(0) - told.std(0) if len(told) > 1 else told[0]
     mean = told.mean(-1) if widths is None else (told * widths).sum(-1)
     return told.take_along_dim(mean.argmin(0)[None, :, None], 0).squeeze(0)

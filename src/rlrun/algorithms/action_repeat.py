@@ -1,0 +1,163 @@
+"""Soft actor-critic that chooses beside each action for how many steps it is done (as arXiv 1702.06054).
+
+A decision is an action a and a number of steps k, at most K; the next one follows when a was done k times, or with the
+next episode. Decisions are what the policy, critics and temperatures of soft actor-critic are over: k is a discrete
+choice beside whatever the environment wants.
+
+    y = Σ_{i < k} γ^i r_{t+i} + γ^k (1 - terminated) V̄(s_{t+k})
+
+Memory has a row a step, with how many steps its action lasts from there on. Every row is learned from, those amidst a
+repeat, too: to do a for the steps that are left is what could have been decided there. Where an episode was cut off
+amidst a repeat, or is stored no further, the decision is taken for one of as many steps as were made; a terminal state
+ends the sum, and is what the whole decision led to.
+
+Differences from the paper: its repeats are of two lengths, and its learners DQN and A3C. Environment steps are what is
+stored, counted, logged and evaluated; decisions are joined when a batch is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlrun.collect.agents import Acting, PolicyAgent, Preprocess, RandomAgent, Response, to_arrays, to_tensors, where
+from rlrun.collect.repeating import Share
+from rlrun.errors import ConfigError, RequestError, RlrunError
+from rlrun.memory import NStep
+from rlrun.memory.samplers import Rows
+from rlrun.spaces import Box, Composite, Discrete, Space, Spaces
+from rlrun.typing import Array, Batch, Tree
+
+OUTPUTS = ("action", "state", "lasts")
+
+
+def decisions(spaces: Spaces, *, most: int) -> Spaces:
+    """Return the spaces of who decides on an action of these, and on how often it is repeated.
+
+    most: steps that an action is done for, at most.
+
+    Raises:
+        ConfigError: no action could be done.
+    """
+    if most < 1:
+        raise ConfigError(f"algorithm.most_steps must be at least 1, not {most}")
+    action = Composite({"action": spaces.action, "repeats": Discrete(most)})
+    return Spaces(spaces.observation, action, spaces.rewards)
+
+
+def follow(decision: Tree, state: Tree) -> tuple[Tree, Any]:
+    """Return what lanes do, and for how many steps from now on [N]; all arrays, or all tensors.
+
+    decision: of lanes that have nothing left to do. state: what was done, and for how many steps it still is.
+    """
+    free = state["left"] == 0
+    action = where(free, decision["action"], state["action"])
+    return action, where(free, decision["repeats"] + 1, state["left"])
+
+
+class Persistent(PolicyAgent):
+    """Do what the policy decided on for as many steps as it decided.
+
+    Args:
+        policy: the network, over `decisions`.
+        spaces: of the environment.
+        device: where the policy lives.
+        preprocess: what the memory does to observations, too, one function or several by name: normalisation.
+    """
+
+    outputs = OUTPUTS
+
+    def __init__(
+        self,
+        policy: Acting,
+        *,
+        spaces: Spaces,
+        device: str = "cpu",
+        preprocess: Preprocess | Mapping[str, Preprocess] | None = None,
+    ) -> None:
+        super().__init__(policy, device=device, preprocess=preprocess)
+        self.outputs = OUTPUTS
+        self.space = spaces.action
+        self.decided = policy.codec.space  # type: ignore[attr-defined]
+        self.share = Share()
+
+    def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, Tree]:
+        assert state is not None
+        action, lasts = follow(self._act(observation, explore), state)
+        return action, {"action": action, "left": lasts - 1}
+
+    @torch.no_grad()
+    def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
+        if state is None:
+            raise RequestError("agent: repeated actions want the state before each step; see `initial_state`")
+        free = state["left"] == 0
+        if explore:
+            self.share.count(free)
+        action, lasts = state["action"], state["left"]
+        if free.any():
+            decision = to_arrays(self._act(to_tensors(observation, self.device), explore))
+            action, lasts = follow(decision, state)
+        return {"action": action, "state": {"action": action, "left": lasts - 1}, "lasts": lasts}
+
+    def initial_state(self, count: int) -> Tree:
+        """Return the state of fresh episodes: nothing is left to do."""
+        return {"action": _zeros(self.space, count), "left": np.zeros(count, np.int64)}
+
+    def at_random(self, space: Space, *, seed: int) -> RandomAgent:
+        """Return what acts at random in this one's place: by decisions, too."""
+        return RandomPersistent(self.decided, seed=seed)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return self.share.metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.share.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.share.load_state_dict(state)
+
+
+class RandomPersistent(RandomAgent):
+    """Do uniformly random actions for uniformly random numbers of steps."""
+
+    outputs = OUTPUTS
+
+    def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
+        assert state is not None
+        action, lasts = follow(self.draw(len(state["left"]))["action"], state)
+        return {"action": action, "state": {"action": action, "left": lasts - 1}, "lasts": lasts}
+
+
+class Repeats(NStep):
+    """Join to each row the steps that its action lasts, and make the action the decision to do so.
+
+    Args:
+        steps: that an action lasts, at most.
+        discount: from step to step.
+    """
+
+    def __init__(self, *, steps: int, discount: float) -> None:
+        super().__init__(steps=steps, discount=discount)
+        joined = ("reward", "next_observation", "terminated", "truncated")
+        self.requires = (*joined, "action", "lasts")
+        self.provides = (*joined, "discount", "action")
+        self.replaces = joined
+
+    def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
+        if rows is None:
+            raise RlrunError("memory.adaptors: Repeats looks ahead in a table, and this batch comes from none")
+        lasts: Array = batch["lasts"].numpy()
+        found, made = self.ahead(rows, lasts)
+        steps = np.where(found["terminated"].numpy(), lasts, made)
+        decision = {"action": batch["action"], "repeats": torch.from_numpy(steps - 1)}
+        return batch | found | {"action": decision}
+
+
+def _zeros(space: Space, count: int) -> Tree:
+    if isinstance(space, Composite):
+        return {name: _zeros(part, count) for name, part in space.parts.items()}
+    return np.zeros((count, *space.shape), np.float32 if isinstance(space, Box) else np.int64)

@@ -1,0 +1,108 @@
+"""Causal behaviour cloning, ResiduIL (Swamy et al. 2022, arXiv 2202.01312): clone experts whose noise goes on in time.
+
+Noise of an expert's earlier action moves the state in which it acts now. Where it is a part of the noise of now as
+well, state and noise go together, and plain cloning takes the noise for the policy. What was observed before the noise
+began tells nothing of it, so an error that can be told from there is the policy's own. Of two rows of an episode that
+lie n steps apart, a and s the last one's, s₀ the first one's observation:
+
+    e   = a - π(s)
+    L_π = 2 e f(s₀) + weight e²            summed over entries; f as it is
+    L_f = f(s₀)² - 2 e f(s₀) + penalty |f|
+
+f comes to the error that is to be expected from s₀, and the policy makes that nothing: the minimax form of regression
+on an instrument. So f has to learn faster than the policy; else the two go round one another. Noise has to be
+independent of s₀. With n = 1, as in the paper, that is noise of which a step shares a part with the step before it
+and no other; noise that fades more slowly needs a longer window.
+
+Differences from the paper: windows of any length; |f| is the root mean square over the batch, so that the penalty does
+not depend on the batch's size. For continuous actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.memory.episodes import map_tree
+from rlrun.nn import MLP, ActionCodec, DeterministicPolicy, Encoder
+from rlrun.spaces import Spaces
+from rlrun.typing import Tree
+
+
+class Residual(nn.Module):
+    """f(s): the error of the policy that is to be expected a window later, [B, A]."""
+
+    def __init__(self, spaces: Spaces, *, hidden: Sequence[int] = (256, 256)) -> None:
+        super().__init__()
+        self.encoder = Encoder(spaces)
+        self.layers = MLP(self.encoder.size, ActionCodec(spaces).continuous, hidden=hidden)
+
+    def forward(self, observation: Tree) -> Tensor:
+        found: Tensor = self.layers(self.encoder(observation))
+        return found
+
+
+class PolicyLoss(LossCallback):
+    """The policy's error as far as it is foretold, and a share of its square; provides that error.
+
+    Args:
+        residual: foretells errors.
+        bc_weight: of the squared error: plain cloning.
+    """
+
+    provides = ("residual",)
+
+    def __init__(
+        self,
+        network: DeterministicPolicy,
+        optimiser: Optimiser,
+        *,
+        residual: Residual,
+        bc_weight: float = 0.05,
+        **options: Any,
+    ) -> None:
+        super().__init__(network, optimiser, **options)
+        self.policy = network
+        self.residual = residual
+        self.bc_weight = bc_weight
+        self._error: Tensor | None = None  # of the newest update
+
+    def loss(self, observation: Tree, action: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+        error = self.policy.codec.split(_row(action, -1))[0] - self.policy(_row(observation, -1))  # [B, A]
+        with torch.no_grad():
+            foretold = self.residual(_row(observation, 0))
+        self._error = error.detach()
+        return (2.0 * error * foretold + self.bc_weight * error.square()).sum(-1), {"residual": self._error}
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        if self._error is None:
+            return super().metrics
+        return {**super().metrics, "imitation/distance": self._error.square().sum(-1).mean()}
+
+
+class ResidualLoss(LossCallback):
+    """Squared distance of what is foretold to the policy's error, less what does not depend on it, and a penalty.
+
+    Args:
+        penalty: on the root mean square of what is foretold.
+    """
+
+    def __init__(self, network: Residual, optimiser: Optimiser, *, penalty: float = 0.001, **options: Any) -> None:
+        super().__init__(network, optimiser, **options)
+        self.penalty = penalty
+
+    def loss(self, observation: Tree, residual: Tensor) -> Tensor:
+        foretold = self.network(_row(observation, 0))  # [B, A]
+        size = torch.linalg.vector_norm(foretold) / foretold.numel() ** 0.5
+        loss: Tensor = (foretold.square() - 2.0 * residual * foretold).sum(-1) + self.penalty * size
+        return loss
+
+
+def _row(windows: Tree, step: int) -> Tree:
+    """Return one row of each window: from [B, T, …] to [B, …]."""
+    return map_tree(lambda value: value[:, step], windows)

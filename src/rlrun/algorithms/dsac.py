@@ -1,0 +1,143 @@
+"""Distributional soft actor-critic (Ma et al. 2020, arXiv 2004.14547), with implicit quantiles (arXiv 1806.06923).
+
+The critics are asked for quantiles of fractions that are drawn anew each time. Actions are continuous.
+
+    Δ_j  = (u_j + 0.1) / Σ_k (u_k + 0.1),  u uniform;  τ_j = Σ_{k ≤ j} Δ_k;  τ̂_j = τ_j - Δ_j / 2
+    Z̄(s) = least_i Z̄_i(s, c; τ̂') - α log π(c | s),  c ~ π(· | s)
+    y_k  = r + γ (1 - terminated) Z̄_k(s')
+    L_Z  = Σ_i mean_j Σ_k Δ'_k |τ̂_j - 1[u < 0]| h(u),  u = y_k - Z_i(s, c; τ̂_j),  h the Huber loss
+    L_π  = α log π(c | s) - Σ_j Δ''_j least_i Z_i(s, c; τ̂''_j),  c ~ π(· | s)
+
+τ̂, τ̂' and τ̂'' are independent draws, or all the middles of equal shares. `least` is the smallest of each quantile, all
+quantiles of the critic with the smallest mean, or of each quantile the critics' mean less their deviation. Differences
+from the paper: fractions are drawn or fixed, not learned; the policy does not avoid risk.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from rlrun import ops
+from rlrun.callbacks.critic import CriticLoss
+from rlrun.callbacks.loss import Optimiser
+from rlrun.callbacks.quantile_target import QuantileTarget, require_least
+from rlrun.callbacks.soft import SoftPolicyLoss
+from rlrun.nn import ImplicitCritics, SoftPolicy, Temperature, told_by
+from rlrun.typing import Tree
+
+
+class QTarget(QuantileTarget):
+    """Quantiles of the return from slowly moving critics, and the shares that they stand for.
+
+    Args:
+        fractions: quantiles, N.
+        fixed: of equal shares, in place of drawn ones.
+    """
+
+    provides = ("q_target", "target_widths")
+
+    def __init__(
+        self,
+        critics: ImplicitCritics,
+        policy: SoftPolicy,
+        temperature: Temperature,
+        *,
+        fractions: int = 32,
+        fixed: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(critics, policy, temperature, **options)
+        self.fractions = fractions
+        self.fixed = fixed
+
+    def outcomes(self, observation: Tree, c: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        assert c is not None
+        points, widths = draw(self.fractions, fixed=self.fixed, like=c)
+        value = ops.least_of(self.counting(self.told(observation, c, points)), by=self.least, widths=widths)
+        return value, {"target_widths": widths}
+
+
+class QLoss(CriticLoss):
+    """Distance of each critic's quantiles to the common target's, summed over critics.
+
+    Args:
+        fractions: quantiles, N.
+        fixed: of equal shares, in place of drawn ones.
+        huber: from this distance on the loss grows linearly; None = from 0 on.
+    """
+
+    def __init__(
+        self,
+        network: ImplicitCritics,
+        optimiser: Optimiser,
+        *,
+        fractions: int = 32,
+        fixed: bool = False,
+        huber: float | None = 1.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(network, optimiser, huber=huber, **options)
+        self.fractions = fractions
+        self.fixed = fixed
+
+    def loss(  # type: ignore[override]
+        self, observation: Tree, action: Tree, q_target: Tensor, target_widths: Tensor
+    ) -> Tensor:
+        c, _ = self.codec.split(action)
+        assert c is not None
+        points, widths = draw(self.fractions, fixed=self.fixed, like=c)
+        told = self._told(observation, c, points)  # [M, B, N]
+        self._newest, self._target = (told.detach() * widths).sum(-1), (q_target * target_widths).sum(-1)
+        return ops.quantile_distance(told, q_target, points=points, huber=self.huber, widths=target_widths).sum(0)
+
+    def error(self, elements: Tensor) -> Tensor:
+        if self._newest is None or self._target is None:
+            return super().error(elements)
+        return (self._newest - self._target).abs().mean(0)
+
+
+class PolicyLoss(SoftPolicyLoss):
+    """Minus the mean of the quantiles at the policy's own action, the least or the guide's, and minus its entropy.
+
+    Args:
+        fractions: quantiles, N.
+        fixed: of equal shares, in place of drawn ones.
+        least: as in the target.
+    """
+
+    def __init__(
+        self,
+        network: SoftPolicy,
+        optimiser: Optimiser,
+        *,
+        critics: ImplicitCritics,
+        temperature: Temperature,
+        fractions: int = 32,
+        fixed: bool = False,
+        least: ops.Least = "quantile",
+        **options: Any,
+    ) -> None:
+        require_least(least)
+        super().__init__(network, optimiser, critics=critics, temperature=temperature, **options)
+        self.told, _ = told_by(critics)
+        self.fractions = fractions
+        self.fixed = fixed
+        self.least = least
+
+    def values(self, observation: Tree, c: Tensor | None) -> Tensor:
+        assert c is not None
+        points, widths = draw(self.fractions, fixed=self.fixed, like=c)
+        told = self.told(observation, c, points)  # [M, B, N]
+        if self.guide == "smallest":
+            told = ops.least_of(told, by=self.least, widths=widths).unsqueeze(0)
+        return (told * widths).sum(-1)
+
+
+def draw(count: int, *, fixed: bool, like: Tensor) -> ops.Fractions:
+    """Return N fractions for each row of `like`, [B, N]: drawn, or the middles of equal shares."""
+    if not fixed:
+        return ops.sampled_fractions(tuple(like.shape[:-1]), count, like=like)
+    points, widths = ops.fixed_fractions(count, like=like)
+    return ops.Fractions(points.expand(*like.shape[:-1], count), widths)

@@ -1,0 +1,190 @@
+"""Multi-dimensional Q-learning (as in ALF), for continuous actions: soft Q-learning over bins, one entry after another.
+
+Each of the d entries of an action takes one of K values, from -1 to 1 at equal distances. Critics judge whole actions,
+as numbers. The policy of soft Q-learning (Haarnoja et al. 2017, arXiv 1702.08165) over all K^d actions,
+π(a | s) ∝ exp(Q(s, a) / α), is distilled from them into a product, entry by entry (as Metz et al. 2017, arXiv
+1705.05035, do with values):
+
+    log π_k(· | s, a_<k) = F_k(s, a_<k) / α - logsumexp(F_k(s, a_<k) / α)
+    Q_π(s, a) = F_0(s)[a_0] + Σ_{k>0} α log π_k(a_k | s, a_<k) + α d log K
+    KL        = Σ_k log π_k(a'_k | s', a'_<k) + d log K,  a' ~ π(· | s')
+    y         = r + γ (1 - terminated) (min_i Q̄_i(s', a') - α KL)
+    L_Q       = Σ_i (Q_i(s, a) - y)²
+    L_π       = (Q_π(s, ã) - min_i Q̄_i(s, ã))²,  ã = clip(a + N(0, σ), -1, 1),  a ~ π(· | s)
+
+KL is the divergence from drawing bins evenly, as seen by a'. The temperature α is that of soft actor-critic. As entropy
+it is told that of the density which bins are, -log π + d log(2 / K), so that targets mean the same there and here.
+
+Differences from ALF: one policy for all critics; its networks are given the entries before theirs and no padding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.callbacks.target import TargetCallback
+from rlrun.errors import ConfigError, SpaceError
+from rlrun.nn import MLP, ActionCodec, Critics, Encoder
+from rlrun.nn.init import Initialiser
+from rlrun.nn.mlp import Activation
+from rlrun.nn.policy import require_bounded
+from rlrun.ops import gumbel_argmax
+from rlrun.spaces import Spaces, describe
+from rlrun.typing import Tree
+
+FEWEST = 6  # bins; the density of one of five is less certain than minus one nat, the usual target of an entry
+
+
+class BinPolicy(nn.Module):
+    """π(a | s), one entry after another.
+
+    Args:
+        spaces: of the environment.
+        temperature: α, of which `of("continuous")` is asked.
+        bins: K, values of each entry.
+        hidden: widths of the layers before each entry's values.
+
+    Raises:
+        SpaceError: part of the action is a choice, or has no bounds.
+        ConfigError: there are too few bins to hold an entropy.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        temperature: nn.Module,
+        *,
+        bins: int = 21,
+        hidden: Sequence[int] = (256, 256),
+        activation: Activation = "relu",
+        layer_norm: bool = False,
+        init: str | Initialiser = "default",
+    ) -> None:
+        super().__init__()
+        self.codec = ActionCodec(spaces)
+        if self.codec.discrete:
+            raise SpaceError(f"BinPolicy is for actions that are numbers; here {describe(spaces.action)}")
+        require_bounded(spaces.action, "BinPolicy")
+        if bins < FEWEST:
+            raise ConfigError(f"bins: wanted at least {FEWEST} values of each entry of an action, got {bins}")
+        self.bins = bins
+        self.size = self.codec.continuous
+        self.encoder = Encoder(spaces, activation=activation, init=init)
+        inputs = [self.encoder.size + before for before in range(self.size)]
+        self.layers = nn.ModuleList(
+            MLP(count, bins, hidden=hidden, activation=activation, layer_norm=layer_norm, init=init) for count in inputs
+        )
+        self._borrowed = (temperature,)  # in a tuple: its parameter is not this network's
+
+    @property
+    def alpha(self) -> Tensor:
+        """The temperature α, without gradient."""
+        found: Tensor = self._borrowed[0].of("continuous")  # type: ignore[operator]
+        return found
+
+    @property
+    def even(self) -> float:
+        """Log-probability of any action if bins were drawn evenly."""
+        return -self.size * math.log(self.bins)
+
+    def choose(self, observation: Tree, pick: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Return c [B, A] with its log-probability [B]; pick: from F_k / α [B, K] to the numbers of bins [B]."""
+        features = self.encoder(observation)
+        chosen: list[Tensor] = []
+        log_probs: list[Tensor] = []
+        for layers in self.layers:
+            scaled = layers(torch.cat((features, *chosen), -1)) / self.alpha
+            index = pick(scaled).unsqueeze(-1)  # [B, 1]
+            chosen.append(self.level(index).to(features.dtype))
+            log_probs.append(scaled.log_softmax(-1).gather(-1, index))
+        return torch.cat(chosen, -1), torch.cat(log_probs, -1).sum(-1)
+
+    def sample(self, observation: Tree) -> tuple[Tensor, Tensor]:
+        """Draw c [B, A] with its log-probability [B]."""
+        return self.choose(observation, gumbel_argmax)
+
+    def act(self, observation: Tree, explore: bool = True) -> Tree:
+        """Return an action: drawn, or of each entry the most likely value after those before it."""
+        pick = gumbel_argmax if explore else lambda scaled: scaled.argmax(-1)
+        return self.codec.join(self.choose(observation, pick)[0], None)
+
+    def forward(self, observation: Tree, c: Tensor) -> Tensor:
+        """Return Q_π [B] of actions c [B, A], each entry read as the bin that is nearest."""
+        features, index = self.encoder(observation), self.nearest(c)
+        value = torch.zeros_like(c[..., 0]) - self.alpha * self.even
+        for k, layers in enumerate(self.layers):
+            logits = layers(torch.cat((features, c[..., :k]), -1))
+            if k:  # the first one's carry the value of the observation
+                logits = self.alpha * (logits / self.alpha).log_softmax(-1)
+            value = value + logits.gather(-1, index[..., k : k + 1]).squeeze(-1)
+        return value
+
+    def level(self, index: Tensor) -> Tensor:
+        """Return the values of bins."""
+        return index * (2.0 / (self.bins - 1)) - 1.0
+
+    def nearest(self, c: Tensor) -> Tensor:
+        """Return the bins that values in [-1, 1] are nearest to."""
+        return ((c + 1.0) * (0.5 * (self.bins - 1))).round().long()
+
+
+class QTarget(TargetCallback):
+    """Soft Bellman target from the policy's own next action and slow critics."""
+
+    def __init__(
+        self,
+        critics: Critics,
+        policy: BinPolicy,
+        *,
+        discount: float = 0.99,
+        rate: float = 0.005,
+        every: int = 1,
+        data_group: str = "default",
+    ) -> None:
+        super().__init__(critics, discount=discount, rate=rate, every=every, data_group=data_group)
+        self.policy = policy
+
+    @torch.no_grad()
+    def begin_batch(
+        self, next_observation: Tree, reward: Tensor, terminated: Tensor, discount: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        c, log_prob = self.policy.sample(next_observation)  # [B, A], [B]
+        value = self.judged(next_observation, c) - self.policy.alpha * (log_prob - self.policy.even)
+        return self.bootstrap(reward, terminated, value, discount)
+
+    def judged(self, observation: Tree, c: Tensor) -> Tensor:
+        """Return the smallest value [B] that slow critics give to actions c [B, A]."""
+        found: Tensor = self.target(observation, c).amin(0)
+        return found
+
+
+class PolicyLoss(LossCallback):
+    """Squared distance of what the policy makes of its own actions, with noise, to the slow critics' smallest value.
+
+    Args:
+        slow: whose critics count.
+        noise: deviation of the noise around actions, σ.
+    """
+
+    provides = ("policy_entropy",)
+
+    def __init__(
+        self, network: BinPolicy, optimiser: Optimiser, *, slow: QTarget, noise: float = 0.01, **options: object
+    ) -> None:
+        super().__init__(network, optimiser, **options)  # type: ignore[arg-type]
+        self.policy = network
+        self.slow = slow
+        self.noise = noise
+
+    def loss(self, observation: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+        with torch.no_grad():
+            c, log_prob = self.policy.sample(observation)  # [B, A], [B]
+            c = (c + self.noise * torch.randn_like(c)).clamp(-1.0, 1.0)
+            value = self.slow.judged(observation, c)
+        entropy = -log_prob + self.policy.even + self.policy.size * math.log(2.0)  # of the density that bins are
+        return (self.policy(observation, c) - value).square(), {"policy_entropy": entropy.unsqueeze(-1)}  # [B], [B, 1]

@@ -1,0 +1,240 @@
+"""Sarsa from replayed steps (van Seijen et al. 2009, doi 10.1109/ADPRL.2009.4927542), for continuous actions.
+
+What is learned is the value of the policy as it acts now, without a bonus for entropy in it:
+
+    a'  ~ π(· | s')                                   the policy itself, not a slow copy
+    y   = r + γ (1 - terminated) min_i Q̄_i(s', a')
+    L_Q = Σ_i (Q_i(s, a) - y)²
+
+The policy is that of soft actor-critic, whose loss and temperature stay what they are (`conf/algorithm/sarsa.yaml`),
+or that of DDPG, whose action may have noise around it (`conf/algorithm/sarsa_ddpg.yaml`).
+
+Networks that remember their episode (`conf/algorithm/sarsa_recurrent.yaml`) learn from windows of T steps, which they
+go through from nothing remembered. The first steps of a window only bring the memory up to date, unless the episode
+begins there. Their policy is that of soft actor-critic.
+
+Differences from the paper: actions are numbers and values are networks, several critics of which the smallest counts;
+the expectation over a' is a sample, drawn anew by the policy of today rather than taken from memory, so that old steps
+serve, too. With `entropy_reward` each a' is paid for its entropy, and the target is that of soft actor-critic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlrun.callbacks.target import TargetCallback
+from rlrun.errors import ConfigError, SpaceError
+from rlrun.memory import Rows
+from rlrun.nn import ActionCodec, Critics, Ensemble, Policy, Trunk
+from rlrun.nn.mlp import Activation
+from rlrun.nn.recurrent import Kind
+from rlrun.ops.gaussian import squashed_sample
+from rlrun.ops.noise import normal_like
+from rlrun.spaces import Spaces, describe
+from rlrun.typing import Batch, Tree
+
+
+class RecurrentGaussian(Policy):
+    """A policy that remembers its episode; calling it on windows draws c [B, T, A] with its log-probability [B, T]."""
+
+    def forward(self, observation: Tree, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        mean, log_std, _ = self.heads(observation)
+        assert mean is not None
+        assert log_std is not None
+        return squashed_sample(mean, log_std, normal_like(mean) if noise is None else noise)
+
+
+class RecurrentCritics(nn.Module):
+    """M action values that know what came before in a window: [M, B, T] of observations and actions c [B, T, A].
+
+    Args:
+        spaces: of the environment.
+        hidden: widths of the layers, the last of them behind the memory, where the action comes in.
+        members: M.
+        core: what remembers: gru or lstm.
+        core_size: its width.
+
+    Raises:
+        ConfigError: there is no layer for the action to come in, or something else than a mean shall be told.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        *,
+        hidden: Sequence[int] = (64, 64),
+        members: int = 2,
+        core: Kind = "lstm",
+        core_size: int = 64,
+        activation: Activation = "relu",
+        layer_norm: bool = False,
+        dropout: float = 0.0,
+        tells: None = None,
+    ) -> None:
+        super().__init__()
+        self.codec = ActionCodec(spaces)
+        self.members = members
+        if tells is not None:
+            raise ConfigError("critics that remember learn the mean of a return; leave algorithm.tells away")
+        if not hidden:
+            raise ConfigError("hidden: wanted at least one layer behind the memory")
+        *before, last = hidden
+        self.trunk = Trunk(
+            spaces, hidden=before, activation=activation, layer_norm=layer_norm, core=core, core_size=core_size
+        )
+        self.layers = Ensemble(
+            self.trunk.size + self.codec.continuous,
+            1,
+            members=members,
+            hidden=(last,),
+            activation=activation,
+            layer_norm=layer_norm,
+            dropout=dropout,
+        )
+
+    def forward(self, observation: Tree, c: Tensor) -> Tensor:
+        value: Tensor = self.layers(torch.cat((self.trunk(observation), c), -1))
+        return value.squeeze(-1)
+
+
+class QTarget(TargetCallback):
+    """Bellman target from the policy's own next action and slow critics.
+
+    Args:
+        critics: what is followed.
+        policy: with a temperature that of soft actor-critic, otherwise one that is sure of its action.
+        temperature: α, where the policy draws actions.
+        entropy_reward: whether the next action is paid for its entropy.
+        noise: deviation of the noise around a next action that is sure; 0 = none.
+        noise_limit: how large it is at most.
+        drawn: members of the critics, drawn at random for each target, of which the smallest value counts; None = all.
+
+    Raises:
+        SpaceError: part of the action is a choice.
+        ConfigError: there are fewer members than shall be drawn.
+    """
+
+    def __init__(
+        self,
+        critics: Critics | RecurrentCritics,
+        policy: nn.Module,
+        temperature: nn.Module | None = None,
+        *,
+        entropy_reward: bool = False,
+        noise: float = 0.0,
+        noise_limit: float = 0.5,
+        drawn: int | None = None,
+        discount: float = 0.99,
+        rate: float = 0.005,
+        every: int = 1,
+        data_group: str = "default",
+    ) -> None:
+        if critics.codec.discrete:
+            raise SpaceError(f"Sarsa is for actions that are numbers; here {describe(critics.codec.space)}")
+        super().__init__(critics, discount=discount, rate=rate, every=every, data_group=data_group)
+        self.draw_from(critics, drawn)
+        self.policy = policy
+        self.temperature = temperature
+        self.entropy_reward = entropy_reward
+        self.noise = noise
+        self.noise_limit = noise_limit
+
+    @torch.no_grad()
+    def begin_batch(
+        self,
+        next_observation: Tree,
+        reward: Tensor,
+        terminated: Tensor,
+        discount: Tensor | None = None,
+        next_previous: Tree | None = None,
+    ) -> dict[str, Tensor]:
+        c, bonus = self._drawn(next_observation, next_previous)  # [B, A], [B]
+        value = self.smallest(self.target(next_observation, c))  # [M, B] -> [B]
+        return self.bootstrap(reward, terminated, value if bonus is None else value + bonus, discount)
+
+    def _drawn(self, observation: Tree, previous: Tree | None) -> tuple[Tensor, Tensor | None]:
+        """Return an action of the policy, and what its entropy is paid."""
+        if self.temperature is None:
+            c: Tensor = self.policy(observation)
+            if self.noise:
+                noise = (self.noise * torch.randn_like(c)).clamp(-self.noise_limit, self.noise_limit)
+                c = (c + noise).clamp(-1.0, 1.0)
+            return c, None
+        c, log_prob = self.policy.continuous(observation, previous)  # type: ignore[operator]
+        return c, -self.temperature.of("continuous") * log_prob if self.entropy_reward else None  # type: ignore[operator]
+
+
+class WindowTarget(QTarget):
+    """Targets [B, T] of the steps of windows.
+
+    Args:
+        n_step: steps of a return, of which there can be one only.
+
+    Raises:
+        ConfigError: returns are of several steps.
+    """
+
+    def __init__(self, *given: Any, n_step: int = 1, **options: Any) -> None:
+        if n_step != 1:
+            raise ConfigError(f"algorithm.n_step: windows look one step ahead, not {n_step}")
+        super().__init__(*given, **options)
+
+    @torch.no_grad()
+    def begin_batch(  # type: ignore[override]  # hooks ask by the names of their arguments
+        self,
+        observation: Tree,
+        next_observation: Tree,
+        reward: Tensor,
+        terminated: Tensor,
+        discount: Tensor | None = None,
+        previous: Tree | None = None,
+        next_previous: Tree | None = None,
+    ) -> dict[str, Tensor]:
+        if reward.dim() < 2:
+            raise ConfigError("algorithm.unroll: wanted at least 2 steps; of a single one nothing can be remembered")
+        seen = _reaching(observation, next_observation)  # [B, T + 1, …]
+        before = None if previous is None else _reaching(previous, next_previous)
+        c, bonus = self._drawn(seen, before)  # [B, T + 1, A], [B, T + 1]
+        value = self.smallest(self.target(seen, c))
+        value = value if bonus is None else value + bonus
+        return self.bootstrap(reward, terminated, value[:, 1:], discount)
+
+
+def _reaching(observation: Tree, following: Tree) -> Tree:
+    """Return what there is at the first step of windows and where their steps lead to, [B, T + 1, …]."""
+    if isinstance(observation, dict):
+        return {name: _reaching(part, following[name]) for name, part in observation.items()}
+    return torch.cat((observation[:, :1], following), 1)
+
+
+class BurnIn:
+    """An adaptor that gives the first steps of windows the weight 0, unless the episode begins with the window.
+
+    Args:
+        share: of a window's steps.
+
+    Raises:
+        ConfigError: the share is none below 1.
+    """
+
+    requires = removes = replaces = ()
+    provides = ("weight",)
+
+    def __init__(self, share: float = 0.25) -> None:
+        if not 0.0 <= share < 1.0:
+            raise ConfigError(f"burn_in: wanted a share from 0 to below 1, got {share}")
+        self.share = share
+
+    def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
+        if rows is None or rows.index.ndim < 2:
+            raise ConfigError("algorithm.unroll: wanted windows of at least 2 steps, from a table")
+        steps = np.arange(rows.index.shape[1])
+        counted = (rows.step[:, :1] == 0) | (steps >= int(self.share * len(steps)))
+        weight = torch.from_numpy(counted.astype(np.float32))  # [B, T]
+        given = batch.get("weight")  # [B] or [B, T]
+        return batch | {"weight": weight if given is None else weight * given.reshape(len(given), -1)}

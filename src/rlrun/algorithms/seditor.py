@@ -1,0 +1,257 @@
+"""Safety editor (Yu et al. 2022, arXiv 2201.12427): one policy is after the reward, another one edits what it proposes.
+
+The reward of a step is [utility, -cost]. The utility policy proposes an action a, the editor adds to it where it would
+cost too much; w are the weights of both rewards, which `+with=lagrangian` holds the constraint by.
+
+    â     = clip(a + 2 Δ, -1, 1),  a ~ π(· | s),  Δ ~ ψ(· | s, a)
+    y_k   = r_k + γ (1 - terminated) min_i Q̄_k,i(s', â')            k = utility, cost
+    L_Q_k = Σ_i (Q_k,i(s, â) - y_k)²
+    L_π   = α_π log π(a | s) - min_i Q_utility,i(s, â)               towards π only
+    L_ψ   = α_ψ log ψ(Δ | s, a) + w_0 change - w_1 min_i Q_cost,i(s, â)   towards ψ only
+    L_α   = Σ_j log α_j (H_j - H̄_j),  j = π, ψ
+
+change is what editing takes from the utility, max(0, min_i Q_utility,i(s, a) - min_i Q_utility,i(s, â)), or the mean
+of (a - â)² over the numbers of an action.
+
+Differences from the paper: both values are pessimistic, the smaller of two critics; weights sum to 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from rlrun import ops
+from rlrun.callbacks.critic import CriticLoss
+from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.callbacks.target import TargetCallback
+from rlrun.errors import ConfigError, SpaceError, did_you_mean
+from rlrun.memory.adaptors import COPIES
+from rlrun.memory.samplers import Rows
+from rlrun.nn import Critics, SquashedGaussian
+from rlrun.nn.editing import EditedPolicy, Editor, edited
+from rlrun.spaces import Spaces
+from rlrun.typing import Batch, Tree
+
+Change = Literal["utility", "distance"]
+CHANGES = ("utility", "distance")
+
+
+class Apart:
+    """Keep the rewards of a step apart, as `rewards` [..., 2], beside the one that they are weighed to.
+
+    Raises:
+        SpaceError: the environment's reward is not of two numbers.
+    """
+
+    tier = COPIES
+    provides = keeps = ("rewards",)
+    removes = replaces = ()
+    requires = ("reward",)
+
+    def __init__(self, spaces: Spaces) -> None:
+        if spaces.rewards != 2:
+            there = f"has {spaces.rewards} numbers" if spaces.rewards else "is one plain number"
+            raise SpaceError(
+                f"the safety editor wants the reward of a step to be [utility, -cost], and it {there} "
+                "(+with=costs makes it of what an environment reports)"
+            )
+
+    def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
+        return batch | {"rewards": batch["reward"]}
+
+
+class QTarget(TargetCallback):
+    """Bellman targets of both rewards, at edited actions, from slow copies of both critics."""
+
+    provides = ("q_target", "cost_target")
+
+    def __init__(
+        self,
+        utility: Critics,
+        cost: Critics,
+        policy: EditedPolicy,
+        *,
+        discount: float = 0.99,
+        rate: float = 0.005,
+        every: int = 1,
+        data_group: str = "default",
+    ) -> None:
+        both = nn.ModuleDict({"utility": utility, "cost": cost})
+        super().__init__(both, discount=discount, rate=rate, every=every, data_group=data_group)
+        self.followed = (utility, cost)
+        self.policy = policy
+
+    @torch.no_grad()
+    def begin_batch(self, next_observation: Tree, rewards: Tensor, terminated: Tensor) -> dict[str, Tensor]:
+        _, c = self.policy(next_observation)
+        slow = (self.target.get_submodule(name) for name in ("utility", "cost"))
+        utility, cost = (critics(next_observation, c).amin(0) for critics in slow)  # [B]
+        cost_target = ops.bootstrap(rewards[..., 1], discount=self.discount, terminated=terminated, value=cost)
+        return self.bootstrap(rewards[..., 0], terminated, utility, None) | {"cost_target": cost_target}
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        return super().note(lambda _: " and ".join(path_of(network) for network in self.followed))
+
+
+class QLoss(CriticLoss):
+    """Distance of each critic of the utility to the common target, summed over critics."""
+
+
+class CostLoss(CriticLoss):
+    """The same for critics of the cost."""
+
+    def loss(self, observation: Tree, action: Tree, cost_target: Tensor) -> Tensor:  # type: ignore[override]
+        return super().loss(observation, action, cost_target)
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        found = dict(super().metrics)
+        mean = found.pop("value/mean", None)
+        return found if mean is None else {**found, "value/cost": mean}
+
+
+class Temperatures(nn.Module):
+    """α of both policies, learned on a log scale.
+
+    Args:
+        initial: α to start from.
+    """
+
+    parts = ("proposal", "edit")
+
+    def __init__(self, *, initial: float = 1.0) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.full((2,), math.log(initial)))
+
+    def of(self, part: str) -> Tensor:
+        """Return α of "proposal" or "edit", without gradient."""
+        return self.log.detach()[self.parts.index(part)].exp()
+
+
+class UtilityLoss(LossCallback):
+    """Minus the utility of what the editor makes of a proposal, and the price of its density."""
+
+    provides = ("proposal_entropy",)
+
+    def __init__(
+        self,
+        network: SquashedGaussian,
+        optimiser: Optimiser,
+        *,
+        editor: Editor,
+        critics: Critics,
+        temperature: Temperatures,
+        **options: Any,
+    ) -> None:
+        super().__init__(network, optimiser, **options)
+        self.utility = network
+        self.editor = editor
+        self.critics = critics
+        self.temperature = temperature
+
+    def loss(self, observation: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+        c, log_prob = self.utility(observation)
+        value = self.critics(observation, edited(c, self.editor(observation, c)[0])).amin(0)
+        return self.temperature.of("proposal") * log_prob - value, {"proposal_entropy": -log_prob.detach()}
+
+
+class EditorLoss(LossCallback):
+    """What an edit takes from the utility, and minus the value of its cost, as both rewards are weighed now.
+
+    Args:
+        utility: whose proposals are edited.
+        utility_critics: of the first reward.
+        cost_critics: of the second.
+        weights: returns those of both rewards [2].
+        change: utility = what the edit takes from the utility; distance = its mean square.
+
+    Raises:
+        ConfigError: there is no such measure of a change.
+    """
+
+    provides = ("edit_entropy",)
+
+    def __init__(
+        self,
+        network: Editor,
+        optimiser: Optimiser,
+        *,
+        utility: SquashedGaussian,
+        utility_critics: Critics,
+        cost_critics: Critics,
+        weights: Callable[[], Tensor],
+        temperature: Temperatures,
+        change: Change = "utility",
+        **options: Any,
+    ) -> None:
+        if change not in CHANGES:
+            wanted = f"wanted one of {', '.join(CHANGES)}, got '{change}'"
+            raise ConfigError(f"algorithm.change: {wanted}{did_you_mean(change, CHANGES)}")
+        super().__init__(network, optimiser, **options)
+        self.editor = network
+        self.utility = utility
+        self.critics = (utility_critics, cost_critics)
+        self.weights = weights
+        self.temperature = temperature
+        self.change = change
+        self._moved: Tensor | None = None  # of the newest update
+
+    def loss(self, observation: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+        with torch.no_grad():
+            proposed, _ = self.utility(observation)
+            weights = self.weights()
+        edit, log_prob = self.editor(observation, proposed)
+        c = edited(proposed, edit)
+        self._moved = (c - proposed).detach()
+        cost = self.critics[1](observation, c).amin(0)
+        loss = weights[0] * self._change(observation, proposed, c) - weights[1] * cost
+        return self.temperature.of("edit") * log_prob + loss, {"edit_entropy": -log_prob.detach()}
+
+    def _change(self, observation: Tree, proposed: Tensor, c: Tensor) -> Tensor:
+        if self.change == "distance":
+            return (proposed - c).square().mean(-1)
+        with torch.no_grad():
+            before = self.critics[0](observation, proposed).amin(0)
+        lost: Tensor = before - self.critics[0](observation, c).amin(0)
+        return lost.relu()
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        moved = {} if self._moved is None else {"edit/size": self._moved.abs().mean()}
+        return {**super().metrics, **moved}
+
+
+class TemperaturesLoss(LossCallback):
+    """Hold the entropy of both policies at a target.
+
+    Args:
+        spaces: of the environment.
+        share: of each dimension's range that a policy of the target entropy spreads over.
+    """
+
+    def __init__(
+        self, network: Temperatures, optimiser: Optimiser, *, spaces: Spaces, share: float = 0.184, **options: Any
+    ) -> None:
+        super().__init__(network, optimiser, **options)
+        self.temperatures = network
+        self.target = ops.target_entropy(spaces.action, min_prob=share).continuous
+        self._entropy: Tensor | None = None  # [2], of the newest update
+
+    def loss(self, proposal_entropy: Tensor, edit_entropy: Tensor) -> Tensor:
+        entropy = torch.stack((proposal_entropy, edit_entropy), -1)
+        self._entropy = entropy.mean(0)
+        return (self.temperatures.log * (entropy - self.target)).sum(-1)
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        found = dict(super().metrics)
+        for index, part in enumerate(self.temperatures.parts):
+            found[f"temperature/{part}"] = self.temperatures.of(part)
+            if self._entropy is not None:
+                found[f"entropy/{part}"] = self._entropy[index]
+        return found

@@ -1,0 +1,79 @@
+"""What the targets of critics that tell quantiles have in common."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rlrun import ops
+from rlrun.callbacks.target import TargetCallback
+from rlrun.errors import ConfigError, did_you_mean
+from rlrun.nn import Critics, ImplicitCritics, SoftPolicy, Temperature, told_by
+from rlrun.typing import Tree
+
+
+class QuantileTarget(TargetCallback):
+    """Quantiles of the return [B, N] from slow critics, at an action of a soft policy; a subclass writes `outcomes`.
+
+    Args:
+        least: of critics: the smallest of each quantile, all of the member with the smallest mean, or of each
+            quantile the mean of members less their deviation.
+        drawn: members of the critics, drawn at random for each target, of which the least counts; None = all.
+        entropy_reward: whether the entropy of the action at the state that was reached counts.
+
+    Raises:
+        ConfigError: there is no such `least`, or there are fewer members than shall be drawn.
+    """
+
+    def __init__(
+        self,
+        critics: Critics | ImplicitCritics,
+        policy: SoftPolicy,
+        temperature: Temperature,
+        *,
+        least: ops.Least = "quantile",
+        drawn: int | None = None,
+        entropy_reward: bool = False,
+        discount: float = 0.99,
+        rate: float = 0.005,
+        every: int = 1,
+        data_group: str = "default",
+    ) -> None:
+        require_least(least)
+        super().__init__(critics, discount=discount, rate=rate, every=every, data_group=data_group)
+        self.draw_from(critics, drawn)
+        self.told, _ = told_by(self.target)
+        self.policy = policy
+        self.temperature = temperature
+        self.least = least
+        self.entropy_reward = entropy_reward
+
+    @torch.no_grad()
+    def begin_batch(
+        self,
+        next_observation: Tree,
+        reward: Tensor,
+        terminated: Tensor,
+        discount: Tensor | None = None,
+        next_previous: Tree | None = None,
+    ) -> dict[str, Tensor]:
+        c, log_prob = self.policy.continuous(next_observation, next_previous)  # [B, A], [B]
+        value, named = self.outcomes(next_observation, c)
+        if self.entropy_reward and log_prob is not None:
+            value = value - self.temperature.of("continuous") * log_prob.unsqueeze(-1)
+        return {**self.bootstrap(reward, terminated, value, discount), **named}
+
+    def outcomes(self, observation: Tree, c: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the least quantiles of the slow critics, [B, N], and what else the loss is to know of them."""
+        raise NotImplementedError
+
+
+def require_least(least: str) -> None:
+    """Refuse what is no way to choose among members.
+
+    Raises:
+        ConfigError: naming the nearest.
+    """
+    if least not in ops.LEAST:
+        words = ", ".join(ops.LEAST)
+        raise ConfigError(f"least: wanted one of {words}, got '{least}'{did_you_mean(least, ops.LEAST)}")

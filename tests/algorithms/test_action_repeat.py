@@ -1,0 +1,179 @@
+"""Actions that are decided on for several steps: what memory makes of them, and who does them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import rlrun
+from rlrun.algorithms.action_repeat import Persistent, Repeats, decisions
+from rlrun.collect import Collector, evaluate
+from rlrun.conformance.reach import differences
+from rlrun.conformance.twins import leave, walk
+from rlrun.env import make
+from rlrun.errors import ConfigError
+from rlrun.memory import Table
+from rlrun.nn import ActionCodec
+from rlrun.spaces import Composite, Spaces
+
+from .fixed import CONTINUOUS, LINE
+
+COLUMNS = {"lasts": {"dtype": "int64"}}
+
+
+def table_of(*lasts, end=None, steps=3):
+    """Return a table with one episode; observation i is [i], each reward 1, and what is done at i is i / 10."""
+    adaptors = [Repeats(steps=steps, discount=0.5)]
+    table = Table(length=20, spaces=CONTINUOUS, columns=COLUMNS, adaptors=adaptors)
+    for i, left in enumerate(lasts):
+        ended = {name: [end == name and i == len(lasts) - 1] for name in ("terminated", "truncated")}
+        row = {"observation": [[i]], "action": [[i / 10]], "reward": [1.0], "lasts": [left]}
+        table.add(None, row | ended)
+    if end:
+        table.close(None, [[len(lasts)]])
+    return table
+
+
+def rows(table):
+    """Return of each row: reward, discount over γ, successor, terminated, and steps of the decision."""
+    batch = table.sample(300)
+    assert torch.equal(batch["action"]["action"], batch["observation"] / 10)
+    found = {}
+    columns = (batch["reward"], batch["discount"] / 0.5, batch["next_observation"][:, 0], batch["terminated"])
+    for row in zip(batch["observation"][:, 0], *columns, batch["action"]["repeats"] + 1, strict=True):
+        found[int(row[0])] = tuple(float(value) for value in row[1:])
+    return [found[i] for i in sorted(found)]
+
+
+def test_a_decision_has_the_discounted_sum_of_its_rewards_and_a_discount_of_its_own():
+    found = rows(table_of(1, 2, 1, 3, 2, 1, end="truncated"))
+    assert found[0] == (1.0, 1.0, 1.0, 0.0, 1.0)
+    assert found[1] == (1.5, 0.5, 3.0, 0.0, 2.0)
+    assert found[3] == (1.75, 0.25, 6.0, 0.0, 3.0)
+    assert found[4] == (1.5, 0.5, 6.0, 0.0, 2.0)  # amidst the last: what was left to do
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        ("terminated", (1.5, 0.5, 3.0, 1.0, 3.0)),
+        ("truncated", (1.5, 0.5, 3.0, 0.0, 2.0)),  # as many steps as were made
+    ],
+)
+def test_an_end_amidst_a_repeat_ends_the_sum(end, expected):
+    assert rows(table_of(1, 3, 2, end=end))[1] == expected
+
+
+def test_a_repeat_that_is_still_going_on_counts_as_far_as_it_is_stored():
+    assert rows(table_of(1, 3, 2, 1)) == [
+        (1.0, 1.0, 1.0, 0.0, 1.0),
+        (1.5, 0.5, 3.0, 0.0, 2.0),
+        (1.0, 1.0, 3.0, 0.0, 1.0),
+    ]
+
+
+def test_decisions_of_one_step_are_plain_steps():
+    assert rows(table_of(1, 1, end="terminated", steps=1)) == [(1.0, 1.0, 1.0, 0.0, 1.0), (1.0, 1.0, 2.0, 1.0, 1.0)]
+
+
+class Scripted:
+    """Decides on what the observation says: the action, and for how many steps."""
+
+    def __init__(self):
+        self.codec = ActionCodec(decisions(Spaces(LINE, Composite({"push": LINE})), most=4))
+        self.asked = 0
+
+    def act(self, observation, explore):
+        self.asked += 1
+        return {"action": {"push": observation[:, :1]}, "repeats": observation[:, 1].long() - 1}
+
+
+def test_lanes_do_what_was_decided_until_nothing_is_left():
+    policy = Scripted()
+    agent = Persistent(policy, spaces=Spaces(LINE, Composite({"push": LINE})))
+    state, found = agent.initial_state(2), []
+    seen = [[[0.1, 3], [0.2, 1]], [[9, 4], [0.3, 2]], [[9, 4], [9, 4]], [[0.4, 2], [0.5, 1]], [[9, 4], [0.6, 1]]]
+    for observation in np.array(seen, np.float32):
+        before = state
+        response = agent(observation, state)
+        state = response["state"]
+        lanes = zip(response["action"]["push"][:, 0], response["lasts"], strict=True)
+        found.append([(float(push), int(steps)) for push, steps in lanes])
+        action, after = agent.respond(*(_tensors(tree) for tree in (observation, before)), True)
+        assert np.array_equal(action["push"].numpy(), response["action"]["push"])  # exports do the same
+        assert after["left"].tolist() == state["left"].tolist()
+    assert found == [
+        [(pytest.approx(0.1), 3), (pytest.approx(0.2), 1)],
+        [(pytest.approx(0.1), 2), (pytest.approx(0.3), 2)],
+        [(pytest.approx(0.1), 1), (pytest.approx(0.3), 1)],
+        [(pytest.approx(0.4), 2), (pytest.approx(0.5), 1)],
+        [(pytest.approx(0.4), 1), (pytest.approx(0.6), 1)],
+    ]
+    assert agent.metrics["repeat/switched"] == pytest.approx((1 + 0.5 + 0 + 1 + 0.5) / 5, abs=0.01)
+    assert policy.asked == 5 + 4  # by respond; and where a lane had nothing left
+
+
+def _tensors(tree):
+    return {name: _tensors(part) for name, part in tree.items()} if isinstance(tree, dict) else torch.from_numpy(tree)
+
+
+@pytest.mark.parametrize("random", [True, False])
+def test_memory_has_what_is_left_of_each_action(random):
+    env = make("Pendulum-v1", num_envs=2)
+    result = Persistent(Uniform(env.spaces), spaces=env.spaces)
+    table = Table(spaces=env.spaces, num_envs=2, length=1000, columns=COLUMNS)
+    collector = Collector(env, result, table, warm_up_seed=3)
+    collector.begin_training()
+    assert collector.collect(900, random=random) == 900  # environment steps, whatever was decided
+    batch = table.sample(500, 2)
+    (now, then), (before, after) = batch["lasts"].unbind(1), batch["action"].unbind(1)
+    assert torch.equal(then[now > 1], now[now > 1] - 1)
+    assert torch.equal(after[now > 1], before[now > 1])
+    assert not (after == before)[now == 1].any()
+    assert set(then[now == 1].tolist()) == {1, 2, 3, 4}
+    episodes = evaluate(env.copy(num_envs=2), result, episodes=2, seed=1)
+    assert episodes.lengths == [200, 200]
+    env.close()
+
+
+class Uniform:
+    """Decides at random."""
+
+    def __init__(self, spaces):
+        self.codec = ActionCodec(decisions(spaces, most=4))
+
+    def act(self, observation, explore):
+        count = len(observation)
+        return {"action": 2 * torch.rand(count, 1) - 1, "repeats": torch.randint(4, (count,))}
+
+
+def test_a_run_left_amidst_a_repeat_goes_on_with_it(tmp_path, monkeypatch):
+    words = (
+        *("algorithm=action_repeat", "env=pendulum", "~pair", "num_envs=2", "algorithm.hidden=[8]", "logger=[]"),
+        *("algorithm.most_steps=20", "algorithm.batch_size=4", "algorithm.warmup_steps=10", "stop.env_steps=44"),
+        *(
+            "checkpoint.every=30",
+            "checkpoint.keep_last=null",
+            "evaluation.every=40",
+            "evaluation.max_steps=5",
+            "evaluation.episodes=1",
+        ),
+    )
+    whole = walk(rlrun.train(words, run_dir=tmp_path / "whole").trainer)
+    leave(tmp_path / "whole", tmp_path / "left", at=30)
+    load, left = Collector.load_state_dict, []
+
+    def noting(self, state, **named):
+        left.append(state["state"]["left"].max())
+        load(self, state, **named)
+
+    monkeypatch.setattr(Collector, "load_state_dict", noting)
+    found = differences(whole, walk(rlrun.resume(tmp_path / "left").trainer))
+    assert not found, "\n".join(found)
+    assert left[0] > 0
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ConfigError, match=r"algorithm\.most_steps must be at least 1, not 0"):
+        decisions(CONTINUOUS, most=0)

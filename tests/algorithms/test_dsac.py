@@ -1,0 +1,112 @@
+"""Distributional soft actor-critic, worked by hand on critics whose quantiles lie on lines."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rlrun import ops
+from rlrun.algorithms.dsac import PolicyLoss, QLoss, QTarget
+from rlrun.errors import ConfigError, SpaceError
+from rlrun.nn import ActionCodec, ImplicitCritics, Quantiles
+
+from .fixed import CONTINUOUS, MIXED, column, policy_of, sgd
+
+DRAWN = ops.Fractions(torch.tensor([[0.1, 0.6]]), torch.tensor([[0.2, 0.8]]))
+
+
+class Lines(torch.nn.Module):
+    """Tells slope · τ + level, one line a member, whatever it sees."""
+
+    codec = ActionCodec(CONTINUOUS)
+
+    def __init__(self, *lines):
+        super().__init__()
+        self.lines = torch.nn.Parameter(torch.tensor(lines).float())
+
+    def told(self, observation, c, points):
+        slope, level = self.lines.T
+        return slope[:, None, None] * points + level[:, None, None]
+
+
+@pytest.fixture(autouse=True)
+def _no_noise(monkeypatch):
+    monkeypatch.setattr("torch.randn_like", torch.zeros_like)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    monkeypatch.setattr(ops, "sampled_fractions", lambda lead, count, like: DRAWN)
+
+
+def targets(**options):
+    """Return the targets of an interior step and of a terminal one, both with reward 1, and the shares."""
+    critics = Lines((8.0, -1.0), (2.0, 1.5))  # at .25 and .75: (1, 5) and (2, 3)
+    policy, temperature = policy_of(CONTINUOUS, critics)  # of log-density -1.5
+    target = QTarget(critics, policy, temperature, discount=0.9, fractions=2, **options)
+    with torch.no_grad():
+        critics.lines.fill_(100.0)  # the slow critics stay
+    found = target.begin_batch(column(1, 1), torch.ones(2), torch.tensor([False, True]))
+    return found["q_target"].tolist(), found["target_widths"].tolist()
+
+
+@pytest.mark.parametrize(("least", "value"), [("quantile", (1, 3)), ("member", (2, 3))])
+def test_target_is_the_least_distribution_and_its_entropy(least, value):
+    found, widths = targets(fixed=True, least=least, entropy_reward=True)
+    assert found == [pytest.approx([1 + 0.9 * (each + 0.3) for each in value], abs=1e-5), [1.0, 1.0]]
+    assert widths == [0.5, 0.5]
+    assert targets(fixed=True, least=least)[0][0] == pytest.approx([1 + 0.9 * each for each in value], abs=1e-5)
+
+
+def test_target_tells_the_shares_of_what_was_drawn(drawn):
+    found, widths = targets(least="member")  # (-0.2, 3.8) has the mean 3, (1.7, 2.7) the mean 2.5
+    assert found[0] == pytest.approx([1 + 0.9 * 1.7, 1 + 0.9 * 2.7], abs=1e-5)
+    assert widths == [pytest.approx([0.2, 0.8])]
+
+
+def test_loss_weighs_targets_by_their_shares_and_adds_members_up():
+    loss = QLoss(Lines((2.0, -0.5), (0.0, 2.0)), sgd, fractions=2, fixed=True)  # (0, 1) and (2, 2)
+    loss.watched = True
+    batch = column(0), column(0), torch.tensor([[2.0, 0.0]]), torch.tensor([[0.9, 0.1]])
+    # of (0, 1): .375 for both pairs with 2, 0 and .125 with 0; of (2, 2): nothing, and h(-2) = 1.5 by .75 and .25
+    wanted = (0.9 * 0.75 + 0.1 * 0.125) / 2 + 0.1 * 1.5 / 2
+    assert loss.loss(*batch).tolist() == pytest.approx([wanted], abs=1e-5)
+    loss.backward(*batch)
+    assert loss.error(loss.elements).tolist() == pytest.approx([(1.3 + 0.2) / 2])  # of means .5 and 2, from 1.8
+    assert float(loss.metrics["value/mean"]) == pytest.approx(1.25)
+
+
+@pytest.mark.parametrize(("least", "value"), [("quantile", 0.2 * -0.2 + 0.8 * 2.7), ("member", 2.5)])
+def test_policy_follows_the_mean_of_what_was_drawn(drawn, least, value):
+    critics = Lines((8.0, -1.0), (2.0, 1.5))
+    policy, temperature = policy_of(CONTINUOUS, critics)
+    loss = PolicyLoss(policy, sgd, critics=critics, temperature=temperature, fractions=2, least=least)
+    assert loss.loss(column(0))[0].tolist() == pytest.approx([-0.2 * 1.5 - value], abs=1e-5)
+
+
+def test_implicit_critics_tell_what_their_equations_say():
+    torch.manual_seed(0)
+    network = ImplicitCritics(CONTINUOUS, hidden=(5, 4), members=2, cosines=3, count=6)
+    observation, c, points = column(0.3, -0.7), column(0.1, 0.9), torch.rand(2, 7)
+    found, inputs = network.told(observation, c, points), torch.cat((observation, c), -1)
+    turns = torch.stack([(math.pi * k * points).cos() for k in (1, 2, 3)], -1)
+
+    def dense(layer, value):
+        return value @ layer.weight[1] + layer.bias[1]
+
+    features = dense(network.features.layers[1], dense(network.features.layers[0], inputs).relu()).relu()
+    value = features[:, None] * dense(network.fractions.layers[0], turns).sigmoid()
+    value = F.layer_norm(dense(network.head.layers[0], value), (4,)).relu()
+    torch.testing.assert_close(found[1], dense(network.head.layers[1], value).squeeze(-1))
+    middles = ops.fixed_fractions(6, like=c).points.expand(2, 6)
+    torch.testing.assert_close(network(observation, c), network.told(observation, c, middles).mean(-1))
+
+
+def test_choices_and_other_ways_to_tell_are_refused():
+    with pytest.raises(SpaceError, match=r"^ImplicitCritics handles continuous actions only; action part 'side'"):
+        ImplicitCritics(MIXED)
+    with pytest.raises(ConfigError, match=r"tells quantiles; leave algorithm\.tells \(\+with=hlgauss\) away"):
+        ImplicitCritics(CONTINUOUS, tells=Quantiles(3))

@@ -1,0 +1,162 @@
+"""A policy over bins, entry by entry, against all actions written out; and what it is distilled from."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rlrun.algorithms.mdq import BinPolicy, PolicyLoss, QTarget
+from rlrun.algorithms.sac import Temperature, TemperatureLoss
+from rlrun.errors import ConfigError, SpaceError
+from rlrun.spaces import Box, Spaces
+
+from .fixed import CONTINUOUS, DISCRETE, LINE, MIXED, column, critics_of, sgd, write
+
+PLANE = Spaces(LINE, Box((2,), np.full(2, -1.0, np.float32), np.full(2, 1.0, np.float32)))
+BINS, ALPHA = 6, 0.7
+VALUES = torch.linspace(-2.0, 3.0, BINS * BINS).reshape(BINS, BINS).sin() * 2.0  # Q of each pair of bins
+
+
+class First(nn.Module):
+    """F_0: the same whatever is seen."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.logits = nn.Parameter(logits)
+
+    def forward(self, inputs):
+        return self.logits.expand(len(inputs), -1)
+
+
+class Second(First):
+    """F_1: a row for each bin of the first entry, which is the last input."""
+
+    def forward(self, inputs):
+        return self.logits[((inputs[:, -1] + 1.0) * 0.5 * (BINS - 1)).round().long()]
+
+
+def policy_of(spaces=PLANE, alpha=ALPHA, **options):
+    temperature = Temperature(spaces, initial=alpha)
+    return BinPolicy(spaces, temperature, **{"bins": BINS, "hidden": (), **options}), temperature
+
+
+def soft():
+    """Return a policy whose values are VALUES by hand."""
+    policy, temperature = policy_of()
+    best = ALPHA * (VALUES / ALPHA).logsumexp(-1) - ALPHA * 2 * math.log(BINS)
+    policy.layers = nn.ModuleList([First(best), Second(VALUES.clone())])
+    return policy, temperature
+
+
+def log_prob(policy, pair):
+    """Return what the policy says of a pair of bins."""
+    left = iter(pair)
+    c, found = policy.choose(column(0), lambda scaled: torch.tensor([next(left)]))
+    assert c[0].tolist() == pytest.approx([2 * index / (BINS - 1) - 1 for index in pair])
+    return float(found.detach())
+
+
+def test_distribution_is_the_softmax_over_all_actions():
+    policy, _ = soft()
+    expected = (VALUES / ALPHA).flatten().log_softmax(-1)
+    found = [log_prob(policy, pair) for pair in product(range(BINS), repeat=2)]
+    assert found == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_value_of_every_action_is_the_one_that_was_written():
+    policy, _ = soft()
+    c = torch.tensor([[2 * i / (BINS - 1) - 1, 2 * j / (BINS - 1) - 1] for i, j in product(range(BINS), repeat=2)])
+    torch.testing.assert_close(policy(column(*[0] * len(c)), c).detach(), VALUES.flatten(), atol=1e-5, rtol=0)
+
+
+def test_best_action_goes_entry_by_entry_and_draws_are_as_likely_as_told():
+    policy, _ = soft()
+    first = int((VALUES / ALPHA).logsumexp(-1).argmax())
+    best = [2 * index / (BINS - 1) - 1 for index in (first, int(VALUES[first].argmax()))]
+    assert policy.act(column(0), explore=False)[0].tolist() == pytest.approx(best)
+    torch.manual_seed(0)
+    drawn = policy.nearest(policy.act(column(*[0] * 20_000)))
+    share = torch.bincount(drawn[:, 0] * BINS + drawn[:, 1], minlength=BINS * BINS) / 20_000
+    torch.testing.assert_close(share, (VALUES / ALPHA).flatten().softmax(-1), atol=0.012, rtol=0)
+
+
+def test_an_entry_is_read_as_the_nearest_bin():
+    policy, _ = policy_of(CONTINUOUS)
+    assert policy.nearest(column(-1.0, -0.79, -0.81, 0.21, 1.0)).flatten().tolist() == [0, 1, 0, 3, 5]
+    assert policy.level(torch.arange(BINS)).tolist() == pytest.approx([-1.0, -0.6, -0.2, 0.2, 0.6, 1.0])
+
+
+def certain(bin_, **options):
+    """Return a policy of one entry that is all but sure of a bin."""
+    policy, temperature = policy_of(CONTINUOUS, **options)
+    logits = torch.zeros(BINS)
+    logits[bin_] = 100.0
+    policy.layers = nn.ModuleList([First(logits)])
+    return policy, temperature
+
+
+def target_of(policy):
+    """Return a target whose slow critics say 2 o + 3 a + 1 and 2 o + 3 a + 4, and the online ones 100."""
+    critics = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]), ([[2.0], [3.0]], [4.0]))
+    target = QTarget(critics, policy, discount=0.9)
+    write(critics, *[([[0.0], [0.0]], [100.0])] * 2)
+    return target
+
+
+def test_target_pays_the_divergence_from_even_bins():
+    target = target_of(certain(3)[0])  # plays 0.2, so slow critics say 3.6; and knows log 6 nats more than nothing
+    given = (column(1, 1), torch.ones(2), torch.tensor([False, True]))
+    found = target.begin_batch(*given)["q_target"].tolist()
+    assert found == pytest.approx([1 + 0.9 * (3.6 - ALPHA * math.log(BINS)), 1.0], abs=1e-5)
+    found = target.begin_batch(*given, discount=torch.tensor([0.5, 0.5]))["q_target"].tolist()
+    assert found == pytest.approx([1 + 0.5 * (3.6 - ALPHA * math.log(BINS)), 1.0], abs=1e-5)
+
+
+def test_even_bins_cost_nothing():
+    policy, _ = certain(3)
+    with torch.no_grad():
+        policy.layers[0].logits.zero_()
+    target = target_of(policy)
+    values = {round(1 + 0.9 * (2 + 3 * level + 1), 4) for level in policy.level(torch.arange(BINS)).tolist()}
+    found = target.begin_batch(column(*[1] * 60), torch.ones(60), torch.zeros(60, dtype=torch.bool))["q_target"]
+    assert {round(float(value), 4) for value in found} <= values
+
+
+def test_policy_is_drawn_to_the_slow_value_of_its_own_action(monkeypatch):
+    monkeypatch.setattr("torch.randn_like", torch.ones_like)
+    policy, _ = certain(3)
+    loss = PolicyLoss(policy, sgd, slow=target_of(policy), noise=0.05)
+    element, named = loss.loss(column(1))
+    # at 0.2 + 0.05 slow critics say 3.75; the policy says 100 + 0.7 log 6, the bin being the same
+    difference = 100.0 + ALPHA * math.log(BINS) - 3.75
+    assert element.tolist() == pytest.approx([difference**2], rel=1e-5)
+    assert named["policy_entropy"].tolist() == [[pytest.approx(math.log(2 / BINS), abs=1e-5)]]
+    loss.backward(column(1))
+    expected = [100.0 - 2 * difference if bin_ == 3 else 0.0 for bin_ in range(BINS)]
+    assert policy.layers[0].logits.tolist() == pytest.approx(expected, rel=1e-5)
+    assert all(parameter.grad is None for parameter in loss.slow.network.parameters())
+
+
+def test_entropy_target_in_bins_is_the_one_of_the_density():
+    spaces, policy = CONTINUOUS, policy_of(CONTINUOUS, bins=21)
+    loss = TemperatureLoss(policy[1], sgd, spaces=spaces, share={"continuous": math.exp(-1.0) / 2.0})
+    assert float(loss.target) + math.log(21 / 2) == pytest.approx(1.351375, abs=1e-5)
+    with torch.no_grad():
+        for parameter in policy[0].parameters():
+            parameter.zero_()
+    critics = critics_of(spaces, ([[0.0], [0.0]], [0.0]))
+    _, named = PolicyLoss(policy[0], sgd, slow=QTarget(critics, policy[0])).loss(column(0))
+    assert float(named["policy_entropy"]) == pytest.approx(math.log(2.0), abs=1e-5)  # of the even density
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ConfigError, match="bins: wanted at least 6 values of each entry of an action, got 5"):
+        policy_of(bins=5)
+    for spaces in (DISCRETE, MIXED):
+        with pytest.raises(SpaceError, match="actions that are numbers"):
+            policy_of(spaces)

@@ -1,0 +1,208 @@
+"""Values of the policy as it acts, worked by hand on networks of one layer."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from rlrun.algorithms.ddpg import QLoss
+from rlrun.algorithms.sac import PolicyLoss, SoftPolicy, Temperature
+from rlrun.algorithms.sarsa import BurnIn, QTarget, RecurrentCritics, RecurrentGaussian, WindowTarget
+from rlrun.errors import ConfigError, SpaceError
+from rlrun.memory import Table
+from rlrun.nn import DeterministicPolicy
+
+from .fixed import CONTINUOUS, DISCRETE, MIXED, adam, column, critics_of, policy_of, sgd, write
+
+
+@pytest.fixture(autouse=True)
+def _no_noise(monkeypatch):
+    monkeypatch.setattr("torch.randn_like", torch.zeros_like)
+
+
+def sure(level):
+    policy = DeterministicPolicy(CONTINUOUS, hidden=())
+    with torch.no_grad():
+        policy.layers[-1].weight.zero_()
+        policy.layers[-1].bias.fill_(math.atanh(level))
+    return policy
+
+
+def made(*, drawing, **options):
+    """Return a target whose slow critics differ from the online ones.
+
+    At next_observation 1 the policy of now plays 1/2, so the slow critics say 2 + 3/2 + 1 = 4.5 and 7.5.
+    """
+    critics = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]), ([[2.0], [3.0]], [4.0]))
+    given = policy_of(CONTINUOUS, critics) if drawing else (sure(0.5),)
+    target = QTarget(critics, *given, discount=0.9, **options)
+    write(critics, *[([[0.0], [0.0]], [100.0])] * 2)
+    return target
+
+
+def targets(target, **extra):
+    """Return the targets of an interior or cut off step and of a terminal one, both with reward 1."""
+    return target.begin_batch(column(1, 1), torch.ones(2), torch.tensor([False, True]), **extra)["q_target"].tolist()
+
+
+@pytest.mark.parametrize("drawing", [True, False])
+def test_target_is_the_smallest_slow_value_of_the_policys_own_action(drawing):
+    assert targets(made(drawing=drawing)) == pytest.approx([1 + 0.9 * 4.5, 1.0], abs=1e-5)
+
+
+def test_policy_is_that_of_now_and_critics_are_slow():
+    target = made(drawing=False, rate=1.0)
+    with torch.no_grad():
+        target.policy.layers[-1].bias.fill_(math.atanh(-0.5))
+    assert targets(target) == pytest.approx([1 + 0.9 * 1.5, 1.0], abs=1e-5)
+    target.end_batch(1)
+    assert targets(target) == pytest.approx([1 + 0.9 * 100.0, 1.0], abs=1e-3)
+
+
+def test_entropy_is_paid_if_asked_for_but_not_behind_the_end():
+    assert targets(made(drawing=True, entropy_reward=True)) == pytest.approx(
+        [1 + 0.9 * (4.5 + 0.2 * 1.5), 1.0], abs=1e-5
+    )
+
+
+def test_discount_of_the_batch_comes_first():
+    assert targets(made(drawing=True), discount=torch.tensor([0.5, 0.5])) == pytest.approx(
+        [1 + 0.5 * 4.5, 1.0], abs=1e-5
+    )
+
+
+@pytest.mark.parametrize(("drawn", "level"), [(1.0, 0.7), (-2.0, 0.1), (10.0, 1.0), (-10.0, 0.0)])
+def test_noise_around_a_sure_action_is_limited(monkeypatch, drawn, level):
+    monkeypatch.setattr("torch.randn_like", lambda like: torch.full_like(like, drawn))
+    expected = [1 + 0.9 * (2 + 3 * level + 1), 1.0]
+    assert targets(made(drawing=False, noise=0.2, noise_limit=0.5)) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("ending", ["terminated", "truncated"])
+def test_every_arrival_of_an_episode_counts_once_and_its_beginning_never(ending):
+    """Rows (r_t + γ d_t v_t - q_t)² of MID, MID, LAST; the FIRST that follows gives none."""
+    table = Table(spaces=CONTINUOUS, length=20)
+    rewards, observations, actions = [1.0, 2.0, -3.0], [0.1, 0.2, 0.3, 0.4], [0.5, -0.5, 0.25]
+    for step in range(3):
+        flags = {name: [step == 2 and name == ending] for name in ("terminated", "truncated")}
+        row = {"observation": [[observations[step]]], "action": [[actions[step]]], "reward": [rewards[step]]}
+        table.add(None, row | flags)
+    table.close(None, [[observations[3]]])
+    nothing = {"terminated": [False], "truncated": [False]}
+    table.add(None, {"observation": [[9.0]], "action": [[0.0]], "reward": [0.0]} | nothing)  # the next episode's first
+
+    critics = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]))
+    target, loss = QTarget(critics, sure(0.5), discount=0.9), QLoss(critics, sgd)
+    batch = table.sample(200)
+    given = {name: batch[name] for name in ("next_observation", "reward", "terminated")}
+    found = loss.loss(batch["observation"], batch["action"], target.begin_batch(**given)["q_target"])
+    value, taken = (
+        [2 * o + 1.5 + 1 for o in observations],
+        [2 * o + 3 * a + 1 for o, a in zip(observations, actions, strict=False)],
+    )
+    counts = [1.0, 1.0, float(ending == "truncated")]
+    rows = [(rewards[t] + 0.9 * counts[t] * value[t + 1] - taken[t]) ** 2 for t in range(3)]
+    assert sorted(set(batch["observation"].flatten().tolist())) == pytest.approx(observations[:3])
+    for observation, element in zip(batch["observation"].flatten(), found, strict=True):
+        assert float(element.detach()) == pytest.approx(rows[round(float(observation) * 10) - 1], abs=1e-4)
+
+
+@pytest.mark.parametrize("spaces", [DISCRETE, MIXED])
+def test_choices_are_refused(spaces):
+    critics = critics_of(spaces, ([[0.0, 0.0]] * (1 + (spaces is MIXED)), [0.0, 0.0]))
+    with pytest.raises(SpaceError, match="Sarsa is for actions that are numbers"):
+        QTarget(critics, sure(0.5))
+
+
+# --- networks that remember
+
+
+def remembering(kind="gru"):
+    """Return critics, policy and temperature with memories of three numbers."""
+    torch.manual_seed(1)
+    critics = RecurrentCritics(CONTINUOUS, hidden=(4, 5), core=kind, core_size=3)
+    gaussian = RecurrentGaussian(CONTINUOUS, hidden=(4,), core=kind, core_size=3, output_gain=1.0)
+    temperature = Temperature(CONTINUOUS, initial=0.2)
+    return critics, SoftPolicy(CONTINUOUS, critics, temperature, gaussian=gaussian), temperature
+
+
+def walked(critics, gaussian, observations):
+    """Return actions and smallest values along observations [T], one step after the other from nothing remembered."""
+    states = [torch.zeros(1, network.state_size) for network in (gaussian.trunk, critics.trunk)]
+    actions, values = [], []
+    for observation in observations:
+        features, states[0] = gaussian.trunk.step(column(observation), states[0])
+        c = gaussian.head(features).mean.tanh()  # without noise
+        features, states[1] = critics.trunk.step(column(observation), states[1])
+        value = critics.layers(torch.cat((features, c), -1))
+        actions.append(float(c.detach()))
+        values.append(float(value.amin().detach()))
+    return actions, values
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_windows_bootstrap_from_what_is_remembered_at_the_next_step(kind):
+    critics, policy, temperature = remembering(kind)
+    target = WindowTarget(critics, policy, temperature, discount=0.9)
+    seen = [0.3, -0.7, 0.9, 0.1]
+    _, values = walked(critics, policy.gaussian, seen)
+    with torch.no_grad():
+        for parameter in critics.parameters():  # the slow ones count
+            parameter.zero_()
+    window = column(*seen)
+    found = target.begin_batch(
+        window[:3].unsqueeze(0), window[1:].unsqueeze(0), torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[False] * 3])
+    )["q_target"]
+    assert found[0].tolist() == pytest.approx([t + 1 + 0.9 * values[t + 1] for t in range(3)], abs=1e-5)
+    over = target.begin_batch(
+        window[:3].unsqueeze(0), window[1:].unsqueeze(0), torch.ones(1, 3), torch.tensor([[False, False, True]])
+    )["q_target"]
+    assert float(over[0, 2]) == 1.0
+
+
+def test_policy_of_windows_acts_as_it_does_step_by_step():
+    critics, policy, temperature = remembering()
+    actions, values = walked(critics, policy.gaussian, [0.3, -0.7, 0.9])
+    loss = PolicyLoss(policy, adam, critics=critics, temperature=temperature)
+    c, log_prob = policy.continuous(column(0.3, -0.7, 0.9).unsqueeze(0))
+    assert c.flatten().tolist() == pytest.approx(actions, abs=1e-6)
+    element, named = loss.loss(column(0.3, -0.7, 0.9).unsqueeze(0))
+    expected = [0.2 * float(log_prob[0, t].detach()) - values[t] for t in range(3)]
+    assert element[0].tolist() == pytest.approx(expected, abs=1e-5)
+    assert named["policy_entropy"].shape == (1, 3, 1)
+
+
+def sampled(lengths, **settings):
+    """Return windows of four steps from episodes of some lengths, and the step that each begins with."""
+    table = Table(spaces=CONTINUOUS, length=60, adaptors=[BurnIn(0.5)], **settings)
+    for length in lengths:
+        for step in range(length):
+            row = {"observation": [[float(step)]], "action": [[0.0]], "reward": [0.0]}
+            table.add(None, row | {"terminated": [False], "truncated": [step == length - 1]})
+        table.close(None, [[float(length)]])
+    batch = table.sample(100, 4)
+    return batch, batch["observation"][:, 0, 0]
+
+
+def test_first_steps_of_a_window_count_where_the_episode_begins():
+    batch, begin = sampled([9, 7])
+    for weight, step in zip(batch["weight"].tolist(), begin.tolist(), strict=True):
+        assert weight == ([1.0] * 4 if step == 0 else [0.0, 0.0, 1.0, 1.0])
+    assert 0 < int((begin == 0).sum()) < 100
+
+
+def test_steps_that_only_fill_a_window_never_count():
+    batch, begin = sampled([3, 6], short="pad")
+    assert torch.equal(batch["weight"] > 0, batch["valid"] & ((begin == 0).unsqueeze(-1) | (torch.arange(4) >= 2)))
+
+
+def test_windows_that_cannot_be_are_refused():
+    critics, policy, temperature = remembering()
+    with pytest.raises(ConfigError, match=r"algorithm\.n_step: windows look one step ahead, not 3"):
+        WindowTarget(critics, policy, temperature, n_step=3)
+    with pytest.raises(ConfigError, match=r"algorithm\.unroll: wanted at least 2 steps"):
+        WindowTarget(critics, policy, temperature).begin_batch(column(1), column(1), torch.ones(1), torch.ones(1) > 1)
+    with pytest.raises(ConfigError, match="burn_in: wanted a share from 0 to below 1"):
+        BurnIn(1.0)

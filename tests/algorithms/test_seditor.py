@@ -1,0 +1,163 @@
+"""Two policies, one of which edits the other's proposals, worked by hand on networks of one layer."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from rlrun.algorithms.seditor import (
+    Apart,
+    CostLoss,
+    EditorLoss,
+    QTarget,
+    Temperatures,
+    TemperaturesLoss,
+    UtilityLoss,
+)
+from rlrun.errors import ConfigError, SpaceError
+from rlrun.memory import Table, WeighRewards
+from rlrun.nn import SquashedGaussian
+from rlrun.nn.editing import EditedPolicy, Editor, edited
+from rlrun.spaces import Spaces
+
+from .fixed import CONTINUOUS, LINE, MIXED, column, critics_of, sgd, write
+
+UTILITY = (([[1.0], [2.0]], [0.0]), ([[1.0], [2.0]], [1.0]))  # s + 2 a, the smaller
+COST = (([[0.0], [-1.0]], [0.0]), ([[0.0], [-1.0]], [0.5]))  # - a
+PLAIN = 1.0 - 0.5 * math.log(2 * math.pi)  # log density of a normal of deviation 1/e, at its mean
+
+
+@pytest.fixture(autouse=True)
+def _no_noise(monkeypatch):
+    monkeypatch.setattr("torch.randn_like", torch.zeros_like)
+
+
+def set_level(gaussian, level):
+    with torch.no_grad():
+        gaussian.layers[-1].weight.zero_()
+        gaussian.layers[-1].bias.copy_(torch.tensor([math.atanh(level), -1.0]))
+
+
+def policy_of(proposal, edit):
+    """Return a policy that proposes and edits the same whatever it sees."""
+    utility, editor = SquashedGaussian(CONTINUOUS, hidden=()), Editor(CONTINUOUS, hidden=())
+    set_level(utility, proposal)
+    set_level(editor.gaussian, edit)
+    return EditedPolicy(utility, editor)
+
+
+def temperatures():
+    found = Temperatures()
+    with torch.no_grad():
+        found.log.copy_(torch.tensor([0.2, 0.5]).log())
+    return found
+
+
+def log_prob(level):
+    return PLAIN - math.log(1 - level**2)
+
+
+def test_every_action_can_be_come_to():
+    found = edited(torch.tensor([-1.0, -1.0, 0.5, 0.9]), torch.tensor([1.0, 0.5, -0.25, 0.2]))
+    assert found.tolist() == pytest.approx([1.0, 0.0, 0.0, 1.0])
+
+
+def test_what_acts_is_the_edited_proposal():
+    for explore in (True, False):
+        assert policy_of(0.5, -0.4).act(column(0, 1), explore=explore).flatten().tolist() == pytest.approx([-0.3] * 2)
+
+
+def test_targets_of_both_rewards_are_at_the_edited_action():
+    utility, cost = critics_of(CONTINUOUS, *UTILITY), critics_of(CONTINUOUS, *COST)
+    target = QTarget(utility, cost, policy_of(0.5, -0.4), discount=0.9)
+    for critics in (utility, cost):
+        write(critics, *[([[0.0], [0.0]], [100.0])] * 2)
+    rewards = torch.tensor([[1.0, -0.5]] * 2)
+    found = target.begin_batch(column(1, 1), rewards, torch.tensor([False, True]))
+    assert found["q_target"].tolist() == pytest.approx([1 + 0.9 * (1 - 0.6), 1.0])
+    assert found["cost_target"].tolist() == pytest.approx([-0.5 + 0.9 * 0.3, -0.5])
+
+
+def test_critics_of_the_cost_learn_their_own_target():
+    loss = CostLoss(critics_of(CONTINUOUS, *COST), sgd)
+    found = loss.loss(column(0), column(0.5), torch.tensor([0.5]))
+    assert found.tolist() == pytest.approx([1.0**2 + 0.5**2])  # -0.5 and 0
+    assert loss.metrics == {"value/cost": pytest.approx(-0.25)}
+
+
+def test_proposals_follow_the_utility_of_what_becomes_of_them():
+    policy = policy_of(0.5, -0.4)
+    utility, editor = policy.utility, policy.editor
+    critics = critics_of(CONTINUOUS, *UTILITY)
+    loss = UtilityLoss(utility, sgd, editor=editor, critics=critics, temperature=temperatures())
+    value, named = loss.loss(column(1))
+    assert value.tolist() == pytest.approx([0.2 * log_prob(0.5) - (1 - 0.6)], abs=1e-6)
+    assert named["proposal_entropy"].tolist() == pytest.approx([-log_prob(0.5)], abs=1e-6)
+    before = [parameter.clone() for parameter in editor.parameters()]
+    loss.backward(column(1))
+    assert all(torch.equal(*pair) for pair in zip(before, editor.parameters(), strict=True))
+    assert all(parameter.grad is None for parameter in (*editor.parameters(), *critics.parameters()))
+    # dQ/du = 2 (1 - 0.5²), and the density's slope 2 · 0.5 at temperature 0.2
+    assert utility.layers[-1].bias[0].item() - math.atanh(0.5) == pytest.approx(2 * 0.75 - 0.2, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "edit", "taken", "slope"),
+    [
+        ("utility", -0.4, 1.6, -4.0),  # 2 · 0.8, by - 2 · 2 dΔ
+        ("utility", 0.2, 0.0, 0.0),  # nothing is taken from the utility
+        ("distance", -0.4, 0.64, -3.2),  # 0.8², by 2 · (-0.8) · 2 dΔ
+    ],
+)
+def test_edits_pay_for_what_they_take_and_earn_what_they_spare(change, edit, taken, slope):
+    policy = policy_of(0.5, edit)
+    utility, editor = policy.utility, policy.editor
+    critics = {"utility_critics": critics_of(CONTINUOUS, *UTILITY), "cost_critics": critics_of(CONTINUOUS, *COST)}
+    options = {**critics, "weights": lambda: torch.tensor([0.25, 0.75]), "temperature": temperatures()}
+    loss = EditorLoss(editor, sgd, utility=utility, change=change, **options)
+    before = utility.layers[-1].bias.clone()
+    value, named = loss.loss(column(1))
+    saved = -(0.5 + 2 * edit)
+    assert value.tolist() == pytest.approx([0.25 * taken - 0.75 * saved + 0.5 * log_prob(edit)], abs=1e-5)
+    assert named["edit_entropy"].tolist() == pytest.approx([-log_prob(edit)], abs=1e-5)
+    loss.backward(column(1))
+    assert torch.equal(before, utility.layers[-1].bias)
+    gradient = (0.25 * slope + 0.75 * 2.0) * (1 - edit**2) + 0.5 * 2 * edit
+    assert editor.gaussian.layers[-1].bias[0].item() - math.atanh(edit) == pytest.approx(-gradient, abs=1e-4)
+    assert loss.metrics["edit/size"] == pytest.approx(abs(2 * edit))
+
+
+def test_each_policy_has_a_price_of_its_own():
+    loss = TemperaturesLoss(temperatures(), sgd, spaces=CONTINUOUS)
+    target = math.log(2 * 0.184)
+    found = loss.loss(torch.tensor([1.0]), torch.tensor([target]))
+    assert found.tolist() == pytest.approx([math.log(0.2) * (1.0 - target)])
+    loss.backward(torch.tensor([1.0]), torch.tensor([target]))
+    assert loss.temperatures.of("proposal").item() == pytest.approx(0.2 * math.exp(target - 1.0))
+    assert loss.temperatures.of("edit").item() == pytest.approx(0.5)
+
+
+def test_both_rewards_reach_learning_beside_their_sum():
+    spaces = Spaces(LINE, LINE, rewards=2)
+    table = Table(spaces=spaces, length=4, adaptors=[WeighRewards([1.0, 2.0]), Apart(spaces)])
+    row = {"observation": [[0.0]], "action": [[0.0]], "reward": [[3.0, -0.5]]}
+    table.add(None, row | {"terminated": [True], "truncated": [False]})
+    table.close(None, [[1.0]])
+    batch = table.sample(2)
+    assert batch["rewards"].tolist() == [[3.0, -0.5]] * 2
+    assert batch["reward"].tolist() == [2.0, 2.0]
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(SpaceError, match=r"\[utility, -cost\], and it is one plain number"):
+        Apart(CONTINUOUS)
+    with pytest.raises(SpaceError, match="actions that are numbers"):
+        Editor(MIXED)
+    with pytest.raises(ConfigError, match=r"algorithm\.change: wanted one of utility, distance, got 'distanse'"):
+        EditorLoss(
+            *(Editor(CONTINUOUS), sgd),
+            **dict.fromkeys(("utility", "utility_critics", "cost_critics", "weights", "temperature")),
+            change="distanse",
+        )

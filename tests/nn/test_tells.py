@@ -1,0 +1,114 @@
+"""What critics tell of the return, and values by two streams."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from rlrun.errors import ConfigError, SpaceError
+from rlrun.nn import Bins, Critics, Quantiles, told_by
+from rlrun.spaces import Discrete, Spaces
+
+from .spaces_for_tests import MIXED, VECTOR, box, draw, multi
+
+
+def critics(action, **options):
+    torch.manual_seed(0)
+    return Critics(Spaces(VECTOR, action), **{"hidden": (16, 16), **options})
+
+
+def bins(count=5, least=0.0, largest=5.0, **options):
+    return Bins(count, least=least, largest=largest, **options)
+
+
+@pytest.mark.parametrize("tells", [Quantiles(5), bins()], ids=["quantiles", "bins"])
+@pytest.mark.parametrize(
+    ("action", "width"), [(box(2), ()), (Discrete(4), (4,)), (MIXED, (24,))], ids=["box", "discrete", "mixed"]
+)
+def test_values_are_the_means_of_what_is_told(action, width, tells):
+    network = critics(action, tells=tells)
+    c, _ = network.codec.split(draw(action, 3))
+    observation = draw(VECTOR, 3)
+    told = network.told(observation, c)
+    assert told.shape == (2, 3, *width, 5)
+    means = told.mean(-1) if isinstance(tells, Quantiles) else told.softmax(-1) @ torch.arange(0.5, 5.0)
+    torch.testing.assert_close(network(observation, c), means)
+
+
+def test_a_network_that_says_nothing_tells_means():
+    network = torch.nn.Linear(1, 2)
+    told, tells = told_by(network)
+    assert (told, tells.size) == (network, 1)
+
+
+@pytest.mark.parametrize("action", [Discrete(3), multi(8, 9), multi(7, 7, 7)], ids=["one", "several", "alike"])
+def test_the_mean_of_a_choice_is_its_value(action):
+    network = critics(action, quantiles=6)
+    observation, k = draw(VECTOR, 3), network.codec.choices(draw(action, 3))
+    told = network.tells.select(network.told(observation), k, network.codec)
+    assert told.shape == (2, 3, 6)
+    torch.testing.assert_close(told.mean(-1), network.codec.select(network(observation), k))
+
+
+def test_distance_of_bins_is_the_cross_entropy_summed_over_what_is_spread():
+    tells = bins(count=2, least=0.0, largest=2.0, smoothing=1.0)  # deviation 1
+    told = torch.tensor([[[0.0, math.log(3.0)]], [[0.0, 0.0]]])  # two members: (1/4, 3/4), (1/2, 1/2)
+    found = tells.distance(told, torch.tensor([1.0]), huber=None)  # from the middle both bins have a half
+    assert found.flatten().tolist() == pytest.approx([-0.5 * math.log(3 / 16), math.log(2.0)], abs=1e-5)
+    inner, outer = (0.5 * math.erf(x / math.sqrt(2.0)) for x in (1.0, 2.0))
+    found = tells.distance(told, torch.tensor([9.0]), huber=None)  # counts as 2: what is left of it, within 1 and 2
+    wanted = -(inner * math.log(0.75) + (outer - inner) * math.log(0.25)) / outer
+    assert found.flatten().tolist() == pytest.approx([wanted, math.log(2.0)], abs=1e-5)
+
+
+def test_the_share_of_clamped_targets_is_told():
+    assert float(bins().metrics(torch.tensor([-1.0, 0.0, 5.0, 6.0, 7.0]))["target/clamped"]) == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"count": 1}, {"least": 5.0}, {"smoothing": 0.0}], ids=["one bin", "no width", "not smoothed"]
+)
+def test_bins_without_width_are_refused(wrong):
+    with pytest.raises(ConfigError, match=r"^bins: wanted at least 2, least < largest and smoothing > 0, got "):
+        bins(**wrong)
+
+
+def test_bins_of_values_that_add_up_are_refused():
+    with pytest.raises(SpaceError, match=r"adds up over 2 \(leave \+with=hlgauss away"):
+        critics(multi(8, 9), tells=bins())
+    assert critics(multi(8, 8), tells=bins()).codec.joint
+
+
+def test_quantiles_and_bins_together_are_refused():
+    with pytest.raises(ConfigError, match="critics tell 8 quantiles of a return or bins, not both: leave"):
+        critics(box(2), tells=bins(), quantiles=8)
+
+
+def test_dueling_adds_advantages_less_their_mean_to_the_value():
+    network = critics(Discrete(3), members=1, hidden=(), dueling=True, quantiles=2)
+    streams = network.layers
+    with torch.no_grad():
+        for stream, bias in ((streams.value, [10.0, 20.0]), (streams.advantage, [1.0, 0.0, 2.0, 0.0, 6.0, 3.0])):
+            stream.layers[0].weight.zero_()
+            stream.layers[0].bias.copy_(torch.tensor([[bias]]))
+    # first quantile: 10 + (1, 2, 6) - 3; second: 20 + (0, 0, 3) - 1
+    assert network.told(draw(VECTOR, 1))[0, 0].tolist() == [[8.0, 19.0], [9.0, 19.0], [13.0, 22.0]]
+
+
+@pytest.mark.parametrize("action", [multi(8, 9), multi(7, 7, 7), MIXED], ids=["branches", "alike", "mixed"])
+def test_advantages_have_no_mean_in_any_branch(action):
+    network = critics(action, dueling=True)
+    c, _ = network.codec.split(draw(action, 3))
+    observation = draw(VECTOR, 3)
+    values, features, start = network(observation, c), network.encoder(observation), 0
+    alone = network.layers.value(features if c is None else torch.cat((features, c), -1)).squeeze(-1)
+    for choices in network.codec.branches:
+        branch, start = values[..., start : start + choices], start + choices
+        torch.testing.assert_close(branch.mean(-1), alone / len(network.codec.branches))
+
+
+def test_dueling_needs_choices():
+    with pytest.raises(SpaceError, match=r"^dueling is for values of choices; the action space is Box\[2\]"):
+        critics(box(2), dueling=True)

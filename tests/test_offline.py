@@ -1,0 +1,116 @@
+"""Learning from a stored memory: all that collects stays at home, whoever learns."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rlrun
+from rlrun.build import Builder
+from rlrun.collect import Collector, RandomAgent
+from rlrun.config import compose
+from rlrun.env import make
+from rlrun.errors import RequestError
+from rlrun.memory import Table, files, spaces_in
+from rlrun.spaces import Box, Discrete, leaves
+
+LEARNERS = {"sac": "pendulum", "td3": "pendulum", "ddpg": "pendulum", "dqn": "cartpole", "iql": "cartpole"}
+TINY = ["algorithm.hidden=[8,8]", "algorithm.batch_size=8", "logger=[]", "device=cpu"]
+
+
+def stored(path, *, steps=60, **which):
+    """Store what a random agent did; return the spaces of where it was."""
+    env = make(**which)
+    table = Table(spaces=env.spaces, length=200)
+    collector = Collector(env, RandomAgent(env.spaces.action, seed=1), table)
+    collector.begin_training()
+    collector.collect(steps)
+    files.store(table, path)
+    env.close()
+    return env.spaces
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """Return a stored memory of each environment."""
+    folder = tmp_path_factory.mktemp("shown")
+    for name, known in {"pendulum": "Pendulum-v1", "cartpole": "CartPole-v1"}.items():
+        stored(folder / f"{name}.zip", id=known)
+    return folder
+
+
+@pytest.mark.parametrize(("algorithm", "alone"), list(itertools.product(LEARNERS, [False, True])))
+def test_every_learner_from_replay_learns_without_collecting(algorithm, alone, shown):
+    name = LEARNERS[algorithm]
+    where = ["+with=offline_alone"] if alone else [f"env={name}", "+with=offline"]
+    words = [f"algorithm={algorithm}", *where, f"dataset={shown / name}.zip", *TINY]
+    trainer = Builder(compose(words).config).get("trainer")
+    assert trainer.loader.collector is None
+    assert "collector" not in trainer.callbacks
+    assert ("evaluation" in trainer.callbacks) is not alone
+    trainer.callbacks["memory_import"].restore_state()
+    batches = list(itertools.islice(trainer.loader, 2))
+    assert batches[1]["default"]["reward"].shape == (8,)
+
+
+def test_a_run_without_an_environment_learns_and_is_resumed(shown, tmp_path):
+    words = ["algorithm=sac", "+with=offline_alone", f"dataset={shown}/pendulum.zip", *TINY]
+    first = rlrun.train([*words, "stop.updates=3"], run_dir=tmp_path / "run").summary
+    assert (first["env_steps"], first["updates"]) == (0, 3)
+    assert rlrun.resume(tmp_path / "run", ["stop.updates=5"]).summary["updates"] == 5
+
+
+def test_half_of_each_batch_comes_from_either_memory(shown, tmp_path):
+    words = ["algorithm=sac", "env=pendulum", "+with=offline_share", f"dataset={shown}/pendulum.zip", *TINY]
+    words += ["algorithm.warmup_steps=10", "stop.env_steps=30", "evaluation.every=0"]
+    loader = rlrun.train(words, run_dir=tmp_path / "run").trainer.loader
+    own, old = (part.table for part in loader.table.parts)
+    assert (len(own), len(old)) == (29, 59)  # what was done last has no outcome
+    lots = []
+    for part, table in zip("ab", (own, old), strict=True):
+        sample = table.sample
+        table.sample = lambda count, length, part=part, sample=sample: (
+            lots.append((part, count)) or sample(count, length)
+        )
+    loader.table.sample(8)
+    assert lots == [("a", 4), ("b", 4)]
+
+
+def test_spaces_are_read_off_rows(tmp_path):
+    given = stored(tmp_path / "mixed.zip", target="rlrun.env.toys.MixedAction")
+    found = spaces_in(str(tmp_path / "mixed.zip"))
+    assert [path for path, _ in leaves(found.action)] == [path for path, _ in leaves(given.action)]
+    for (_, leaf), (_, other) in zip(leaves(found.action), leaves(given.action), strict=True):
+        assert (type(leaf), leaf.shape) == (type(other), other.shape)
+        if isinstance(leaf, Discrete):
+            assert leaf.n == other.n
+        else:
+            assert (leaf.low.min(), leaf.high.max()) == (-1.0, 1.0)
+    assert isinstance(found.observation, Box)
+    assert found.observation.shape == given.observation.shape
+    assert not found.observation.bounded
+    assert found.rewards == 0
+
+
+def test_several_choices_and_several_rewards_are_read_off_rows(tmp_path):
+    table = Table(
+        length=10,
+        columns={"observation": {"shape": [2]}, "action": {"shape": [2], "dtype": "int64"}, "reward": {"shape": [3]}},
+    )
+    for action in ([0, 2], [1, 0], [1, 1]):
+        table.add(0, {"observation": np.zeros((1, 2)), "action": [action], "reward": np.zeros((1, 3))})
+    files.store(table, tmp_path / "several.zip")
+    found = spaces_in([str(tmp_path / "several.zip"), "never read"])
+    assert (found.action.choices, found.rewards) == ((2, 3), 3)
+
+
+def test_a_memory_without_actions_tells_no_spaces(tmp_path):
+    table = Table(length=10, columns={"observation": {}, "reward": {}})
+    for number in range(3):
+        table.add(0, {"observation": [number], "reward": [0.0]})
+    files.store(table, Path(tmp_path / "seen.zip"))
+    with pytest.raises(RequestError, match=r"seen\.zip: it holds observation; wanted observations and actions"):
+        spaces_in(str(tmp_path / "seen.zip"))
