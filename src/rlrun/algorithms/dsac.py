@@ -90,6 +90,7 @@ class QLoss(CriticLoss):
         points, widths = draw(self.fractions, fixed=self.fixed, like=c)
         told = self._told(observation, c, points)  # [M, B, N]
         self._newest, self._target = (told.detach() * widths).sum(-1), (q_target * target_widths).sum(-1)
+        told, q_target = self.scaled(told, q_target)
         return ops.quantile_distance(told, q_target, points=points, huber=self.huber, widths=target_widths).sum(0)
 
     def error(self, elements: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from rlrun.callbacks.sinks import make_sinks
 from rlrun.callbacks.soft import SoftPolicyLoss
 from rlrun.callbacks.stop import Budget, Interrupt, Interrupted
 from rlrun.callbacks.target import TargetCallback
+from rlrun.callbacks.target_scale import TargetScale
 from rlrun.callbacks.transfer import MemoryExport, MemoryImport
 from rlrun.callbacks.value_bias import ValueBias
 
@@ -41,6 +42,7 @@ __all__ = [
     "Schedule",
     "SoftPolicyLoss",
     "TargetCallback",
+    "TargetScale",
     "ValueBias",
     "make_sinks",
 ]

@@ -29,6 +29,7 @@ class CriticLoss(LossCallback):
         self.codec = network.codec
         self._told, self.tells = told_by(network)
         self.huber = huber
+        self.scale: Tensor | None = None  # of differences, where somebody sets it: `TargetScale`
         self._newest: Tensor | None = None  # what was told of the newest update's actions, [M, B] or [M, B, N]
         self._target: Tensor | None = None  # of these
 
@@ -38,7 +39,12 @@ class CriticLoss(LossCallback):
         if k is not None:
             told = self.tells.select(told, k, self.codec)  # without the axis of choices
         self._newest, self._target = told.detach(), q_target
+        told, q_target = self.scaled(told, q_target)
         return self.tells.distance(told, q_target, huber=self.huber).sum(0)
+
+    def scaled(self, told: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both as they are compared."""
+        return (told, target) if self.scale is None else (told * self.scale, target * self.scale)
 
     def told(self, observation: Tree, c: Tensor | None) -> Tensor:
         """Return what members tell: [M, B], or [M, B, K] of each choice; of several numbers a last axis [N] behind."""
@@ -52,7 +58,8 @@ class CriticLoss(LossCallback):
         if self._newest is None or self._target is None:
             return ops.error_size(elements, huber=self.huber)
         if isinstance(self.tells, Numbers):
-            return ops.error_size(elements / len(self._newest), huber=self.huber)
+            error = ops.error_size(elements / len(self._newest), huber=self.huber)
+            return error if self.scale is None else error / self.scale
         target = self._target if self._target.dim() == elements.dim() else self._target.mean(-1)
         return (self.tells.mean(self._newest) - target).abs().mean(0)
 
