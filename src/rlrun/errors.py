@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from itertools import takewhile
 
 
 class RlrunError(Exception):
@@ -76,8 +77,17 @@ class MissingExtra(RequestError):
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """Return the choice most like `word`, or None where none is near."""
-    found = difflib.get_close_matches(word, [str(choice) for choice in choices], n=1, cutoff=0.6)
-    return found[0] if found else None
+    found = difflib.get_close_matches(word, [str(choice) for choice in choices], n=3, cutoff=0.6)
+    if not found:
+        return None
+    alike = [difflib.SequenceMatcher(None, choice, word).ratio() for choice in found]
+    best = [choice for choice, share in zip(found, alike, strict=True) if share == alike[0]]
+    return max(best, key=lambda choice: _begun_alike(choice, word))  # who mistypes begins well
+
+
+def _begun_alike(one: str, other: str) -> int:
+    """Return how many letters both begin with."""
+    return len([*takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))])
 
 
 def did_you_mean(word: str, choices: Iterable[str], prefix: str = "") -> str:

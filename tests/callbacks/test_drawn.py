@@ -52,3 +52,12 @@ def test_many_regularised_critics_by_plain_numbers(algorithm):
     assert (critics.members, ensemble.dropout, ensemble.layers[0].normed) == (5, 0.01, True)
     assert made.trainer.callbacks["q_target"].drawn == 2
     assert made.trainer.loader.rate == 20
+
+
+def test_units_are_left_out_of_updates_alone():
+    critics, seen = Critics(SPACES, hidden=[64], dropout=0.5), (torch.ones(1, 3), torch.ones(1, 1))
+    with torch.no_grad():  # acting, and targets
+        assert torch.equal(critics(*seen), critics(*seen))
+    assert not torch.equal(critics(*seen), critics(*seen))
+    critics.eval()
+    assert torch.equal(critics(*seen), critics(*seen))

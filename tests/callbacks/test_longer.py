@@ -60,3 +60,6 @@ def test_what_makes_no_sense_is_refused():
     flat = {name: value[0] for name, value in one_step().items()}
     with pytest.raises(ConfigError, match=r"td_lambda\.length must be at least 2"):
         longer(flat, truncated=NEVER[0])
+    several = {**one_step(), "q_target": torch.zeros(1, STEPS, 5)}
+    with pytest.raises(ConfigError, match="mixes means of returns, and these critics tell more"):
+        longer(several)

@@ -12,8 +12,10 @@ import torch
 
 from rlrun import train
 from rlrun.callbacks import CriticLoss, ValueBias
+from rlrun.config import compose
 from rlrun.env import make
 from rlrun.errors import WiringError
+from rlrun.experiment import Experiment
 from rlrun.nn import Critics
 
 LEFT = 5.0  # what the first critic says of the one choice, and the second says less of the other
@@ -84,6 +86,14 @@ def test_someone_must_learn_critics():
     bias.name = "value_bias"
     with pytest.raises(WiringError, match=r"callbacks\.value_bias: no critics are trained"):
         bias.begin_training({})
+
+
+@pytest.mark.parametrize("algorithm", ["action_repeat", "taac_l", "sarsa_recurrent"])
+def test_critics_that_want_to_know_more_are_refused(algorithm):
+    made = Experiment(compose([f"algorithm={algorithm}", "env=pendulum", "+with=value_bias"]))
+    callbacks = made.trainer.callbacks
+    with pytest.raises(WiringError, match="an observation and an action, and these want more"):
+        callbacks["value_bias"].begin_training(callbacks)
 
 
 class Noise(gymnasium.Env):

@@ -163,8 +163,8 @@ NETWORK = """
 from rlrun.algorithms.dqn import QNetwork
 
 class Mine(QNetwork):
-    def __init__(self, spaces, *, hidden, members, width):
-        super().__init__(spaces, hidden=[*hidden, width], members=members)
+    def __init__(self, spaces, *, hidden, width, **options):
+        super().__init__(spaces, hidden=[*hidden, width], **options)
 """
 ENVIRONMENT = """
 import gymnasium, numpy

@@ -137,13 +137,13 @@ def test_a_file_composes_is_read_completely_and_runs(file, tmp_path):
 
 
 @pytest.mark.parametrize("file", PAIRS)
-def test_a_preset_runs_as_a_tuned_pair_too(file, tmp_path):
+def test_a_preset_is_the_tuned_pair_too(file):
     name = file.partition("/")[2]
     algorithm, _, env = name.rpartition("_")
-    words = small([f"algorithm={algorithm}", f"env={env}", *BESIDE_FILE.get(file, [])])
-    provide(words)
-    assert compose(words).pair == name
-    assert train(words, run_dir=tmp_path / "run").summary["updates"] == 3
+    beside = BESIDE_FILE.get(file, [])
+    pair = compose([f"algorithm={algorithm}", f"env={env}", *beside])
+    assert pair.pair == name
+    assert pair.config == compose([file.replace("/", "="), *beside]).config
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -112,3 +112,9 @@ def test_advantages_have_no_mean_in_any_branch(action):
 def test_dueling_needs_choices():
     with pytest.raises(SpaceError, match=r"^dueling is for values of choices; the action space is Box\[2\]"):
         critics(box(2), dueling=True)
+
+
+def test_quantiles_that_learn_from_a_mean_have_that_of_their_own_row():
+    found = Quantiles(5).distance(torch.zeros(2, 3, 5), torch.tensor([0.0, 0.0, 100.0]), huber=1.0)
+    expected = torch.tensor([0.0, 0.0, 49.75]).expand(2, 3)  # shares of 1/2 on average, of 100 - 1/2
+    torch.testing.assert_close(found, expected)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import yaml
+
 from rlrun.config import Composed, compose
 from rlrun.conformance.small import RESUMED, shrink
 
@@ -16,7 +18,25 @@ _every = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_every)
 
 APPROXIMATE = ("with/async",)  # goes on with new episodes and says so: tests/cli/test_async.py
-FILES: list[str] = [file for file in _every.RUN if _every.missing_extra(file) is None and file not in APPROXIMATE]
+NUMBERS = ("algorithm", "stop", "evaluation", "expect", "seed", "num_envs")
+
+
+def _only_numbers(file: str) -> bool:
+    """Whether a preset sets nothing but numbers: such a run resumes as those of its algorithm and environment do."""
+    held = yaml.safe_load("\n".join(_every.text(file)))
+    chosen = [next(iter(each)) if isinstance(each, dict) else each for each in held.pop("defaults")]
+    values = [value for part in held.values() for value in (part.values() if isinstance(part, dict) else [part])]
+    plain = all(type(value) in (int, float) or isinstance(value, list) for value in values)
+    return plain and set(held) <= {*NUMBERS} and set(chosen) <= {"override /algorithm", "override /env"}
+
+
+FILES: list[str] = [
+    file
+    for file in _every.RUN
+    if _every.missing_extra(file) is None
+    and file not in APPROXIMATE
+    and not (file.startswith("experiment/") and _only_numbers(file))
+]
 FULL = {"memory.length": 56, "stop.updates": 60}  # so that rows leave the memory
 
 

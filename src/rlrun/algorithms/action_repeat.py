@@ -152,8 +152,11 @@ class Repeats(NStep):
             raise RlrunError("memory.adaptors: Repeats looks ahead in a table, and this batch comes from none")
         lasts: Array = batch["lasts"].numpy()
         found, made = self.ahead(rows, lasts)
-        steps = np.where(found["terminated"].numpy(), lasts, made)
+        steps = np.where(found["terminated"].numpy(), np.minimum(lasts, self.steps), made)
         decision = {"action": batch["action"], "repeats": torch.from_numpy(steps - 1)}
+        if "next_previous" in batch:  # what was done up to the step after the last one is this very action
+            known = torch.ones_like(batch["next_previous"]["known"])
+            found = {**found, "next_previous": {"value": batch["action"], "known": known}}
         return batch | found | {"action": decision}
 
 

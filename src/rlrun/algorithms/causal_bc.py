@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.errors import ConfigError
 from rlrun.memory.episodes import map_tree
 from rlrun.nn import MLP, ActionCodec, DeterministicPolicy, Encoder
 from rlrun.spaces import Spaces
@@ -71,7 +72,9 @@ class PolicyLoss(LossCallback):
         self.bc_weight = bc_weight
         self._error: Tensor | None = None  # of the newest update
 
-    def loss(self, observation: Tree, action: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, observation: Tree, action: Tree, valid: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        if valid is not None:
+            raise ConfigError("causal_bc: wants windows as they were stored; memory.short=pad repeats rows")
         error = self.policy.codec.split(_row(action, -1))[0] - self.policy(_row(observation, -1))  # [B, A]
         with torch.no_grad():
             foretold = self.residual(_row(observation, 0))

@@ -89,8 +89,12 @@ class OptimisticAgent(PolicyAgent):
 
     def _slope(self, observation: Tree, mean: Tensor) -> Tensor:
         """Return the gradient [B, A] of the upper bound at the means; no parameter gets one."""
+        training = self.critics.training
+        self.critics.eval()  # nothing is left out of what is judged
         with torch.enable_grad():
             point = mean.detach().requires_grad_()
             values = self.critics(observation, point.tanh())  # [M, B]
             upper = values.mean(0) + self.optimism * values.std(0, correction=0)
-            return torch.autograd.grad(upper.sum(), point)[0]  # rows do not depend on each other
+            slope = torch.autograd.grad(upper.sum(), point)[0]  # rows do not depend on each other
+        self.critics.train(training)
+        return slope

@@ -53,6 +53,8 @@ class LambdaReturn(Callback):
         discount: Tensor | None = None,
         valid: Tensor | None = None,
     ) -> dict[str, Tensor]:
+        if q_target.dim() != reward.dim():
+            raise ConfigError("td_lambda mixes means of returns, and these critics tell more: leave one of both away")
         if q_target.dim() < 2:
             raise ConfigError("td_lambda: batches hold single steps; td_lambda.length must be at least 2")
         ended = terminated | truncated

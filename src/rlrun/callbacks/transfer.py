@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,14 @@ class MemoryImport(Callback):
         self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
     ) -> None:
         if numbers:
-            self._taken_in, self.sources = state["taken_in"], list(state["sources"])
+            self._taken_in, self.sources = state["taken_in"], sources_of(state)
+
+
+def sources_of(state: Mapping[str, Any]) -> list[str]:
+    """Return what a saved import took in; older checkpoints hold one source, or none."""
+    if "sources" in state:
+        return list(state["sources"])
+    return [state["source"]] if state["source"] is not None else []
 
 
 def _fixed(source: str) -> str:

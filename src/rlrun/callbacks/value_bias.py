@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -10,10 +10,12 @@ import torch
 from rlrun.callback import Callback
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.evaluate import Recorder
+from rlrun.callbacks.pace import following
 from rlrun.collect.agents import Agent, Response, initial_state, prepared, to_arrays, to_tensors
 from rlrun.collect.evaluate import Moment, evaluate, stage, undisturbed
 from rlrun.env import Env
 from rlrun.errors import ConfigError, WiringError
+from rlrun.nn import ActionCodec
 from rlrun.typing import Array, Tree
 
 
@@ -37,7 +39,7 @@ class ValueBias(Callback):
 
     Raises:
         ConfigError: rewards have several numbers.
-        WiringError: no critics are trained.
+        WiringError: no critics are trained, or they want to know more than an observation and an action.
     """
 
     cycle = 1
@@ -67,6 +69,8 @@ class ValueBias(Callback):
         self.max_steps = max_steps
         self.logger = logger
         self._next = every
+        self._made = 0  # environment step, or update, of the newest comparison
+        self._abandon: Callable[[], None] | None = None
         self._lanes: Env | None = None
         self._loss: CriticLoss | None = None
 
@@ -75,11 +79,17 @@ class ValueBias(Callback):
         if not found:
             raise WiringError(f"callbacks.{self.name}: no critics are trained; sac, td3, ddpg and dqn have some")
         self._loss = found[0]
+        own, codec = ActionCodec(self.env.spaces), self._loss.codec
+        if getattr(self.agent, "recurrent", False) or (codec.continuous, codec.width) != (own.continuous, own.width):
+            raise WiringError(
+                f"callbacks.{self.name}: critics are asked about an observation and an action, and these want more"
+            )
+        self._abandon = getattr(callbacks.get("interrupt"), "check", None)
 
     def end_cycle(self, update: int, step: int | None = None) -> None:
         clock = update if step is None else step
         if clock >= self._next:
-            self._next = (clock // self.every + 1) * self.every
+            self._made, self._next = clock, following(clock, self.every)
             self.logger.write(step, update, self.measure(), counted=True)
 
     def end_training(self, error: BaseException | None) -> None:
@@ -99,19 +109,20 @@ class ValueBias(Callback):
                 episodes=self.episodes,
                 seed=self.seed,
                 max_steps=self.max_steps,
+                abandon=self._abandon,
                 watch=lambda moment: tally.add(moment, judged.values),
             )
         value, following = tally.means()
         return {"value_bias/value": value, "value_bias/return": following, "value_bias/mean": value - following}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"next": self._next}
+        return {"made": self._made}
 
     def load_state_dict(
         self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
     ) -> None:
         if numbers:
-            self._next = state["next"]
+            self._made, self._next = state["made"], following(state["made"], self.every)  # `every` may be another one
 
 
 class _Judged:

@@ -133,8 +133,9 @@ def _is_group(repository: Repository, word: Word) -> bool:
 
 def _env_changed(config: DictConfig, layers: list[Layer]) -> bool:
     """Say whether the environment is another one than the env file names."""
+    found = origins(config, layers)
     for key in ("env.id", "env.target"):
-        origin = origins(config, layers).get(split(key))
+        origin = found.get(split(key))
         if origin is not None and not origin.config_path.startswith("env/"):
             return True
     return False

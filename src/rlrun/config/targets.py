@@ -123,7 +123,10 @@ def check_arguments(target: Any, text: str, place: str, *, count: int, names: It
         if name not in {one.name for one in named} and inspect.Parameter.VAR_KEYWORD not in kinds:
             known = [one.name for one in named]
             hint = did_you_mean(name, known) or f"; it takes {', '.join(known) or 'none'}"
-            raise BuildError(f"{place}.{name}: {text} takes no argument '{name}'{hint}")
+            left = (
+                f"; ~{place}.{name} leaves it out" if text.split(".")[0] != "rlrun" else ""
+            )  # a file of ours gives it
+            raise BuildError(f"{place}.{name}: {text} takes no argument '{name}'{hint}{left}")
     if partial:
         return
     for one in (*positional, *(each for each in named if each not in positional)):

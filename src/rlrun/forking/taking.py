@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rlrun import storage
 from rlrun.callbacks import Checkpointer, MemoryImport
+from rlrun.callbacks.transfer import sources_of
 from rlrun.config import Composed
 from rlrun.config.targets import explain
 from rlrun.errors import ConfigError, RunDirError
@@ -250,7 +251,7 @@ class _Taker:
             if not isinstance(part, MemoryImport) or not part.sources or not self.loaded & self.tables:
                 continue
             before = given.get(path)
-            if before is None or not before["taken_in"] or before["sources"] != part.sources:
+            if before is None or not before["taken_in"] or sources_of(before) != part.sources:
                 raise ConfigError(
                     f"memory.import={', '.join(part.sources)} and init.memory=load both say what the memory holds; "
                     "init.memory=skip leaves it to the file"

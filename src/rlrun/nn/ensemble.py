@@ -53,6 +53,7 @@ class StackedLinear(nn.Module):
 class Ensemble(nn.Module):
     """M networks like `MLP`, independently initialised: [B, inputs] -> [M, B, outputs].
 
+    Hidden units are left out by `dropout` while gradients are taken, and neither in acting nor in targets.
     The parameters are stacked, so an optimiser sees few tensors. On a CPU wide layers are evaluated
     member by member, narrow ones and everything on other devices by one batched product.
     """
@@ -96,6 +97,11 @@ class Ensemble(nn.Module):
         result = self._apart(value, shared) if self._separate(value) else self._together(value, shared)
         return result if len(lead) == 1 else result.reshape(self.members, *lead, self.outputs)
 
+    @property
+    def _learns(self) -> bool:
+        """Whether hidden units are left out: while gradients are taken, and neither in acting nor in targets."""
+        return self.training and torch.is_grad_enabled()
+
     def _separate(self, value: Tensor) -> bool:
         if self.members == 1:  # a batched product of one costs less than the views that undo the stacking
             return False
@@ -107,12 +113,12 @@ class Ensemble(nn.Module):
         *hidden, last = self.layers
         value = value.expand(self.members, *value.shape) if shared else value
         for layer in hidden:
-            value = self.activation(layer.together(value, self.dropout, self.training))
+            value = self.activation(layer.together(value, self.dropout, self._learns))
         return last.together(value, 0.0, False)
 
     def _apart(self, value: Tensor, shared: bool) -> Tensor:
         *hidden, last = self.layers
         values: Sequence[Tensor] = [value] * self.members if shared else value.unbind(0)
         for layer in hidden:
-            values = [self.activation(part) for part in layer.apart(values, self.dropout, self.training)]
+            values = [self.activation(part) for part in layer.apart(values, self.dropout, self._learns)]
         return torch.stack(last.apart(values, 0.0, False))

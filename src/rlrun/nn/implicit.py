@@ -56,6 +56,8 @@ class ImplicitCritics(nn.Module):
         require_continuous(spaces.action, type(self).__name__)
         if tells is not None:
             raise ConfigError(f"{type(self).__name__} tells quantiles; leave algorithm.tells (+with=hlgauss) away")
+        if not hidden:
+            raise ConfigError("hidden: wanted at least one layer, which quantiles are told behind")
         super().__init__()
         self.codec = ActionCodec(spaces)
         self.count, self.cosines, self.members = count, cosines, members

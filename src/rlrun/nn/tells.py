@@ -100,6 +100,8 @@ class Quantiles(Tells):
         return told
 
     def distance(self, told: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
+        if target.dim() < told.dim() - 1:  # a mean alone
+            target = target.unsqueeze(-1)
         points = ops.fixed_fractions(self.size, like=told).points
         return ops.quantile_distance(told, target, points=points, huber=huber, summed=self.summed)
 

@@ -79,4 +79,4 @@ def least_of(told: Tensor, *, by: Least = "quantile", widths: Tensor | None = No
     if by == "deviation":
         return told.mean(0) - told.std(0) if len(told) > 1 else told[0]
     mean = told.mean(-1) if widths is None else (told * widths).sum(-1)
-    return told.take_along_dim(mean.argmin(0)[None, :, None], 0).squeeze(0)
+    return told.take_along_dim(mean.argmin(0)[None, ..., None], 0).squeeze(0)
