@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from rlrun.errors import RequestError, did_you_mean
 from rlrun.watching import printable
@@ -25,6 +28,7 @@ FOLDER = "conf"
 FOREIGN = {"rlrun", "torch", "gymnasium", "numpy", "omegaconf", *sys.stdlib_module_names}
 
 _told: set[tuple[str, str]] = set()
+_known: dict[str, Any] = {}  # what was installed when it was last read, and by which sign that is known
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,28 @@ def tell_broken(found: Iterable[Plugin]) -> None:
 
 
 def _entries() -> list[Plugin]:
+    key = metadata.entry_points, _installations()
+    if _known.get("key") != key:
+        _known.update(key=key, found=_read_entries())
+    return list(_known["found"])
+
+
+def _installations() -> tuple[tuple[str, int, int], ...]:
+    """Return what tells whether any package came, went or changed: reading them all takes ten times as long."""
+    found = []
+    for place in map(Path, sys.path):
+        try:
+            inside = [entry.path for entry in os.scandir(place) if entry.name.endswith((".dist-info", ".egg-info"))]
+        except OSError:  # an archive, or nothing
+            inside = []
+        for path in (str(place), *inside, *(os.path.join(entry, "entry_points.txt") for entry in inside)):
+            with suppress(OSError):
+                about = os.stat(path)
+                found.append((path, about.st_mtime_ns, about.st_size))
+    return tuple(found)
+
+
+def _read_entries() -> list[Plugin]:
     found = []
     for entry in metadata.entry_points(group=GROUP):
         about = getattr(entry, "dist", None)

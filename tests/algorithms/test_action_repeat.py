@@ -24,7 +24,7 @@ COLUMNS = {"lasts": {"dtype": "int64"}}
 
 def table_of(*lasts, end=None, steps=3):
     """Return a table with one episode; observation i is [i], each reward 1, and what is done at i is i / 10."""
-    adaptors = [Repeats(steps=steps, discount=0.5)]
+    adaptors = [Repeats(steps=steps, most=steps, discount=0.5)]
     table = Table(length=20, spaces=CONTINUOUS, columns=COLUMNS, adaptors=adaptors)
     for i, left in enumerate(lasts):
         ended = {name: [end == name and i == len(lasts) - 1] for name in ("terminated", "truncated")}

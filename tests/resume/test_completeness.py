@@ -20,7 +20,11 @@ from rlrun.memory import Uniform
 from .every import FILES, small
 from .twins import leave, records, twins, walk
 
-ALONE = [file for file in FILES if file.startswith(("algorithm/", "memory/"))]  # what one lane may do otherwise
+CONF = Path(__file__).parents[2] / "conf"
+ALGORITHMS = [file for file in FILES if file.startswith("algorithm/")]
+DERIVED = [file for file in ALGORITHMS if "\ndefaults:" in (CONF / f"{file}.yaml").read_text()]
+# what one lane may do otherwise; who starts from another algorithm does it as that one
+ALONE = [file for file in FILES if file.startswith(("algorithm/", "memory/")) and file not in DERIVED]
 
 
 @pytest.fixture(autouse=True)

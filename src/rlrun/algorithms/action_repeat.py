@@ -137,10 +137,16 @@ class Repeats(NStep):
 
     Args:
         steps: that an action lasts, at most.
+        most: the same, as decisions know it.
         discount: from step to step.
+
+    Raises:
+        ConfigError: the two differ, so that longer decisions would never be learned.
     """
 
-    def __init__(self, *, steps: int, discount: float) -> None:
+    def __init__(self, *, steps: int, most: int, discount: float) -> None:
+        if steps != most:
+            raise ConfigError(f"algorithm.n_step is {steps} and algorithm.most_steps {most}: give the latter alone")
         super().__init__(steps=steps, discount=discount)
         joined = ("reward", "next_observation", "terminated", "truncated")
         self.requires = (*joined, "action", "lasts")

@@ -123,9 +123,8 @@ def check_arguments(target: Any, text: str, place: str, *, count: int, names: It
         if name not in {one.name for one in named} and inspect.Parameter.VAR_KEYWORD not in kinds:
             known = [one.name for one in named]
             hint = did_you_mean(name, known) or f"; it takes {', '.join(known) or 'none'}"
-            left = (
-                f"; ~{place}.{name} leaves it out" if text.split(".")[0] != "rlrun" else ""
-            )  # a file of ours gives it
+            ours = text.split(".")[0] == "rlrun"  # else a file of ours may give what another class need not take
+            left = "" if ours else f"; ~{place}.{name} leaves it out"
             raise BuildError(f"{place}.{name}: {text} takes no argument '{name}'{hint}{left}")
     if partial:
         return
