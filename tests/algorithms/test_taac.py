@@ -74,6 +74,12 @@ def test_best_action_is_that_of_the_larger_value_and_most_steps_are_kept():
     assert after[:, 1].tolist() == [2.0, 0.0, 0.0]
 
 
+def test_rounding_does_not_choose():
+    critics = critics_of(([[0.0], [1.0]], [1e8]))  # single precision tells values here apart by 8
+    action, _ = policy_of(critics).advance(column(0), torch.tensor([[0.25, 0.0]]), explore=False)
+    assert action.item() == pytest.approx(0.5)
+
+
 def test_exploring_the_choice_is_as_likely_as_its_values_say():
     policy = policy_of(critics_of(([[0.0], [1.0]], [0.0])), level=0.6)
     with torch.no_grad():

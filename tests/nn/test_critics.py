@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
-from rlrun.nn import Critics, Follow, Value, frozen_copy
+from rlrun.nn import Bins, Critics, Follow, Value, frozen_copy
 from rlrun.spaces import Discrete, Spaces
 
 from .spaces_for_tests import ACTIONS, MIXED, OBSERVATIONS, VECTOR, box, draw, multi
@@ -54,6 +56,16 @@ def test_gradients_reach_action_and_all_members():
 def test_one_encoder_serves_all_members():
     network = critics(Discrete(2), OBSERVATIONS["small pixels"][0], members=3)
     assert sum(isinstance(layer, torch.nn.Conv2d) for layer in network.modules()) == 2
+
+
+def test_doubled_values_are_those_of_double_precision():
+    observation, _ = OBSERVATIONS["camera and speed"]
+    network = critics(box(2), observation, layer_norm=True, tells=Bins(11, least=-1.0, largest=1.0))
+    seen, c = draw(observation, 5), torch.rand(5, 2)
+    layers = copy.deepcopy(network.layers).double()
+    told = layers(torch.cat((network.encoder(seen), c), -1).double())  # [2, 5, 11]
+    torch.testing.assert_close(network.doubled(seen, c), network.tells.mean(told), atol=1e-12, rtol=0.0)
+    torch.testing.assert_close(network.doubled(seen, c), network(seen, c).double(), atol=1e-5, rtol=0.0)
 
 
 def test_dropout_rests_in_evaluation():

@@ -24,6 +24,7 @@ all of them; the two critics share one stacked ensemble, and their losses are su
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -143,15 +144,18 @@ class SwitchingPolicy(nn.Module):
     def advance(self, observation: Tree, state: Tensor, explore: bool = True) -> tuple[Tree, Tensor]:
         """Return an action, and the state [B, S] after it."""
         proposal = self.propose(observation, state[..., :-1], explore)
-        values = both(self._borrowed[0], observation, proposal)
-        chosen = ops.gumbel_argmax(self.choice(values)) if explore else values.argmax(-1)
+        critics = self._borrowed[0]
+        if explore:
+            chosen = ops.gumbel_argmax(self.choice(both(critics, observation, proposal)))
+        else:  # often both are nearly as good, and rounding must not choose: an exported policy rounds otherwise
+            chosen = both(critics.doubled, observation, proposal).argmax(-1)
         switch = chosen == 1
         if self.most_steps is not None:
             switch = switch | (state[..., -1] >= self.most_steps - 1)
         return self.keeping.choose(state, proposal.kept, proposal.new, switch)
 
 
-def both(critics: nn.Module, observation: Tree, proposal: Proposal) -> Tensor:
+def both(critics: Callable[..., Tensor], observation: Tree, proposal: Proposal) -> Tensor:
     """Return the smallest value [..., 2] of going on, and of switching."""
     return torch.stack([critics(observation, each).amin(0) for each in (proposal.kept, proposal.new)], -1)
 
