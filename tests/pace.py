@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 QUIET = 0.0097  # processor seconds that `slowness` takes on the machine which the bars were set on, undisturbed
+PATIENCE = 40.0  # seconds
 
 
 def slowness() -> float:
@@ -22,16 +23,15 @@ def slowness() -> float:
     return (time.process_time() - start) / QUIET
 
 
-def within(measure: Callable[[], float], bar: float, *, patience: float = 40.0) -> bool:
+def within(measure: Callable[[], float], bar: float) -> bool:
     """Tell whether some measurement stays below its bar, scaled by how slow the machine is before and after it.
 
-    Other load can only add, and comes and goes: what fails is measured again while patience lasts.
+    Other load can only add, and comes and goes: what fails is measured again for a while.
 
     Args:
         measure: returns seconds, or whatever else the bar is in.
-        patience: in seconds.
     """
-    until, before = time.monotonic() + patience, slowness()
+    until, before = time.monotonic() + PATIENCE, slowness()
     while True:
         found = measure()
         after = slowness()

@@ -158,5 +158,5 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ConfigError, match="bins: wanted at least 6 values of each entry of an action, got 5"):
         policy_of(bins=5)
     for spaces in (DISCRETE, MIXED):
-        with pytest.raises(SpaceError, match="actions that are numbers"):
+        with pytest.raises(SpaceError, match="handles continuous actions only"):
             policy_of(spaces)

@@ -112,7 +112,7 @@ def test_every_arrival_of_an_episode_counts_once_and_its_beginning_never(ending)
 @pytest.mark.parametrize("spaces", [DISCRETE, MIXED])
 def test_choices_are_refused(spaces):
     critics = critics_of(spaces, ([[0.0, 0.0]] * (1 + (spaces is MIXED)), [0.0, 0.0]))
-    with pytest.raises(SpaceError, match="Sarsa is for actions that are numbers"):
+    with pytest.raises(SpaceError, match="handles continuous actions only"):
         QTarget(critics, sure(0.5))
 
 

@@ -153,7 +153,7 @@ def test_both_rewards_reach_learning_beside_their_sum():
 def test_what_cannot_be_is_refused():
     with pytest.raises(SpaceError, match=r"\[utility, -cost\], and it is one plain number"):
         Apart(CONTINUOUS)
-    with pytest.raises(SpaceError, match="actions that are numbers"):
+    with pytest.raises(SpaceError, match="handles continuous actions only"):
         Editor(MIXED)
     with pytest.raises(ConfigError, match=r"algorithm\.change: wanted one of utility, distance, got 'distanse'"):
         EditorLoss(

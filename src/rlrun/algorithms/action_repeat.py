@@ -17,14 +17,13 @@ stored, counted, logged and evaluated; decisions are joined when a batch is made
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from rlrun.collect.agents import Acting, PolicyAgent, Preprocess, RandomAgent, Response, to_arrays, to_tensors, where
-from rlrun.collect.repeating import Share
+from rlrun.collect.agents import Acting, RandomAgent, Response, to_arrays, to_tensors, where
+from rlrun.collect.repeating import Counting
 from rlrun.errors import ConfigError, RequestError, RlrunError
 from rlrun.memory import NStep
 from rlrun.memory.samplers import Rows
@@ -58,31 +57,22 @@ def follow(decision: Tree, state: Tree) -> tuple[Tree, Any]:
     return action, where(free, decision["repeats"] + 1, state["left"])
 
 
-class Persistent(PolicyAgent):
+class Persistent(Counting):
     """Do what the policy decided on for as many steps as it decided.
 
     Args:
         policy: the network, over `decisions`.
         spaces: of the environment.
-        device: where the policy lives.
-        preprocess: what the memory does to observations, too, one function or several by name: normalisation.
+        options: of `rlrun.collect.PolicyAgent`.
     """
 
     outputs = OUTPUTS
 
-    def __init__(
-        self,
-        policy: Acting,
-        *,
-        spaces: Spaces,
-        device: str = "cpu",
-        preprocess: Preprocess | Mapping[str, Preprocess] | None = None,
-    ) -> None:
-        super().__init__(policy, device=device, preprocess=preprocess)
+    def __init__(self, policy: Acting, *, spaces: Spaces, **options: Any) -> None:
+        super().__init__(policy, **options)
         self.outputs = OUTPUTS
         self.space = spaces.action
         self.decided = policy.codec.space  # type: ignore[attr-defined]
-        self.share = Share()
 
     def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, Tree]:
         assert state is not None
@@ -109,16 +99,6 @@ class Persistent(PolicyAgent):
     def at_random(self, space: Space, *, seed: int) -> RandomAgent:
         """Return what acts at random in this one's place: by decisions, too."""
         return RandomPersistent(self.decided, seed=seed)
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        return self.share.metrics
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.share.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.share.load_state_dict(state)
 
 
 class RandomPersistent(RandomAgent):

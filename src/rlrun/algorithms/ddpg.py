@@ -65,10 +65,7 @@ class QTarget(TargetCallback):
         self, next_observation: Tree, reward: Tensor, terminated: Tensor, discount: Tensor | None = None
     ) -> dict[str, Tensor]:
         slow_critics, slow_policy = (self.target.get_submodule(name) for name in ("critics", "policy"))
-        c = slow_policy(next_observation)  # [B, A]
-        if self.noise:
-            noise = (self.noise * torch.randn_like(c)).clamp(-self.noise_limit, self.noise_limit)
-            c = (c + noise).clamp(-1.0, 1.0)
+        c = ops.smoothed(slow_policy(next_observation), self.noise, self.noise_limit)  # [B, A]
         value = self.smallest(slow_critics(next_observation, c))  # [M, B] -> [B]
         return self.bootstrap(reward, terminated, value, discount)
 

@@ -28,13 +28,13 @@ from torch import Tensor, nn
 
 from rlrun.callbacks.loss import LossCallback, Optimiser
 from rlrun.callbacks.target import TargetCallback
-from rlrun.errors import ConfigError, SpaceError
+from rlrun.errors import ConfigError
 from rlrun.nn import MLP, ActionCodec, Critics, Encoder
 from rlrun.nn.init import Initialiser
 from rlrun.nn.mlp import Activation
 from rlrun.nn.policy import require_bounded
 from rlrun.ops import gumbel_argmax
-from rlrun.spaces import Spaces, describe
+from rlrun.spaces import Spaces, require_continuous
 from rlrun.typing import Tree
 
 FEWEST = 6  # bins; the density of one of five is less certain than minus one nat, the usual target of an entry
@@ -66,9 +66,8 @@ class BinPolicy(nn.Module):
         init: str | Initialiser = "default",
     ) -> None:
         super().__init__()
+        require_continuous(spaces.action, "BinPolicy")
         self.codec = ActionCodec(spaces)
-        if self.codec.discrete:
-            raise SpaceError(f"BinPolicy is for actions that are numbers; here {describe(spaces.action)}")
         require_bounded(spaces.action, "BinPolicy")
         if bins < FEWEST:
             raise ConfigError(f"bins: wanted at least {FEWEST} values of each entry of an action, got {bins}")

@@ -27,15 +27,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlrun import ops
 from rlrun.callbacks.target import TargetCallback
-from rlrun.errors import ConfigError, SpaceError
+from rlrun.errors import ConfigError
 from rlrun.memory import Rows
 from rlrun.nn import ActionCodec, Critics, Ensemble, Policy, Trunk
 from rlrun.nn.mlp import Activation
 from rlrun.nn.recurrent import Kind
 from rlrun.ops.gaussian import squashed_sample
 from rlrun.ops.noise import normal_like
-from rlrun.spaces import Spaces, describe
+from rlrun.spaces import Spaces, require_continuous
 from rlrun.typing import Batch, Tree
 
 
@@ -134,8 +135,7 @@ class QTarget(TargetCallback):
         every: int = 1,
         data_group: str = "default",
     ) -> None:
-        if critics.codec.discrete:
-            raise SpaceError(f"Sarsa is for actions that are numbers; here {describe(critics.codec.space)}")
+        require_continuous(critics.codec.space, "Sarsa")
         super().__init__(critics, discount=discount, rate=rate, every=every, data_group=data_group)
         self.draw_from(critics, drawn)
         self.policy = policy
@@ -160,11 +160,7 @@ class QTarget(TargetCallback):
     def _drawn(self, observation: Tree, previous: Tree | None) -> tuple[Tensor, Tensor | None]:
         """Return an action of the policy, and what its entropy is paid."""
         if self.temperature is None:
-            c: Tensor = self.policy(observation)
-            if self.noise:
-                noise = (self.noise * torch.randn_like(c)).clamp(-self.noise_limit, self.noise_limit)
-                c = (c + noise).clamp(-1.0, 1.0)
-            return c, None
+            return ops.smoothed(self.policy(observation), self.noise, self.noise_limit), None
         c, log_prob = self.policy.continuous(observation, previous)  # type: ignore[operator]
         return c, -self.temperature.of("continuous") * log_prob if self.entropy_reward else None  # type: ignore[operator]
 

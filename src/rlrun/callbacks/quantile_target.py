@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor
 
@@ -12,7 +14,7 @@ from rlrun.nn import Critics, ImplicitCritics, SoftPolicy, Temperature, told_by
 from rlrun.typing import Tree
 
 
-class QuantileTarget(TargetCallback):
+class QuantileTarget(TargetCallback, ABC):
     """Quantiles of the return [B, N] from slow critics, at an action of a soft policy; a subclass writes `outcomes`.
 
     Args:
@@ -63,9 +65,9 @@ class QuantileTarget(TargetCallback):
             value = value - self.temperature.of("continuous") * log_prob.unsqueeze(-1)
         return {**self.bootstrap(reward, terminated, value, discount), **named}
 
+    @abstractmethod
     def outcomes(self, observation: Tree, c: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the least quantiles of the slow critics, [B, N], and what else the loss is to know of them."""
-        raise NotImplementedError
 
 
 def require_least(least: str) -> None:

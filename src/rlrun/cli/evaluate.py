@@ -17,6 +17,14 @@ SEVERAL = ("checkpoint", "return", "±", "mean from", "to", "lowest", "highest",
 EPISODES = ("seed", "return", "length", "ended", "succeeded")
 LEFT = ("ended", "succeeded", "")
 ENDED = {"cut": "cut by evaluation.max_steps"}
+Checkpoints = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="latest, best or a number of steps; several by commas or repeated, or all: a line each (default: latest).",
+        show_default=False,
+    ),
+]
 
 
 def evaluate(
@@ -24,15 +32,7 @@ def evaluate(
     words: EnvWords = None,
     episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 20,
     seed: FirstSeed = 0,
-    checkpoint: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="latest, best or a number of steps; several by commas or repeated, or all: a line each "
-            "(default: latest).",
-            show_default=False,
-        ),
-    ] = None,
+    checkpoint: Checkpoints = None,
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Sample actions as in training.")] = False,
     table: Annotated[bool, typer.Option("--table", help="Print a line for each episode, too.")] = False,
     video: Annotated[

@@ -52,38 +52,18 @@ class RepeatingPolicy(Remembering, Protocol):
     keeping: Keeping
 
 
-class Repeating(PolicyAgent):
-    """Act by a policy that switches to another action, or goes on as before, and tell how often it switches.
-
-    Responses hold `next_state`, too, so that a memory can keep what was kept to before and after each step.
-
-    Args:
-        policy: the network.
-        device: where the policy lives.
-        preprocess: what the memory does to observations, too, one function or several by name: normalisation.
-    """
+class Counting(PolicyAgent):
+    """An agent that tells how often it chooses anew; a subclass counts by `share`."""
 
     def __init__(
         self,
-        policy: RepeatingPolicy,
+        policy: Any,
         *,
         device: str = "cpu",
         preprocess: Preprocess | Mapping[str, Preprocess] | None = None,
     ) -> None:
         super().__init__(policy, device=device, preprocess=preprocess)
-        self.outputs = (*self.outputs, "next_state")
-        self.keeping = policy.keeping
         self.share = Share()
-
-    def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
-        response = super().__call__(observation, state, explore=explore)
-        if explore:
-            self.share.count(response["state"][:, -1] == 0.0)
-        return response | {"next_state": response["state"]}
-
-    def at_random(self, space: Space, *, seed: int) -> RandomAgent:
-        """Return what acts at random in this one's place, for a memory that keeps the same."""
-        return RandomRepeating(space, keeping=self.keeping, seed=seed)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -94,6 +74,32 @@ class Repeating(PolicyAgent):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.share.load_state_dict(state)
+
+
+class Repeating(Counting):
+    """Act by a policy that switches to another action, or goes on as before, and tell how often it switches.
+
+    Responses hold `next_state`, too, so that a memory can keep what was kept to before and after each step.
+
+    Args:
+        policy: the network.
+        options: of `PolicyAgent`.
+    """
+
+    def __init__(self, policy: RepeatingPolicy, **options: Any) -> None:
+        super().__init__(policy, **options)
+        self.outputs = (*self.outputs, "next_state")
+        self.keeping = policy.keeping
+
+    def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
+        response = super().__call__(observation, state, explore=explore)
+        if explore:
+            self.share.count(response["state"][:, -1] == 0.0)
+        return response | {"next_state": response["state"]}
+
+    def at_random(self, space: Space, *, seed: int) -> RandomAgent:
+        """Return what acts at random in this one's place, for a memory that keeps the same."""
+        return RandomRepeating(space, keeping=self.keeping, seed=seed)
 
 
 class RandomRepeating(RandomAgent):

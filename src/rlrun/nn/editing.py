@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from rlrun.errors import SpaceError
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.policy import SquashedGaussian
-from rlrun.spaces import Box, Composite, Spaces, describe
+from rlrun.spaces import Box, Composite, Spaces, require_continuous
 from rlrun.typing import Tree
 
 
@@ -27,9 +26,8 @@ class Editor(nn.Module):
 
     def __init__(self, spaces: Spaces, **options: Any) -> None:
         super().__init__()
+        require_continuous(spaces.action, "the safety editor")
         self.codec = ActionCodec(spaces)
-        if self.codec.discrete:
-            raise SpaceError(f"the safety editor is for actions that are numbers; here {describe(spaces.action)}")
         ones = np.ones(self.codec.continuous, np.float32)
         action = Box((self.codec.continuous,), -ones, ones)
         seen = Composite({"observation": spaces.observation, "action": action})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from rlrun.nn.actions import ActionCodec
 from rlrun.spaces import describe
 
 
-class Tells:
+class Tells(ABC):
     """N numbers for each value, which a subclass gives their meaning.
 
     What critics tell is [M, B, N], and [M, B, width, N] where actions have choices.
@@ -39,17 +40,17 @@ class Tells:
         """Return what is told of the choices k [B, D]: [M, B, N]."""
         return codec.select(told.transpose(-1, -2), k.unsqueeze(-2))
 
+    @abstractmethod
     def mean(self, told: Tensor) -> Tensor:
         """Return the mean of the return, [M, B] or [M, B, width]."""
-        raise NotImplementedError
 
     def outcomes(self, told: Tensor) -> Tensor:
         """Return what a target is made of: returns that weigh the same [..., N], or their mean [...]."""
         return self.mean(told)
 
+    @abstractmethod
     def distance(self, told: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
         """Return how far what is told lies from outcomes [B] or [B, N']: [M, B]."""
-        raise NotImplementedError
 
     def metrics(self, target: Tensor) -> Mapping[str, Any]:
         """Return what there is to log of the outcomes of a batch."""

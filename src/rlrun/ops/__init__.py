@@ -38,7 +38,15 @@ from rlrun.ops.returns import (
     one_step_return,
     v_trace,
 )
-from rlrun.ops.targets import TargetEntropy, bootstrap, choice_entropy, lerp_, range_entropy, target_entropy
+from rlrun.ops.targets import (
+    TargetEntropy,
+    bootstrap,
+    choice_entropy,
+    lerp_,
+    range_entropy,
+    smoothed,
+    target_entropy,
+)
 from rlrun.ops.trees import leaves_of, tree_of
 
 __all__ = [
@@ -82,6 +90,7 @@ __all__ = [
     "range_entropy",
     "sampled_fractions",
     "saturated",
+    "smoothed",
     "smoothed_bins",
     "squashed_action",
     "squashed_entropy",

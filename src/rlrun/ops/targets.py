@@ -22,6 +22,16 @@ def bootstrap(reward: Tensor, *, discount: float | Tensor, terminated: Tensor, v
     return reward + discount * value.masked_fill(terminated, 0.0)
 
 
+def smoothed(c: Tensor, noise: float, limit: float) -> Tensor:
+    """Return actions [..., A] in [-1, 1] with normal noise of at most `limit` around them (1802.09477 eq. 14).
+
+    noise: its deviation; 0 = none.
+    """
+    if not noise:
+        return c
+    return (c + (noise * torch.randn_like(c)).clamp(-limit, limit)).clamp(-1.0, 1.0)
+
+
 class TargetEntropy(NamedTuple):
     """How much randomness a policy shall keep, for its two parts."""
 
