@@ -9,12 +9,14 @@ of a run: act, step, store; then sample, target, losses, slow copies.
 from __future__ import annotations
 
 import copy
+import math
 import random
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import gymnasium
+import hydra
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -23,25 +25,34 @@ from torch import Tensor, nn
 from benchmarks.clock import Clock
 from rlrun.algorithms.dqn import QNetwork
 from rlrun.env.spaces import from_gymnasium
-from rlrun.nn import Critics, SquashedGaussian
+from rlrun.nn import Bins
 from rlrun.spaces import Spaces
 
 Numbers = Mapping[str, Any]  # the block `algorithm` of a composed config, and `length` of the memory
+Open = Callable[[], Any]  # makes an environment
+
+
+class Loop(Protocol):
+    """A whole run on an environment."""
+
+    def __call__(self, open_env: Open, numbers: Numbers, clock: Clock) -> None: ...
 
 
 class Ring:
     """The newest `length` transitions; `carry` is discount ** steps, or 0 where the episode terminated."""
 
-    def __init__(self, length: int, *, observation: int, action: tuple[int, ...], dtype: str) -> None:
+    def __init__(
+        self, length: int, *, observation: int, action: tuple[int, ...], dtype: str, rewards: tuple[int, ...] = ()
+    ) -> None:
         self.length, self.size, self.next = length, 0, 0
         self.observation = np.zeros((length, observation), np.float32)
         self.next_observation = np.zeros((length, observation), np.float32)
         self.action = np.zeros((length, *action), dtype)
-        self.reward = np.zeros(length, np.float32)
+        self.reward = np.zeros((length, *rewards), np.float32)
         self.carry = np.zeros(length, np.float32)
         self.generator = np.random.default_rng(0)
 
-    def add(self, observation: Any, action: Any, reward: float, next_observation: Any, carry: float) -> None:
+    def add(self, observation: Any, action: Any, reward: Any, next_observation: Any, carry: float) -> None:
         at = self.next
         self.observation[at] = observation
         self.action[at] = action
@@ -90,6 +101,13 @@ def adam(parameters: Any, numbers: Numbers) -> torch.optim.Adam:
     return torch.optim.Adam(parameters, lr=numbers["lr"], fused=True)
 
 
+def opened(env: Any) -> Any:
+    """Return the environment of a composed block `env`."""
+    if env.target:
+        return hydra.utils.get_class(env.target)()
+    return gymnasium.make(env.id, disable_env_checker=True)
+
+
 def spaces_of(env: gymnasium.Env[Any, Any]) -> Spaces:
     """Return what networks are built from."""
     observation = from_gymnasium(env.observation_space, "observation")
@@ -102,80 +120,53 @@ def slow_copy(network: nn.Module) -> tuple[nn.Module, list[Tensor], list[Tensor]
     return slow, list(slow.parameters()), [parameter.detach() for parameter in network.parameters()]
 
 
-def sac(name: str, numbers: Numbers, clock: Clock) -> None:
-    """Soft actor-critic with one continuous action; runs until the clock's last mark."""
-    env: Any = gymnasium.make(name, disable_env_checker=True)
-    low, high = env.action_space.low, env.action_space.high
-    update = SacUpdate(spaces_of(env), numbers, clock)
-    ring = Ring(numbers["length"], observation=env.observation_space.shape[0], action=low.shape, dtype="float32")
-    warm_up, discount, batch = numbers["warmup_steps"], numbers["discount"], numbers["batch_size"]
-    generator, step, updates = np.random.default_rng(0), 0, 0
-    observation, _ = env.reset(seed=0)
-    while True:
-        if step < warm_up:
-            action = generator.uniform(-1.0, 1.0, low.shape).astype(np.float32)
-        else:
-            with torch.no_grad():
-                action = update.policy(torch.from_numpy(observation).unsqueeze(0))[0].squeeze(0).numpy()
-        following, reward, terminated, truncated, _ = env.step(low + (action + 1.0) * 0.5 * (high - low))
-        ring.add(observation, action, float(reward), following, 0.0 if terminated else discount)
-        observation = env.reset()[0] if terminated or truncated else following
-        step += 1
-        while updates < int((step - warm_up) * numbers["updates_per_step"]):
-            update(*ring.sample(batch))
-            updates += 1
-        if step >= clock.due and clock.note(step):
-            return
+class Update(Protocol):
+    """What a loop of continuous actions calls."""
+
+    def act(self, observation: Tensor) -> Tensor:
+        """Return actions [1, A] that explore."""
+
+    def __call__(self, number: int, *batch: Tensor) -> None:
+        """Take gradients once; observation, action, reward, next observation, carry."""
 
 
-class SacUpdate:
-    """One gradient update of critics, policy and temperature."""
+def off_policy(make: Callable[[Spaces, Numbers, Clock], Update]) -> Loop:
+    """Return a loop of one continuous action, which runs until the clock's last mark."""
 
-    def __init__(self, spaces: Spaces, numbers: Numbers, clock: Clock) -> None:
-        hidden = tuple(numbers["hidden"])
-        self.critics = Critics(spaces, hidden=hidden, members=numbers["ensemble"])
-        self.policy = SquashedGaussian(spaces, hidden=hidden)
-        self.target_critics, self.slow, self.fast = slow_copy(self.critics)
-        self.log_temperature = torch.zeros(1, requires_grad=True)
-        self.target_entropy = -float(spaces.action.size)
-        self.rate = numbers["target_rate"]
-        self.critics_parameters = list(self.critics.parameters())
-        self.policy_parameters = list(self.policy.parameters())
-        self.critics_optimiser = adam(self.critics_parameters, numbers)
-        self.policy_optimiser = adam(self.policy_parameters, numbers)
-        self.temperature_optimiser = adam([self.log_temperature], numbers)
-        clock.watch((self.critics_optimiser, self.policy_optimiser, self.temperature_optimiser))
+    def loop(open_env: Open, numbers: Numbers, clock: Clock) -> None:
+        env = open_env()
+        low, high = env.action_space.low, env.action_space.high
+        update = make(spaces_of(env), numbers, clock)
+        rewards = env.reward_space.shape if hasattr(env, "reward_space") else ()
+        observed = env.observation_space.shape[0]
+        ring = Ring(numbers["length"], observation=observed, action=low.shape, dtype="float32", rewards=rewards)
+        warm_up, discount, batch = numbers["warmup_steps"], numbers["discount"], numbers["batch_size"]
+        generator, step, updates = np.random.default_rng(0), 0, 0
+        observation, _ = env.reset(seed=0)
+        while True:
+            if step < warm_up:
+                action = generator.uniform(-1.0, 1.0, low.shape).astype(np.float32)
+            else:
+                with torch.no_grad():
+                    action = update.act(torch.from_numpy(observation).unsqueeze(0)).squeeze(0).numpy()
+            following, reward, terminated, truncated, _ = env.step(low + (action + 1.0) * 0.5 * (high - low))
+            ring.add(observation, action, reward, following, 0.0 if terminated else discount)
+            observation = env.reset()[0] if terminated or truncated else following
+            step += 1
+            while updates < int((step - warm_up) * numbers["updates_per_step"]):
+                updates += 1
+                update(updates, *ring.sample(batch))
+            if step >= clock.due and clock.note(step):
+                return
 
-    def __call__(
-        self, observation: Tensor, action: Tensor, reward: Tensor, next_observation: Tensor, carry: Tensor
-    ) -> None:
-        with torch.no_grad():
-            temperature = self.log_temperature.exp()
-            next_action, next_log_prob = self.policy(next_observation)
-            value = self.target_critics(next_observation, next_action).amin(0) - temperature * next_log_prob
-            q_target = reward + carry * value
-        loss = (self.critics(observation, action) - q_target).square().sum(0).mean()
-        self.critics_optimiser.zero_grad()
-        loss.backward(inputs=self.critics_parameters)
-        self.critics_optimiser.step()
-
-        drawn, log_prob = self.policy(observation)
-        loss = (temperature * log_prob - self.critics(observation, drawn).amin(0)).mean()
-        self.policy_optimiser.zero_grad()
-        loss.backward(inputs=self.policy_parameters)
-        self.policy_optimiser.step()
-
-        loss = -(self.log_temperature * (log_prob.detach() + self.target_entropy)).mean()
-        self.temperature_optimiser.zero_grad()
-        loss.backward(inputs=[self.log_temperature])
-        self.temperature_optimiser.step()
-        torch._foreach_lerp_(self.slow, self.fast, self.rate)
+    return loop
 
 
-def dqn(name: str, numbers: Numbers, clock: Clock) -> None:
+def dqn(open_env: Open, numbers: Numbers, clock: Clock) -> None:
     """Deep Q-learning with double targets; runs until the clock's last mark."""
-    env: Any = gymnasium.make(name, disable_env_checker=True)
-    update = DqnUpdate(spaces_of(env), numbers, clock)
+    env = open_env()
+    kind = QuantileUpdate if numbers["quantiles"] else BinsUpdate if numbers["tells"] else DqnUpdate
+    update = kind(spaces_of(env), numbers, clock)
     ring = Ring(numbers["length"], observation=env.observation_space.shape[0], action=(), dtype="int64")
     ahead = Ahead(ring, steps=numbers["n_step"], discount=numbers["discount"])
     warm_up, epsilon, batch = numbers["warmup_steps"], numbers["epsilon"], numbers["batch_size"]
@@ -204,7 +195,7 @@ class DqnUpdate:
     """One gradient update of the Q-network."""
 
     def __init__(self, spaces: Spaces, numbers: Numbers, clock: Clock) -> None:
-        self.q = QNetwork(spaces, hidden=tuple(numbers["hidden"]), members=1)
+        self.q = QNetwork(spaces, hidden=tuple(numbers["hidden"]), dueling=numbers["dueling"], **self.options(numbers))
         self.target_q, self.slow, self.fast = slow_copy(self.q)
         self.rate, self.every, self.huber = numbers["target_rate"], numbers["target_every"], numbers["huber"]
         self.max_grad_norm = numbers["max_grad_norm"]
@@ -212,24 +203,82 @@ class DqnUpdate:
         self.optimiser = adam(self.parameters, numbers)
         clock.watch((self.optimiser,))
 
-    def __call__(
-        self,
-        number: int,
-        observation: Tensor,
-        action: Tensor,
-        reward: Tensor,
-        next_observation: Tensor,
-        carry: Tensor,
-    ) -> None:
+    def options(self, numbers: Numbers) -> dict[str, Any]:
+        """Return what the network tells."""
+        return {}
+
+    def loss(self, observation: Tensor, action: Tensor, reward: Tensor, following: Tensor, carry: Tensor) -> Tensor:
+        """Return the mean over a batch."""
         with torch.no_grad():
-            best = self.q(next_observation)[0].argmax(-1, keepdim=True)
-            value = self.target_q(next_observation)[0].gather(-1, best).squeeze(-1)
+            best = self.q(following)[0].argmax(-1, keepdim=True)
+            value = self.target_q(following)[0].gather(-1, best).squeeze(-1)
             q_target = reward + carry * value
         value = self.q(observation)[0].gather(-1, action.unsqueeze(-1)).squeeze(-1)
-        loss = F.huber_loss(value, q_target, delta=self.huber)
+        return F.huber_loss(value, q_target, delta=self.huber)
+
+    def __call__(self, number: int, *batch: Tensor) -> None:
+        loss = self.loss(*batch)
         self.optimiser.zero_grad()
         loss.backward(inputs=self.parameters)  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm, foreach=False)
         self.optimiser.step()
         if number % self.every == 0:
             torch._foreach_lerp_(self.slow, self.fast, self.rate)
+
+
+class QuantileUpdate(DqnUpdate):
+    """The same with quantiles."""
+
+    def options(self, numbers: Numbers) -> dict[str, Any]:
+        count = numbers["quantiles"]
+        self.points = (torch.arange(count) + 0.5) / count
+        return {"quantiles": count}
+
+    def loss(self, observation: Tensor, action: Tensor, reward: Tensor, following: Tensor, carry: Tensor) -> Tensor:
+        rows = torch.arange(len(action))
+        with torch.no_grad():
+            best = self.q(following)[0].argmax(-1)
+            told = self.target_q.told(following)[0, rows, best]  # type: ignore[operator]
+            q_target = reward.unsqueeze(-1) + carry.unsqueeze(-1) * told
+        return quantile_loss(self.q.told(observation)[0, rows, action], q_target, self.points).mean()
+
+
+class BinsUpdate(DqnUpdate):
+    """The same with bins."""
+
+    def options(self, numbers: Numbers) -> dict[str, Any]:
+        self.bins = HandBins(numbers["tells"])
+        return {"tells": self.bins.tells}
+
+    def loss(self, observation: Tensor, action: Tensor, reward: Tensor, following: Tensor, carry: Tensor) -> Tensor:
+        rows = torch.arange(len(action))
+        with torch.no_grad():
+            best = self.q(following)[0].argmax(-1, keepdim=True)
+            q_target = reward + carry * self.target_q(following)[0].gather(-1, best).squeeze(-1)
+        return self.bins.loss(self.q.told(observation)[0, rows, action], q_target).mean()
+
+
+class HandBins:
+    """Bins of a return, and the cross-entropy that they learn by."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        count, least, largest = numbers["count"], numbers["least"], numbers["largest"]
+        self.tells = Bins(count, least=least, largest=largest)
+        self.least, self.largest = float(least), float(largest)
+        self.edges = torch.linspace(least, largest, count + 1)
+        self.width = math.sqrt(2.0) * numbers["smoothing"] * (largest - least) / count
+
+    def loss(self, logits: Tensor, q_target: Tensor) -> Tensor:
+        """Return the cross-entropy [..., B] of logits [..., B, N] with targets [B] spread by a Gaussian."""
+        inside = q_target.clamp(self.least, self.largest).unsqueeze(-1)
+        below = torch.special.erf((self.edges - inside) / self.width)
+        shares = below.diff(dim=-1) / (below[:, -1:] - below[:, :1])
+        return -(shares * logits.log_softmax(-1)).sum(-1)
+
+
+def quantile_loss(told: Tensor, target: Tensor, points: Tensor) -> Tensor:
+    """Return the weighted Huber loss [..., N', N] of quantiles [..., N], told at points, to others [..., N']."""
+    error = target.unsqueeze(-1) - told.unsqueeze(-2)
+    size = error.abs()
+    huber = torch.where(size < 1.0, 0.5 * error.square(), size - 0.5)
+    return (points.unsqueeze(-2) - (error.detach() < 0.0).float()).abs() * huber

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.bare import Numbers, adam, spaces_of
+from benchmarks.bare import Numbers, Open, adam, spaces_of
 from benchmarks.clock import Clock
 from rlrun.nn import ActorCritic
 
@@ -28,10 +27,10 @@ class Rollout:
         self.reward, self.terminated, self.truncated = (np.zeros((steps, lanes), np.float32) for _ in range(3))
 
 
-def ppo(name: str, numbers: Numbers, clock: Clock) -> None:
+def ppo(open_env: Open, numbers: Numbers, clock: Clock) -> None:
     """Clipped policy optimisation with choices as actions; runs until the clock's last mark."""
     lanes, steps = numbers["num_envs"], numbers["horizon"]
-    envs: list[Any] = [gymnasium.make(name, disable_env_checker=True) for _ in range(lanes)]
+    envs: list[Any] = [open_env() for _ in range(lanes)]
     update = Update(spaces_of(envs[0]), numbers, clock)
     rollout = Rollout(steps, lanes, envs[0].observation_space.shape[0])
     for lane, env in enumerate(envs):

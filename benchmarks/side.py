@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -15,11 +16,26 @@ import torch
 from omegaconf import OmegaConf
 
 import rlrun
-from benchmarks import bare, bare_ppo
+from benchmarks import bare, bare_lasting, bare_others, bare_ppo, bare_soft
 from benchmarks.clock import Clock
 from rlrun import config as configuration
 
-LOOPS = {"sac": bare.sac, "dqn": bare.dqn, "ppo": bare_ppo.ppo}
+LOOPS: dict[str, bare.Loop] = {
+    "sac": bare.off_policy(bare_soft.SacUpdate),
+    "sarsa": bare.off_policy(bare_soft.SarsaUpdate),
+    "oac": bare.off_policy(bare_soft.OacUpdate),
+    "qrsac": bare.off_policy(bare_soft.QrsacUpdate),
+    "dsac": bare.off_policy(bare_soft.DsacUpdate),
+    "sac-hlgauss": bare.off_policy(bare_soft.HlgaussUpdate),
+    "ddpg": bare.off_policy(bare_others.DdpgUpdate),
+    "mdq": bare.off_policy(bare_others.MdqUpdate),
+    "seditor": bare.off_policy(bare_others.SeditorUpdate),
+    "iql": bare.off_policy(bare_others.IqlUpdate),
+    "taac": bare_lasting.taac,
+    "action-repeat": bare_lasting.action_repeat,
+    "dqn": bare.dqn,
+    "ppo": bare_ppo.ppo,
+}
 
 
 class Case(NamedTuple):
@@ -32,12 +48,43 @@ class Case(NamedTuple):
     last: int
 
 
+MEMBER = 0.9  # of the off-policy family
+SPREAD = ("+with=hlgauss", "hlgauss.least=-800", "hlgauss.largest=100")
 GREEDY = "algorithm.epsilon.steps=1"  # hardly a random action in the window: the dearest case
 QUIET = ("evaluation.every=0", "checkpoint.every=0", "checkpoint.keep_best=false", "logger=[]", "log.every=0")
 CASES = {
     "sac-pendulum": Case(("algorithm=sac", "env=pendulum", "pair=null"), "sac", 0.92, 1_200, 2_200),
     "dqn-cartpole": Case(("algorithm=dqn", "env=cartpole", "pair=null", GREEDY), "dqn", 0.85, 1_500, 6_500),
     "ppo-cartpole": Case(("algorithm=ppo", "env=cartpole"), "ppo", 0.85, 2_560, 12_800),
+    **{
+        f"{loop}-pendulum": Case((f"algorithm={name}", "env=pendulum", "pair=null"), loop, MEMBER, 1_200, 2_200)
+        for name, loop in (
+            *(("ddpg", "ddpg"), ("sarsa", "sarsa"), ("oac", "oac"), ("qrsac", "qrsac"), ("mdq", "mdq")),
+            *(("iql", "iql"), ("taac", "taac"), ("action_repeat", "action-repeat")),
+        )
+    },
+    "td3-pendulum": Case(("algorithm=td3", "env=pendulum", "pair=null"), "ddpg", MEMBER, 1_200, 2_200),
+    "dsac-pendulum": Case(("algorithm=dsac", "env=pendulum", "pair=null"), "dsac", MEMBER, 1_050, 1_250),
+    "sac-hlgauss-pendulum": Case(
+        ("algorithm=sac", "env=pendulum", "pair=null", *SPREAD), "sac-hlgauss", MEMBER, 1_200, 2_200
+    ),
+    "seditor-constrained": Case(
+        ("algorithm=seditor", "env=constrainedbandit", "pair=null", "lagrangian.thresholds=[null,-0.25]"),
+        "seditor",
+        MEMBER,
+        1_200,
+        2_200,
+    ),
+    **{
+        f"dqn-{name}-cartpole": Case(
+            ("algorithm=dqn", "env=cartpole", "pair=null", GREEDY, *words), "dqn", MEMBER, 1_500, 4_500
+        )
+        for name, words in (
+            ("dueling", ("algorithm.dueling=true",)),
+            ("quantile", ("algorithm.quantiles=32",)),
+            ("hlgauss", ("+with=hlgauss", "hlgauss.least=0", "hlgauss.largest=100")),
+        )
+    },
     "dqn-cartpole-tuned": Case(("algorithm=dqn", "env=cartpole", GREEDY), "dqn", 0.85, 1_500, 9_500),
 }
 
@@ -57,7 +104,7 @@ def measure_bare(case: Case, *, first: int, last: int) -> dict[str, float]:
     torch.manual_seed(0)
     clock = Clock(first=first, last=last)
     config = configuration.compose(list(case.words)).config
-    LOOPS[case.loop](config.env.id, numbers_of(config), clock)
+    LOOPS[case.loop](partial(bare.opened, config.env), numbers_of(config), clock)
     return clock.report()
 
 
