@@ -108,5 +108,7 @@ def test_implicit_critics_tell_what_their_equations_say():
 def test_choices_and_other_ways_to_tell_are_refused():
     with pytest.raises(SpaceError, match=r"^ImplicitCritics handles continuous actions only; action part 'side'"):
         ImplicitCritics(MIXED)
-    with pytest.raises(ConfigError, match=r"tells quantiles; leave algorithm\.tells \(\+with=hlgauss\) away"):
+    with pytest.raises(
+        ConfigError, match=r"tells quantiles; leave algorithm\.tells \(\+with=hlgauss, reward_critics\) away"
+    ):
         ImplicitCritics(CONTINUOUS, tells=Quantiles(3))

@@ -62,6 +62,7 @@ BESIDE_FILE = {
     "with/lagrangian": ["algorithm=ppo", *CONSTRAINED],
     "with/lagrangian_evaluated": ["algorithm=sac", *CONSTRAINED],
     "with/reward_weights": ["algorithm=ppo", "env=constrainedbandit"],
+    "with/reward_critics": ["algorithm=sac", *CONSTRAINED, "+with=lagrangian"],
     "with/anneal": ["algorithm=ppo", "env=cartpole"],
     "with/entropy_target": ["algorithm=ppo", "env=cartpole"],
     "with/entropy_target_sgd": ["algorithm=ppo", "env=cartpole"],

@@ -24,7 +24,7 @@ from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import LossCallback, Optimiser
 from rlrun.callbacks.soft import check_guide
 from rlrun.callbacks.target import TargetCallback
-from rlrun.nn import Critics, DeterministicPolicy
+from rlrun.nn import Critics, DeterministicPolicy, told_by
 from rlrun.typing import Tree
 
 
@@ -106,6 +106,7 @@ class PolicyLoss(LossCallback):
         self.policy = network
         self.critics = critics
         self.guide = guide
+        _, self.tells = told_by(critics)
         self.every = every
         self.action_weight = action_weight
         self.turns = 0  # updates, those that the policy leaves out among them
@@ -119,7 +120,7 @@ class PolicyLoss(LossCallback):
         c = self.policy(observation)  # [B, A]
         value = self.critics(observation, c)  # [M, B]
         self._c = c.detach()
-        loss: Tensor = -ops.guiding(value, self.guide)
+        loss: Tensor = -self.tells.guiding(value, self.guide)
         return loss if not self.action_weight else loss + self.action_weight * c.square().sum(-1)
 
     @property

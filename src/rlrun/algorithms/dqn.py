@@ -40,7 +40,7 @@ class QNetwork(Critics):
 
     def act(self, observation: Tree, explore: bool = False) -> Tree:
         """Return the action of the largest value, the smallest of the members' counting."""
-        return self.codec.join(None, self.codec.best(self(observation).amin(0)))
+        return self.codec.join(None, self.codec.best(self.tells.guiding(self(observation))))
 
 
 class QTarget(TargetCallback):
@@ -77,7 +77,7 @@ class QTarget(TargetCallback):
     ) -> dict[str, Tensor]:
         told = self.told(next_observation)  # [M, B, K], or [M, B, K, N]
         chooser = self.network(next_observation) if self.double else self.tells.mean(told)
-        best = self.codec.best(chooser.amin(0))  # [M, B, K] -> [B, D]
+        best = self.codec.best(self.tells.guiding(chooser))  # [M, B, K] -> [B, D]
         value = self.smallest(self.tells.outcomes(self.tells.select(told, best, self.codec)))  # -> [B], or [B, N]
         return self.bootstrap(reward, terminated, value, discount)
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from rlrun.collect import PolicyAgent
 from rlrun.collect.agents import Acting, Preprocess, Response, prepared, to_arrays, to_tensors
 from rlrun.errors import SpaceError
-from rlrun.nn import Critics, SquashedGaussian
+from rlrun.nn import Critics, SquashedGaussian, told_by
 from rlrun.ops.gaussian import squashed_action
 from rlrun.ops.noise import normal_like
 from rlrun.spaces import describe
@@ -93,7 +93,7 @@ class OptimisticAgent(PolicyAgent):
         self.critics.eval()  # nothing is left out of what is judged
         with torch.enable_grad():
             point = mean.detach().requires_grad_()
-            values = self.critics(observation, point.tanh())  # [M, B]
+            values = told_by(self.critics)[1].weighed(self.critics(observation, point.tanh()))  # [M, B]
             upper = values.mean(0) + self.optimism * values.std(0, correction=0)
             slope = torch.autograd.grad(upper.sum(), point)[0]  # rows do not depend on each other
         self.critics.train(training)

@@ -30,7 +30,7 @@ class CriticLoss(LossCallback):
         self._told, self.tells = told_by(network)
         self.huber = huber
         self.scale: Tensor | None = None  # of differences, where somebody sets it: `TargetScale`
-        self._newest: Tensor | None = None  # what was told of the newest update's actions, [M, B] or [M, B, N]
+        self._newest: Tensor | None = None  # told of the newest update's actions, [M, B], [M, B, N] or [M, R, B]
         self._target: Tensor | None = None  # of these
 
     def loss(self, observation: Tree, action: Tree, q_target: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class CriticLoss(LossCallback):
         return (told, target) if self.scale is None else (told * self.scale, target * self.scale)
 
     def told(self, observation: Tree, c: Tensor | None) -> Tensor:
-        """Return what members tell: [M, B], or [M, B, K] of each choice; of several numbers a last axis [N] behind."""
+        """Return what members tell: [M, B], or [M, B, K] of each choice; as `tells` says, of several numbers."""
         return self._told(observation, c)
 
     def error(self, elements: Tensor) -> Tensor:
@@ -67,5 +67,5 @@ class CriticLoss(LossCallback):
     def metrics(self) -> Mapping[str, Any]:
         if self._newest is None or self._target is None:
             return super().metrics
-        told = {"value/mean": self.tells.mean(self._newest).mean(), **self.tells.metrics(self._target)}
+        told = {**self.tells.means(self.tells.mean(self._newest)), **self.tells.metrics(self._target)}
         return {**super().metrics, **told}

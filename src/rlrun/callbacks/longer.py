@@ -55,12 +55,14 @@ class LambdaReturn(Callback):
     ) -> dict[str, Tensor]:
         if q_target.dim() != reward.dim():
             raise ConfigError("td_lambda mixes means of returns, and these critics tell more: leave one of both away")
-        if q_target.dim() < 2:
+        if terminated.dim() < 2:
             raise ConfigError("td_lambda: batches hold single steps; td_lambda.length must be at least 2")
         ended = terminated | truncated
         if valid is not None:  # a repeated row follows the episode's last one
             ended = ended | ~torch.cat((valid[:, 1:], valid[:, -1:]), 1)
         factor = self.discount if discount is None else discount
+        if isinstance(factor, Tensor):  # [B, T], and rewards may have dimensions
+            factor = factor.reshape(factor.shape + (1,) * (reward.dim() - factor.dim()))
         found = ops.lengthened(q_target, reward, ended=ended, discount=factor, lambda_=self.lambda_)
         self._change = (found - q_target).abs().mean()
         return {"q_target": found}

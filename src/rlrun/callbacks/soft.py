@@ -11,7 +11,7 @@ from torch import Tensor
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, Optimiser
 from rlrun.errors import ConfigError, did_you_mean
-from rlrun.nn import Critics, ImplicitCritics, SoftPolicy, SquashedGaussian, Temperature
+from rlrun.nn import Critics, ImplicitCritics, SoftPolicy, SquashedGaussian, Temperature, told_by
 from rlrun.typing import Tree
 
 
@@ -46,6 +46,7 @@ class SoftPolicyLoss(LossCallback):
         self.critics = critics
         self.temperature = temperature
         self.guide = guide
+        _, self.tells = told_by(critics)
         self._observation: Tree = None  # of the newest update
 
     def loss(self, observation: Tree, previous: Tree | None = None) -> tuple[Tensor, dict[str, Tensor]]:
@@ -53,7 +54,7 @@ class SoftPolicyLoss(LossCallback):
         c, log_prob = self.policy.continuous(observation, previous)  # [B, A], [B]
         value = self.values(observation, c)
         entropies = [] if log_prob is None else [-log_prob.detach()]
-        guiding = ops.guiding(value, self.guide)
+        guiding = self.tells.guiding(value, self.guide)
         if self.policy.codec.discrete:
             choices = self.policy.choices(value.detach())
             entropies.append(-self.policy.codec.expect(choices.exp(), choices))
@@ -62,7 +63,7 @@ class SoftPolicyLoss(LossCallback):
         return loss, {"policy_entropy": torch.stack(entropies, -1)}  # [B, parts]
 
     def values(self, observation: Tree, c: Tensor | None) -> Tensor:
-        """Return values [M, B], or [M, B, K] of each choice."""
+        """Return values [M, B], or [M, B, K] of each choice; of several rewards [M, R, B] or [M, R, B, K]."""
         found: Tensor = self.critics(observation, c)
         return found
 

@@ -12,7 +12,7 @@ from rlrun import ops
 from rlrun.callback import Callback
 from rlrun.callbacks.loss import plain
 from rlrun.errors import ConfigError
-from rlrun.nn import Follow, frozen_copy
+from rlrun.nn import Follow, Numbers, Rewards, Tells, frozen_copy, told_by
 
 
 class Members(Protocol):
@@ -49,6 +49,7 @@ class TargetCallback(Callback):
         self.rate = rate
         self.every = every
         self.drawn: int | None = None
+        self.tells: Tells = Numbers()
         self.data_group = data_group
         self._reward: Tensor | None = None
         self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
@@ -57,11 +58,26 @@ class TargetCallback(Callback):
     def bootstrap(
         self, reward: Tensor, terminated: Tensor, value: Tensor, discount: Tensor | None
     ) -> dict[str, Tensor]:
-        """Return `q_target` [B] from the value [B] of the state that was reached, or [B, N] from N returns."""
+        """Return `q_target` [B] from the value [B] of the state that was reached, or [B, N] from N returns.
+
+        Where critics tell of several rewards [B, R] it is [B, R], from values [R, B].
+
+        Raises:
+            ConfigError: rewards are several and critics tell of one, or the other way round.
+        """
         self._reward = reward
+        apart = reward.dim() > terminated.dim()
+        if apart is not isinstance(self.tells, Rewards):
+            there, learned = ("several", "one") if apart else ("one", "each of several")
+            raise ConfigError(
+                f"algorithm.tells: a step has {there} of rewards, and critics learn the value of {learned}; "
+                "+with=reward_critics sees to both"
+            )
         factor = self.discount if discount is None else discount
-        if value.dim() > reward.dim():
-            reward, terminated = reward.unsqueeze(-1), terminated.unsqueeze(-1)
+        if apart:
+            value = value.movedim(0, -1)
+        if value.dim() > terminated.dim():
+            reward, terminated = reward if apart else reward.unsqueeze(-1), terminated.unsqueeze(-1)
             factor = factor.unsqueeze(-1) if isinstance(factor, Tensor) else factor
         return {"q_target": ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)}
 
@@ -74,10 +90,11 @@ class TargetCallback(Callback):
         if drawn is not None and not 1 <= drawn <= critics.members:
             raise ConfigError(f"drawn: wanted a number from 1 to {critics.members}, of critics, got {drawn}")
         self.drawn = drawn
+        _, self.tells = told_by(critics)
 
     def smallest(self, value: Tensor) -> Tensor:
-        """Return the smallest value of the members that count, [M, …] -> […]."""
-        return self.counting(value).amin(0)
+        """Return the smallest value of the members that count, [M, …] -> […]; of several rewards each one's least."""
+        return self.tells.smallest(self.counting(value))
 
     def counting(self, told: Tensor) -> Tensor:
         """Return what the members tell that count this time, drawn at random (Chen et al. 2021, arXiv 2101.05982)."""
@@ -97,7 +114,8 @@ class TargetCallback(Callback):
     def metrics(self) -> Mapping[str, Any]:
         if self._reward is None:
             return self._before
-        return {"batch/reward": self._reward.mean(), f"target_distance/{self.name}": self._follow.distance()}
+        reward = self.tells.weighed(self._reward, axis=-1).mean()
+        return {"batch/reward": reward, f"target_distance/{self.name}": self._follow.distance()}
 
     def note(self, path_of: Callable[[object], str]) -> str:
         pace = "each update" if self.every == 1 else f"every {self.every} updates"

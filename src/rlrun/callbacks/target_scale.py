@@ -11,7 +11,7 @@ from rlrun.callback import Callback
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import plain
 from rlrun.errors import ConfigError
-from rlrun.nn import Bins
+from rlrun.nn import Bins, Rewards
 from rlrun.nn.normaliser import Statistics
 
 
@@ -26,7 +26,8 @@ class TargetScale(Callback):
         speed: of the running statistics: of T updates the one at time t weighs as (t / T) ** (speed - 1).
 
     Raises:
-        ConfigError: that loss is none of critics, or compares no numbers, or the speed is not above 0.
+        ConfigError: that loss is none of critics, or compares no numbers, or those of several rewards, or the speed is
+            not above 0.
     """
 
     data_group: str | None = "default"
@@ -36,6 +37,10 @@ class TargetScale(Callback):
             raise ConfigError(f"target_scale: wanted the loss of critics, got a {type(loss).__name__}")
         if isinstance(loss.tells, Bins):
             raise ConfigError("target_scale: bins are learned by classification, which has no scale; leave one away")
+        if isinstance(loss.tells, Rewards):
+            raise ConfigError(
+                "target_scale: critics of several rewards (+with=reward_critics) have no common deviation"
+            )
         if not speed > 0.0:
             raise ConfigError(f"target_scale.speed: wanted a number above 0, got {speed}")
         self.loss = loss

@@ -162,5 +162,5 @@ def _require_numbers(batch: Batch, rows: Rows | None) -> None:
     if reward.dim() > lead:
         raise RlrunError(
             f"memory.adaptors: Intrinsic adds to rewards of one number a step, here they have {reward.shape[-1]}; "
-            "+with=reward_weights or +with=lagrangian makes them one before"
+            "+with=reward_weights or +with=lagrangian makes them one before, without +with=reward_critics"
         )

@@ -10,6 +10,9 @@ from torch import Tensor
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.files import counted
 from rlrun.memory.adaptors import WEIGHTS, PerStep
+from rlrun.memory.samplers import Rows
+from rlrun.nn.tells import Rewards, Tells
+from rlrun.typing import Batch
 
 
 class RewardClip(PerStep):
@@ -52,12 +55,22 @@ class WeighRewards(PerStep):
 
     Args:
         weights: one for each number in the environment's reward, or what returns them as a tensor [R].
+        apart: what critics tell, for which rewards stay several: these weigh the value of each. None = make them one.
+
+    Raises:
+        ConfigError: critics tell the value of one reward.
     """
 
-    def __init__(self, weights: Sequence[float] | Callable[[], Tensor]) -> None:
+    def __init__(self, weights: Sequence[float] | Callable[[], Tensor], *, apart: Tells | None = None) -> None:
         super().__init__("reward")
+        if not isinstance(apart, Rewards | None):
+            raise ConfigError(
+                "memory.adaptors: WeighRewards.apart: the critics of this algorithm learn the value of one reward; "
+                "leave +with=reward_critics away"
+            )
         self.tier = WEIGHTS
-        self.learns = callable(weights)
+        self.apart = apart is not None
+        self.learns = callable(weights) and not self.apart
         self.weights = weights if callable(weights) else torch.tensor(list(weights), dtype=torch.float32, device="cpu")
 
     def require(self, rewards: int) -> None:
@@ -72,6 +85,9 @@ class WeighRewards(PerStep):
             raise ConfigError(
                 f"memory.adaptors: WeighRewards has {counted(count, 'weight')}, and the reward has {there}"
             )
+
+    def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
+        return batch if self.apart else super().__call__(batch, rows)
 
     @torch.no_grad()
     def change(self, value: Tensor) -> Tensor:

@@ -20,6 +20,9 @@ Critics whose values are means of distributions say so, as `rlrun.nn.Critics` do
     critics.told(observation, c) -> told                [M, B, N], or [M, B, width, N] with choices
     critics.tells                                       the `rlrun.nn.Tells` that gives them their meaning
 
+Where `tells` is `rlrun.nn.Rewards`, what is told and the values have an axis for R rewards behind that of members:
+[M, R, B] or [M, R, B, width].
+
 DQN calls `network(observation) -> values` [M, B, width], `network.codec`, and for acting
 `network.act(observation, explore) -> action`; `rlrun.algorithms.dqn.QNetwork` is such a network.
 
@@ -61,7 +64,7 @@ from rlrun.nn.policy import DeterministicPolicy, Policy, SquashedGaussian
 from rlrun.nn.recurrent import Core
 from rlrun.nn.soft import SoftPolicy, Temperature
 from rlrun.nn.stepper import Stepper
-from rlrun.nn.tells import Bins, Numbers, Quantiles, Tells, told_by
+from rlrun.nn.tells import Bins, Numbers, Quantiles, Rewards, Tells, told_by
 from rlrun.nn.trunk import Trunk
 
 __all__ = [
@@ -87,6 +90,7 @@ __all__ = [
     "Numbers",
     "Policy",
     "Quantiles",
+    "Rewards",
     "SoftPolicy",
     "SquashedGaussian",
     "Stepper",

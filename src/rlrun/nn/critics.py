@@ -26,7 +26,7 @@ class Critics(nn.Module):
 
     Choices are outputs, numbers are inputs: without decisions in the action space a call returns
     [M, B], with them [M, B, width], the values of every choice of every branch (`codec`).
-    With `members=1` on a discrete space this is the Q-network of DQN.
+    With `members=1` on a discrete space this is the Q-network of DQN. `Rewards` puts an axis of rewards behind members.
 
     Args:
         tells: what is learned of the return; None = its mean.
@@ -99,7 +99,7 @@ def _chosen(tells: Tells | None, quantiles: int | None) -> Tells:
     if tells is not None:
         raise ConfigError(
             f"critics tell {quantiles} quantiles of a return or {type(tells).__name__.lower()}, not both: "
-            "leave algorithm.quantiles or algorithm.tells (+with=hlgauss) away"
+            "leave algorithm.quantiles or algorithm.tells (+with=hlgauss, reward_critics) away"
         )
     return Quantiles(quantiles)
 

@@ -55,7 +55,9 @@ class ImplicitCritics(nn.Module):
     ) -> None:
         require_continuous(spaces.action, type(self).__name__)
         if tells is not None:
-            raise ConfigError(f"{type(self).__name__} tells quantiles; leave algorithm.tells (+with=hlgauss) away")
+            raise ConfigError(
+                f"{type(self).__name__} tells quantiles; leave algorithm.tells (+with=hlgauss, reward_critics) away"
+            )
         if not hidden:
             raise ConfigError("hidden: wanted at least one layer, which quantiles are told behind")
         super().__init__()

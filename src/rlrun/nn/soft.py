@@ -13,6 +13,7 @@ from rlrun.nn.actions import ActionCodec
 from rlrun.nn.critics import Critics
 from rlrun.nn.heads import Heads
 from rlrun.nn.policy import SquashedGaussian
+from rlrun.nn.tells import told_by
 from rlrun.spaces import Spaces
 from rlrun.typing import Tree
 
@@ -68,6 +69,7 @@ class SoftPolicy(nn.Module):
         if gaussian is None and self.codec.continuous:
             gaussian = SquashedGaussian(spaces, hidden=hidden, **options)
         self.gaussian = gaussian if self.codec.continuous else None
+        _, self.tells = told_by(critics)
         self._borrowed = (critics, temperature)  # in a tuple: their parameters are not this network's
 
     def train(self, mode: bool = True) -> SoftPolicy:
@@ -90,8 +92,8 @@ class SoftPolicy(nn.Module):
         return Heads(None, None, None) if self.gaussian is None else self.gaussian.heads(observation)
 
     def choices(self, values: Tensor) -> Tensor:
-        """Log-probabilities of the discrete choices [B, K] from critics' values [M, B, K]."""
-        return self.codec.log_softmax(values.amin(0), self._borrowed[1].of("discrete"))
+        """Log-probabilities of the discrete choices [B, K] from critics' values [M, B, K], or [M, R, B, K]."""
+        return self.codec.log_softmax(self.tells.guiding(values), self._borrowed[1].of("discrete"))
 
     def act(self, observation: Tree, explore: bool = True) -> Tree:
         """Return an action: sampled, or the most likely one."""
@@ -102,5 +104,5 @@ class SoftPolicy(nn.Module):
         if not self.codec.discrete:
             return self.codec.join(c, None)
         values = self._borrowed[0](observation, c)
-        k = self.codec.sample(self.choices(values)) if explore else self.codec.best(values.amin(0))
+        k = self.codec.sample(self.choices(values)) if explore else self.codec.best(self.tells.guiding(values))
         return self.codec.join(c, k)

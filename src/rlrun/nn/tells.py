@@ -1,12 +1,13 @@
-"""What the numbers of a critic tell of the return: its mean, its quantiles, or the probabilities of bins."""
+"""What the numbers of a critic tell of the return: its mean, that of each reward, quantiles, probabilities of bins."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 
 from rlrun import ops
 from rlrun.errors import ConfigError, SpaceError
@@ -52,6 +53,22 @@ class Tells(ABC):
     def distance(self, told: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
         """Return how far what is told lies from outcomes [B] or [B, N']: [M, B]."""
 
+    def smallest(self, value: Tensor) -> Tensor:
+        """Return the smallest of M values, [M, …] -> […]."""
+        return value.amin(0)
+
+    def weighed(self, value: Tensor, axis: int = 1) -> Tensor:
+        """Return values, or rewards, with those of several rewards, which lie along the axis, made one."""
+        return value
+
+    def guiding(self, value: Tensor, guide: ops.Guide = "smallest") -> Tensor:
+        """Return what leads a policy of M critics' values, [M, …] -> […]; that of several rewards is made one."""
+        return ops.guiding(value, guide)
+
+    def means(self, value: Tensor) -> Mapping[str, Tensor]:
+        """Return what there is to log of the values [M, …] of the actions of a batch."""
+        return {"value/mean": value.mean()}
+
     def metrics(self, target: Tensor) -> Mapping[str, Any]:
         """Return what there is to log of the outcomes of a batch."""
         return {}
@@ -73,6 +90,52 @@ class Numbers(Tells):
 
     def distance(self, told: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
         return ops.distance(told, target, huber=huber)
+
+
+class Rewards(Numbers):
+    """The mean of the return of each of R rewards: told is [M, R, B], or [M, R, B, width] where actions have choices.
+
+    What acts, and what a policy follows, is their sum by the weights of now, so critics need not learn anew when
+    weights change. Targets are [B, R], as rewards are.
+
+    Args:
+        weights: one for each reward, or what returns them as a tensor [R].
+    """
+
+    def __init__(self, weights: Sequence[float] | Callable[[], Tensor]) -> None:
+        self._weights = weights if callable(weights) else torch.tensor(list(weights), dtype=torch.float32, device="cpu")
+        self.size = self.weights().numel()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Rewards:
+        return self  # slow critics go by the weights of now, too
+
+    @torch.no_grad()
+    def weights(self) -> Tensor:
+        """Return the weights [R] of now."""
+        return self._weights() if callable(self._weights) else self._weights
+
+    def laid_out(self, output: Tensor, codec: ActionCodec) -> Tensor:
+        told = output.reshape(*output.shape[:-1], -1, self.size).movedim(-1, 1)
+        return told if codec.discrete else told.squeeze(-1)
+
+    def distance(self, told: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
+        """Return how far what is told lies from targets [B, R]: [M, B], the mean over rewards."""
+        return ops.distance(told, target.movedim(-1, 0), huber=huber).mean(1)
+
+    def smallest(self, value: Tensor) -> Tensor:
+        """Return of each reward the value that counts least once it is weighed, [M, R, …] -> [R, …]."""
+        return ops.least_weighed(value, self.weights().to(value.device))
+
+    def weighed(self, value: Tensor, axis: int = 1) -> Tensor:
+        found: Tensor = torch.tensordot(value, self.weights().to(value.device), dims=([axis], [0]))
+        return found
+
+    def guiding(self, value: Tensor, guide: ops.Guide = "smallest") -> Tensor:
+        return self.weighed(self.smallest(value) if guide == "smallest" else ops.guiding(value, guide), axis=0)
+
+    def means(self, value: Tensor) -> Mapping[str, Tensor]:
+        each = {f"value/mean_{index}": part.mean() for index, part in enumerate(value.unbind(1))}
+        return {**super().means(self.weighed(value)), **each}
 
 
 class Quantiles(Tells):
@@ -149,6 +212,6 @@ class Bins(Tells):
         return {"target/clamped": ((target < self.least) | (target > self.largest)).float().mean()}
 
 
-def told_by(network: nn.Module) -> tuple[Callable[..., Tensor], Tells]:
+def told_by(network: Any) -> tuple[Callable[..., Tensor], Tells]:
     """Return what gives the numbers of a network, and what these tell: means, if it says nothing of it."""
     return getattr(network, "told", network), getattr(network, "tells", Numbers())

@@ -40,6 +40,15 @@ def guiding(value: Tensor, guide: Guide) -> Tensor:
     return value.amin(0) if guide == "smallest" else value.mean(0)
 
 
+def least_weighed(value: Tensor, weights: Tensor) -> Tensor:
+    """Return what counts least once it is weighed, of M critics' values of R rewards, [M, R, …] -> [R, …].
+
+    The smallest value of a reward whose weight [R] is not negative, and the largest of the others.
+    """
+    negative = (weights < 0.0).reshape(-1, *(1,) * (value.dim() - 2))
+    return torch.where(negative, value.amax(0), value.amin(0))
+
+
 def error_size(loss: Tensor, *, huber: float | None = None) -> Tensor:
     """Return how far value and target lie apart where `distance` gives this loss; any shape, from zero."""
     if huber is None:

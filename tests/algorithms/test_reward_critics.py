@@ -1,0 +1,349 @@
+"""Critics that learn the value of each of several rewards: worked by hand on networks of one layer, and in runs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import rlrun
+from rlrun import ops
+from rlrun.algorithms import ddpg, sac, sarsa
+from rlrun.algorithms.dqn import QNetwork
+from rlrun.algorithms.dqn import QTarget as DQNTarget
+from rlrun.algorithms.lagrangian import RewardWeights
+from rlrun.algorithms.oac import OptimisticAgent
+from rlrun.callbacks import LambdaReturn
+from rlrun.errors import ConfigError
+from rlrun.memory import NStep, Table, WeighRewards
+from rlrun.nn import Critics, DeterministicPolicy, Rewards
+from rlrun.spaces import Spaces
+
+from .fixed import CONTINUOUS, DISCRETE, LINE, MIXED, column, policy_of, sgd, write
+
+WEIGHTS = (0.5, -2.0)
+LOG_3 = math.log(3.0)
+ENTROPY = 0.562335  # of (1/4, 3/4)
+PAID = torch.tensor([[1.0, 3.0], [1.0, 3.0]])
+OVER = torch.tensor([False, True])
+SLOW = ([[2.0, 0.0], [3.0, 1.0]], [1.0, 0.0]), ([[2.0, 0.0], [3.0, 1.0]], [4.0, 2.0])
+FAR = ([[0.0, 0.0], [0.0, 0.0]], [100.0, 100.0])
+
+
+@pytest.fixture(autouse=True)
+def _no_noise(monkeypatch, request):
+    if "tmp_path" not in request.fixturenames:  # runs have theirs
+        monkeypatch.setattr("torch.randn_like", torch.zeros_like)
+
+
+def critics_of(spaces, *members, weights=WEIGHTS, kind=Critics):
+    """Return critics of two rewards; of outputs the reward comes last: choice 0 reward 0, choice 0 reward 1, …"""
+    return write(kind(spaces, hidden=(), members=len(members), tells=Rewards(weights)), *members)
+
+
+def soft(spaces, online, slow, *, alphas=(0.2,), **options):
+    critics = critics_of(spaces, *slow)
+    target = sac.QTarget(critics, *policy_of(spaces, critics, alphas=alphas), discount=0.9, **options)
+    write(critics, *online)
+    return target
+
+
+def targets(target, reward=PAID, **extra):
+    """Return the targets of an interior step and of a terminal one: [[r, r], [r, r]]."""
+    return target.begin_batch(column(1, 1), reward, OVER, **extra)["q_target"]
+
+
+def expected(*values):
+    return [pytest.approx([1 + 0.9 * values[0], 3 + 0.9 * values[1]], abs=1e-5), [1.0, 3.0]]
+
+
+def test_the_largest_value_counts_where_the_weight_is_negative():
+    """At next_observation 1 the action is 1/2; members say (4.5, 0.5) and (7.5, 2.5)."""
+    target = soft(CONTINUOUS, (FAR, FAR), SLOW)
+    assert targets(target).tolist() == expected(4.5 + 0.2 * 1.5, 2.5 + 0.2 * 1.5)
+    assert float(target.metrics["batch/reward"]) == pytest.approx(0.5 * 1 - 2 * 3)
+
+
+@pytest.mark.parametrize("weights", [(-1.0, 1.0), (0.0, 0.0), (-0.5, -2.0)])
+def test_what_counts_least_is_so_after_weighing(weights):
+    values = torch.randn(3, 2, 5, 4, generator=torch.Generator().manual_seed(0))  # [M, R, B, K]
+    found = ops.least_weighed(values, torch.tensor(weights))
+    by_hand = [
+        part.amax(0) if weight < 0 else part.amin(0) for weight, part in zip(weights, values.unbind(1), strict=True)
+    ]
+    assert torch.equal(found, torch.stack(by_hand))
+    weighed = sum(weight * part for weight, part in zip(weights, found, strict=True))
+    each = [weight * part for weight, part in zip(weights, values.unbind(1), strict=True)]
+    torch.testing.assert_close(weighed, sum(part.amin(0) for part in each))
+    torch.testing.assert_close(Rewards(weights).guiding(values), weighed)
+
+
+def test_members_that_are_drawn_count_in_the_same_way(monkeypatch):
+    monkeypatch.setattr("torch.randperm", lambda count, device: torch.arange(count))
+    assert targets(soft(CONTINUOUS, (FAR, FAR), SLOW, drawn=1)).tolist() == expected(4.5 + 0.3, 0.5 + 0.3)
+
+
+# Online choice 0 has the values (0, 0) and (2, 0), choice 1 (LOG_3, 0) and (9, -LOG_3 / 4): at temperature 1/2 and with
+# the least of both, (0, 0) and (LOG_3, 0), the policy is softmax(0, LOG_3 / 2 / (1/2)) = (1/4, 3/4).
+ONLINE = [0.0, 0.0, LOG_3, 0.0], [2.0, 0.0, 9.0, -LOG_3 / 4]
+# Slow: choice 0 (4, 1) or (5, 0): least (4, 1). Choice 1 (9, 2) or (8, 3): least (8, 3).
+OF_CHOICES = [4.0, 1.0, 9.0, 2.0], [5.0, 0.0, 8.0, 3.0]
+
+
+def flat(inputs, *members):
+    return [([[0.0] * 4] * inputs, biases) for biases in members]
+
+
+def test_a_choice_is_by_the_weighed_sum_and_valued_by_each_reward():
+    target = soft(DISCRETE, flat(1, *ONLINE), flat(1, *OF_CHOICES), alphas=(0.5,))
+    bonus = 0.5 * ENTROPY
+    assert targets(target).tolist() == expected(0.25 * 4 + 0.75 * 8 + bonus, 0.25 * 1 + 0.75 * 3 + bonus)
+
+
+def test_numbers_and_choices_together():
+    target = soft(MIXED, flat(2, *ONLINE), flat(2, *OF_CHOICES), alphas=(0.2, 0.5))
+    bonus = 0.5 * ENTROPY + 0.2 * 1.5
+    assert targets(target).tolist() == expected(0.25 * 4 + 0.75 * 8 + bonus, 0.25 * 1 + 0.75 * 3 + bonus)
+
+
+def test_the_deterministic_target_and_that_of_sarsa():
+    critics, policy = critics_of(CONTINUOUS, *SLOW), DeterministicPolicy(CONTINUOUS, hidden=())
+    with torch.no_grad():
+        policy.layers[-1].weight.zero_()
+        policy.layers[-1].bias.fill_(math.atanh(0.5))
+    for target in (ddpg.QTarget(critics, policy, discount=0.9), sarsa.QTarget(critics, policy, discount=0.9)):
+        assert targets(target).tolist() == expected(4.5, 2.5)
+        found = targets(target, discount=torch.tensor([0.5, 0.5]))
+        assert found[0].tolist() == pytest.approx([1 + 0.5 * 4.5, 3 + 0.5 * 2.5])
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_dqn_asks_for_the_choice_of_the_largest_sum(double):
+    network = critics_of(DISCRETE, *flat(1, *OF_CHOICES), kind=QNetwork)
+    target = DQNTarget(network, discount=0.9, double=double)
+    # weighed, the slow choices are worth 4/2 - 2 and 8/2 - 6; online the second is the better one
+    write(network, *flat(1, [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0]))
+    assert targets(target).tolist() == (expected(8.0, 3.0) if double else expected(4.0, 1.0))
+    assert network.act(column(1)).tolist() == [1]
+
+
+def test_a_step_that_is_cut_off_bootstraps_for_each_reward():
+    spaces = Spaces(LINE, LINE, rewards=2)
+    tells = Rewards(WEIGHTS)
+    adaptors = [NStep(steps=2, discount=0.9), WeighRewards(WEIGHTS, apart=tells)]
+    table = Table(spaces=spaces, length=10, adaptors=adaptors)
+    for seen, terminated, truncated in ((0.0, False, False), (1.0, False, True), (2.0, True, False)):
+        row = {"observation": np.array([[seen]]), "action": np.zeros((1, 1)), "reward": np.array([[1.0, 3.0]])}
+        table.add(None, row | {"terminated": np.array([terminated]), "truncated": np.array([truncated])})
+        if terminated or truncated:
+            table.close(None, np.ones((1, 1)))
+    batch = table.sample(64)
+    assert batch["reward"].shape == (64, 2)
+    found = soft(CONTINUOUS, (FAR, FAR), SLOW).begin_batch(
+        *(batch[name] for name in ("next_observation", "reward", "terminated", "discount"))
+    )["q_target"]
+    by_start = dict(zip(batch["observation"].flatten().tolist(), found.tolist(), strict=True))
+    assert by_start[0.0] == pytest.approx([1.9 + 0.81 * 4.8, 5.7 + 0.81 * 2.8], abs=1e-5)
+    assert by_start[1.0] == pytest.approx([1 + 0.9 * 4.8, 3 + 0.9 * 2.8], abs=1e-5)
+    assert by_start[2.0] == [1.0, 3.0]
+
+
+def test_windows_have_targets_of_each_reward_by_steps_that_are_valid():
+    target, steps = soft(CONTINUOUS, (FAR, FAR), SLOW), torch.zeros(2, 3, dtype=torch.bool)
+    reward, terminated = PAID[:, None].expand(2, 3, 2), steps.clone()
+    terminated[1, 0] = True
+    one = target.begin_batch(torch.ones(2, 3, 1), reward, terminated, torch.full((2, 3), 0.9))["q_target"]
+    first, second = 1 + 0.9 * 4.8, 3 + 0.9 * 2.8
+    assert one[0].tolist() == [pytest.approx([first, second])] * 3
+    assert one[1].tolist() == [[1.0, 3.0], *[pytest.approx([first, second])] * 2]
+    valid = torch.tensor([[True, True, False], [True, True, True]])
+    found = LambdaReturn(lambda_=1.0, discount=0.5).begin_batch(
+        one, reward, terminated, steps, torch.full((2, 3), 0.9), valid
+    )["q_target"]
+    assert found[0, 0].tolist() == pytest.approx([1 + 0.9 * first, 3 + 0.9 * second])
+    assert found[0, 1].tolist() == pytest.approx([first, second])  # what follows repeats the episode's last step
+    assert found[1].tolist() == [
+        [1.0, 3.0],
+        pytest.approx([1 + 0.9 * first, 3 + 0.9 * second]),
+        pytest.approx([first, second]),
+    ]
+
+
+def test_two_streams_tell_each_reward():
+    network = Critics(DISCRETE, hidden=(), members=1, tells=Rewards(WEIGHTS), dueling=True)
+    with torch.no_grad():
+        for stream, bias in ((network.layers.value, [10.0, 20.0]), (network.layers.advantage, [1.0, 0.0, 3.0, 8.0])):
+            stream.layers[0].weight.zero_()
+            stream.layers[0].bias.copy_(torch.tensor([[bias]]))
+    assert network(column(1))[0, :, 0].tolist() == [[9.0, 11.0], [16.0, 24.0]]  # advantages less their means 2 and 4
+
+
+def test_the_loss_is_the_mean_over_rewards_summed_over_members():
+    critics = critics_of(CONTINUOUS, *SLOW)
+    loss = sac.QLoss(critics, sgd)
+    loss.watched = True
+    loss.backward(column(1), column(0.5), torch.tensor([[4.0, 1.5]]))  # members differ by (0.5, -1) and (3.5, 1)
+    assert loss.elements.tolist() == pytest.approx([(0.25 + 1) / 2 + (12.25 + 1) / 2])
+    assert loss.error(loss.elements).tolist() == pytest.approx([math.sqrt((1.25 + 13.25) / 4)])
+    found = {name: float(value) for name, value in loss.metrics.items() if name.startswith("value/")}
+    each = {"value/mean_0": 6.0, "value/mean_1": 1.5}
+    assert found == pytest.approx({"value/mean": 0.5 * 6 - 2 * 1.5, **each})
+    window = loss.loss(torch.ones(2, 3, 1), torch.full((2, 3, 1), 0.5), torch.tensor([4.0, 1.5]).expand(2, 3, 2))
+    assert window.shape == (2, 3)
+
+
+def test_the_loss_of_a_choice_is_that_of_its_values():
+    loss = sac.QLoss(critics_of(DISCRETE, *flat(1, *OF_CHOICES)), sgd)
+    assert loss.loss(column(1), torch.tensor([1]), torch.tensor([[8.0, 2.0]])).tolist() == [0.5 + 0.5]
+
+
+@pytest.mark.parametrize(
+    ("guide", "value"),
+    [("smallest", 0.5 * 4.5 - 2 * 2.5), ("first", 0.5 * 4.5 - 2 * 0.5), ("mean", 0.5 * 6 - 2 * 1.5)],
+)
+def test_policies_follow_the_weighed_sum(guide, value):
+    critics = critics_of(CONTINUOUS, *SLOW)
+    policy = DeterministicPolicy(CONTINUOUS, hidden=())
+    with torch.no_grad():
+        policy.layers[-1].weight.zero_()
+        policy.layers[-1].bias.fill_(math.atanh(0.5))
+    follows = ddpg.PolicyLoss(policy, sgd, critics=critics, guide=guide)
+    assert follows.loss(column(1)).tolist() == pytest.approx([-value], abs=1e-5)
+    follows.backward(column(1))
+    # the values' slopes are (3, 1), so the sum's is 3/2 - 2, and that of tanh 3/4
+    assert policy.layers[-1].bias.item() == pytest.approx(math.atanh(0.5) - 0.5 * 0.75, abs=1e-5)
+    gaussian, temperature = policy_of(CONTINUOUS, critics)
+    soft_loss = sac.PolicyLoss(gaussian, sgd, critics=critics, temperature=temperature, guide=guide)
+    assert soft_loss.loss(column(1))[0].tolist() == pytest.approx([0.2 * -1.5 - value], abs=1e-5)
+
+
+def test_a_soft_choice_counts_by_its_weighed_value():
+    critics = critics_of(DISCRETE, *flat(1, *ONLINE))
+    policy, temperature = policy_of(DISCRETE, critics, alphas=(0.5,))
+    loss, named = sac.PolicyLoss(policy, sgd, critics=critics, temperature=temperature).loss(column(1))
+    assert loss.tolist() == pytest.approx([-0.75 * LOG_3 / 2])
+    assert named["policy_entropy"].tolist() == [pytest.approx([ENTROPY], abs=1e-5)]
+    assert policy.act(column(1), explore=False).tolist() == [1]
+
+
+def test_optimism_climbs_the_weighed_sum():
+    critics = critics_of(CONTINUOUS, ([[0.0, 0.0], [1.0, 1.0]], [0.0, 0.0]), ([[0.0, 0.0], [1.0, 1.0]], [0.0, 0.0]))
+    policy, _ = policy_of(CONTINUOUS, critics)
+    agent = OptimisticAgent(policy, gaussian=policy.gaussian, critics=critics)
+    assert float(agent._slope(column(1), torch.zeros(1, 1))) == pytest.approx(0.5 - 2.0)
+
+
+def test_other_weights_need_no_other_critics():
+    weights = RewardWeights(Spaces(LINE, LINE, rewards=2), normalise=False)
+    network = critics_of(DISCRETE, *flat(1, [1.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 1.0]), weights=weights, kind=QNetwork)
+    target = DQNTarget(network, discount=0.9, double=False)
+    for first, best in ((2.0, 0), (0.5, 1)):
+        with torch.no_grad():
+            weights.raw[0] = math.log(math.expm1(first))
+        assert network.act(column(1)).tolist() == [best]
+        assert targets(target)[0].tolist() == pytest.approx([1 + 0.9 * (best == 0), 3 + 0.9 * (best == 1)])
+    assert [name for name, _ in network.named_parameters()] == [name for name, _ in target.target.named_parameters()]
+    assert not any(parameter is weights.raw for parameter in network.parameters())
+
+
+@pytest.mark.parametrize(("reward", "tells"), [(PAID, None), (PAID[:, 0], Rewards(WEIGHTS))])
+def test_rewards_and_critics_at_odds_are_refused(reward, tells):
+    critics = Critics(CONTINUOUS, hidden=(), tells=tells)
+    target = sac.QTarget(critics, *policy_of(CONTINUOUS, critics))
+    with pytest.raises(ConfigError, match=r"^algorithm\.tells: a step has (one|several) of rewards"):
+        targets(target, reward)
+
+
+class Coins(gymnasium.Env):
+    """Two coins to choose from: the first pays more and costs something, the second neither; an episode is a step."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    reward_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.ones(1, np.float32), {}
+
+    def step(self, action):
+        paid = [1.0, -0.5] if action == 0 else [0.0, 0.0]
+        return np.ones(1, np.float32), np.array(paid, np.float32), True, False, {}
+
+
+SMALL = ("algorithm.hidden=[8]", "algorithm.batch_size=16", "algorithm.warmup_steps=40", "stop.env_steps=null")
+RUN = (*SMALL, "stop.updates=12", "evaluation.every=0", "logger=[]", "log.every=8")
+BANDIT = ("env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]", "lagrangian.lr=0.5")
+BOTH = "+with=[lagrangian,reward_critics]"
+COINS = ("env=gym", f"env.target={__name__}.Coins")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("algorithm=sac", "+with=reward_scale"),
+        ("algorithm=td3", "algorithm.n_step=3"),
+        ("algorithm=sac", "+with=[prioritised,td_lambda,reward_norm]", "memory.short=pad"),
+        ("algorithm=action_repeat",),
+    ],
+    ids=["scaled", "n-step", "windows", "repeats"],
+)
+def test_critics_learn_each_reward_and_actors_the_weights_of_now(words, tmp_path):
+    trainer = rlrun.train([*words, *BANDIT, *RUN, BOTH], run_dir=tmp_path / "run").trainer
+    weights, loss, table = (
+        trainer.callbacks["reward_weights"].network,
+        trainer.callbacks["q_loss"],
+        trainer.loader.table,
+    )
+    assert float(weights().detach()[1]) > 0.55
+    assert torch.equal(loss.tells.weights(), weights().detach())
+    assert trainer.callbacks["q_target"].target is not loss.critics
+    batch = table.sample(8)
+    assert batch["reward"].shape[-1] == 2
+    if words[-1] == "+with=reward_scale":
+        assert torch.allclose(batch["reward"], 0.1 * table._picked.stored("reward", table._picked.index))
+    assert {"value/mean", "value/mean_0", "value/mean_1", "reward_weight/1"} <= {
+        name for callback in (loss, trainer.callbacks["reward_weights"]) for name in callback.metrics
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("weights", "best"), [("[1.0,1.0]", 0), ("[1.0,3.0]", 1), ("[-1.0,1.0]", 1)], ids=["pay", "cost", "negative"]
+)
+@pytest.mark.parametrize("algorithm", ["sac", "dqn"])
+def test_choices_are_learned_by_what_they_are_worth_together(algorithm, weights, best, folder):
+    words = [f"algorithm={algorithm}", *COINS, *SMALL, "stop.updates=150", "algorithm.lr=0.02", "algorithm.ensemble=2"]
+    words += ["+with=[reward_weights,reward_critics]", "evaluation.every=0", "logger=[]"]
+    run = rlrun.train([*words, f"++reward_weights={weights}"], run_dir="run")
+    assert run.trainer.callbacks["q_loss"].critics.tells.size == 2
+    found = rlrun.evaluate("run", episodes=2, trust=[__name__.partition(".")[0]])
+    assert found.totals == [[1.0, -0.5] if best == 0 else [0.0, 0.0]] * 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["algorithm=iql", "+with=[reward_weights,reward_critics]"], "learn the value of one reward"),
+        (["algorithm=mdq", "+with=[reward_weights,reward_critics]"], "learn the value of one reward"),
+        (["algorithm=taac", "+with=[reward_critics,reward_weights]"], "learn the value of one reward"),
+        (["algorithm=qrsac", "+with=[reward_weights,reward_critics]"], "quantiles of a return or rewards, not both"),
+        (["algorithm=sarsa_recurrent", "+with=[reward_weights,reward_critics]"], "leave algorithm.tells away"),
+        (["algorithm=ppo", "+with=[reward_weights,reward_critics]"], "callbacks.q_loss.tells.*leads nowhere"),
+        (["algorithm=sac", "+with=reward_critics"], "memory.adaptors.reward_weights.weights.*leads nowhere"),
+        (["algorithm=sac", "+with=[reward_weights,reward_critics,target_scale]"], "no common deviation"),
+        (["algorithm=sac", "+with=[reward_weights,reward_critics,value_bias]"], "one number a step"),
+    ],
+)
+def test_what_learns_something_else_is_refused(words, message, folder):
+    with pytest.raises(ConfigError, match=message):
+        rlrun.train([*words, "env=constrainedbandit"], run_dir="run")
+    assert not Path("run").exists()
