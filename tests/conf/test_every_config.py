@@ -52,6 +52,7 @@ BESIDE_FILE = {
     "algorithm/sarsa_ddpg": ["env=pendulum"],
     "algorithm/sarsa_recurrent": ["env=pendulum"],
     "algorithm/dsac": ["env=pendulum"],
+    "algorithm/doac": ["env=pendulum"],
     "experiment/bc_cartpole": [DATASET],
     "experiment/bc_pendulum": [DATASET],
     "train": ["algorithm=sac", "env=cartpole"],

@@ -39,7 +39,7 @@ def _quick():
 
 
 BOX_ONLY = (
-    *("causal_bc", "ddpg", "dsac", "mdq", "oac", "qrsac", "sarsa", "sarsa_ddpg", "sarsa_recurrent", "td3"),
+    *("causal_bc", "ddpg", "doac", "dsac", "mdq", "oac", "qrsac", "sarsa", "sarsa_ddpg", "sarsa_recurrent", "td3"),
     *("seditor", "taac", "taac_l", "taac_q"),
 )
 
