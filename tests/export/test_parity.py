@@ -27,6 +27,7 @@ SMALLER = {
     "handcrafted": (),
     **dict.fromkeys(("bc", "causal_bc"), (*SMALL, "dataset=unused")),
     "seditor": (*SMALL, "lagrangian.thresholds=[null,-0.25]"),
+    "taac_q": (*SMALL, "algorithm.inverse=false"),  # as taac_l is not
 }
 ENVS = {"seditor": "env=constrainedbandit"}  # where rewards are of two numbers
 NETWORKS = ("sac", "dqn", "ppo")  # of which the others have theirs
