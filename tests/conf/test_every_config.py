@@ -51,6 +51,7 @@ BESIDE_FILE = {
     "algorithm/sarsa": ["env=pendulum"],
     "algorithm/sarsa_ddpg": ["env=pendulum"],
     "algorithm/sarsa_recurrent": ["env=pendulum"],
+    "algorithm/sarsa_ddpg_recurrent": ["env=pendulum"],
     "algorithm/dsac": ["env=pendulum"],
     "algorithm/doac": ["env=pendulum"],
     "experiment/bc_cartpole": [DATASET],

@@ -41,7 +41,7 @@ def _quick():
 
 BOX_ONLY = (
     *("causal_bc", "ddpg", "doac", "dsac", "mdq", "oac", "qrsac", "sarsa", "sarsa_ddpg", "sarsa_recurrent", "td3"),
-    *("seditor", "taac", "taac_l", "taac_q"),
+    *("sarsa_ddpg_recurrent", "seditor", "taac", "taac_l", "taac_q"),
 )
 
 
