@@ -26,7 +26,7 @@ from rlrun.nn import ImplicitCritics
 
 
 class OptimisticAgent(Optimistic):
-    """Explore by a bound whose deviation over critics is unbiased.
+    """Explore by a bound with the unbiased deviation; arguments are those of `rlrun.collect.Optimistic`.
 
     Raises:
         SpaceError: part of the action is a choice.

@@ -22,7 +22,7 @@ from rlrun.collect import Optimistic
 
 
 class OptimisticAgent(Optimistic):
-    """Explore by the bound of the paper."""
+    """Explore by the bound of the paper; the rest, and the arguments, are those of `rlrun.collect.Optimistic`."""
 
     def upper(self, values: Tensor) -> Tensor:
         return values.mean(0) + self.optimism * values.std(0, correction=0)  # [M, B] -> [B], eq. 5
