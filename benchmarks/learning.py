@@ -162,7 +162,7 @@ CLAIMS = {
     "sac-hlgauss-pendulum": Claim(("experiment=sac_hlgauss_pendulum", "stop.env_steps=20_000"), -200.0, enough=4),
     **{
         f"{name}-pendulum": Claim((f"algorithm={name}", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4)
-        for name in ("qrsac", "dsac")
+        for name in ("qrsac", "dsac", "doac")
     },
     "ddpg-pendulum": Claim(("algorithm=ddpg", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4),
     "mdq-pendulum": Claim(("algorithm=mdq", "env=pendulum", "stop.env_steps=20_000"), -300.0, enough=4),

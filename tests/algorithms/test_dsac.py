@@ -10,8 +10,9 @@ import torch.nn.functional as F
 
 from rlrun import ops
 from rlrun.algorithms.dsac import PolicyLoss, QLoss, QTarget
+from rlrun.algorithms.sac import TemperatureLoss
 from rlrun.errors import ConfigError, SpaceError
-from rlrun.nn import ActionCodec, ImplicitCritics, Quantiles
+from rlrun.nn import ActionCodec, ImplicitCritics, Quantiles, Temperature
 
 from .fixed import CONTINUOUS, MIXED, column, policy_of, sgd
 
@@ -26,6 +27,7 @@ class Lines(torch.nn.Module):
     def __init__(self, *lines):
         super().__init__()
         self.lines = torch.nn.Parameter(torch.tensor(lines).float())
+        self.members = len(lines)
 
     def told(self, observation, c, points):
         slope, level = self.lines.T
@@ -42,11 +44,11 @@ def drawn(monkeypatch):
     monkeypatch.setattr(ops, "sampled_fractions", lambda lead, count, like: DRAWN)
 
 
-def targets(**options):
+def targets(temperature=None, **options):
     """Return the targets of an interior step and of a terminal one, both with reward 1, and the shares."""
     critics = Lines((8.0, -1.0), (2.0, 1.5))  # at .25 and .75: (1, 5) and (2, 3)
-    policy, temperature = policy_of(CONTINUOUS, critics)  # of log-density -1.5
-    target = QTarget(critics, policy, temperature, discount=0.9, fractions=2, **options)
+    policy, learned = policy_of(CONTINUOUS, critics)  # of log-density -1.5
+    target = QTarget(critics, policy, temperature or learned, discount=0.9, fractions=2, **options)
     with torch.no_grad():
         critics.lines.fill_(100.0)  # the slow critics stay
     found = target.begin_batch(column(1, 1), torch.ones(2), torch.tensor([False, True]))
@@ -85,6 +87,51 @@ def test_policy_follows_the_mean_of_what_was_drawn(drawn, least, value):
     policy, temperature = policy_of(CONTINUOUS, critics)
     loss = PolicyLoss(policy, sgd, critics=critics, temperature=temperature, fractions=2, least=least)
     assert loss.loss(column(0))[0].tolist() == pytest.approx([-0.2 * 1.5 - value], abs=1e-5)
+
+
+# --- a temperature of each action
+
+
+@pytest.mark.parametrize(("largest", "price"), [(None, 0.4 * 0.5 / math.sqrt(2)), (0.1, 0.1)])
+@pytest.mark.parametrize(("least", "value"), [("quantile", 0.2 * -0.2 + 0.8 * 2.7), ("member", 2.5)])
+def test_entropy_costs_what_critics_lie_apart(drawn, largest, price, least, value):
+    critics = Lines((8.0, -1.0), (2.0, 1.5))  # of means 3 and 2.5
+    temperature = Temperature(CONTINUOUS, epistemic=0.4, largest=largest)
+    policy, _ = policy_of(CONTINUOUS, critics)
+    loss = PolicyLoss(policy, sgd, critics=critics, temperature=temperature, fractions=2, least=least)
+    found, named = loss.loss(column(0))
+    assert found.tolist() == pytest.approx([-1.5 * price - value], abs=1e-5)
+    assert named["policy_entropy"].tolist() == [pytest.approx([1.5])]
+    assert float(loss.metrics["temperature/continuous"]) == pytest.approx(price)
+
+
+def test_no_gradient_goes_through_the_price_and_none_to_it():
+    temperature = Temperature(CONTINUOUS, epistemic=0.4)
+    assert not temperature.of_each(torch.ones(2, 3, requires_grad=True)).requires_grad
+    held = TemperatureLoss(temperature, sgd, spaces=CONTINUOUS)
+    held.backward(column(2.0, 4.0))
+    assert held.optimiser is None
+    assert {name: float(value) for name, value in held.metrics.items()} == {"entropy/continuous": 3.0}
+
+
+def test_targets_count_no_entropy_that_critics_price():
+    found, _ = targets(Temperature(CONTINUOUS, epistemic=0.4), fixed=True, least="member", entropy_reward=True)
+    assert found[0] == pytest.approx([1 + 0.9 * 2, 1 + 0.9 * 3], abs=1e-5)
+
+
+def test_prices_that_nobody_can_make_are_refused():
+    critics, temperature = Lines((8.0, -1.0)), Temperature(CONTINUOUS, epistemic=0.4)
+    policy, _ = policy_of(CONTINUOUS, critics)
+    with pytest.raises(ConfigError, match=r"how far critics lie apart; give algorithm\.ensemble at least 2, not 1$"):
+        PolicyLoss(policy, sgd, critics=critics, temperature=temperature)
+    with pytest.raises(ConfigError, match=r"epistemic is for algorithm=dsac and doac; leave it away here$"):
+        temperature.of("continuous")
+    for wrong in (0.0, -1.0, True):
+        with pytest.raises(ConfigError, match=rf"^algorithm\.temperature\.epistemic: .* above 0, got {wrong}$"):
+            Temperature(CONTINUOUS, epistemic=wrong)
+
+
+# --- critics
 
 
 def test_implicit_critics_tell_what_their_equations_say():

@@ -7,9 +7,16 @@ import math
 import pytest
 import torch
 
-from rlrun.algorithms.ddpg import QLoss
+from rlrun.algorithms import ddpg
 from rlrun.algorithms.sac import PolicyLoss, SoftPolicy, Temperature
-from rlrun.algorithms.sarsa import BurnIn, QTarget, RecurrentCritics, RecurrentGaussian, WindowTarget
+from rlrun.algorithms.sarsa import (
+    BurnIn,
+    QTarget,
+    RecurrentCritics,
+    RecurrentDeterministic,
+    RecurrentGaussian,
+    WindowTarget,
+)
 from rlrun.errors import ConfigError, SpaceError
 from rlrun.memory import Table
 from rlrun.nn import DeterministicPolicy
@@ -94,7 +101,7 @@ def test_every_arrival_of_an_episode_counts_once_and_its_beginning_never(ending)
     table.add(None, {"observation": [[9.0]], "action": [[0.0]], "reward": [0.0]} | nothing)  # the next episode's first
 
     critics = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]))
-    target, loss = QTarget(critics, sure(0.5), discount=0.9), QLoss(critics, sgd)
+    target, loss = QTarget(critics, sure(0.5), discount=0.9), ddpg.QLoss(critics, sgd)
     batch = table.sample(200)
     given = {name: batch[name] for name in ("next_observation", "reward", "terminated")}
     found = loss.loss(batch["observation"], batch["action"], target.begin_batch(**given)["q_target"])
@@ -128,16 +135,21 @@ def remembering(kind="gru"):
     return critics, SoftPolicy(CONTINUOUS, critics, temperature, gaussian=gaussian), temperature
 
 
-def walked(critics, gaussian, observations):
+def sure_and_remembering(kind="gru"):
+    """Return critics and a policy that is sure of its action, with memories of three numbers."""
+    critics, *_ = remembering(kind)
+    return critics, RecurrentDeterministic(CONTINUOUS, hidden=(4,), core=kind, core_size=3)
+
+
+def walked(critics, policy, observations):
     """Return actions and smallest values along observations [T], one step after the other from nothing remembered."""
-    states = [torch.zeros(1, network.state_size) for network in (gaussian.trunk, critics.trunk)]
+    states = [torch.zeros(1, network.state_size) for network in (policy, critics.trunk)]
     actions, values = [], []
     for observation in observations:
-        features, states[0] = gaussian.trunk.step(column(observation), states[0])
-        c = gaussian.head(features).mean.tanh()  # without noise
+        action, states[0] = policy.advance(column(observation), states[0], explore=False)
         features, states[1] = critics.trunk.step(column(observation), states[1])
-        value = critics.layers(torch.cat((features, c), -1))
-        actions.append(float(c.detach()))
+        value = critics.layers(torch.cat((features, action), -1))
+        actions.append(float(action.detach()))
         values.append(float(value.amin().detach()))
     return actions, values
 
@@ -172,6 +184,24 @@ def test_policy_of_windows_acts_as_it_does_step_by_step():
     expected = [0.2 * float(log_prob[0, t].detach()) - values[t] for t in range(3)]
     assert element[0].tolist() == pytest.approx(expected, abs=1e-5)
     assert named["policy_entropy"].shape == (1, 3, 1)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_a_sure_policy_remembers_in_windows_as_it_does_step_by_step(kind):
+    critics, policy = sure_and_remembering(kind)
+    seen = [0.3, -0.7, 0.9, 0.1]
+    actions, values = walked(critics, policy, seen)
+    window = column(*seen).unsqueeze(0)
+    assert policy(window).flatten().tolist() == pytest.approx(actions, abs=1e-6)
+    other = policy(column(-0.9, *seen[1:]).unsqueeze(0))
+    assert abs(float(other[0, -1].detach()) - actions[-1]) > 1e-5  # it does remember
+    target = WindowTarget(critics, policy, discount=0.9)
+    given = window[:, :3], window[:, 1:], torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[False, False, True]])
+    found = target.begin_batch(*given)["q_target"]
+    assert found[0].tolist() == pytest.approx([1 + 0.9 * values[1], 2 + 0.9 * values[2], 3.0], abs=1e-5)
+    loss = ddpg.PolicyLoss(policy, adam, critics=critics, guide="smallest", action_weight=0.5)
+    expected = [0.5 * action**2 - value for action, value in zip(actions, values, strict=True)]
+    assert loss.loss(window)[0].tolist() == pytest.approx(expected, abs=1e-5)
 
 
 def sampled(lengths, **settings):

@@ -53,6 +53,39 @@ def test_trajectories_go_on_and_begin_by_their_form(form, begun, then, towards):
     assert moves.towards(row, column(-0.1))[0].tolist() == pytest.approx(towards)
 
 
+@pytest.mark.parametrize(
+    ("form", "begun", "chosen", "towards"),
+    [
+        ("zero", [0.5], -0.1, [-0.1]),
+        ("linear", [0.5, 0.2], -0.1, [0.3, -0.1]),
+        ("linear", [0.5, 0.2], 0.4, [1.0, 0.4]),  # kept within the bounds
+        ("quadratic", [0.1, 0.3, 0.05], 0.2, [0.9, 0.4, 0.2]),  # v = 0 + 2 · 0.2, a = 0.1 + 2 · 0.4
+        ("quadratic", [0.9, -0.5, 0.0], -0.7, [-1.0, -1.0, -0.7]),
+    ],
+)
+def test_what_is_chosen_may_be_what_is_constant(form, begun, chosen, towards):
+    moves = Trajectories(CONTINUOUS, form, inverse=False)
+    row = torch.tensor([begun])
+    assert moves.towards(row, column(chosen))[0].tolist() == pytest.approx(towards)
+    action, after = moves.follow(torch.tensor([[*begun, 3.0]]), column(chosen), torch.tensor([True]))
+    assert action.flatten().tolist() == pytest.approx(towards[:1])  # what is done, and stored
+    assert after[0].tolist() == pytest.approx([*towards, 0.0])
+
+
+def test_a_policy_that_chooses_a_change_is_judged_and_acts_by_where_it_leads():
+    critics = write(
+        TrajectoryCritics(CONTINUOUS, trajectory="linear", inverse=False, hidden=(), members=1),
+        ([[0.0], [1.0], [0.0]], [0.0]),  # the action's own value
+    )
+    policy = policy_of(critics, level=0.25)
+    proposal = policy.propose(column(0), torch.tensor([[-0.2, 0.1]]), explore=False)
+    assert proposal.kept[0].tolist() == pytest.approx([0.0, 0.1])
+    assert proposal.new[0].tolist() == pytest.approx([0.3, 0.25])
+    action, after = policy.advance(column(0), torch.tensor([[-0.2, 0.1, 5.0]]), explore=False)
+    assert action.tolist() == [[pytest.approx(0.3)]]
+    assert after[0].tolist() == pytest.approx([0.3, 0.25, 0.0])
+
+
 def test_a_state_tells_what_is_in_force_and_how_often_it_was_repeated():
     moves, state = Trajectories(CONTINUOUS, "linear"), torch.tensor([[0.5, 0.1, 3.0]] * 2)
     action, after = moves.follow(state, column(-0.5, -0.5), torch.tensor([False, True]))
@@ -154,10 +187,10 @@ def test_policy_learns_as_far_as_it_is_switched_to(monkeypatch):
     assert float(policy.gaussian.layers[-1].bias.grad[0]) == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("random", [True, False])
-def test_memory_keeps_what_was_in_force(random):
+@pytest.mark.parametrize(("random", "inverse"), [(True, True), (False, True), (True, False)])
+def test_memory_keeps_what_was_in_force(random, inverse):
     env = make("Pendulum-v1", num_envs=2)
-    critics = TrajectoryCritics(env.spaces, trajectory="linear", hidden=(8,))
+    critics = TrajectoryCritics(env.spaces, trajectory="linear", inverse=inverse, hidden=(8,))
     policy = SwitchingPolicy(env.spaces, critics, Temperature(critics.decisions), hidden=(8,))
     agent = Repeating(policy)
     columns = {name: {"shape": policy.state_size} for name in ("state", "next_state")}

@@ -104,6 +104,37 @@ def test_what_is_exported_has_noise_as_large():
     assert agent.respond(torch.zeros(2, 1), None, False)[0].tolist() == [[pytest.approx(0.1)]] * 2
 
 
+class Counting(torch.nn.Module):
+    """Remembers how often it acted: a hundredth of that is its action."""
+
+    state_size = 1
+
+    def initial_state(self, count):
+        return torch.zeros(count, 1)
+
+    def advance(self, observation, state, explore=False):
+        assert not explore
+        return (state + 1) / 100, state + 1
+
+
+def test_a_policy_that_remembers_has_noise_around_it_and_none_in_its_memory():
+    agent = Noisy(Counting(), deviation=0.05, spaces=Spaces(EYE, LEVER), seed=3)
+    assert agent.outputs == ("action", "state")
+    state = agent.initial_state(len(LOOK))
+    for step in (1, 2, 3):
+        response = agent(LOOK, state)
+        state = response["state"]
+        assert np.unique(state) == [step]
+        assert response["action"].mean() == pytest.approx(step / 100, abs=0.005)
+        assert response["action"].std() == pytest.approx(0.05, rel=0.05)
+    assert np.unique(agent(LOOK, state, explore=False)["action"]) == pytest.approx([0.04])
+    assert agent.steps == 3 * len(LOOK)
+    for explore, deviation in ((True, 0.05), (False, 0.0)):
+        action, after = agent.respond(torch.zeros(4000, 1), torch.ones(4000, 1), explore)
+        assert float(action.std()) == pytest.approx(deviation, rel=0.05, abs=1e-6)
+        assert after.unique().tolist() == [2.0]
+
+
 def test_a_dict_of_numbers_has_noise_on_each():
     class Both(torch.nn.Module):
         def act(self, observation, explore=False):

@@ -27,6 +27,7 @@ SMALLER = {
     "handcrafted": (),
     **dict.fromkeys(("bc", "causal_bc"), (*SMALL, "dataset=unused")),
     "seditor": (*SMALL, "lagrangian.thresholds=[null,-0.25]"),
+    "taac_q": (*SMALL, "algorithm.inverse=false"),  # as taac_l is not
 }
 ENVS = {"seditor": "env=constrainedbandit"}  # where rewards are of two numbers
 NETWORKS = ("sac", "dqn", "ppo")  # of which the others have theirs
@@ -39,8 +40,8 @@ def _quick():
 
 
 BOX_ONLY = (
-    *("causal_bc", "ddpg", "dsac", "mdq", "oac", "qrsac", "sarsa", "sarsa_ddpg", "sarsa_recurrent", "td3"),
-    *("seditor", "taac", "taac_l", "taac_q"),
+    *("causal_bc", "ddpg", "doac", "dsac", "mdq", "oac", "qrsac", "sarsa", "sarsa_ddpg", "sarsa_recurrent", "td3"),
+    *("sarsa_ddpg_recurrent", "seditor", "taac", "taac_l", "taac_q"),
 )
 
 

@@ -40,6 +40,15 @@ def test_a_resumed_run_is_the_one_that_never_stopped(file, lanes, tmp_path):
     assert records(tmp_path / "resumed") == records(tmp_path / "whole")
 
 
+def test_a_temperature_of_each_action_is_resumed(tmp_path):
+    composed = small("algorithm/doac", lanes=3)
+    composed.config.algorithm.temperature.epistemic = 0.04
+    found = differences(*twins(composed, tmp_path, at=AT))
+    assert not found, "\n".join(found)
+    assert any("temperature/continuous" in record for record in records(tmp_path / "whole"))
+    assert records(tmp_path / "resumed") == records(tmp_path / "whole")
+
+
 # --- that the walk finds what a part forgets
 
 

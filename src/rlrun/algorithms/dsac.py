@@ -9,12 +9,20 @@ The critics are asked for quantiles of fractions that are drawn anew each time. 
     L_π  = α log π(c | s) - Σ_j Δ''_j least_i Z_i(s, c; τ̂''_j),  c ~ π(· | s)
 
 τ̂, τ̂' and τ̂'' are independent draws, or all the middles of equal shares. `least` is the smallest of each quantile, all
-quantiles of the critic with the smallest mean, or of each quantile the critics' mean less their deviation. Differences
-from the paper: fractions are drawn or fixed, not learned; the policy does not avoid risk.
+quantiles of the critic with the smallest mean, or of each quantile the critics' mean less their deviation.
+
+With an epistemic temperature ε nothing holds the entropy. Each action's has a price of its own, which falls as critics
+come to agree on it, and targets count none:
+
+    α(s, c) = ε √(Σ_i (m_i - mean_k m_k)² / (M - 1)),  m_i = Σ_j Δ''_j Z_i(s, c; τ̂''_j)
+
+Differences from the paper: fractions are drawn or fixed, not learned; the policy does not avoid risk; an epistemic
+temperature is not in it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -24,6 +32,7 @@ from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import Optimiser
 from rlrun.callbacks.quantile_target import QuantileTarget, require_least
 from rlrun.callbacks.soft import SoftPolicyLoss
+from rlrun.errors import ConfigError
 from rlrun.nn import ImplicitCritics, SoftPolicy, Temperature, told_by
 from rlrun.typing import Tree
 
@@ -49,6 +58,7 @@ class QTarget(QuantileTarget):
         **options: Any,
     ) -> None:
         super().__init__(critics, policy, temperature, **options)
+        self.entropy_reward = self.entropy_reward and temperature.epistemic is None
         self.fractions = fractions
         self.fixed = fixed
 
@@ -106,6 +116,9 @@ class PolicyLoss(SoftPolicyLoss):
         fractions: quantiles, N.
         fixed: of equal shares, in place of drawn ones.
         least: as in the target.
+
+    Raises:
+        ConfigError: one critic shall tell how far critics lie apart, or there is no such `least` or guide.
     """
 
     def __init__(
@@ -121,19 +134,35 @@ class PolicyLoss(SoftPolicyLoss):
         **options: Any,
     ) -> None:
         require_least(least)
+        if temperature.epistemic is not None and critics.members < 2:
+            raise ConfigError(
+                "algorithm.temperature.epistemic: the price of entropy is how far critics lie apart; "
+                f"give algorithm.ensemble at least 2, not {critics.members}"
+            )
         super().__init__(network, optimiser, critics=critics, temperature=temperature, **options)
         self.told, _ = told_by(critics)
         self.fractions = fractions
         self.fixed = fixed
         self.least = least
+        self._price: Tensor | None = None  # of the newest update's actions [B], where each has its own
 
     def values(self, observation: Tree, c: Tensor | None) -> Tensor:
         assert c is not None
         points, widths = draw(self.fractions, fixed=self.fixed, like=c)
         told = self.told(observation, c, points)  # [M, B, N]
+        if self.temperature.epistemic is not None:
+            self._price = self.temperature.of_each((told * widths).sum(-1))
         if self.guide == "smallest":
             told = ops.least_of(told, by=self.least, widths=widths).unsqueeze(0)
         return (told * widths).sum(-1)
+
+    def price(self) -> Tensor:
+        return super().price() if self._price is None else self._price
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        priced = {} if self._price is None else {"temperature/continuous": self._price.mean()}
+        return {**super().metrics, **priced}
 
 
 def draw(count: int, *, fixed: bool, like: Tensor) -> ops.Fractions:

@@ -137,9 +137,12 @@ class TemperatureLoss(LossCallback):
     @property
     def metrics(self) -> Mapping[str, Any]:
         found = dict(super().metrics)
+        held = self.temperature.epistemic is None  # otherwise no entropy is, and who makes α tells it
         for index, part in enumerate(self.temperature.parts):
-            found[f"temperature/{part}"] = self.temperature.of(part)
+            if held:
+                found[f"temperature/{part}"] = self.temperature.of(part)
             if self._entropy is not None:
                 found[f"entropy/{part}"] = self._entropy[..., index].mean()
-                found[f"entropy_target/{part}"] = self.target[index]
+                if held:
+                    found[f"entropy_target/{part}"] = self.target[index]
         return found

@@ -9,9 +9,9 @@ What is learned is the value of the policy as it acts now, without a bonus for e
 The policy is that of soft actor-critic, whose loss and temperature stay what they are (`conf/algorithm/sarsa.yaml`),
 or that of DDPG, whose action may have noise around it (`conf/algorithm/sarsa_ddpg.yaml`).
 
-Networks that remember their episode (`conf/algorithm/sarsa_recurrent.yaml`) learn from windows of T steps, which they
-go through from nothing remembered. The first steps of a window only bring the memory up to date, unless the episode
-begins there. Their policy is that of soft actor-critic.
+Networks that remember their episode (`conf/algorithm/sarsa_recurrent.yaml`, `sarsa_ddpg_recurrent.yaml`) learn from
+windows of T steps, which they go through from nothing remembered. The first steps of a window only bring the memory up
+to date, unless the episode begins there.
 
 Differences from the paper: actions are numbers and values are networks, several critics of which the smallest counts;
 the expectation over a' is a sample, drawn anew by the policy of today rather than taken from memory, so that old steps
@@ -31,12 +31,12 @@ from rlrun import ops
 from rlrun.callbacks.target import TargetCallback
 from rlrun.errors import ConfigError
 from rlrun.memory import Rows
-from rlrun.nn import ActionCodec, Critics, Ensemble, Policy, Trunk
+from rlrun.nn import ActionCodec, Critics, DeterministicPolicy, Ensemble, Policy, Trunk
 from rlrun.nn.mlp import Activation
 from rlrun.nn.recurrent import Kind
 from rlrun.ops.gaussian import squashed_sample
 from rlrun.ops.noise import normal_like
-from rlrun.spaces import Spaces, require_continuous
+from rlrun.spaces import Box, Spaces, require_continuous
 from rlrun.typing import Batch, Tree
 
 
@@ -48,6 +48,41 @@ class RecurrentGaussian(Policy):
         assert mean is not None
         assert log_std is not None
         return squashed_sample(mean, log_std, normal_like(mean) if noise is None else noise)
+
+
+class RecurrentDeterministic(DeterministicPolicy):
+    """A policy that remembers its episode and is sure of its action; calling it on windows gives c [B, T, A].
+
+    Args:
+        spaces: of the environment.
+        hidden: widths of the layers before the memory, on which the action is one more.
+        core: what remembers: gru or lstm.
+        core_size: its width.
+
+    Raises:
+        SpaceError: part of the action is a choice, or has no bounds.
+    """
+
+    def __init__(
+        self, spaces: Spaces, *, hidden: Sequence[int] = (64, 64), core: Kind = "lstm", core_size: int = 64
+    ) -> None:
+        trunk = Trunk(spaces, hidden=hidden, core=core, core_size=core_size)
+        ones = np.ones(trunk.size, np.float32)
+        super().__init__(Spaces(Box((trunk.size,), -ones, ones), spaces.action), hidden=())  # of what is remembered
+        self.trunk = trunk
+        self.state_size = trunk.state_size
+
+    def forward(self, observation: Tree) -> Tensor:
+        return super().forward(self.trunk(observation))
+
+    def initial_state(self, count: int) -> Tensor:
+        """Return the state [count, state_size] of episodes that begin."""
+        return torch.zeros(count, self.state_size, device=next(self.parameters()).device)
+
+    def advance(self, observation: Tree, state: Tensor, explore: bool = False) -> tuple[Tree, Tensor]:
+        """Return an action, the same whether one explores or not, and the state [B, S] after it."""
+        features, state = self.trunk.step(observation, state)
+        return self.codec.join(super().forward(features), None), state
 
 
 class RecurrentCritics(nn.Module):

@@ -15,6 +15,10 @@ exact Boltzmann distribution of both values.
     L_π  = α_a log π(x | s, τ⁻) - β_1 min_i Q_i(s, τ1)
     L_α  = log α_a (H(π) - H̄_a) + log α_b (H(β) - H̄_b)
 
+With `inverse` false x is not the action that τ1 comes to but what is constant of it:
+
+    τ1   = linear: (a, x) one step further; quadratic: (a, 0, x) one step further
+
 The target looks through the steps on which stored and present policy go on alike ("compare-through"), so values travel
 over whole repeats in one update. What was in force before each step is that of collecting, stored with it.
 
@@ -55,14 +59,15 @@ class TrajectoryCritics(Critics):
     Args:
         spaces: of the environment.
         trajectory: what it is like, see `Trajectories`.
+        inverse: whether an action is chosen, or what is constant of its trajectory.
         options: of `rlrun.nn.Critics`.
 
     Attributes:
         decisions: the spaces of who decides what to switch to, and whether.
     """
 
-    def __init__(self, spaces: Spaces, *, trajectory: Form = "zero", **options: object) -> None:
-        trajectories = Trajectories(spaces, trajectory)
+    def __init__(self, spaces: Spaces, *, trajectory: Form = "zero", inverse: bool = True, **options: object) -> None:
+        trajectories = Trajectories(spaces, trajectory, inverse=inverse)
         rows = Spaces(spaces.observation, _numbers(trajectories.size))
         super().__init__(rows, **options)  # type: ignore[arg-type]
         self.trajectories = trajectories

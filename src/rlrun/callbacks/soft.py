@@ -59,13 +59,17 @@ class SoftPolicyLoss(LossCallback):
             choices = self.policy.choices(value.detach())
             entropies.append(-self.policy.codec.expect(choices.exp(), choices))
             guiding = self.policy.codec.expect(choices.exp(), guiding)  # [B, K] -> [B]
-        loss = -guiding if log_prob is None else self.temperature.of("continuous") * log_prob - guiding
+        loss = -guiding if log_prob is None else self.price() * log_prob - guiding
         return loss, {"policy_entropy": torch.stack(entropies, -1)}  # [B, parts]
 
     def values(self, observation: Tree, c: Tensor | None) -> Tensor:
         """Return values [M, B], or [M, B, K] of each choice; of several rewards [M, R, B] or [M, R, B, K]."""
         found: Tensor = self.critics(observation, c)
         return found
+
+    def price(self) -> Tensor:
+        """Return α of the continuous part: one number, or [B] for the actions that were valued last."""
+        return self.temperature.of("continuous")
 
     @property
     @torch.no_grad()

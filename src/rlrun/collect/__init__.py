@@ -7,6 +7,7 @@ from rlrun.collect.collector import Collector
 from rlrun.collect.evaluate import Evaluation, evaluate
 from rlrun.collect.greedy import EpsilonGreedy
 from rlrun.collect.noisy import Noisy
+from rlrun.collect.optimistic import Optimistic
 from rlrun.collect.repeating import Repeating
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "EpsilonGreedy",
     "Evaluation",
     "Noisy",
+    "Optimistic",
     "PolicyAgent",
     "RandomAgent",
     "Repeating",

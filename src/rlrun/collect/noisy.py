@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.collect.agents import Acting, Preprocess, Response, acting, chain, to_arrays, to_tensors
+from rlrun.collect.agents import Acting, PolicyAgent, Preprocess, Remembering, Response
 from rlrun.errors import ConfigError, SpaceError
 from rlrun.generators import put_back
 from rlrun.memory.episodes import map_tree
@@ -19,7 +19,7 @@ from rlrun.spaces import Box, Spaces, describe, leaves
 from rlrun.typing import Array, Tree
 
 
-class Noisy:
+class Noisy(PolicyAgent):
     """Add noise to what a policy does, and keep within the bounds.
 
     Noise is that of Ornstein and Uhlenbeck, as in arXiv 1509.02971: each step's is `1 - damping` of the one before in
@@ -41,11 +41,9 @@ class Noisy:
         ConfigError: the damping is no share.
     """
 
-    outputs = ("action",)
-
     def __init__(
         self,
-        policy: Acting,
+        policy: Acting | Remembering,
         *,
         deviation: float | Schedule,
         damping: float = 1.0,
@@ -58,23 +56,19 @@ class Noisy:
             raise SpaceError(f"agent: noise is for actions that are numbers; here they are {describe(spaces.action)}")
         if not 0.0 < damping <= 1.0:
             raise ConfigError(f"agent.damping: wanted a share above 0 and at most 1, got {damping}")
-        self.policy = policy
+        super().__init__(policy, device=device, preprocess=preprocess)
         self.deviation = as_schedule(deviation)
         self.damping = damping
-        self.device = device
-        self.preprocess = chain(preprocess)
         self.steps = 0  # environment steps acted in while exploring
         self.rng = np.random.default_rng(seed)
         self._noise: list[Array] = []  # [N, …] of each leaf, where it goes on from step to step
-        self._act = acting(policy.act, self.preprocess)
 
-    @torch.no_grad()
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
-        action = to_arrays(self._act(to_tensors(observation, self.device), False))
-        if not explore:
-            return {"action": action}
-        leaf = iter(self._draw(_leaves(action)))
-        return {"action": map_tree(lambda part: np.clip(part + next(leaf), -1.0, 1.0), action)}
+        response = super().__call__(observation, state, explore=False)
+        if explore:
+            leaf = iter(self._draw(_leaves(response["action"])))
+            response["action"] = map_tree(lambda part: np.clip(part + next(leaf), -1.0, 1.0), response["action"])
+        return response
 
     def _draw(self, action: list[Array]) -> list[Array]:
         """Return the noise of this step, in the shapes of an action's leaves [N, …]."""
@@ -92,19 +86,16 @@ class Noisy:
     def _normal(self, shape: tuple[int, ...], deviation: float) -> Array:
         return self.rng.standard_normal(shape, np.float32) * np.float32(deviation)
 
-    def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, None]:
-        """Return an action, from and to trees of tensors; what an export consists of.
+    def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, Tree | None]:
+        """Return an action and the state after it, all trees of tensors; what an export consists of.
 
         Exploring, each step has a noise of its own, as large as that of a call becomes.
         """
-        action = self._act(observation, False)
+        action, after = super().respond(observation, state, False)
         if not explore:
-            return action, None
+            return action, after
         size = self.deviation(self.steps) / math.sqrt(1.0 - (1.0 - self.damping) ** 2)
-        return map_tree(lambda part: (part + size * normal_like(part)).clamp(-1.0, 1.0), action), None
-
-    def initial_state(self, count: int) -> None:
-        return None
+        return map_tree(lambda part: (part + size * normal_like(part)).clamp(-1.0, 1.0), action), after
 
     @property
     def metrics(self) -> dict[str, float]:

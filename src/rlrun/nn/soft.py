@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlrun.errors import ConfigError
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.critics import Critics
 from rlrun.nn.heads import Heads
@@ -25,18 +26,45 @@ class Temperature(nn.Module):
         spaces: of the environment.
         initial: α to start from.
         largest: upper bound on α; None = free.
+        epistemic: given, nothing is learned: α of an action is this number times how far critics lie apart on it.
+
+    Raises:
+        ConfigError: `epistemic` is no number above 0.
     """
 
-    def __init__(self, spaces: Spaces, *, initial: float = 1.0, largest: float | None = None) -> None:
+    def __init__(
+        self,
+        spaces: Spaces,
+        *,
+        initial: float = 1.0,
+        largest: float | None = None,
+        epistemic: float | None = None,
+    ) -> None:
         super().__init__()
+        if epistemic is not None and (isinstance(epistemic, bool) or not epistemic > 0.0):
+            raise ConfigError(f"algorithm.temperature.epistemic: wanted a number above 0, got {epistemic}")
         self.parts = ActionCodec(spaces).kinds
         self.largest = None if largest is None else math.log(largest)
+        self.epistemic = epistemic
         first = math.log(initial if largest is None else min(initial, largest))
-        self.log = nn.Parameter(torch.full((len(self.parts),), first))  # [parts]
+        # [parts]; kept where nothing is learned, too, so that runs of either kind can begin from the other's networks
+        self.log = nn.Parameter(torch.full((len(self.parts),), first), requires_grad=epistemic is None)
 
     def of(self, part: str) -> Tensor:
-        """Return α of a part ("continuous" or "discrete"), without gradient."""
+        """Return α of a part ("continuous" or "discrete"), without gradient.
+
+        Raises:
+            ConfigError: there is not one α for all actions.
+        """
+        if self.epistemic is not None:
+            raise ConfigError("algorithm.temperature.epistemic is for algorithm=dsac and doac; leave it away here")
         return self.log.detach()[self.parts.index(part)].exp()
+
+    def of_each(self, values: Tensor) -> Tensor:
+        """Return an epistemic α [B] of actions that critics value so, [M, B], without gradient."""
+        assert self.epistemic is not None
+        found = self.epistemic * values.detach().std(0)
+        return found if self.largest is None else found.clamp(max=math.exp(self.largest))
 
 
 class SoftPolicy(nn.Module):

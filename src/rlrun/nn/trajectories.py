@@ -25,13 +25,14 @@ class Trajectories:
     Args:
         spaces: of the environment.
         form: what is constant: zero = the action, linear = its change, quadratic = the change of that.
+        inverse: whether what is chosen is the action that a trajectory comes to; otherwise it is what is constant.
 
     Raises:
         SpaceError: part of the action is a choice, or has no bounds.
         ConfigError: there is no such form.
     """
 
-    def __init__(self, spaces: Spaces, form: Form) -> None:
+    def __init__(self, spaces: Spaces, form: Form, *, inverse: bool = True) -> None:
         if form not in FORMS:
             raise ConfigError(
                 f"algorithm.trajectory: wanted one of {', '.join(FORMS)}, got '{form}'{did_you_mean(form, FORMS)}"
@@ -41,6 +42,7 @@ class Trajectories:
             raise SpaceError(f"trajectories are of actions that are numbers; here {describe(spaces.action)}")
         require_bounded(spaces.action, "a trajectory")
         self.order = FORMS.index(form)
+        self.inverse = inverse
         self.size = (self.order + 1) * self.codec.continuous
         self.state_size = self.size + 1
 
@@ -53,7 +55,14 @@ class Trajectories:
         return torch.cat(found[::-1], -1)
 
     def towards(self, kept: Tensor, c: Tensor) -> Tensor:
-        """Return trajectories [..., size] that come to actions c [..., A] from where others are."""
+        """Return the trajectories [..., size] that begin where others are, by what was chosen, c [..., A].
+
+        They come to the actions c; or, where that is not asked back from actions, c is what is constant from now on,
+        changes of lower order begin at 0, and the first step is made.
+        """
+        if not self.inverse and self.order:
+            still = [torch.zeros_like(c)] * (self.order - 1)
+            return self.advance(torch.cat((self.numbers(kept), *still, c), -1))
         found = [c]
         if self.order:
             found.append(0.5 * (c - self.numbers(kept)))
