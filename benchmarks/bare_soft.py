@@ -93,19 +93,27 @@ class OacUpdate(SacUpdate):
 
     def __init__(self, spaces: Spaces, numbers: Numbers, clock: Clock) -> None:
         super().__init__(spaces, numbers, clock)
-        self.shift, self.optimism = numbers["exploration"]["shift"], numbers["exploration"]["optimism"]
+        self.exploration = numbers["exploration"]
 
     def act(self, observation: Tensor) -> Tensor:
-        mean, log_std = self.policy.normal(observation)
-        with torch.enable_grad():
-            point = mean.detach().requires_grad_()
-            first, second = self.critics(observation, point.tanh())
-            upper = 0.5 * (first + second) + 0.5 * self.optimism * (first - second).abs()
-            slope = torch.autograd.grad(upper.sum(), point)[0]
-        std = log_std.exp()
-        variance = std.square()
-        length = (variance * slope.square()).sum(-1, keepdim=True).sqrt() + 1e-12
-        return torch.tanh(mean + self.shift * variance * slope / length + std * torch.randn_like(mean))
+        return optimistic(self, observation, deviation=0.5, **self.exploration)
+
+
+def optimistic(update: SacUpdate, observation: Tensor, *, deviation: float, shift: float, optimism: float) -> Tensor:
+    """Return an action [1, A] of the policy, moved along an upper bound of what two critics say.
+
+    deviation: what their distance is multiplied by.
+    """
+    mean, log_std = update.policy.normal(observation)
+    with torch.enable_grad():
+        point = mean.detach().requires_grad_()
+        first, second = update.critics(observation, point.tanh())
+        upper = 0.5 * (first + second) + optimism * deviation * (first - second).abs()
+        slope = torch.autograd.grad(upper.sum(), point)[0]
+    std = log_std.exp()
+    variance = std.square()
+    length = (variance * slope.square()).sum(-1, keepdim=True).sqrt() + 1e-12
+    return torch.tanh(mean + shift * variance * slope / length + std * torch.randn_like(mean))
 
 
 class QrsacUpdate(SacUpdate):
@@ -160,6 +168,17 @@ class DsacUpdate(SacUpdate):
         points, widths = self.draw(len(action))
         found: Tensor = (self.critics.told(observation, action, points).amin(0) * widths).sum(-1)
         return found
+
+
+class DoacUpdate(DsacUpdate):
+    """Explores where such critics hope for more than they are sure of."""
+
+    def __init__(self, spaces: Spaces, numbers: Numbers, clock: Clock) -> None:
+        super().__init__(spaces, numbers, clock)
+        self.exploration = numbers["exploration"]
+
+    def act(self, observation: Tensor) -> Tensor:
+        return optimistic(self, observation, deviation=0.5**0.5, **self.exploration)
 
 
 class HlgaussUpdate(SacUpdate):

@@ -26,6 +26,7 @@ LOOPS: dict[str, bare.Loop] = {
     "oac": bare.off_policy(bare_soft.OacUpdate),
     "qrsac": bare.off_policy(bare_soft.QrsacUpdate),
     "dsac": bare.off_policy(bare_soft.DsacUpdate),
+    "doac": bare.off_policy(bare_soft.DoacUpdate),
     "sac-hlgauss": bare.off_policy(bare_soft.HlgaussUpdate),
     "ddpg": bare.off_policy(bare_others.DdpgUpdate),
     "mdq": bare.off_policy(bare_others.MdqUpdate),
@@ -64,7 +65,10 @@ CASES = {
         )
     },
     "td3-pendulum": Case(("algorithm=td3", "env=pendulum", "pair=null"), "ddpg", MEMBER, 1_200, 2_200),
-    "dsac-pendulum": Case(("algorithm=dsac", "env=pendulum", "pair=null"), "dsac", MEMBER, 1_050, 1_250),
+    **{
+        f"{name}-pendulum": Case((f"algorithm={name}", "env=pendulum", "pair=null"), name, MEMBER, 1_050, 1_250)
+        for name in ("dsac", "doac")
+    },
     "sac-hlgauss-pendulum": Case(
         ("algorithm=sac", "env=pendulum", "pair=null", *SPREAD), "sac-hlgauss", MEMBER, 1_200, 2_200
     ),

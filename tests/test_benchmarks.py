@@ -42,7 +42,21 @@ def warm(load, forked, monkeypatch):
 SMALL = ("algorithm.hidden=[8]", "algorithm.batch_size=8", "algorithm.warmup_steps=20")
 
 
-SWINGING = ["ddpg", "td3", "sarsa", "oac", "qrsac", "dsac", "mdq", "iql", "taac", "action-repeat", "sac", "sac-hlgauss"]
+SWINGING = [
+    "ddpg",
+    "td3",
+    "sarsa",
+    "oac",
+    "qrsac",
+    "dsac",
+    "doac",
+    "mdq",
+    "iql",
+    "taac",
+    "action-repeat",
+    "sac",
+    "sac-hlgauss",
+]
 BALANCING = ["dqn", "dqn-dueling", "dqn-quantile", "dqn-hlgauss"]
 OFF_POLICY = (
     *(f"{name}-pendulum" for name in SWINGING),

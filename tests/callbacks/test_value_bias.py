@@ -16,6 +16,7 @@ from rlrun.config import compose
 from rlrun.env import make
 from rlrun.errors import WiringError
 from rlrun.experiment import Experiment
+from rlrun.memory import RewardClip, RewardScale, Table
 from rlrun.nn import Critics
 
 LEFT = 5.0  # what the first critic says of the one choice, and the second says less of the other
@@ -37,7 +38,7 @@ class Fixed(Critics):
         )
 
 
-def measured(**options):
+def measured(*adaptors, **options):
     env = make("CartPole-v1")
     critics = Fixed(env.spaces, hidden=[4])
     told = []
@@ -46,7 +47,15 @@ def measured(**options):
         def write(self, step, update, metrics, *, counted):
             told.append((step, update, metrics, counted))
 
-    bias = ValueBias(env, AlwaysLeft(), discount=0.5, every=10, logger=Told(), **options)
+    bias = ValueBias(
+        env,
+        AlwaysLeft(),
+        Table(spaces=env.spaces, length=10, adaptors=adaptors),
+        discount=0.5,
+        every=10,
+        logger=Told(),
+        **options,
+    )
     bias.begin_training({"q_loss": CriticLoss(critics, torch.optim.Adam)})
     for step in (4, 9, 10, 19, 23):
         bias.end_cycle(step // 2, step)
@@ -76,13 +85,27 @@ def test_the_smallest_value_of_what_was_done_is_compared_with_what_followed():
     )
 
 
+def test_rewards_are_compared_as_they_are_learned_from():
+    found, scaled = measured(episodes=2), measured(RewardScale(3.0), RewardClip(-1.0, 2.0), episodes=2)
+    assert scaled["value_bias/return"] == pytest.approx(2.0 * found["value_bias/return"])
+    assert scaled["value_bias/value"] == found["value_bias/value"]
+
+
+def test_what_no_episode_pays_is_refused():
+    words = ["algorithm=sac", "env=pendulum", "+with=value_bias", "+with=rnd", "algorithm.hidden=[4]"]
+    made = Experiment(compose(words))
+    with pytest.raises(WiringError, match=r"callbacks\.value_bias: values of what Intrinsic adds to rewards"):
+        made.trainer.callbacks["value_bias"].begin_training(made.trainer.callbacks)
+
+
 def test_what_is_missing_of_an_episode_is_bootstrapped():
     found = measured(episodes=3, max_steps=3)  # 1 + (1 + 5 / 2) / 2 and 1 + 5 / 2
     assert found["value_bias/return"] == pytest.approx((2.75 + 3.5) / 2)
 
 
 def test_someone_must_learn_critics():
-    bias = ValueBias(make("CartPole-v1"), AlwaysLeft(), discount=0.9, every=1, logger=None)
+    env = make("CartPole-v1")
+    bias = ValueBias(env, AlwaysLeft(), Table(spaces=env.spaces, length=10), discount=0.9, every=1, logger=None)
     bias.name = "value_bias"
     with pytest.raises(WiringError, match=r"callbacks\.value_bias: no critics are trained"):
         bias.begin_training({})

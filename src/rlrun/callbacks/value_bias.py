@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from rlrun.callback import Callback
 from rlrun.callbacks.critic import CriticLoss
@@ -15,8 +16,15 @@ from rlrun.collect.agents import Agent, Response, initial_state, prepared, to_ar
 from rlrun.collect.evaluate import Moment, evaluate, stage, undisturbed
 from rlrun.env import Env
 from rlrun.errors import ConfigError, WiringError
+from rlrun.memory.adaptors import REWARDS, PerStep
 from rlrun.nn import ActionCodec
 from rlrun.typing import Array, Tree
+
+
+class Adapted(Protocol):
+    """A table of a memory."""
+
+    adaptors: Sequence[Any]
 
 
 class ValueBias(Callback):
@@ -25,11 +33,13 @@ class ValueBias(Callback):
     As Fujimoto et al. 2018 (arXiv 1802.09477, section 4) show over-estimation: Q(s, a) of the actions taken, of several
     critics the smallest, minus the discounted sum of the rewards that follow. Where an episode is cut off, the value of
     its last step stands for what is missing, so that step tells nothing. Critics that learn soft values hold the
-    entropy of the policy, too; such a bias is to be compared between runs, not with zero.
+    entropy of the policy, too; such a bias is to be compared between runs, not with zero. Rewards are counted as they
+    are learned from: scaled, clipped, normalised by what the table holds for that.
 
     Args:
         env: what to copy; training's own lanes are never touched.
         agent: what acts, at its best.
+        table: whose adaptors change rewards.
         discount: γ.
         every: environment steps (updates, where there is no collector) between two.
         episodes: of each; the same ones every time.
@@ -39,7 +49,8 @@ class ValueBias(Callback):
 
     Raises:
         ConfigError: rewards have several numbers.
-        WiringError: no critics are trained, or they want to know more than an observation and an action.
+        WiringError: no critics are trained, or they want to know more than an observation and an action, or learn
+            from rewards that no episode pays.
     """
 
     cycle = 1
@@ -48,6 +59,7 @@ class ValueBias(Callback):
         self,
         env: Env,
         agent: Agent,
+        table: Adapted,
         *,
         discount: float,
         every: int,
@@ -62,6 +74,7 @@ class ValueBias(Callback):
             raise ConfigError("value_bias: every and episodes must be at least 1")
         self.env = env
         self.agent = agent
+        self.rewards = [each for each in table.adaptors if getattr(each, "tier", None) == REWARDS]
         self.discount = discount
         self.every = every
         self.episodes = episodes
@@ -84,6 +97,12 @@ class ValueBias(Callback):
             raise WiringError(
                 f"callbacks.{self.name}: critics are asked about an observation and an action, and these want more"
             )
+        for adaptor in self.rewards:
+            if not isinstance(adaptor, PerStep):
+                raise WiringError(
+                    f"callbacks.{self.name}: values of what {type(adaptor).__name__} adds to rewards cannot be "
+                    "compared, for no episode pays it"
+                )
         self._abandon = getattr(callbacks.get("interrupt"), "check", None)
 
     def end_cycle(self, update: int, step: int | None = None) -> None:
@@ -99,7 +118,7 @@ class ValueBias(Callback):
     def measure(self) -> dict[str, float]:
         """Return the mean value, the mean return and the mean of their difference, over all steps of the episodes."""
         assert self._loss is not None
-        judged, tally = _Judged(self.agent, self._loss), _Tally(self.discount)
+        judged, tally = _Judged(self.agent, self._loss), _Tally(self.discount, self._learned)
         with undisturbed():
             if self._lanes is None:
                 self._lanes = stage(self.env, self.episodes)
@@ -114,6 +133,12 @@ class ValueBias(Callback):
             )
         value, following = tally.means()
         return {"value_bias/value": value, "value_bias/return": following, "value_bias/mean": value - following}
+
+    def _learned(self, rewards: Tensor) -> Tensor:
+        """Return rewards [T] as updates see them."""
+        for adaptor in self.rewards:
+            rewards = adaptor.change(rewards)  # type: ignore[attr-defined]
+        return rewards
 
     def state_dict(self) -> dict[str, Any]:
         return {"made": self._made}
@@ -155,8 +180,9 @@ class _Judged:
 class _Tally:
     """Values and rewards of episodes under way, and what those that are over came to."""
 
-    def __init__(self, discount: float) -> None:
+    def __init__(self, discount: float, learned: Callable[[Tensor], Tensor]) -> None:
         self.discount = discount
+        self.learned = learned
         self._open: dict[int, list[tuple[float, float]]] = {}  # episode -> value and reward of each step
         self._found: list[tuple[float, float]] = []  # value and return
 
@@ -170,7 +196,8 @@ class _Tally:
         following = 0.0
         if moment.ending != "terminated":
             following = steps.pop()[0]
-        for value, reward in reversed(steps):
+        rewards = self.learned(torch.tensor([reward for _, reward in steps])).tolist()
+        for (value, _), reward in zip(reversed(steps), reversed(rewards), strict=True):
             following = reward + self.discount * following
             self._found.append((value, following))
         del self._open[moment.episode]
