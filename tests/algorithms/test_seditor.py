@@ -17,7 +17,7 @@ from rlrun.algorithms.seditor import (
     UtilityLoss,
 )
 from rlrun.errors import ConfigError, SpaceError
-from rlrun.memory import Table, WeighRewards
+from rlrun.memory import RewardScale, Table, WeighRewards
 from rlrun.nn import SquashedGaussian
 from rlrun.nn.editing import EditedPolicy, Editor, edited
 from rlrun.spaces import Spaces
@@ -139,20 +139,20 @@ def test_each_policy_has_a_price_of_its_own():
     assert loss.temperatures.of("edit").item() == pytest.approx(0.5)
 
 
-def test_both_rewards_reach_learning_beside_their_sum():
+def test_both_rewards_reach_learning_as_adaptors_leave_them():
     spaces = Spaces(LINE, LINE, rewards=2)
-    table = Table(spaces=spaces, length=4, adaptors=[WeighRewards([1.0, 2.0]), Apart(spaces)])
+    adaptors = [RewardScale(2.0), WeighRewards([1.0, 2.0], apart=Apart(spaces, lambda: torch.ones(2)))]
+    table = Table(spaces=spaces, length=4, adaptors=adaptors)
     row = {"observation": [[0.0]], "action": [[0.0]], "reward": [[3.0, -0.5]]}
     table.add(None, row | {"terminated": [True], "truncated": [False]})
     table.close(None, [[1.0]])
     batch = table.sample(2)
-    assert batch["rewards"].tolist() == [[3.0, -0.5]] * 2
-    assert batch["reward"].tolist() == [2.0, 2.0]
+    assert batch["reward"].tolist() == [[6.0, -1.0]] * 2
 
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(SpaceError, match=r"\[utility, -cost\], and it is one plain number"):
-        Apart(CONTINUOUS)
+        Apart(CONTINUOUS, lambda: torch.ones(2))
     with pytest.raises(SpaceError, match="handles continuous actions only"):
         Editor(MIXED)
     with pytest.raises(ConfigError, match=r"algorithm\.change: wanted one of utility, distance, got 'distanse'"):

@@ -30,39 +30,34 @@ from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import LossCallback, Optimiser
 from rlrun.callbacks.target import TargetCallback
 from rlrun.errors import ConfigError, SpaceError, did_you_mean
-from rlrun.memory.adaptors import COPIES
-from rlrun.memory.samplers import Rows
-from rlrun.nn import Critics, SquashedGaussian
+from rlrun.nn import Critics, Rewards, SquashedGaussian
 from rlrun.nn.editing import EditedPolicy, Editor, edited
 from rlrun.spaces import Spaces
-from rlrun.typing import Batch, Tree
+from rlrun.typing import Tree
 
 Change = Literal["utility", "distance"]
 CHANGES = ("utility", "distance")
 
 
-class Apart:
-    """Keep the rewards of a step apart, as `rewards` [..., 2], beside the one that they are weighed to.
+class Apart(Rewards):
+    """What is learned of both rewards: the value of each, by critics of its own.
+
+    Args:
+        spaces: of the environment.
+        weights: returns those of both rewards [2].
 
     Raises:
         SpaceError: the environment's reward is not of two numbers.
     """
 
-    tier = COPIES
-    provides = keeps = ("rewards",)
-    removes = replaces = ()
-    requires = ("reward",)
-
-    def __init__(self, spaces: Spaces) -> None:
+    def __init__(self, spaces: Spaces, weights: Callable[[], Tensor]) -> None:
         if spaces.rewards != 2:
             there = f"has {spaces.rewards} numbers" if spaces.rewards else "is one plain number"
             raise SpaceError(
                 f"the safety editor wants the reward of a step to be [utility, -cost], and it {there} "
                 "(+with=costs makes it of what an environment reports)"
             )
-
-    def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
-        return batch | {"rewards": batch["reward"]}
+        super().__init__(weights)
 
 
 class QTarget(TargetCallback):
@@ -87,12 +82,12 @@ class QTarget(TargetCallback):
         self.policy = policy
 
     @torch.no_grad()
-    def begin_batch(self, next_observation: Tree, rewards: Tensor, terminated: Tensor) -> dict[str, Tensor]:
+    def begin_batch(self, next_observation: Tree, reward: Tensor, terminated: Tensor) -> dict[str, Tensor]:
         _, c = self.policy(next_observation)
         slow = (self.target.get_submodule(name) for name in ("utility", "cost"))
         utility, cost = (critics(next_observation, c).amin(0) for critics in slow)  # [B]
-        cost_target = ops.bootstrap(rewards[..., 1], discount=self.discount, terminated=terminated, value=cost)
-        return self.bootstrap(rewards[..., 0], terminated, utility, None) | {"cost_target": cost_target}
+        cost_target = ops.bootstrap(reward[..., 1], discount=self.discount, terminated=terminated, value=cost)
+        return self.bootstrap(reward[..., 0], terminated, utility, None) | {"cost_target": cost_target}
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return super().note(lambda _: " and ".join(path_of(network) for network in self.followed))
