@@ -29,7 +29,6 @@ SMALLER = {
     "seditor": (*SMALL, "lagrangian.thresholds=[null,-0.25]"),
 }
 ENVS = {"seditor": "env=constrainedbandit"}  # where rewards are of two numbers
-NETWORKS = ("sac", "dqn", "ppo")  # of which the others have theirs
 PROVEN = {}  # by all that a file is made of, which is the same for those that act by the very agent of PPO
 
 
