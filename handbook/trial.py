@@ -15,7 +15,7 @@ from rlrun import experiment
 from rlrun.config import compose
 from rlrun.conformance.small import SMALL, shrink
 
-BRIEF = {**SMALL, "evaluation.every": 40, "evaluation.max_steps": 30, "stop.updates": 60, "log.every": 10}
+BRIEF = {**SMALL, "evaluation.every": 40, "evaluation.max_steps": 10, "stop.updates": 20, "log.every": 10}
 
 
 @dataclass(frozen=True)

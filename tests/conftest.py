@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from rlrun.export import during
+
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_disk() -> Iterator[None]:
@@ -18,6 +20,52 @@ def quick_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_imports() -> Iterator[None]:
+    """Processes that tests start read what the first of them compiled, which takes each half a second otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        yield
+
+
+class Lent:
+    """A process that exports, to whom it is one of its own; it outlives that one."""
+
+    def __init__(self, process: Any) -> None:
+        self.stdin, self.stdout = self, process.stdout
+        self.write, self.flush = process.stdin.write, process.stdin.flush
+
+    def close(self) -> None:
+        """Stay open for the next one."""
+
+    def wait(self) -> int:
+        """Be at hand still."""
+        return 0
+
+
+@pytest.fixture(scope="session")
+def exporting() -> Iterator[list[Any]]:
+    """The process that exports for all tests, once one needed it: reading the exporter takes seconds."""
+    started: list[Any] = []
+    yield started
+    for process in started:
+        process.stdin.close()
+        process.wait()
+
+
+@pytest.fixture
+def exporter(exporting: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs share the process that exports."""
+    start = during.start
+
+    def lend() -> Lent:
+        if not exporting:
+            exporting.append(start())
+        return Lent(exporting[0])
+
+    monkeypatch.setattr(during, "start", lend)
 
 
 @pytest.fixture

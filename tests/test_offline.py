@@ -103,8 +103,42 @@ def test_several_choices_and_several_rewards_are_read_off_rows(tmp_path):
     for action in ([0, 2], [1, 0], [1, 1]):
         table.add(0, {"observation": np.zeros((1, 2)), "action": [action], "reward": np.zeros((1, 3))})
     files.store(table, tmp_path / "several.zip")
-    found = spaces_in([str(tmp_path / "several.zip"), "never read"])
+    found = spaces_in([str(tmp_path / "several.zip")])
     assert (found.action.choices, found.rewards) == ((2, 3), 3)
+
+
+def held(path, action, *, size=2, rewards=(), dtype="int64"):
+    """Store rows with these actions; return where."""
+    shape = list(np.shape(action[0]))
+    columns = {"observation": {"shape": [size]}, "action": {"shape": shape, "dtype": dtype}}
+    table = Table(length=20, columns={**columns, "reward": {"shape": list(rewards)}})
+    for each in action:
+        table.add(0, {"observation": np.zeros((1, size)), "action": [each], "reward": np.zeros((1, *rewards))})
+    files.store(table, path)
+    return str(path)
+
+
+def test_of_choices_there_are_as_many_as_any_source_tells(tmp_path):
+    few, many = held(tmp_path / "few.zip", [0, 1, 1]), held(tmp_path / "many.zip", [3, 0, 0])
+    assert [spaces_in(sources).action.n for sources in ([few, many], [many, few])] == [4, 4]
+    few, many = held(tmp_path / "a.zip", [[0, 2], [1, 0], [0, 0]]), held(tmp_path / "b.zip", [[3, 0], [0, 1], [0, 0]])
+    assert spaces_in([few, many]).action.choices == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("others", "told"),
+    [
+        ({"action": [0, 1, 1], "size": 3}, r"its observations are .*3.*, and those of .*first\.zip are "),
+        ({"action": [0.0, 0.5, 0.0], "dtype": "float32"}, r"its actions are .*, and those of .*first\.zip are "),
+        ({"action": [[0, 1], [1, 0], [0, 0]]}, r"its actions are "),
+        ({"action": [0, 1, 1], "rewards": (2,)}, r"it has 2 rewards a step, and .*first\.zip has one"),
+    ],
+)
+def test_sources_of_other_spaces_are_refused_by_name(others, told, tmp_path):
+    first = held(tmp_path / "first.zip", [0, 1, 1])
+    other = held(tmp_path / "other.zip", **others)
+    with pytest.raises(RequestError, match=rf"other\.zip: {told}"):
+        spaces_in([first, first, other])
 
 
 def test_a_memory_without_actions_tells_no_spaces(tmp_path):

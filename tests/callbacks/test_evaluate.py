@@ -297,6 +297,19 @@ def drawn(count=1, render_mode=None):
     return env
 
 
+def test_films_before_the_first_step_are_told_apart_by_updates(tmp_path):
+    def agent(observation, state=None, *, explore=True):
+        return {"action": np.zeros((len(observation), 1), np.float32)}
+
+    made = Evaluator(drawn(), agent, every=50, episodes=1, max_steps=1, video=True, offline=100)
+    made.begin_training({}, tmp_path)
+    for update, step in ((50, 0), (100, 0), (150, 50)):
+        made.end_cycle(update, step)
+    made.end_training(None)
+    names = sorted(path.name for path in (tmp_path / "videos").iterdir())
+    assert names == ["0000000000_offline_0000000050.mp4", "0000000000_offline_0000000100.mp4", "0000000050.mp4"]
+
+
 def test_a_signal_amidst_a_film_leaves_no_half_of_it_and_the_evaluation_due(tmp_path):
     calls = []
 

@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -306,6 +307,54 @@ def test_tensorboard_reads_back_by_env_steps(tmp_path):
     assert [(event.step, event.value) for event in events.Scalars("loss/q")] == [(40, 0.5), (80, 0.5), (140, 0.5)]
 
 
+OFFLINE = 40  # updates before the first environment step
+
+
+def switching(*into, run, state=None):
+    logger = Logger(into, every=10, offline=OFFLINE)
+    if state is not None:
+        logger.load_state_dict(state)
+    logger.begin_training({"q": Loss()}, run.path)
+    return logger
+
+
+def test_the_axis_goes_on_where_steps_follow_updates(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run, state = RunDir.claim(tmp_path / "run"), None
+    parts = [[(10, 0), (20, 0), (40, 0)], [(50, 10)], [(60, 20)]]
+    lost = [(45, 5), (58, 18), (61, 21)]  # beyond a checkpoint
+    for part, (update, step) in zip(parts, lost, strict=True):
+        logger = switching(TensorBoard(offline=OFFLINE), run=run, state=state)
+        for at in part:
+            logger.end_cycle(at[0], step=at[1])
+        state = logger.state_dict()
+        logger.end_training(Stop("SIGTERM"), update=update, step=step)
+    events = EventAccumulator(str(run.tensorboard)).Reload()
+    assert [event.step for event in events.Scalars("loss/q")] == [10, 20, 40, 50, 60, 61]
+    assert [event.value for event in events.Scalars("env_steps")] == [0, 0, 0, 10, 20, 21]
+
+
+@pytest.mark.parametrize(
+    ("offline", "axis", "places"), [(OFFLINE, "axis", [10, 40, 43, 50]), (0, "env_steps", [10, 40, 3, 10])]
+)
+def test_wandb_has_an_axis_of_its_own_where_steps_follow_updates(offline, axis, places, tmp_path, monkeypatch):
+    logged, defined = [], []
+    session = SimpleNamespace(
+        step=0,
+        define_metric=lambda name, **of: defined.append((name, of)),
+        log=lambda record, step: logged.append(record),
+    )
+    sink = Wandb(mode="offline", offline=offline)
+    monkeypatch.setattr(sink._wandb, "init", lambda **named: session)
+    sink.open(RunDir.claim(tmp_path / "run"), {}, records=0, axis=0)
+    for update, step in ((10, 0), (40, 0), (43, 3), (50, 10)):
+        sink.write({"env_steps": step, "updates": update, "loss/q": 0.5})
+    assert defined == [(axis, {}), ("*", {"step_metric": axis})]
+    assert [record[axis] for record in logged] == places
+    assert [record["env_steps"] for record in logged][2:] == [3, 10]
+
+
 def test_wandb_offline_needs_no_network_and_no_random_numbers(tmp_path, capfd):
     run = RunDir.claim(tmp_path / "run")
     before = (random.getstate(), np.random.get_state()[2], torch.get_rng_state().sum())
@@ -364,6 +413,27 @@ def test_sinks_are_made_by_name():
     assert [type(sink).__name__ for sink in made] == ["Jsonl", "Terminal", "Wandb"]
     assert made[1].total == 500
     assert [type(sink) for sink in make_sinks(["jsonl"])] == [type(sink) for sink in make_sinks(None)] == [Jsonl]
+
+
+def test_sinks_know_of_updates_before_the_first_step():
+    made = make_sinks(["jsonl", "terminal", "tensorboard", "wandb"], total=500, offline=40)
+    assert (made[1].total, made[1].offline, made[2]._offline, made[3]._offline) == (500, 40, 40, 40)
+
+
+def test_the_terminal_tells_of_updates_before_the_first_step():
+    stream = io.StringIO()
+    terminal = Terminal(100, offline=4_000, seconds=0, stream=stream)
+    terminal.open(None, {}, records=0, axis=0)
+    rates = {"time/updates_per_second": 10.0, "time/env_steps_per_second": 0.0}
+    for update in (1_000, 4_000):
+        terminal.write({"env_steps": 0, "updates": update, "seconds": 1.0, **rates})
+    terminal.write({"env_steps": 50, "updates": 4_050, "seconds": 2.0, "time/env_steps_per_second": 5.0})
+    terminal.close(None)
+    assert stream.getvalue().splitlines() == [
+        "1,000/4,000 offline updates 25%  10 offline updates/s  5:00 to go",
+        "4,000/4,000 offline updates 100%  10 offline updates/s",
+        "50/100 steps 50%  5 steps/s  0:10 to go",
+    ]
 
 
 def test_unknown_sink_gets_a_hint():

@@ -121,6 +121,20 @@ def test_run_that_fails_stores_nothing_at_the_end(clock: Clock) -> None:
         assert clock.stored == wanted
 
 
+@pytest.mark.parametrize("path", ["x.zip", "minari:some/thing-v0"])
+def test_a_run_that_ends_before_its_first_step_says_that_nothing_was_stored(
+    clock: Clock, monkeypatch: Any, caplog: Any, path: str
+) -> None:
+    monkeypatch.setattr("rlrun.callbacks.transfer.minari.target_of", lambda dataset: None)
+    callback = MemoryExport(table(3), path=path, spaces=SPACES)
+    callback.end_training(ValueError(), 7, 0)
+    assert caplog.messages == []  # it says itself why it failed
+    callback.end_training(Stop("enough"), 7, 0)
+    assert clock.stored == []
+    (told,) = caplog.messages
+    assert told.endswith(f"{path.removeprefix('minari:')} is not written: the run ended before its first step")
+
+
 def test_resumed_run_keeps_the_rhythm(clock: Clock, tmp_path: Path) -> None:
     first, second = (MemoryExport(table(), every=50, min_seconds=0, path="x.zip") for _ in range(2))
     first.end_cycle(6, 60)

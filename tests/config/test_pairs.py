@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rlrun.config.tree import plain
+
 PAIR = ("algorithm=dqn", "env=cartpole")
 
 
@@ -20,7 +22,7 @@ def test_a_pair_chooses_the_memory_it_was_tuned_with(compose):
 
 def test_a_preset_gives_the_same_as_its_pair(compose):
     named, found = compose("experiment=dqn_cartpole"), compose(*PAIR)
-    assert named.config == found.config
+    assert plain(named.config) == plain(found.config)
     assert named.config.expect == {"return": 475}
     assert named.pair is None
 

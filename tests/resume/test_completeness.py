@@ -28,7 +28,7 @@ ALONE = [file for file in FILES if file.startswith(("algorithm/", "memory/")) an
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exporter: None) -> None:
     monkeypatch.chdir(tmp_path)
 
 

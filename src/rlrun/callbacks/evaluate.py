@@ -139,7 +139,8 @@ class Evaluator(Callback):
                 self._lanes = stage(self.env, self.episodes)
             result = self._play(self._lanes, episodes=self.episodes)
             if self.video and self._run is not None:
-                self._film(self._run, f"{clock:010d}.mp4")
+                offline = step == 0 and self.offline > 0  # updates tell its evaluations apart, no step does
+                self._film(self._run, f"{clock:010d}_offline_{update:010d}.mp4" if offline else f"{clock:010d}.mp4")
         self.last = {
             "mean_return": result.mean_return,
             "std_return": result.std_return,

@@ -135,7 +135,7 @@ class Logger(Callback):
     def _count(self, record: Record) -> None:
         self._emit(record)
         self._records += 1
-        self._newest = axis_of(record)
+        self._newest = axis_of(record, self.offline)
 
     def _emit(self, record: Record) -> None:
         for sink in list(self._sinks):

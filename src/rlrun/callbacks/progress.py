@@ -19,14 +19,18 @@ class Terminal:
 
     Args:
         total: environment steps (updates, without an environment) of the whole run.
+        offline: updates before the first environment step; a line tells how many of them are made until then.
         seconds: between plain lines, at least.
         stream: standard error unless given.
     """
 
     writes_files = False
 
-    def __init__(self, total: int | None = None, *, seconds: float = 10.0, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, total: int | None = None, *, offline: int = 0, seconds: float = 10.0, stream: TextIO | None = None
+    ) -> None:
         self.total = total
+        self.offline = offline
         self.seconds = seconds
         self.stream = stream
         self._known: dict[str, Any] = {}
@@ -44,7 +48,7 @@ class Terminal:
         self._known.update(record)
         self._unseen = True
         pause = self.seconds if self._live is None else 0.1  # redrawing faster than the eye costs time
-        if self._live is None and self.total and _at(record) >= self.total:
+        if self._live is None and self._is_last(record):
             return  # the last line comes once, when all that belongs to it is known
         if time.monotonic() - self._printed >= pause:
             self._show()
@@ -56,11 +60,16 @@ class Terminal:
             self._live.stop()
             self._live = None
 
+    def _is_last(self, record: Mapping[str, Any]) -> bool:
+        if not record["env_steps"] and self.offline:
+            return False
+        return bool(self.total) and _at(record) >= (self.total or 0)
+
     def _show(self) -> None:
         self._printed = time.monotonic()
         self._unseen = False
         self._said = _told(self._known)
-        text = line(self._known, total=self.total, with_bar=self._live is not None)
+        text = line(self._known, total=self.total, offline=self.offline, with_bar=self._live is not None)
         if self._live is None:
             print(text, file=self.stream or sys.stderr, flush=True)
             return
@@ -90,9 +99,13 @@ def _live(stream: TextIO) -> Any:
     return Live(console=Console(file=stream), auto_refresh=False, redirect_stdout=False)
 
 
-def line(record: Mapping[str, Any], *, total: int | None = None, with_bar: bool = False) -> str:
-    """Return a record in one line: progress, returns, losses, speed, time to go."""
-    unit = "steps" if record["env_steps"] else "updates"
+def line(record: Mapping[str, Any], *, total: int | None = None, offline: int = 0, with_bar: bool = False) -> str:
+    """Return a record in one line: progress, returns, losses, speed, time to go.
+
+    Before the first environment step of a run with `offline` updates it is the progress of these.
+    """
+    unit = "steps" if record["env_steps"] else "offline updates" if offline else "updates"
+    total = offline if offline and not record["env_steps"] else total
     at = _at(record)
     rate = record.get("time/env_steps_per_second" if record["env_steps"] else "time/updates_per_second", 0.0)
     parts = [f"{at:,}/{total:,} {unit} {at / total:.0%}" if total else f"{at:,} {unit}"]

@@ -93,16 +93,20 @@ class Jsonl:
 
 
 class TensorBoard:
-    """`tensorboard/`: tags are the metrics' names, the axis is environment steps."""
+    """`tensorboard/`: tags are the metrics' names, the axis is environment steps.
+
+    Args:
+        offline: updates before the first environment step, which stand on the axis in front of the steps.
+    """
 
     writes_files = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, offline: int = 0) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise MissingExtra("logger tensorboard", "tensorboard", "tensorboard") from None
-        self._make = SummaryWriter
+        self._make, self._offline = SummaryWriter, offline
         self._writer: Any = None
 
     def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
@@ -111,7 +115,7 @@ class TensorBoard:
         self._writer = self._make(str(run.tensorboard), purge_step=purge, flush_secs=10)  # type: ignore[no-untyped-call]
 
     def write(self, record: Record) -> None:
-        at = axis_of(record)
+        at = axis_of(record, self._offline)
         for name, value in record.items():
             self._writer.add_scalar(name, value, at)
 
@@ -133,6 +137,8 @@ class Wandb:
         tags: of the run.
         group: of runs.
         entity: user or team.
+        offline: updates before the first environment step; with them the axis is `axis`, on which the steps follow
+            them, else `env_steps`.
     """
 
     writes_files = True
@@ -146,6 +152,7 @@ class Wandb:
         tags: Iterable[str] = (),
         group: str | None = None,
         entity: str | None = None,
+        offline: int = 0,
     ) -> None:
         try:
             import wandb
@@ -160,6 +167,7 @@ class Wandb:
         self._arguments = {"project": project, "tags": list(tags), "group": group, "entity": entity}
         self._session: Any = None
         self._next = 0
+        self._offline, self._axis = offline, "axis" if offline else "env_steps"
 
     def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
         assert run is not None
@@ -175,15 +183,13 @@ class Wandb:
             config=dict(config),
             settings=self._wandb.Settings(silent=True, console="off", disable_code=True, disable_git=True),
         )
-        self._session.define_metric("env_steps")
-        self._session.define_metric("*", step_metric="env_steps")
+        self._session.define_metric(self._axis)
+        self._session.define_metric("*", step_metric=self._axis)
         # the service wants its own counter to rise; a resumed session starts at 0 offline, at its last one online
         self._next = max(records, self._session.step)
 
     def write(self, record: Record) -> None:
-        self._session.log(
-            record if record["env_steps"] else {**record, "env_steps": record["updates"]}, step=self._next
-        )
+        self._session.log({**record, self._axis: axis_of(record, self._offline)}, step=self._next)
         self._next += 1
 
     def close(self, error: BaseException | None) -> None:
@@ -202,12 +208,13 @@ def _identity(note: Path) -> str:
 SINKS: dict[str, type[Any]] = {"terminal": Terminal, "jsonl": Jsonl, "tensorboard": TensorBoard, "wandb": Wandb}
 
 
-def make_sinks(names: Iterable[Any] | None = None, *, total: int | None = None) -> list[Sink]:
+def make_sinks(names: Iterable[Any] | None = None, *, total: int | None = None, offline: int = 0) -> list[Sink]:
     """Return the sinks of the config's `logger` list; `jsonl` is among them always, and first.
 
     Args:
         names: each a name, a mapping of one name to its arguments, or a sink.
         total: the run's budget on the axis of records, for the terminal.
+        offline: updates before the first environment step.
 
     Raises:
         ConfigError: an unknown name, or one given twice.
@@ -226,7 +233,8 @@ def make_sinks(names: Iterable[Any] | None = None, *, total: int | None = None) 
             name, arguments = str(entry), {}
         if name not in SINKS:
             raise ConfigError(f"logger '{name}' is unknown; there are {', '.join(SINKS)}{did_you_mean(name, SINKS)}")
-        wanted[name] = {**({"total": total} if name == "terminal" else {}), **(arguments or {})}
+        ours = {"total": total, "offline": offline} if name == "terminal" else {"offline": offline}
+        wanted[name] = {**(ours if name != "jsonl" else {}), **(arguments or {})}
     return [_make(name, arguments) for name, arguments in wanted.items()] + made
 
 
@@ -238,6 +246,9 @@ def _make(name: str, arguments: Mapping[str, Any]) -> Sink:
     return sink
 
 
-def axis_of(record: Mapping[str, Any]) -> int:
-    """Return a record's place on the axis: environment steps, or updates where there are none."""
-    return int(record["env_steps"] or record["updates"])
+def axis_of(record: Mapping[str, Any], offline: int = 0) -> int:
+    """Return a record's place on the axis: environment steps, or updates where there are none.
+
+    offline: updates before the first environment step, which comes after them.
+    """
+    return offline + int(record["env_steps"]) if record["env_steps"] else int(record["updates"])

@@ -191,8 +191,12 @@ class MemoryExport(Callback):
 
     def end_training(self, error: BaseException | None, update: int = 0, step: int | None = None) -> None:
         axis = update if step is None else step
-        if (error is None or isinstance(error, Stop)) and axis > self._axis:
+        in_order = error is None or isinstance(error, Stop)
+        if in_order and axis > self._axis:
             self._export(axis)
+        elif in_order and axis == 0:
+            what = f"the Minari dataset {self.dataset}" if self.dataset is not None else self.path
+            _messages.warning("memory.export: %s is not written: the run ended before its first step", what)
 
     def _export(self, axis: int) -> None:
         if self.dataset is not None:

@@ -170,6 +170,19 @@ class _Asked(NamedTuple):
     future: Future[Item]
 
 
+def start() -> subprocess.Popen[str]:
+    """Start a process that exports."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "rlrun.export.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # a signal to the terminal's group is for the run, which ends this in order
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+
+
 class _Worker:
     """The process, and a thread that hears it."""
 
@@ -177,16 +190,7 @@ class _Worker:
         self.items = items
         for left in items.folder.glob(f".{PREFIX}*.request"):  # by a run that was killed
             left.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "rlrun.export.worker"]
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,  # a signal to the terminal's group is for the run, which ends this in order
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        )
+        self.process = start()
         self._newest = 0
         self._waiting: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._hear, name="export", daemon=True)
