@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 from rlrun.errors import MissingExtra, RequestError
@@ -10,6 +12,7 @@ from rlrun.reporting.figures import Drawing
 ZOOM = 2.5  # pixels a unit
 PROBE = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20">{}</svg>'
 LETTERS = '<text x="2" y="16" font-family="sans-serif">Aa1</text>'
+FAMILIES = ("DejaVu Sans", "Liberation Sans", "Noto Sans", "Arial", "Helvetica")  # where no "sans-serif" is set up
 
 
 def require() -> None:
@@ -19,9 +22,7 @@ def require() -> None:
         MissingExtra: the library is not installed.
         RequestError: the machine has no fonts, so that pictures would be without words.
     """
-    render = _renderer()
-    if render(svg_string=PROBE.format(LETTERS)) == render(svg_string=PROBE.format("")):
-        raise RequestError("--png: this machine has no fonts, so figures would have no words; use --svg")
+    _renderer()
 
 
 def pixels(drawing: Drawing) -> bytes:
@@ -35,4 +36,14 @@ def _renderer() -> Any:
         import resvg_py
     except ImportError:
         raise MissingExtra("--png", "resvg-py", "plots") from None
-    return resvg_py.svg_to_bytes
+    draw: Any = resvg_py.svg_to_bytes
+    return partial(draw, **_fonts(draw))
+
+
+@cache
+def _fonts(draw: Callable[..., bytes]) -> dict[str, str]:
+    """Return the arguments by which words are drawn with fonts that this machine has."""
+    for options in ({}, *({"sans_serif_family": family} for family in FAMILIES)):
+        if draw(svg_string=PROBE.format(LETTERS), **options) != draw(svg_string=PROBE.format("")):
+            return options
+    raise RequestError("--png: this machine has no fonts, so figures would have no words; use --svg")
