@@ -23,7 +23,7 @@ from torch.nn.functional import softplus
 
 from rlrun.callback import Callback
 from rlrun.callbacks.loss import Optimiser
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, SpaceError
 from rlrun.spaces import Spaces
 from rlrun.typing import Array
 
@@ -45,7 +45,8 @@ class RewardWeights(nn.Module):
         largest: upper bound on each, before they are made to sum to 1; None = free.
 
     Raises:
-        ConfigError: the environment's reward is a plain number, or a weight is not above 0.
+        SpaceError: the environment's reward is a plain number.
+        ConfigError: a weight is not above 0.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class RewardWeights(nn.Module):
     ) -> None:
         super().__init__()
         if not spaces.rewards:
-            raise ConfigError(
+            raise SpaceError(
                 "networks.reward_weights: the environment's reward is one plain number a step; there is nothing to "
                 "weigh (+with=costs adds what it reports as costs)"
             )
