@@ -387,6 +387,18 @@ def test_pictures_are_drawn_by_the_same_svg(make, tmp_path):
     assert [path.read_bytes()[:8] for path in found] == [b"\x89PNG\r\n\x1a\n"] * 3
 
 
+@pytest.mark.parametrize(
+    ("known", "options"), [("sans-serif", {}), ("Liberation Sans", {"sans_serif_family": "Liberation Sans"})]
+)
+def test_words_of_pictures_are_drawn_with_fonts_that_there_are(known, options):
+    def draw(*, svg_string, sans_serif_family="sans-serif"):
+        return b"words" if "<text" in svg_string and sans_serif_family == known else b"nothing"
+
+    assert pictures._fonts(draw) == options
+    with pytest.raises(RequestError, match="this machine has no fonts"):
+        pictures._fonts(lambda **_: b"nothing")
+
+
 def test_without_the_library_pictures_are_refused_and_nothing_is_written(make, tmp_path, monkeypatch):
     make("a", LEARNING)
     monkeypatch.setitem(__import__("sys").modules, "resvg_py", None)
