@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from omegaconf import OmegaConf
 
-from rlrun.assembly import stateful
+from rlrun.assembly import prepare_process, process_as_set_up, products_of, stateful
+from rlrun.errors import RequestError
 from rlrun.memory import Scale, Table, Uniform
+from rlrun.nn import products
 
 
 class Counted(Scale):
@@ -34,3 +38,37 @@ def test_what_serves_a_tables_rows_is_in_the_tables_own_state():
     built = {"memory": replay, "memory.sampler": outer, "memory.sampler.inner": inner, "memory.adaptors.scale": adaptor}
     built |= {"goals": goals, "samplers.shared": shared, "samplers.shared_of_nobody": Uniform()}
     assert set(stateful(built)) == {"goals", "memory", "memory.adaptors.scale", "samplers.shared_of_nobody"}
+
+
+@pytest.fixture
+def set_up():
+    """Set this process up by words beside the defaults; what it was before comes back."""
+    before = products.in_use()
+
+    def call(so_far=None, **words):
+        config = OmegaConf.create(
+            {"threads": torch.get_num_threads(), "precision": "highest", "device": "cpu", **words}
+        )
+        return process_as_set_up(prepare_process(config, so_far))["matmul"]
+
+    yield call
+    products.use(before)
+
+
+def test_a_run_stays_with_the_products_that_it_began_with(set_up, monkeypatch):
+    for faster in (True, False):
+        monkeypatch.setattr(products, "faster", lambda faster=faster: faster)
+        assert set_up(matmul="auto") == ("onednn" if faster else "torch")
+        assert set_up("torch", matmul="auto") == "torch"
+        assert set_up("onednn", matmul="auto") == "onednn"
+        assert set_up("torch", matmul="onednn") == "onednn"  # the user's word
+        assert set_up() == "torch"  # a config of a version that knew torch only
+    manifests = {}, {"matmul": "onednn"}, {"matmul": "onednn", "resumed": [{"matmul": "torch"}]}
+    assert [products_of(about) for about in manifests] == ["torch", "onednn", "torch"]
+
+
+def test_products_that_are_not_there_are_refused_if_asked_for(set_up, monkeypatch):
+    monkeypatch.setattr(products, "_operator", None)
+    assert set_up("onednn", matmul="auto") == "torch"
+    with pytest.raises(RequestError, match="matmul=onednn: this build of torch has no such products"):
+        set_up(matmul="onednn")

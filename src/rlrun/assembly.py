@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import pickle
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -11,18 +14,32 @@ from omegaconf import DictConfig, OmegaConf
 from rlrun.build import Builder
 from rlrun.config.targets import explain
 from rlrun.errors import RequestError, RlrunError, RunDirError
+from rlrun.manifest import gpu
 from rlrun.memory import Table
+from rlrun.nn import products
 from rlrun.typing import Stateful
 
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+_KEPT, _FROM_HEAP = 1 << 28, 1 << 25  # bytes: kept at the end of the heap; and the largest piece that comes from there
 
-def prepare_process(config: DictConfig) -> str:
-    """Set threads and precision of this process; return the device as used.
+
+def prepare_process(config: DictConfig, matmul: str | None = None) -> str:
+    """Set threads, precision and products of this process; return the device as used.
+
+    Args:
+        config: of a run.
+        matmul: by what its large products were made so far; `matmul: auto` stays with that.
 
     Raises:
-        RequestError: the device is not there.
+        RequestError: the device is not there, or this build of torch lacks what makes the products.
     """
+    keep_freed_memory()
     torch.set_num_threads(int(config.threads))
     torch.set_float32_matmul_precision(str(config.precision))
+    way = str(OmegaConf.select(config, "matmul", default="torch"))  # runs of earlier versions have no such key
+    chosen = products.use(matmul if way == "auto" and matmul in products.WAYS else way)
+    if way not in ("auto", chosen):
+        raise RequestError(f"matmul={way}: this build of torch has no such products; leave it at auto")
     wanted = str(config.device)
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -31,6 +48,28 @@ def prepare_process(config: DictConfig) -> str:
     except (RuntimeError, AssertionError) as error:
         raise RequestError(f"device={wanted}: {str(error).splitlines()[0]}") from None
     return wanted
+
+
+def process_as_set_up(device: str) -> dict[str, Any]:
+    """Return what `prepare_process` made of this process, for a manifest."""
+    found = {"device": device, "gpu": gpu(device), "threads": torch.get_num_threads()}
+    return {**found, "matmul": products.in_use()}
+
+
+def products_of(about: Mapping[str, Any]) -> str:
+    """Return by what the large products of a run were made last, by its manifest."""
+    return str([about, *about.get("resumed", [])][-1].get("matmul", "torch"))
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep what networks free for what they ask for next, not give it back to the system.
+
+    Otherwise the pages of every large result are fetched anew in each update. Where there is no glibc, nothing happens.
+    """
+    with suppress(AttributeError, OSError, TypeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_TRIM_THRESHOLD, _KEPT)
+        mallopt(_MMAP_THRESHOLD, _FROM_HEAP)
 
 
 def builder_of(config: DictConfig, **used: Any) -> Builder:

@@ -14,7 +14,7 @@ from rlrun.files import known
 from rlrun.rundir import RunDir
 
 CERTAIN = 1.96  # standard errors of the interval in which a difference lies in 95 of 100 cases
-CIRCUMSTANCES = ("git", "python", "platform", "host", "cpu", "device", "gpu", "threads", "resume", "parent")
+CIRCUMSTANCES = ("git", "python", "platform", "host", "cpu", "device", "gpu", "threads", "matmul", "resume", "parent")
 FIGURES = ("status", "env_steps", "updates", "episodes", "seconds", "objective")
 ABSENT = "absent"
 NOTHING: Mapping[str, Any] = MappingProxyType({})

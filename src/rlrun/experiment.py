@@ -17,7 +17,7 @@ import torch
 from omegaconf import DictConfig
 
 from rlrun import config as configuration
-from rlrun.assembly import builder_of, prepare_process, stateful, take_back
+from rlrun.assembly import builder_of, prepare_process, process_as_set_up, stateful, take_back
 from rlrun.callback import Stop
 from rlrun.callbacks import Checkpointer, Evaluator, Interrupted, Logger, MemoryImport
 from rlrun.collect import ByIdCollector, Collector
@@ -28,7 +28,7 @@ from rlrun.files import counted, sized, write_json
 from rlrun.forking.parents import started
 from rlrun.forking.taking import Fork, take
 from rlrun.generators import Generators
-from rlrun.manifest import gpu, manifest
+from rlrun.manifest import manifest
 from rlrun.memory import Table
 from rlrun.presence import Heartbeat
 from rlrun.rundir import RunDir, Status
@@ -66,10 +66,10 @@ class Experiment:
         RequestError: a key, a target, a space or the wiring is wrong; nothing was written.
     """
 
-    def __init__(self, composed: Composed) -> None:
+    def __init__(self, composed: Composed, *, matmul: str | None = None) -> None:
         self.composed = composed
         self.config = composed.config
-        self.device = prepare_process(self.config)
+        self.device = prepare_process(self.config, matmul)
         self.builder = builder_of(self.config, device=self.device)
         self.builder.get("seeds").apply()
         with torch.device(self.device):
@@ -137,7 +137,7 @@ class Experiment:
         about = manifest(sys.argv, seed=int(self.config.seed), project=self.composed.project)
         about["parent"] = None if self.fork is None else self.fork.lineage
         about["set_by"] = configuration.provenance(self.composed)
-        return {**about, "device": self.device, "gpu": gpu(self.device), "threads": torch.get_num_threads()}
+        return {**about, **process_as_set_up(self.device)}
 
     def run(self, run_dir: RunDir) -> dict[str, Any]:
         """Start a run in its directory and train; see `train`.

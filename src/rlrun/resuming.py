@@ -17,6 +17,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlrun.arrival import Arrival, arrived, require_own_files
+from rlrun.assembly import products_of
 from rlrun.config import Composed, to_yaml
 from rlrun.config.merging import apply
 from rlrun.config.schema import CHANGEABLE, check_kinds
@@ -29,6 +30,10 @@ from rlrun.rundir import RunDir, checkpoint_key
 from rlrun.storage import load
 
 NUMERIC = ("torch", "numpy", "gymnasium")  # another version of these may give other numbers
+OF_MACHINE = (  # what a process that goes on with a run notes of itself
+    *("command", "created", "git", "python", "packages", "platform", "host", "cpu"),
+    *("device", "gpu", "threads", "matmul"),
+)
 IN_PROCESS = ("auto", "sync", "async")  # ways to step lanes that give the same numbers
 
 _messages = logging.getLogger("rlrun")
@@ -63,7 +68,8 @@ def _resume(arrival: Arrival, words: list[str], run: Path | str, trace: object) 
     found = newest(directory)
     if found is not None:
         _require_ahead(config, given, found[0])
-    experiment = Experiment(Composed(config, [word.text for word in parse([*before, *words])], {}, [], Path.cwd()))
+    composed = Composed(config, [word.text for word in parse([*before, *words])], {}, [], Path.cwd())
+    experiment = Experiment(composed, matmul=products_of(arrival.about))
     if found is not None:
         experiment.restore(found[1], found[0])
     origin = None if found is None else found[0].name
@@ -191,9 +197,8 @@ def _require_ahead(config: DictConfig, words: Sequence[Word], where: Path) -> No
 
 def _record(run: RunDir, experiment: Experiment, about: dict[str, Any], origin: dict[str, Any]) -> None:
     """Note in the run's own files who goes on with it, from where, and on what."""
-    names = ("command", "created", "git", "python", "packages", "platform", "host", "cpu", "device", "gpu", "threads")
     now = experiment.describe()
-    about = {**about, "resumed": [*about.get("resumed", []), {name: now[name] for name in names} | origin]}
+    about = {**about, "resumed": [*about.get("resumed", []), {name: now[name] for name in OF_MACHINE} | origin]}
     if origin["checkpoint"] is None:
         run.tell("resume: begun anew; there was no checkpoint")
     run.start(config=to_yaml(experiment.config), overrides=experiment.composed.words, manifest=about)
@@ -221,7 +226,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         for name in NUMERIC
         if before.get("packages", {}).get(name) != now["packages"].get(name)
     ]
-    for name in ("device", "threads"):
+    before = {**before, "matmul": before.get("matmul", "torch")}
+    for name in ("device", "threads", "matmul"):
         if before.get(name) != now[name]:
             found.append(f"{name} {before.get(name)} became {now[name]}")
     return found

@@ -30,7 +30,7 @@ def resume(
         typer.Argument(
             metavar="[OVERRIDE]...",
             help="stop.env_steps=200_000 extends the budget; evaluation, checkpoint, logger, log, memory.export, "
-            "device, threads and env.vectorization can change, too.",
+            "device, threads, matmul and env.vectorization can change, too.",
             show_default=False,
         ),
     ] = None,

@@ -20,6 +20,7 @@ ROOTS = (
     "device",
     "threads",
     "precision",
+    "matmul",
     "compile",
     "expect",
     "init",

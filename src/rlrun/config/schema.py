@@ -15,7 +15,7 @@ OPEN = ("env.kwargs", "env.reset_options", "init.parts", "init.rename")  # keys 
 # What may change when a run is resumed: nothing that training depends on, but the machine that it runs on.
 CHANGEABLE = (
     *("stop", "evaluation", "checkpoint", "logger", "log", "memory.export"),
-    *("device", "threads", "env.vectorization"),
+    *("device", "threads", "matmul", "env.vectorization"),
 )
 SETTINGS = ("stop", "evaluation", "checkpoint", "log")  # blocks in which only known keys have a meaning
 
@@ -168,6 +168,7 @@ KINDS: dict[str, Kind] = {
     "device": Kind("one of auto, cpu, cuda, cuda:1, mps, xpu", _device),
     "threads": either(whole(1), Kind("auto", _threads)),
     "precision": one_of("highest", "high", "medium"),
+    "matmul": one_of("auto", "torch", "onednn"),
     "compile": TRUTH,
     "init.from": either(TEXT, NULL),
     "init.weights": TAKEN,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rlrun.nn.init import Initialiser
 from rlrun.nn.mlp import MLP, Activation, activation_module
+from rlrun.nn.stacks import Form, affine, kind_of, plain_input, through
 
 # Multiplications in one hidden layer of one member from which separate products take less time than a batched
 # one on a CPU. Forward and backward, two members, one thread, separate / batched: 0.9-1.0 at 256 wide and batch 256
@@ -40,8 +41,8 @@ class StackedLinear(nn.Module):
 
     def apart(self, values: Sequence[Tensor], dropout: float, training: bool) -> list[Tensor]:
         """Evaluate the members one after the other: M times [B, in] -> M times [B, out]."""
-        products = zip(self.bias.unbind(0), values, self.weight.unbind(0), strict=True)
-        results = [torch.addmm(bias, value, weight) for bias, value, weight in products]
+        parts = zip(values, self.weight.unbind(0), self.bias.unbind(0), strict=True)
+        results = [affine(value, weight.t(), bias[0]) for value, weight, bias in parts]
         if dropout:
             results = [F.dropout(result, dropout, training) for result in results]
         if self.normed:
@@ -84,6 +85,9 @@ class Ensemble(nn.Module):
             for i in range(len(hidden) + 1)
         )
         self.activation = activation_module(activation)
+        kind = None if layer_norm else kind_of([self.activation])
+        depth = len(self.layers)
+        self._form = None if kind is None else Form((kind,) * members, (depth,) * members, open=True, members=members)
 
     def forward(self, value: Tensor, *, shared: bool = True) -> Tensor:
         """Evaluate every member.
@@ -103,10 +107,10 @@ class Ensemble(nn.Module):
         return self.training and torch.is_grad_enabled()
 
     def _separate(self, value: Tensor) -> bool:
-        if self.members == 1:  # a batched product of one costs less than the views that undo the stacking
-            return False
         if torch.compiler.is_exporting():  # the batch is a symbol there, and a graph holds only one of the two ways
             return False
+        if self.members == 1:  # a batched product of one costs less than the views that undo the stacking
+            return self._in_one_step(value)
         return value.device.type == "cpu" and value.shape[-2] * self.work >= LARGE
 
     def _together(self, value: Tensor, shared: bool) -> Tensor:
@@ -116,7 +120,20 @@ class Ensemble(nn.Module):
             value = self.activation(layer.together(value, self.dropout, self._learns))
         return last.together(value, 0.0, False)
 
+    def _in_one_step(self, value: Tensor) -> bool:
+        left_out = self.dropout and self._learns
+        return (
+            self._form is not None
+            and not left_out
+            and plain_input(value)
+            and self.layers[0].weight.dtype == value.dtype
+        )
+
     def _apart(self, value: Tensor, shared: bool) -> Tensor:
+        if self._form is not None and self._in_one_step(value):
+            parameters = [part for layer in self.layers for part in (layer.weight, layer.bias)]
+            results = through(value, self._form, parameters)
+            return results[0].unsqueeze(0) if self.members == 1 else torch.stack(results)
         *hidden, last = self.layers
         values: Sequence[Tensor] = [value] * self.members if shared else value.unbind(0)
         for layer in hidden:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from torch import nn
+from torch import Tensor, nn
 
 from rlrun.errors import ConfigError, did_you_mean
 from rlrun.nn.init import Initialiser, initialiser, orthogonal_
+from rlrun.nn.stacks import tandem
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     # in place is safe: no layer of ours needs its own output for its gradient
@@ -38,7 +39,14 @@ def activation_module(activation: Activation) -> nn.Module:
     return ACTIVATIONS[activation]()
 
 
-class MLP(nn.Sequential):
+class Dense(nn.Sequential):
+    """Layers one after the other, rows [B, in] of dense ones by `rlrun.nn.stacks`."""
+
+    def forward(self, value: Tensor) -> Tensor:
+        return tandem(value, self)[0]
+
+
+class MLP(Dense):
     """Dense layers with an activation after each but the last: [..., inputs] -> [..., outputs].
 
     With an `output_gain` the last layer begins orthogonal with that gain and without bias, whatever `init` says.
@@ -66,9 +74,9 @@ class MLP(nn.Sequential):
 
 def dense(
     inputs: int, hidden: Sequence[int], *, activation: Activation, layer_norm: bool = False, dropout: float = 0.0
-) -> nn.Sequential:
+) -> Dense:
     """Return dense layer, dropout, norm, activation for each hidden width; this order is DroQ's (arXiv:2110.02034)."""
-    return nn.Sequential(*_layers((inputs, *hidden), activation, layer_norm, dropout))
+    return Dense(*_layers((inputs, *hidden), activation, layer_norm, dropout))
 
 
 def _layers(widths: Sequence[int], activation: Activation, layer_norm: bool, dropout: float) -> Iterator[nn.Module]:

@@ -1,0 +1,192 @@
+"""Dense layers in one step: what torch's own layers give, and their gradients, by either library."""
+
+import pytest
+import torch
+from torch import nn
+
+from rlrun.nn import MLP, Ensemble, products
+from rlrun.nn.mlp import dense
+from rlrun.nn.stacks import tandem
+
+
+@pytest.fixture(params=products.WAYS)
+def way(request):
+    """Large products by one library or the other."""
+    before = products.in_use()
+    if products.use(request.param) != request.param:
+        pytest.skip("this build of torch has no oneDNN")
+    yield request.param
+    products.use(before)
+
+
+def plainly(stack):
+    """The same layers, one after the other by torch."""
+    return nn.Sequential(*stack)
+
+
+def stacks(widths=((8,), (16, 8)), activation="tanh"):
+    torch.manual_seed(1)
+    return [dense(4, hidden, activation=activation) for hidden in widths]
+
+
+def assert_alike(ours, theirs):
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("widths", [((8,), (16, 8)), ((64, 64), (64, 64)), ((5,),), ((160, 160), (3, 160))])
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_stacks_in_tandem_give_what_each_gives_and_its_gradients(widths, activation, way):
+    pair, x = stacks(widths, activation), torch.randn(64, 4, requires_grad=True)
+    inputs = [x, *(parameter for stack in pair for parameter in stack.parameters())]
+    weights = [torch.randn(64, hidden[-1]) for hidden in widths]
+
+    def gradients(outputs):
+        return torch.autograd.grad(sum((w * o).sum() for w, o in zip(weights, outputs, strict=True)), inputs)
+
+    ours, theirs = tandem(x, *pair), [plainly(stack)(x) for stack in pair]
+    assert type(ours[0].grad_fn).__name__ == "_StacksBackward"
+    assert_alike(ours, theirs)
+    assert_alike(gradients(ours), gradients(theirs))
+    with torch.no_grad():
+        assert_alike(tandem(x, *pair), theirs)
+
+
+@pytest.mark.parametrize("inputs", [3, 200])  # the gradient of a narrow input goes another way
+def test_a_network_gives_what_its_layers_give(inputs, way):
+    torch.manual_seed(0)
+    network, x = MLP(inputs, 2, hidden=(160, 160)), torch.randn(64, inputs, requires_grad=True)
+    wanted = [x, *network.parameters()]
+    ours, theirs = network(x), plainly(network)(x)
+    assert_alike([ours], [theirs])
+    found, expected = (torch.autograd.grad(each.square().sum(), wanted) for each in (ours, theirs))
+    assert_alike(found, expected)
+    assert all(one.stride() == part.stride() for one, part in zip(found[1:], wanted[1:], strict=True))
+
+
+@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize("shared", [True, False])
+def test_members_side_by_side_give_what_the_batched_product_gives(members, shared, way):
+    torch.manual_seed(0)
+    network = Ensemble(6, 2, members=members, hidden=(260, 260))  # large enough at 64 rows to be taken apart
+    x = torch.randn(*(() if shared else (members,)), 64, 6, requires_grad=True)
+    wanted = [x, *network.parameters()]
+    ours, theirs = network(x, shared=shared), network._together(x, shared)
+    assert type(ours.grad_fn).__name__ != type(theirs.grad_fn).__name__
+    assert_alike([ours], [theirs])
+    assert_alike(*(torch.autograd.grad(each.square().sum(), wanted) for each in (ours, theirs)))
+
+
+def test_what_another_loss_trains_is_not_computed(monkeypatch):
+    policy, critics = MLP(3, 1, hidden=(8,)), Ensemble(1, 1, members=1, hidden=(8,))
+    computed = []
+    real = products.of_weight
+    monkeypatch.setattr(products, "of_weight", lambda *sides: computed.append(sides) or real(*sides))
+    torch.autograd.backward(critics(policy(torch.randn(5, 3))).mean(), inputs=list(policy.parameters()))
+    assert len(computed) == 2  # the policy's layers, not the critics'
+    assert [parameter.grad is None for parameter in critics.parameters()] == [True] * 4
+    torch.autograd.backward(critics(torch.randn(5, 1)).mean(), inputs=list(critics.parameters()))
+    assert len(computed) == 4
+
+
+def test_frozen_layers_take_no_gradient():
+    network, x = MLP(3, 1, hidden=(8,)).requires_grad_(False), torch.randn(5, 3, requires_grad=True)
+    network(x).sum().backward()
+    expected = torch.autograd.grad(plainly(network)(x).sum(), x)[0]
+    torch.testing.assert_close(x.grad, expected)
+    assert not network(x.detach()).requires_grad
+
+
+def test_tanh_is_exact_to_rounding_over_its_range():
+    stack = dense(1, (1,), activation="tanh")
+    nn.init.ones_(stack[0].weight)
+    nn.init.zeros_(stack[0].bias)
+    x = torch.linspace(-20.0, 20.0, 100_001).unsqueeze(-1)
+    ours = tandem(x, stack)[0].detach()
+    assert float((ours.double() - x.double().tanh()).abs().max()) < 2e-7
+    assert float(ours.abs().max()) <= 1.0
+
+
+def watched():
+    one, other = stacks()
+    one[1].register_forward_hook(lambda module, given, output: None)
+    return one, other
+
+
+def unbiased():
+    one, other = stacks()
+    one[0] = nn.Linear(4, 8, bias=False)
+    return one, other
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [stacks(activation="elu"), stacks(((), (8,))), watched(), unbiased(), [each.double() for each in stacks()]],
+    ids=["elu", "empty", "hook", "no bias", "double"],
+)
+def test_whatever_else_a_stack_is_goes_its_own_way(pair):
+    x = torch.randn(6, 4).to(next(pair[1].parameters()).dtype)
+    assert_alike(tandem(x, *pair), [plainly(stack)(x) for stack in pair])
+
+
+def test_a_watched_layer_is_called():
+    seen, (stack, _) = [], watched()
+    stack[0].register_forward_hook(lambda module, given, output: seen.append(output.shape))
+    stack(torch.randn(6, 4))
+    assert seen == [(6, 8)]
+
+
+@pytest.mark.parametrize("options", [{"layer_norm": True}, {"dropout": 0.5}])
+def test_layers_with_more_between_them_take_the_faster_library_too(options, way, monkeypatch):
+    torch.manual_seed(0)
+    network, x = dense(4, (260, 260), activation="relu", **options).eval(), torch.randn(64, 4)
+    called = []
+    real = products.affine
+    monkeypatch.setattr(products, "affine", lambda *given, **more: called.append(1) or real(*given, **more))
+    assert_alike([network(x)], [plainly(network)(x)])
+    assert called
+
+
+def test_windows_go_through_each_stack():
+    pair, x = stacks(), torch.randn(3, 6, 4)
+    assert_alike(tandem(x, *pair), [plainly(stack)(x) for stack in pair])
+
+
+def test_an_output_may_be_changed_in_place():
+    network, x = MLP(3, 4, hidden=(8,)), torch.randn(5, 3)
+    wanted = list(network.parameters())
+    ours = torch.autograd.grad(network(x).relu_().sum(), wanted)
+    assert_alike(ours, torch.autograd.grad(plainly(network)(x).relu().sum(), wanted))
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_a_gradient_of_a_gradient_is_that_of_the_layers(activation):
+    stack, x = stacks(((8, 8),), activation)[0], torch.randn(5, 4, requires_grad=True)
+
+    def slope(output):
+        (first,) = torch.autograd.grad(output.square().sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), stack[0].weight)
+        return second
+
+    torch.testing.assert_close(slope(tandem(x, stack)[0]), slope(plainly(stack)(x)), rtol=1e-4, atol=1e-5)
+
+
+def test_the_faster_library_is_chosen_where_it_is_as_exact(monkeypatch):
+    before = products.in_use()
+    made = []
+
+    def short(x, weight, bias, *options):
+        made.append(1)
+        return torch.addmm(bias.bfloat16(), x.bfloat16(), weight.bfloat16().t()).float()
+
+    monkeypatch.setattr(products, "_operator", short)
+    products.faster.cache_clear()
+    try:
+        assert products.use("auto") == "torch"  # however fast: its numbers are too short
+        assert len(made) == 1
+        monkeypatch.setattr(products, "_operator", None)
+        assert (products.use("onednn"), products.use("auto")) == ("torch", "torch")
+    finally:
+        monkeypatch.undo()
+        products.faster.cache_clear()
+        products.use(before)
