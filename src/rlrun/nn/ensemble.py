@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from rlrun.nn.init import Initialiser
 from rlrun.nn.mlp import MLP, Activation, activation_module
-from rlrun.nn.stacks import Form, affine, kind_of, plain_input, through
+from rlrun.nn.stacks import Form, Layers, affine, kind_of, plain_input, through
 
 # Multiplications in one hidden layer of one member from which separate products take less time than a batched
 # one on a CPU. Forward and backward, two members, one thread, separate / batched: 0.9-1.0 at 256 wide and batch 256
@@ -88,6 +89,7 @@ class Ensemble(nn.Module):
         kind = None if layer_norm else kind_of([self.activation])
         depth = len(self.layers)
         self._form = None if kind is None else Form((kind,) * members, (depth,) * members, open=True, members=members)
+        self._views: tuple[list[int], list[Layers]] | None = None  # of the parameters, as long as they lie there
 
     def forward(self, value: Tensor, *, shared: bool = True) -> Tensor:
         """Evaluate every member.
@@ -98,7 +100,12 @@ class Ensemble(nn.Module):
         lead = value.shape[:-1] if shared else value.shape[1:-1]
         if len(lead) != 1:
             value = value.reshape(*(() if shared else (self.members,)), -1, value.shape[-1])
-        result = self._apart(value, shared) if self._separate(value) else self._together(value, shared)
+        separate = self._separate(value)
+        # a batched product of one costs less than the views that undo the stacking, unless these lie there already
+        result = self._in_one_step(value) if separate or self.members == 1 else None
+        if result is None:
+            separate &= self.members > 1
+            result = self._apart(value, shared) if separate else self._together(value, shared)
         return result if len(lead) == 1 else result.reshape(self.members, *lead, self.outputs)
 
     @property
@@ -106,11 +113,12 @@ class Ensemble(nn.Module):
         """Whether hidden units are left out: while gradients are taken, and neither in acting nor in targets."""
         return self.training and torch.is_grad_enabled()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_views": None}  # a copy has places of its own
+
     def _separate(self, value: Tensor) -> bool:
         if torch.compiler.is_exporting():  # the batch is a symbol there, and a graph holds only one of the two ways
             return False
-        if self.members == 1:  # a batched product of one costs less than the views that undo the stacking
-            return self._in_one_step(value)
         return value.device.type == "cpu" and value.shape[-2] * self.work >= LARGE
 
     def _together(self, value: Tensor, shared: bool) -> Tensor:
@@ -120,20 +128,20 @@ class Ensemble(nn.Module):
             value = self.activation(layer.together(value, self.dropout, self._learns))
         return last.together(value, 0.0, False)
 
-    def _in_one_step(self, value: Tensor) -> bool:
-        left_out = self.dropout and self._learns
-        return (
-            self._form is not None
-            and not left_out
-            and plain_input(value)
-            and self.layers[0].weight.dtype == value.dtype
-        )
+    def _in_one_step(self, value: Tensor) -> Tensor | None:
+        """Return what `rlrun.nn.stacks` makes of all members, where these are layers that it takes."""
+        if self._form is None or not plain_input(value) or (self.dropout and self._learns):
+            return None
+        parameters = [part for layer in self.layers for part in layer._parameters.values() if part is not None]
+        if parameters[0].dtype != value.dtype:
+            return None
+        places = [parameter.data_ptr() for parameter in parameters]
+        if self._views is None or self._views[0] != places:
+            self._views = places, self._form.layers([parameter.detach() for parameter in parameters])
+        results = through(value, self._form, parameters, self._views[1])
+        return results[0].unsqueeze(0) if self.members == 1 else torch.stack(results)
 
     def _apart(self, value: Tensor, shared: bool) -> Tensor:
-        if self._form is not None and self._in_one_step(value):
-            parameters = [part for layer in self.layers for part in (layer.weight, layer.bias)]
-            results = through(value, self._form, parameters)
-            return results[0].unsqueeze(0) if self.members == 1 else torch.stack(results)
         *hidden, last = self.layers
         values: Sequence[Tensor] = [value] * self.members if shared else value.unbind(0)
         for layer in hidden:

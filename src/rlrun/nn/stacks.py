@@ -9,7 +9,7 @@ update. All of it is the same but for rounding: 2e-7 at most of a tanh.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -36,14 +36,11 @@ class Form(NamedTuple):
 
     def layers(self, parameters: Sequence[Tensor]) -> list[Layers]:
         """Return the layers of each stack."""
-        if self.members:
-            each = [
-                [(weight.t(), bias[0]) for weight, bias in zip(weights.unbind(), biases.unbind(), strict=True)]
-                for weights, biases in _pairs(parameters)
-            ]
-            return [list(layers) for layers in zip(*each, strict=True)]
-        left = iter(list(_pairs(parameters)))
-        return [[next(left) for _ in range(depth)] for depth in self.depths]
+        left = _pairs(parameters)
+        if not self.members:
+            return [list(islice(left, depth)) for depth in self.depths]
+        apart = [(weights.transpose(1, 2).unbind(), biases.flatten(1).unbind()) for weights, biases in left]
+        return [[(weights[one], biases[one]) for weights, biases in apart] for one in range(self.members)]
 
     def hidden(self, stack: int, layer: int) -> bool:
         """Tell whether an activation stands behind a layer."""
@@ -76,12 +73,19 @@ def kind_of(activations: Iterable[nn.Module]) -> Kind | None:
     return "relu" if kinds <= {nn.ReLU} else "tanh" if kinds == {nn.Tanh} else None
 
 
-def through(x: Tensor, form: Form, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return what stacks make of x [B, in], the same for all, or of [M, B, in], each its own: [B, out] of each."""
+def through(
+    x: Tensor, form: Form, parameters: Sequence[Tensor], layers: list[Layers] | None = None
+) -> tuple[Tensor, ...]:
+    """Return what stacks make of x [B, in], the same for all, or of [M, B, in], each its own: [B, out] of each.
+
+    layers: views of the parameters by `form.layers`, where somebody has them at hand.
+    """
+    if layers is None:
+        layers = form.layers(parameters)
     if torch.is_grad_enabled():
-        found: tuple[Tensor, ...] = _Stacks.apply(x, form, *parameters)  # type: ignore[no-untyped-call]
+        found: tuple[Tensor, ...] = _Stacks.apply(x, form, layers, *parameters)  # type: ignore[no-untyped-call]
         return found
-    return tuple(outputs[-1] for outputs in _run(x, form, form.layers(parameters)))
+    return tuple(outputs[-1] for outputs in _run(x, form, layers))
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -145,9 +149,9 @@ class _Stacks(torch.autograd.Function):
     """Whole stacks; what is not asked for is not computed."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, form: Form, *parameters: Tensor) -> tuple[Tensor, ...]:
-        found = _run(x, form, form.layers(parameters))
-        ctx.form = form
+    def forward(ctx: Any, x: Tensor, form: Form, layers: list[Layers], *parameters: Tensor) -> tuple[Tensor, ...]:
+        found = _run(x, form, layers)
+        ctx.form, ctx.layers = form, layers
         # what no activation stands behind is not needed again, and others may change it in place
         kept = [outputs[:-1] if form.open else outputs for outputs in found]
         ctx.save_for_backward(x, *parameters, *chain.from_iterable(kept))
@@ -157,7 +161,8 @@ class _Stacks(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, *saved = ctx.saved_tensors
         form: Form = ctx.form
-        parameters, outputs = saved[: len(ctx.needs_input_grad) - 2], saved[len(ctx.needs_input_grad) - 2 :]
+        count = len(ctx.needs_input_grad) - 3
+        parameters, outputs = saved[:count], saved[count:]
         if torch.is_grad_enabled():  # somebody wants gradients of these; what lies between layers has no graph here
             return _with_graph(x, form, parameters, gradients)
         wanted = [_is_wanted(node) for node, _ in ctx.next_functions]
@@ -165,12 +170,13 @@ class _Stacks(torch.autograd.Function):
         left = iter(outputs)
         parts: list[list[tuple[Tensor, Tensor]]] = []
         of_inputs: list[Tensor] = []
-        for number, (layers, gradient) in enumerate(zip(form.layers(parameters), gradients, strict=True)):
+        for number, (layers, gradient) in enumerate(zip(ctx.layers, gradients, strict=True)):
             below = [x if x.dim() == 2 else x[number], *(next(left) for _ in layers[form.open :])]
             part, of_input = _back(gradient, form, number, layers, below, of_x, of_parameters)
             parts.append(part)
             of_inputs += [] if of_input is None else [of_input]
-        return (_together(of_inputs, x), None, *(_told(parts, form) if of_parameters else [None] * len(parameters)))
+        told = _told(parts, form) if of_parameters else [None] * count
+        return (_together(of_inputs, x), None, None, *told)
 
 
 def _back(
@@ -206,8 +212,9 @@ def _told(parts: list[list[tuple[Tensor, Tensor]]], form: Form) -> Iterator[Tens
         yield from chain.from_iterable(chain.from_iterable(parts))
         return
     for layers in zip(*parts, strict=True):
-        yield torch.stack([weight for weight, _ in layers])
-        yield torch.stack([bias for _, bias in layers]).unsqueeze(1)
+        weights, biases = zip(*layers, strict=True)
+        yield torch.stack(weights) if len(weights) > 1 else weights[0].unsqueeze(0)
+        yield (torch.stack(biases) if len(biases) > 1 else biases[0].unsqueeze(0)).unsqueeze(1)
 
 
 def _together(of_inputs: list[Tensor], x: Tensor) -> Tensor | None:
@@ -247,4 +254,4 @@ def _with_graph(
     wanted = [part for part in (x, *parameters) if part.requires_grad]
     found = iter(torch.autograd.grad(tops, wanted, gradients, create_graph=True))
     of_x, *others = [next(found) if part.requires_grad else None for part in (x, *parameters)]
-    return (of_x, None, *others)
+    return (of_x, None, None, *others)
