@@ -99,19 +99,14 @@ class ActorCritic(Policy):
         state: [B, S] before single steps or windows, of a network with a core.
         ended: [B, T] where episodes are over within windows.
         """
-        features, below = self._features(observation, state, ended)
-        return self._judged(self.head(features), action, self.value_head(below).squeeze(-1))
-
-    def _features(self, observation: Tree, state: Tensor | None, ended: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return what the policy's head stands on, and what the value's."""
+        if self.value_trunk is not None and self.trunk.plain and self.value_trunk.plain:
+            towers = (*self.trunk.layers, self.head.layer), (*self.value_trunk.layers, self.value_head)
+            raw, value = tandem(observation, *towers)
+            return self._judged(self.head.read(raw), action, value.squeeze(-1))
         own, valued = self._parts(state)
-        if self.value_trunk is None:
-            features = self.trunk(observation, own, ended)
-            return features, features
-        if self.trunk.plain and self.value_trunk.plain:
-            features, below = tandem(observation, self.trunk.layers, self.value_trunk.layers)
-            return features, below
-        return self.trunk(observation, own, ended), self.value_trunk(observation, valued, ended)
+        features = self.trunk(observation, own, ended)
+        below = features if self.value_trunk is None else self.value_trunk(observation, valued, ended)
+        return self._judged(self.head(features), action, self.value_head(below).squeeze(-1))
 
     def _judged(self, heads: Heads, action: Tree, value: Tensor) -> Judged:
         return Judged(self.head.log_prob(heads, action), value, heads, self.head, self.head.noise(heads))

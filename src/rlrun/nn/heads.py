@@ -82,7 +82,10 @@ class ActionHead(nn.Module):
         self.log_std = nn.Parameter(torch.full((count,), float(log_std))) if free else None
 
     def forward(self, features: Tensor) -> Heads:
-        raw = self.layer(features)
+        return self.read(self.layer(features))
+
+    def read(self, raw: Tensor) -> Heads:
+        """Return the distribution that the last layer's numbers [..., sum of widths] stand for."""
         if not self.codec.continuous:
             return Heads(None, None, self.codec.log_softmax(raw))
         mean, log_std, logits = torch.split(raw, list(self.widths), -1)

@@ -47,14 +47,14 @@ class Form(NamedTuple):
         return not self.open or layer < self.depths[stack] - 1
 
 
-def tandem(x: Tensor, *stacks: nn.Sequential) -> tuple[Tensor, ...]:
-    """Return what each stack makes of x [B, F]: [B, its width]; in one step where all are plain dense layers."""
+def tandem(x: Tensor, *stacks: Iterable[nn.Module]) -> tuple[Tensor, ...]:
+    """Return what each stack of layers makes of x [B, F]: [B, its width]; in one step where all are dense and plain."""
     if x.dim() == 2 and plain_input(x):
-        found = [_plain(stack) for stack in stacks]
+        found = [_plain(tuple(stack)) for stack in stacks]
         if all(one is not None for one in found) and len({one[1] for one in found if one}) == 1:
             kinds, _, parameters = zip(*(one for one in found if one), strict=True)
             depths = tuple(len(one) // 2 for one in parameters)
-            form = Form(kinds, depths, open=len(stacks[0]) % 2 == 1)
+            form = Form(kinds, depths, open=found[0] is not None and found[0][1])
             return through(x, form, list(chain.from_iterable(parameters)))
     if len(stacks) == 1:
         return (_layer_by_layer(x, stacks[0]),)
@@ -95,7 +95,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def _layer_by_layer(x: Tensor, stack: nn.Sequential) -> Tensor:
+def _layer_by_layer(x: Tensor, stack: Iterable[nn.Module]) -> Tensor:
     for layer in stack:
         if type(layer) is nn.Linear and layer.bias is not None and not _watched(layer):
             x = affine(x, layer.weight, layer.bias)
@@ -104,18 +104,19 @@ def _layer_by_layer(x: Tensor, stack: nn.Sequential) -> Tensor:
     return x
 
 
-def _plain(stack: nn.Sequential) -> tuple[Kind, bool, list[Tensor]] | None:
+def _plain(layers: tuple[nn.Module, ...]) -> tuple[Kind, bool, list[Tensor]] | None:
     """Return activation, openness and weight, bias, weight, … of dense layers whose inside nobody wants to see."""
-    layers = list(stack._modules.values())
     kind = kind_of(layers[1::2])
     if kind is None or not layers:
         return None
     found: list[Tensor] = []
     for layer in layers[::2]:
-        if type(layer) is not nn.Linear or layer.bias is None or layer.weight.dtype != torch.float32:
+        parameters = layer._parameters
+        bias = parameters.get("bias")
+        if type(layer) is not nn.Linear or bias is None or bias.dtype != torch.float32:
             return None
-        found += (layer.weight, layer.bias)
-    return None if any(map(_watched, layers)) else (kind, len(layers) % 2 == 1, found)  # type: ignore[arg-type]
+        found += (parameters["weight"], bias)  # type: ignore[arg-type]
+    return None if any(map(_watched, layers)) else (kind, len(layers) % 2 == 1, found)
 
 
 def _watched(layer: nn.Module) -> bool:
