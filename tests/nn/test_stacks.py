@@ -171,6 +171,24 @@ def test_a_gradient_of_a_gradient_is_that_of_the_layers(activation):
     torch.testing.assert_close(slope(tandem(x, stack)[0]), slope(plainly(stack)(x)), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("network", [MLP(3, 1, hidden=(8,)), Ensemble(3, 1, members=1, hidden=(8,))])
+def test_gradients_of_each_row_go_through_the_transforms_of_torch(network):
+    parameters, x = dict(network.named_parameters()), torch.randn(5, 3)
+
+    def value(parameters, row):
+        return torch.func.functional_call(network, parameters, row.unsqueeze(0)).sum()
+
+    each = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0))(parameters, x)
+    whole = torch.autograd.grad(network(x).sum(), list(parameters.values()))
+    assert_alike([part.sum(0) for part in each.values()], whole)
+
+
+def test_autocast_is_heeded():
+    network, x = MLP(3, 4, hidden=(8,)), torch.randn(5, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert network(x).dtype == plainly(network)(x).dtype == torch.bfloat16
+
+
 def test_the_faster_library_is_chosen_where_it_is_as_exact(monkeypatch):
     before = products.in_use()
     made = []

@@ -62,9 +62,10 @@ def tandem(x: Tensor, *stacks: Iterable[nn.Module]) -> tuple[Tensor, ...]:
 
 
 def plain_input(x: Tensor) -> bool:
-    """Tell whether these layers may take x: of single precision, on a CPU, and nobody traces or compiles."""
-    usual = x.dtype == torch.float32 and x.is_cpu
-    return usual and not (torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"))
+    """Tell whether these layers may take x: of single precision, on a CPU, and nobody compiles or transforms them."""
+    if x.dtype != torch.float32 or not x.is_cpu or torch.compiler.is_compiling():
+        return False
+    return not (torch.is_autocast_enabled("cpu") or torch._C._are_functorch_transforms_active())
 
 
 def kind_of(activations: Iterable[nn.Module]) -> Kind | None:
