@@ -102,6 +102,7 @@ class LagrangianWeights(Callback):
     """
 
     inherited = ("optimiser", "mean")  # sums of rewards begin anew in a run that starts from another
+    one_learner = "it follows the rewards of one collector"
 
     def __init__(
         self,
