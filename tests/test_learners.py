@@ -12,11 +12,13 @@ import torch
 from tests.resume.twins import signal_at
 
 import rlrun
+import rlrun.inspection
 from rlrun import learners, storage
 from rlrun.callbacks import Interrupt
 from rlrun.checking import check
 from rlrun.collect import Collector
 from rlrun.errors import ConfigError, LearnerError
+from rlrun.estimate.probe import measure
 from rlrun.learners import crew
 from rlrun.learners.places import place_of
 from rlrun.ops.noise import given
@@ -132,7 +134,10 @@ def test_a_run_that_was_left_goes_on_exactly(tmp_path, warm, monkeypatch):
 def test_a_checkpoint_that_a_learner_lacks_is_none(tmp_path, warm):
     run = RunDir(rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "run").run_dir)
     newest = run.checkpoint()
+    used = rlrun.inspection.disk_used(run.path)
     (place_of(run.checkpoints, 1) / newest.name / "manifest.json").unlink()
+    assert rlrun.inspection.disk_used(run.path) < used
+    assert [report.name for report in rlrun.checkpoints(run.path, verify=True) if report.damage] == [newest.name]
     held = [path.name for path in run.newest_first() if path != newest]
     again = rlrun.resume(run.path, ["stop.env_steps=80"])
     assert f"from checkpoint {held[0]}" in run.log.read_text()
@@ -198,6 +203,11 @@ def test_a_learner_leaves_with_the_first_one(together, tmp_path, monkeypatch):
 def test_what_would_be_decided_by_a_share_is_refused(words, told):
     with pytest.raises(ConfigError, match=told):
         check([*SAC, *QUIET, "learners=2", *words])
+
+
+def test_a_probe_measures_one_learner(tmp_path):
+    with pytest.raises(ConfigError, match=r"^learners=2: a probe measures one learner; learners=1$"):
+        measure([*SAC, *QUIET, "learners=2"], None, 1.0, tmp_path / "run")
 
 
 def test_lanes_that_reset_by_themselves_are_refused():

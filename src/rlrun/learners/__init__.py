@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlrun.errors import LearnerError
+
+if TYPE_CHECKING:  # commands that look at checkpoints only do without torch
+    from torch import Tensor, nn
 
 T = TypeVar("T")
 
@@ -109,6 +109,8 @@ def pooled_(total: Tensor, number: int) -> int:
     """Add up sums over elements, in place; return of how many elements they are now, given how many there are here."""
     if _count == 1:
         return number
+    import torch
+
     both = sum_(torch.cat([total.flatten(), total.new_tensor([float(number)])]))
     total.copy_(both[:-1].view_as(total))
     return int(both[-1])
