@@ -70,7 +70,7 @@ def test_two_learners_take_the_steps_of_one_on_the_whole_batch(found, algorithm)
 
 def test_what_is_told_of_a_batch_is_told_of_all_shares(found):
     one, first, second = (each["measured"] for each in found)
-    for name in ("moments", "entropy", "normalised", "valid"):
+    for name in ("moments", "entropy", "normalised", "valid", "weights"):
         assert torch.allclose(first[name], one[name], atol=1e-6), name
     assert torch.equal(first["moments"], second["moments"])
     assert first["weight"].unique().tolist() == [1.5]  # of 1 and 2, in tensors that lie apart

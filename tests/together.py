@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from benchmarks.warm import PATHS, Child
 
 from rlrun import learners, ops
+from rlrun.algorithms.lagrangian import LagrangianWeights, RewardWeights
 from rlrun.assembly import builder_of
 from rlrun.callback import Callback
 from rlrun.callbacks.entropies import batch_mean
@@ -120,7 +123,12 @@ def measured() -> dict[str, torch.Tensor]:
     assert gradients.flat is None
     half = ops.normalised(rows[rank::count, 0], None)
     valid = torch.arange(12) % 3 > 0
+    paid = SimpleNamespace(tally=SimpleNamespace(reward_sum=mine.double().sum(0).numpy(), reward_steps=len(mine)))
+    weights = RewardWeights(SimpleNamespace(rewards=2))
+    lagrangian = LagrangianWeights(weights, partial(torch.optim.SGD, lr=0.1), thresholds=[None, 0.5], paid=paid)
+    lagrangian.end_batch(step=12)
     return {
+        "weights": weights().detach(),
         "moments": normaliser.statistics[0].moments,
         "entropy": batch_mean(mine, torch.ones(len(mine), dtype=torch.bool)),
         "normalised": torch.cat([torch.tensor(each) for each in zip(*learners.gathered(half.tolist()), strict=True)]),

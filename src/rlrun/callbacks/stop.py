@@ -67,7 +67,7 @@ class Budget(Callback):
             raise Stop(f"{step} of {self.env_steps} environment steps")
         if update >= self.updates:
             raise Stop(f"{update} of {self.updates} updates")
-        if self.seconds < float("inf") and learners.told(self.elapsed >= self.seconds):
+        if self.seconds < float("inf") and learners.told_number(self.elapsed >= self.seconds):
             raise Stop(f"{self.seconds} seconds")
         if self.evaluator is not None and self.evaluator.mean_return >= self.mean_return:
             raise Stop(f"evaluation reached a mean return of {self.evaluator.mean_return:.1f}")
@@ -156,7 +156,8 @@ class Interrupt(Callback):
         Raises:
             Interrupted: a signal came to the first one.
         """
-        self.requested = learners.told(self.requested)
+        number = learners.told_number(0 if self.requested is None else signal.Signals[self.requested])
+        self.requested = signal.Signals(number).name if number else None
         self.abandon()
 
     def end_cycle(self) -> None:
