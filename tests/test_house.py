@@ -14,7 +14,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS = {
     **dict.fromkeys(("errors", "typing", "spaces", "seeds", "generators", "schedules", "files", "storage"), 0),
     **dict.fromkeys(("rundir", "presence", "manifest", "stored", "signals", "watching"), 0),
-    **dict.fromkeys(("trust", "typed", "projects", "plugins", "cluster"), 0),
+    **dict.fromkeys(("trust", "typed", "projects", "plugins", "cluster", "learners", "interpreter"), 0),
     "ops": 1,
     **dict.fromkeys(("callback", "routing", "wiring", "trainer", "nn"), 2),
     **dict.fromkeys(("env", "memory"), 3.0),
@@ -24,7 +24,7 @@ LAYERS = {
     **dict.fromkeys(("config", "build"), 5),
     **dict.fromkeys(("assembly", "arrival", "experiment", "resuming", "evaluation", "forking", "inspection"), 6),
     **dict.fromkeys(("contrast", "diagnosis", "estimate", "export", "lineup", "reporting", "sweep"), 6),
-    **dict.fromkeys(("conformance", "frozen", "health", "playing", "scaffold"), 6),
+    **dict.fromkeys(("conformance", "frozen", "health", "playing", "scaffold", "sharing", "following", "checking"), 6),
     "cli": 7,
 }
 OUTSIDERS = ("gymnasium", "hydra", "typer")

@@ -137,7 +137,7 @@ DANGEROUS = [
     *("rlrun.collect.video.Encoder", "rlrun.collect.stage.Stage", "rlrun.collect.stage.Film"),
     *("gymnasium.wrappers.RecordVideo", "gymnasium.wrappers.vector.RecordVideo"),
     *("gymnasium.wrappers.rendering.RecordVideo", "rlrun.env.find.find_target", "rlrun.env.find.lookup"),
-    *("rlrun.callbacks.checkpoint.Checkpointer._retire", "rlrun.env.make._copy", "rlrun.errors.difflib.Differ"),
+    *("rlrun.callbacks.checkpoint.Checkpointer._write", "rlrun.env.make._copy", "rlrun.errors.difflib.Differ"),
     # on the way round by names that python gives everything
     *("torch.nn.Linear.__init__", "torch.nn.Linear.__init__.__globals__", "torch.nn.__loader__.get_data"),
     *("rlrun.memory.__builtins__.eval", "torch.nn.modules.module.__builtins__", "rlrun.nn.__spec__.loader.get_data"),

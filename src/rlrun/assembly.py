@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from rlrun import learners
 from rlrun.build import Builder
 from rlrun.config.targets import explain
 from rlrun.errors import RequestError, RlrunError, RunDirError
@@ -41,6 +42,8 @@ def prepare_process(config: DictConfig, matmul: str | None = None) -> str:
     if way not in ("auto", chosen):
         raise RequestError(f"matmul={way}: this build of torch has no such products; leave it at auto")
     wanted = str(config.device)
+    if learners.rank() and wanted in ("auto", "cuda") and torch.cuda.device_count() > learners.rank():
+        torch.cuda.set_device(learners.rank())
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -76,7 +79,7 @@ def builder_of(config: DictConfig, **used: Any) -> Builder:
     """Return a builder of a config in which `auto` is what this process really uses."""
     live = pickle.loads(pickle.dumps(config))  # a copy, in a fifth of the time
     for key, value in used.items():
-        OmegaConf.update(live, key, value)
+        OmegaConf.update(live, key, value, force_add=True)
     return Builder(live)
 
 

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from rlrun import learners
+
 EVENTS = (
     "restore_state",
     "begin_training",
@@ -46,6 +48,7 @@ class Callback:
     provides: tuple[str, ...] = ()  # names this callback adds to (or rewrites in) its group
     asked: frozenset[str] | None = None  # those of `provides` that anybody asks for; None = there is no plan yet
     cycle: int = 0  # begin_cycle and end_cycle every so many updates; 0 = never; who overrides them sets it
+    leads: bool = False  # it looks on or writes, and changes nothing of training: of several learners the first has it
     ends: bool = False  # its end_cycle may end training, so it is called after all others
     name: str = ""  # its key in the trainer's callbacks, set when the plan is made
     position: int = 0  # its place among them
@@ -109,7 +112,7 @@ class Callback:
 
     def hook(self, event: str) -> Hook | None:
         """Return the hook for an event, or None where nobody overrode it."""
-        if getattr(type(self), event) is getattr(Callback, event):
+        if getattr(type(self), event) is getattr(Callback, event) or (self.leads and learners.rank() > 0):
             return None
         found = self.hook_of(getattr(self, event), event)
         if event == "end_training":  # its first argument is the error, given by the trainer

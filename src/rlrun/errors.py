@@ -3,6 +3,7 @@
     RlrunError                 exit code 1: the run failed
     ├── DataError              a NaN or infinite number came out of the environment
     ├── WorkerError            what collects beside training is gone
+    ├── LearnerError           one of several learners is gone, or has other networks than the rest
     └── RequestError           exit code 2: the request is wrong
         ├── ConfigError        a key, a choice, an interpolation or a value of the config
         ├── BuildError         a `_target_` or one of its arguments
@@ -36,6 +37,10 @@ class WorkerError(RlrunError):
     """What collects beside training died or failed; training itself stands between two steps."""
 
     whole = True
+
+
+class LearnerError(RlrunError):
+    """One of several learners died or failed, maybe amidst an update."""
 
 
 class RequestError(RlrunError):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,23 +15,28 @@ import torch
 from omegaconf import DictConfig
 
 from rlrun import config as configuration
+from rlrun import learners
 from rlrun.assembly import builder_of, prepare_process, process_as_set_up, stateful, take_back
 from rlrun.callback import Stop
-from rlrun.callbacks import Checkpointer, Evaluator, Interrupted, Logger, MemoryImport
+from rlrun.callbacks import Evaluator, Interrupted, Logger, MemoryImport
 from rlrun.collect import ByIdCollector, Collector
 from rlrun.config import Composed
 from rlrun.config.tree import plain
 from rlrun.errors import Left, RequestError, RlrunError, RunDirError, did_you_mean
-from rlrun.files import counted, sized, write_json
+from rlrun.files import counted, write_json
 from rlrun.forking.parents import started
 from rlrun.forking.taking import Fork, take
 from rlrun.generators import Generators
+from rlrun.learners.crew import Job, crew
 from rlrun.manifest import manifest
 from rlrun.memory import Table
+from rlrun.nn import products
 from rlrun.presence import Heartbeat
 from rlrun.rundir import RunDir, Status
+from rlrun.sharing import backend_of, count_of, require_shareable, shares
 from rlrun.trainer import Trainer
 from rlrun.typing import Stateful
+from rlrun.wiring import State
 from rlrun.wiring import explain as explain_plan
 
 GENERATORS = "generators"  # a part that no config names
@@ -70,14 +73,17 @@ class Experiment:
         self.composed = composed
         self.config = composed.config
         self.device = prepare_process(self.config, matmul)
-        self.builder = builder_of(self.config, device=self.device)
+        self.builder = builder_of(self.config, device=self.device, **shares(self.config))
         self.builder.get("seeds").apply()
         with torch.device(self.device):
             self.trainer: Trainer = self.builder.get("trainer")
         self._require_steps()
+        require_shareable(self.config, self.trainer, self.builder.built)
+        self.builder.get("seeds").apply_own()
         self.parts: dict[str, Stateful] = {**stateful(self.builder.built), GENERATORS: Generators()}
         self.fork: Fork | None = None
         self._drawn: Any = None  # states of the process-wide generators, of the checkpoint that was restored
+        self._origin: str | None = None  # name of that checkpoint
         self._lost: list[str] = []  # what the checkpoint that was restored did not hold
 
     def _require_steps(self) -> None:
@@ -131,6 +137,7 @@ class Experiment:
                 take_back(part, states[path], f"{where}: part '{path}'")
         # These are set again when all callbacks have begun: resetting environments may draw.
         self._drawn = states[GENERATORS]
+        self._origin = where.name
 
     def describe(self) -> dict[str, Any]:
         """Return the circumstances under which this process works on the run, for its manifest."""
@@ -165,13 +172,10 @@ class Experiment:
         Raises:
             RlrunError: the run failed.
         """
-        state = self.trainer.state
-        state["run_dir"] = run_dir.path
-        state["config"] = plain(self.config)
-        state["parts"] = self.parts
+        state = self._prepared(run_dir)
         status: Status = "failed"
         try:
-            with Heartbeat(run_dir):
+            with Heartbeat(run_dir), self._together(run_dir):
                 self.trainer.train(partial(self._go_on, resumed) if self._drawn is not None else None)
             status = "stopped" if isinstance(state["stopped_by"], Interrupted) else "completed"
         except KeyboardInterrupt as error:
@@ -191,12 +195,34 @@ class Experiment:
                     run_dir.tell(f"stopped by {why}; go on with: rlrun resume {run_dir.path}")
         return summary
 
+    def _prepared(self, run_dir: RunDir) -> State:
+        state = self.trainer.state
+        state["run_dir"] = run_dir.path
+        state["config"] = plain(self.config)
+        state["parts"] = self.parts
+        return state
+
+    def _together(self, run_dir: RunDir) -> AbstractContextManager[None]:
+        """Start the other learners, if the config asks for some."""
+        count = count_of(self.config)
+        if count == 1:
+            return nullcontext()
+        known = Composed(self.config, self.composed.words, self.composed.choices, [], self.composed.project)
+        job = partial(Job, composed=known, run=run_dir.path, checkpoint=self._origin, matmul=products.in_use())
+        return crew(count, backend_of(self.device, count), job)
+
+    def follow(self, run_dir: RunDir) -> None:
+        """Train as one of the other learners: the first one writes what is the run's."""
+        self._prepared(run_dir)
+        self.trainer.train(partial(self._go_on, None) if self._drawn is not None else None)
+
     def _go_on(self, resumed: Callable[[list[str]], None] | None) -> None:
         """Do what is left of resuming when all callbacks have begun."""
         self.parts[GENERATORS].load_state_dict(self._drawn)
+        found = (getattr(callback, "approximate", None) for callback in self.trainer.callbacks.values())
+        reasons = learners.gathered([*self._lost, *(reason for reason in found if reason)])
         if resumed is not None:
-            found = (getattr(callback, "approximate", None) for callback in self.trainer.callbacks.values())
-            resumed([*self._lost, *(reason for reason in found if reason)])
+            resumed(list(dict.fromkeys(reason for each in reasons for reason in each)))
 
     def summary(self, status: str) -> dict[str, Any]:
         """Return what `summary.json` holds."""
@@ -243,7 +269,7 @@ def train(
     if start is not None:
         with started(words, str(start), config_dir, trust) as composed:
             return train(composed, run_dir=run_dir)
-    composed = _composed(words, config_dir)
+    composed = composed_of(words, config_dir)
     experiment = Experiment(composed)
     experiment.take_in()
     if run_dir is None:
@@ -257,39 +283,13 @@ def train(
 
 def explain(words: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> str:
     """Return the data flow of one update, as `rlrun explain` prints it."""
-    experiment = Experiment(_composed(words, config_dir))
+    experiment = Experiment(composed_of(words, config_dir))
     experiment.take_over(dry=True)
     return experiment.explain()
 
 
-def check(words: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> list[str]:
-    """Build everything and step nothing; return what was found, one line each.
-
-    Raises:
-        RequestError: the first thing that would keep the run from starting.
-    """
-    experiment = Experiment(_composed(words, config_dir))
-    experiment.take_in()
-    parts = stateful(experiment.builder.built)
-    parameters = sum(
-        p.numel() for part in parts.values() if isinstance(part, torch.nn.Module) for p in part.parameters()
-    )
-    needed = sum(getattr(part, "nbytes", 0) for part in parts.values())
-    free, checkpointer = shutil.disk_usage(Path.cwd()).free, experiment.part(Checkpointer)
-    kept = 4 * 3 * parameters + (needed if checkpointer is not None and checkpointer.memory else 0)  # and Adam's two
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
-    if memory is not None and needed > memory:
-        raise RequestError(f"memory.length: the memory would grow to {sized(needed)}; this machine has {sized(memory)}")
-    return [
-        f"config    ok: algorithm={experiment.composed.choices['algorithm']}, environment {experiment.env_name}",
-        f"wiring    ok: {len(experiment.trainer.callbacks)} callbacks",
-        f"networks  {parameters:,} parameters on {experiment.device}",
-        f"memory    up to {sized(needed)}",
-        f"disk      {sized(free)} free; a checkpoint takes up to {sized(kept)}",
-    ]
-
-
-def _composed(words: Iterable[str] | Composed, config_dir: Path | None) -> Composed:
+def composed_of(words: Iterable[str] | Composed, config_dir: Path | None = None) -> Composed:
+    """Return what words are composed to; what was composed stays as it is."""
     return words if isinstance(words, Composed) else configuration.compose(list(words), config_dir=config_dir)
 
 

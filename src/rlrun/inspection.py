@@ -14,6 +14,7 @@ from typing import Any
 from rlrun import stored
 from rlrun.errors import RunDirError
 from rlrun.files import finite, read_bytes, reason
+from rlrun.learners.places import places_in
 from rlrun.rundir import RunDir, checkpoint_key
 
 
@@ -80,13 +81,13 @@ def checkpoints(run: Path | str, *, verify: bool = False, digest: bool = False) 
 
 
 def disk_used(run: Path | str) -> int:
-    """Return the bytes of all checkpoints of a run together; what several share counts once.
+    """Return the bytes of all checkpoints of a run together, those of all learners; what several share counts once.
 
     Raises:
         RunDirError: it is no run.
     """
-    home = RunDir.open(run).checkpoints
-    folders = [home, *(Path(path) for path in _entries(home, folders=True))]
+    homes = places_in(RunDir.open(run).checkpoints)
+    folders = {*homes, *(Path(path) for home in homes for path in _entries(home, folders=True))}
     return sum(_size(path) for folder in folders for path in _entries(folder))
 
 
@@ -133,7 +134,9 @@ def _read(
         return (), digests
     from rlrun import storage  # loads torch
 
-    damage = storage.verify(where) if verify else []
+    damage = []
+    for place in places_in(where.parent) if verify else ():
+        damage += storage.verify(place / where.name)
     try:
         if digest and not damage:
             digests |= {name: storage.digest(state) for name, state in storage.load(where).items()}

@@ -25,8 +25,10 @@ from rlrun.config.words import Word, parse
 from rlrun.errors import ConfigError, RlrunError, RunDirError
 from rlrun.experiment import Experiment, Result
 from rlrun.files import read_json, write_json
+from rlrun.learners.places import place_of
 from rlrun.presence import require_idle, take_over, trace_of
 from rlrun.rundir import RunDir, checkpoint_key
+from rlrun.sharing import count_of
 from rlrun.storage import load
 
 NUMERIC = ("torch", "numpy", "gymnasium")  # another version of these may give other numbers
@@ -65,7 +67,7 @@ def _resume(arrival: Arrival, words: list[str], run: Path | str, trace: object) 
     if finished(directory, config, given):
         return Result(directory.path, read_summary(directory), config, None)
     require_own_files(directory)
-    found = newest(directory)
+    found = newest(directory, count_of(config))
     if found is not None:
         _require_ahead(config, given, found[0])
     composed = Composed(config, [word.text for word in parse([*before, *words])], {}, [], Path.cwd())
@@ -155,8 +157,10 @@ def read_summary(run: RunDir) -> dict[str, Any]:
     raise RunDirError(f"{run.summary} is damaged: it lacks what every run tells")
 
 
-def newest(run: RunDir) -> tuple[Path, dict[str, Any], list[str]] | None:
+def newest(run: RunDir, learners: int = 1) -> tuple[Path, dict[str, Any], list[str]] | None:
     """Return the newest good checkpoint, its states, and what is wrong with newer ones; None where none was made.
+
+    It is good where those of all learners are.
 
     Raises:
         RunDirError: all are damaged, or they are gone.
@@ -166,6 +170,8 @@ def newest(run: RunDir) -> tuple[Path, dict[str, Any], list[str]] | None:
     for where in held:
         try:
             states = load(where)
+            for number in range(1, learners):
+                load(place_of(run.checkpoints, number) / where.name)
         except RunDirError as error:
             damaged.append(str(error))
             continue

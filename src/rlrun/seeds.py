@@ -12,18 +12,38 @@ class Seeds:
 
     Each attribute is a branch of `numpy.random.SeedSequence(seed)`, so runs with
     neighbouring seeds share no episodes, and evaluation shares none with training.
+
+    Args:
+        seed: the run's.
+        learner: number of this one, where there are several. Their networks begin alike, and what they draw from then
+            on (actions, batches) is each one's own.
+        first_lane: of this learner, in the run of one process that has all lanes.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, learner: int = 0, first_lane: int = 0) -> None:
         self.seed = seed
         children = np.random.SeedSequence(seed).spawn(6)
         words = [int(child.generate_state(1)[0] >> 1) for child in children]  # 31 bits: every library takes them
         self.process, self.lanes, self.evaluation, self.memory, self.agent, self.warm_up = words
+        self.lanes += first_lane
+        if learner:
+            own = np.random.SeedSequence(seed, spawn_key=(len(words) - 1 + learner,)).spawn(4)
+            drawn = [int(child.generate_state(1)[0] >> 1) for child in own]
+            self.memory, self.agent, self.warm_up, self.acting = drawn
 
     def apply(self) -> None:
         """Seed the generators that belong to the whole process: python, numpy, torch."""
-        import torch
+        _apply(self.process)
 
-        random.seed(self.process)
-        np.random.seed(self.process)
-        torch.manual_seed(self.process)
+    def apply_own(self) -> None:
+        """Seed them anew where this is not the first learner, once all parts are built."""
+        if (acting := getattr(self, "acting", None)) is not None:
+            _apply(acting)
+
+
+def _apply(seed: int) -> None:
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)

@@ -41,7 +41,7 @@ NEVER = """
     rlrun.train rlrun.evaluate rlrun.resume rlrun.checkpoints rlrun.frozen rlrun.play rlrun.playing rlrun.export_onnx
     rlrun.export.making rlrun.export.worker rlrun.export.writing rlrun.export.play_onnx rlrun.export.items
     rlrun.export.episodes rlrun.export.opening rlrun.health rlrun.doctor rlrun.scaffold rlrun.init rlrun.plugins
-    rlrun.conformance rlrun.plugin_test
+    rlrun.conformance rlrun.plugin_test rlrun.learners rlrun.interpreter rlrun.sharing rlrun.following rlrun.checking
 """.split()  # noqa: SIM905
 
 # The classes of these are the parts of a run.

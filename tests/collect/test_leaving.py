@@ -190,6 +190,8 @@ class Interrupt:
         if self.requested is not None:
             raise Stop(self.requested)
 
+    meet = check
+
 
 def test_a_signal_is_obeyed_between_two_steps(tmp_path):
     def build():

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from rlrun.checking import check
 from rlrun.env import make
 from rlrun.env.goals import GoalReward
 from rlrun.errors import ConfigError, DataError, RlrunError, SpaceError
-from rlrun.experiment import check, train
+from rlrun.experiment import train
 from rlrun.memory import Fifo, NStep, Scale, Table
 from rlrun.memory.hindsight import Hindsight
 from rlrun.spaces import Box, Composite, Discrete, Spaces

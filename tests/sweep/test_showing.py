@@ -79,3 +79,4 @@ def test_a_long_table_shows_those_that_matter(tmp_path):
 def test_jobs_that_use_several_threads_are_fewer_at_a_time():
     assert threads([entry("a"), entry("b", words=["threads=4"]), entry("c", words=["threads=2"])]) == 4
     assert threads([entry("a")]) == 1
+    assert threads([entry("a", words=["threads=2", "learners=3"]), entry("b", words=["threads=4"])]) == 6

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from rlrun import learners
 from rlrun.callback import Callback
 from rlrun.callbacks.loss import Optimiser
 from rlrun.errors import ConfigError, SpaceError
@@ -128,6 +129,7 @@ class LagrangianWeights(Callback):
         self.optimiser = optimiser([network.raw])
         self.thresholds = np.array([np.nan if each is None else float(each) for each in thresholds])
         self.paid: Paid = getattr(paid, "tally", paid)
+        self.shared = hasattr(paid, "tally")  # each learner has rewards of its own; evaluations are told to all
         self.rate = rate
         self.mean = np.zeros((2, count))  # of rewards, and how much of it is data: the weight of the mean
         self._read: tuple[Array, int] = (np.zeros(count), 0)  # how much of what was paid is in the mean
@@ -145,6 +147,10 @@ class LagrangianWeights(Callback):
     def _observe(self) -> Array | None:
         """Return the mean rewards a step [R] that count now, None where nothing new is known."""
         total, steps = self.paid.reward_sum, self.paid.reward_steps
+        if self.shared:
+            summed = torch.from_numpy(total.copy())
+            steps = learners.pooled_(summed, steps)
+            total = summed.numpy()
         new = steps - self._read[1]
         if new:
             mean = (total - self._read[0]) / new

@@ -135,7 +135,7 @@ class AuxiliaryLoss(LossCallback):
         distance = auxiliary + ops.distance(reviewed.value, return_, huber=self.huber)
         self._terms = (divergence.detach(), auxiliary.detach())
         loss = self.value_weight * distance + self.kl_weight * divergence
-        return loss if valid is None else loss * (valid / valid.float().mean())
+        return loss if valid is None else ops.over_valid(loss, valid)
 
     @property
     def metrics(self) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from rlrun import ops
+from rlrun import learners, ops
 from rlrun.callback import Callback, Hook
 from rlrun.callbacks.actor_critic import ActorCriticLoss
 from rlrun.callbacks.loss import Optimiser
@@ -91,7 +91,7 @@ class PPOLoss(ActorCriticLoss):
         loss, named = self.total(judged, objective, distance, return_, entropy_weight, valid)
         self._ratio = (log_ratio.detach(), clip, valid)
         if self.asked_for("approx_kl"):
-            named["approx_kl"] = ops.mean_of(_divergence(log_ratio.detach()), valid)
+            named["approx_kl"] = learners.mean_(ops.mean_of(_divergence(log_ratio.detach()), valid))
         return loss, named
 
     def _distance(self, value: Tensor, before: Tensor, return_: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from rlrun import ops
+from rlrun import learners, ops
 from rlrun.callback import Callback
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.nn import ActionCodec, Heads
@@ -118,7 +118,8 @@ class TrustRegion(Callback):
         flat = change.flatten(0, -2) if valid is None else change[valid]
         sizes = [*self.codec.sizes] if self._heads.mean is not None else []
         sizes += [*self.codec.branches] if self._heads.choices is not None else []
-        leaves = torch.split(flat.mean(0), sizes)
+        total = flat.sum(0)
+        leaves = torch.split(total / learners.pooled_(total, len(flat)), sizes)
         squares = torch.stack([leaf.sum() / (self.per_dim * size) for leaf, size in zip(leaves, sizes, strict=True)])
         return float(squares.max().sqrt())
 

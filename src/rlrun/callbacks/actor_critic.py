@@ -90,7 +90,7 @@ class ActorCriticLoss(LossCallback):
         if entropy is not None and weighs:
             loss = loss - (weight * entropy).sum(-1)
         if valid is not None:
-            loss = loss * (valid / valid.float().mean())
+            loss = ops.over_valid(loss, valid)
         return loss, {} if entropy is None else {"policy_entropy": entropy.detach()}
 
     @property

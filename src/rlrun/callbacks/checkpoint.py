@@ -6,20 +6,24 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlrun import storage
+import torch
+
+from rlrun import learners, storage
 from rlrun.callback import Callback, Stop
 from rlrun.callbacks.background import Background
 from rlrun.callbacks.pace import due_offline, following
+from rlrun.callbacks.pointers import point, point_back, retire
 from rlrun.errors import ConfigError, RlrunError, RunDirError
-from rlrun.files import finite, sync, write_text
+from rlrun.files import finite, sync
+from rlrun.learners.places import place_of
 from rlrun.memory import Table
-from rlrun.rundir import RunDir, checkpoint_key, checkpoint_name
+from rlrun.rundir import RunDir, checkpoint_name
 from rlrun.typing import Stateful
 
 _messages = logging.getLogger("rlrun")
@@ -31,6 +35,9 @@ class Checkpointer(Callback):
     It stands after every callback whose `end_cycle` or `end_training` changes a state, so that
     what is saved is the state between two updates. Training waits only while what changed is copied;
     a thread writes it meanwhile, and its failure ends the run at the next update.
+
+    Of several learners each saves all that it has, the first one where a run of one learner does, the others in a
+    folder of their own beside that. They do so here and now, the first one last: where its checkpoint is, all are.
 
     Args:
         every: environment steps (updates, where there is no collector); 0 or None = not by steps.
@@ -81,6 +88,7 @@ class Checkpointer(Callback):
         self._final = False  # the one that is wanted was evaluated only because the run ended
         self._before: tuple[Any, ...] | None = None  # these three, before the newest was saved as the best
         self._run: RunDir | None = None
+        self._place = Path()  # of this learner's checkpoints
         self._parts: Mapping[str, Stateful] = {}
         self._background = Background()
 
@@ -92,9 +100,10 @@ class Checkpointer(Callback):
         self._deadline = time.monotonic() + (self.seconds or math.inf)
         if run_dir is not None:
             self._run = RunDir(run_dir)
-            storage.sweep(self._run.checkpoints)
-            if self._saved is not None:
-                self._point_back(self._run, self._saved)
+            self._place = place_of(self._run.checkpoints, learners.rank())
+            storage.sweep(self._place)
+            if self._saved is not None and learners.rank() == 0:
+                point_back(self._run, self._saved, self._best)
 
     def _keeps(self, path: str, part: Stateful) -> bool:
         if isinstance(part, Table) and not self.memory:
@@ -104,7 +113,7 @@ class Checkpointer(Callback):
     def end_cycle(self, update: int, step: int | None = None) -> None:
         self._hear(self._background.check)
         axis = update if step is None else step
-        late = self.seconds and time.monotonic() >= self._deadline
+        late = self.seconds and learners.told_number(time.monotonic() >= self._deadline)
         if axis >= self._due or late or due_offline(update, self.every, self.offline):
             self._save(axis, update)
 
@@ -124,8 +133,8 @@ class Checkpointer(Callback):
             self.wait()  # which finds out whether it was saved
         if self._saved == self._wanted:
             self._count_best()
-            if self._run is not None:
-                _point(self._run, "best", checkpoint_name(step, update))
+            if self._run is not None and learners.rank() == 0:
+                point(self._run, "best", checkpoint_name(step, update))
         else:
             self._due = min(self._due, step)
 
@@ -191,7 +200,7 @@ class Checkpointer(Callback):
         self._before = before if best else None
         if self._run is None:
             return
-        home = storage.home_of(self._run.checkpoints)
+        home = storage.home_of(self._place)
         tables = [path for path, part in self._parts.items() if isinstance(part, Table)]
         states = {
             path: part.checkpoint(home) if isinstance(part, Table) else part.state_dict()
@@ -199,11 +208,28 @@ class Checkpointer(Callback):
         }
         created = datetime.now(UTC).isoformat(timespec="seconds")
         about = {"env_steps": axis, "updates": update, "evaluation": finite(self.evaluation), "created": created}
-        taken = storage.snapshot(states, about=about, apart=tables, copy=not last)
+        together = learners.count() > 1
+        taken = storage.snapshot(states, about=about, apart=tables, copy=not last and not together)
         self._saved = self._newest
+        if together:
+            self._write_together(self._run, taken, best)
+            return
         self._background.start(partial(self._write, self._run, taken, self._newest, best, tuple(self._best)))
         if not taken.copied:
             self.wait()
+
+    def _write_together(self, run: RunDir, taken: storage.Snapshot, best: bool) -> None:
+        """Write what all learners have; the first one waits for the others.
+
+        Raises:
+            LearnerError: their networks have become different.
+        """
+        learners.require_same({path: part for path, part in self._parts.items() if isinstance(part, torch.nn.Module)})
+        if learners.rank() > 0:
+            storage.write(self._place / checkpoint_name(*self._newest), taken)
+        learners.every(True)
+        if learners.rank() == 0:
+            self._write(run, taken, self._newest, best, tuple(self._best))
 
     def _write(
         self,
@@ -217,33 +243,11 @@ class Checkpointer(Callback):
         name = checkpoint_name(*newest)
         sync(run.metrics)  # the records that the logger's state counts are there if it is
         storage.write(run.checkpoints / name, taken)
-        _point(run, "latest", name)
+        point(run, "latest", name)
         if is_best:
-            _point(run, "best", name)
+            point(run, "best", name)
         with contextlib.suppress(OSError):  # what cannot be deleted does no harm
-            self._retire(run, newest, {checkpoint_name(*each) for each in best})
-
-    def _point_back(self, run: RunDir, newest: tuple[int, int]) -> None:
-        """Let the pointers name what a resumed run goes on from and what was its best, and nothing beyond it."""
-        _point(run, "latest", checkpoint_name(*newest))
-        held = [checkpoint_name(*best) for best in self._best]
-        there = [best for best in held if (run.checkpoints / best).is_dir()]
-        if there:
-            _point(run, "best", there[0])
-        elif _pointed(run, "best"):
-            (run.checkpoints / "best").unlink()
-
-    def _retire(self, run: RunDir, newest: tuple[int, int], best: Set[str]) -> None:
-        """Delete old checkpoints; those beyond the newest, from before a resume, are left for this run to replace."""
-        if self.keep_last is None:
-            return
-        past = [path for path in run.checkpoint_dirs() if checkpoint_key(path) <= newest]
-        kept = best | {_pointed(run, "best")}
-        retired = [path for path in past[: -self.keep_last] if path.name not in kept]
-        for path in retired:
-            storage.remove(path)
-        if retired:
-            storage.collect(run.checkpoints)
+            retire(run, newest, {checkpoint_name(*each) for each in best}, keep_last=self.keep_last)
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"every {self.every:,} steps" if self.every else "at the end"
@@ -259,15 +263,3 @@ class Checkpointer(Callback):
             self._saved = self._newest = (state["axis"], state["update"])
             self._best = [tuple(best) for best in state["best"]]
             self._due = following(state["axis"], self.every)
-
-
-def _point(run: RunDir, pointer: str, name: str) -> None:
-    if _pointed(run, pointer) != name:
-        write_text(run.checkpoints / pointer, name + "\n")
-
-
-def _pointed(run: RunDir, pointer: str) -> str:
-    try:
-        return (run.checkpoints / pointer).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):  # absent or damaged: it is written anew
-        return ""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlrun import ops
+from rlrun import learners, ops
 from rlrun.callback import Callback
 from rlrun.errors import ConfigError, WiringError, did_you_mean
 from rlrun.nn import ActionCodec
@@ -96,10 +96,12 @@ def by_part(given: Any, kinds: Sequence[str], place: str) -> list[Any]:
 
 
 def batch_mean(policy_entropy: Tensor, valid: Tensor | None) -> Tensor | None:
-    """Return the mean [parts] of entropies [..., parts] over the rows that are valid; None where none is."""
+    """Return the mean [parts] of entropies [..., parts] over the rows that are valid, of all learners; None of none."""
     flat = policy_entropy.detach()
     flat = flat.reshape(-1, flat.shape[-1]) if valid is None else flat[valid]
-    return flat.mean(0) if len(flat) else None
+    total = flat.sum(0)
+    count = learners.pooled_(total, len(flat))
+    return total / count if count else None
 
 
 def require_reader(provider: Callback, callbacks: Mapping[str, Callback]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rlrun import learners
 from rlrun.callback import Callback, Stop
 from rlrun.callbacks.pace import due_offline
 from rlrun.collect import video as videos
@@ -38,7 +39,7 @@ class Keeper(Protocol):
 class Evaluator(Callback):
     """Play some episodes of the frozen agent every so many environment steps, and once at the end.
 
-    Every evaluation plays the same episodes, started by `seed`, `seed + 1`, …
+    Every evaluation plays the same episodes, started by `seed`, `seed + 1`, … Of several learners the first one plays.
 
     Args:
         env: what to copy; training's own lanes are never touched.
@@ -104,7 +105,7 @@ class Evaluator(Callback):
         self, callbacks: dict[str, Callback], run_dir: Path | None, update: int = 0, step: int | None = None
     ) -> None:
         self._now = (step, update)
-        self.abandon = getattr(callbacks.get("interrupt"), "check", None)
+        self.abandon = getattr(callbacks.get("interrupt"), "abandon", None)
         self._run = None if run_dir is None else RunDir(run_dir)
 
     def end_cycle(self, update: int, step: int | None = None) -> None:
@@ -134,13 +135,7 @@ class Evaluator(Callback):
 
     def _evaluate(self, step: int | None, update: int, *, final: bool = False) -> Evaluation:
         clock = update if step is None else step
-        with undisturbed():
-            if self._lanes is None:
-                self._lanes = stage(self.env, self.episodes)
-            result = self._play(self._lanes, episodes=self.episodes)
-            if self.video and self._run is not None:
-                offline = step == 0 and self.offline > 0  # updates tell its evaluations apart, no step does
-                self._film(self._run, f"{clock:010d}_offline_{update:010d}.mp4" if offline else f"{clock:010d}.mp4")
+        result = self._by_the_first(step, update)
         self.last = {
             "mean_return": result.mean_return,
             "std_return": result.std_return,
@@ -164,6 +159,30 @@ class Evaluator(Callback):
             self.best = dict(self.last)  # of its own, as it is after a resume
             if self.checkpointer is not None:
                 self.checkpointer.mark_best(clock, update, final=final)
+        return result
+
+    def _by_the_first(self, step: int | None, update: int) -> Evaluation:
+        """Let the first learner play, and tell the others what came of it: a result, or that it was given up."""
+        try:
+            result = self._played(step, update) if learners.rank() == 0 else None
+        except Stop as stop:
+            learners.told(stop)
+            raise
+        found = learners.told(result)
+        if isinstance(found, Stop):
+            raise found
+        assert found is not None
+        return found
+
+    def _played(self, step: int | None, update: int) -> Evaluation:
+        with undisturbed():
+            if self._lanes is None:
+                self._lanes = stage(self.env, self.episodes)
+            result = self._play(self._lanes, episodes=self.episodes)
+            if self.video and self._run is not None:
+                offline = step == 0 and self.offline > 0  # updates tell its evaluations apart, no step does
+                clock = f"{update if step is None else step:010d}"
+                self._film(self._run, f"{clock}_offline_{update:010d}.mp4" if offline else f"{clock}.mp4")
         return result
 
     def _play(self, lanes: Env, *, episodes: int, watch: Watcher | None = None) -> Evaluation:

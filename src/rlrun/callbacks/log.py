@@ -38,6 +38,7 @@ class Logger(Callback):
     """
 
     cycle = 1
+    leads = True
 
     def __init__(self, sinks: Iterable[Sink], *, every: int | None, offline: int = 0) -> None:
         self.every = every

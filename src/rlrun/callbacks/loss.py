@@ -23,7 +23,8 @@ class LossCallback(Callback):
 
     A subclass writes `loss`, whose arguments are looked up by name; it returns the loss of
     each element, or that and a dict of named tensors for later callbacks (declared in
-    `provides`). If the data group holds `weight` ([B], importance or validity), elements
+    `provides`). With several learners the gradients of all of them are averaged before they are
+    clipped. If the data group holds `weight` ([B], importance or validity), elements
     are weighted by it. If somebody provides `learning_rate`, a `Schedule` say, each update
     is made with that.
 
@@ -117,6 +118,7 @@ class LossCallback(Callback):
         self._gradients.clear()
         torch.autograd.backward(loss, inputs=self.parameters)  # other networks in the graph keep no gradient
         self._gradients.settle()
+        self._gradients.average()
         if self.max_grad_norm is not None or self.grad_clip == "none":
             self._norm = self._clip()
         self._rate = rate if self.schedule is None else self.schedule(self.updates)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from rlrun import signals
+from rlrun import learners, signals
 from rlrun.callback import Callback, Stop
 from rlrun.callbacks.evaluate import Evaluator
 
@@ -67,7 +67,7 @@ class Budget(Callback):
             raise Stop(f"{step} of {self.env_steps} environment steps")
         if update >= self.updates:
             raise Stop(f"{update} of {self.updates} updates")
-        if self.elapsed >= self.seconds:
+        if self.seconds < float("inf") and learners.told_number(self.elapsed >= self.seconds):
             raise Stop(f"{self.seconds} seconds")
         if self.evaluator is not None and self.evaluator.mean_return >= self.mean_return:
             raise Stop(f"evaluation reached a mean return of {self.evaluator.mean_return:.1f}")
@@ -95,7 +95,8 @@ class Budget(Callback):
 class Interrupt(Callback):
     """Leave in order on SIGINT, SIGTERM and SIGUSR1; a second signal leaves at once, if it is not the first once more.
 
-    An update that runs is finished; long work beside updates (collection, evaluation) asks by `check`.
+    An update that runs is finished; long work beside updates (collection, evaluation) asks by `check`. Of several
+    learners the first one hears signals, and all of them leave where they `meet`.
     """
 
     cycle = 1
@@ -109,14 +110,15 @@ class Interrupt(Callback):
     def restore_state(self) -> None:  # the first hook of all: resetting environments may take long
         if not signals.received:
             signals.begin_anew()
-        if threading.current_thread() is threading.main_thread():  # python allows handlers nowhere else
+        main = threading.current_thread() is threading.main_thread()  # python allows handlers nowhere else
+        if main and learners.rank() == 0:
             self._previous = {number: signal.signal(number, self._hear) for number in SIGNALS}
         if signals.received:
             self._receive(signals.received[-1])
 
     def begin_training(self) -> None:
         self._begun = True
-        self.check()
+        self.meet()
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if not signals.repeated(number):
@@ -131,7 +133,16 @@ class Interrupt(Callback):
             raise Interrupted(self.requested)
 
     def check(self) -> None:
-        """Raise where the state is a whole one, between two environment steps, or where work can be given up.
+        """Raise where the state is a whole one, between two environment steps; not where there are other learners.
+
+        Raises:
+            Interrupted: a signal came.
+        """
+        if learners.count() == 1:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Raise where work can be given up.
 
         Raises:
             Interrupted: a signal came.
@@ -139,8 +150,18 @@ class Interrupt(Callback):
         if self.requested is not None:
             raise Interrupted(self.requested)
 
+    def meet(self) -> None:
+        """Raise in all learners at once; all of them call it.
+
+        Raises:
+            Interrupted: a signal came to the first one.
+        """
+        number = learners.told_number(0 if self.requested is None else signal.Signals[self.requested])
+        self.requested = signal.Signals(number).name if number else None
+        self.abandon()
+
     def end_cycle(self) -> None:
-        self.check()
+        self.meet()
 
     def end_training(self, error: BaseException | None) -> None:
         for number, handler in self._previous.items():

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from rlrun import ops
+from rlrun import learners, ops
 from rlrun.callback import Callback
 from rlrun.callbacks.loss import plain
 from rlrun.errors import ConfigError
@@ -100,7 +100,7 @@ class TargetCallback(Callback):
         """Return what the members tell that count this time, drawn at random (Chen et al. 2021, arXiv 2101.05982)."""
         if self.drawn is None:
             return told
-        return told[torch.randperm(len(told), device=told.device)[: self.drawn]]
+        return told[learners.first_(torch.randperm(len(told), device=told.device))[: self.drawn]]
 
     def catch_up(self) -> None:
         """Make the slow copy equal to the network, as it is at the start."""

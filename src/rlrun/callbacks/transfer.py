@@ -54,6 +54,7 @@ class MemoryImport(Callback):
         if path is not None:
             _require_table(table, "memory.import")
         self.table = table
+        self.one_learner = "" if path is None else "each learner would take in all of it (memory.import)"
         self.sources = [_fixed(each) for each in ([path] if isinstance(path, str) else path or ())]
         self.append = append
         self.ignore_extra = ignore_extra
@@ -163,6 +164,7 @@ class MemoryExport(Callback):
         self.public = public
         self.spaces = spaces
         self.wanted = every is not None or path is not None
+        self.one_learner = "the first learner has only its share of the rows (memory.export)" if self.wanted else ""
         if self.wanted:
             _require_table(table, "memory.export")
         self.cycle = 1 if every else 0

@@ -54,6 +54,7 @@ class ValueBias(Callback):
     """
 
     cycle = 1
+    leads = True
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ def check(words: Words = None, config_dir: ConfigDir = None) -> None:
     from rlrun.config import compose
 
     composed = compose(words or [], config_dir=config_dir)
-    from rlrun import experiment
+    from rlrun import checking
 
-    for line in experiment.check(composed):
+    for line in checking.check(composed):
         typer.echo(line)

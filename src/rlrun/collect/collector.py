@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun import learners
 from rlrun.callback import Callback
 from rlrun.collect.agents import Agent, Response, begun_anew, initial_state, random_agent
 from rlrun.collect.finite import require_finite
@@ -27,7 +28,8 @@ TAGS = ("episode_return", "episode_length", "interrupted")  # what memory can ke
 class Collector(Callback):
     """Step all lanes of an environment with an agent, and store what happened.
 
-    Provides `step`, the number of environment steps made by all lanes together. In a resumed run the lanes
+    Provides `step`, the number of environment steps made by all lanes together, those of other learners too: all of
+    them make theirs at the same pace. In a resumed run the lanes
     go on with the episodes that were open; where one cannot, a new one begins in its lane and the open one
     ends in memory where it was left, not truncated. `approximate` tells of such lanes; None: all came back.
 
@@ -96,6 +98,11 @@ class Collector(Callback):
         require_finite(self.observation, "observation", self.steps)
         return {"step": self.steps}
 
+    @property
+    def _round(self) -> int:
+        """Environment steps that are made when every lane makes one, those of all learners."""
+        return self.env.num_envs * learners.count()
+
     def _rejoin(self) -> Tree:
         """Bring the lanes back to where the run was left, begin new episodes in those that cannot."""
         found = self.env.rejoin(self._signals.check)
@@ -163,6 +170,8 @@ class Collector(Callback):
         self._require_stored(random)
         act: Callable[..., Response] = self.random if random else self.agent
         before, signals = self.steps, self._signals
+        if steps > self._round:  # what takes no longer than a step ends with the update
+            signals.meet()
         while self.steps - before < steps:
             if signals.requested is not None:  # between two steps everything is in order, to be saved or left
                 signals.check()
@@ -207,7 +216,7 @@ class Collector(Callback):
         """Add a row of every lane that really stepped, and begin new episodes where one ended."""
         if step.valid is None:
             self.table.add(None, row)
-            self.steps += self.env.num_envs
+            self.steps += self._round
         else:
             lanes = np.flatnonzero(step.valid)
             self.table.add(lanes, _rows(row, lanes))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from rlrun import learners
 from rlrun.collect.agents import (
     Acting,
     Preprocess,
@@ -64,7 +65,7 @@ class EpsilonGreedy:
             return {"action": self._greedy(observation)}
         lanes = lanes_of(observation)
         epsilon = self.epsilon(self.steps)
-        self.steps += lanes
+        self.steps += lanes * learners.count()
         if lanes == 1:  # a coin costs a tenth of an array of one
             return (
                 self.uniform.draw(1) if self.uniform.rng.random() < epsilon else {"action": self._greedy(observation)}

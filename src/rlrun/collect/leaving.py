@@ -15,7 +15,10 @@ class Signals(Protocol):
     requested: str | None
 
     def check(self) -> None:
-        """Raise where it shall."""
+        """Raise where it shall; where there are several learners, only `meet` does."""
+
+    def meet(self) -> None:
+        """Raise in all learners where it shall; all of them call it."""
 
 
 class Quiet:
@@ -24,6 +27,9 @@ class Quiet:
     requested: str | None = None
 
     def check(self) -> None:
+        pass
+
+    def meet(self) -> None:
         pass
 
 

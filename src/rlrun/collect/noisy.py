@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlrun import learners
 from rlrun.collect.agents import Acting, PolicyAgent, Preprocess, Remembering, Response
 from rlrun.errors import ConfigError, SpaceError
 from rlrun.generators import put_back
@@ -73,7 +74,7 @@ class Noisy(PolicyAgent):
     def _draw(self, action: list[Array]) -> list[Array]:
         """Return the noise of this step, in the shapes of an action's leaves [N, …]."""
         deviation = self.deviation(self.steps)
-        self.steps += len(action[0])
+        self.steps += len(action[0]) * learners.count()
         drawn = [self._normal(part.shape, deviation) for part in action]
         if self.damping == 1.0:
             return drawn

@@ -13,6 +13,7 @@ ROOTS = (
     "seed",
     "stop",
     "num_envs",
+    "learners",
     "evaluation",
     "checkpoint",
     "log",

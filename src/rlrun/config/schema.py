@@ -150,6 +150,7 @@ CLOSED = ("init", "load")  # blocks in which no other key has a meaning, whereve
 KINDS: dict[str, Kind] = {
     "seed": whole(),
     "num_envs": whole(1),
+    "learners": whole(1),
     "stop.env_steps": either(whole(), NULL),
     "stop.updates": either(whole(), NULL),
     "stop.seconds": either(number(0), NULL),

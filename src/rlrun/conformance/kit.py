@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rlrun import experiment, plugins
+from rlrun import checking, plugins
 from rlrun.config.plugged import brought, fault
 from rlrun.config.words import parse
 from rlrun.conformance.checks import examine
@@ -98,7 +98,7 @@ def _fitting(command: list[str], config_dir: Path | None) -> list[str]:
     for env in sorted(ENVS, key=lambda env: env not in command):
         other = [env if word in ENVS else word for word in command]
         try:
-            experiment.check(other, config_dir=config_dir)
+            checking.check(other, config_dir=config_dir)
         except SpaceError:
             continue
         except Exception:  # told by what is tried

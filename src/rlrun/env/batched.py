@@ -88,6 +88,7 @@ class BatchedEnv(Env):
         self._write = lane_writer(theirs)
         self._to_env = action_writer(actions, self.num_envs)
         self._mode = AutoresetMode((vector.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        self.resets_itself = self._mode is AutoresetMode.NEXT_STEP
         self._ended = np.zeros(self.num_envs, np.bool_)  # by the last step
         self._next: Tree = None  # what to act on next
         self._closed = False

@@ -58,6 +58,7 @@ class Env(ABC):
     num_envs: int
     name: str = "env"
     vectorization: str = "sync"
+    resets_itself: bool = False  # in a step of its own, whose row is no transition
     frame_stack: int = 1  # frames in an observation, where it is known that it is a stack of the newest ones
     lanes: Sequence[gymnasium.Env[Any, Any]] = ()  # the environments themselves, where they live in this process
     copier: Callable[[int, str | None], Env] | None = None  # set by `make`

@@ -18,12 +18,13 @@ from rlrun.callback import Callback, Stop
 from rlrun.callbacks import Checkpointer, Evaluator
 from rlrun.callbacks.stop import Budget
 from rlrun.collect.evaluate import stage
-from rlrun.errors import RlrunError
+from rlrun.errors import ConfigError, RlrunError
 from rlrun.estimate.model import Measured
 from rlrun.experiment import Experiment
 from rlrun.files import write_json
 from rlrun.memory import Table
 from rlrun.rundir import RunDir
+from rlrun.sharing import count_of
 from rlrun.storage import home_of
 from rlrun.sweep.task import STOPPED
 from rlrun.trainer import Trainer
@@ -175,6 +176,8 @@ def measure(
     What its process takes around training (`around`) is left to who sees that from outside.
     """
     composed = configuration.compose(words, config_dir=config_dir)
+    if (learners := count_of(composed.config)) > 1:
+        raise ConfigError(f"learners={learners}: a probe measures one learner; learners=1")
     _keep_within(composed.config)
     experiment = Experiment(composed)
     experiment.take_in()

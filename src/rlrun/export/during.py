@@ -49,6 +49,7 @@ class OnnxExport(Callback):
         MissingExtra: a package is not installed.
     """
 
+    leads = True
     momentary = ("_asked", "_worker", "_about", "items")  # of this process
 
     def __init__(

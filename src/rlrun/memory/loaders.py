@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any, Protocol, cast
 
+from rlrun import learners
 from rlrun.errors import ConfigError, did_you_mean
 from rlrun.memory.episodes import map_tree
 from rlrun.memory.table import Table
@@ -140,7 +141,7 @@ class ReplayLoader:
         if not learning and self._since is None:
             self._since, self._until = now, now + self.warm_up - max(now, len(self.table))
             self.updates = 0
-        elif learning and not self.table.windows(self.length):
+        elif learning and not learners.every(self.table.windows(self.length) > 0):
             self._since, self._until = now if self._since is None else self._since, now + self.warm_up
         if self._since is not None:
             self._fill(collector, random=not learning and not self.offline)
@@ -151,7 +152,7 @@ class ReplayLoader:
         """Collect to where filling ends, and further until the table holds a window."""
         while (missing := self._until - collector.steps) > 0:
             collector.collect(min(missing, CHUNK), random=random)
-        while not self.table.windows(self.length) and not self.table.full():
+        while not learners.every(self.table.windows(self.length) > 0 or self.table.full()):
             collector.collect(1, random=random)
 
     def _missing(self) -> int:

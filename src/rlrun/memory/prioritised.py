@@ -44,6 +44,7 @@ class Prioritised(Sampler):
     """
 
     provides = ("weight",)
+    one_learner = "its priorities are compared within one memory"
 
     def __init__(
         self,

@@ -28,6 +28,8 @@ class Recent(Sampler):
         seed: of the new part.
     """
 
+    one_learner = "its newest rows are counted in one memory"
+
     def __init__(self, sampler: Sampler, *, share: float, newest: int, seed: int = 0) -> None:
         if not 0 < share <= 1:
             raise ConfigError(f"memory.sampler: Recent.share must be above 0 and at most 1, not {share}")

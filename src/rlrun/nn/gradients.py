@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from rlrun import learners
+
 LARGEST = 65_536  # numbers; adding gradients of larger networks into zeros takes longer than it spares
 ALIGNED = 16  # numbers: what a parameter's part is a multiple of
 
@@ -49,6 +51,20 @@ class Gradients:
         for parameter, part, before in zip(self.parameters, self._parts, self._before, strict=False):
             if part._version == before:
                 parameter.grad = None
+
+    def average(self) -> None:
+        """Let them be the mean of all learners' gradients."""
+        if learners.count() == 1:
+            return
+        if self._flat is not None:
+            learners.mean_(self._flat)
+            return
+        present = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        if present:
+            together = learners.mean_(torch.cat([gradient.flatten() for gradient in present]))
+            parts = torch.split(together, [gradient.numel() for gradient in present])
+            shaped = [part.view_as(gradient) for part, gradient in zip(parts, present, strict=True)]
+            torch._foreach_copy_(present, shaped)
 
     def _make(self) -> None:
         """Make room, if the parameters are few numbers of one kind in one place."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlrun import learners
 from rlrun.errors import ConfigError, SpaceError, did_you_mean
 from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Space, Spaces, describe, leaves
 from rlrun.typing import Tree
@@ -56,12 +57,15 @@ class Statistics(nn.Module):
         self.register_buffer("scale", torch.ones(self.shape))
 
     def update(self, value: Tensor) -> None:
-        """Take in elements [..., *shape]; none at all change nothing."""
-        if value.numel() == 0:
-            return
+        """Take in elements [..., *shape], those of all learners; none at all change nothing."""
         moments = self.moments
-        flat = value.to(moments.device, torch.float64).reshape(-1, *self.shape)
-        newest = torch.stack([flat.sum(0), flat.square().sum(0)]).div_(len(flat))
+        elements = value.shape[: value.dim() - len(self.shape)].numel()
+        flat = value.to(moments.device, torch.float64).reshape(elements, *self.shape)
+        newest = torch.stack([flat.sum(0), flat.square().sum(0)])
+        count = learners.pooled_(newest, len(flat))
+        if count == 0:
+            return
+        newest.div_(count)
         if self.mode == "window":
             self._slide(newest)
         else:

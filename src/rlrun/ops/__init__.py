@@ -25,6 +25,7 @@ from rlrun.ops.losses import (
     least_weighed,
     mean_of,
     normalised,
+    over_valid,
     surrogate,
 )
 from rlrun.ops.noise import gumbel_like, normal_like
@@ -88,6 +89,7 @@ __all__ = [
     "normalised",
     "one_hot",
     "one_step_return",
+    "over_valid",
     "quantile_distance",
     "range_entropy",
     "sampled_fractions",

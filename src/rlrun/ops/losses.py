@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rlrun import learners
+
 Clip = Literal["global", "parameter", "value", "adaptive", "none"]
 CLIPS = ("global", "parameter", "value", "adaptive", "none")
 Guide = Literal["first", "smallest", "mean"]
@@ -97,7 +99,16 @@ def _norms(tensors: list[Tensor]) -> Tensor:
 
 
 def normalised(advantage: Tensor, valid: Tensor | None = None) -> Tensor:
-    """Return advantages with mean 0 and standard deviation 1 over all entries, or over those that are valid."""
+    """Return advantages with mean 0 and standard deviation 1 over all entries, or over those that are valid.
+
+    With several learners over the entries of all of them.
+    """
+    if learners.count() > 1:
+        counted = advantage.double() if valid is None else advantage[valid].double()
+        sums = torch.stack([counted.sum(), counted.square().sum()])
+        mean, square = sums.div_(learners.pooled_(sums, counted.numel())).unbind()
+        deviation = (square - mean.square()).clamp(min=0.0).sqrt()
+        return ((advantage - mean) / (deviation + 1e-8)).to(advantage.dtype)
     if valid is None:
         deviation, mean = torch.std_mean(advantage, correction=0)
     else:
@@ -109,6 +120,11 @@ def normalised(advantage: Tensor, valid: Tensor | None = None) -> Tensor:
 def mean_of(value: Tensor, valid: Tensor | None = None) -> Tensor:
     """Return the mean of all entries, or of those that are valid: flags of the same shape."""
     return value.mean() if valid is None else (value * valid).sum() / valid.sum()
+
+
+def over_valid(loss: Tensor, valid: Tensor) -> Tensor:
+    """Return losses whose mean is that of the valid entries, flags of the same shape; of all learners' entries."""
+    return loss * (valid / learners.mean_(valid.float().mean()))
 
 
 def surrogate(log_ratio: Tensor, advantage: Tensor, *, clip: float) -> Tensor:

@@ -71,9 +71,13 @@ class Worded(Protocol):
 
 
 def threads(jobs: Iterable[Worded]) -> int:
-    """Return the largest number of threads that the words of a job ask for."""
-    values = [word.value for job in jobs for word in parse(job.words) if word.key == "threads"]
-    return max([1, *(value for value in values if isinstance(value, int))])
+    """Return the largest number of threads that the words of a job ask for, those of all its learners."""
+    return max((_number(job, "threads") * _number(job, "learners") for job in jobs), default=1)
+
+
+def _number(job: Worded, key: str) -> int:
+    values = [word.value for word in parse(job.words) if word.key == key]
+    return max((value for value in values if isinstance(value, int)), default=1)
 
 
 def room(jobs: Iterable[Worded]) -> int:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
 import subprocess
-import sys
 import threading
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
+from rlrun import interpreter
 from rlrun.collect.workers.inbox import Inbox
 from rlrun.collect.workers.unroll import Leave, Recipe, copied, unroll
 from rlrun.errors import ConfigError
@@ -117,36 +115,17 @@ class ProcessLink:
         return self._process.poll() is None
 
     def cause(self) -> str:
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
-        code = self._process.returncode
-        if code is None:
-            return "it broke the connection"
-        return f"it was killed by {signal.Signals(-code).name}" if code < 0 else f"it left with exit code {code}"
+        return interpreter.end_of(self._process)
 
     def close(self) -> bool:
         self._jobs.put(Leave())
         self._jobs.close()
-        for urge in (None, self._process.terminate, self._process.kill):
-            if urge is not None:
-                urge()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(GRACE if urge is None else 1.0)
-                break
+        gone = interpreter.let_go(self._process, GRACE)
         for thread in self._threads:
             thread.join(1.0)
         self._connection.close()
-        return not self.alive()
+        return gone
 
 
 def _start(theirs: Connection) -> subprocess.Popen[bytes]:
-    """Start an interpreter that finds the same modules; it leads a process group, so that signals are the parent's."""
-    command = f"from rlrun.collect.workers.process import serve; serve({theirs.fileno()}, {os.getpid()})"
-    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    return subprocess.Popen(
-        [sys.executable, "-P", "-W", "ignore", "-c", command],
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": paths},
-        pass_fds=[theirs.fileno()],
-        process_group=0,
-    )
+    return interpreter.start("rlrun.collect.workers.process", theirs)

@@ -1,0 +1,48 @@
+"""Which checkpoints have names of their own, and which are deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+from rlrun import storage
+from rlrun.files import write_text
+from rlrun.learners.places import places_in
+from rlrun.rundir import RunDir, checkpoint_key, checkpoint_name
+
+
+def point(run: RunDir, pointer: str, name: str) -> None:
+    """Let `latest` or `best` name a checkpoint."""
+    if _pointed(run, pointer) != name:
+        write_text(run.checkpoints / pointer, name + "\n")
+
+
+def point_back(run: RunDir, newest: tuple[int, int], best: Sequence[tuple[int, int]]) -> None:
+    """Let the pointers name what a resumed run goes on from and what was its best, and nothing beyond it."""
+    point(run, "latest", checkpoint_name(*newest))
+    held = [checkpoint_name(*each) for each in best]
+    there = [name for name in held if (run.checkpoints / name).is_dir()]
+    if there:
+        point(run, "best", there[0])
+    elif _pointed(run, "best"):
+        (run.checkpoints / "best").unlink()
+
+
+def retire(run: RunDir, newest: tuple[int, int], best: Set[str], *, keep_last: int | None) -> None:
+    """Delete old checkpoints of all learners; those beyond the newest, from before a resume, are to be replaced."""
+    if keep_last is None:
+        return
+    past = [path for path in run.checkpoint_dirs() if checkpoint_key(path) <= newest]
+    kept = best | {_pointed(run, "best")}
+    retired = [path.name for path in past[:-keep_last] if path.name not in kept]
+    for place in places_in(run.checkpoints) if retired else ():
+        for name in retired:
+            if (place / name).is_dir():
+                storage.remove(place / name)
+        storage.collect(place)
+
+
+def _pointed(run: RunDir, pointer: str) -> str:
+    try:
+        return (run.checkpoints / pointer).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):  # absent or damaged: it is written anew
+        return ""

@@ -1,0 +1,47 @@
+"""Build a run and step nothing: what is wrong with a request, and what it would take; the twin of `rlrun check`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from rlrun.assembly import stateful
+from rlrun.callbacks import Checkpointer
+from rlrun.config import Composed
+from rlrun.errors import RequestError
+from rlrun.experiment import Experiment, composed_of
+from rlrun.files import sized
+from rlrun.sharing import count_of
+
+
+def check(words: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> list[str]:
+    """Build everything and step nothing; return what was found, one line each.
+
+    Raises:
+        RequestError: the first thing that would keep the run from starting.
+    """
+    experiment = Experiment(composed_of(words, config_dir))
+    experiment.take_in()
+    parts = stateful(experiment.builder.built)
+    parameters = sum(
+        p.numel() for part in parts.values() if isinstance(part, torch.nn.Module) for p in part.parameters()
+    )
+    learners = count_of(experiment.config)
+    needed = learners * sum(getattr(part, "nbytes", 0) for part in parts.values())
+    free, checkpointer = shutil.disk_usage(Path.cwd()).free, experiment.part(Checkpointer)
+    held = learners * 4 * 3 * parameters  # and Adam's two
+    kept = held + (needed if checkpointer is not None and checkpointer.memory else 0)
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
+    if memory is not None and needed > memory:
+        raise RequestError(f"memory.length: the memory would grow to {sized(needed)}; this machine has {sized(memory)}")
+    return [
+        f"config    ok: algorithm={experiment.composed.choices['algorithm']}, environment {experiment.env_name}",
+        f"wiring    ok: {len(experiment.trainer.callbacks)} callbacks",
+        f"networks  {parameters:,} parameters on {experiment.device}",
+        f"memory    up to {sized(needed)}",
+        f"disk      {sized(free)} free; a checkpoint takes up to {sized(kept)}",
+    ]

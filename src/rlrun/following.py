@@ -1,0 +1,62 @@
+"""A learner beside the first one: it trains on its share, and saves what it has; the first one does all else."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+from multiprocessing.connection import Connection
+
+from rlrun import learners, storage
+from rlrun.callbacks.stop import SIGNALS
+from rlrun.errors import LearnerError, RlrunError
+from rlrun.experiment import Experiment
+from rlrun.learners.crew import AFTER, READY, Job
+from rlrun.learners.places import place_of
+from rlrun.rundir import RunDir
+
+
+def serve(handle: int, parent: int) -> None:
+    """Do the job that comes over a connection; end at once with the process that started this one.
+
+    Signals are for that one, which lets all learners leave in order.
+    """
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    connection, code = Connection(handle), 1
+    try:
+        job: Job = pickle.loads(connection.recv_bytes())
+        threading.Thread(target=_leave_with, args=(connection,), daemon=True).start()
+        follow(job, connection)
+        code = 0
+    except LearnerError:
+        code = AFTER
+    except BaseException as error:
+        known = isinstance(error, RlrunError)
+        connection.send(" ".join((str(error) if known else f"{type(error).__name__}: {error}").split()))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # there is nothing to tidy up that is worth the wait
+
+
+def follow(job: Job, connection: Connection) -> None:
+    """Train as one of several learners, in the directory of a run that the first one has begun."""
+    learners.be(job.number)
+    run = RunDir(job.run)
+    experiment = Experiment(job.composed, matmul=job.matmul)
+    if job.checkpoint is not None:
+        own = place_of(run.checkpoints, job.number) / job.checkpoint
+        experiment.restore(storage.load(own), own)
+    connection.send(READY)
+    with learners.joined(job.place, job.count, job.backend):
+        experiment.follow(run)
+
+
+def _leave_with(connection: Connection) -> None:
+    """Wait until the other end is closed, then end this process."""
+    try:
+        connection.recv_bytes()  # nothing ever comes
+    except (EOFError, OSError):
+        os._exit(AFTER)

@@ -1,0 +1,138 @@
+"""The first learner's side of the others: it starts them, hears how they are, and ends them."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rlrun import interpreter, learners
+from rlrun.errors import LearnerError
+
+READY = "ready"  # what a learner says when all its parts are built; anything else is why it failed
+AFTER = 3  # exit code of one that left because another one was gone
+GRACE = 10.0  # seconds that learners have to leave
+POLL = 0.05
+
+
+@dataclass(frozen=True)
+class Job:
+    """What another learner needs to know.
+
+    Attributes:
+        number: of the learner, from 1.
+        count: of all learners.
+        place: a file by which they find each other.
+        backend: of torch.distributed.
+        composed: what the run is made of.
+        run: the run directory.
+        checkpoint: name of the one to go on from, or None.
+        matmul: by what the first learner makes large products.
+    """
+
+    number: int
+    count: int
+    place: Path
+    backend: str
+    composed: Any
+    run: Path
+    checkpoint: str | None
+    matmul: str
+
+
+class Member:
+    """One of the other learners, as the first one knows it."""
+
+    def __init__(self, job: Job) -> None:
+        self.number = job.number
+        self.failure: str | None = None
+        self._connection, theirs = Pipe()
+        self._process = _start(theirs)
+        theirs.close()
+        self._connection.send_bytes(pickle.dumps(job, protocol=5))
+
+    def is_ready(self) -> bool:
+        """Tell whether it is ready to join.
+
+        Raises:
+            LearnerError: it failed.
+        """
+        with suppress(EOFError, OSError):
+            if not self._connection.poll(POLL):
+                return False
+            said = self._connection.recv()
+            if said == READY:
+                return True
+            self.failure = said
+        raise LearnerError(self.why())
+
+    def lost(self) -> bool:
+        """Tell whether it is gone by itself, or about to go."""
+        with suppress(EOFError, OSError):
+            if self._connection.poll(0.0):
+                self.failure = self._connection.recv()
+        return self.failure is not None or self._process.poll() not in (None, AFTER)
+
+    def why(self) -> str:
+        """Tell why it is gone."""
+        about = f"failed: {self.failure}" if self.failure is not None else f"is gone: {self.end()}"
+        return f"learner {self.number} {about}"
+
+    def end(self) -> str:
+        return interpreter.end_of(self._process)
+
+    def close(self, grace: float) -> None:
+        """Let it go, by force after some seconds."""
+        interpreter.let_go(self._process, grace)
+        self._connection.close()
+
+
+@contextmanager
+def crew(count: int, backend: str, job: Callable[..., Job]) -> Iterator[None]:
+    """Learn together with others, started for as long as a `with` block lasts.
+
+    Args:
+        count: of all learners.
+        backend: of torch.distributed.
+        job: returns what a learner needs to know, beside its number, their count, their place and the backend.
+
+    Raises:
+        LearnerError: one of them failed.
+    """
+    members: list[Member] = []
+    grace = 0.0
+    with TemporaryDirectory(prefix="rlrun-") as folder:
+        place = Path(folder) / "learners"
+        try:
+            for number in range(1, count):
+                members.append(Member(job(number=number, count=count, place=place, backend=backend)))
+            for member in members:
+                while not member.is_ready():
+                    pass
+            with learners.joined(place, count, backend, lambda: _why(members)):
+                yield
+            grace = GRACE
+        finally:
+            for member in members:
+                member.close(grace)
+
+
+def _why(members: list[Member]) -> str:
+    """Say which learner is gone, and why; it may take a moment until that can be told."""
+    until = time.monotonic() + GRACE
+    while time.monotonic() < until:
+        for member in members:
+            if member.lost():
+                return member.why()
+        time.sleep(POLL)
+    return "the connection between learners broke"
+
+
+def _start(theirs: Any) -> Any:
+    return interpreter.start("rlrun.following", theirs)

@@ -1,0 +1,223 @@
+"""Several processes learn together: each on its share, and what comes out is what one process comes to."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from tests.resume.twins import signal_at
+
+import rlrun
+import rlrun.inspection
+from rlrun import learners, storage
+from rlrun.callbacks import Interrupt
+from rlrun.checking import check
+from rlrun.collect import Collector
+from rlrun.errors import ConfigError, LearnerError
+from rlrun.estimate.probe import measure
+from rlrun.learners import crew
+from rlrun.learners.places import place_of
+from rlrun.ops.noise import given
+from rlrun.rundir import RunDir
+from rlrun.seeds import Seeds
+
+QUIET = ("logger=[]", "log.every=0", "evaluation.episodes=2", "evaluation.max_steps=20", "pair=null")
+A2C = ("algorithm=a2c", "env=cartpole", "num_envs=4", "algorithm.hidden=[8]", "algorithm.horizon=4")
+SAC = (
+    *("algorithm=sac", "env=pendulum", "num_envs=2", "algorithm.hidden=[8]", "algorithm.batch_size=8"),
+    *("algorithm.warmup_steps=20", "algorithm.updates_per_step=0.5", "stop.env_steps=72"),
+    *("evaluation.every=40", "checkpoint.every=20", "checkpoint.keep_last=2"),
+)
+
+
+@pytest.fixture(scope="module")
+def together():
+    return importlib.import_module("tests.together")
+
+
+@pytest.fixture
+def warm(together, monkeypatch):
+    """Let the process of a learner have imported everything already; return those that were started."""
+    started = []
+
+    def start(connection):
+        started.append(together.learner(connection))
+        return started[-1]
+
+    monkeypatch.setattr(crew, "_start", start)
+    return started
+
+
+@pytest.fixture(scope="module")
+def found(together, tmp_path_factory):
+    """What one learner comes to, and what each of two does."""
+    return together.all_of_it(), *together.both(tmp_path_factory.mktemp("both"))
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "sac"])
+def test_two_learners_take_the_steps_of_one_on_the_whole_batch(found, algorithm):
+    one, first, second = (each[algorithm] for each in found)
+    begun = [name for name in one if "weight" in name]
+    assert len(begun) > 2
+    for name, value in one.items():
+        assert torch.equal(first[name], second[name]), name
+        assert torch.allclose(first[name], value, rtol=1e-5, atol=1e-6), name
+
+
+def test_what_is_told_of_a_batch_is_told_of_all_shares(found):
+    one, first, second = (each["measured"] for each in found)
+    for name in ("moments", "entropy", "normalised", "valid", "weights"):
+        assert torch.allclose(first[name], one[name], atol=1e-6), name
+    assert torch.equal(first["moments"], second["moments"])
+    assert first["weight"].unique().tolist() == [1.5]  # of 1 and 2, in tensors that lie apart
+    assert second["bias"].tolist() == [1.5]  # of 0 and 3
+
+
+def test_networks_that_have_become_different_are_told_of(found):
+    assert [each["differing"] for each in found] == ["", *["learners=2: networks.q is not the same in all of them"] * 2]
+
+
+def states(run: Path, number: int = 0, name: str = "latest") -> dict[str, str]:
+    """Return a word for each part of a learner's checkpoint."""
+    where = RunDir(run).checkpoint(name)
+    own = place_of(where.parent, number) / where.name
+    return {part: storage.digest(state) for part, state in storage.load(own).items()}
+
+
+def test_a_run_of_two_learners_is_that_of_one(tmp_path, warm, together):
+    words = [*A2C, *QUIET, "+with=observation_norm", "stop.updates=12", "evaluation.every=100"]
+    with given(together.still):
+        one = rlrun.train(words, run_dir=tmp_path / "one")
+        two = rlrun.train([*words, "learners=2"], run_dir=tmp_path / "two")
+    assert [two.summary[name] for name in ("env_steps", "updates")] == [192, 12]
+    assert one.summary["evaluation"] == two.summary["evaluation"]
+    networks = [result.trainer.state["parts"] for result in (one, two)]
+    for path in ("networks.actor_critic", "normalisers.observation"):
+        ours, theirs = (parts[path].state_dict() for parts in networks)
+        for name, value in ours.items():
+            if isinstance(value, torch.Tensor):
+                assert torch.allclose(value, theirs[name], atol=1e-6), name
+    first, second = (states(two.run_dir, number) for number in (0, 1))
+    same = [part for part in first if first[part] == second[part]]
+    assert {"networks.actor_critic", "callbacks.evaluation", "trainer"} <= {*same}
+    assert first["env"] != second["env"]
+
+
+def test_lanes_are_those_of_one_process():
+    one, second = Seeds(5), Seeds(5, learner=1, first_lane=4)
+    assert (second.lanes, second.evaluation, second.process) == (one.lanes + 4, one.evaluation, one.process)
+    other = Seeds(5, learner=2, first_lane=8)
+    drawn = [(each.memory, each.agent, each.warm_up, getattr(each, "acting", 0)) for each in (one, second, other)]
+    assert len({number for numbers in drawn for number in numbers}) == 12
+
+
+def test_a_run_that_was_left_goes_on_exactly(tmp_path, warm, monkeypatch):
+    whole = rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        signal_at(patch, Collector, "_store", 21)
+        left = rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "left")
+    assert left.summary["status"] == "stopped"
+    again = rlrun.resume(tmp_path / "left")
+    assert json.loads((again.run_dir / "manifest.json").read_text())["resume"] == "exact"
+    for number in (0, 1):
+        assert states(whole.run_dir, number) == states(again.run_dir, number)
+    run = RunDir(whole.run_dir)
+    assert len(run.checkpoint_dirs()) <= 3
+    beside = {path.name for path in place_of(run.checkpoints, 1).iterdir()}
+    assert beside == {path.name for path in run.checkpoint_dirs()} | {"segments"}
+
+
+def test_a_checkpoint_that_a_learner_lacks_is_none(tmp_path, warm):
+    run = RunDir(rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "run").run_dir)
+    newest = run.checkpoint()
+    used = rlrun.inspection.disk_used(run.path)
+    (place_of(run.checkpoints, 1) / newest.name / "manifest.json").unlink()
+    assert rlrun.inspection.disk_used(run.path) < used
+    assert [report.name for report in rlrun.checkpoints(run.path, verify=True) if report.damage] == [newest.name]
+    held = [path.name for path in run.newest_first() if path != newest]
+    again = rlrun.resume(run.path, ["stop.env_steps=80"])
+    assert f"from checkpoint {held[0]}" in run.log.read_text()
+    assert again.summary["env_steps"] == 80
+
+
+def test_a_learner_that_dies_ends_the_run_in_one_line(tmp_path, warm, monkeypatch):
+    meet, calls = Interrupt.end_cycle, []
+
+    def kill(self):
+        calls.append(1)
+        if len(calls) == 15:
+            warm[0].kill()
+        meet(self)
+
+    monkeypatch.setattr(Interrupt, "end_cycle", kill)
+    with pytest.raises(LearnerError, match=r"^learner 1 is gone: it was killed by SIGKILL$"):
+        rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "run")
+    run = RunDir(tmp_path / "run")
+    assert run.read_status()["status"] == "failed"
+    assert learners.count() == 1
+    for number in (0, 1):
+        place = place_of(run.checkpoints, number)
+        assert [path.name for path in place.iterdir() if path.name.startswith(".")] == []
+        assert storage.load(place / run.checkpoint().name)
+
+
+def test_a_learner_that_fails_says_why(tmp_path, together, monkeypatch):
+    monkeypatch.setattr(crew, "_start", together.failing)
+    with pytest.raises(LearnerError, match=r"^learner 1 failed: the reward of lane 3 is nan$"):
+        rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "run")
+
+
+def test_a_learner_leaves_with_the_first_one(together, tmp_path, monkeypatch):
+    member = crew.Member.__new__(crew.Member)
+    started = []
+    monkeypatch.setattr(crew, "_start", lambda theirs: started.append(together.learner(theirs)) or started[0])
+    from rlrun.config import compose
+
+    job = crew.Job(1, 2, tmp_path / "place", "gloo", compose([*SAC, *QUIET, "learners=2"]), tmp_path, None, "torch")
+    member.__init__(job)
+    while not member.is_ready():
+        pass
+    member._connection.close()
+    assert started[0].wait(10) == crew.AFTER
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("num_envs=3",), r"^learners=2: num_envs=3 cannot be shared evenly; num_envs=2 can$"),
+        (("num_envs=1",), "num_envs=2 can"),
+        (("algorithm.batch_size=5",), r"loader\.batch=5 cannot be shared evenly; loader\.batch=4 can"),
+        (("compile=true",), "compile=false"),
+        (("init.from=elsewhere",), "init.from=elsewhere"),
+        (("+with=prioritised",), r"memory\.sampler \(Prioritised\) wants one learner: its priorities"),
+        (("+with=prefetch",), "the loader is a Prefetch; several learners share that of ReplayLoader"),
+        (("+with=async",), "the collector is a AsyncCollector"),
+        (("memory.import=file.zip",), r"\(memory\.import\)"),
+        (("memory.export.every=0",), r"\(memory\.export\)"),
+    ],
+)
+def test_what_would_be_decided_by_a_share_is_refused(words, told):
+    with pytest.raises(ConfigError, match=told):
+        check([*SAC, *QUIET, "learners=2", *words])
+
+
+def test_a_probe_measures_one_learner(tmp_path):
+    with pytest.raises(ConfigError, match=r"^learners=2: a probe measures one learner; learners=1$"):
+        measure([*SAC, *QUIET, "learners=2"], None, 1.0, tmp_path / "run")
+
+
+def test_lanes_that_reset_by_themselves_are_refused():
+    with pytest.raises(ConfigError, match=r"lanes of cartpole that reset by themselves \(env.vectorization=native\)"):
+        check([*A2C, *QUIET, "learners=2", "env.vectorization=native"])
+
+
+def test_signals_are_for_the_first_learner(monkeypatch):
+    monkeypatch.setattr(learners, "_rank", 1)
+    before = signal.getsignal(signal.SIGTERM)
+    interrupt = Interrupt()
+    interrupt.restore_state()
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -1,0 +1,205 @@
+"""What two learners do in tests, one of them in a child of a process that has imported everything already."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from benchmarks.warm import PATHS, Child
+
+from rlrun import learners, ops
+from rlrun.algorithms.lagrangian import LagrangianWeights, RewardWeights
+from rlrun.assembly import builder_of
+from rlrun.callback import Callback
+from rlrun.callbacks.entropies import batch_mean
+from rlrun.config import compose
+from rlrun.errors import DataError, LearnerError
+from rlrun.nn import Gradients, Normaliser
+from rlrun.ops.noise import given
+from rlrun.trainer import Trainer
+
+COUNT = 2
+PPO = ("observation", "action", "log_prob", "value", "advantage", "return_")
+REPLAY = ("observation", "action", "reward", "terminated", "next_observation")
+CASES = {
+    "ppo": ("+with=trust_region", "+with=entropy_target", "callbacks.trust_region.per_dim=0.0001"),
+    "sac": ("+with=target_scale", "algorithm.drawn=1", "algorithm.ensemble=3", "algorithm.max_grad_norm=0.5"),
+}
+NAMES = {
+    "ppo": ("ppo", "entropy_target", "trust_region"),
+    "sac": ("target_scale", "q_target", "q_loss", "policy", "temperature"),
+}
+TINY = ("env=pendulum", "pair=null", "algorithm.hidden=[8,8]", "algorithm.lr=0.01")
+
+
+def still(kind: str, like: torch.Tensor) -> torch.Tensor:
+    """Be no noise at all, so that lanes act alike whoever steps them."""
+    return torch.zeros_like(like)
+
+
+def batches(names: tuple[str, ...], rank: int, count: int) -> list[dict[str, torch.Tensor]]:
+    """Return this learner's rows of some batches."""
+    generator = torch.Generator().manual_seed(7)
+    found = []
+    for _ in range(6):
+        rows = {name: torch.randn(16, generator=generator) for name in names}
+        rows |= {name: torch.randn(16, 3, generator=generator) for name in names if "observation" in name}
+        rows["action"] = torch.rand(16, 1, generator=generator) * 1.8 - 0.9
+        if "terminated" in rows:
+            rows["terminated"] = rows["terminated"] > 1.0
+        found.append({name: value[rank::count] for name, value in rows.items()})
+    return found
+
+
+class Given:
+    """A loader of batches that are there."""
+
+    def __init__(self, names: tuple[str, ...], rank: int, count: int) -> None:
+        self._names = names
+        self._batches = batches(names, rank, count)
+
+    def names(self) -> dict[str, tuple[str, ...]]:
+        return {"default": self._names}
+
+    def __iter__(self) -> Any:
+        return ({"default": batch} for batch in self._batches)
+
+
+class Seen(Callback):
+    """Keep the divergence by which epochs end and penalties adapt."""
+
+    data_group = "default"
+
+    def end_batch(self, approx_kl: torch.Tensor) -> None:
+        self.divergence = approx_kl.clone()
+
+
+def trained(algorithm: str) -> dict[str, torch.Tensor]:
+    """Return the parameters that some updates lead to, and what else they have moved."""
+    loader = Given(PPO if algorithm == "ppo" else REPLAY, learners.rank(), learners.count())
+    config = compose([f"algorithm={algorithm}", *TINY, *CASES[algorithm]])
+    builder = builder_of(config.config, device="cpu")
+    builder.get("seeds").apply()
+    callbacks = {name: builder.get(f"callbacks.{name}") for name in NAMES[algorithm]}
+    if algorithm == "ppo":
+        callbacks["seen"] = Seen()
+    torch.manual_seed(learners.rank())  # what is drawn from here on is each learner's own
+    trainer = Trainer(callbacks, loader)
+    with given(still):
+        trainer.train()
+    found = {}
+    for path, part in builder.built.items():
+        if isinstance(part, torch.nn.Module):
+            found |= {f"{path}.{name}": value.clone() for name, value in part.state_dict().items()}
+    if algorithm == "ppo":
+        found["entropy_weight"] = callbacks["entropy_target"].log.clone()
+        found["approx_kl"] = callbacks["seen"].divergence
+        found["change"] = torch.tensor(callbacks["trust_region"].ratio)
+    else:
+        found["scale"] = callbacks["target_scale"].statistics.scale.clone()
+    return found
+
+
+def measured() -> dict[str, torch.Tensor]:
+    """Return what is told of a batch of which each learner has some rows, not all as many."""
+    rank, count = learners.rank(), learners.count()
+    rows = torch.randn(12, 2, generator=torch.Generator().manual_seed(3)) * 3.0 + 1.0
+    mine = rows if count == 1 else (rows[:8], rows[8:])[rank]
+    normaliser = Normaliser([2])
+    normaliser.update(mine)
+    normaliser.update(mine[:0] if rank else rows[:4])  # one of them has nothing
+    large = torch.nn.Linear(300, 300)
+    gradients = Gradients(list(large.parameters()))
+    gradients.clear()
+    large.weight.grad, large.bias.grad = torch.full((300, 300), 1.0 + rank), torch.full((300,), 3.0 * rank)
+    gradients.average()
+    assert gradients.flat is None
+    half = ops.normalised(rows[rank::count, 0], None)
+    valid = torch.arange(12) % 3 > 0
+    paid = SimpleNamespace(tally=SimpleNamespace(reward_sum=mine.double().sum(0).numpy(), reward_steps=len(mine)))
+    weights = RewardWeights(SimpleNamespace(rewards=2))
+    lagrangian = LagrangianWeights(weights, partial(torch.optim.SGD, lr=0.1), thresholds=[None, 0.5], paid=paid)
+    lagrangian.end_batch(step=12)
+    return {
+        "weights": weights().detach(),
+        "moments": normaliser.statistics[0].moments,
+        "entropy": batch_mean(mine, torch.ones(len(mine), dtype=torch.bool)),
+        "normalised": torch.cat([torch.tensor(each) for each in zip(*learners.gathered(half.tolist()), strict=True)]),
+        "valid": ops.normalised(rows[rank::count, 1], valid[rank::count])[:1],
+        "weight": large.weight.grad[:1],
+        "bias": large.bias.grad[:1],
+    }
+
+
+def differing() -> str:
+    """Return what is said of learners whose networks are not the same."""
+    module = torch.nn.Linear(2, 2)
+    torch.nn.init.constant_(module.weight, float(learners.rank()))
+    try:
+        learners.require_same({"networks.q": module})
+    except LearnerError as error:
+        return str(error)
+    return ""
+
+
+def all_of_it() -> dict[str, Any]:
+    found: dict[str, Any] = {algorithm: trained(algorithm) for algorithm in CASES}
+    return {**found, "measured": measured(), "differing": differing()}
+
+
+def beside(place: str, result: str) -> None:
+    """Be the second of two learners, and store what it comes to."""
+    learners.be(1)
+    with learners.joined(Path(place), COUNT, "gloo"):
+        found = all_of_it()
+        torch.save(found, result)
+        learners.gathered(None)
+
+
+def both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what two learners come to, of which this process is the first."""
+    place, result = folder / "place", folder / "result.pt"
+    child = Child(beside, str(place), str(result), paths=[*sys.path, PATHS[0]])
+    try:
+        with learners.joined(place, COUNT, "gloo"):
+            found = all_of_it()
+            learners.gathered(None)
+        child.wait(30)
+    finally:
+        child.kill()
+    return found, torch.load(result)
+
+
+def _serve(connection: Connection) -> None:
+    from rlrun.following import serve
+
+    os.setpgid(0, 0)
+    with given(still):
+        serve(connection.fileno(), os.getppid())
+
+
+def _fail(connection: Connection) -> None:
+    from rlrun.experiment import Experiment
+
+    def follow(self: Experiment, run_dir: Any) -> None:
+        raise DataError("the reward of lane 3 is nan")
+
+    Experiment.follow = follow  # type: ignore[method-assign]
+    _serve(connection)
+
+
+def learner(connection: Connection, work: Callable[[Connection], None] = _serve) -> Child:
+    """Start what `rlrun.learners.crew` starts in an interpreter of its own; it finds the same modules."""
+    return Child(work, connection, paths=[*sys.path, PATHS[0]])
+
+
+def failing(connection: Connection) -> Child:
+    """Start a learner that fails as soon as it learns."""
+    return learner(connection, _fail)
