@@ -21,6 +21,7 @@ from benchmarks import (
     on_policy,
     overhead,
     page,
+    peers,
     priority_chain,
     resilience,
     search,
@@ -50,6 +51,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "search": lambda given: search.measure(given.studies, parts=given.search, workers=given.workers, words=given.word),
     "why": lambda given: why.measure(given.why),
     "beside": lambda given: beside.measure(given.beside, seeds=given.seeds, workers=given.workers, words=given.word),
+    "peers": lambda given: peers.measure(given.peers, rivals=given.besides, rounds=given.rounds),
 }
 
 
@@ -64,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     commands = found.add_subparsers(dest="command", required=True)
     made = {name: commands.add_parser(name) for name in (*MEASURES, "all", "page")}
-    for name in ("speed", "on_policy", "startup", "memory", "checkpoints", "overhead", "async", "all"):
+    for name in ("speed", "on_policy", "startup", "memory", "checkpoints", "overhead", "async", "peers", "all"):
         made[name].add_argument("--rounds", type=int, default=5)
     for name in ("learning", "all"):
         made[name].add_argument("--seeds", type=seeds_of, default=list(range(5)))
@@ -91,7 +93,10 @@ def parser() -> argparse.ArgumentParser:
     made["search"].add_argument("search", nargs="*", metavar="PART", help=", ".join(search.PARTS))
     made["all"].set_defaults(speed=[], learning=[], memory=[], resilience=[], launcher=None, estimate=[], why=[])
     made["beside"].add_argument("beside", nargs="*", metavar="CASE", help=", ".join(beside.CASES))
-    made["all"].set_defaults(search=[], beside=[])
+    made["peers"].add_argument("peers", nargs="*", metavar="CASE", help=", ".join(peers.CASES))
+    for name in ("peers", "all"):
+        made[name].add_argument("--besides", nargs="*", choices=list(peers.PEERS), help="which peers; default: all")
+    made["all"].set_defaults(search=[], beside=[], peers=[])
     return found
 
 

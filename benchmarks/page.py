@@ -421,6 +421,54 @@ def beside(found: dict[str, Any]) -> Lines:
     ]
 
 
+def peers(found: dict[str, Any]) -> Lines:
+    """Runs beside other libraries'."""
+    heads = ["run", "side", "steps/s", "rlrun's speed / its", "bar", "processor s / 1,000 steps", "first step, s"]
+    heads += ["rlrun's time to it / its", "peak, MB", "parameters", "optimiser steps"]
+    rows = [row for name, case in found.items() for row in _peers(name, case)]
+    lost = [
+        f"{peer} on {name} ({ratio['speed']['median']:.2f})"
+        for name, case in found.items()
+        for peer, ratio in case["ratio"].items()
+        if ratio["speed"]["median"] < 1.0
+    ]
+    notes = [f"* {name}: {_measured(case)}; `{' '.join(case['words'])}`" for name, case in found.items()]
+    return [
+        "The same numbers on all sides, each in a process of its own, one thread, in turn; ratios within a round. "
+        "Steps/s in a window after learning has begun; first step: from the start of the process until an environment "
+        "is stepped, rlrun's by its command, with composition and checks.",
+        "",
+        f"rlrun is slower than {', '.join(lost) if lost else 'none of them'}.",
+        "",
+        *table(heads, rows),
+        "",
+        *notes,
+    ]
+
+
+def _peers(name: str, case: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    for side, one in case["sides"].items():
+        ratio, bar = case["ratio"].get(side), ""
+        faster, sooner = (_spread(ratio[key], ".2f") if ratio else "" for key in ("speed", "first_step"))
+        if side in case["bars"]:
+            bar = f"≥ {case['bars'][side]:g}: {'missed' if side in case['missed'] else 'met'}"
+        row = [name, side, _spread(one["env_steps_per_second"], ",.0f"), faster, bar]
+        row += [_spread(one["processor_seconds"], ".2f"), _spread(one["first_step"], ".1f"), sooner]
+        row += [f"{one['peak_megabytes']['median']:.0f}", f"{one['parameters']:,}"]
+        same = "" if ratio is None or ratio["same_work"] else ", not rlrun's"
+        rows.append([*row, f"{one['steps_of_optimisers']:,}{same}"])
+    return rows
+
+
+def _measured(case: dict[str, Any]) -> str:
+    """Return how a case was measured, and who is not in it."""
+    loads = [one["load"] for one in case["rounds"]]
+    told = [*case["versions"].values(), f"{len(loads)} rounds", f"load {min(loads)}–{max(loads)}"]
+    told += [f"without {peer} ({why})" for peer, why in case["absent"].items()]
+    return ", ".join([*told, case["machine"]["date"]])
+
+
 PARTED = (
     "speed",
     "learning",
@@ -431,6 +479,7 @@ PARTED = (
     "search",
     "why",
     "beside",
+    "peers",
 )  # results with parts of their own
 SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "speed": speed,
@@ -449,6 +498,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "search": search,
     "why": why,
     "beside": beside,
+    "peers": peers,
 }
 
 

@@ -500,3 +500,76 @@ def test_learning_beside_a_rival_keeps_earlier_seeds_and_says_who_came_further(l
     assert (numbers["env"], numbers["budget"], numbers["policy_every"]) == ("HalfCheetah-v5", 50_000, 2)
     page.write(folder=tmp_path)
     assert "| td3-halfcheetah | 60 | 60 (0 s) | 80 (9 s) |" in (tmp_path / "README.md").read_text()
+
+
+def side_of(seconds, **other):
+    return {
+        "env_steps": 100,
+        "seconds": seconds,
+        "processor_seconds": seconds,
+        "first_step": 2.0,
+        "peak_kilobytes": 2_048,
+        "parameters": 7,
+        "steps_of_optimisers": 300,
+        **other,
+    }
+
+
+@pytest.mark.parametrize(
+    ("theirs", "told", "passed"),
+    [
+        (side_of(4.0), "| 2.00 (2.00–2.00) | ≥ 1.9: met |", True),
+        (side_of(3.0), "| 1.50 (1.50–1.50) | ≥ 1.9: missed |", False),
+        (side_of(4.0, steps_of_optimisers=200), "| 200, not rlrun's |", False),  # faster by what was left out
+        (side_of(1.0), "rlrun is slower than stable-baselines3 on sac-pendulum (0.50).", False),
+        (None, "without stable-baselines3 (no wheel)", True),
+    ],
+)
+def test_a_peer_is_compared_by_rounds(load, monkeypatch, tmp_path, theirs, told, passed):
+    peers, page, process = load("peers"), load("page"), load("process")
+
+    def run(*_):
+        if theirs is None:
+            raise process.Failed("no wheel")
+        return theirs
+
+    monkeypatch.setattr(peers, "interpreter", Path)
+    monkeypatch.setattr(peers, "ours", lambda case: side_of(2.0))
+    monkeypatch.setattr(peers, "theirs", run)
+    found = peers.measure(["sac-pendulum"], rivals=["stable-baselines3"], rounds=2)
+    assert found["sac-pendulum"]["passed"] is passed
+    page.save("peers", found, folder=tmp_path)
+    page.write(folder=tmp_path)
+    assert told in (tmp_path / "README.md").read_text()
+
+
+@pytest.mark.usefixtures("warm")
+def test_the_command_is_measured_and_a_peer_gets_its_numbers(load, monkeypatch):
+    peers = load("peers")
+    monkeypatch.setattr(peers, "run", load("process").run)
+    case = peers.Case(("algorithm=dqn", "env=cartpole", "pair=null", *SMALL), 30, 80, None)
+    mine = peers.ours(case)
+    assert (mine["env_steps"], mine["steps_of_optimisers"], mine["peak_kilobytes"] > 10_000) == (50, 50, True)
+    assert 0.0 < mine["first_step"] < 60.0
+    monkeypatch.setattr(peers, "run_for_json", lambda words, **_: {"words": words})
+    _, module, algorithm, numbers, begun = peers.theirs("stable-baselines3", Path("python"), case)["words"]
+    assert (module, algorithm) == ("benchmarks.rivals.peer_stable_baselines3", "dqn")
+    given = json.loads(numbers)
+    assert (given["env"], given["first"], given["last"], given["hidden"]) == ("CartPole-v1", 30, 80, [8])
+    assert float(begun) > 0.0
+
+
+def test_the_first_step_of_an_environment_is_noted_once(load):
+    import gymnasium
+    from gymnasium.envs.classic_control import CartPoleEnv
+
+    own, start = CartPoleEnv.step, load("first_step").Start("CartPole-v1", 0.0)
+    env = gymnasium.make("CartPole-v1")
+    env.reset(seed=0)
+    assert start.seconds is None
+    env.step(0)
+    first = start.seconds
+    assert first > 1e9
+    assert CartPoleEnv.step is own
+    env.step(1)
+    assert start.seconds == first
