@@ -16,13 +16,16 @@ from rlrun.typing import Stateful
 
 
 def prepare_process(config: DictConfig) -> str:
-    """Set threads and precision of this process; return the device as used.
+    """Set threads and the precision of float32 products of this process; return the device as used.
+
+    What bf16 asks for is no matter of the process, but of updates: `rlrun.nn.MixedPrecision`.
 
     Raises:
         RequestError: the device is not there.
     """
     torch.set_num_threads(int(config.threads))
-    torch.set_float32_matmul_precision(str(config.precision))
+    precision = str(config.precision)
+    torch.set_float32_matmul_precision("highest" if precision == "bf16" else precision)
     wanted = str(config.device)
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

@@ -137,7 +137,8 @@ class Experiment:
         about = manifest(sys.argv, seed=int(self.config.seed), project=self.composed.project)
         about["parent"] = None if self.fork is None else self.fork.lineage
         about["set_by"] = configuration.provenance(self.composed)
-        return {**about, "device": self.device, "gpu": gpu(self.device), "threads": torch.get_num_threads()}
+        about |= {"device": self.device, "gpu": gpu(self.device), "threads": torch.get_num_threads()}
+        return {**about, "precision": str(self.config.precision)}
 
     def run(self, run_dir: RunDir) -> dict[str, Any]:
         """Start a run in its directory and train; see `train`.

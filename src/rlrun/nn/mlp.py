@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from torch import nn
+from torch import Tensor, nn
 
 from rlrun.errors import ConfigError, did_you_mean
 from rlrun.nn.init import Initialiser, initialiser, orthogonal_
+from rlrun.nn.precision import products, widest
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     # in place is safe: no layer of ours needs its own output for its gradient
@@ -59,16 +60,45 @@ class MLP(nn.Sequential):
         begin = initialiser(init)
         below = dense(inputs, hidden, activation=activation, layer_norm=layer_norm, dropout=dropout)
         super().__init__(*below, nn.Linear((inputs, *hidden)[-1], outputs))
+        self.work = below.work
         self.apply(begin)
         if output_gain is not None:
             orthogonal_(self[-1], output_gain)
 
+    def forward(self, value: Tensor) -> Tensor:
+        *hidden, last = self
+        result: Tensor = last(_through(hidden, value, self.work))  # what it says is not rounded to eight bits
+        return result
+
+
+class Hidden(nn.Sequential):
+    """Layers with an activation after each: [..., inputs] -> [..., width], in the type that came in.
+
+    work: multiplications a row in the widest of them.
+    """
+
+    def __init__(self, *layers: nn.Module, work: int) -> None:
+        super().__init__(*layers)
+        self.work = work
+
+    def forward(self, value: Tensor) -> Tensor:
+        return _through(self, value, self.work)
+
+
+def _through(layers: Iterable[nn.Module], value: Tensor, work: int) -> Tensor:
+    below = value
+    with products(value, work):
+        for layer in layers:
+            below = layer(below)
+    return below.to(value.dtype)
+
 
 def dense(
     inputs: int, hidden: Sequence[int], *, activation: Activation, layer_norm: bool = False, dropout: float = 0.0
-) -> nn.Sequential:
+) -> Hidden:
     """Return dense layer, dropout, norm, activation for each hidden width; this order is DroQ's (arXiv:2110.02034)."""
-    return nn.Sequential(*_layers((inputs, *hidden), activation, layer_norm, dropout))
+    layers = _layers((inputs, *hidden), activation, layer_norm, dropout)
+    return Hidden(*layers, work=widest(inputs, tuple(hidden)))
 
 
 def _layers(widths: Sequence[int], activation: Activation, layer_norm: bool, dropout: float) -> Iterator[nn.Module]:

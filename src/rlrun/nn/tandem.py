@@ -14,13 +14,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rlrun.nn.mlp import Hidden
+from rlrun.nn.precision import lowered
+
 _BACKWARD = torch.ops.aten.tanh_backward.default
 _MINUS_ONE = torch.tensor(-1.0)
 
 
-def tandem(x: Tensor, *stacks: nn.Sequential) -> tuple[Tensor, ...]:
+def tandem(x: Tensor, *stacks: Hidden) -> tuple[Tensor, ...]:
     """Return what each stack makes of x [B, F]: [B, its width]; in one step where all are dense layers with tanh."""
-    if x.dim() == 2 and x.dtype == torch.float32 and x.is_cpu and not torch.compiler.is_compiling():
+    plain = x.dim() == 2 and x.dtype == torch.float32 and x.is_cpu and not torch.compiler.is_compiling()
+    if plain and not any(lowered(stack.work) for stack in stacks):
         parameters = [_parameters(stack) for stack in stacks]
         if all(parameters):
             depths = [len(stack) // 2 for stack in stacks]
