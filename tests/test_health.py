@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun import health
+from rlrun import health, manifest
 from rlrun.cli.main import main
 from rlrun.health import disk, machine, packages, pictures
 from rlrun.health.imports import Tried, try_imports
@@ -159,6 +159,27 @@ def test_what_torch_says_of_itself_is_read():
 
     about = examine("torch")["about"]
     assert (about["cuda"], about["threads"]) == (torch.version.cuda, torch.get_num_threads())
+    assert about["bfloat16"] is manifest.has_bfloat16("cpu")
+
+
+@pytest.mark.parametrize(
+    ("told", "has"),
+    [
+        ({"avx512_bf16": True}, True),
+        ({"avx512_bw": True, "avx512_bf16": False}, False),  # torch computes in bfloat16 there, by float32
+        ({"amx_bf16": True}, True),
+        ({"architecture": "arm64", "bf16": True}, True),
+        ({"architecture": "arm64", "neon": True}, False),
+    ],
+)
+def test_bfloat16_is_told_by_its_instructions(told, has, monkeypatch):
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: told, raising=False)
+    assert manifest.has_bfloat16("cpu") is has
+    assert manifest.has_bfloat16("mps") is False
+    text = "precision=bf16 trains" if has else "precision=bf16 is refused"
+    (found,) = machine.bfloat16({"torch": Tried(about={"bfloat16": has})})
+    assert text in found.describe()
+    assert list(machine.bfloat16({})) == []
 
 
 @pytest.mark.parametrize(("given", "status"), [(None, "ok"), ("1", "ok"), ("100000", "note"), ("many", "note")])

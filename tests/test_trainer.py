@@ -206,3 +206,21 @@ def test_what_the_end_of_training_returns_is_seen_by_later_callbacks():
     reader = Reader()
     Trainer({"counter": Counter(), "reader": reader}, Batches(1)).train()
     assert reader.seen == 7
+
+
+class Around:
+    def __init__(self, spy):
+        self.spy = spy
+
+    def __enter__(self):
+        self.spy.calls.append("enter")
+
+    def __exit__(self, *error):
+        self.spy.calls.append("exit")
+
+
+def test_what_is_around_updates_holds_the_hooks_of_a_batch_alone():
+    spy = Spy(cycle=1)
+    Trainer({"spy": spy}, Batches(1), around=Around(spy)).train()
+    inside = ["enter", "begin_batch", "backward", "end_batch", "exit"]
+    assert spy.calls == ["restore_state", "begin_training", "begin_cycle", *inside, "end_cycle", "end_training"]

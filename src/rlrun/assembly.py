@@ -27,6 +27,8 @@ _KEPT, _FROM_HEAP = 1 << 28, 1 << 25  # bytes: kept at the end of the heap; and 
 def prepare_process(config: DictConfig, matmul: str | None = None) -> str:
     """Set threads, precision and products of this process; return the device as used.
 
+    What bf16 asks for is no matter of the process, but of updates: `rlrun.nn.MixedPrecision`.
+
     Args:
         config: of a run.
         matmul: by what its large products were made so far; `matmul: auto` stays with that.
@@ -36,7 +38,8 @@ def prepare_process(config: DictConfig, matmul: str | None = None) -> str:
     """
     keep_freed_memory()
     torch.set_num_threads(int(config.threads))
-    torch.set_float32_matmul_precision(str(config.precision))
+    precision = str(config.precision)
+    torch.set_float32_matmul_precision("highest" if precision == "bf16" else precision)
     way = str(OmegaConf.select(config, "matmul", default="torch"))  # runs of earlier versions have no such key
     chosen = products.use(matmul if way == "auto" and matmul in products.WAYS else way)
     if way not in ("auto", chosen):

@@ -144,7 +144,7 @@ class Experiment:
         about = manifest(sys.argv, seed=int(self.config.seed), project=self.composed.project)
         about["parent"] = None if self.fork is None else self.fork.lineage
         about["set_by"] = configuration.provenance(self.composed)
-        return {**about, **process_as_set_up(self.device)}
+        return {**about, **process_as_set_up(self.device), "precision": str(self.config.precision)}
 
     def run(self, run_dir: RunDir) -> dict[str, Any]:
         """Start a run in its directory and train; see `train`.

@@ -65,6 +65,22 @@ def gpu(device: str) -> str | None:
     return str(torch.cuda.get_device_name(device))
 
 
+def has_bfloat16(device: str) -> bool:
+    """Tell whether a device has instructions for products of bfloat16 numbers, as far as torch knows it.
+
+    That torch computes with them says nothing: it does so on every processor, by float32 where they are missing.
+    """
+    import torch
+
+    if device.startswith("cuda"):
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device != "cpu":
+        return False
+    tell = getattr(torch.cpu, "get_capabilities", None)  # older versions of torch tell it of x86 alone
+    told = {"avx512_bf16": torch.cpu._is_avx512_bf16_supported()} if tell is None else tell()
+    return any(told.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last one of ARM
+
+
 def git(project: Path) -> dict[str, Any] | None:
     """Return the commit, and a hash of what tracked files hold beyond it; None without git or a commit."""
     commit = _run_git(project, {}, "rev-parse", "HEAD")

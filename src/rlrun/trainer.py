@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from rlrun.callback import Callback, SkipBatch, Stop
@@ -27,11 +28,22 @@ class Trainer:
     hooks may ask for besides the batch: `update` (number of the running update, from 1),
     `callbacks`, `loader`, `run_dir`, `config`, `parts`, and whatever callbacks add to it.
 
+    Args:
+        callbacks: by name.
+        loader: of batches.
+        around: entered for each batch, around `begin_batch`, `backward` and `end_batch`: what acts, steps environments
+            or evaluates stands outside of it.
+
     Raises:
         WiringError: something is no callback, or one asks for a name that nobody provides.
     """
 
-    def __init__(self, callbacks: Mapping[str, Callback], loader: Loader) -> None:
+    def __init__(
+        self,
+        callbacks: Mapping[str, Callback],
+        loader: Loader,
+        around: AbstractContextManager[object] = nullcontext(),  # noqa: B008, as it holds nothing
+    ) -> None:
         self.callbacks = {name: callback for name, callback in callbacks.items() if callback is not None}
         for name, callback in self.callbacks.items():
             if not isinstance(callback, Callback):
@@ -39,6 +51,7 @@ class Trainer:
                     f"callbacks.{name} is of type {type(callback).__name__}, wanted a rlrun.callback.Callback"
                 )
         self.loader = loader
+        self.around = around
         self.state: State = {
             "update": 0,
             "callbacks": self.callbacks,
@@ -93,8 +106,9 @@ class Trainer:
                 if (update - 1) % cycle == 0:
                     call(groups, state)
             try:
-                for call in update_calls:
-                    call(groups, state)
+                with self.around:
+                    for call in update_calls:
+                        call(groups, state)
             except SkipBatch:
                 pass
             for name, cycle, call in end:

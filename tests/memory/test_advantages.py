@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from rlrun import ops
 from rlrun.memory import Advantages
+from rlrun.nn import ActorCritic, MixedPrecision
+from rlrun.spaces import Box, Discrete, Spaces
 
 
 class Sum(nn.Module):
@@ -125,3 +128,18 @@ def test_v_trace_weighs_nothing_by_more_than_one(batch):
     double, _ = weighed(batch, 2.0, lambda_=0.8)
     once, _ = weighed(batch, 1.0, lambda_=0.8)
     torch.testing.assert_close(double["advantage"], once["advantage"])
+
+
+def test_values_are_those_that_updates_would_see(batch, monkeypatch):
+    """Otherwise the first ratios of a rollout would not be 1."""
+    monkeypatch.setattr("rlrun.nn.precision.has_bfloat16", lambda device: True)
+    spaces = Spaces(Box((2,), np.full(2, -1.0), np.full(2, 1.0)), Discrete(3))
+    network = ActorCritic(spaces, hidden=(128, 128))
+    low = MixedPrecision("bf16", "cpu")
+    options = {"discount": 0.9, "lambda_": 0.8}
+    plain, found = (Advantages(network, **options, **around)(batch, None) for around in ({}, {"around": low}))
+    with low:
+        judged = network.judge(batch["observation"], batch["action"])
+    for name in ("log_prob", "value"):
+        torch.testing.assert_close(found[name], getattr(judged, name), atol=1e-6, rtol=0.0)
+        assert (plain[name] - found[name]).abs().max() > 1e-5

@@ -27,6 +27,7 @@ def doctor(folder: Path | str = ".") -> Diagnosis:
             *packages.core(wanted, tried),
             *packages.extras(wanted, tried),
             *machine.threads(tried),
+            *machine.bfloat16(tried),
             machine.gpu(tried),
             *pictures.findings(tried),
             *disk.findings(Path(folder)),

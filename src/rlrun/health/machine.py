@@ -30,6 +30,16 @@ def threads(tried: Mapping[str, Tried]) -> Iterator[Finding]:
         yield Finding("ok", "threads", OMP, text)
 
 
+def bfloat16(tried: Mapping[str, Tried]) -> Iterator[Finding]:
+    """Tell whether `precision=bf16` is for the CPU of this machine; nothing where torch cannot say it."""
+    told = tried.get("torch", Tried()).about.get("bfloat16")
+    if told is not None:
+        text = "has instructions for it; precision=bf16 trains large networks faster"
+        yield Finding(
+            "ok", "cpu", "bfloat16", text if told else "has no instructions for it; precision=bf16 is refused"
+        )
+
+
 def gpu(tried: Mapping[str, Tried]) -> Finding:
     """Compare the GPUs of this machine with those that torch can use."""
     torch = tried.get("torch")

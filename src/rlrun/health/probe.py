@@ -17,14 +17,17 @@ from typing import Any
 
 
 def about_torch() -> dict[str, Any]:
-    """Return what torch was built for, the GPUs that it can use, and its threads."""
+    """Return what torch was built for, the GPUs that it can use, its threads, and whether the CPU has bfloat16."""
     import torch
+
+    from rlrun.manifest import has_bfloat16
 
     usable = torch.cuda.is_available()
     return {
         "cuda": torch.version.cuda or getattr(torch.version, "hip", None),
         "gpus": [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())] if usable else [],
         "threads": torch.get_num_threads(),
+        "bfloat16": has_bfloat16("cpu"),
     }
 
 

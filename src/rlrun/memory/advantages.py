@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -49,6 +50,7 @@ class Advantages:
         v_trace: weigh by how likely the network is now to act as an older one did, whose log_prob is in the memory
             (arXiv 1802.01561); `lambda_` is that of its traces then, and of returns.
         chunk: rows a pass, so that images fit into memory.
+        around: entered for passes through the network; what updates are made in, so that ratios begin at 1.
     """
 
     tier = JUDGES
@@ -65,6 +67,7 @@ class Advantages:
         log_prob: bool = True,
         v_trace: bool = False,
         chunk: int = 4096,
+        around: AbstractContextManager[object] = nullcontext(),  # noqa: B008, as it holds nothing
     ) -> None:
         self.network = network
         self.discount = discount
@@ -73,6 +76,7 @@ class Advantages:
         self.log_prob = log_prob
         self.v_trace = v_trace
         self.chunk = chunk
+        self.around = around
         self.recurrent = bool(getattr(network, "state_size", 0))
         needed = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
         self.requires = (*needed, "state") if self.recurrent else needed
@@ -150,5 +154,6 @@ class Advantages:
         device = next(iter(self.network.parameters())).device
         placed = [map_tree(lambda tensor: tensor.to(device), tree) for tree in trees]
         pieces = [slice(first, first + size) for first in range(0, count, size)]
-        parts = [function(*(map_tree(itemgetter(piece), tree) for tree in placed)) for piece in pieces]
+        with self.around:
+            parts = [function(*(map_tree(itemgetter(piece), tree) for tree in placed)) for piece in pieces]
         return [torch.cat(found) for found in zip(*parts, strict=True)]

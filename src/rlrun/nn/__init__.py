@@ -61,6 +61,7 @@ from rlrun.nn.inverse import InverseModel
 from rlrun.nn.mlp import MLP
 from rlrun.nn.normaliser import Normaliser
 from rlrun.nn.policy import DeterministicPolicy, Policy, SquashedGaussian
+from rlrun.nn.precision import MixedPrecision
 from rlrun.nn.recurrent import Core
 from rlrun.nn.soft import SoftPolicy, Temperature
 from rlrun.nn.stepper import Stepper
@@ -86,6 +87,7 @@ __all__ = [
     "ImplicitCritics",
     "InverseModel",
     "Judged",
+    "MixedPrecision",
     "Normaliser",
     "Numbers",
     "Policy",

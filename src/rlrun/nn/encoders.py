@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from rlrun.nn.init import Initialiser, initialiser
 from rlrun.nn.mlp import Activation, activation_module
+from rlrun.nn.precision import LARGE, products
 from rlrun.ops.choices import one_hot
 from rlrun.ops.trees import leaves_of
 from rlrun.spaces import Box, Discrete, Leaf, Space, Spaces, leaves
@@ -124,7 +125,9 @@ class ImageEncoder(nn.Module):
         if pixels.dtype == torch.uint8:  # else they are scaled already
             picture = picture.float() * (1.0 / 255.0)
         lead = pixels.shape[: pixels.dim() - len(self.shape)]
-        return self.dense(self.convolutions(picture)).reshape(*lead, self.size)  # type: ignore[no-any-return]
+        with products(picture, LARGE):  # a filter is applied at many places
+            features = self.dense(self.convolutions(picture))
+        return features.to(picture.dtype).reshape(*lead, self.size)  # type: ignore[no-any-return]
 
 
 def _convolutions(channels: int, stack: Sequence[tuple[int, int, int, int]], activation: Activation) -> list[nn.Module]:

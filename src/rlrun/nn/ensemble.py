@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rlrun.nn.init import Initialiser
 from rlrun.nn.mlp import MLP, Activation, activation_module
+from rlrun.nn.precision import lowered, products, widest
 from rlrun.nn.stacks import Form, Layers, affine, kind_of, plain_input, through
 
 # Multiplications in one hidden layer of one member from which separate products take less time than a batched
@@ -74,7 +75,7 @@ class Ensemble(nn.Module):
     ) -> None:
         super().__init__()
         self.members, self.outputs, self.dropout = members, outputs, dropout
-        self.work = max((a * b for a, b in zip((inputs, *hidden), hidden, strict=False)), default=inputs * outputs)
+        self.work = widest(inputs, tuple(hidden)) or inputs * outputs
         plain = [
             MLP(inputs, outputs, hidden=hidden, activation=activation, layer_norm=layer_norm, init=init)
             for _ in range(members)
@@ -123,10 +124,11 @@ class Ensemble(nn.Module):
 
     def _together(self, value: Tensor, shared: bool) -> Tensor:
         *hidden, last = self.layers
-        value = value.expand(self.members, *value.shape) if shared else value
-        for layer in hidden:
-            value = self.activation(layer.together(value, self.dropout, self._learns))
-        return last.together(value, 0.0, False)
+        below = value.expand(self.members, *value.shape) if shared else value
+        with products(value, self.work):
+            for layer in hidden:
+                below = self.activation(layer.together(below, self.dropout, self._learns))
+        return last.together(below.to(value.dtype), 0.0, False)
 
     def _in_one_step(self, value: Tensor) -> Tensor | None:
         """Return what `rlrun.nn.stacks` makes of all members, where these are layers that it takes."""
@@ -138,12 +140,13 @@ class Ensemble(nn.Module):
         places = [parameter.data_ptr() for parameter in parameters]
         if self._views is None or self._views[0] != places:
             self._views = places, self._form.layers([parameter.detach() for parameter in parameters])
-        results = through(value, self._form, parameters, self._views[1])
+        results = through(value, self._form._replace(low=lowered(self.work)), parameters, self._views[1])
         return results[0].unsqueeze(0) if self.members == 1 else torch.stack(results)
 
     def _apart(self, value: Tensor, shared: bool) -> Tensor:
         *hidden, last = self.layers
         values: Sequence[Tensor] = [value] * self.members if shared else value.unbind(0)
-        for layer in hidden:
-            values = [self.activation(part) for part in layer.apart(values, self.dropout, self._learns)]
-        return torch.stack(last.apart(values, 0.0, False))
+        with products(value, self.work):
+            for layer in hidden:
+                values = [self.activation(part) for part in layer.apart(values, self.dropout, self._learns)]
+        return torch.stack(last.apart([part.to(value.dtype) for part in values], 0.0, False))

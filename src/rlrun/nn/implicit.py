@@ -15,6 +15,7 @@ from rlrun.nn.encoders import Encoder
 from rlrun.nn.ensemble import Ensemble
 from rlrun.nn.init import Initialiser
 from rlrun.nn.mlp import Activation, activation_module
+from rlrun.nn.precision import products
 from rlrun.nn.tells import Tells
 from rlrun.spaces import Spaces, require_continuous
 from rlrun.typing import Tree
@@ -96,8 +97,11 @@ class ImplicitCritics(nn.Module):
 
     def told(self, observation: Tree, c: Tensor, points: Tensor) -> Tensor:
         """Return the quantiles [M, B, N] of fractions [B, N] between 0 and 1."""
-        features = self.activation(self.features(torch.cat((self.encoder(observation), c), -1)))  # [M, B, width]
+        seen = torch.cat((self.encoder(observation), c), -1)
         turns = math.pi * torch.arange(1, self.cosines + 1, device=c.device, dtype=c.dtype)
-        weights = self.fractions((points.unsqueeze(-1) * turns).cos()).sigmoid()  # [M, B, N, width]
-        result: Tensor = self.head(features.unsqueeze(-2) * weights, shared=False)
+        with products(seen, self.head.work):  # what ends an ensemble is no end here
+            features = self.activation(self.features(seen))  # [M, B, width]
+            weights = self.fractions((points.unsqueeze(-1) * turns).cos()).sigmoid()  # [M, B, N, width]
+            both = features.unsqueeze(-2) * weights
+        result: Tensor = self.head(both.to(c.dtype), shared=False)
         return result.squeeze(-1)

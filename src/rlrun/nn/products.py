@@ -43,6 +43,8 @@ def in_use() -> str:
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor, *, rectified: bool = False, times: float = 1.0) -> Tensor:
     """Return x [B, in] times weight [out, in] plus bias [out], and that so many times; or what of it is above zero."""
+    if x.dtype != weight.dtype:
+        weight, bias = weight.to(x.dtype), bias.to(x.dtype)
     if _large(x, weight):
         made: Tensor = _operator(x, weight, bias, "relu" if rectified else "none", [], "")
         return made if times == 1.0 else made.mul_(times)
@@ -52,6 +54,8 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor, *, rectified: bool = False, 
 
 def of_input(gradient: Tensor, weight: Tensor) -> Tensor:
     """Return the gradient [B, in] of what was multiplied with weight [out, in], from that of the product [B, out]."""
+    if gradient.dtype != weight.dtype:
+        weight = weight.to(gradient.dtype)
     if _large(gradient, weight.t()):
         made: Tensor = _operator(gradient, weight.t(), None, "none", [], "")
         return made
@@ -61,7 +65,12 @@ def of_input(gradient: Tensor, weight: Tensor) -> Tensor:
 
 
 def of_weight(gradient: Tensor, x: Tensor) -> Tensor:
-    """Return the gradient [out, in] of what x [B, in] was multiplied with, from that of the product [B, out]."""
+    """Return the gradient [out, in] of what x [B, in] was multiplied with, from that of the product [B, out].
+
+    Both of one type; the gradient is of single precision whatever that is.
+    """
+    if x.dtype != torch.float32:
+        return gradient.t().mm(x).float()
     if _large(gradient.t(), x.t()):
         made: Tensor = _operator(gradient.t(), x.t(), None, "none", [], "")
         return made
@@ -71,7 +80,7 @@ def of_weight(gradient: Tensor, x: Tensor) -> Tensor:
 
 
 def _large(x: Tensor, weight: Tensor) -> bool:
-    return _by_onednn and x.shape[0] * weight.shape[0] * weight.shape[1] >= LARGE
+    return _by_onednn and x.dtype == torch.float32 and x.shape[0] * weight.shape[0] * weight.shape[1] >= LARGE
 
 
 @functools.cache

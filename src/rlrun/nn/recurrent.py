@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from rlrun.errors import ConfigError, RequestError, did_you_mean
+from rlrun.nn.precision import products
 
 KINDS: dict[str, type[nn.GRU | nn.LSTM]] = {"gru": nn.GRU, "lstm": nn.LSTM}
 Kind = Literal["gru", "lstm"]
@@ -37,6 +38,7 @@ class Core(nn.Module):
             raise ConfigError(f"core: wanted one of {', '.join(KINDS)}, got '{kind}'{did_you_mean(kind, KINDS)}")
         self.layer = KINDS[kind](inputs, size, batch_first=True)
         self.size = size
+        self.work = size * max(inputs, size)
         self.state_size = size if kind == "gru" else 2 * size
         self._begin()
 
@@ -76,17 +78,24 @@ class Core(nn.Module):
         if features.dim() < 3:
             return self.step(features, state)[0]
         if ended is None or features.shape[1] == 1 or not bool(ended[:, :-1].any()):
-            found: Tensor = self.layer(features, self._parts(state))[0]
-            return found
+            found: Tensor = self._through(features, state)
+            return found.to(features.dtype)
         return self._cut(features, state, ended)
 
     def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return features [B, size] and the state after them, from [B, F] and the state [B, S] before them."""
-        if self.state_size == self.size:  # a cell by itself takes a fifth of the time of the layer
-            state = torch.gru_cell(features, state, *self._weights())
-            return state, state
-        found = torch.lstm_cell(features, state.chunk(2, -1), *self._weights())
-        return found[0], torch.cat(found, -1)
+        with products(features, self.work):
+            if self.state_size == self.size:  # a cell by itself takes a fifth of the time of the layer
+                state = torch.gru_cell(features, state, *self._weights()).to(features.dtype)
+                return state, state
+            found = torch.lstm_cell(features, state.chunk(2, -1), *self._weights())
+        parts = [part.to(features.dtype) for part in found]
+        return parts[0], torch.cat(parts, -1)
+
+    def _through(self, features: Tensor | PackedSequence, state: Tensor) -> Any:
+        """Return what the layer makes of features, from the state [B, S] before them."""
+        with products(state, self.work):
+            return self.layer(features, self._parts(state))[0]
 
     def _parts(self, state: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return a state [B, S] as the layer wants it, [1, B, size]."""
@@ -108,7 +117,7 @@ class Core(nn.Module):
         packed = PackedSequence(features.flatten(0, 1)[order], torch.bincount(at).cpu())
         before = state.new_zeros(len(first), self.state_size)
         before = before.index_put((rank[piece.view(windows, steps)[:, 0]],), state)
-        found: Tensor = self.layer(packed, self._parts(before))[0].data
+        found: Tensor = self._through(packed, before).data.to(features.dtype)
         return found[inverse(order)].view(windows, steps, self.size)
 
 

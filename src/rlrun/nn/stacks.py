@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlrun.nn import products
+from rlrun.nn import precision, products
 
 Kind = Literal["relu", "tanh"]
 Layers = list[tuple[Tensor, Tensor]]  # weight [out, in] and bias [out] of each
@@ -33,6 +33,7 @@ class Form(NamedTuple):
     depths: tuple[int, ...]  # layers of each stack
     open: bool  # no activation behind the last layer
     members: int = 0  # of a stacked ensemble, whose parameters are [M, in, out] and [M, 1, out]; 0 = apart
+    low: torch.dtype | None = None  # what hidden layers compute in, where it is not single precision
 
     def layers(self, parameters: Sequence[Tensor]) -> list[Layers]:
         """Return the layers of each stack."""
@@ -54,10 +55,12 @@ def tandem(x: Tensor, *stacks: Iterable[nn.Module]) -> tuple[Tensor, ...]:
         if all(one is not None for one in found) and len({one[1] for one in found if one}) == 1:
             kinds, _, parameters = zip(*(one for one in found if one), strict=True)
             depths = tuple(len(one) // 2 for one in parameters)
-            form = Form(kinds, depths, open=found[0] is not None and found[0][1])
+            is_open = found[0] is not None and found[0][1]
+            work = max(_widest(one[:-2] if is_open else one) for one in parameters)
+            form = Form(kinds, depths, open=is_open, low=precision.lowered(work))
             return through(x, form, list(chain.from_iterable(parameters)))
     if len(stacks) == 1:
-        return (_layer_by_layer(x, stacks[0]),)
+        return (_layer_by_layer(x, tuple(stacks[0])),)
     return tuple(tandem(x, stack)[0] for stack in stacks)
 
 
@@ -86,7 +89,7 @@ def through(
     if torch.is_grad_enabled():
         found: tuple[Tensor, ...] = _Stacks.apply(x, form, layers, *parameters)  # type: ignore[no-untyped-call]
         return found
-    return tuple(outputs[-1] for outputs in _run(x, form, layers))
+    return tuple(outputs[-1].float() for outputs in _run(x, form, layers))
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -96,13 +99,27 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def _layer_by_layer(x: Tensor, stack: Iterable[nn.Module]) -> Tensor:
-    for layer in stack:
-        if type(layer) is nn.Linear and layer.bias is not None and not _watched(layer):
-            x = affine(x, layer.weight, layer.bias)
-        else:
-            x = layer(x)
-    return x
+def _layer_by_layer(x: Tensor, layers: tuple[nn.Module, ...]) -> Tensor:
+    """Return what layers of any kind make of x; a dense one at the end computes in single precision in any case."""
+    hidden = layers[:-1] if layers and isinstance(layers[-1], nn.Linear) else layers
+    below = x
+    with precision.products(x, _widest(layer.weight for layer in hidden if isinstance(layer, nn.Linear))):
+        for layer in hidden:
+            below = _one(layer, below)
+    below = below.to(x.dtype)
+    return below if len(hidden) == len(layers) else _one(layers[-1], below)
+
+
+def _one(layer: nn.Module, x: Tensor) -> Tensor:
+    if type(layer) is nn.Linear and layer.bias is not None and not _watched(layer):
+        return affine(x, layer.weight, layer.bias)
+    made: Tensor = layer(x)
+    return made
+
+
+def _widest(weights: Iterable[Tensor]) -> int:
+    """Return the multiplications a row in the widest of layers, biases or not."""
+    return max([0, *[weight.numel() for weight in weights]])  # as the compiler knows it
 
 
 def _plain(layers: tuple[nn.Module, ...]) -> tuple[Kind, bool, list[Tensor]] | None:
@@ -134,11 +151,14 @@ def _run(x: Tensor, form: Form, stacks: list[Layers]) -> list[list[Tensor]]:
     found = []
     for number, layers in enumerate(stacks):
         below, outputs = x if x.dim() == 2 else x[number], []
+        below = below if form.low is None else below.to(form.low)
         for depth, (weight, bias) in enumerate(layers):
             if not form.hidden(number, depth):
-                below = products.affine(below, weight, bias)
+                below = products.affine(below.float(), weight, bias)
             elif form.kinds[number] == "relu":
                 below = products.affine(below, weight, bias, rectified=True)
+            elif form.low is not None:  # the other way is as exact as numbers near one half are
+                below = products.affine(below, weight, bias).tanh_()
             else:
                 half = products.affine(below, weight, bias, times=2.0).sigmoid_()
                 below = torch.add(_MINUS_ONE, half, alpha=2.0)
@@ -157,7 +177,7 @@ class _Stacks(torch.autograd.Function):
         # what no activation stands behind is not needed again, and others may change it in place
         kept = [outputs[:-1] if form.open else outputs for outputs in found]
         ctx.save_for_backward(x, *parameters, *chain.from_iterable(kept))
-        return tuple(outputs[-1] for outputs in found)
+        return tuple(outputs[-1].float() for outputs in found)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -198,14 +218,15 @@ def _back(
     for layer in range(len(layers) - 1, -1, -1):
         if form.hidden(number, layer):
             reached = values[layer + 1]
-            relu = form.kinds[number] == "relu"
+            relu, gradient = form.kinds[number] == "relu", gradient.to(reached.dtype)
             gradient = _RELU_BACKWARD(gradient, reached, 0.0) if relu else _TANH_BACKWARD(gradient, reached)
         if of_parameters:
-            sides = (values[layer], gradient) if form.members else (gradient, values[layer])
-            found.append((products.of_weight(*sides), gradient.sum(0)))
+            below = values[layer].to(gradient.dtype)
+            sides = (below, gradient) if form.members else (gradient, below)
+            found.append((products.of_weight(*sides), gradient.sum(0, dtype=torch.float32)))
         if layer or of_x:
             gradient = products.of_input(gradient, layers[layer][0])
-    return found[::-1], gradient if of_x else None
+    return found[::-1], gradient.float() if of_x else None
 
 
 def _told(parts: list[list[tuple[Tensor, Tensor]]], form: Form) -> Iterator[Tensor]:

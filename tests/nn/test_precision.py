@@ -1,0 +1,174 @@
+"""While networks learn, their hidden products may be in bfloat16; what they say, and all that acts, is float32."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from rlrun.errors import ConfigError
+from rlrun.nn import MLP, ActorCritic, Core, Critics, ImageEncoder, ImplicitCritics, MixedPrecision, SquashedGaussian
+from rlrun.nn.ensemble import Ensemble
+from rlrun.nn.mlp import dense
+from rlrun.nn.stacks import tandem
+from rlrun.spaces import Discrete, Spaces
+
+from .spaces_for_tests import VECTOR, box, draw, image
+
+WIDE = 256
+
+
+@pytest.fixture(autouse=True)
+def instructions(monkeypatch):
+    """Any machine computes in bfloat16, some slowly."""
+    monkeypatch.setattr("rlrun.nn.precision.has_bfloat16", lambda device: True)
+    torch.manual_seed(0)
+
+
+def bf16():
+    return MixedPrecision("bf16", "cpu")
+
+
+def stacked(shared):
+    network = Ensemble(20, 4, hidden=(WIDE, WIDE), members=2, activation="tanh")
+    return network, lambda: network(torch.ones(16, 20) if shared else torch.ones(2, 16, 20), shared=shared)
+
+
+def recurrent(kind):
+    network, features = Core(kind, 32, WIDE), torch.randn(4, 5, 32)
+    ended = torch.zeros(4, 5, dtype=torch.bool)
+    ended[1, 2] = True
+    return network, lambda: network(features, torch.zeros(4, network.state_size), ended)
+
+
+def cell(kind):
+    network, features = Core(kind, 32, WIDE), torch.randn(4, 32)
+    return network, lambda: torch.cat(network.step(features, torch.randn(4, network.state_size)), -1)
+
+
+def of(network, *arguments):
+    return network, lambda: network(*arguments)
+
+
+def networks():
+    seen, c, hidden = torch.randn(16, 3), torch.rand(16, 2), (WIDE, WIDE)
+    spaces, choices = Spaces(VECTOR, box(2)), Spaces(VECTOR, Discrete(3))
+    both = [dense(3, hidden, activation="tanh") for _ in range(2)]
+    actor_critic, action = ActorCritic(spaces, hidden=hidden), draw(box(2), 16)
+    gaussian, pixels = SquashedGaussian(spaces), draw(image(40, 36, 3), 4)
+    return {
+        "dense layers": of(MLP(3, 4, layer_norm=True), seen),
+        "members by one product": stacked(shared=False),
+        "members one by one": (big := Ensemble(3, 4), lambda: big(torch.ones(128, 3))),
+        "members with norms and dropout": of(Ensemble(3, 4, layer_norm=True), seen),
+        "two stacks": (nn.ModuleList(both), lambda: torch.cat(tandem(seen, *both), -1)),
+        "dueling": of(Critics(choices, dueling=True), seen),
+        "quantiles by fractions": of(ImplicitCritics(spaces), seen, c),
+        "images": of(ImageEncoder(image(40, 36, 3)), pixels),
+        "actor and critic": (actor_critic, lambda: torch.cat(actor_critic.judge(seen, action)[:2], -1)),
+        "gaussian": (gaussian, lambda: gaussian(seen, torch.ones(16, 2))[1]),
+        "gru": recurrent("gru"),
+        "lstm": recurrent("lstm"),
+    }
+
+
+def gradient(network, output):
+    network.zero_grad()
+    (output * torch.linspace(0.5, 1.5, output.numel()).view_as(output)).sum().backward()
+    found = [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
+    assert {each.dtype for each in found} == {torch.float32}
+    return torch.cat([each.flatten().double() for each in found])
+
+
+@pytest.mark.parametrize("name", networks())
+def test_networks_say_and_learn_nearly_the_same(name):
+    network, run = networks()[name]
+    exact = run()
+    expected = gradient(network, exact)
+    with bf16():
+        output = run()
+        found = gradient(network, output)
+    assert output.dtype == torch.float32
+    assert {parameter.dtype for parameter in network.parameters()} == {torch.float32}
+    assert not torch.equal(output, exact)
+    torch.testing.assert_close(output, exact, rtol=0.05, atol=0.05 * float(exact.detach().abs().max()))
+    assert torch.cosine_similarity(found, expected, dim=0) > 0.999
+    assert torch.equal(run(), exact)  # outside again
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_states_stay_float32(kind):
+    _, run = cell(kind)
+    with bf16():
+        assert run().dtype == torch.float32
+
+
+def test_hidden_layers_are_low_and_the_last_one_is_not():
+    network, seen = MLP(3, 4), {}
+    for index, layer in enumerate(network):
+        layer.register_forward_hook(lambda layer, given, result, index=index: seen.update({index: result.dtype}))
+    with bf16():
+        network(torch.ones(2, 3))
+    assert [seen[index] for index in range(5)] == [torch.bfloat16] * 4 + [torch.float32]
+
+
+def test_double_precision_stays_double():
+    critics = Critics(Spaces(VECTOR, box(2)))
+    seen, c = torch.rand(5, 3), torch.rand(5, 2)
+    with bf16():
+        assert torch.equal(critics.doubled(seen, c), critics.doubled(seen, c))
+        assert critics.doubled(seen, c).dtype == torch.float64
+
+
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+def test_other_precisions_change_nothing(precision):
+    network, value = MLP(3, 4), torch.ones(2, 3)
+    expected = network(value)
+    with MixedPrecision(precision, "cpu"):
+        assert torch.equal(network(value), expected)
+
+
+@pytest.mark.parametrize(("width", "low"), [(181, False), (182, True)])  # 256 x 128 lies between their squares
+def test_narrow_layers_stay_float32(width, low):
+    network, value = MLP(3, 4, hidden=(width, width)), torch.ones(512, 3)
+    expected = network(value)
+    with bf16():
+        assert torch.equal(network(value), expected) is not low
+
+
+def test_another_thread_acts_in_float32_meanwhile():
+    network, value, found = MLP(3, 4), torch.ones(2, 3), []
+    expected = network(value)
+    with bf16():
+        thread = threading.Thread(target=lambda: found.append(network(value)))
+        thread.start()
+        thread.join()
+    assert torch.equal(found[0], expected)
+
+
+def test_what_was_before_is_back_after_an_error():
+    network, value = MLP(3, 4), torch.ones(2, 3)
+    expected = network(value)
+    with pytest.raises(ZeroDivisionError), bf16():
+        _ = 1 / 0
+    assert torch.equal(network(value), expected)
+
+
+def test_a_compiled_network_sees_where_it_is_called():
+    network, value = Critics(Spaces(VECTOR, Discrete(3))), torch.ones(4, 3)
+    compiled = torch.compile(network, backend="eager", fullgraph=True)
+    outside = compiled(value)
+    with bf16():
+        inside, expected = compiled(value), network(value)
+    assert torch.equal(inside, expected)
+    assert torch.equal(compiled(value), outside)
+    assert not torch.equal(inside, outside)
+
+
+def test_a_machine_without_instructions_is_refused(monkeypatch):
+    monkeypatch.setattr("rlrun.nn.precision.has_bfloat16", lambda device: False)
+    MixedPrecision("medium", "cpu")
+    with pytest.raises(ConfigError, match=r"precision=bf16: cpu .* no bfloat16 instructions .* precision=highest"):
+        bf16()

@@ -1,0 +1,121 @@
+"""Runs whose networks learn in bfloat16: on every kind of algorithm, and left anywhere, as exact as others."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import rlrun
+from rlrun.callbacks.loss import LossCallback
+from rlrun.callbacks.target import TargetCallback
+from rlrun.collect import PolicyAgent
+from rlrun.config import compose
+from rlrun.conformance.reach import differences
+from rlrun.conformance.small import SMALL, shrink
+from rlrun.errors import RequestError
+from rlrun.experiment import Experiment
+from rlrun.nn import precision
+
+from .twins import records, twins
+
+WORDS = {
+    "sac": ["algorithm=sac", "env=pendulum"],
+    "sac with bins": ["algorithm=sac", "env=mixedaction", "+with=hlgauss", "hlgauss.least=-5", "hlgauss.largest=5"],
+    "dsac": ["algorithm=dsac", "env=pendulum"],
+    "td3": ["algorithm=td3", "env=pendulum"],
+    "dqn": ["algorithm=dqn", "env=cartpole"],
+    "dqn on images": ["algorithm=dqn", "env.target=rlrun.env.toys.ImageObservation"],
+    "sarsa": ["algorithm=sarsa_recurrent", "env=pendulum"],
+    "ppo": ["algorithm=ppo", "env=cartpole"],
+    "ppo with a core": ["algorithm=ppo", "env=recall", "algorithm.recurrent=lstm"],
+    "ppg": ["algorithm=ppg", "env=cartpole"],
+    "taac": ["algorithm=taac", "env=pendulum"],
+}
+LEFT = (
+    *("stop.env_steps=null", "stop.updates=40", "checkpoint.every=24", "checkpoint.keep_last=null", "log.every=10"),
+    *("evaluation.every=60", "evaluation.episodes=2", "evaluation.max_steps=20", "logger=[]", "precision=bf16"),
+)
+EXACT = {
+    "sac": [
+        "algorithm=sac",
+        "env=pendulum",
+        "algorithm.warmup_steps=12",
+        "algorithm.batch_size=8",
+        "memory.length=100",
+    ],
+    "ppo": ["algorithm=ppo", "env=recall", "algorithm.horizon=16", "algorithm.batch_size=8", "algorithm.recurrent=gru"],
+}
+
+
+@pytest.fixture(autouse=True)
+def low(tmp_path, monkeypatch):
+    """Let any machine compute in bfloat16, and with networks of any size."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device: True)
+    monkeypatch.setattr(precision, "LARGE", 0)
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """What losses, targets and gradients are made of, and whether networks were to learn or act in less."""
+    found = {"losses": set(), "targets": set(), "gradients": set(), "updates": 0, "acting": set()}
+    step, bootstrap, act = LossCallback._step, TargetCallback.bootstrap, PolicyAgent.__call__
+
+    def stepped(self, loss, *rest):
+        found["losses"].add(loss.dtype)
+        step(self, loss, *rest)
+        found["gradients"] |= {each.grad.dtype for each in self.parameters if each.grad is not None}
+        found["updates"] += precision.lowered(0) is not None
+
+    def target(self, *values):
+        result = bootstrap(self, *values)
+        found["targets"].add(result["q_target"].dtype)
+        return result
+
+    def acted(self, *values, **options):
+        found["acting"].add(precision.lowered(0) is not None)
+        return act(self, *values, **options)
+
+    monkeypatch.setattr(LossCallback, "_step", stepped)
+    monkeypatch.setattr(TargetCallback, "bootstrap", target)
+    monkeypatch.setattr(PolicyAgent, "__call__", acted)
+    return found
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_parameters_losses_and_targets_stay_float32(name, seen, tmp_path):
+    experiment = Experiment(shrink(compose([*WORDS[name], "precision=bf16"]), {**SMALL, "algorithm.warmup_steps": 16}))
+    summary = experiment.run(rlrun.rundir.RunDir.claim(tmp_path / "run"))
+    assert (summary["status"], summary["updates"]) == ("completed", 3)
+    assert seen["losses"] == seen["gradients"] == {torch.float32}
+    assert seen["targets"] <= {torch.float32}
+    assert seen["acting"] <= {False}
+    assert seen["updates"] >= 3
+    for part in experiment.parts.values():
+        if isinstance(part, torch.nn.Module):
+            assert {each.dtype for each in part.parameters()} <= {torch.float32}
+
+
+@pytest.mark.parametrize("algorithm", EXACT)
+def test_a_run_that_was_left_is_the_one_that_never_stopped(algorithm, tmp_path):
+    words = [*EXACT[algorithm], "pair=null", "algorithm.hidden=[8,8]", *LEFT]
+    whole, resumed = twins(words, tmp_path, at=30)
+    found = differences(whole, resumed)
+    assert not found, "\n".join(found)
+    assert records(tmp_path / "resumed") == records(tmp_path / "whole")
+    manifest = json.loads((tmp_path / "resumed" / "manifest.json").read_text())
+    assert (manifest["precision"], manifest["resume"]) == ("bf16", "exact")
+    with pytest.raises(RequestError, match="precision cannot change when a run is resumed"):
+        rlrun.resume(tmp_path / "resumed", ["precision=highest"])
+
+
+def test_a_run_is_evaluated_where_it_could_not_be_trained(tmp_path, monkeypatch):
+    words = [*EXACT["sac"], "pair=null", "algorithm.hidden=[8,8]", *LEFT, "stop.updates=3"]
+    rlrun.train(words, run_dir=tmp_path / "run")
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device: False)
+    assert rlrun.evaluate(tmp_path / "run", episodes=1)
+    with pytest.raises(RequestError, match="no bfloat16 instructions"):
+        rlrun.train(words, run_dir=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
