@@ -60,6 +60,7 @@ class Peer(NamedTuple):
 HELD = "stable-baselines3"  # whom a case's bar is about; rlrun has to be faster than every other
 PEERS = {
     HELD: Peer("peer_stable_baselines3", ("sac", "td3", "dqn", "ppo", "a2c"), HELD),
+    "cleanrl-style": Peer("peer_plain", ("sac", "td3", "dqn", "ppo")),
 }
 
 
@@ -91,7 +92,7 @@ def measure_case(name: str, case: Case, pythons: dict[str, Path], absent: Absent
             try:
                 sides[peer] = theirs(peer, taking[peer], case)
             except Failed as failure:
-                absent[peer] = str(failure)[-300:]
+                absent[peer] = str(failure).strip().splitlines()[-1]
         found.append({"load": before, "sides": sides})
         ratios = {peer: f"{speed(sides['rlrun']) / speed(side):.2f}" for peer, side in sides.items()}
         print(f"{name} round {number + 1}: {ratios} (load {before})", flush=True)

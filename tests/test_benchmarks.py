@@ -573,3 +573,22 @@ def test_the_first_step_of_an_environment_is_noted_once(load):
     assert CartPoleEnv.step is own
     env.step(1)
     assert start.seconds == first
+
+
+@pytest.mark.parametrize(
+    ("words", "made"),
+    [
+        (("algorithm=sac", "env=pendulum", "pair=null", *SMALL), 3 * 50),
+        (("algorithm=td3", "env=pendulum", "pair=null", *SMALL), 50 + 25),
+        (("algorithm=dqn", "env=cartpole", "pair=null", "algorithm.updates_per_step=0.5", *SMALL), 25),
+        (("algorithm=ppo", "env=cartpole", "num_envs=2", "algorithm.horizon=5", "algorithm.batch_size=5"), 5 * 2 * 20),
+        (("algorithm=ppo", "env=pendulum", "num_envs=2", "algorithm.horizon=5", "algorithm.batch_size=5"), 5 * 2 * 10),
+    ],
+)
+def test_plain_loops_do_the_work_that_they_are_told(load, words, made):
+    plain, side, Clock = load("rivals.peer_plain"), load("side"), load("clock").Clock
+    config = side.configuration.compose(list(words)).config
+    clock = Clock(first=30, last=80)
+    plain.LOOPS[words[0].removeprefix("algorithm=")]({**side.numbers_of(config), "env": config.env.id}, clock)
+    found = clock.report()
+    assert (found["env_steps"], found["steps_of_optimisers"]) == (50, made)
