@@ -453,6 +453,8 @@ def _peers(name: str, case: dict[str, Any]) -> list[list[str]]:
         faster, sooner = (_spread(ratio[key], ".2f") if ratio else "" for key in ("speed", "first_step"))
         if side in case["bars"]:
             bar = f"≥ {case['bars'][side]:g}: {'missed' if side in case['missed'] else 'met'}"
+        if side in case["start_bars"]:
+            sooner += f" ≤ {case['start_bars'][side]:g}: {'missed' if side in case['late'] else 'met'}"
         row = [name, side, _spread(one["env_steps_per_second"], ",.0f"), faster, bar]
         row += [_spread(one["processor_seconds"], ".2f"), _spread(one["first_step"], ".1f"), sooner]
         row += [f"{one['peak_megabytes']['median']:.0f}", f"{one['parameters']:,}"]

@@ -55,12 +55,14 @@ class Peer(NamedTuple):
     module: str
     algorithms: tuple[str, ...]
     installed: str | None = None  # its environment; null = this one
+    sooner: float | None = None  # share of its time to the first step that rlrun may take; null = any
 
 
 HELD = "stable-baselines3"  # whom a case's bar is about; rlrun has to be faster than every other
 PEERS = {
     HELD: Peer("peer_stable_baselines3", ("sac", "td3", "dqn", "ppo", "a2c"), HELD),
     "cleanrl-style": Peer("peer_plain", ("sac", "td3", "dqn", "ppo")),
+    "sheeprl": Peer("peer_sheeprl", ("sac", "ppo"), "sheeprl", 0.6),  # composed by Hydra, too
 }
 
 
@@ -146,6 +148,8 @@ def summary(case: Case, rounds: list[dict[str, Any]], absent: Absent) -> dict[st
         }
     bars = {peer: case.bar if peer == HELD else 1.0 for peer in ratios if peer != HELD or case.bar}
     missed = [peer for peer, bar in bars.items() if ratios[peer]["speed"]["median"] < bar]
+    starts = {peer: bar for peer in ratios if (bar := PEERS[peer].sooner)}
+    late = [peer for peer, bar in starts.items() if ratios[peer]["first_step"]["median"] > bar]
     unequal = [peer for peer, ratio in ratios.items() if ratio["same_work"] is False]
     return {
         "words": list(case.words),
@@ -155,8 +159,10 @@ def summary(case: Case, rounds: list[dict[str, Any]], absent: Absent) -> dict[st
         "ratio": ratios,
         "bars": bars,
         "missed": missed,
+        "start_bars": starts,
+        "late": late,
         "absent": absent,
-        "passed": not (missed or unequal),
+        "passed": not (missed or late or unequal),
         "rounds": rounds,
     }
 

@@ -592,3 +592,40 @@ def test_plain_loops_do_the_work_that_they_are_told(load, words, made):
     plain.LOOPS[words[0].removeprefix("algorithm=")]({**side.numbers_of(config), "env": config.env.id}, clock)
     found = clock.report()
     assert (found["env_steps"], found["steps_of_optimisers"]) == (50, made)
+
+
+@pytest.mark.parametrize(("seconds", "late"), [(3.0, True), (4.0, False)])
+def test_who_is_composed_by_hydra_is_held_to_its_start(load, monkeypatch, tmp_path, seconds, late):
+    peers, page = load("peers"), load("page")
+    monkeypatch.setattr(peers, "interpreter", Path)
+    monkeypatch.setattr(peers, "ours", lambda case: side_of(2.0))
+    monkeypatch.setattr(peers, "theirs", lambda *_: side_of(4.0, first_step=seconds))
+    found = peers.measure(["ppo-cartpole"], rivals=["sheeprl"], rounds=1)
+    assert found["ppo-cartpole"]["passed"] is not late
+    page.save("peers", found, folder=tmp_path)
+    page.write(folder=tmp_path)
+    assert f"≤ 0.6: {'missed' if late else 'met'} |" in (tmp_path / "README.md").read_text()
+
+
+def test_steps_are_counted_by_the_environment(load):
+    code = """
+import gymnasium, torch
+from benchmarks.rivals.counted import count
+count({"env": "CartPole-v1", "first": 4, "last": 10}, 0.0)
+envs = [gymnasium.make("CartPole-v1") for _ in range(2)]
+parameter = torch.nn.Parameter(torch.zeros(3))
+optimiser = torch.optim.Adam([parameter])
+for env in envs:
+    env.reset(seed=0)
+for number in range(99):
+    for env in envs:
+        env.step(number % 2)
+    parameter.sum().backward()
+    optimiser.step()
+"""
+    environment = load("process").environment()
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    found = json.loads(ended.stdout)
+    counts = [found[key] for key in ("env_steps", "steps_of_optimisers", "parameters")]
+    assert counts == [6, 3, 3]
+    assert found["first_step"] > 1e9

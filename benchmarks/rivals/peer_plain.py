@@ -24,7 +24,7 @@ def main(name: str, given: str, begun: str) -> None:
     start = Start(numbers["env"], float(begun))
     clock = Clock(first=numbers["first"], last=numbers["last"])
     LOOPS[name](numbers, clock)
-    print(json.dumps(report(clock, start)))
+    print(json.dumps(report(clock, start.seconds)))
 
 
 if __name__ == "__main__":
