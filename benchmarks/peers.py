@@ -63,6 +63,7 @@ PEERS = {
     HELD: Peer("peer_stable_baselines3", ("sac", "td3", "dqn", "ppo", "a2c"), HELD),
     "cleanrl-style": Peer("peer_plain", ("sac", "td3", "dqn", "ppo")),
     "sheeprl": Peer("peer_sheeprl", ("sac", "ppo"), "sheeprl", 0.6),  # composed by Hydra, too
+    "tianshou": Peer("peer_tianshou", ("sac", "ppo"), "tianshou"),
 }
 
 
@@ -174,12 +175,12 @@ def figures(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "processor_seconds": spread([1_000 * one["processor_seconds"] / one["env_steps"] for one in runs]),
         "first_step": spread([one["first_step"] for one in runs]),
         "peak_megabytes": spread([one["peak_kilobytes"] / 1024 for one in runs]),
-        "steps_of_optimisers": runs[-1]["steps_of_optimisers"],
+        "updates": runs[-1]["updates"],
         "parameters": runs[-1]["parameters"],
     }
 
 
 def same_work(mine: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two sides made as many optimiser steps for each environment step."""
-    shares = [one["steps_of_optimisers"] / one["env_steps"] for one in (mine, other)]
+    """Whether a parameter took as many steps of its optimiser for each environment step on both sides."""
+    shares = [one["updates"] / one["env_steps"] for one in (mine, other)]
     return abs(shares[0] / shares[1] - 1.0) < SLACK
