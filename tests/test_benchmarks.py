@@ -547,7 +547,7 @@ def test_a_peer_is_compared_by_rounds(load, monkeypatch, tmp_path, theirs, told,
 def test_the_command_is_measured_and_a_peer_gets_its_numbers(load, monkeypatch):
     peers = load("peers")
     monkeypatch.setattr(peers, "run", load("process").run)
-    case = peers.Case(("algorithm=dqn", "env=cartpole", "pair=null", *SMALL), 30, 80, None)
+    case = peers.Case(("algorithm=dqn", "env=cartpole", "pair=null", *SMALL), 30, 80, 1.0)
     mine = peers.ours(case)
     assert (mine["env_steps"], mine["updates"], mine["peak_kilobytes"] > 10_000) == (50, 50.0, True)
     assert 0.0 < mine["first_step"] < 60.0
