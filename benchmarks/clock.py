@@ -10,12 +10,17 @@ import torch
 
 
 class Mark(TypedDict):
-    """One look at the clocks; `steps_of_optimisers` is the sum over all optimisers."""
+    """One look at the clocks.
+
+    `steps_of_optimisers` is the sum over all optimisers, `updates` how many of these steps a parameter took on average:
+    the same however parameters are shared out to optimisers.
+    """
 
     step: int
     seconds: float
     processor_seconds: float
     steps_of_optimisers: int
+    updates: float
 
 
 class Clock:
@@ -30,21 +35,27 @@ class Clock:
         self.marks: list[Mark] = []
         self.parameters = 0
         self._optimisers: list[torch.optim.Optimizer] = []
+        self._sizes: list[int] = []
 
     def watch(self, optimisers: Iterable[torch.optim.Optimizer]) -> None:
         """Tell whose steps to count."""
         self._optimisers = list(optimisers)
-        groups = [group for optimiser in self._optimisers for group in optimiser.param_groups]
-        self.parameters = sum(parameter.numel() for group in groups for parameter in group["params"])
+        self._sizes = [
+            sum(parameter.numel() for group in optimiser.param_groups for parameter in group["params"])
+            for optimiser in self._optimisers
+        ]
+        self.parameters = sum(self._sizes)
 
     def note(self, step: int) -> bool:
         """Mark this moment, once `step >= due`; True at the last mark."""
-        made = sum(_steps(optimiser) for optimiser in self._optimisers)
+        made = [_steps(optimiser) for optimiser in self._optimisers]
+        taken = sum(count * size for count, size in zip(made, self._sizes, strict=True))
         now = Mark(
             step=step,
             seconds=time.perf_counter(),
             processor_seconds=time.process_time(),
-            steps_of_optimisers=made,
+            steps_of_optimisers=sum(made),
+            updates=taken / max(self.parameters, 1),
         )
         self.marks.append(now)
         self.due = self.last
@@ -57,6 +68,7 @@ class Clock:
         found["seconds"] = last["seconds"] - first["seconds"]
         found["processor_seconds"] = last["processor_seconds"] - first["processor_seconds"]
         found["steps_of_optimisers"] = last["steps_of_optimisers"] - first["steps_of_optimisers"]
+        found["updates"] = last["updates"] - first["updates"]
         return found
 
 

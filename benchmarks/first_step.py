@@ -38,9 +38,9 @@ class Start:
         return noting
 
 
-def report(clock: Clock, start: Start) -> dict[str, float | None]:
+def report(clock: Clock, first_step: float | None) -> dict[str, float | None]:
     """Return what a process that is now measured came to."""
-    return {**clock.report(), "first_step": start.seconds, "peak_kilobytes": peak()}
+    return {**clock.report(), "first_step": first_step, "peak_kilobytes": peak()}
 
 
 def peak() -> int:

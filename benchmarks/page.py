@@ -423,8 +423,8 @@ def beside(found: dict[str, Any]) -> Lines:
 
 def peers(found: dict[str, Any]) -> Lines:
     """Runs beside other libraries'."""
-    heads = ["run", "side", "steps/s", "rlrun's speed / its", "bar", "processor s / 1,000 steps", "first step, s"]
-    heads += ["rlrun's time to it / its", "peak, MB", "parameters", "optimiser steps"]
+    heads = ["run", "side", "steps/s", "rlrun's speed / its", "bar", "processor s / 1,000 steps", "its / rlrun's"]
+    heads += ["first step, s", "rlrun's time to it / its", "peak, MB", "parameters", "updates"]
     rows = [row for name, case in found.items() for row in _peers(name, case)]
     lost = [
         f"{peer} on {name} ({ratio['speed']['median']:.2f})"
@@ -436,7 +436,8 @@ def peers(found: dict[str, Any]) -> Lines:
     return [
         "The same numbers on all sides, each in a process of its own, one thread, in turn; ratios within a round. "
         "Steps/s in a window after learning has begun; first step: from the start of the process until an environment "
-        "is stepped, rlrun's by its command, with composition and checks.",
+        "is stepped, rlrun's by its command, with composition and checks; updates: steps of its optimiser in the "
+        "window that a parameter took on average, counted on every side.",
         "",
         f"rlrun is slower than {', '.join(lost) if lost else 'none of them'}.",
         "",
@@ -449,15 +450,17 @@ def peers(found: dict[str, Any]) -> Lines:
 def _peers(name: str, case: dict[str, Any]) -> list[list[str]]:
     rows = []
     for side, one in case["sides"].items():
-        ratio, bar = case["ratio"].get(side), ""
-        faster, sooner = (_spread(ratio[key], ".2f") if ratio else "" for key in ("speed", "first_step"))
-        if side in case["bars"]:
-            bar = f"≥ {case['bars'][side]:g}: {'missed' if side in case['missed'] else 'met'}"
+        ratio, keys = case["ratio"].get(side), ("speed", "processor_seconds", "first_step")
+        faster, cheaper, sooner = (_spread(ratio[key], ".2f") if ratio else "" for key in keys)
+        verdict = "missed" if side in case["missed"] else "met"
+        bar = f"≥ {case['bars'][side]:g}: {verdict}" if ratio else ""
+        if side in case["start_bars"]:
+            sooner += f" ≤ {case['start_bars'][side]:g}: {'missed' if side in case['late'] else 'met'}"
         row = [name, side, _spread(one["env_steps_per_second"], ",.0f"), faster, bar]
-        row += [_spread(one["processor_seconds"], ".2f"), _spread(one["first_step"], ".1f"), sooner]
+        row += [_spread(one["processor_seconds"], ".2f"), cheaper, _spread(one["first_step"], ".1f"), sooner]
         row += [f"{one['peak_megabytes']['median']:.0f}", f"{one['parameters']:,}"]
         same = "" if ratio is None or ratio["same_work"] else ", not rlrun's"
-        rows.append([*row, f"{one['steps_of_optimisers']:,}{same}"])
+        rows.append([*row, f"{one['updates']:,.0f}{same}"])
     return rows
 
 

@@ -27,7 +27,7 @@ class Case(NamedTuple):
     words: tuple[str, ...]
     first: int
     last: int
-    bar: float | None  # times the environment steps a second of stable-baselines3; null = it is only told
+    bar: float  # times the environment steps a second of stable-baselines3
 
 
 ZOO = (  # what rl-zoo3 found for DQN on CartPole; its target is copied every 10 env steps, which are 5 updates
@@ -44,7 +44,7 @@ CASES = {
     "dqn-cartpole": Case(("algorithm=dqn", "env=cartpole", *ZOO), 2_560, 28_160, 2.2),
     "ppo-cartpole": Case(("algorithm=ppo", "env=cartpole"), 2_560, 43_520, 2.5),
     "ppo-cartpole-native": Case(("algorithm=ppo", "env=cartpole", "env.vectorization=native"), 2_560, 64_000, 4.0),
-    "ppo-pendulum": Case(("algorithm=ppo", "env=pendulum"), 2_048, 32_768, None),
+    "ppo-pendulum": Case(("algorithm=ppo", "env=pendulum"), 2_048, 32_768, 1.0),
     "a2c-cartpole": Case(("algorithm=a2c", "env=cartpole"), 1_280, 33_280, 2.0),
 }
 
@@ -55,11 +55,16 @@ class Peer(NamedTuple):
     module: str
     algorithms: tuple[str, ...]
     installed: str | None = None  # its environment; null = this one
+    sooner: float | None = None  # share of its time to the first step that rlrun may take; null = any
 
 
 HELD = "stable-baselines3"  # whom a case's bar is about; rlrun has to be faster than every other
 PEERS = {
     HELD: Peer("peer_stable_baselines3", ("sac", "td3", "dqn", "ppo", "a2c"), HELD),
+    "cleanrl-style": Peer("peer_plain", ("sac", "td3", "dqn", "ppo")),
+    "sheeprl": Peer("peer_sheeprl", ("sac", "ppo"), "sheeprl", 0.6),  # composed by Hydra, too
+    "tianshou": Peer("peer_tianshou", ("sac", "ppo"), "tianshou"),
+    "torchrl": Peer("peer_torchrl", ("sac", "ppo"), "torchrl"),
 }
 
 
@@ -91,7 +96,7 @@ def measure_case(name: str, case: Case, pythons: dict[str, Path], absent: Absent
             try:
                 sides[peer] = theirs(peer, taking[peer], case)
             except Failed as failure:
-                absent[peer] = str(failure)[-300:]
+                absent[peer] = str(failure).strip().splitlines()[-1]
         found.append({"load": before, "sides": sides})
         ratios = {peer: f"{speed(sides['rlrun']) / speed(side):.2f}" for peer, side in sides.items()}
         print(f"{name} round {number + 1}: {ratios} (load {before})", flush=True)
@@ -131,6 +136,11 @@ def speed(side: dict[str, Any]) -> float:
     return float(side["env_steps"] / side["seconds"])
 
 
+def processor_seconds(side: dict[str, Any]) -> float:
+    """Return what an environment step took of the processor in the window, learning included."""
+    return float(side["processor_seconds"] / side["env_steps"])
+
+
 def summary(case: Case, rounds: list[dict[str, Any]], absent: Absent) -> dict[str, Any]:
     """Return medians with their range, who was faster, whether the bars are met, and the rounds themselves."""
     every = rounds[-1]["sides"]  # who failed in a round is not in the last
@@ -140,11 +150,14 @@ def summary(case: Case, rounds: list[dict[str, Any]], absent: Absent) -> dict[st
         pairs = [(one["sides"]["rlrun"], one["sides"][peer]) for one in rounds]
         ratios[peer] = {
             "speed": spread([speed(mine) / speed(other) for mine, other in pairs]),
+            "processor_seconds": spread([processor_seconds(other) / processor_seconds(mine) for mine, other in pairs]),
             "first_step": spread([mine["first_step"] / other["first_step"] for mine, other in pairs]),
             "same_work": all(same_work(mine, other) for mine, other in pairs),
         }
-    bars = {peer: case.bar if peer == HELD else 1.0 for peer in ratios if peer != HELD or case.bar}
+    bars = {peer: case.bar if peer == HELD else 1.0 for peer in ratios}
     missed = [peer for peer, bar in bars.items() if ratios[peer]["speed"]["median"] < bar]
+    starts = {peer: bar for peer in ratios if (bar := PEERS[peer].sooner)}
+    late = [peer for peer, bar in starts.items() if ratios[peer]["first_step"]["median"] > bar]
     unequal = [peer for peer, ratio in ratios.items() if ratio["same_work"] is False]
     return {
         "words": list(case.words),
@@ -154,8 +167,10 @@ def summary(case: Case, rounds: list[dict[str, Any]], absent: Absent) -> dict[st
         "ratio": ratios,
         "bars": bars,
         "missed": missed,
+        "start_bars": starts,
+        "late": late,
         "absent": absent,
-        "passed": not (missed or unequal),
+        "passed": not (missed or late or unequal),
         "rounds": rounds,
     }
 
@@ -164,15 +179,15 @@ def figures(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what one side came to over the rounds."""
     return {
         "env_steps_per_second": spread([speed(one) for one in runs]),
-        "processor_seconds": spread([1_000 * one["processor_seconds"] / one["env_steps"] for one in runs]),
+        "processor_seconds": spread([1_000 * processor_seconds(one) for one in runs]),
         "first_step": spread([one["first_step"] for one in runs]),
         "peak_megabytes": spread([one["peak_kilobytes"] / 1024 for one in runs]),
-        "steps_of_optimisers": runs[-1]["steps_of_optimisers"],
+        "updates": runs[-1]["updates"],
         "parameters": runs[-1]["parameters"],
     }
 
 
 def same_work(mine: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two sides made as many optimiser steps for each environment step."""
-    shares = [one["steps_of_optimisers"] / one["env_steps"] for one in (mine, other)]
+    """Whether a parameter took as many steps of its optimiser for each environment step on both sides."""
+    shares = [one["updates"] / one["env_steps"] for one in (mine, other)]
     return abs(shares[0] / shares[1] - 1.0) < SLACK

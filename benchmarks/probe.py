@@ -47,7 +47,7 @@ class Told(Probe):
 
     def end_training(self, error: BaseException | None) -> None:
         if len(self.clock.marks) == 2:
-            self.path.write_text(json.dumps({**report(self.clock, self.start), "matmul": products.in_use()}))
+            self.path.write_text(json.dumps({**report(self.clock, self.start.seconds), "matmul": products.in_use()}))
 
 
 class LastBatch(Callback):

@@ -18,6 +18,7 @@ REQUIREMENTS = {
     "sheeprl": "sheeprl==0.8.4",
     "cpprb": "cpprb==11.0.0",
 }
+OWN = {"sheeprl": ("pillow",)}  # packages that a rival needs in another version than is tested here
 
 
 def cache() -> Path:
@@ -42,13 +43,15 @@ def interpreter(rival: str) -> Path:
         venv.create(folder, clear=True, with_pip=True, symlinks=True)
         for place in folder.glob("lib/python*/site-packages"):
             (place / "shared.pth").write_text(shared + "\n")
-        _install(folder, REQUIREMENTS[rival])
+        _install(folder, REQUIREMENTS[rival], OWN.get(rival, ()))
         note.write_text(made_of)
     return folder / "bin" / "python"
 
 
-def _install(folder: Path, requirement: str) -> None:
-    words = ["-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt"), requirement]
+def _install(folder: Path, requirement: str, own: tuple[str, ...]) -> None:
+    lines, constraints = (ROOT / "constraints.txt").read_text().splitlines(), folder / "constraints.txt"
+    constraints.write_text("\n".join(line for line in lines if line.partition("==")[0] not in own) + "\n")
+    words = ["-m", "pip", "install", "--quiet", "--constraint", str(constraints), requirement]
     ended = subprocess.run([folder / "bin" / "python", *words], capture_output=True, text=True)
     if ended.returncode != 0:
         errors = [line for line in ended.stderr.splitlines() if line.startswith("ERROR")]

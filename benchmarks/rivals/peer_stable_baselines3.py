@@ -92,7 +92,7 @@ def main(name: str, given: str, begun: str) -> None:
     clock, learner = Clock(first=numbers["first"], last=numbers["last"]), made(name, numbers)
     clock.watch(optimisers(name, learner))
     learner.learn(10 * numbers["last"], callback=ppo_stable_baselines3.Marks(clock))
-    print(json.dumps(report(clock, start)))
+    print(json.dumps(report(clock, start.seconds)))
 
 
 if __name__ == "__main__":
