@@ -134,7 +134,7 @@ def test_values_are_those_that_updates_would_see(batch, monkeypatch):
     """Otherwise the first ratios of a rollout would not be 1."""
     monkeypatch.setattr("rlrun.nn.precision.has_bfloat16", lambda device: True)
     spaces = Spaces(Box((2,), np.full(2, -1.0), np.full(2, 1.0)), Discrete(3))
-    network = ActorCritic(spaces, hidden=(128, 128))
+    network = ActorCritic(spaces, hidden=(256, 256), output_gain=1.0)
     low = MixedPrecision("bf16", "cpu")
     options = {"discount": 0.9, "lambda_": 0.8}
     plain, found = (Advantages(network, **options, **around)(batch, None) for around in ({}, {"around": low}))

@@ -43,9 +43,10 @@ def in_use() -> str:
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor, *, rectified: bool = False, times: float = 1.0) -> Tensor:
     """Return x [B, in] times weight [out, in] plus bias [out], and that so many times; or what of it is above zero."""
-    if x.dtype != weight.dtype:
+    low = x.dtype != weight.dtype  # then torch goes to oneDNN anyway, with the rectifier behind
+    if low:
         weight, bias = weight.to(x.dtype), bias.to(x.dtype)
-    if _large(x, weight):
+    if _large(x, weight) or (low and _operator is not None):
         made: Tensor = _operator(x, weight, bias, "relu" if rectified else "none", [], "")
         return made if times == 1.0 else made.mul_(times)
     made = torch.addmm(bias, x, weight.t(), beta=times, alpha=times)
