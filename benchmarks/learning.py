@@ -82,6 +82,16 @@ def _expert_and_clone(expert: list[str], words: list[str], folder: Path) -> tupl
     return shown, fresh_return([*words, f"dataset={data}"], folder)
 
 
+def behind_float32(words: list[str], folder: Path) -> float:
+    """Return the share of the return of a run in float32 that the same run with bf16 lacks, on the same episodes."""
+    found = {}
+    for precision in ("highest", "bf16"):
+        place = folder / precision
+        place.mkdir()
+        found[precision] = fresh_return([*words, f"precision={precision}"], place)
+    return (found["highest"] - found["bf16"]) / abs(found["highest"])
+
+
 def answer(check: str) -> Measured:
     """Return a measurement that trains a toy and compares with its answer (see `benchmarks.answers`)."""
 
@@ -140,6 +150,13 @@ def corridor(algorithm: str, *, steps: str, weight: str) -> dict[str, Claim]:
         for name, added in WALKED.items()
     }
     return found | {f"{algorithm}-corridor-alone": Claim(words, 0.0, at_most=True)}
+
+
+BF16 = {  # networks that are wide enough for it, and the share that one seed may lack by chance
+    "sac-pendulum": (("algorithm=sac", "env=pendulum", "algorithm.hidden=[256,256]", "stop.env_steps=15_000"), 0.25),
+    "sac-halfcheetah": (("algorithm=sac", "env=halfcheetah", "stop.env_steps=100_000"), 0.3),
+    "dqn-cartpole": (("algorithm=dqn", "env=cartpole", "algorithm.hidden=[256,256]", "stop.env_steps=50_000"), 0.05),
+}
 
 
 CLAIMS = {
@@ -235,6 +252,17 @@ CLAIMS = {
         measured=bits_flipped,
         at_most=True,
     ),
+    **{
+        f"{name}-bf16": Claim(
+            words,
+            bar,
+            unit="share of the return in float32 that bf16 lacks",
+            measured=behind_float32,
+            enough=4,
+            at_most=True,
+        )
+        for name, (words, bar) in BF16.items()
+    },
     "handcrafted-pendulum": Claim((*EXPERT, "env=pendulum"), -250.0),
     "handcrafted-cartpole": Claim((*EXPERT, "env=cartpole"), 500.0),
     "bc-pendulum": Claim(
