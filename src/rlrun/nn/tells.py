@@ -55,7 +55,7 @@ class Tells(ABC):
 
     def smallest(self, value: Tensor) -> Tensor:
         """Return the smallest of M values, [M, …] -> […]."""
-        return value.amin(0)
+        return ops.guiding(value, "smallest")
 
     def weighed(self, value: Tensor, axis: int = 1) -> Tensor:
         """Return values, or rewards, with those of several rewards, which lie along the axis, made one."""

@@ -37,7 +37,7 @@ def expectile_distance(value: Tensor, target: Tensor, *, expectile: float) -> Te
 
 def guiding(value: Tensor, guide: Guide) -> Tensor:
     """Return what leads a policy of M critics' values: the first one's, the smallest, or the mean, [M, …] -> […]."""
-    if guide == "first":
+    if guide == "first" or len(value) == 1:  # one is all of these, and taking it costs a third of a reduction
         return value[0]
     return value.amin(0) if guide == "smallest" else value.mean(0)
 
