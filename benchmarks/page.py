@@ -117,6 +117,50 @@ def learning(found: dict[str, Any]) -> Lines:
     return [*table(heads, rows), "", *words]
 
 
+def peers(found: dict[str, Any]) -> Lines:
+    """Training beside other libraries'."""
+    lines = [
+        "Environment steps a second at steady state, after learning has begun; the same numbers on both sides, every "
+        "side in a process of its own, one thread, processes in turn. Ratio: rlrun's speed to that side's, within a "
+        "round. First step: from the start of the process to the first step of the environment.",
+        "",
+    ]
+    for name, case in found.items():
+        lines += [*_beside_peers(name, case), ""]
+    return lines[:-1]
+
+
+def _beside_peers(name: str, case: dict[str, Any]) -> Lines:
+    """Return the table of a case, who is not in it, and where rlrun is behind."""
+    heads = ["side", "version", "steps/s", "rlrun's ratio", "first step, s", "peak, MB"]
+    rows, ratio = [], case["ratio"]
+    for side, one in case["sides"].items():
+        beside = _spread(ratio["rlrun"][side], ".2f") if side in ratio["rlrun"] else ""
+        figures = [_spread(one[key], form) for key, form in (("first_step", ".1f"), ("megabytes", ".0f"))]
+        counts = [f"{one[key]:,}" for key in ("steps_of_optimisers", "parameters")]
+        version = next(iter(one["versions"].values()))
+        rows.append([side, version, _spread(one["speed"], ",.0f"), beside, *figures, *counts])
+    bars = [
+        f"{bar['side']} ≥ {bar['least']:g} × {bar['peer']}: {_spread(reached, '.2f') if reached else 'not measured'}, "
+        f"{_verdict(bar)}"
+        for bar in case["bars"]
+        for reached in [ratio.get(bar["side"], {}).get(bar["peer"])]
+    ]
+    slower = [side for side, one in ratio["rlrun"].items() if one["median"] < 1]
+    loads, first, last = case["load"], *case["window"]
+    about = f"{len(loads)} rounds, load {min(loads)}–{max(loads)}, {case['machine']['date']}"
+    return [
+        f"### {name}",
+        "",
+        *table([*heads, "optimiser steps", "parameters"], rows),
+        "",
+        f"* `{' '.join(case['words'])}`, environment steps {first:,} to {last:,}; {about}",
+        *(f"* {bar}" for bar in bars),
+        *(f"* without {side}: {why}" for side, why in case["absent"].items()),
+        *([f"* rlrun is slower than: {', '.join(slower)}"] if slower else []),
+    ]
+
+
 def on_policy(found: dict[str, Any]) -> Lines:
     """PPO beside a rival's."""
     fast, way = found["speed"], found["way"]
@@ -423,6 +467,7 @@ def beside(found: dict[str, Any]) -> Lines:
 
 PARTED = (
     "speed",
+    "peers",
     "learning",
     "memory",
     "resilience",
@@ -434,6 +479,7 @@ PARTED = (
 )  # results with parts of their own
 SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "speed": speed,
+    "peers": peers,
     "on_policy": on_policy,
     "startup": startup,
     "dispatch": dispatch,

@@ -500,3 +500,85 @@ def test_learning_beside_a_rival_keeps_earlier_seeds_and_says_who_came_further(l
     assert (numbers["env"], numbers["budget"], numbers["policy_every"]) == ("HalfCheetah-v5", 50_000, 2)
     page.write(folder=tmp_path)
     assert "| td3-halfcheetah | 60 | 60 (0 s) | 80 (9 s) |" in (tmp_path / "README.md").read_text()
+
+
+def turned(speed, *, steps=30, parameters=7):
+    """Return what a side tells of its turn."""
+    found = {"env_steps": 20, "seconds": 20 / speed, "steps_of_optimisers": steps, "parameters": parameters}
+    return {**found, "first_step": 1.5, "megabytes": 300.0, "versions": {"it": "1.2.3", "torch": "2"}}
+
+
+def test_training_beside_peers_is_held_to_bars_and_to_equal_work(load, monkeypatch, tmp_path):
+    peers, page, process = load("peers"), load("page"), load("process")
+    told = {}
+
+    def run(words, *, folder, python):
+        module, work = words[2], json.loads(words[3])
+        told[module] = work
+        if module == "cleanrl":
+            raise process.Failed("it broke")
+        native = "env.vectorization=native" in work["words"]
+        speeds = {"rlrun": 500.0 if native else 200.0, "bare": 210.0, "stable_baselines3": 100.0, "other": 50.0}
+        return turned(speeds[module], steps=31 if module == "other" else 30)
+
+    monkeypatch.setattr(peers, "run_for_json", run)
+    monkeypatch.setattr(peers, "interpreter", lambda name: Path("python"))
+    monkeypatch.setattr(peers, "PEERS", (*peers.PEERS[:2], "cleanrl", "other", "poor", "unasked"))
+    monkeypatch.setattr(peers, "LACKS", {"poor": {"ppo": "no PPO"}})
+    asked = [peer for peer in peers.PEERS if peer != "unasked"]
+    found = peers.measure(["ppo-cartpole"], peers=asked, rounds=2)
+    part = found["ppo-cartpole"]
+    assert part["ratio"]["rlrun"]["stable-baselines3"]["median"] == pytest.approx(2.0)
+    assert list(part["sides"]) == ["rlrun", "rlrun, native lanes", "bare loop", "stable-baselines3"]
+    verdicts = {(bar["side"], bar["peer"]): bar["passed"] for bar in part["bars"]}
+    ours, rival = ("rlrun", "rlrun, native lanes"), "stable-baselines3"
+    assert verdicts == {(ours[0], rival): False, (ours[1], rival): True, **{(ours[0], p): False for p in asked[2:4]}}
+    assert part["absent"]["other"] == "1.55 optimiser steps an environment step, not 1.5"
+    assert part["absent"]["poor"] == "no PPO"
+    assert told["stable_baselines3"]["numbers"] == told["rlrun"]["numbers"]
+    assert (told["bare"]["env"], told["bare"]["numbers"]["horizon"]) == ("CartPole-v1", 32)
+    page.save("peers", found, folder=tmp_path)
+    page.write(folder=tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "| bare loop | 1.2.3 | 210 (210–210) | 0.95 (0.95–0.95) | 1.5 (1.5–1.5) | 300 (300–300) | 30 | 7 |" in text
+    assert "* rlrun ≥ 2.5 × stable-baselines3: 2.00 (2.00–2.00), missed" in text
+    assert "* rlrun ≥ 1 × cleanrl: not measured, missed" in text
+    assert "* without cleanrl: it broke" in text
+    assert "* rlrun is slower than: bare loop\n" in text
+
+
+def test_a_meter_looks_at_any_loop_through_its_environment(load, monkeypatch):
+    import gymnasium
+    from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
+
+    for kind in (CartPoleEnv, CartPoleVectorEnv):
+        monkeypatch.setattr(kind, "step", kind.step)  # put back at the end
+    meter, told = load("rivals.training.meter"), []
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimiser = torch.optim.Adam([weight])
+    monkeypatch.setattr(meter, "optimisers", lambda: [optimiser])
+    meter.Meter(first=10, last=30, begun=0.0, told=told.append).watch("CartPole-v1")
+    env = gymnasium.make("CartPole-v1")
+    lanes = gymnasium.make_vec("CartPole-v1", 5, vectorization_mode="vector_entry_point")
+    env.reset(seed=0)
+    lanes.reset(seed=0)
+    weight.grad = torch.ones(3)
+    for _ in range(5):  # 1 + 5 steps each, and an update
+        env.step(0)
+        lanes.step(np.zeros(5, int))
+        optimiser.step()
+    assert told == []
+    env.step(0)
+    assert [told[0][key] for key in ("env_steps", "parameters", "steps_of_optimisers")] == [18, 3, 3]
+    assert told[0]["first_step"] > 0
+    assert 10 < told[0]["megabytes"] < 10_000
+
+
+def test_optimisers_are_found_wherever_they_are(load):
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimiser = torch.optim.Adam([weight])
+    find = load("rivals.training.meter").optimisers
+    assert all(found is not optimiser for found in find())  # it has done nothing so far
+    weight.grad = torch.ones(3)
+    optimiser.step()
+    assert sum(found is optimiser for found in find()) == 1

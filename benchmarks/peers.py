@@ -1,0 +1,194 @@
+"""Training at steady state beside other libraries', on the same work: processes take turns, ratios within a round.
+
+Every side runs in a process of its own, a peer in an environment of its own, and is looked at alike
+(`rivals/training/meter.py`): environment steps a second, seconds to the first of them, peak memory, optimiser steps.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from benchmarks.machine import load
+from benchmarks.process import Failed, run_for_json
+from benchmarks.rivals.environments import interpreter
+from benchmarks.rivals.training.work import Work
+from benchmarks.side import GREEDY, QUIET, numbers_of
+from benchmarks.speed import spread
+from rlrun import config as configuration
+
+RLRUN, BARE, SB3 = "rlrun", "bare loop", "stable-baselines3"
+NATIVE = "rlrun, native lanes"
+VARIANTS = {NATIVE: ("env.vectorization=native",)}  # rlrun with further words
+PEERS = (BARE, SB3)
+OURS = {RLRUN: "rlrun", BARE: "bare", NATIVE: "rlrun"}  # modules that run beside rlrun itself
+LACKS: dict[str, dict[str, str]] = {}  # by peer: why it has no such algorithm
+NOT_ASKED = "not asked for"
+SLACK = 0.01  # of optimiser steps: a window may end within a cycle
+
+
+class Bar(NamedTuple):
+    """rlrun, or a variant of it, is at least so many times as fast as a peer."""
+
+    peer: str
+    least: float
+    side: str = RLRUN
+
+
+class Case(NamedTuple):
+    """A run to measure."""
+
+    words: tuple[str, ...]
+    first: int  # environment steps of the window
+    last: int
+    bars: tuple[Bar, ...]
+    variants: tuple[str, ...] = ()
+
+    @property
+    def algorithm(self) -> str:
+        """Name of what learns."""
+        return self.words[0].removeprefix("algorithm=")
+
+    def bars_of(self, sides: Iterable[str]) -> list[Bar]:
+        """Return the bars beside those sides: rlrun is to be faster than every peer that has the algorithm."""
+        held = {BARE, *(bar.peer for bar in self.bars)}
+        peers = [side for side in sides if side in PEERS and self.algorithm not in LACKS.get(side, {})]
+        return [*self.bars, *(Bar(peer, 1.0) for peer in peers if peer not in held)]
+
+    def work(self, side: str) -> dict[str, Any]:
+        """Return what a side is told; the same numbers for all."""
+        words = [*self.words, *VARIANTS.get(side, ()), *QUIET]
+        config = configuration.compose(words).config
+        return Work(
+            algorithm=self.algorithm,
+            env=config.env.id,
+            words=words,
+            numbers=numbers_of(config),
+            first=self.first,
+            last=self.last,
+            begun=time.time(),
+        )._asdict()
+
+
+ZOO_DQN = (  # the settings that stable-baselines3's zoo tuned
+    *("algorithm.hidden=[256,256]", "algorithm.batch_size=64", "algorithm.lr=2.3e-3", "algorithm.updates_per_step=0.5"),
+    *("algorithm.n_step=1", "algorithm.double=false", "algorithm.warmup_steps=1_000", "memory.length=100_000"),
+    *("algorithm.target_rate=1", "algorithm.target_every=128", "algorithm.epsilon.last=0.04", GREEDY),
+)
+SOFT = (Bar(BARE, 0.97), Bar(SB3, 1.9))
+CASES = {
+    "sac-pendulum": Case(("algorithm=sac", "env=pendulum", "pair=null"), 1_100, 1_700, SOFT),
+    "sac-halfcheetah": Case(("algorithm=sac", "env=halfcheetah", "pair=null"), 1_100, 1_700, SOFT),
+    "dqn-cartpole": Case(("algorithm=dqn", "env=cartpole", "pair=null", *ZOO_DQN), 2_048, 12_288, (Bar(SB3, 2.2),)),
+    "ppo-cartpole": Case(
+        ("algorithm=ppo", "env=cartpole"), 2_560, 43_520, (Bar(SB3, 2.5), Bar(SB3, 4.0, NATIVE)), (NATIVE,)
+    ),
+    "ppo-pendulum": Case(("algorithm=ppo", "env=pendulum"), 2_048, 22_528, ()),
+    "a2c-cartpole": Case(("algorithm=a2c", "env=cartpole"), 2_560, 53_760, (Bar(SB3, 2.0),)),
+    "td3-pendulum": Case(("algorithm=td3", "env=pendulum", "pair=null"), 1_100, 2_100, (Bar(SB3, 1.7),)),
+}
+
+
+def measure(names: list[str] | None = None, *, peers: list[str] | None = None, rounds: int = 5) -> dict[str, Any]:
+    """Return what all sides did in each case.
+
+    peers: which of them take part; None or [] for all.
+    """
+    chosen = peers or list(PEERS)
+    return {name: measure_case(name, CASES[name], peers=chosen, rounds=rounds) for name in names or list(CASES)}
+
+
+def measure_case(name: str, case: Case, *, peers: list[str], rounds: int) -> dict[str, Any]:
+    """Let all sides run in turn; who fails once is left out from then on, with the reason."""
+    absent = {peer: NOT_ASKED for peer in PEERS if peer not in peers}
+    absent |= {peer: LACKS[peer][case.algorithm] for peer in peers if case.algorithm in LACKS.get(peer, {})}
+    sides = [RLRUN, *case.variants, *(peer for peer in peers if peer not in absent)]
+    found: list[dict[str, Any]] = []
+    for number in range(rounds):
+        before, turns = load(), {}
+        at = number % len(sides)  # nobody always comes after the same one
+        for side in (*sides[at:], *sides[:at]):
+            try:
+                turns[side] = turn(case, side)
+            except Failed as failure:
+                if side == RLRUN:
+                    raise
+                absent[side] = " ".join(str(failure).split())[-300:]
+        for side, why in other_work(turns).items():
+            absent[side] = why
+        sides = [side for side in sides if side not in absent]
+        found.append({"load": before, "sides": {side: turns[side] for side in sides}})
+        print(f"{name} round {number + 1}: {_shown(found[-1]['sides'])} (load {before})", flush=True)
+    return summary(case, found, absent)
+
+
+def turn(case: Case, side: str) -> dict[str, Any]:
+    """Run a side once.
+
+    Raises:
+        Failed: it could not be installed, or did not come to the end of the window.
+    """
+    module = OURS.get(side) or side.replace("-", "_")
+    python = Path(sys.executable) if side in OURS else interpreter(side)
+    with TemporaryDirectory() as place:
+        words = ["-m", "benchmarks.rivals.training.turn", module, json.dumps(case.work(side))]
+        found = run_for_json(words, folder=Path(place), python=python)
+    return {**found, "speed": found["env_steps"] / found["seconds"]}
+
+
+def other_work(turns: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Return, by side, that it made more or fewer optimiser steps a step of the environment than rlrun."""
+    made = {side: one["steps_of_optimisers"] / one["env_steps"] for side, one in turns.items()}
+    return {
+        side: f"{count:.4g} optimiser steps an environment step, not {made[RLRUN]:.4g}"
+        for side, count in made.items()
+        if abs(count / made[RLRUN] - 1) > SLACK
+    }
+
+
+def summary(case: Case, rounds: list[dict[str, Any]], absent: dict[str, str]) -> dict[str, Any]:
+    """Return medians with their range, ratios to every side that stayed, and which bars are met.
+
+    A bar against a side that should have been measured and was not is missed.
+    """
+    present = list(rounds[-1]["sides"])
+    ours = [side for side in present if OURS.get(side) == RLRUN]
+    ratios = {
+        side: {
+            peer: spread([one["sides"][side]["speed"] / one["sides"][peer]["speed"] for one in rounds])
+            for peer in present
+            if peer not in ours
+        }
+        for side in ours
+    }
+    bars = []
+    for bar in case.bars_of([*present, *absent]):
+        if absent.get(bar.peer) != NOT_ASKED:
+            reached = ratios.get(bar.side, {}).get(bar.peer)
+            bars.append({**bar._asdict(), "passed": reached is not None and reached["median"] >= bar.least})
+    return {
+        "words": list(case.words),
+        "window": [case.first, case.last],
+        "sides": {side: _about([one["sides"][side] for one in rounds]) for side in present},
+        "ratio": ratios,
+        "bars": bars,
+        "absent": absent,
+        "load": [one["load"] for one in rounds],
+        "passed": all(bar["passed"] for bar in bars),
+        "rounds": rounds,
+    }
+
+
+def _about(turns: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the figures of a side; what must be the same in every round once."""
+    spreads = {key: spread([one[key] for one in turns]) for key in ("speed", "first_step", "megabytes")}
+    return {**spreads, **{key: turns[-1][key] for key in ("steps_of_optimisers", "parameters", "versions")}}
+
+
+def _shown(sides: dict[str, dict[str, Any]]) -> str:
+    return ", ".join(f"{side} {one['speed']:,.0f}" for side, one in sides.items())
