@@ -22,12 +22,12 @@ from benchmarks.side import GREEDY, QUIET, numbers_of
 from benchmarks.speed import spread
 from rlrun import config as configuration
 
-RLRUN, BARE, SB3 = "rlrun", "bare loop", "stable-baselines3"
+RLRUN, BARE, SB3, CLEANRL = "rlrun", "bare loop", "stable-baselines3", "cleanrl"
 NATIVE = "rlrun, native lanes"
 VARIANTS = {NATIVE: ("env.vectorization=native",)}  # rlrun with further words
-PEERS = (BARE, SB3)
-OURS = {RLRUN: "rlrun", BARE: "bare", NATIVE: "rlrun"}  # modules that run beside rlrun itself
-LACKS: dict[str, dict[str, str]] = {}  # by peer: why it has no such algorithm
+PEERS = (BARE, SB3, CLEANRL, "sheeprl")
+OURS = {RLRUN: "rlrun", BARE: "bare", NATIVE: "rlrun", CLEANRL: "cleanrl"}  # modules that need no more than rlrun
+LACKS = {"sheeprl": {"dqn": "has no DQN", "td3": "has no TD3"}}  # by peer
 NOT_ASKED = "not asked for"
 SLACK = 0.01  # of optimiser steps: a window may end within a cycle
 
