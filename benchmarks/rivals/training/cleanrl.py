@@ -10,6 +10,7 @@ and says that this is PPO with one epoch of one minibatch that is not clipped: s
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from typing import Any
 
 import gymnasium
@@ -91,7 +92,7 @@ def stored(buffer: Buffer, envs: SyncVectorEnv, observation: Any, actions: Any) 
 def layers(sizes: list[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     """Return linear layers with activations in between."""
     made: list[nn.Module] = []
-    for wide, narrow in zip(sizes, sizes[1:], strict=False):
+    for wide, narrow in pairwise(sizes):
         made += [nn.Linear(wide, narrow), activation()]
     return nn.Sequential(*made[:-1])
 
