@@ -10,12 +10,17 @@ import torch
 
 
 class Mark(TypedDict):
-    """One look at the clocks; `steps_of_optimisers` is the sum over all optimisers."""
+    """One look at the clocks; `steps_of_optimisers` is the sum over all optimisers.
+
+    `updates` are those of a parameter: steps of each optimiser times the share of all parameters that it
+    trains. They are the same whether one optimiser has two networks or each its own.
+    """
 
     step: int
     seconds: float
     processor_seconds: float
     steps_of_optimisers: int
+    updates: float
 
 
 class Clock:
@@ -30,21 +35,24 @@ class Clock:
         self.marks: list[Mark] = []
         self.parameters = 0
         self._optimisers: list[torch.optim.Optimizer] = []
+        self._sizes: list[int] = []
 
     def watch(self, optimisers: Iterable[torch.optim.Optimizer]) -> None:
         """Tell whose steps to count."""
         self._optimisers = list(optimisers)
-        groups = [group for optimiser in self._optimisers for group in optimiser.param_groups]
-        self.parameters = sum(parameter.numel() for group in groups for parameter in group["params"])
+        self._sizes = [_size(optimiser) for optimiser in self._optimisers]
+        self.parameters = sum(self._sizes)
 
     def note(self, step: int) -> bool:
         """Mark this moment, once `step >= due`; True at the last mark."""
-        made = sum(_steps(optimiser) for optimiser in self._optimisers)
+        made = [_steps(optimiser) for optimiser in self._optimisers]
+        updates = sum(steps * size for steps, size in zip(made, self._sizes, strict=True)) / max(self.parameters, 1)
         now = Mark(
             step=step,
             seconds=time.perf_counter(),
             processor_seconds=time.process_time(),
-            steps_of_optimisers=made,
+            steps_of_optimisers=sum(made),
+            updates=updates,
         )
         self.marks.append(now)
         self.due = self.last
@@ -57,7 +65,13 @@ class Clock:
         found["seconds"] = last["seconds"] - first["seconds"]
         found["processor_seconds"] = last["processor_seconds"] - first["processor_seconds"]
         found["steps_of_optimisers"] = last["steps_of_optimisers"] - first["steps_of_optimisers"]
+        found["updates"] = last["updates"] - first["updates"]
         return found
+
+
+def _size(optimiser: torch.optim.Optimizer) -> int:
+    """Return how many numbers an optimiser trains."""
+    return sum(parameter.numel() for group in optimiser.param_groups for parameter in group["params"])
 
 
 def _steps(optimiser: torch.optim.Optimizer) -> int:

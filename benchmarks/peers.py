@@ -25,11 +25,11 @@ from rlrun import config as configuration
 RLRUN, BARE, SB3, CLEANRL = "rlrun", "bare loop", "stable-baselines3", "cleanrl"
 NATIVE = "rlrun, native lanes"
 VARIANTS = {NATIVE: ("env.vectorization=native",)}  # rlrun with further words
-PEERS = (BARE, SB3, CLEANRL, "sheeprl")
+PEERS = (BARE, SB3, CLEANRL, "sheeprl", "tianshou")
 OURS = {RLRUN: "rlrun", BARE: "bare", NATIVE: "rlrun", CLEANRL: "cleanrl"}  # modules that need no more than rlrun
 LACKS = {"sheeprl": {"dqn": "has no DQN", "td3": "has no TD3"}}  # by peer
 NOT_ASKED = "not asked for"
-SLACK = 0.01  # of optimiser steps: a window may end within a cycle
+SLACK = 0.01  # of updates: a window may end within a cycle
 
 
 class Bar(NamedTuple):
@@ -142,10 +142,10 @@ def turn(case: Case, side: str) -> dict[str, Any]:
 
 
 def other_work(turns: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Return, by side, that it made more or fewer optimiser steps a step of the environment than rlrun."""
-    made = {side: one["steps_of_optimisers"] / one["env_steps"] for side, one in turns.items()}
+    """Return, by side, that it updated its parameters more or less often than rlrun a step of the environment."""
+    made = {side: one["updates"] / one["env_steps"] for side, one in turns.items()}
     return {
-        side: f"{count:.4g} optimiser steps an environment step, not {made[RLRUN]:.4g}"
+        side: f"{count:.4g} updates an environment step, not {made[RLRUN]:.4g}"
         for side, count in made.items()
         if abs(count / made[RLRUN] - 1) > SLACK
     }

@@ -504,7 +504,8 @@ def test_learning_beside_a_rival_keeps_earlier_seeds_and_says_who_came_further(l
 
 def turned(speed, *, steps=30, parameters=7):
     """Return what a side tells of its turn."""
-    found = {"env_steps": 20, "seconds": 20 / speed, "steps_of_optimisers": steps, "parameters": parameters}
+    found = {"env_steps": 20, "seconds": 20 / speed, "steps_of_optimisers": 2 * steps, "parameters": parameters}
+    found["updates"] = steps
     return {**found, "first_step": 1.5, "megabytes": 300.0, "versions": {"it": "1.2.3", "torch": "2"}}
 
 
@@ -533,14 +534,14 @@ def test_training_beside_peers_is_held_to_bars_and_to_equal_work(load, monkeypat
     verdicts = {(bar["side"], bar["peer"]): bar["passed"] for bar in part["bars"]}
     ours, rival = ("rlrun", "rlrun, native lanes"), "stable-baselines3"
     assert verdicts == {(ours[0], rival): False, (ours[1], rival): True, **{(ours[0], p): False for p in asked[2:4]}}
-    assert part["absent"]["other"] == "1.55 optimiser steps an environment step, not 1.5"
+    assert part["absent"]["other"] == "1.55 updates an environment step, not 1.5"
     assert part["absent"]["poor"] == "no PPO"
     assert told["stable_baselines3"]["numbers"] == told["rlrun"]["numbers"]
     assert (told["bare"]["env"], told["bare"]["numbers"]["horizon"]) == ("CartPole-v1", 32)
     page.save("peers", found, folder=tmp_path)
     page.write(folder=tmp_path)
     text = (tmp_path / "README.md").read_text()
-    assert "| bare loop | 1.2.3 | 210 (210–210) | 0.95 (0.95–0.95) | 1.5 (1.5–1.5) | 300 (300–300) | 30 | 7 |" in text
+    assert "| bare loop | 1.2.3 | 210 (210–210) | 0.95 (0.95–0.95) | 1.5 (1.5–1.5) | 300 (300–300) | 60 | 7 |" in text
     assert "* rlrun ≥ 2.5 × stable-baselines3: 2.00 (2.00–2.00), missed" in text
     assert "* rlrun ≥ 1 × cleanrl: not measured, missed" in text
     assert "* without cleanrl: it broke" in text
@@ -554,9 +555,9 @@ def test_a_meter_looks_at_any_loop_through_its_environment(load, monkeypatch):
     for kind in (CartPoleEnv, CartPoleVectorEnv):
         monkeypatch.setattr(kind, "step", kind.step)  # put back at the end
     meter, told = load("rivals.training.meter"), []
-    weight = torch.nn.Parameter(torch.zeros(3))
+    weight, idle = (torch.nn.Parameter(torch.zeros(3)) for _ in range(2))
     optimiser = torch.optim.Adam([weight])
-    monkeypatch.setattr(meter, "optimisers", lambda: [optimiser])
+    monkeypatch.setattr(meter, "optimisers", lambda: [optimiser, torch.optim.Adam([idle])])
     meter.Meter(first=10, last=30, begun=0.0, told=told.append).watch("CartPole-v1")
     env = gymnasium.make("CartPole-v1")
     lanes = gymnasium.make_vec("CartPole-v1", 5, vectorization_mode="vector_entry_point")
@@ -569,7 +570,7 @@ def test_a_meter_looks_at_any_loop_through_its_environment(load, monkeypatch):
         optimiser.step()
     assert told == []
     env.step(0)
-    assert [told[0][key] for key in ("env_steps", "parameters", "steps_of_optimisers")] == [18, 3, 3]
+    assert [told[0][key] for key in ("env_steps", "parameters", "steps_of_optimisers", "updates")] == [18, 6, 3, 1.5]
     assert told[0]["first_step"] > 0
     assert 10 < told[0]["megabytes"] < 10_000
 
