@@ -25,7 +25,8 @@ from rlrun import config as configuration
 RLRUN, BARE, SB3, CLEANRL = "rlrun", "bare loop", "stable-baselines3", "cleanrl"
 NATIVE = "rlrun, native lanes"
 VARIANTS = {NATIVE: ("env.vectorization=native",)}  # rlrun with further words
-PEERS = (BARE, SB3, CLEANRL, "sheeprl", "tianshou")
+COMPILED = ", compiled"  # what the name of a side ends with that has its updates compiled
+PEERS = (BARE, SB3, CLEANRL, "sheeprl", "tianshou", "torchrl", f"torchrl{COMPILED}")
 OURS = {RLRUN: "rlrun", BARE: "bare", NATIVE: "rlrun", CLEANRL: "cleanrl"}  # modules that need no more than rlrun
 LACKS = {"sheeprl": {"dqn": "has no DQN", "td3": "has no TD3"}}  # by peer
 NOT_ASKED = "not asked for"
@@ -71,6 +72,7 @@ class Case(NamedTuple):
             numbers=numbers_of(config),
             first=self.first,
             last=self.last,
+            compiled=side.endswith(COMPILED),
             begun=time.time(),
         )._asdict()
 
@@ -133,8 +135,9 @@ def turn(case: Case, side: str) -> dict[str, Any]:
     Raises:
         Failed: it could not be installed, or did not come to the end of the window.
     """
-    module = OURS.get(side) or side.replace("-", "_")
-    python = Path(sys.executable) if side in OURS else interpreter(side)
+    library = side.removesuffix(COMPILED)
+    module = OURS.get(side) or library.replace("-", "_")
+    python = Path(sys.executable) if side in OURS else interpreter(library)
     with TemporaryDirectory() as place:
         words = ["-m", "benchmarks.rivals.training.turn", module, json.dumps(case.work(side))]
         found = run_for_json(words, folder=Path(place), python=python)

@@ -14,4 +14,5 @@ class Work(NamedTuple):
     numbers: dict[str, Any]  # what they compose to: the block `algorithm`, length of the memory, lanes
     first: int  # environment steps, between which is measured
     last: int
+    compiled: bool  # by torch's compiler
     begun: float  # when the process was started, seconds since the epoch
