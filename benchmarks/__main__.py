@@ -18,7 +18,6 @@ from benchmarks import (
     estimate,
     learning,
     memory,
-    on_policy,
     overhead,
     page,
     peers,
@@ -35,7 +34,6 @@ from benchmarks.side import CASES
 MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "speed": lambda given: speed.measure(given.speed, rounds=given.rounds),
     "peers": lambda given: peers.measure(given.peers, peers=given.beside_peers, rounds=given.rounds),
-    "on_policy": lambda given: on_policy.measure(rounds=given.rounds),
     "startup": lambda given: startup.measure(rounds=given.rounds),
     "dispatch": lambda given: dispatch.measure(),
     "learning": lambda given: learning.measure(
@@ -66,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     commands = found.add_subparsers(dest="command", required=True)
     made = {name: commands.add_parser(name) for name in (*MEASURES, "all", "page")}
-    for name in ("speed", "peers", "on_policy", "startup", "memory", "checkpoints", "overhead", "async", "all"):
+    for name in ("speed", "peers", "startup", "memory", "checkpoints", "overhead", "async", "all"):
         made[name].add_argument("--rounds", type=int, default=5)
     for name in ("learning", "all"):
         made[name].add_argument("--seeds", type=seeds_of, default=list(range(5)))
@@ -84,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
             "--rivals", nargs="*", choices=[*memory.REQUIREMENTS, "none"], help="who is measured beside; default: all"
         )
     made["speed"].add_argument("speed", nargs="*", metavar="CASE", help=", ".join(CASES))
-    made["peers"].add_argument("peers", nargs="*", metavar="CASE", help=", ".join(peers.CASES))
+    made["peers"].add_argument("peers", nargs="*", metavar="PART", help=", ".join(peers.PARTS))
     for name in ("peers", "all"):
         made[name].add_argument(
             "--peers", dest="beside_peers", nargs="*", choices=peers.PEERS, help="who is measured beside; default: all"

@@ -125,8 +125,9 @@ def peers(found: dict[str, Any]) -> Lines:
         "round. First step: from the start of the process to the first step of the environment.",
         "",
     ]
-    for name, case in found.items():
-        lines += [*_beside_peers(name, case), ""]
+    for name, part in found.items():
+        shown = _beside_peers if "sides" in part else _solved if "runs" in part else _begun
+        lines += [*shown(name, part), ""]
     return lines[:-1]
 
 
@@ -161,26 +162,40 @@ def _beside_peers(name: str, case: dict[str, Any]) -> Lines:
     ]
 
 
-def on_policy(found: dict[str, Any]) -> Lines:
-    """PPO beside a rival's."""
-    fast, way = found["speed"], found["way"]
-    loads = [one["load"] for one in fast["rounds"]]
-    row = [_spread(fast["rlrun"], ",.0f"), _spread(fast["rival"], ",.0f"), _spread(fast["ratio"], ".2f")]
-    row += [f"≥ {fast['bar']}: {_verdict(fast)}", f"{min(loads)}–{max(loads)}"]
-    heads = ["env steps/s", "stable-baselines3's", "ratio", "bar", "load"]
-    ways = []
-    for run in way["runs"]:
-        sides = [run[side] for side in ("rlrun", "rival")]
-        ways.append([str(run["seed"]), *(f"{one['seconds']:.1f} s, {_reached(one)}" for one in sides)])
+def _solved(name: str, part: dict[str, Any]) -> Lines:
+    """Return the way to a return, seed by seed."""
+    rival = next(side for side in part["seconds"] if side != "rlrun")
+    rows = [
+        [str(one["seed"]), *(f"{side['seconds']:.1f} s, {_reached(side)}" for side in one["sides"].values())]
+        for one in part["runs"]
+    ]
+    rows.append(["median", *(_spread(part["seconds"][side], ".1f") + " s" for side in ("rlrun", rival))])
+    loads = [one["load"] for one in part["runs"]]
     return [
-        f"PPO on CartPole, 8 lanes, the same numbers on both sides ({fast['requirement']}), processes in turn.",
+        f"### {name}",
         "",
-        *table(heads, [row]),
+        f"From the command to its end, imports and evaluations included: {part['algorithm'].upper()} on CartPole until "
+        f"20 greedy episodes, every 2,560 steps, have a mean return of {part['return']:.0f}, within {part['budget']:,} "
+        f"steps; {part['requirement']} with the settings that its zoo tuned.",
         "",
-        f"From a standing start to a mean return of {way['return']:.0f} in an evaluation (20 greedy episodes every "
-        f"2,560 steps), within {way['budget']:,} steps:",
+        *table(["seed", "rlrun", rival], rows),
         "",
-        *table(["seed", "rlrun", "stable-baselines3"], ways),
+        f"* rlrun ≤ {part['bar']:g} of the time: {part['ratio']:.2f}, {_verdict(part)}; "
+        f"load {min(loads)}–{max(loads)}, {part['machine']['date']}",
+    ]
+
+
+def _begun(name: str, part: dict[str, Any]) -> Lines:
+    """Return seconds to the first step."""
+    loads = [one["load"] for one in part["rounds"]]
+    rows = [[f"`{' '.join(words)}`", _spread(part[side], ".2f")] for side, words in part["commands"].items()]
+    return [
+        f"### {name}",
+        "",
+        *table(["command", "seconds to the first step of its environment"], rows),
+        "",
+        f"* rlrun ≤ {part['bar']:g} of the time: {_spread(part['ratio'], '.2f')}, {_verdict(part)}; "
+        f"{len(loads)} rounds, load {min(loads)}–{max(loads)}, {part['machine']['date']}",
     ]
 
 
@@ -480,7 +495,6 @@ PARTED = (
 SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "speed": speed,
     "peers": peers,
-    "on_policy": on_policy,
     "startup": startup,
     "dispatch": dispatch,
     "learning": learning,

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from benchmarks import solving
 from benchmarks.machine import load
 from benchmarks.process import Failed, run_for_json
 from benchmarks.rivals.environments import interpreter
@@ -94,15 +95,26 @@ CASES = {
     "a2c-cartpole": Case(("algorithm=a2c", "env=cartpole"), 2_560, 53_760, (Bar(SB3, 2.0),)),
     "td3-pendulum": Case(("algorithm=td3", "env=pendulum", "pair=null"), 1_100, 2_100, (Bar(SB3, 1.7),)),
 }
+SOLVED = {"solve-ppo-cartpole": "ppo", "solve-dqn-cartpole": "dqn"}
+PARTS = (*CASES, *SOLVED, "begin")
 
 
 def measure(names: list[str] | None = None, *, peers: list[str] | None = None, rounds: int = 5) -> dict[str, Any]:
-    """Return what all sides did in each case.
+    """Return what all sides did in each part.
 
-    peers: which of them take part; None or [] for all.
+    names: of PARTS; None or [] for all.
+    peers: which of them take part in the cases; None or [] for all.
+    rounds: of each case; seeds of those that are solved.
     """
-    chosen = peers or list(PEERS)
-    return {name: measure_case(name, CASES[name], peers=chosen, rounds=rounds) for name in names or list(CASES)}
+    found = {}
+    for name in names or PARTS:
+        if name in CASES:
+            found[name] = measure_case(name, CASES[name], peers=peers or list(PEERS), rounds=rounds)
+        elif name in SOLVED:
+            found[name] = solving.solve(SOLVED[name], seeds=range(rounds))
+        else:
+            found[name] = solving.begin(rounds=rounds)
+    return found
 
 
 def measure_case(name: str, case: Case, *, peers: list[str], rounds: int) -> dict[str, Any]:
