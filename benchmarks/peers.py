@@ -157,12 +157,15 @@ def turn(case: Case, side: str) -> dict[str, Any]:
 
 
 def other_work(turns: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Return, by side, that it updated its parameters more or less often than rlrun a step of the environment."""
-    made = {side: one["updates"] / one["env_steps"] for side, one in turns.items()}
+    """Return, by side, that it updated its parameters more or less often than rlrun a step of the environment.
+
+    What no optimiser of torch's counts is not looked at.
+    """
+    made = {side: one["updates"] / one["env_steps"] for side, one in turns.items() if one["updates"]}
     return {
         side: f"{count:.4g} updates an environment step, not {made[RLRUN]:.4g}"
         for side, count in made.items()
-        if abs(count / made[RLRUN] - 1) > SLACK
+        if RLRUN in made and abs(count / made[RLRUN] - 1) > SLACK
     }
 
 

@@ -70,16 +70,17 @@ def test_a_meter_looks_at_any_loop_through_its_environment(load, monkeypatch):
 
     for kind in (CartPoleEnv, CartPoleVectorEnv):
         monkeypatch.setattr(kind, "step", kind.step)  # put back at the end
+    monkeypatch.setattr(torch.optim.Optimizer, "__init__", torch.optim.Optimizer.__init__)
     meter, told = load("rivals.training.meter"), []
-    weight, idle = (torch.nn.Parameter(torch.zeros(3)) for _ in range(2))
-    optimiser = torch.optim.Adam([weight])
-    monkeypatch.setattr(meter, "optimisers", lambda: [optimiser, torch.optim.Adam([idle])])
+    weight, other, idle = (torch.nn.Parameter(torch.zeros(3)) for _ in range(3))
     meter.Meter(first=10, last=30, begun=0.0, told=told.append).watch("CartPole-v1")
+    optimiser, rare, _ = (torch.optim.Adam([each]) for each in (weight, other, idle))  # the last never steps
     env = gymnasium.make("CartPole-v1")
     lanes = gymnasium.make_vec("CartPole-v1", 5, vectorization_mode="vector_entry_point")
     env.reset(seed=0)
     lanes.reset(seed=0)
-    weight.grad = torch.ones(3)
+    weight.grad = other.grad = torch.ones(3)
+    rare.step()
     for _ in range(5):  # 1 + 5 steps each, and an update
         env.step(0)
         lanes.step(np.zeros(5, int))
@@ -89,16 +90,6 @@ def test_a_meter_looks_at_any_loop_through_its_environment(load, monkeypatch):
     assert [told[0][key] for key in ("env_steps", "parameters", "steps_of_optimisers", "updates")] == [18, 6, 3, 1.5]
     assert told[0]["first_step"] > 0
     assert 10 < told[0]["megabytes"] < 10_000
-
-
-def test_optimisers_are_found_wherever_they_are(load):
-    weight = torch.nn.Parameter(torch.zeros(3))
-    optimiser = torch.optim.Adam([weight])
-    find = load("rivals.training.meter").optimisers
-    assert all(found is not optimiser for found in find())  # it has done nothing so far
-    weight.grad = torch.ones(3)
-    optimiser.step()
-    assert sum(found is optimiser for found in find()) == 1
 
 
 @pytest.mark.parametrize(("seconds", "reached", "passed"), [(4.0, True, True), (6.0, True, False), (4.0, False, False)])

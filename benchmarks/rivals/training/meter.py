@@ -6,13 +6,13 @@ callbacks or trainers. A mark is made as a step begins: all work that earlier st
 
 from __future__ import annotations
 
-import gc
 import resource
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import gymnasium
 import torch
@@ -30,12 +30,26 @@ class Meter:
         self.clock = Clock(first=first, last=last)
         self.begun, self.told = begun, told
         self.steps, self.first_step = 0, 0.0
+        self.optimisers: WeakSet[torch.optim.Optimizer] = WeakSet()
 
     def watch(self, env: str) -> None:
-        """Have every environment of an id counted, in lanes or as the vector environment that comes with it."""
+        """Have every environment of an id counted, in lanes or as the vector environment that comes with it.
+
+        Optimisers are noted as they are made; they count their steps themselves.
+        """
+        self._note_optimisers()
         spec = gymnasium.spec(env)
         for entry in filter(None, (spec.entry_point, spec.vector_entry_point)):
             self._patch(load_env_creator(entry))
+
+    def _note_optimisers(self) -> None:
+        made, begin = self.optimisers, torch.optim.Optimizer.__init__
+
+        def noted(optimiser: torch.optim.Optimizer, *given: Any, **named: Any) -> None:
+            made.add(optimiser)
+            begin(optimiser, *given, **named)
+
+        torch.optim.Optimizer.__init__ = noted  # type: ignore[method-assign]
 
     def _patch(self, kind: Any) -> None:
         meter, step = self, kind.step
@@ -54,16 +68,9 @@ class Meter:
             self.first_step = time.time() - self.begun
             return
         if not self.clock.marks:
-            self.clock.watch(optimisers())
+            self.clock.watch(each for each in self.optimisers if each.state)
         if self.clock.note(self.steps):
             self.told({**self.clock.report(), "first_step": self.first_step, "megabytes": peak()})
-
-
-def optimisers() -> list[torch.optim.Optimizer]:
-    """Return the optimisers of this process, each once: what wraps one shares its state."""
-    kind = torch.optim.Optimizer  # asked of types, for a weak proxy of what is gone answers nothing else
-    found = [each for each in gc.get_objects() if issubclass(type(each), kind) and each.state]
-    return list({id(each.state): each for each in found}.values())
 
 
 def peak() -> float:
