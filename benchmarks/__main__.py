@@ -18,7 +18,6 @@ from benchmarks import (
     estimate,
     learning,
     memory,
-    on_policy,
     overhead,
     page,
     peers,
@@ -34,7 +33,7 @@ from benchmarks.side import CASES
 
 MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "speed": lambda given: speed.measure(given.speed, rounds=given.rounds),
-    "on_policy": lambda given: on_policy.measure(rounds=given.rounds),
+    "peers": lambda given: peers.measure(given.peers, peers=given.beside_peers, rounds=given.rounds),
     "startup": lambda given: startup.measure(rounds=given.rounds),
     "dispatch": lambda given: dispatch.measure(),
     "learning": lambda given: learning.measure(
@@ -51,7 +50,6 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "search": lambda given: search.measure(given.studies, parts=given.search, workers=given.workers, words=given.word),
     "why": lambda given: why.measure(given.why),
     "beside": lambda given: beside.measure(given.beside, seeds=given.seeds, workers=given.workers, words=given.word),
-    "peers": lambda given: peers.measure(given.peers, rivals=given.besides, rounds=given.rounds),
 }
 
 
@@ -66,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     commands = found.add_subparsers(dest="command", required=True)
     made = {name: commands.add_parser(name) for name in (*MEASURES, "all", "page")}
-    for name in ("speed", "on_policy", "startup", "memory", "checkpoints", "overhead", "async", "peers", "all"):
+    for name in ("speed", "peers", "startup", "memory", "checkpoints", "overhead", "async", "all"):
         made[name].add_argument("--rounds", type=int, default=5)
     for name in ("learning", "all"):
         made[name].add_argument("--seeds", type=seeds_of, default=list(range(5)))
@@ -84,6 +82,11 @@ def parser() -> argparse.ArgumentParser:
             "--rivals", nargs="*", choices=[*memory.REQUIREMENTS, "none"], help="who is measured beside; default: all"
         )
     made["speed"].add_argument("speed", nargs="*", metavar="CASE", help=", ".join(CASES))
+    made["peers"].add_argument("peers", nargs="*", metavar="PART", help=", ".join(peers.PARTS))
+    for name in ("peers", "all"):
+        made[name].add_argument(
+            "--peers", dest="beside_peers", nargs="*", choices=peers.PEERS, help="who is measured beside; default: all"
+        )
     made["learning"].add_argument("learning", nargs="*", metavar="CLAIM", help=", ".join(learning.CLAIMS))
     made["memory"].add_argument("memory", nargs="*", metavar="PART", help=", ".join(memory.PARTS))
     made["resilience"].add_argument("resilience", nargs="*", metavar="CELL", help=", ".join(resilience.CELLS))
@@ -91,11 +94,10 @@ def parser() -> argparse.ArgumentParser:
     made["estimate"].add_argument("estimate", nargs="*", metavar="CASE", help=", ".join(estimate.CASES))
     made["why"].add_argument("why", nargs="*", metavar="GROUP", help=", ".join(why.GROUPS))
     made["search"].add_argument("search", nargs="*", metavar="PART", help=", ".join(search.PARTS))
-    made["all"].set_defaults(speed=[], learning=[], memory=[], resilience=[], launcher=None, estimate=[], why=[])
+    made["all"].set_defaults(
+        speed=[], peers=[], learning=[], memory=[], resilience=[], launcher=None, estimate=[], why=[]
+    )
     made["beside"].add_argument("beside", nargs="*", metavar="CASE", help=", ".join(beside.CASES))
-    made["peers"].add_argument("peers", nargs="*", metavar="CASE", help=", ".join(peers.CASES))
-    for name in ("peers", "all"):
-        made[name].add_argument("--besides", nargs="*", choices=list(peers.PEERS), help="which peers; default: all")
     made["all"].set_defaults(search=[], beside=[], peers=[])
     return found
 

@@ -148,7 +148,8 @@ def off_policy(make: Callable[[Spaces, Numbers, Clock], Update]) -> Loop:
                 action = generator.uniform(-1.0, 1.0, low.shape).astype(np.float32)
             else:
                 with torch.no_grad():
-                    action = update.act(torch.from_numpy(observation).unsqueeze(0)).squeeze(0).numpy()
+                    seen = torch.as_tensor(observation, dtype=torch.float32)
+                    action = update.act(seen.unsqueeze(0)).squeeze(0).numpy()
             following, reward, terminated, truncated, _ = env.step(low + (action + 1.0) * 0.5 * (high - low))
             ring.add(observation, action, reward, following, 0.0 if terminated else discount)
             observation = env.reset()[0] if terminated or truncated else following
@@ -163,7 +164,7 @@ def off_policy(make: Callable[[Spaces, Numbers, Clock], Update]) -> Loop:
 
 
 def dqn(open_env: Open, numbers: Numbers, clock: Clock) -> None:
-    """Deep Q-learning with double targets; runs until the clock's last mark."""
+    """Deep Q-learning; runs until the clock's last mark."""
     env = open_env()
     kind = QuantileUpdate if numbers["quantiles"] else BinsUpdate if numbers["tells"] else DqnUpdate
     update = kind(spaces_of(env), numbers, clock)
@@ -198,7 +199,7 @@ class DqnUpdate:
         self.q = QNetwork(spaces, hidden=tuple(numbers["hidden"]), dueling=numbers["dueling"], **self.options(numbers))
         self.target_q, self.slow, self.fast = slow_copy(self.q)
         self.rate, self.every, self.huber = numbers["target_rate"], numbers["target_every"], numbers["huber"]
-        self.max_grad_norm = numbers["max_grad_norm"]
+        self.max_grad_norm, self.double = numbers["max_grad_norm"], numbers["double"]
         self.parameters = list(self.q.parameters())
         self.optimiser = adam(self.parameters, numbers)
         clock.watch((self.optimiser,))
@@ -210,9 +211,9 @@ class DqnUpdate:
     def loss(self, observation: Tensor, action: Tensor, reward: Tensor, following: Tensor, carry: Tensor) -> Tensor:
         """Return the mean over a batch."""
         with torch.no_grad():
-            best = self.q(following)[0].argmax(-1, keepdim=True)
-            value = self.target_q(following)[0].gather(-1, best).squeeze(-1)
-            q_target = reward + carry * value
+            told = self.target_q(following)[0]
+            chooses = self.q(following)[0] if self.double else told
+            q_target = reward + carry * told.gather(-1, chooses.argmax(-1, keepdim=True)).squeeze(-1)
         value = self.q(observation)[0].gather(-1, action.unsqueeze(-1)).squeeze(-1)
         return F.huber_loss(value, q_target, delta=self.huber)
 

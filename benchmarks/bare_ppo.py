@@ -1,4 +1,4 @@
-"""A hand-written PPO loop to compare with, as `bare.py` has them for replay: the same network and numbers.
+"""Hand-written PPO and A2C loops to compare with, as `bare.py` has them for replay: the same network and numbers.
 
 Lanes are stepped one by one into preallocated arrays; one pass over the rollout gives values and log-probabilities,
 advantages are summed backwards, and minibatches are taken from shuffled rows.
@@ -6,62 +6,73 @@ advantages are summed backwards, and minibatches are taken from shuffled rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 from torch import Tensor, nn
 
-from benchmarks.bare import Numbers, Open, adam, spaces_of
+from benchmarks.bare import Loop, Numbers, Open, adam, spaces_of
 from benchmarks.clock import Clock
 from rlrun.nn import ActorCritic
+from rlrun.nn.actor_critic import Judged
 
 
 class Rollout:
     """T steps of N lanes, and the observations after them."""
 
-    def __init__(self, steps: int, lanes: int, width: int) -> None:
+    def __init__(self, steps: int, lanes: int, width: int, action: Any) -> None:
+        """action: the environment's space of them: numbers or a choice."""
         self.observation = np.zeros((steps + 1, lanes, width), np.float32)
         self.last = np.zeros((steps, lanes, width), np.float32)  # what an episode that was cut off ended with
-        self.action = np.zeros((steps, lanes), np.int64)
+        self.action = np.zeros((steps, lanes, *action.shape), np.float32 if isinstance(action, Box) else np.int64)
         self.reward, self.terminated, self.truncated = (np.zeros((steps, lanes), np.float32) for _ in range(3))
 
 
-def ppo(open_env: Open, numbers: Numbers, clock: Clock) -> None:
-    """Clipped policy optimisation with choices as actions; runs until the clock's last mark."""
-    lanes, steps = numbers["num_envs"], numbers["horizon"]
-    envs: list[Any] = [open_env() for _ in range(lanes)]
-    update = Update(spaces_of(envs[0]), numbers, clock)
-    rollout = Rollout(steps, lanes, envs[0].observation_space.shape[0])
-    for lane, env in enumerate(envs):
-        rollout.observation[0, lane], _ = env.reset(seed=lane)
-    made = 0
-    while True:
-        for t in range(steps):
-            with torch.no_grad():
-                action = update.network.act(torch.from_numpy(rollout.observation[t])).numpy()
-            rollout.action[t] = action
-            for lane, env in enumerate(envs):
-                following, reward, terminated, truncated, _ = env.step(action[lane])
-                rollout.reward[t, lane], rollout.terminated[t, lane] = reward, terminated
-                rollout.truncated[t, lane] = truncated
-                if terminated or truncated:
-                    rollout.last[t, lane] = following
-                    following, _ = env.reset()
-                rollout.observation[t + 1, lane] = following
-        made += steps * lanes
-        for number, minibatch in enumerate(update.minibatches(rollout)):
-            update(*minibatch)
-            if number == 0 and made >= clock.due and clock.note(made):
-                return
-        rollout.observation[0] = rollout.observation[-1]
+def on_policy(make: Callable[..., Update]) -> Loop:
+    """Return a loop that runs until the clock's last mark."""
+
+    def loop(open_env: Open, numbers: Numbers, clock: Clock) -> None:
+        lanes, steps = numbers["num_envs"], numbers["horizon"]
+        envs: list[Any] = [open_env() for _ in range(lanes)]
+        actions = envs[0].action_space
+        update = make(spaces_of(envs[0]), numbers, clock)
+        rollout = Rollout(steps, lanes, envs[0].observation_space.shape[0], actions)
+        for lane, env in enumerate(envs):
+            rollout.observation[0, lane], _ = env.reset(seed=lane)
+        made = 0
+        while True:
+            for t in range(steps):
+                with torch.no_grad():
+                    action = update.network.act(torch.from_numpy(rollout.observation[t])).numpy()
+                rollout.action[t] = action
+                if isinstance(actions, Box):  # the network's reach from -1 to 1
+                    action = actions.low + (action + 1.0) * 0.5 * (actions.high - actions.low)
+                for lane, env in enumerate(envs):
+                    following, reward, terminated, truncated, _ = env.step(action[lane])
+                    rollout.reward[t, lane], rollout.terminated[t, lane] = reward, terminated
+                    rollout.truncated[t, lane] = truncated
+                    if terminated or truncated:
+                        rollout.last[t, lane] = following
+                        following, _ = env.reset()
+                    rollout.observation[t + 1, lane] = following
+            made += steps * lanes
+            for number, minibatch in enumerate(update.minibatches(rollout)):
+                update(*minibatch)
+                if number == 0 and made >= clock.due and clock.note(made):
+                    return
+            rollout.observation[0] = rollout.observation[-1]
+
+    return loop
 
 
 class Update:
-    """What is learned from a rollout."""
+    """What is learned from a rollout: clipped policy optimisation."""
 
     def __init__(self, spaces: Any, numbers: Numbers, clock: Clock) -> None:
-        self.network = ActorCritic(spaces, hidden=tuple(numbers["hidden"]))
+        self.network = ActorCritic(spaces, hidden=tuple(numbers["hidden"]), spread=numbers["spread"])
         self.numbers = numbers
         self.parameters = list(self.network.parameters())
         self.optimiser = adam(self.parameters, numbers)
@@ -70,7 +81,7 @@ class Update:
     def minibatches(self, rollout: Rollout) -> Any:
         """Yield shuffled rows, epoch by epoch: observation, action, log_prob, advantage and return."""
         observation = torch.from_numpy(rollout.observation[:-1]).flatten(0, 1)
-        action = torch.from_numpy(rollout.action).flatten()
+        action = torch.from_numpy(rollout.action).flatten(0, 1)
         with torch.no_grad():
             judged = self.network.judge(observation, action)
             advantage = self.advantages(rollout, judged.value)
@@ -83,7 +94,7 @@ class Update:
     def advantages(self, rollout: Rollout, value: Tensor) -> Tensor:
         """Return generalised advantages, flat like the rows."""
         discount, decay = self.numbers["discount"], self.numbers["discount"] * self.numbers["lambda"]
-        steps, lanes = rollout.action.shape
+        steps, lanes = rollout.reward.shape
         values = np.concatenate((value.numpy().reshape(steps, lanes), np.zeros((1, lanes), np.float32)))
         values[-1] = self.network.value(torch.from_numpy(rollout.observation[-1])).numpy()
         following = values[1:] * (1.0 - rollout.terminated)
@@ -102,11 +113,39 @@ class Update:
     ) -> None:
         judged, clip = self.network.judge(observation, action), self.numbers["clip"]
         ratio = (judged.log_prob - log_prob).exp()
-        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        advantage = self.prepared(advantage)
         surrogate = torch.minimum(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)
-        distance = (judged.value - return_).square()
-        loss = (self.numbers["value_weight"] * distance - surrogate).mean()
+        self.step(judged, surrogate, return_)
+
+    def prepared(self, advantage: Tensor) -> Tensor:
+        """Return advantages as a minibatch weighs them."""
+        return (advantage - advantage.mean()) / (advantage.std() + 1e-8) if self.numbers["normalise"] else advantage
+
+    def step(self, judged: Judged, objective: Tensor, return_: Tensor) -> None:
+        """Take one gradient of the objective and of the value's distance to returns."""
+        loss = self.numbers["value_weight"] * (judged.value - return_).square() - objective
+        if self.numbers["entropy_weight"]:
+            loss = loss - self.numbers["entropy_weight"] * judged.entropy.sum(-1)
         self.optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.mean().backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.parameters, self.numbers["max_grad_norm"], foreach=False)
         self.optimiser.step()
+
+
+class A2cUpdate(Update):
+    """Advantage actor-critic: one gradient a rollout."""
+
+    def minibatches(self, rollout: Rollout) -> Any:
+        """Yield all rows once: observation, action, advantage and return."""
+        observation = torch.from_numpy(rollout.observation[:-1]).flatten(0, 1)
+        with torch.no_grad():
+            value = self.network.value(observation)
+            advantage = self.advantages(rollout, value)
+        yield observation, torch.from_numpy(rollout.action).flatten(0, 1), advantage, advantage + value
+
+    def __call__(self, observation: Tensor, action: Tensor, advantage: Tensor, return_: Tensor) -> None:  # type: ignore[override]
+        judged = self.network.judge(observation, action)
+        self.step(judged, judged.log_prob * self.prepared(advantage), return_)
+
+
+ppo, a2c = on_policy(Update), on_policy(A2cUpdate)

@@ -10,10 +10,10 @@ import torch
 
 
 class Mark(TypedDict):
-    """One look at the clocks.
+    """One look at the clocks; `steps_of_optimisers` is the sum over all optimisers.
 
-    `steps_of_optimisers` is the sum over all optimisers, `updates` how many of these steps a parameter took on average:
-    the same however parameters are shared out to optimisers.
+    `updates` are those of a parameter: steps of each optimiser times the share of all parameters that it
+    trains. They are the same whether one optimiser has two networks or each its own.
     """
 
     step: int
@@ -40,22 +40,19 @@ class Clock:
     def watch(self, optimisers: Iterable[torch.optim.Optimizer]) -> None:
         """Tell whose steps to count."""
         self._optimisers = list(optimisers)
-        self._sizes = [
-            sum(parameter.numel() for group in optimiser.param_groups for parameter in group["params"])
-            for optimiser in self._optimisers
-        ]
+        self._sizes = [_size(optimiser) for optimiser in self._optimisers]
         self.parameters = sum(self._sizes)
 
     def note(self, step: int) -> bool:
         """Mark this moment, once `step >= due`; True at the last mark."""
         made = [_steps(optimiser) for optimiser in self._optimisers]
-        taken = sum(count * size for count, size in zip(made, self._sizes, strict=True))
+        updates = sum(steps * size for steps, size in zip(made, self._sizes, strict=True)) / max(self.parameters, 1)
         now = Mark(
             step=step,
             seconds=time.perf_counter(),
             processor_seconds=time.process_time(),
             steps_of_optimisers=sum(made),
-            updates=taken / max(self.parameters, 1),
+            updates=updates,
         )
         self.marks.append(now)
         self.due = self.last
@@ -70,6 +67,11 @@ class Clock:
         found["steps_of_optimisers"] = last["steps_of_optimisers"] - first["steps_of_optimisers"]
         found["updates"] = last["updates"] - first["updates"]
         return found
+
+
+def _size(optimiser: torch.optim.Optimizer) -> int:
+    """Return how many numbers an optimiser trains."""
+    return sum(parameter.numel() for group in optimiser.param_groups for parameter in group["params"])
 
 
 def _steps(optimiser: torch.optim.Optimizer) -> int:

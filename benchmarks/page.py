@@ -117,26 +117,85 @@ def learning(found: dict[str, Any]) -> Lines:
     return [*table(heads, rows), "", *words]
 
 
-def on_policy(found: dict[str, Any]) -> Lines:
-    """PPO beside a rival's."""
-    fast, way = found["speed"], found["way"]
-    loads = [one["load"] for one in fast["rounds"]]
-    row = [_spread(fast["rlrun"], ",.0f"), _spread(fast["rival"], ",.0f"), _spread(fast["ratio"], ".2f")]
-    row += [f"≥ {fast['bar']}: {_verdict(fast)}", f"{min(loads)}–{max(loads)}"]
-    heads = ["env steps/s", "stable-baselines3's", "ratio", "bar", "load"]
-    ways = []
-    for run in way["runs"]:
-        sides = [run[side] for side in ("rlrun", "rival")]
-        ways.append([str(run["seed"]), *(f"{one['seconds']:.1f} s, {_reached(one)}" for one in sides)])
+def peers(found: dict[str, Any]) -> Lines:
+    """Training beside other libraries'."""
+    lines = [
+        "Environment steps a second at steady state, after learning has begun; the same numbers on both sides, every "
+        "side in a process of its own, one thread, processes in turn. Ratio: rlrun's speed to that side's, within a "
+        "round. First step: from the start of the process to the first step of the environment.",
+        "",
+    ]
+    for name, part in found.items():
+        shown = _beside_peers if "sides" in part else _solved if "runs" in part else _begun
+        lines += [*shown(name, part), ""]
+    return lines[:-1]
+
+
+def _beside_peers(name: str, case: dict[str, Any]) -> Lines:
+    """Return the table of a case, who is not in it, and where rlrun is behind."""
+    heads = ["side", "version", "steps/s", "rlrun's ratio", "first step, s", "peak, MB"]
+    rows, ratio = [], case["ratio"]
+    for side, one in case["sides"].items():
+        beside = _spread(ratio["rlrun"][side], ".2f") if side in ratio["rlrun"] else ""
+        figures = [_spread(one[key], form) for key, form in (("first_step", ".1f"), ("megabytes", ".0f"))]
+        counts = [f"{one[key]:,}" for key in ("steps_of_optimisers", "parameters")]
+        version = next(iter(one["versions"].values()))
+        rows.append([side, version, _spread(one["speed"], ",.0f"), beside, *figures, *counts])
+    bars = [
+        f"{bar['side']} ≥ {bar['least']:g} × {bar['peer']}: {_spread(reached, '.2f') if reached else 'not measured'}, "
+        f"{_verdict(bar)}"
+        for bar in case["bars"]
+        for reached in [ratio.get(bar["side"], {}).get(bar["peer"])]
+    ]
+    slower = [side for side, one in ratio["rlrun"].items() if one["median"] < 1]
+    loads, first, last = case["load"], *case["window"]
+    about = f"{len(loads)} rounds, load {min(loads)}–{max(loads)}, {case['machine']['date']}"
     return [
-        f"PPO on CartPole, 8 lanes, the same numbers on both sides ({fast['requirement']}), processes in turn.",
+        f"### {name}",
         "",
-        *table(heads, [row]),
+        *table([*heads, "optimiser steps", "parameters"], rows),
         "",
-        f"From a standing start to a mean return of {way['return']:.0f} in an evaluation (20 greedy episodes every "
-        f"2,560 steps), within {way['budget']:,} steps:",
+        f"* `{' '.join(case['words'])}`, environment steps {first:,} to {last:,}; {about}",
+        *(f"* {bar}" for bar in bars),
+        *(f"* without {side}: {why}" for side, why in case["absent"].items()),
+        *([f"* rlrun is slower than: {', '.join(slower)}"] if slower else []),
+    ]
+
+
+def _solved(name: str, part: dict[str, Any]) -> Lines:
+    """Return the way to a return, seed by seed."""
+    rival = next(side for side in part["seconds"] if side != "rlrun")
+    rows = [
+        [str(one["seed"]), *(f"{side['seconds']:.1f} s, {_reached(side)}" for side in one["sides"].values())]
+        for one in part["runs"]
+    ]
+    rows.append(["median", *(_spread(part["seconds"][side], ".1f") + " s" for side in ("rlrun", rival))])
+    loads = [one["load"] for one in part["runs"]]
+    return [
+        f"### {name}",
         "",
-        *table(["seed", "rlrun", "stable-baselines3"], ways),
+        f"From the command to its end, imports and evaluations included: {part['algorithm'].upper()} on CartPole until "
+        f"20 greedy episodes, every 2,560 steps, have a mean return of {part['return']:.0f}, within {part['budget']:,} "
+        f"steps; {part['requirement']} with the settings that its zoo tuned.",
+        "",
+        *table(["seed", "rlrun", rival], rows),
+        "",
+        f"* rlrun ≤ {part['bar']:g} of the time: {part['ratio']:.2f}, {_verdict(part)}; "
+        f"load {min(loads)}–{max(loads)}, {part['machine']['date']}",
+    ]
+
+
+def _begun(name: str, part: dict[str, Any]) -> Lines:
+    """Return seconds to the first step."""
+    loads = [one["load"] for one in part["rounds"]]
+    rows = [[f"`{' '.join(words)}`", _spread(part[side], ".2f")] for side, words in part["commands"].items()]
+    return [
+        f"### {name}",
+        "",
+        *table(["command", "seconds to the first step of its environment"], rows),
+        "",
+        f"* rlrun ≤ {part['bar']:g} of the time: {_spread(part['ratio'], '.2f')}, {_verdict(part)}; "
+        f"{len(loads)} rounds, load {min(loads)}–{max(loads)}, {part['machine']['date']}",
     ]
 
 
@@ -421,59 +480,9 @@ def beside(found: dict[str, Any]) -> Lines:
     ]
 
 
-def peers(found: dict[str, Any]) -> Lines:
-    """Runs beside other libraries'."""
-    heads = ["run", "side", "steps/s", "rlrun's speed / its", "bar", "processor s / 1,000 steps", "its / rlrun's"]
-    heads += ["first step, s", "rlrun's time to it / its", "peak, MB", "parameters", "updates"]
-    rows = [row for name, case in found.items() for row in _peers(name, case)]
-    lost = [
-        f"{peer} on {name} ({ratio['speed']['median']:.2f})"
-        for name, case in found.items()
-        for peer, ratio in case["ratio"].items()
-        if ratio["speed"]["median"] < 1.0
-    ]
-    notes = [f"* {name}: {_measured(case)}; `{' '.join(case['words'])}`" for name, case in found.items()]
-    return [
-        "The same numbers on all sides, each in a process of its own, one thread, in turn; ratios within a round. "
-        "Steps/s in a window after learning has begun; first step: from the start of the process until an environment "
-        "is stepped, rlrun's by its command, with composition and checks; updates: steps of its optimiser in the "
-        "window that a parameter took on average, counted on every side.",
-        "",
-        f"rlrun is slower than {', '.join(lost) if lost else 'none of them'}.",
-        "",
-        *table(heads, rows),
-        "",
-        *notes,
-    ]
-
-
-def _peers(name: str, case: dict[str, Any]) -> list[list[str]]:
-    rows = []
-    for side, one in case["sides"].items():
-        ratio, keys = case["ratio"].get(side), ("speed", "processor_seconds", "first_step")
-        faster, cheaper, sooner = (_spread(ratio[key], ".2f") if ratio else "" for key in keys)
-        verdict = "missed" if side in case["missed"] else "met"
-        bar = f"≥ {case['bars'][side]:g}: {verdict}" if ratio else ""
-        if side in case["start_bars"]:
-            sooner += f" ≤ {case['start_bars'][side]:g}: {'missed' if side in case['late'] else 'met'}"
-        row = [name, side, _spread(one["env_steps_per_second"], ",.0f"), faster, bar]
-        row += [_spread(one["processor_seconds"], ".2f"), cheaper, _spread(one["first_step"], ".1f"), sooner]
-        row += [f"{one['peak_megabytes']['median']:.0f}", f"{one['parameters']:,}"]
-        same = "" if ratio is None or ratio["same_work"] else ", not rlrun's"
-        rows.append([*row, f"{one['updates']:,.0f}{same}"])
-    return rows
-
-
-def _measured(case: dict[str, Any]) -> str:
-    """Return how a case was measured, and who is not in it."""
-    loads = [one["load"] for one in case["rounds"]]
-    told = [*case["versions"].values(), f"{len(loads)} rounds", f"load {min(loads)}–{max(loads)}"]
-    told += [f"without {peer} ({why})" for peer, why in case["absent"].items()]
-    return ", ".join([*told, case["machine"]["date"]])
-
-
 PARTED = (
     "speed",
+    "peers",
     "learning",
     "memory",
     "resilience",
@@ -482,11 +491,10 @@ PARTED = (
     "search",
     "why",
     "beside",
-    "peers",
 )  # results with parts of their own
 SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "speed": speed,
-    "on_policy": on_policy,
+    "peers": peers,
     "startup": startup,
     "dispatch": dispatch,
     "learning": learning,
@@ -501,7 +509,6 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "search": search,
     "why": why,
     "beside": beside,
-    "peers": peers,
 }
 
 

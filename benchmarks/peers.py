@@ -1,4 +1,8 @@
-"""Runs beside those of other libraries: the same work and numbers, processes in turn, ratios within a round."""
+"""Training at steady state beside other libraries', on the same work: processes take turns, ratios within a round.
+
+Every side runs in a process of its own, a peer in an environment of its own, and is looked at alike
+(`rivals/training/meter.py`): environment steps a second, seconds to the first of them, peak memory, optimiser steps.
+"""
 
 from __future__ import annotations
 
@@ -10,184 +14,199 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from benchmarks import solving
 from benchmarks.machine import load
-from benchmarks.process import Failed, run, run_for_json
-from benchmarks.rivals.environments import REQUIREMENTS, interpreter
+from benchmarks.process import Failed, run_for_json
+from benchmarks.rivals.environments import interpreter
+from benchmarks.rivals.training.work import Work
 from benchmarks.side import GREEDY, QUIET, numbers_of
 from benchmarks.speed import spread
 from rlrun import config as configuration
 
-Sides = dict[str, dict[str, Any]]
-Absent = dict[str, str]  # peer -> why
+RLRUN, BARE, SB3, CLEANRL = "rlrun", "bare loop", "stable-baselines3", "cleanrl"
+NATIVE = "rlrun, native lanes"
+VARIANTS = {NATIVE: ("env.vectorization=native",)}  # rlrun with further words
+COMPILED = ", compiled"  # what the name of a side ends with that has its updates compiled
+PEERS = (BARE, SB3, CLEANRL, "sheeprl", "tianshou", "torchrl", f"torchrl{COMPILED}")
+OURS = {RLRUN: "rlrun", BARE: "bare", NATIVE: "rlrun", CLEANRL: "cleanrl"}  # modules that need no more than rlrun
+LACKS = {"sheeprl": {"dqn": "has no DQN", "td3": "has no TD3"}}  # by peer
+NOT_ASKED = "not asked for"
+SLACK = 0.01  # of updates: a window may end within a cycle
+
+
+class Bar(NamedTuple):
+    """rlrun, or a variant of it, is at least so many times as fast as a peer."""
+
+    peer: str
+    least: float
+    side: str = RLRUN
 
 
 class Case(NamedTuple):
-    """A run to measure: its words, the window in environment steps, and what it is held to."""
+    """A run to measure."""
 
     words: tuple[str, ...]
-    first: int
+    first: int  # environment steps of the window
     last: int
-    bar: float  # times the environment steps a second of stable-baselines3
+    bars: tuple[Bar, ...]
+    variants: tuple[str, ...] = ()
+
+    @property
+    def algorithm(self) -> str:
+        """Name of what learns."""
+        return self.words[0].removeprefix("algorithm=")
+
+    def bars_of(self, sides: Iterable[str]) -> list[Bar]:
+        """Return the bars beside those sides: rlrun is to be faster than every peer that has the algorithm."""
+        held = {BARE, *(bar.peer for bar in self.bars)}
+        peers = [side for side in sides if side in PEERS and self.algorithm not in LACKS.get(side, {})]
+        return [*self.bars, *(Bar(peer, 1.0) for peer in peers if peer not in held)]
+
+    def work(self, side: str) -> dict[str, Any]:
+        """Return what a side is told; the same numbers for all."""
+        words = [*self.words, *VARIANTS.get(side, ()), *QUIET]
+        config = configuration.compose(words).config
+        return Work(
+            algorithm=self.algorithm,
+            env=config.env.id,
+            words=words,
+            numbers=numbers_of(config),
+            first=self.first,
+            last=self.last,
+            compiled=side.endswith(COMPILED),
+            begun=time.time(),
+        )._asdict()
 
 
-ZOO = (  # what rl-zoo3 found for DQN on CartPole; its target is copied every 10 env steps, which are 5 updates
-    *("algorithm.hidden=[256,256]", "algorithm.batch_size=64", "algorithm.updates_per_step=0.5"),
-    *("algorithm.lr=2.3e-3", "algorithm.double=false", "algorithm.n_step=1", "algorithm.epsilon.last=0.04"),
-    *("algorithm.target_rate=1.0", "algorithm.target_every=5", "pair=null", GREEDY),
+ZOO_DQN = (  # the settings that stable-baselines3's zoo tuned
+    *("algorithm.hidden=[256,256]", "algorithm.batch_size=64", "algorithm.lr=2.3e-3", "algorithm.updates_per_step=0.5"),
+    *("algorithm.n_step=1", "algorithm.double=false", "algorithm.warmup_steps=1_000", "memory.length=100_000"),
+    *("algorithm.target_rate=1", "algorithm.target_every=128", "algorithm.epsilon.last=0.04", GREEDY),
 )
-SLACK = 0.02  # in the count of steps: native lanes take one to begin an episode, which rlrun does not count
-WIDE = ("pair=null", "memory.length=1_000_000")
+SOFT = (Bar(BARE, 0.97), Bar(SB3, 1.9))
 CASES = {
-    "sac-pendulum": Case(("algorithm=sac", "env=pendulum", *WIDE), 1_200, 2_700, 1.9),
-    "sac-halfcheetah": Case(("algorithm=sac", "env=halfcheetah", *WIDE), 1_200, 2_700, 1.9),
-    "td3-pendulum": Case(("algorithm=td3", "env=pendulum", *WIDE), 1_200, 3_200, 1.7),
-    "dqn-cartpole": Case(("algorithm=dqn", "env=cartpole", *ZOO), 2_560, 28_160, 2.2),
-    "ppo-cartpole": Case(("algorithm=ppo", "env=cartpole"), 2_560, 43_520, 2.5),
-    "ppo-cartpole-native": Case(("algorithm=ppo", "env=cartpole", "env.vectorization=native"), 2_560, 64_000, 4.0),
-    "ppo-pendulum": Case(("algorithm=ppo", "env=pendulum"), 2_048, 32_768, 1.0),
-    "a2c-cartpole": Case(("algorithm=a2c", "env=cartpole"), 1_280, 33_280, 2.0),
+    "sac-pendulum": Case(("algorithm=sac", "env=pendulum", "pair=null"), 1_100, 1_700, SOFT),
+    "sac-halfcheetah": Case(("algorithm=sac", "env=halfcheetah", "pair=null"), 1_100, 1_700, SOFT),
+    "dqn-cartpole": Case(("algorithm=dqn", "env=cartpole", "pair=null", *ZOO_DQN), 2_048, 12_288, (Bar(SB3, 2.2),)),
+    "ppo-cartpole": Case(
+        ("algorithm=ppo", "env=cartpole"), 2_560, 43_520, (Bar(SB3, 2.5), Bar(SB3, 4.0, NATIVE)), (NATIVE,)
+    ),
+    "ppo-pendulum": Case(("algorithm=ppo", "env=pendulum"), 2_048, 22_528, ()),
+    "a2c-cartpole": Case(("algorithm=a2c", "env=cartpole"), 2_560, 53_760, (Bar(SB3, 2.0),)),
+    "td3-pendulum": Case(("algorithm=td3", "env=pendulum", "pair=null"), 1_100, 2_100, (Bar(SB3, 1.7),)),
 }
+SOLVED = {"solve-ppo-cartpole": "ppo", "solve-dqn-cartpole": "dqn"}
+PARTS = (*CASES, *SOLVED, "begin")
 
 
-class Peer(NamedTuple):
-    """Who is measured beside rlrun, by a module that is told the same numbers."""
+def measure(names: list[str] | None = None, *, peers: list[str] | None = None, rounds: int = 5) -> dict[str, Any]:
+    """Return what all sides did in each part.
 
-    module: str
-    algorithms: tuple[str, ...]
-    installed: str | None = None  # its environment; null = this one
-    sooner: float | None = None  # share of its time to the first step that rlrun may take; null = any
-
-
-HELD = "stable-baselines3"  # whom a case's bar is about; rlrun has to be faster than every other
-PEERS = {
-    HELD: Peer("peer_stable_baselines3", ("sac", "td3", "dqn", "ppo", "a2c"), HELD),
-    "cleanrl-style": Peer("peer_plain", ("sac", "td3", "dqn", "ppo")),
-    "sheeprl": Peer("peer_sheeprl", ("sac", "ppo"), "sheeprl", 0.6),  # composed by Hydra, too
-    "tianshou": Peer("peer_tianshou", ("sac", "ppo"), "tianshou"),
-    "torchrl": Peer("peer_torchrl", ("sac", "ppo"), "torchrl"),
-}
-
-
-def measure(names: Iterable[str] = (), *, rivals: Iterable[str] | None = None, rounds: int = 5) -> dict[str, Any]:
-    """Return what every side of each case comes to.
-
-    Args:
-        names: of `CASES`; none = all.
-        rivals: of `PEERS`; null = all.
+    names: of PARTS; None or [] for all.
+    peers: which of them take part in the cases; None or [] for all.
+    rounds: of each case; seeds of those that are solved.
     """
-    pythons, absent = {}, {}
-    for name in PEERS if rivals is None else rivals:
-        installed = PEERS[name].installed
-        try:
-            pythons[name] = interpreter(installed) if installed else Path(sys.executable)
-        except Failed as failure:
-            absent[name] = str(failure)
-    return {name: measure_case(name, CASES[name], pythons, absent, rounds=rounds) for name in names or CASES}
-
-
-def measure_case(name: str, case: Case, pythons: dict[str, Path], absent: Absent, *, rounds: int) -> dict[str, Any]:
-    """Let all sides run in turn, and compare them round by round."""
-    algorithm = algorithm_of(case)
-    taking = {peer: python for peer, python in pythons.items() if algorithm in PEERS[peer].algorithms}
-    absent, found = dict(absent), []
-    for number in range(rounds):
-        before, sides = load(), {"rlrun": ours(case)}
-        for peer in [peer for peer in taking if peer not in absent]:
-            try:
-                sides[peer] = theirs(peer, taking[peer], case)
-            except Failed as failure:
-                absent[peer] = str(failure).strip().splitlines()[-1]
-        found.append({"load": before, "sides": sides})
-        ratios = {peer: f"{speed(sides['rlrun']) / speed(side):.2f}" for peer, side in sides.items()}
-        print(f"{name} round {number + 1}: {ratios} (load {before})", flush=True)
-    return summary(case, found, absent)
-
-
-def algorithm_of(case: Case) -> str:
-    """Return the algorithm of a case."""
-    return case.words[0].removeprefix("algorithm=")
-
-
-def ours(case: Case) -> dict[str, Any]:
-    """Run the command as a user does, with a probe."""
-    with TemporaryDirectory() as place:
-        note, env = Path(place) / "found.json", configuration.compose(list(case.words)).config.env.id
-        probe = f"_target_:benchmarks.probe.Told,first:{case.first},last:{case.last},path:{note},env:{env}"
-        words = [*case.words, *QUIET, f"stop.env_steps={10 * case.last}", "--run-dir", str(Path(place) / "run")]
-        begun = f"+callbacks.probe={{{probe},begun:{time.time()}}}"
-        run(["-m", "rlrun", "train", *words, begun], folder=Path(place))
-        found: dict[str, Any] = json.loads(note.read_text())
+    found = {}
+    for name in names or PARTS:
+        if name in CASES:
+            found[name] = measure_case(name, CASES[name], peers=peers or list(PEERS), rounds=rounds)
+        elif name in SOLVED:
+            found[name] = solving.solve(SOLVED[name], seeds=range(rounds))
+        else:
+            found[name] = solving.begin(rounds=rounds)
     return found
 
 
-def theirs(peer: str, python: Path, case: Case) -> dict[str, Any]:
-    """Run a peer with the numbers that the words of the case compose to."""
-    config = configuration.compose(list(case.words)).config
-    window = {"env": config.env.id, "first": case.first, "last": case.last}
-    numbers = json.dumps({**numbers_of(config), **window})
-    module = f"benchmarks.rivals.{PEERS[peer].module}"
+def measure_case(name: str, case: Case, *, peers: list[str], rounds: int) -> dict[str, Any]:
+    """Let all sides run in turn; who fails once is left out from then on, with the reason."""
+    absent = {peer: NOT_ASKED for peer in PEERS if peer not in peers}
+    absent |= {peer: LACKS[peer][case.algorithm] for peer in peers if case.algorithm in LACKS.get(peer, {})}
+    sides = [RLRUN, *case.variants, *(peer for peer in peers if peer not in absent)]
+    found: list[dict[str, Any]] = []
+    for number in range(rounds):
+        before, turns = load(), {}
+        at = number % len(sides)  # nobody always comes after the same one
+        for side in (*sides[at:], *sides[:at]):
+            try:
+                turns[side] = turn(case, side)
+            except Failed as failure:
+                if side == RLRUN:
+                    raise
+                absent[side] = " ".join(str(failure).split())[-300:]
+        for side, why in other_work(turns).items():
+            absent[side] = why
+        sides = [side for side in sides if side not in absent]
+        found.append({"load": before, "sides": {side: turns[side] for side in sides}})
+        print(f"{name} round {number + 1}: {_shown(found[-1]['sides'])} (load {before})", flush=True)
+    return summary(case, found, absent)
+
+
+def turn(case: Case, side: str) -> dict[str, Any]:
+    """Run a side once.
+
+    Raises:
+        Failed: it could not be installed, or did not come to the end of the window.
+    """
+    library = side.removesuffix(COMPILED)
+    module = OURS.get(side) or library.replace("-", "_")
+    python = Path(sys.executable) if side in OURS else interpreter(library)
     with TemporaryDirectory() as place:
-        words = ["-m", module, algorithm_of(case), numbers, str(time.time())]
-        return run_for_json(words, folder=Path(place), python=python)
+        words = ["-m", "benchmarks.rivals.training.turn", module, json.dumps(case.work(side))]
+        found = run_for_json(words, folder=Path(place), python=python)
+    return {**found, "speed": found["env_steps"] / found["seconds"]}
 
 
-def speed(side: dict[str, Any]) -> float:
-    """Return environment steps a second in the window."""
-    return float(side["env_steps"] / side["seconds"])
+def other_work(turns: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Return, by side, that it updated its parameters more or less often than rlrun a step of the environment.
+
+    What no optimiser of torch's counts is not looked at.
+    """
+    made = {side: one["updates"] / one["env_steps"] for side, one in turns.items() if one["updates"]}
+    return {
+        side: f"{count:.4g} updates an environment step, not {made[RLRUN]:.4g}"
+        for side, count in made.items()
+        if RLRUN in made and abs(count / made[RLRUN] - 1) > SLACK
+    }
 
 
-def processor_seconds(side: dict[str, Any]) -> float:
-    """Return what an environment step took of the processor in the window, learning included."""
-    return float(side["processor_seconds"] / side["env_steps"])
+def summary(case: Case, rounds: list[dict[str, Any]], absent: dict[str, str]) -> dict[str, Any]:
+    """Return medians with their range, ratios to every side that stayed, and which bars are met.
 
-
-def summary(case: Case, rounds: list[dict[str, Any]], absent: Absent) -> dict[str, Any]:
-    """Return medians with their range, who was faster, whether the bars are met, and the rounds themselves."""
-    every = rounds[-1]["sides"]  # who failed in a round is not in the last
-    sides = {side: figures([one["sides"][side] for one in rounds]) for side in every}
-    ratios: dict[str, Any] = {}
-    for peer in (side for side in every if side != "rlrun"):
-        pairs = [(one["sides"]["rlrun"], one["sides"][peer]) for one in rounds]
-        ratios[peer] = {
-            "speed": spread([speed(mine) / speed(other) for mine, other in pairs]),
-            "processor_seconds": spread([processor_seconds(other) / processor_seconds(mine) for mine, other in pairs]),
-            "first_step": spread([mine["first_step"] / other["first_step"] for mine, other in pairs]),
-            "same_work": all(same_work(mine, other) for mine, other in pairs),
+    A bar against a side that should have been measured and was not is missed.
+    """
+    present = list(rounds[-1]["sides"])
+    ours = [side for side in present if OURS.get(side) == RLRUN]
+    ratios = {
+        side: {
+            peer: spread([one["sides"][side]["speed"] / one["sides"][peer]["speed"] for one in rounds])
+            for peer in present
+            if peer not in ours
         }
-    bars = {peer: case.bar if peer == HELD else 1.0 for peer in ratios}
-    missed = [peer for peer, bar in bars.items() if ratios[peer]["speed"]["median"] < bar]
-    starts = {peer: bar for peer in ratios if (bar := PEERS[peer].sooner)}
-    late = [peer for peer, bar in starts.items() if ratios[peer]["first_step"]["median"] > bar]
-    unequal = [peer for peer, ratio in ratios.items() if ratio["same_work"] is False]
+        for side in ours
+    }
+    bars = []
+    for bar in case.bars_of([*present, *absent]):
+        if absent.get(bar.peer) != NOT_ASKED:
+            reached = ratios.get(bar.side, {}).get(bar.peer)
+            bars.append({**bar._asdict(), "passed": reached is not None and reached["median"] >= bar.least})
     return {
         "words": list(case.words),
         "window": [case.first, case.last],
-        "versions": {peer: REQUIREMENTS[installed] for peer in ratios if (installed := PEERS[peer].installed)},
-        "sides": sides,
+        "sides": {side: _about([one["sides"][side] for one in rounds]) for side in present},
         "ratio": ratios,
         "bars": bars,
-        "missed": missed,
-        "start_bars": starts,
-        "late": late,
         "absent": absent,
-        "passed": not (missed or late or unequal),
+        "load": [one["load"] for one in rounds],
+        "passed": all(bar["passed"] for bar in bars),
         "rounds": rounds,
     }
 
 
-def figures(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what one side came to over the rounds."""
-    return {
-        "env_steps_per_second": spread([speed(one) for one in runs]),
-        "processor_seconds": spread([1_000 * processor_seconds(one) for one in runs]),
-        "first_step": spread([one["first_step"] for one in runs]),
-        "peak_megabytes": spread([one["peak_kilobytes"] / 1024 for one in runs]),
-        "updates": runs[-1]["updates"],
-        "parameters": runs[-1]["parameters"],
-    }
+def _about(turns: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the figures of a side; what must be the same in every round once."""
+    spreads = {key: spread([one[key] for one in turns]) for key in ("speed", "first_step", "megabytes")}
+    return {**spreads, **{key: turns[-1][key] for key in ("steps_of_optimisers", "parameters", "versions")}}
 
 
-def same_work(mine: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether a parameter took as many steps of its optimiser for each environment step on both sides."""
-    shares = [one["updates"] / one["env_steps"] for one in (mine, other)]
-    return abs(shares[0] / shares[1] - 1.0) < SLACK
+def _shown(sides: dict[str, dict[str, Any]]) -> str:
+    return ", ".join(f"{side} {one['speed']:,.0f}" for side, one in sides.items())

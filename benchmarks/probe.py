@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,10 +11,8 @@ import gymnasium
 from torch import Tensor
 
 from benchmarks.clock import Clock
-from benchmarks.first_step import Start, report
 from rlrun.callback import Callback, Stop
 from rlrun.callbacks.loss import LossCallback
-from rlrun.nn import products
 
 
 class Probe(Callback):
@@ -33,21 +30,6 @@ class Probe(Callback):
     def end_cycle(self, step: int) -> None:
         if step >= self.clock.due and self.clock.note(step):
             raise Stop("measured")
-
-
-class Told(Probe):
-    """Write to a file, too, what was found, with when the environment was first stepped.
-
-    begun: `time.time()` as the command was started; env: the id of its environment.
-    """
-
-    def __init__(self, *, first: int, last: int, path: str, env: str, begun: float) -> None:
-        super().__init__(first=first, last=last)
-        self.path, self.start = Path(path), Start(env, begun)
-
-    def end_training(self, error: BaseException | None) -> None:
-        if len(self.clock.marks) == 2:
-            self.path.write_text(json.dumps({**report(self.clock, self.start.seconds), "matmul": products.in_use()}))
 
 
 class LastBatch(Callback):

@@ -37,6 +37,7 @@ LOOPS: dict[str, bare.Loop] = {
     "action-repeat": bare_lasting.action_repeat,
     "dqn": bare.dqn,
     "ppo": bare_ppo.ppo,
+    "a2c": bare_ppo.a2c,
 }
 
 

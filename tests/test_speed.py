@@ -1,4 +1,8 @@
-"""What the machinery may cost; the least of several, since other load can only add."""
+"""What the machinery may cost; the least of several, since other load can only add.
+
+Ratios hold on every machine: both sides are measured in this process, in turn. The bars are looser than those of
+`python -m benchmarks`, for the windows are short: what they find is a cost that came in, not a percent.
+"""
 
 from __future__ import annotations
 
@@ -7,38 +11,81 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-from tests.pace import PATIENCE, within
-
-from rlrun.nn import products
+from tests.pace import within
 
 pytestmark = pytest.mark.speed
 
+TRIES, SLACK = 8, 0.05
+SMALL = ("algorithm.hidden=[64,64]", "algorithm.batch_size=64", "algorithm.warmup_steps=100")  # overhead is most of it
+CASES = {  # words, environment steps of the window
+    "sac-pendulum": (SMALL, 150, 300),
+    "dqn-cartpole": (SMALL, 150, 550),
+    "ppo-cartpole": ((), 512, 2_560),
+}
+
 
 @pytest.fixture
-def side(monkeypatch):
-    """Both sides of `python -m benchmarks speed`, in this process, which is left as it was."""
+def load(monkeypatch):
+    """Import a module of the benchmarks, which lie outside the package."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
-    before = torch.get_num_threads(), products.in_use()
-    yield importlib.import_module("benchmarks.side")
-    torch.set_num_threads(before[0])
-    products.use(before[1])
+    return lambda name: importlib.import_module(f"benchmarks.{name}")
 
 
-@pytest.mark.parametrize("name", ["dqn-cartpole", "ppo-cartpole"])
-def test_a_run_keeps_up_with_a_bare_loop_of_its_networks(name, side):
-    """A guard against what slows everything down; the bars themselves are for longer windows on a quiet machine."""
-    case, until, ratio = side.CASES[name], time.monotonic() + PATIENCE, 0.0
-    window = {"first": 1_050, "last": 1_450} if name.startswith("dqn") else {"first": 2_560, "last": 7_680}
-    while ratio < case.bar - 0.1 and time.monotonic() < until:
-        run, bare = side.measure_rlrun(case, **window), side.measure_bare(case, **window)
-        assert (run["parameters"], run["steps_of_optimisers"]) == (bare["parameters"], bare["steps_of_optimisers"])
-        ratio = max(ratio, bare["processor_seconds"] / run["processor_seconds"])
-    assert ratio >= case.bar - 0.1
+def ratio(plain, ours, enough):
+    """Return how many times as fast ours is, by the least that each took so far, once it is enough or tries are over.
+
+    plain, ours: return the time that they took.
+    """
+    least = [float("inf")] * 2
+    for _ in range(TRIES):
+        least = [min(one, measure()) for one, measure in zip(least, (plain, ours), strict=True)]
+        if least[0] / least[1] >= enough:
+            break
+    return least[0] / least[1]
 
 
-def test_dispatch_of_nine_empty_callbacks_takes_ten_microseconds(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
-    dispatch = importlib.import_module("benchmarks.dispatch")
+@pytest.mark.parametrize(("plain", "ours", "found", "tries"), [([4], [5], 0.8, 1), ([4, 9], [6, 5], 0.8, 2)])
+def test_a_disturbed_measurement_is_taken_again(plain, ours, found, tries):
+    first, second = iter(plain), iter(ours)
+    assert ratio(lambda: next(first), lambda: next(second), 0.8) == found
+    assert len(list(first)) == len(plain) - tries
+
+
+def test_a_side_that_is_slower_stays_so():
+    assert ratio(lambda: 1.0, lambda: 2.0, 0.8) == 0.5
+
+
+def test_dispatch_of_nine_empty_callbacks_takes_ten_microseconds(load):
+    dispatch = load("dispatch")
     assert (dispatch.CALLBACKS, dispatch.BAR) == (9, 10.0)
     assert within(dispatch.microseconds, dispatch.BAR)
+
+
+def test_dispatch_is_no_dearer_than_calls_that_look_their_data_up(load):
+    dispatch = load("dispatch")
+    updates = 1_000
+
+    def plain():
+        parts, batch = [dispatch.Empty() for _ in range(dispatch.CALLBACKS)], dict.fromkeys(dispatch.NAMES)
+        hooks = {"begin_batch": ("next_observation", "reward"), "backward": ("observation", "action"), "end_batch": ()}
+        calls = [(getattr(part, hook), names) for hook, names in hooks.items() for part in parts]
+        start = time.process_time()
+        for _ in range(updates):
+            for call, names in calls:
+                call(**{name: batch[name] for name in names})
+        return (time.process_time() - start) / updates * 1e6
+
+    assert ratio(plain, lambda: dispatch.microseconds(updates=updates), 1.0) >= 1.0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_keeps_pace_with_its_bare_loop(load, name):
+    side = load("side")
+    words, first, last = CASES[name]
+    case = side.CASES[name]._replace(words=(*side.CASES[name].words, *words))
+
+    def taken(measure):
+        return lambda: measure(case, first=first, last=last)["processor_seconds"]
+
+    enough = case.bar - SLACK
+    assert ratio(taken(side.measure_bare), taken(side.measure_rlrun), enough) >= enough

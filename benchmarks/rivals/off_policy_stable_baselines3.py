@@ -9,52 +9,17 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import Any
 
 import gymnasium
-import numpy as np
-import torch
-from stable_baselines3 import SAC, TD3
-from stable_baselines3.common.noise import NormalActionNoise
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-
-def made(algorithm: str, numbers: dict[str, Any], seed: int) -> OffPolicyAlgorithm:
-    """Return the algorithm with rlrun's sizes, rates and counts."""
-    torch.set_num_threads(1)
-    env = gymnasium.make(numbers["env"])
-    shared = {
-        "learning_rate": numbers["lr"],
-        "buffer_size": numbers["length"],
-        "learning_starts": numbers["warmup_steps"],
-        "batch_size": numbers["batch_size"],
-        "tau": numbers["target_rate"],
-        "gamma": numbers["discount"],
-        "train_freq": 1,
-        "gradient_steps": 1,
-        "policy_kwargs": {"net_arch": list(numbers["hidden"]), "n_critics": numbers["ensemble"]},
-        "seed": seed,
-        "device": "cpu",
-    }
-    if algorithm == "sac":
-        return SAC("MlpPolicy", env, ent_coef=f"auto_{numbers['temperature']['initial']}", **shared)
-    noise, size = numbers["noise"], env.action_space.shape
-    return TD3(
-        "MlpPolicy",
-        env,
-        action_noise=NormalActionNoise(np.zeros(size), np.full(size, noise["deviation"])),
-        policy_delay=numbers["policy_every"],
-        target_policy_noise=noise["target"],
-        target_noise_clip=noise["target_limit"],
-        **shared,
-    )
+from benchmarks.rivals.training.stable_baselines3 import made
 
 
 def main(algorithm: str, given: str, seed: str) -> None:
     """Train, play, and print what came out."""
     numbers = json.loads(given)
     begun = time.perf_counter()
-    learner = made(algorithm, numbers, int(seed))
+    learner = made(algorithm, numbers["env"], numbers, int(seed))
     learner.learn(numbers["budget"])
     seconds = time.perf_counter() - begun
     env, returns = gymnasium.make(numbers["env"]), []

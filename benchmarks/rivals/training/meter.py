@@ -1,0 +1,86 @@
+"""Clocks that look at any training loop alike, through the environment that it steps.
+
+The class of the environment is what every library calls in the end, so that nothing has to be known of loops,
+callbacks or trainers. A mark is made as a step begins: all work that earlier steps led to is done then.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+import gymnasium
+import torch
+from gymnasium.envs.registration import load_env_creator
+
+from benchmarks.clock import Clock
+
+Told = Callable[[dict[str, float]], None]
+
+
+class Meter:
+    """Count environment steps from the first on, and tell what lies between two of them."""
+
+    def __init__(self, *, first: int, last: int, begun: float, told: Told) -> None:
+        self.clock = Clock(first=first, last=last)
+        self.begun, self.told = begun, told
+        self.steps, self.first_step = 0, 0.0
+        self.optimisers: WeakSet[torch.optim.Optimizer] = WeakSet()
+
+    def watch(self, env: str) -> None:
+        """Have every environment of an id counted, in lanes or as the vector environment that comes with it.
+
+        Optimisers are noted as they are made; they count their steps themselves.
+        """
+        self._note_optimisers()
+        spec = gymnasium.spec(env)
+        for entry in filter(None, (spec.entry_point, spec.vector_entry_point)):
+            self._patch(load_env_creator(entry))
+
+    def _note_optimisers(self) -> None:
+        made, begin = self.optimisers, torch.optim.Optimizer.__init__
+
+        def noted(optimiser: torch.optim.Optimizer, *given: Any, **named: Any) -> None:
+            made.add(optimiser)
+            begin(optimiser, *given, **named)
+
+        torch.optim.Optimizer.__init__ = noted  # type: ignore[method-assign]
+
+    def _patch(self, kind: Any) -> None:
+        meter, step = self, kind.step
+
+        def counted(env: Any, action: Any) -> Any:
+            if meter.steps >= meter.clock.due or not meter.steps:
+                meter.look()
+            meter.steps += getattr(env, "num_envs", 1)
+            return step(env, action)
+
+        kind.step = counted
+
+    def look(self) -> None:
+        """Mark the first step, the beginning of the window, or its end."""
+        if not self.steps:
+            self.first_step = time.time() - self.begun
+            return
+        if not self.clock.marks:
+            self.clock.watch(each for each in self.optimisers if each.state)
+        if self.clock.note(self.steps):
+            self.told({**self.clock.report(), "first_step": self.first_step, "megabytes": peak()})
+
+
+def peak() -> float:
+    """Return the most memory that this program held at once.
+
+    Where the kernel tells it of the program alone, it is not that of `getrusage`, which counts what the process
+    held before it became this program: the memory of whoever started it.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        return int(status.read_text().partition("VmHWM:")[2].split()[0]) / 1024
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit

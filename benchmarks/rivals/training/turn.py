@@ -1,0 +1,40 @@
+"""A side's turn, in a process of its own: python -m benchmarks.rivals.training.turn PEER WORK.
+
+Prints one JSON object: what lies between the marks, seconds to the first environment step, peak memory, versions.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from importlib import metadata
+
+import torch
+
+from benchmarks.rivals.training.meter import Meter
+from benchmarks.rivals.training.work import Work
+
+PACKAGES = ("torch", "numpy", "gymnasium")
+
+
+def main(peer: str, given: str) -> None:
+    """Train until the window is over, and end there: whatever a library does at its end is not measured."""
+    work = Work(**json.loads(given))
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print must not come between
+    torch.set_num_threads(1)
+
+    def told(found: dict[str, float]) -> None:
+        versions = {name: metadata.version(name) for name in (*side.PACKAGES, *PACKAGES)}
+        print(json.dumps({**found, "versions": versions}), file=answers, flush=True)
+        os._exit(0)
+
+    Meter(first=work.first, last=work.last, begun=work.begun, told=told).watch(work.env)
+    side = importlib.import_module(f"benchmarks.rivals.training.{peer}")
+    side.train(work)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

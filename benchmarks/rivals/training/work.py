@@ -1,0 +1,18 @@
+"""What a side is asked to do, told in one line of JSON and known without rlrun."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Work(NamedTuple):
+    """A run and the window in which it is measured."""
+
+    algorithm: str
+    env: str  # a registered id
+    words: list[str]  # that rlrun composes
+    numbers: dict[str, Any]  # what they compose to: the block `algorithm`, length of the memory, lanes
+    first: int  # environment steps, between which is measured
+    last: int
+    compiled: bool  # by torch's compiler
+    begun: float  # when the process was started, seconds since the epoch

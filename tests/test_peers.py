@@ -1,0 +1,143 @@
+"""Training beside other libraries is looked at alike on all sides, and held to its bars."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Import a module of the benchmarks, which lie outside the package."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+    return lambda name: importlib.import_module(f"benchmarks.{name}")
+
+
+def turned(speed, *, steps=30, parameters=7):
+    """Return what a side tells of its turn."""
+    found = {"env_steps": 20, "seconds": 20 / speed, "steps_of_optimisers": 2 * steps, "parameters": parameters}
+    found["updates"] = steps
+    return {**found, "first_step": 1.5, "megabytes": 300.0, "versions": {"it": "1.2.3", "torch": "2"}}
+
+
+def test_training_beside_peers_is_held_to_bars_and_to_equal_work(load, monkeypatch, tmp_path):
+    peers, page, process = load("peers"), load("page"), load("process")
+    told = {}
+
+    def run(words, *, folder, python):
+        module, work = words[2], json.loads(words[3])
+        told[module] = work
+        if module == "cleanrl":
+            raise process.Failed("it broke")
+        native = "env.vectorization=native" in work["words"]
+        speeds = {"rlrun": 500.0 if native else 200.0, "bare": 210.0, "stable_baselines3": 100.0, "other": 50.0}
+        return turned(speeds[module], steps=31 if module == "other" else 30)
+
+    monkeypatch.setattr(peers, "run_for_json", run)
+    monkeypatch.setattr(peers, "interpreter", lambda name: Path("python"))
+    monkeypatch.setattr(peers, "PEERS", (*peers.PEERS[:2], "cleanrl", "other", "poor", "unasked"))
+    monkeypatch.setattr(peers, "LACKS", {"poor": {"ppo": "no PPO"}})
+    asked = [peer for peer in peers.PEERS if peer != "unasked"]
+    found = peers.measure(["ppo-cartpole"], peers=asked, rounds=2)
+    part = found["ppo-cartpole"]
+    assert part["ratio"]["rlrun"]["stable-baselines3"]["median"] == pytest.approx(2.0)
+    assert list(part["sides"]) == ["rlrun", "rlrun, native lanes", "bare loop", "stable-baselines3"]
+    verdicts = {(bar["side"], bar["peer"]): bar["passed"] for bar in part["bars"]}
+    ours, rival = ("rlrun", "rlrun, native lanes"), "stable-baselines3"
+    assert verdicts == {(ours[0], rival): False, (ours[1], rival): True, **{(ours[0], p): False for p in asked[2:4]}}
+    assert part["absent"]["other"] == "1.55 updates an environment step, not 1.5"
+    assert part["absent"]["poor"] == "no PPO"
+    assert told["stable_baselines3"]["numbers"] == told["rlrun"]["numbers"]
+    assert (told["bare"]["env"], told["bare"]["numbers"]["horizon"]) == ("CartPole-v1", 32)
+    page.save("peers", found, folder=tmp_path)
+    page.write(folder=tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "| bare loop | 1.2.3 | 210 (210–210) | 0.95 (0.95–0.95) | 1.5 (1.5–1.5) | 300 (300–300) | 60 | 7 |" in text
+    assert "* rlrun ≥ 2.5 × stable-baselines3: 2.00 (2.00–2.00), missed" in text
+    assert "* rlrun ≥ 1 × cleanrl: not measured, missed" in text
+    assert "* without cleanrl: it broke" in text
+    assert "* rlrun is slower than: bare loop\n" in text
+
+
+def test_a_meter_looks_at_any_loop_through_its_environment(load, monkeypatch):
+    import gymnasium
+    from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
+
+    for kind in (CartPoleEnv, CartPoleVectorEnv):
+        monkeypatch.setattr(kind, "step", kind.step)  # put back at the end
+    monkeypatch.setattr(torch.optim.Optimizer, "__init__", torch.optim.Optimizer.__init__)
+    meter, told = load("rivals.training.meter"), []
+    weight, other, idle = (torch.nn.Parameter(torch.zeros(3)) for _ in range(3))
+    meter.Meter(first=10, last=30, begun=0.0, told=told.append).watch("CartPole-v1")
+    optimiser, rare, _ = (torch.optim.Adam([each]) for each in (weight, other, idle))  # the last never steps
+    env = gymnasium.make("CartPole-v1")
+    lanes = gymnasium.make_vec("CartPole-v1", 5, vectorization_mode="vector_entry_point")
+    env.reset(seed=0)
+    lanes.reset(seed=0)
+    weight.grad = other.grad = torch.ones(3)
+    rare.step()
+    for _ in range(5):  # 1 + 5 steps each, and an update
+        env.step(0)
+        lanes.step(np.zeros(5, int))
+        optimiser.step()
+    assert told == []
+    env.step(0)
+    assert [told[0][key] for key in ("env_steps", "parameters", "steps_of_optimisers", "updates")] == [18, 6, 3, 1.5]
+    assert told[0]["first_step"] > 0
+    assert 10 < told[0]["megabytes"] < 10_000
+
+
+@pytest.mark.parametrize(("seconds", "reached", "passed"), [(4.0, True, True), (6.0, True, False), (4.0, False, False)])
+def test_solving_is_held_to_the_time_of_a_rival(load, monkeypatch, tmp_path, seconds, reached, passed):
+    peers, page, solving = load("peers"), load("page"), load("solving")
+    now, told = [0.0], []
+
+    def run(words, *, folder):
+        told.append(words)
+        now[0] += seconds
+        (folder / "run").mkdir()
+        summary = {"env_steps": 9_000, "evaluation": {"mean_return": 500.0 if reached else 474.9}}
+        (folder / "run" / "summary.json").write_text(json.dumps(summary))
+
+    def rival(words, *, folder, python):
+        told.append(json.loads(words[2]))
+        now[0] += 10.0
+        return {"env_steps": 20_000, "reached": True}
+
+    monkeypatch.setattr(solving, "run", run)
+    monkeypatch.setattr(solving, "run_for_json", rival)
+    monkeypatch.setattr(solving, "interpreter", lambda name: Path("python"))
+    monkeypatch.setattr(solving.time, "perf_counter", lambda: now[0])
+    found = peers.measure(["solve-dqn-cartpole"], rounds=3)
+    part = found["solve-dqn-cartpole"]
+    assert (part["ratio"], part["passed"]) == (pytest.approx(seconds / 10), passed)
+    assert {"algorithm=dqn", "seed=2", "stop.env_steps=50000", "stop.mean_return=475"} <= set(told[4])
+    assert (told[5]["seed"], told[5]["budget"], told[5]["every"]) == (2, 50_000, 2_560)
+    page.save("peers", found, folder=tmp_path)
+    page.write(folder=tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert f"| 1 | {seconds:.1f} s, {'9,000 steps' if reached else 'not reached'} | 10.0 s, 20,000 steps |" in text
+    assert f"* rlrun ≤ 0.5 of the time: {seconds / 10:.2f}, {'met' if passed else 'missed'}" in text
+
+
+def test_the_first_step_is_held_to_the_time_of_a_rival(load, monkeypatch, tmp_path):
+    peers, page, solving = load("peers"), load("page"), load("solving")
+    seconds = iter([5.0, 10.0, 7.0, 10.0, 6.0, 9.0])
+    monkeypatch.setattr(solving, "interpreter", lambda name: Path("python"))
+    monkeypatch.setattr(solving, "run_for_json", lambda words, **_: {"seconds": next(seconds)})
+    found = peers.measure(["begin"], rounds=3)
+    assert (found["begin"]["ratio"]["median"], found["begin"]["passed"]) == (pytest.approx(2 / 3), False)
+    page.save("peers", found, folder=tmp_path)
+    page.write(folder=tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "| `rlrun train algorithm=sac env=pendulum` | 6.00 (5.00–7.00) |" in text
+    assert "* rlrun ≤ 0.6 of the time: 0.67 (0.50–0.70), missed" in text
+
+
+def test_a_command_ends_at_the_first_step_of_its_environment(load):
+    assert 0.5 < load("solving").first_step(["rlrun", "train", "algorithm=sac", "env=pendulum"]) < 60
