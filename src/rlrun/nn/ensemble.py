@@ -61,6 +61,8 @@ class Ensemble(nn.Module):
     member by member, narrow ones and everything on other devices by one batched product.
     """
 
+    momentary = ("_views",)
+
     def __init__(
         self,
         inputs: int,
