@@ -64,6 +64,11 @@ def test_training_beside_peers_is_held_to_bars_and_to_equal_work(load, monkeypat
     assert "* rlrun is slower than: bare loop\n" in text
 
 
+def test_who_did_nothing_in_the_window_did_other_work(load):
+    turns = {"rlrun": turned(9.0), "idle": turned(9.0, steps=0), "uncounted": turned(9.0, steps=0, parameters=0)}
+    assert load("peers").other_work(turns) == {"idle": "0 updates an environment step, not 1.5"}
+
+
 def test_a_meter_looks_at_any_loop_through_its_environment(load, monkeypatch):
     import gymnasium
     from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
