@@ -139,7 +139,7 @@ def _beside_peers(name: str, case: dict[str, Any]) -> Lines:
         beside = _spread(ratio["rlrun"][side], ".2f") if side in ratio["rlrun"] else ""
         figures = [_spread(one[key], form) for key, form in (("first_step", ".1f"), ("megabytes", ".0f"))]
         counts = [f"{one[key]:,}" for key in ("steps_of_optimisers", "parameters")]
-        version = next(iter(one["versions"].values()))
+        version = next((told for package, told in one["versions"].items() if package not in case["machine"]), "")
         rows.append([side, version, _spread(one["speed"], ",.0f"), beside, *figures, *counts])
     bars = [
         f"{bar['side']} ≥ {bar['least']:g} × {bar['peer']}: {_spread(reached, '.2f') if reached else 'not measured'}, "

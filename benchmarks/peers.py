@@ -159,9 +159,9 @@ def turn(case: Case, side: str) -> dict[str, Any]:
 def other_work(turns: dict[str, dict[str, Any]]) -> dict[str, str]:
     """Return, by side, that it updated its parameters more or less often than rlrun a step of the environment.
 
-    What no optimiser of torch's counts is not looked at.
+    A side without any optimiser of torch's, which would count, is not looked at.
     """
-    made = {side: one["updates"] / one["env_steps"] for side, one in turns.items() if one["updates"]}
+    made = {side: one["updates"] / one["env_steps"] for side, one in turns.items() if one["parameters"]}
     return {
         side: f"{count:.4g} updates an environment step, not {made[RLRUN]:.4g}"
         for side, count in made.items()

@@ -64,6 +64,11 @@ def test_training_beside_peers_is_held_to_bars_and_to_equal_work(load, monkeypat
     assert "* rlrun is slower than: bare loop\n" in text
 
 
+def test_who_did_nothing_in_the_window_did_other_work(load):
+    turns = {"rlrun": turned(9.0), "idle": turned(9.0, steps=0), "uncounted": turned(9.0, steps=0, parameters=0)}
+    assert load("peers").other_work(turns) == {"idle": "0 updates an environment step, not 1.5"}
+
+
 def test_a_meter_looks_at_any_loop_through_its_environment(load, monkeypatch):
     import gymnasium
     from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
@@ -141,3 +146,52 @@ def test_the_first_step_is_held_to_the_time_of_a_rival(load, monkeypatch, tmp_pa
 
 def test_a_command_ends_at_the_first_step_of_its_environment(load):
     assert 0.5 < load("solving").first_step(["rlrun", "train", "algorithm=sac", "env=pendulum"]) < 60
+
+
+class Over(BaseException):
+    """A window was; nobody on the way may explain it as an error."""
+
+
+SMALL = ("algorithm.hidden=[8]", "algorithm.batch_size=8", "algorithm.warmup_steps=20")
+ROLLOUT = ("algorithm.horizon=8",)
+LOOPS = {  # words, and environment steps of the window
+    "sac-pendulum": (SMALL, 30, 50),
+    "td3-pendulum": (SMALL, 30, 50),
+    "dqn-cartpole": (SMALL, 30, 50),
+    "ppo-cartpole": ((*ROLLOUT, "algorithm.batch_size=32", "algorithm.epochs=2"), 64, 192),
+    "ppo-pendulum": ((*ROLLOUT, "algorithm.batch_size=32", "algorithm.epochs=2"), 64, 192),
+    "a2c-cartpole": (ROLLOUT, 64, 192),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_of_our_own_do_the_work_of_a_run(load, monkeypatch, tmp_path, name):
+    import gymnasium
+    from gymnasium.envs.registration import load_env_creator
+
+    peers, meter, work = load("peers"), load("rivals.training.meter"), load("rivals.training.work")
+    monkeypatch.chdir(tmp_path)
+    words, first, last = LOOPS[name]
+    case = peers.CASES[name]
+    case = case._replace(words=(*case.words, *words), first=first, last=last)
+    found = {}
+    for side in (peers.RLRUN, peers.BARE, peers.CLEANRL):
+        asked = work.Work(**case.work(side))
+        spec = gymnasium.spec(asked.env)
+
+        def over(told, side=side):
+            found[side] = told
+            raise Over
+
+        with monkeypatch.context() as patch:
+            for entry in filter(None, (spec.entry_point, spec.vector_entry_point)):
+                kind = load_env_creator(entry)
+                patch.setattr(kind, "step", kind.step)
+            patch.setattr(torch.optim.Optimizer, "__init__", torch.optim.Optimizer.__init__)
+            meter.Meter(first=first, last=last, begun=asked.begun, told=over).watch(asked.env)
+            with pytest.raises(Over):
+                load(f"rivals.training.{peers.OURS[side]}").train(asked)
+    assert peers.other_work(found) == {}
+    assert {one["env_steps"] for one in found.values()} == {last - first}
+    assert len({one["parameters"] for one in found.values()}) == 1
+    assert found[peers.RLRUN]["updates"] >= 2

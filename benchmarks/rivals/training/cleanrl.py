@@ -25,7 +25,7 @@ from torch.optim import Adam
 
 from benchmarks.rivals.training.work import Work
 
-PACKAGES = ("torch",)
+PACKAGES: tuple[str, ...] = ()
 LOG_EVERY = 100  # steps from one reading of figures to the next
 Numbers = dict[str, Any]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import sys
 from importlib import metadata
 
@@ -17,6 +18,7 @@ from benchmarks.rivals.training.meter import Meter
 from benchmarks.rivals.training.work import Work
 
 PACKAGES = ("torch", "numpy", "gymnasium")
+LIMIT = 900  # seconds; who takes longer is ended, and has no figures
 
 
 def main(peer: str, given: str) -> None:
@@ -25,6 +27,8 @@ def main(peer: str, given: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not come between
     torch.set_num_threads(1)
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    signal.alarm(LIMIT)
 
     def told(found: dict[str, float]) -> None:
         versions = {name: metadata.version(name) for name in (*side.PACKAGES, *PACKAGES)}
