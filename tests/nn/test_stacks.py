@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlrun.nn import MLP, Ensemble, products
+from rlrun.nn import MLP, Ensemble, MixedPrecision, products
 from rlrun.nn.mlp import dense
 from rlrun.nn.stacks import tandem
 
@@ -105,6 +105,17 @@ def test_tanh_is_exact_to_rounding_over_its_range():
     ours = tandem(x, stack)[0].detach()
     assert float((ours.double() - x.double().tanh()).abs().max()) < 2e-7
     assert float(ours.abs().max()) <= 1.0
+
+
+@pytest.mark.parametrize("precision", ["highest", "bf16"])
+@pytest.mark.parametrize("network", [MLP(3, 1, hidden=(256, 256)), Ensemble(3, 1, members=1, hidden=(256, 256))])
+def test_what_is_no_number_stays_none(network, precision, way, monkeypatch):
+    monkeypatch.setattr("rlrun.nn.precision.has_bfloat16", lambda device: True)
+    x = torch.randn(64, 3)
+    x[5] = float("nan")
+    with MixedPrecision(precision, "cpu"):
+        output = network(x).view(64)
+    assert output.isnan().nonzero().tolist() == [[5]]
 
 
 def watched():

@@ -43,14 +43,16 @@ def in_use() -> str:
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor, *, rectified: bool = False, times: float = 1.0) -> Tensor:
     """Return x [B, in] times weight [out, in] plus bias [out], and that so many times; or what of it is above zero."""
-    low = x.dtype != weight.dtype  # then torch goes to oneDNN anyway, with the rectifier behind
+    low = x.dtype != weight.dtype  # then torch goes to oneDNN anyway
     if low:
         weight, bias = weight.to(x.dtype), bias.to(x.dtype)
+    made: Tensor
     if _large(x, weight) or (low and _operator is not None):
-        made: Tensor = _operator(x, weight, bias, "relu" if rectified else "none", [], "")
-        return made if times == 1.0 else made.mul_(times)
-    made = torch.addmm(bias, x, weight.t(), beta=times, alpha=times)
-    return made.relu_() if rectified else made
+        made = _operator(x, weight, bias, "none", [], "")
+        made = made if times == 1.0 else made.mul_(times)
+    else:
+        made = torch.addmm(bias, x, weight.t(), beta=times, alpha=times)
+    return made.relu_() if rectified else made  # oneDNN's own makes a zero of what is no number
 
 
 def of_input(gradient: Tensor, weight: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """Dense layers one after the other, several stacks of them on the same input, as one step of autograd.
 
 For small layers, what torch does around each of them takes as long as the product itself, and its tanh takes longer on
-many processors. One step for whole stacks, a rectifier that comes with the product, tanh(x) = 2 σ(2x) - 1, whose
-factor 2 the product takes along, and products by the faster library (`rlrun.nn.products`) spare up to half of an
-update. All of it is the same but for rounding: 2e-7 at most of a tanh.
+many processors. One step for whole stacks, tanh(x) = 2 σ(2x) - 1, whose factor 2 the product takes along, and products
+by the faster library (`rlrun.nn.products`) spare up to half of an update. All of it is the same but for rounding: 2e-7
+at most of a tanh.
 """
 
 from __future__ import annotations
