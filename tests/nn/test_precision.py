@@ -114,6 +114,15 @@ def test_hidden_layers_are_low_and_the_last_one_is_not():
     assert [seen[index] for index in range(5)] == [torch.bfloat16] * 4 + [torch.float32]
 
 
+def test_a_layer_that_is_first_and_last_is_not_low():
+    lone, wide, large = nn.Sequential(nn.Linear(3, 2)), MLP(3, 2), Ensemble(256, 256, hidden=())
+    x, rows = torch.randn(16, 3), torch.randn(64, 256)
+    expected, alone = lone(x), large(rows)
+    with bf16():
+        assert torch.allclose(tandem(x, lone, wide)[0], expected, atol=1e-6)
+        assert torch.allclose(large(rows), alone, atol=1e-5)
+
+
 def test_double_precision_stays_double():
     critics = Critics(Spaces(VECTOR, box(2)))
     seen, c = torch.rand(5, 3), torch.rand(5, 2)
@@ -146,6 +155,16 @@ def test_another_thread_acts_in_float32_meanwhile():
         thread.start()
         thread.join()
     assert torch.equal(found[0], expected)
+
+
+def test_what_was_before_is_back_after_all_of_it():
+    network, value, around = MLP(3, 4), torch.ones(2, 3), bf16()
+    expected = network(value)
+    with around:
+        with around:
+            pass
+        assert not torch.equal(network(value), expected)
+    assert torch.equal(network(value), expected)
 
 
 def test_what_was_before_is_back_after_an_error():

@@ -48,7 +48,7 @@ class MixedPrecision:
 
     def __init__(self, precision: str, device: str) -> None:
         self.kind = torch.bfloat16 if precision == "bf16" else None
-        self._before: tuple[torch.dtype | None, int | None] = (None, None)
+        self._before: list[tuple[torch.dtype | None, int | None]] = []  # of each time that it was entered
         if self.kind is not None and not has_bfloat16(device):
             raise ConfigError(
                 f"precision=bf16: {device} of this machine has no bfloat16 instructions and would be slower with it; "
@@ -57,12 +57,12 @@ class MixedPrecision:
 
     def __enter__(self) -> None:
         if self.kind is not None:
-            self._before = (_now.kind, _now.thread)
+            self._before.append((_now.kind, _now.thread))
             _now.kind, _now.thread = self.kind, threading.get_ident()
 
     def __exit__(self, *error: object) -> None:
         if self.kind is not None:
-            _now.kind, _now.thread = self._before
+            _now.kind, _now.thread = self._before.pop()
 
 
 def lowered(work: int) -> torch.dtype | None:

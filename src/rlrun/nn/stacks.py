@@ -151,14 +151,15 @@ def _run(x: Tensor, form: Form, stacks: list[Layers]) -> list[list[Tensor]]:
     found = []
     for number, layers in enumerate(stacks):
         below, outputs = x if x.dim() == 2 else x[number], []
-        below = below if form.low is None else below.to(form.low)
         for depth, (weight, bias) in enumerate(layers):
             if not form.hidden(number, depth):
                 below = products.affine(below.float(), weight, bias)
+            elif form.low is not None:
+                relu = form.kinds[number] == "relu"
+                below = products.affine(below.to(form.low), weight, bias, rectified=relu)
+                below = below if relu else below.tanh_()  # the other way is as exact as numbers near one half are
             elif form.kinds[number] == "relu":
                 below = products.affine(below, weight, bias, rectified=True)
-            elif form.low is not None:  # the other way is as exact as numbers near one half are
-                below = products.affine(below, weight, bias).tanh_()
             else:
                 half = products.affine(below, weight, bias, times=2.0).sigmoid_()
                 below = torch.add(_MINUS_ONE, half, alpha=2.0)
