@@ -3,10 +3,15 @@
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
+from torch.nn.utils import prune
 
-from rlrun.nn import MLP, Ensemble, MixedPrecision, products
+from rlrun.nn import MLP, ActorCritic, Ensemble, MixedPrecision, products
 from rlrun.nn.mlp import dense
 from rlrun.nn.stacks import tandem
+from rlrun.spaces import Spaces
+
+from .spaces_for_tests import box
 
 
 @pytest.fixture(params=products.WAYS)
@@ -89,6 +94,15 @@ def test_what_another_loss_trains_is_not_computed(monkeypatch):
     assert len(computed) == 4
 
 
+@pytest.mark.parametrize("again", [False, True])  # with a graph of its own
+def test_a_stack_that_no_loss_reaches_has_no_gradient(again):
+    one, other = stacks()
+    wanted = [*one.parameters(), *other.parameters()]
+    loss = tandem(torch.randn(6, 4), one, other)[0].square().sum()
+    found = torch.autograd.grad(loss, wanted, create_graph=again, allow_unused=True)
+    assert [each is None for each in found] == [False, False, True, True, True, True]
+
+
 def test_frozen_layers_take_no_gradient():
     network, x = MLP(3, 1, hidden=(8,)).requires_grad_(False), torch.randn(5, 3, requires_grad=True)
     network(x).sum().backward()
@@ -130,10 +144,23 @@ def unbiased():
     return one, other
 
 
+def pruned():
+    one, other = stacks()
+    prune.l1_unstructured(one[0], "weight", 0.5)  # the layer's weight is no parameter of its own any more
+    return one, other
+
+
 @pytest.mark.parametrize(
     "pair",
-    [stacks(activation="elu"), stacks(((), (8,))), watched(), unbiased(), [each.double() for each in stacks()]],
-    ids=["elu", "empty", "hook", "no bias", "double"],
+    [
+        stacks(activation="elu"),
+        stacks(((), (8,))),
+        watched(),
+        unbiased(),
+        pruned(),
+        [each.double() for each in stacks()],
+    ],
+    ids=["elu", "empty", "hook", "no bias", "pruned", "double"],
 )
 def test_whatever_else_a_stack_is_goes_its_own_way(pair):
     x = torch.randn(6, 4).to(next(pair[1].parameters()).dtype)
@@ -145,6 +172,18 @@ def test_a_watched_layer_is_called():
     stack[0].register_forward_hook(lambda module, given, output: seen.append(output.shape))
     stack(torch.randn(6, 4))
     assert seen == [(6, 8)]
+
+
+@pytest.mark.parametrize("part", ["trunk", "trunk.layers", "head", "value_trunk"])
+def test_a_watched_part_of_a_policy_is_called(part):
+    network, seen, x = ActorCritic(Spaces(box(3), box(2)), hidden=(8,)), [], torch.randn(6, 3)
+    expected = network.judge(x, torch.zeros(6, 2))
+    network.get_submodule(part).register_forward_hook(lambda module, given, output: seen.append(part))
+    found = network.judge(x, torch.zeros(6, 2))
+    assert_alike(found[:2], expected[:2])
+    assert seen == [part]
+    network.heads(x)
+    assert seen == [part] * (1 if part == "value_trunk" else 2)
 
 
 @pytest.mark.parametrize("options", [{"layer_norm": True}, {"dropout": 0.5}])
@@ -182,6 +221,14 @@ def test_a_gradient_of_a_gradient_is_that_of_the_layers(activation):
     torch.testing.assert_close(slope(tandem(x, stack)[0]), slope(plainly(stack)(x)), rtol=1e-4, atol=1e-5)
 
 
+def test_layers_that_are_gone_through_twice_count_twice():
+    stack, x = stacks(((4,),))[0], torch.randn(5, 4)
+    wanted = list(stack.parameters())
+    ours, theirs = tandem(tandem(x, stack)[0], stack)[0], plainly(stack)(plainly(stack)(x))
+    found, expected = (torch.autograd.grad(each.square().sum(), wanted, create_graph=True) for each in (ours, theirs))
+    assert_alike(found, expected)
+
+
 @pytest.mark.parametrize("network", [MLP(3, 1, hidden=(8,)), Ensemble(3, 1, members=1, hidden=(8,))])
 def test_gradients_of_each_row_go_through_the_transforms_of_torch(network):
     parameters, x = dict(network.named_parameters()), torch.randn(5, 3)
@@ -192,6 +239,21 @@ def test_gradients_of_each_row_go_through_the_transforms_of_torch(network):
     each = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0))(parameters, x)
     whole = torch.autograd.grad(network(x).sum(), list(parameters.values()))
     assert_alike([part.sum(0) for part in each.values()], whole)
+
+
+def test_slopes_are_carried_forward():
+    network, x = MLP(3, 1, hidden=(8,)), torch.randn(5, 3)
+    with forward_ad.dual_level():
+        found = [
+            forward_ad.unpack_dual(each(forward_ad.make_dual(x, x))).tangent for each in (network, plainly(network))
+        ]
+    assert_alike(found[:1], found[1:])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_layers_are_traced(way):
+    network, x = MLP(160, 1, hidden=(160,)), torch.randn(64, 160)
+    assert_alike([torch.jit.trace(network, x)(x)], [network(x)])
 
 
 def test_autocast_is_heeded():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rlrun.nn.heads import ActionHead, Heads
 from rlrun.nn.init import orthogonal_
 from rlrun.nn.policy import Policy
-from rlrun.nn.stacks import tandem
+from rlrun.nn.stacks import tandem, watched
 from rlrun.nn.trunk import Trunk
 from rlrun.spaces import Spaces
 from rlrun.typing import Tree
@@ -99,14 +99,14 @@ class ActorCritic(Policy):
         state: [B, S] before single steps or windows, of a network with a core.
         ended: [B, T] where episodes are over within windows.
         """
-        if self.value_trunk is not None and self.trunk.plain and self.value_trunk.plain:
-            towers = (*self.trunk.layers, self.head.layer), (*self.value_trunk.layers, self.value_head)
-            raw, value = tandem(observation, *towers)
-            return self._judged(self.head.read(raw), action, value.squeeze(-1))
+        trunk, value_trunk, head = self.trunk, self.value_trunk, self.head
+        if value_trunk is not None and trunk.plain and value_trunk.plain and not watched(head):
+            raw, value = tandem(observation, (*trunk.layers, head.layer), (*value_trunk.layers, self.value_head))
+            return self._judged(head.read(raw), action, value.squeeze(-1))
         own, valued = self._parts(state)
-        features = self.trunk(observation, own, ended)
-        below = features if self.value_trunk is None else self.value_trunk(observation, valued, ended)
-        return self._judged(self.head(features), action, self.value_head(below).squeeze(-1))
+        features = trunk(observation, own, ended)
+        below = features if value_trunk is None else value_trunk(observation, valued, ended)
+        return self._judged(head(features), action, self.value_head(below).squeeze(-1))
 
     def _judged(self, heads: Heads, action: Tree, value: Tensor) -> Judged:
         return Judged(self.head.log_prob(heads, action), value, heads, self.head, self.head.noise(heads))

@@ -14,7 +14,7 @@ from rlrun.nn.heads import LOG_STD, ActionHead, Heads, Spread
 from rlrun.nn.init import Initialiser
 from rlrun.nn.mlp import MLP, Activation
 from rlrun.nn.recurrent import Kind
-from rlrun.nn.stacks import tandem
+from rlrun.nn.stacks import tandem, watched
 from rlrun.nn.trunk import Trunk
 from rlrun.ops.gaussian import squashed_log_prob, squashed_sample
 from rlrun.ops.noise import normal_like
@@ -189,9 +189,10 @@ class Policy(nn.Module):
 
     def heads(self, observation: Tree, state: Tensor | None = None, ended: Tensor | None = None) -> Heads:
         """Return the parameters of the distribution at each observation; see `Core` for state and ended."""
-        if self.trunk.plain:
-            return self.head.read(tandem(observation, (*self.trunk.layers, self.head.layer))[0])
-        found: Heads = self.head(self.trunk(observation, state, ended))
+        trunk, head = self.trunk, self.head
+        if trunk.plain and not watched(head):
+            return head.read(tandem(observation, (*trunk.layers, head.layer))[0])
+        found: Heads = head(trunk(observation, state, ended))
         return found
 
     def act(self, observation: Tree, explore: bool = True) -> Tree:

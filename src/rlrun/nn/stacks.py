@@ -15,11 +15,13 @@ from typing import Any, Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from rlrun.nn import precision, products
 
 Kind = Literal["relu", "tanh"]
 Layers = list[tuple[Tensor, Tensor]]  # weight [out, in] and bias [out] of each
+Parts = Sequence[tuple[Tensor | None, Tensor | None]]  # gradients of these
 
 _TANH_BACKWARD = torch.ops.aten.tanh_backward.default
 _RELU_BACKWARD = torch.ops.aten.threshold_backward.default
@@ -65,10 +67,19 @@ def tandem(x: Tensor, *stacks: Iterable[nn.Module]) -> tuple[Tensor, ...]:
 
 
 def plain_input(x: Tensor) -> bool:
-    """Tell whether these layers may take x: of single precision, on a CPU, and nobody compiles or transforms them."""
-    if x.dtype != torch.float32 or not x.is_cpu or torch.compiler.is_compiling():
+    """Tell whether these layers may take x: of single precision, on a CPU, and nobody compiles or transforms it."""
+    if x.dtype != torch.float32 or not x.is_cpu or torch.compiler.is_compiling() or torch._C._is_tracing():
         return False
-    return not (torch.is_autocast_enabled("cpu") or torch._C._are_functorch_transforms_active())
+    forward_mode = forward_ad._current_level >= 0
+    return not (forward_mode or torch.is_autocast_enabled("cpu") or torch._C._are_functorch_transforms_active())
+
+
+def watched(*modules: nn.Module) -> bool:
+    """Tell whether somebody wants to see what goes into modules or comes out of them."""
+    for each in modules:  # a generator takes twice as long, beside every step of an environment
+        if each._forward_hooks or each._forward_pre_hooks or each._backward_hooks or each._backward_pre_hooks:
+            return True
+    return False
 
 
 def kind_of(activations: Iterable[nn.Module]) -> Kind | None:
@@ -111,7 +122,7 @@ def _layer_by_layer(x: Tensor, layers: tuple[nn.Module, ...]) -> Tensor:
 
 
 def _one(layer: nn.Module, x: Tensor) -> Tensor:
-    if type(layer) is nn.Linear and layer.bias is not None and not _watched(layer):
+    if type(layer) is nn.Linear and layer.bias is not None and not watched(layer):
         return affine(x, layer.weight, layer.bias)
     made: Tensor = layer(x)
     return made
@@ -129,16 +140,11 @@ def _plain(layers: tuple[nn.Module, ...]) -> tuple[Kind, bool, list[Tensor]] | N
         return None
     found: list[Tensor] = []
     for layer in layers[::2]:
-        parameters = layer._parameters
-        bias = parameters.get("bias")
-        if type(layer) is not nn.Linear or bias is None or bias.dtype != torch.float32:
+        weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
+        if type(layer) is not nn.Linear or weight is None or bias is None or bias.dtype != torch.float32:
             return None
-        found += (parameters["weight"], bias)  # type: ignore[arg-type]
-    return None if any(map(_watched, layers)) else (kind, len(layers) % 2 == 1, found)
-
-
-def _watched(layer: nn.Module) -> bool:
-    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
+        found += (weight, bias)
+    return None if watched(*layers) else (kind, len(layers) % 2 == 1, found)
 
 
 def _pairs(parameters: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -175,13 +181,14 @@ class _Stacks(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, form: Form, layers: list[Layers], *parameters: Tensor) -> tuple[Tensor, ...]:
         found = _run(x, form, layers)
         ctx.form, ctx.layers = form, layers
+        ctx.set_materialize_grads(bool(form.members))  # of a stack that no loss reached, there is no gradient
         # what no activation stands behind is not needed again, and others may change it in place
         kept = [outputs[:-1] if form.open else outputs for outputs in found]
         ctx.save_for_backward(x, *parameters, *chain.from_iterable(kept))
         return tuple(outputs[-1].float() for outputs in found)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         x, *saved = ctx.saved_tensors
         form: Form = ctx.form
         count = len(ctx.needs_input_grad) - 3
@@ -191,10 +198,13 @@ class _Stacks(torch.autograd.Function):
         wanted = [_is_wanted(node) for node, _ in ctx.next_functions]
         of_x, of_parameters = wanted[0], any(wanted[1:])
         left = iter(outputs)
-        parts: list[list[tuple[Tensor, Tensor]]] = []
+        parts: list[Parts] = []
         of_inputs: list[Tensor] = []
         for number, (layers, gradient) in enumerate(zip(ctx.layers, gradients, strict=True)):
             below = [x if x.dim() == 2 else x[number], *(next(left) for _ in layers[form.open :])]
+            if gradient is None:
+                parts.append([(None, None)] * len(layers))
+                continue
             part, of_input = _back(gradient, form, number, layers, below, of_x, of_parameters)
             parts.append(part)
             of_inputs += [] if of_input is None else [of_input]
@@ -230,7 +240,7 @@ def _back(
     return found[::-1], gradient.float() if of_x else None
 
 
-def _told(parts: list[list[tuple[Tensor, Tensor]]], form: Form) -> Iterator[Tensor]:
+def _told(parts: list[Parts], form: Form) -> Iterator[Tensor | None]:
     """Tell gradients of layers as the parameters are told."""
     if not form.members:
         yield from chain.from_iterable(chain.from_iterable(parts))
@@ -264,11 +274,16 @@ def _is_wanted(node: Any) -> bool:
 
 
 def _with_graph(
-    x: Tensor, form: Form, parameters: Sequence[Tensor], gradients: tuple[Tensor, ...]
+    x: Tensor, form: Form, parameters: Sequence[Tensor], gradients: tuple[Tensor | None, ...]
 ) -> tuple[Tensor | None, ...]:
     """Return what `backward` does, with a graph of its own."""
+    # by other names: what x was made of may be these parameters, too, and is reached by x's own gradient
+    x, *parameters = (part.view_as(part) for part in (x, *parameters))
     tops: list[Tensor] = []
+    reached = [gradient for gradient in gradients if gradient is not None]
     for number, layers in enumerate(form.layers(parameters)):
+        if gradients[number] is None:
+            continue
         below = x if x.dim() == 2 else x[number]
         for depth, (weight, bias) in enumerate(layers):
             below = F.linear(below, weight, bias)
@@ -276,6 +291,6 @@ def _with_graph(
                 below = below.relu() if form.kinds[number] == "relu" else below.tanh()
         tops.append(below)
     wanted = [part for part in (x, *parameters) if part.requires_grad]
-    found = iter(torch.autograd.grad(tops, wanted, gradients, create_graph=True))
+    found = iter(torch.autograd.grad(tops, wanted, reached, create_graph=True, allow_unused=True))
     of_x, *others = [next(found) if part.requires_grad else None for part in (x, *parameters)]
     return (of_x, None, None, *others)

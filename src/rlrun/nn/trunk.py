@@ -10,6 +10,7 @@ from rlrun.nn.encoders import Encoder
 from rlrun.nn.init import Initialiser, initialiser
 from rlrun.nn.mlp import Activation, dense
 from rlrun.nn.recurrent import Core, Kind
+from rlrun.nn.stacks import watched
 from rlrun.spaces import Space, Spaces
 from rlrun.typing import Tree
 
@@ -43,8 +44,8 @@ class Trunk(nn.Module):
 
     @property
     def plain(self) -> bool:
-        """Whether there is nothing but the layers on observations as they are."""
-        return self.core is None and self.encoder.plain
+        """Whether there is nothing but the layers on observations as they are, and nobody looks on."""
+        return self.core is None and self.encoder.plain and not watched(self, self.layers)
 
     def forward(self, observation: Tree, state: Tensor | None = None, ended: Tensor | None = None) -> Tensor:
         """Return features; state [B, S] and ended [B, T] are those of `Core`, of no account without one."""
