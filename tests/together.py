@@ -26,7 +26,7 @@ from rlrun.ops.noise import given
 from rlrun.trainer import Trainer
 
 COUNT = 2
-PPO = ("observation", "action", "log_prob", "value", "advantage", "return_")
+PPO = ("observation", "action", "log_prob", "value", "advantage", "return_", "valid")
 REPLAY = ("observation", "action", "reward", "terminated", "next_observation")
 CASES = {
     "ppo": ("+with=trust_region", "+with=entropy_target", "callbacks.trust_region.per_dim=0.0001"),
@@ -54,6 +54,8 @@ def batches(names: tuple[str, ...], rank: int, count: int) -> list[dict[str, tor
         rows["action"] = torch.rand(16, 1, generator=generator) * 1.8 - 0.9
         if "terminated" in rows:
             rows["terminated"] = rows["terminated"] > 1.0
+        if "valid" in rows:
+            rows["valid"] = rows["valid"] > 0.0  # not as many of each share
         found.append({name: value[rank::count] for name, value in rows.items()})
     return found
 

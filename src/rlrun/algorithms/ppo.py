@@ -91,7 +91,9 @@ class PPOLoss(ActorCriticLoss):
         loss, named = self.total(judged, objective, distance, return_, entropy_weight, valid)
         self._ratio = (log_ratio.detach(), clip, valid)
         if self.asked_for("approx_kl"):
-            named["approx_kl"] = learners.mean_(ops.mean_of(_divergence(log_ratio.detach()), valid))
+            divergence = _divergence(log_ratio.detach())
+            divergence = divergence if valid is None else ops.over_valid(divergence, valid)
+            named["approx_kl"] = learners.mean_(divergence.mean())
         return loss, named
 
     def _distance(self, value: Tensor, before: Tensor, return_: Tensor) -> Tensor:
