@@ -167,8 +167,10 @@ def test_a_learner_that_dies_ends_the_run_in_one_line(tmp_path, warm, monkeypatc
 
 def test_a_learner_that_fails_says_why(tmp_path, together, monkeypatch):
     monkeypatch.setattr(crew, "_start", together.failing)
-    with pytest.raises(LearnerError, match=r"^learner 1 failed: the reward of lane 3 is nan$"):
+    with pytest.raises(LearnerError) as raised:
         rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "run")
+    assert str(raised.value) == "learner 1 failed: the reward of lane 3 is nan"
+    assert "in follow\n    raise DataError" in RunDir(tmp_path / "run").log.read_text()  # of the other process
 
 
 def test_a_learner_leaves_with_the_first_one(together, tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import pickle
 import signal
 import sys
 import threading
+import traceback
 from multiprocessing.connection import Connection
 
 from rlrun import learners, storage
@@ -35,7 +36,8 @@ def serve(handle: int, parent: int) -> None:
         code = AFTER
     except BaseException as error:
         known = isinstance(error, RlrunError)
-        connection.send(" ".join((str(error) if known else f"{type(error).__name__}: {error}").split()))
+        line = " ".join((str(error) if known else f"{type(error).__name__}: {error}").split())
+        connection.send((line, traceback.format_exc()))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # there is nothing to tidy up that is worth the wait

@@ -29,7 +29,7 @@ T = TypeVar("T")
 PATIENCE = timedelta(days=7)  # one evaluates, the others wait; one that is gone is noticed at once all the same
 
 _rank, _count = 0, 1
-_cause: Callable[[], str] | None = None  # asked why another one is gone
+_cause: Callable[[], LearnerError] | None = None  # asked why another one is gone
 
 
 def rank() -> int:
@@ -49,7 +49,7 @@ def be(number: int) -> None:
 
 
 @contextmanager
-def joined(place: Path, learners: int, backend: str, cause: Callable[[], str] | None = None) -> Iterator[None]:
+def joined(place: Path, learners: int, backend: str, cause: Callable[[], LearnerError] | None = None) -> Iterator[None]:
     """Learn together for as long as a `with` block lasts.
 
     Args:
@@ -88,7 +88,7 @@ def _call(function: Callable[..., Any], *given: Any) -> Any:
     try:
         return function(*given)
     except RuntimeError as error:  # of the connection
-        raise LearnerError("another learner is gone" if _cause is None else _cause()) from error
+        raise LearnerError("another learner is gone") if _cause is None else _cause() from error
 
 
 def sum_(value: Tensor) -> Tensor:

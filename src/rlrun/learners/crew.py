@@ -15,7 +15,7 @@ from typing import Any
 from rlrun import interpreter, learners
 from rlrun.errors import LearnerError
 
-READY = "ready"  # what a learner says when all its parts are built; anything else is why it failed
+READY = "ready"  # what a learner says when all its parts are built; anything else is why and where it failed
 AFTER = 3  # exit code of one that left because another one was gone
 GRACE = 10.0  # seconds that learners have to leave
 POLL = 0.05
@@ -51,7 +51,7 @@ class Member:
 
     def __init__(self, job: Job) -> None:
         self.number = job.number
-        self.failure: str | None = None
+        self.failure: tuple[str, str] | None = None  # in a line, and by a traceback
         self._connection, theirs = Pipe()
         self._process = _start(theirs)
         theirs.close()
@@ -70,7 +70,7 @@ class Member:
             if said == READY:
                 return True
             self.failure = said
-        raise LearnerError(self.why())
+        raise self.error()
 
     def lost(self) -> bool:
         """Tell whether it is gone by itself, or about to go."""
@@ -79,13 +79,14 @@ class Member:
                 self.failure = self._connection.recv()
         return self.failure is not None or self._process.poll() not in (None, AFTER)
 
-    def why(self) -> str:
-        """Tell why it is gone."""
-        about = f"failed: {self.failure}" if self.failure is not None else f"is gone: {self.end()}"
-        return f"learner {self.number} {about}"
-
-    def end(self) -> str:
-        return interpreter.end_of(self._process)
+    def error(self) -> LearnerError:
+        """Return what tells why it is gone, and in the log of the run where it failed."""
+        if self.failure is None:
+            return LearnerError(f"learner {self.number} is gone: {interpreter.end_of(self._process)}")
+        line, where = self.failure
+        error = LearnerError(f"learner {self.number} failed: {line}")
+        error.add_note(f"In learner {self.number}:\n{where}")
+        return error
 
     def close(self, grace: float) -> None:
         """Let it go, by force after some seconds."""
@@ -123,15 +124,15 @@ def crew(count: int, backend: str, job: Callable[..., Job]) -> Iterator[None]:
                 member.close(grace)
 
 
-def _why(members: list[Member]) -> str:
-    """Say which learner is gone, and why; it may take a moment until that can be told."""
+def _why(members: list[Member]) -> LearnerError:
+    """Return what tells which learner is gone, and why; it may take a moment until that is known."""
     until = time.monotonic() + GRACE
     while time.monotonic() < until:
         for member in members:
             if member.lost():
-                return member.why()
+                return member.error()
         time.sleep(POLL)
-    return "the connection between learners broke"
+    return LearnerError("the connection between learners broke")
 
 
 def _start(theirs: Any) -> Any:
