@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 import signal
 from pathlib import Path
 
@@ -142,6 +143,14 @@ def test_a_checkpoint_that_a_learner_lacks_is_none(tmp_path, warm):
     again = rlrun.resume(run.path, ["stop.env_steps=80"])
     assert f"from checkpoint {held[0]}" in run.log.read_text()
     assert again.summary["env_steps"] == 80
+
+
+def test_a_checkpoint_that_the_first_one_never_wrote_is_deleted(tmp_path, warm):
+    run = RunDir(rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "run").run_dir)
+    beside = place_of(run.checkpoints, 1)
+    shutil.copytree(beside / run.checkpoint().name, beside / "0000000073-0000000027")  # the process died then
+    rlrun.resume(run.path, ["stop.env_steps=120"])
+    assert {path.name for path in beside.iterdir()} == {*(path.name for path in run.checkpoint_dirs()), "segments"}
 
 
 def test_a_learner_that_dies_ends_the_run_in_one_line(tmp_path, warm, monkeypatch):

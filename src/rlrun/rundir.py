@@ -203,9 +203,9 @@ class RunDir:
         self.note(text)
         _told.info("%s", text)
 
-    def checkpoint_dirs(self) -> list[Path]:
-        """Return all checkpoints, oldest step first."""
-        found = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
+    def checkpoint_dirs(self, place: Path | None = None) -> list[Path]:
+        """Return all checkpoints, oldest step first; those of another learner that lie in a place of their own."""
+        found = folder.iterdir() if (folder := place or self.checkpoints).is_dir() else ()
         return sorted((path for path in found if CHECKPOINT.fullmatch(path.name)), key=checkpoint_key)
 
     def newest_first(self) -> list[Path]:

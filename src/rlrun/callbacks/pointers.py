@@ -32,13 +32,15 @@ def retire(run: RunDir, newest: tuple[int, int], best: Set[str], *, keep_last: i
     if keep_last is None:
         return
     past = [path for path in run.checkpoint_dirs() if checkpoint_key(path) <= newest]
-    kept = best | {_pointed(run, "best")}
-    retired = [path.name for path in past[:-keep_last] if path.name not in kept]
-    for place in places_in(run.checkpoints) if retired else ():
-        for name in retired:
-            if (place / name).is_dir():
-                storage.remove(place / name)
-        storage.collect(place)
+    named = best | {_pointed(run, "best")}
+    kept = named | {path.name for path in past[-keep_last:]}
+    for place in places_in(run.checkpoints):  # another learner may have some that the first one never came to write
+        there = [path for path in run.checkpoint_dirs(place) if checkpoint_key(path) <= newest]
+        retired = [path for path in there if path.name not in kept]
+        for path in retired:
+            storage.remove(path)
+        if retired:
+            storage.collect(place)
 
 
 def _pointed(run: RunDir, pointer: str) -> str:
