@@ -20,6 +20,7 @@ from rlrun.config.tree import plain
 from rlrun.config.words import parse
 from rlrun.errors import ConfigError, RunDirError
 from rlrun.files import read_json
+from rlrun.learners.places import places_in
 from rlrun.rundir import RunDir
 
 REQUIRED = ("seed", "device", "threads", "precision", "stop")  # read before anything is built
@@ -104,7 +105,7 @@ def require_own_files(run: RunDir) -> None:
     for folder in (run.checkpoints, run.exports, run.videos, run.tensorboard, run.wandb):
         if folder.is_symlink():
             raise RunDirError(f"{folder} is a symbolic link; a run is written to files of its own only")
-    for folder in (run.checkpoints, run.exports, run.videos, run.tensorboard):
+    for folder in (*places_in(run.checkpoints), run.exports, run.videos, run.tensorboard):
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if path.is_symlink():
                 raise RunDirError(f"{path} is a symbolic link; a run is written to files of its own only")

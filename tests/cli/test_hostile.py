@@ -513,7 +513,9 @@ def test_a_run_does_not_write_into_folders_of_the_user(name, run, rlrun, canary,
     assert [entry for entry in listing(project) if "/second" not in entry[0]][1:] == before[1:]
 
 
-@pytest.mark.parametrize("place", ["checkpoints/segments", "tensorboard/x", "exports/memory.zip"])
+@pytest.mark.parametrize(
+    "place", ["checkpoints/segments", "checkpoints/learner-1/segments", "tensorboard/x", "exports/memory.zip"]
+)
 def test_nor_by_way_of_a_link_in_a_folder(place, run, rlrun, canary, project):
     (project / "mine").mkdir()
     (run / place).parent.mkdir(exist_ok=True)
