@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from tests.resume.twins import signal_at
 
 import rlrun
@@ -182,13 +183,27 @@ def test_a_learner_that_fails_says_why(tmp_path, together, monkeypatch):
     assert "in follow\n    raise DataError" in RunDir(tmp_path / "run").log.read_text()  # of the other process
 
 
+def test_no_learner_runs_what_comes_with_a_run(tmp_path, warm, monkeypatch):
+    run = RunDir(rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "theirs").run_dir)
+    (run.path / "evil.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')\ndef go(**options): return []\n")
+    config = OmegaConf.load(run.config)
+    named = {"_target_": "${pick[${seeds.learner}]}", "names": [], "total": 5}  # another class for each learner
+    more = {"pick": ["rlrun.callbacks.make_sinks", "theirs.evil.go"], "seeds": {"learner": 0}}
+    OmegaConf.save(OmegaConf.merge(config, more, {"callbacks": {"logger": {"sinks": named}}}), run.config)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(LearnerError, match=r"theirs\.evil\.go comes with the run and is not trusted"):
+        rlrun.resume(run.path, ["stop.env_steps=80"])
+    assert not (tmp_path / "canary").exists()
+
+
 def test_a_learner_leaves_with_the_first_one(together, tmp_path, monkeypatch):
     member = crew.Member.__new__(crew.Member)
     started = []
     monkeypatch.setattr(crew, "_start", lambda theirs: started.append(together.learner(theirs)) or started[0])
     from rlrun.config import compose
 
-    job = crew.Job(1, 2, tmp_path / "place", "gloo", compose([*SAC, *QUIET, "learners=2"]), tmp_path, None, "torch")
+    job = crew.Job(1, 2, tmp_path / "place", "gloo", compose([*SAC, *QUIET, "learners=2"]), tmp_path, None, "torch", [])
     member.__init__(job)
     while not member.is_ready():
         pass

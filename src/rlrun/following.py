@@ -10,7 +10,7 @@ import threading
 import traceback
 from multiprocessing.connection import Connection
 
-from rlrun import learners, storage
+from rlrun import learners, storage, trust
 from rlrun.callbacks.stop import SIGNALS
 from rlrun.errors import LearnerError, RlrunError
 from rlrun.experiment import Experiment
@@ -30,6 +30,7 @@ def serve(handle: int, parent: int) -> None:
     try:
         job: Job = pickle.loads(connection.recv_bytes())
         threading.Thread(target=_leave_with, args=(connection,), daemon=True).start()
+        trust.limits.extend(job.limits)  # the run may be somebody else's
         follow(job, connection)
         code = 0
     except LearnerError:

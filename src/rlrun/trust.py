@@ -4,7 +4,7 @@ The words that a user typed and the files of the user's own `conf/` name whateve
 While `limited` holds, a config names only what cannot do harm with arguments of its own (`PACKAGES`), modules
 of the project in which the user stands, installed plugins, and what `--trust` names.
 
-The limits are of the whole process: worker processes that are forked inherit them, and threads do.
+The limits are of the whole process: worker processes that are forked inherit them, threads do, and learners are told.
 One that is spawned builds only what its parent has built before.
 """
 
@@ -68,7 +68,7 @@ WITHHELD = (
 # Of what `${name:…}` computes: nothing from outside of the config, no text read as a config, nobody's own code.
 RESOLVERS = ("oc.select", "oc.dict.keys", "oc.dict.values", "oc.deprecated")
 
-_limits: list[Limit] = []  # those in force; a name has to pass all of them
+limits: list[Limit] = []  # those in force; a name has to pass all of them
 
 
 class Limit:
@@ -163,11 +163,11 @@ def limited(
     limit = Limit(packages, folder=folder, project=recorded, run=run, typed=typed)
     for package in packages:
         _require_module(package, limit)
-    _limits.append(limit)
+    limits.append(limit)
     try:
         yield
     finally:
-        _limits.remove(limit)
+        limits.remove(limit)
 
 
 def require_of_use(packages: Iterable[str]) -> None:
@@ -183,12 +183,12 @@ def require_of_use(packages: Iterable[str]) -> None:
 
 def is_limited() -> bool:
     """Say whether configs are restricted now."""
-    return bool(_limits)
+    return bool(limits)
 
 
 def is_foreign(block: str) -> bool:
     """Say whether configs are restricted now and the user typed no key of a block."""
-    return any(not any(within(key, [block]) for key in limit.keys) for limit in _limits)
+    return any(not any(within(key, [block]) for key in limit.keys) for limit in limits)
 
 
 def within(name: str, packages: Iterable[str]) -> bool:
@@ -214,7 +214,7 @@ def admit(name: str, text: str, place: str) -> None:
     """
     if within(name, NEVER):
         raise BuildError(f"{place}: {text} can never be a `_target_`: it reaches beyond a training run")
-    for limit in _limits:
+    for limit in limits:
         if text in limit.packages:  # also the modules on the way to it
             continue
         if not limit.allows(name) or not all(part.isidentifier() for part in name.split(".")):
@@ -229,7 +229,7 @@ def admit_object(found: Any, text: str, place: str) -> None:
     """
     if within(definition(found), NEVER):
         raise BuildError(f"{place}: {text} can never be a `_target_`: it reaches beyond a training run")
-    for limit in _limits:
+    for limit in limits:
         if not limit.allows_object(found, text):
             raise BuildError(f"{place}: {text} comes with the run and is not trusted; {limit.way_out(text)}")
 
@@ -241,7 +241,7 @@ def admit_attribute(name: str, found: Any, place: str) -> None:
         BuildError: it is private, or a module, class, function or method.
     """
     code = inspect.ismodule(found) or inspect.isclass(found) or inspect.isroutine(found) or isinstance(found, partial)
-    if _limits and (name.startswith("_") or code):
+    if limits and (name.startswith("_") or code):
         raise BuildError(f"{place}: '{name}' is code, not data; a config that comes with a run cannot reach it")
 
 
@@ -251,7 +251,7 @@ def admit_resolver(name: str, place: str) -> None:
     Raises:
         ConfigError: it is refused.
     """
-    for limit in _limits:
+    for limit in limits:
         if name not in (*RESOLVERS, *limit.packages):
             raise ConfigError(f"{place}: ${{{name}:…}} comes with the run and is not trusted; --trust {name} allows it")
 
@@ -262,7 +262,7 @@ def admit_environment(id: str, place: str) -> None:
     Raises:
         BuildError: it is refused.
     """
-    if any(id not in limit.texts for limit in _limits):
+    if any(id not in limit.texts for limit in limits):
         raise BuildError(f"{place}: {id} comes with the run and makes an environment of any module; say {place}={id}")
 
 
@@ -278,7 +278,7 @@ def admit_writing(text: str, path: Path | None, may_go: Callable[[Path], bool], 
     Raises:
         ConfigError: it is refused.
     """
-    for limit in _limits:
+    for limit in limits:
         inside = path is not None and limit.run is not None and limit.run.resolve() in path.absolute().resolve().parents
         if inside or text in limit.texts:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
@@ -14,6 +14,7 @@ from typing import Any
 
 from rlrun import interpreter, learners
 from rlrun.errors import LearnerError
+from rlrun.trust import Limit, limits
 
 READY = "ready"  # what a learner says when all its parts are built; anything else is why and where it failed
 AFTER = 3  # exit code of one that left because another one was gone
@@ -34,6 +35,7 @@ class Job:
         run: the run directory.
         checkpoint: name of the one to go on from, or None.
         matmul: by what the first learner makes large products.
+        limits: what restricts configs in its process.
     """
 
     number: int
@@ -44,6 +46,7 @@ class Job:
     run: Path
     checkpoint: str | None
     matmul: str
+    limits: Sequence[Limit]
 
 
 class Member:
@@ -101,7 +104,7 @@ def crew(count: int, backend: str, job: Callable[..., Job]) -> Iterator[None]:
     Args:
         count: of all learners.
         backend: of torch.distributed.
-        job: returns what a learner needs to know, beside its number, their count, their place and the backend.
+        job: returns what a learner needs to know, but what is known here.
 
     Raises:
         LearnerError: one of them failed.
@@ -112,7 +115,7 @@ def crew(count: int, backend: str, job: Callable[..., Job]) -> Iterator[None]:
         place = Path(folder) / "learners"
         try:
             for number in range(1, count):
-                members.append(Member(job(number=number, count=count, place=place, backend=backend)))
+                members.append(Member(job(number=number, count=count, place=place, backend=backend, limits=[*limits])))
             for member in members:
                 while not member.is_ready():
                     pass
