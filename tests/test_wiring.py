@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rlrun import learners
 from rlrun.callback import Callback, Stop
 from rlrun.errors import WiringError
 from rlrun.trainer import Trainer
@@ -46,6 +47,13 @@ class Loss(Grouped):
 
 class Alpha(Grouped):
     def backward(self, log_prob):
+        self.seen = log_prob
+
+
+class Watch(Grouped):
+    leads = True
+
+    def end_batch(self, log_prob):
         self.seen = log_prob
 
 
@@ -304,3 +312,12 @@ def test_providers_know_what_of_theirs_is_asked_for():
     assert not loss.asked_for("log_prob")
     begin_batch_order({"target": target, "loss": loss, "alpha": alpha})
     assert loss.asked_for("log_prob")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_all_learners_compute_what_one_that_looks_on_asks_for(rank, monkeypatch):
+    monkeypatch.setattr(learners, "_rank", rank)
+    loss, watch = Loss(), Watch()
+    made = plan({"target": Target(), "loss": loss, "watch": watch}, NAMES, ())
+    assert loss.asked_for("log_prob")
+    assert [step.callback for step in made.steps["end_batch"]] == [watch][rank:]

@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from rlrun import learners
-
 EVENTS = (
     "restore_state",
     "begin_training",
@@ -112,7 +110,7 @@ class Callback:
 
     def hook(self, event: str) -> Hook | None:
         """Return the hook for an event, or None where nobody overrode it."""
-        if getattr(type(self), event) is getattr(Callback, event) or (self.leads and learners.rank() > 0):
+        if getattr(type(self), event) is getattr(Callback, event):
             return None
         found = self.hook_of(getattr(self, event), event)
         if event == "end_training":  # its first argument is the error, given by the trainer

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
+from rlrun import learners
 from rlrun.callback import EVENTS, Callback, Hook
 from rlrun.errors import WiringError, did_you_mean
 from rlrun.routing import OUTSIDE, Call, Group, State, Step
@@ -81,6 +82,8 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
     asked = {name for steps in made.steps.values() for step in steps for name in step.asks}
     for callback in callbacks.values():
         callback.asked = frozenset(asked.intersection(callback.provides))
+    if learners.rank() > 0:  # only now: all learners compute the same, in the same order
+        made.steps = {event: [step for step in steps if not step.callback.leads] for event, steps in made.steps.items()}
     return made
 
 
