@@ -6,6 +6,7 @@ import importlib
 import json
 import shutil
 import signal
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
@@ -209,6 +210,15 @@ def test_a_learner_leaves_with_the_first_one(together, tmp_path, monkeypatch):
         pass
     member._connection.close()
     assert started[0].wait(10) == crew.AFTER
+
+
+def test_a_learner_that_hears_of_no_job_leaves_without_a_word(together, capfd):
+    ours, theirs = Pipe()
+    process = together.learner(theirs)
+    theirs.close()
+    ours.close()
+    assert process.wait(10) == crew.AFTER
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,10 @@ def serve(handle: int, parent: int) -> None:
     except BaseException as error:
         known = isinstance(error, RlrunError)
         line = " ".join((str(error) if known else f"{type(error).__name__}: {error}").split())
-        connection.send((line, traceback.format_exc()))
+        try:
+            connection.send((line, traceback.format_exc()))
+        except OSError:  # nobody is there to hear it
+            code = AFTER
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # there is nothing to tidy up that is worth the wait
