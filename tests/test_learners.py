@@ -6,6 +6,8 @@ import importlib
 import json
 import shutil
 import signal
+import time
+from datetime import timedelta
 from multiprocessing import Pipe
 from pathlib import Path
 
@@ -257,3 +259,16 @@ def test_signals_are_for_the_first_learner(monkeypatch):
     interrupt = Interrupt()
     interrupt.restore_state()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_signals_are_heard_while_another_learner_is_stuck(together, tmp_path, monkeypatch):
+    monkeypatch.setattr(learners, "PAUSE", timedelta(seconds=0.05))
+    before = signal.signal(signal.SIGALRM, lambda number, frame: 1 / 0)
+    begun = time.monotonic()
+    try:
+        with pytest.raises(ZeroDivisionError):
+            together.interrupted(tmp_path, lambda: signal.setitimer(signal.ITIMER_REAL, 0.1))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - begun < 5.0

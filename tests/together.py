@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
@@ -163,6 +164,25 @@ def beside(place: str, result: str) -> None:
         found = all_of_it()
         torch.save(found, result)
         learners.gathered(None)
+
+
+def stuck(place: str) -> None:
+    """Be the second of two learners, and do nothing for long."""
+    learners.be(1)
+    with learners.joined(Path(place), COUNT, "gloo"):
+        time.sleep(8.0)
+
+
+def interrupted(folder: Path, signal_after: Callable[[], None]) -> None:
+    """Wait for a learner that is stuck, until what a signal raises ends that."""
+    place = folder / "place"
+    child = Child(stuck, str(place), paths=[*sys.path, PATHS[0]])
+    with learners.joined(place, COUNT, "gloo"):
+        signal_after()
+        try:
+            learners.mean_(torch.zeros(3))
+        finally:
+            child.kill()
 
 
 def both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -13,9 +13,11 @@ gradients while the last are computed, is for networks of another size.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:  # commands that look at checkpoints only do without torch
 T = TypeVar("T")
 
 PATIENCE = timedelta(days=7)  # one evaluates, the others wait; one that is gone is noticed at once all the same
+PAUSE = timedelta(seconds=1)  # in waiting: python hears signals only between calls, and another one may be stuck
 
 _rank, _count = 0, 1
 _cause: Callable[[], LearnerError] | None = None  # asked why another one is gone
@@ -91,12 +94,33 @@ def _call(function: Callable[..., Any], *given: Any) -> Any:
         raise LearnerError("another learner is gone") if _cause is None else _cause() from error
 
 
+def _send(function: Callable[..., Any], value: Tensor, *given: Any) -> Tensor:
+    """Exchange a tensor in place by what all learners call."""
+    if value.is_cuda:  # which nobody waits for here
+        _call(function, value, *given)
+    else:
+        _call(_wait, _call(partial(function, async_op=True), value, *given))
+    return value
+
+
+def _wait(work: Any) -> None:
+    """Wait until a message has come."""
+    while True:
+        try:
+            work.wait(PAUSE)
+            return
+        except RuntimeError:  # of a pause, or of the connection
+            if work.is_completed():
+                work.wait()
+                return
+
+
 def sum_(value: Tensor) -> Tensor:
     """Add up the tensors of all learners, in place."""
     if _count > 1:
         import torch.distributed as dist
 
-        _call(dist.all_reduce, value)
+        _send(dist.all_reduce, value)
     return value
 
 
@@ -118,11 +142,14 @@ def pooled_(total: Tensor, number: int) -> int:
 
 def first_(value: Tensor) -> Tensor:
     """Let every learner have the tensor of the first one, in place."""
-    if _count > 1:
-        import torch.distributed as dist
+    return _of(0, value) if _count > 1 else value
 
-        _call(dist.broadcast, value, 0)
-    return value
+
+def _of(learner: int, value: Tensor) -> Tensor:
+    """Let every learner have the tensor of one of them, in place."""
+    import torch.distributed as dist
+
+    return _send(dist.broadcast, value, learner)
 
 
 def told_number(number: int) -> int:
@@ -136,13 +163,17 @@ def told_number(number: int) -> int:
 
 def told(value: T) -> T:
     """Return what the first learner has, whatever it is."""
-    if _count == 1:
-        return value
-    import torch.distributed as dist
+    return value if _count == 1 else _told_by(0, value)
 
-    held = [value]
-    _call(dist.broadcast_object_list, held, 0)
-    return held[0]
+
+def _told_by(learner: int, value: T) -> T:
+    import torch
+
+    data = bytearray(pickle.dumps(value) if learner == _rank else b"")
+    size = int(_of(learner, torch.tensor(len(data))))
+    held = torch.frombuffer(data or bytearray(size), dtype=torch.uint8)
+    found: T = pickle.loads(_of(learner, held).numpy().tobytes())
+    return found
 
 
 def every(flag: bool) -> bool:
@@ -152,13 +183,7 @@ def every(flag: bool) -> bool:
 
 def gathered(value: T) -> list[T]:
     """Return what each learner has, in their order."""
-    if _count == 1:
-        return [value]
-    import torch.distributed as dist
-
-    held: list[Any] = [None] * _count
-    _call(dist.all_gather_object, held, value)
-    return held
+    return [value] if _count == 1 else [_told_by(learner, value) for learner in range(_count)]
 
 
 def require_same(modules: Mapping[str, nn.Module]) -> None:
