@@ -19,7 +19,7 @@ from tests.resume.twins import signal_at
 import rlrun
 import rlrun.inspection
 from rlrun import learners, storage
-from rlrun.callbacks import Interrupt
+from rlrun.callbacks import Interrupt, Interrupted
 from rlrun.checking import check
 from rlrun.collect import Collector
 from rlrun.errors import ConfigError, LearnerError
@@ -259,6 +259,15 @@ def test_signals_are_for_the_first_learner(monkeypatch):
     interrupt = Interrupt()
     interrupt.restore_state()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_that_comes_while_learners_meet_is_kept_for_the_next_time(monkeypatch):
+    interrupt = Interrupt()
+    monkeypatch.setattr(learners, "told_number", lambda number: interrupt._receive(signal.SIGTERM) or number)
+    interrupt.begin_training()
+    monkeypatch.undo()
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        interrupt.end_cycle()
 
 
 def test_signals_are_heard_while_another_learner_is_stuck(together, tmp_path, monkeypatch):

@@ -157,8 +157,9 @@ class Interrupt(Callback):
             Interrupted: a signal came to the first one.
         """
         number = learners.told_number(0 if self.requested is None else signal.Signals[self.requested])
-        self.requested = signal.Signals(number).name if number else None
-        self.abandon()
+        if number:  # not of one that came meanwhile, which the others hear of where they meet again
+            self.requested = signal.Signals(number).name
+            self.abandon()
 
     def end_cycle(self) -> None:
         self.meet()
