@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from omegaconf import OmegaConf
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from rlrun.assembly import prepare_process, process_as_set_up, products_of, stateful
 from rlrun.errors import RequestError
 from rlrun.memory import Scale, Table, Uniform
-from rlrun.nn import products
+from rlrun.nn import products, ways
 
 
 class Counted(Scale):
@@ -56,15 +57,27 @@ def set_up():
 
 
 def test_a_run_stays_with_the_products_that_it_began_with(set_up, monkeypatch):
-    for faster in (True, False):
-        monkeypatch.setattr(products, "faster", lambda faster=faster: faster)
-        assert set_up(matmul="auto") == ("onednn" if faster else "torch")
-        assert set_up("torch", matmul="auto") == "torch"
-        assert set_up("onednn", matmul="auto") == "onednn"
+    for fastest in products.WAYS:
+        monkeypatch.setattr(ways, "fastest", lambda fastest=fastest: fastest)
+        assert set_up(matmul="auto") == fastest
+        for so_far in products.WAYS:
+            assert set_up(so_far, matmul="auto") == so_far
         assert set_up("torch", matmul="onednn") == "onednn"  # the user's word
         assert set_up() == "torch"  # a config of a version that knew torch only
     manifests = {}, {"matmul": "onednn"}, {"matmul": "onednn", "resumed": [{"matmul": "torch"}]}
     assert [products_of(about) for about in manifests] == ["torch", "onednn", "torch"]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_numpy_takes_as_many_threads_as_torch(set_up, threads):
+    before = torch.get_num_threads()
+    try:
+        set_up(matmul="numpy", threads=threads)
+        found = {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+        assert found == {threads}
+    finally:
+        torch.set_num_threads(before)
+        threadpool_limits(before, "blas")
 
 
 def test_products_that_are_not_there_are_refused_if_asked_for(set_up, monkeypatch):

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from threadpoolctl import threadpool_limits
 
 from rlrun import learners
 from rlrun.build import Builder
@@ -17,7 +18,7 @@ from rlrun.config.targets import explain
 from rlrun.errors import RequestError, RlrunError, RunDirError
 from rlrun.manifest import gpu
 from rlrun.memory import Table
-from rlrun.nn import products
+from rlrun.nn import products, ways
 from rlrun.typing import Stateful
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
@@ -31,17 +32,18 @@ def prepare_process(config: DictConfig, matmul: str | None = None) -> str:
 
     Args:
         config: of a run.
-        matmul: by what its large products were made so far; `matmul: auto` stays with that.
+        matmul: by what its products were made so far; `matmul: auto` stays with that.
 
     Raises:
         RequestError: the device is not there, or this build of torch lacks what makes the products.
     """
     keep_freed_memory()
     torch.set_num_threads(int(config.threads))
+    threadpool_limits(int(config.threads), "blas")  # numpy's
     precision = str(config.precision)
     torch.set_float32_matmul_precision("highest" if precision == "bf16" else precision)
     way = str(OmegaConf.select(config, "matmul", default="torch"))  # runs of earlier versions have no such key
-    chosen = products.use(matmul if way == "auto" and matmul in products.WAYS else way)
+    chosen = ways.use(matmul if way == "auto" and matmul in products.WAYS else way)
     if way not in ("auto", chosen):
         raise RequestError(f"matmul={way}: this build of torch has no such products; leave it at auto")
     wanted = str(config.device)

@@ -60,7 +60,7 @@ VALUES = {
     (*DQN, "evaluation.video=ture"): ["evaluation.video: wanted true or false", "'ture'"],
     (*DQN, "threads=many"): ["threads: wanted", "'many'"],
     (*DQN, "precision=hihg"): ["precision: wanted one of highest, high, medium", "did you mean 'high'?"],
-    (*DQN, "matmul=onednnn"): ["matmul: wanted one of auto, torch, onednn", "did you mean 'onednn'?"],
+    (*DQN, "matmul=onednnn"): ["matmul: wanted one of auto, torch, onednn, numpy", "did you mean 'onednn'?"],
     (*DQN, "compile=fales"): ["compile: wanted true or false", "'fales'"],
     (*DQN, "device=cud"): ["device: wanted one of", "did you mean 'cuda'?"],
     (*DQN, "device=cuda:99"): ["device=cuda:99:"],

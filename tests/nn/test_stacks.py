@@ -1,4 +1,9 @@
-"""Dense layers in one step: what torch's own layers give, and their gradients, by either library."""
+"""Dense layers in one step: what torch's own layers give, and their gradients, by each library."""
+
+import copy
+import gc
+import pickle
+import weakref
 
 import pytest
 import torch
@@ -6,9 +11,9 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.nn.utils import prune
 
-from rlrun.nn import MLP, ActorCritic, Ensemble, MixedPrecision, products
+from rlrun.nn import MLP, ActorCritic, Ensemble, MixedPrecision, arrays, products, ways
 from rlrun.nn.mlp import dense
-from rlrun.nn.stacks import tandem
+from rlrun.nn.tandem import tandem
 from rlrun.spaces import Spaces
 
 from .spaces_for_tests import box
@@ -16,7 +21,7 @@ from .spaces_for_tests import box
 
 @pytest.fixture(params=products.WAYS)
 def way(request):
-    """Large products by one library or the other."""
+    """Products by each library."""
     before = products.in_use()
     if products.use(request.param) != request.param:
         pytest.skip("this build of torch has no oneDNN")
@@ -82,11 +87,12 @@ def test_members_side_by_side_give_what_the_batched_product_gives(members, share
     assert_alike(*(torch.autograd.grad(each.square().sum(), wanted) for each in (ours, theirs)))
 
 
-def test_what_another_loss_trains_is_not_computed(monkeypatch):
+def test_what_another_loss_trains_is_not_computed(way, monkeypatch):
     policy, critics = MLP(3, 1, hidden=(8,)), Ensemble(1, 1, members=1, hidden=(8,))
     computed = []
-    real = products.of_weight
-    monkeypatch.setattr(products, "of_weight", lambda *sides: computed.append(sides) or real(*sides))
+    makes = arrays if way == "numpy" else products
+    real = makes.of_weight
+    monkeypatch.setattr(makes, "of_weight", lambda *sides, **more: computed.append(1) or real(*sides, **more))
     torch.autograd.backward(critics(policy(torch.randn(5, 3))).mean(), inputs=list(policy.parameters()))
     assert len(computed) == 2  # the policy's layers, not the critics'
     assert [parameter.grad is None for parameter in critics.parameters()] == [True] * 4
@@ -191,8 +197,9 @@ def test_layers_with_more_between_them_take_the_faster_library_too(options, way,
     torch.manual_seed(0)
     network, x = dense(4, (260, 260), activation="relu", **options).eval(), torch.randn(64, 4)
     called = []
-    real = products.affine
-    monkeypatch.setattr(products, "affine", lambda *given, **more: called.append(1) or real(*given, **more))
+    makes = arrays if way == "numpy" else products
+    real = makes.last
+    monkeypatch.setattr(makes, "last", lambda *given: called.append(1) or real(*given))
     assert_alike([network(x)], [plainly(network)(x)])
     assert called
 
@@ -262,22 +269,149 @@ def test_autocast_is_heeded():
         assert network(x).dtype == plainly(network)(x).dtype == torch.bfloat16
 
 
-def test_the_faster_library_is_chosen_where_it_is_as_exact(monkeypatch):
+@pytest.fixture
+def anew():
+    """Have the fastest way found out anew, and leave all as it was."""
     before = products.in_use()
-    made = []
+    ways.fastest.cache_clear()
+    yield
+    ways.fastest.cache_clear()
+    products.use(before)
 
+
+@pytest.mark.parametrize("cheap", products.WAYS)
+@pytest.mark.parametrize("gain", [1.1, 1.3])
+def test_the_way_of_least_time_is_chosen_where_it_matters(anew, cheap, gain, monkeypatch):
+    if products.use(cheap) != cheap:
+        pytest.skip("this build of torch has no oneDNN")
+    monkeypatch.setattr(ways, "_seconds", lambda way, network, x: 1.0 / gain if way == cheap else 1.0)
+    products.use("torch")
+    drawn, recording = torch.random.get_rng_state(), torch.is_grad_enabled()
+    with torch.no_grad():
+        assert ways.use("auto") == (cheap if gain > ways.GAIN else "torch") == products.in_use()
+    assert torch.equal(torch.random.get_rng_state(), drawn), "the run's own numbers were drawn"
+    assert torch.is_grad_enabled() == recording
+
+
+def test_what_is_timed_is_a_pass_forward_and_backward_that_way(anew, monkeypatch):
+    begun = []
+    monkeypatch.setattr(ways.time, "perf_counter", lambda: float(begun.append(products.in_use()) or len(begun)))
+    assert ways.fastest() == "torch"  # all take the same time
+    assert set(begun) == {way for way in products.WAYS if products.use(way) == way}
+
+
+def test_a_way_that_is_less_exact_is_not_taken(anew, monkeypatch):
     def short(x, weight, bias, *options):
-        made.append(1)
         return torch.addmm(bias.bfloat16(), x.bfloat16(), weight.bfloat16().t()).float()
 
     monkeypatch.setattr(products, "_operator", short)
-    products.faster.cache_clear()
-    try:
-        assert products.use("auto") == "torch"  # however fast: its numbers are too short
-        assert len(made) == 1
-        monkeypatch.setattr(products, "_operator", None)
-        assert (products.use("onednn"), products.use("auto")) == ("torch", "torch")
-    finally:
-        monkeypatch.undo()
-        products.faster.cache_clear()
-        products.use(before)
+    monkeypatch.setattr(ways, "_seconds", lambda way, network, x: 0.1 if way == "onednn" else 1.0)
+    assert ways.use("auto") == "torch"  # however fast: its numbers are too short
+    ways.fastest.cache_clear()
+    monkeypatch.setattr(products, "_operator", None)
+    assert (ways.use("onednn"), ways.use("auto")) == ("torch", "torch")
+
+
+def moved(network):
+    for parameter in network.parameters():
+        parameter.data = parameter.data.clone() * 2.0
+
+
+def replaced(network):
+    for layer in network.modules():
+        if hasattr(layer, "weight"):
+            layer.weight = nn.Parameter(layer.weight.detach() * 2.0)
+
+
+def stepped(network):
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(2.0)
+
+
+def loaded(network):
+    network.load_state_dict({name: value * 2.0 for name, value in network.state_dict().items()})
+
+
+@pytest.mark.parametrize("change", [moved, replaced, stepped, loaded])
+@pytest.mark.parametrize("kind", [MLP, Ensemble])
+def test_a_network_computes_with_the_parameters_of_now(kind, change, way):
+    torch.manual_seed(2)
+    network, x = kind(3, 2, hidden=(8,)), torch.randn(4, 3)
+    network(x)  # finds out where parameters lie
+    change(network)
+    fresh = kind(3, 2, hidden=(8,))
+    fresh.load_state_dict(network.state_dict())
+    wanted = fresh(x)
+    assert_alike([network(x)], [wanted])
+    gradient = torch.autograd.grad(network(x).sum(), list(network.parameters()))
+    assert_alike(gradient, torch.autograd.grad(wanted.sum(), list(fresh.parameters())))
+
+
+@pytest.mark.parametrize("kind", [MLP, Ensemble])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network))])
+def test_a_copy_computes_with_parameters_of_its_own(kind, copied, way):
+    network, x = kind(3, 2, hidden=(8,)), torch.randn(4, 3)
+    before = network(x).detach().clone()
+    other = copied(network)
+    stepped(network)
+    assert_alike([other(x)], [before])
+
+
+def test_layers_that_are_known_are_not_kept_alive(way):
+    network = MLP(3, 2, hidden=(8,))
+    network(torch.randn(4, 3))
+    layer = weakref.ref(network[0])
+    del network
+    gc.collect()
+    assert layer() is None
+
+
+def test_a_layer_that_was_plain_is_heard_once_somebody_looks(way):
+    network, x, seen = MLP(3, 2, hidden=(8,)), torch.randn(4, 3), []
+    network(x)
+    handle = network[0].register_forward_hook(lambda *told: seen.append(1))
+    network(x)
+    handle.remove()
+    network(x)
+    assert len(seen) == 1
+    network[1] = nn.Tanh()
+    assert_alike([network(x)], [plainly(network)(x)])
+    network[2].register_parameter("bias", None)
+    assert_alike([network(x)], [plainly(network)(x)])
+
+
+def test_the_outputs_of_a_closed_stack_must_not_change_before_its_gradient_is_taken(way):
+    stack, x = stacks(((8, 8),))[0], torch.randn(4, 4)
+    tandem(x, stack)[0].sum().backward()
+    output = tandem(x, stack)[0]
+    output.detach().zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 700])
+def test_any_number_of_rows_goes_through(rows, way):
+    network, x = MLP(3, 2, hidden=(8, 8)), torch.randn(rows, 3)
+    parameters = list(network.parameters())
+    assert_alike([network(x)], [plainly(network)(x)])
+    ours = torch.autograd.grad(network(x).sum(), parameters)
+    assert_alike(ours, torch.autograd.grad(plainly(network)(x).sum(), parameters))
+
+
+def test_strange_inputs_go_through(way):
+    network, x = MLP(3, 2, hidden=(8,)), torch.randn(3, 5)
+    for strange in (x.t(), torch.randn(1, 3).expand(4, 3), torch.randn(8, 6)[::2, 1::2]):
+        assert_alike([network(strange)], [plainly(network)(strange.contiguous())])
+    weighed = nn.Parameter(torch.randn(4, 3))
+    (ours,) = torch.autograd.grad(network(weighed).sum(), [weighed])
+    assert_alike([ours], torch.autograd.grad(plainly(network)(weighed).sum(), [weighed]))
+
+
+class Told(torch.Tensor):
+    """A tensor that stands for something else."""
+
+
+def test_tensors_of_other_kinds_are_left_to_torch(way):
+    network = MLP(3, 2, hidden=(8,))
+    assert type(network(torch.randn(4, 3).as_subclass(Told))) is Told

@@ -168,7 +168,7 @@ KINDS: dict[str, Kind] = {
     "logger": Kind("a list of loggers", _list_of_names),
     "device": Kind("one of auto, cpu, cuda, cuda:1, mps, xpu", _device),
     "threads": either(whole(1), Kind("auto", _threads)),
-    "matmul": one_of("auto", "torch", "onednn"),
+    "matmul": one_of("auto", "torch", "onednn", "numpy"),
     "precision": one_of("highest", "high", "medium", "bf16"),
     "compile": TRUTH,
     "init.from": either(TEXT, NULL),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rlrun.nn.heads import ActionHead, Heads
 from rlrun.nn.init import orthogonal_
 from rlrun.nn.policy import Policy
-from rlrun.nn.stacks import tandem, watched
+from rlrun.nn.tandem import tandem, watched
 from rlrun.nn.trunk import Trunk
 from rlrun.spaces import Spaces
 from rlrun.typing import Tree

@@ -9,10 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rlrun.nn import products
 from rlrun.nn.init import Initialiser
 from rlrun.nn.mlp import MLP, Activation, activation_module
-from rlrun.nn.precision import lowered, products, widest
-from rlrun.nn.stacks import Form, Layers, affine, kind_of, plain_input, through
+from rlrun.nn.precision import products as computed
+from rlrun.nn.precision import widest
+from rlrun.nn.stacks import Form, Held
+from rlrun.nn.tandem import affine, kind_of, plain_input
 
 # Multiplications in one hidden layer of one member from which separate products take less time than a batched
 # one on a CPU. Forward and backward, two members, one thread, separate / batched: 0.9-1.0 at 256 wide and batch 256
@@ -61,7 +64,7 @@ class Ensemble(nn.Module):
     member by member, narrow ones and everything on other devices by one batched product.
     """
 
-    momentary = ("_views",)
+    momentary = ("_held",)
 
     def __init__(
         self,
@@ -92,7 +95,7 @@ class Ensemble(nn.Module):
         kind = None if layer_norm else kind_of([self.activation])
         depth = len(self.layers)
         self._form = None if kind is None else Form((kind,) * members, (depth,) * members, open=True, members=members)
-        self._views: tuple[list[int], list[Layers]] | None = None  # of the parameters, as long as they lie there
+        self._held: Held | None = None
 
     def forward(self, value: Tensor, *, shared: bool = True) -> Tensor:
         """Evaluate every member.
@@ -117,17 +120,18 @@ class Ensemble(nn.Module):
         return self.training and torch.is_grad_enabled()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_views": None}  # a copy has places of its own
+        return {**self.__dict__, "_held": None}  # a copy has places of its own
 
     def _separate(self, value: Tensor) -> bool:
         if torch.compiler.is_exporting():  # the batch is a symbol there, and a graph holds only one of the two ways
             return False
-        return value.device.type == "cpu" and value.shape[-2] * self.work >= LARGE
+        large = value.shape[-2] * self.work >= LARGE or products.in_use() == "numpy"
+        return value.device.type == "cpu" and large
 
     def _together(self, value: Tensor, shared: bool) -> Tensor:
         *hidden, last = self.layers
         below = value.expand(self.members, *value.shape) if shared else value
-        with products(value, self.work):
+        with computed(value, self.work):
             for layer in hidden:
                 below = self.activation(layer.together(below, self.dropout, self._learns))
         return last.together(below.to(value.dtype), 0.0, False)
@@ -136,19 +140,19 @@ class Ensemble(nn.Module):
         """Return what `rlrun.nn.stacks` makes of all members, where these are layers that it takes."""
         if self._form is None or not plain_input(value) or (self.dropout and self._learns):
             return None
-        parameters = [part for layer in self.layers for part in layer._parameters.values() if part is not None]
-        if parameters[0].dtype != value.dtype:
-            return None
-        places = [parameter.data_ptr() for parameter in parameters]
-        if self._views is None or self._views[0] != places:
-            self._views = places, self._form.layers([parameter.detach() for parameter in parameters])
-        results = through(value, self._form._replace(low=lowered(self.work)), parameters, self._views[1])
+        held = self._held
+        if held is None or not held.lies():
+            if self.layers[0].weight.dtype != value.dtype:
+                return None
+            owners = [layer._parameters for layer in self.layers]
+            held = self._held = Held(self._form, owners, self.work)
+        results = held(value)
         return results[0].unsqueeze(0) if self.members == 1 else torch.stack(results)
 
     def _apart(self, value: Tensor, shared: bool) -> Tensor:
         *hidden, last = self.layers
         values: Sequence[Tensor] = [value] * self.members if shared else value.unbind(0)
-        with products(value, self.work):
+        with computed(value, self.work):
             for layer in hidden:
                 values = [self.activation(part) for part in layer.apart(values, self.dropout, self._learns)]
         return torch.stack(last.apart([part.to(value.dtype) for part in values], 0.0, False))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rlrun.errors import ConfigError, did_you_mean
 from rlrun.nn.init import Initialiser, initialiser, orthogonal_
-from rlrun.nn.stacks import tandem
+from rlrun.nn.tandem import tandem
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     # in place is safe: no layer of ours needs its own output for its gradient

@@ -14,7 +14,7 @@ from rlrun.nn.heads import LOG_STD, ActionHead, Heads, Spread
 from rlrun.nn.init import Initialiser
 from rlrun.nn.mlp import MLP, Activation
 from rlrun.nn.recurrent import Kind
-from rlrun.nn.stacks import tandem, watched
+from rlrun.nn.tandem import tandem, watched
 from rlrun.nn.trunk import Trunk
 from rlrun.ops.gaussian import squashed_log_prob, squashed_sample
 from rlrun.ops.noise import normal_like

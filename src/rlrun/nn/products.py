@@ -1,58 +1,89 @@
-"""The products behind dense layers, by whichever of two libraries is faster on this processor.
+"""The products behind dense layers, by one of three libraries (`rlrun.nn.ways` tells the fastest).
 
-torch multiplies matrices on a CPU by MKL, which on some processors reaches half of what oneDNN does, a part of the same
-build: on a Zen 5 core 90 against 200 GFLOP/s. Both compute in single precision. oneDNN is called by an operator that
-torch's own compiler uses; where it is missing, everything goes by torch's usual way. Small products always do:
-what oneDNN does around a product takes longer than they do.
+torch multiplies matrices on a CPU by MKL, which on some processors reaches half of what others do: on a Zen 5 core 90
+GFLOP/s, where oneDNN, a part of the same build, and numpy's OpenBLAS reach 200. All compute in single precision.
+
+With `numpy`, whole stacks of layers (`rlrun.nn.stacks`) go by its arrays, see `rlrun.nn.arrays`: small products spare
+most of what stands around them, too. With `onednn` large products go by an operator that torch's own compiler uses;
+small ones always go by torch's usual way then, since what oneDNN does around a product takes longer than they do.
 """
 
 from __future__ import annotations
 
-import functools
-import time
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-WAYS = ("torch", "onednn")
+Kind = Literal["relu", "tanh"]
+
+WAYS = ("torch", "onednn", "numpy")
 # Multiplications in a product from which oneDNN is the faster of the two where it is faster at all. One thread, both
 # in µs: 38 / 25 at 1.0 M (256 × 64 × 64), 33 / 27 at 1.5 M (256 × 23 × 256), 47 / 37 at 2.1 M, 338 / 166 at 16.8 M;
 # the gradient of weights loses below that: 24 / 52 at 1.0 M, 108 / 62 at 1.5 M.
 LARGE = 1_400_000
-GAIN = 1.2  # of speed, from which on another library is worth other roundings
-_PROBE = 256  # rows, inputs and outputs of the product that is timed
-_ROUNDS = 12
 
+_TANH_BACKWARD = torch.ops.aten.tanh_backward.default
+_RELU_BACKWARD = torch.ops.aten.threshold_backward.default
+_MINUS_ONE = torch.tensor(-1.0)
 _operator: Any = getattr(getattr(torch.ops.mkldnn, "_linear_pointwise", None), "default", None)
-_by_onednn = False
+_now = "torch"
 
 
 def use(way: str) -> str:
-    """Have large products made by `torch` or by `onednn`, or by the faster one (`auto`); return which it is."""
-    global _by_onednn
-    _by_onednn = faster() if way == "auto" else way == "onednn" and _operator is not None
-    return WAYS[_by_onednn]
+    """Have products made by one of `WAYS`; return by which they are: torch, where oneDNN is missing."""
+    global _now
+    _now = "torch" if way == "onednn" and _operator is None else way
+    return _now
 
 
 def in_use() -> str:
-    """Return by what large products are made."""
-    return WAYS[_by_onednn]
+    """Return by what products are made."""
+    return _now
 
 
-def affine(x: Tensor, weight: Tensor, bias: Tensor, *, rectified: bool = False, times: float = 1.0) -> Tensor:
-    """Return x [B, in] times weight [out, in] plus bias [out], and that so many times; or what of it is above zero."""
+def read(tensor: Tensor) -> Tensor:
+    """Return a tensor as what products are made of."""
+    return tensor
+
+
+def told(made: Tensor) -> Tensor:
+    """Return what was made as a tensor of single precision."""
+    return made.float()
+
+
+def hidden(below: Tensor, weight: Tensor, bias: Tensor, kind: Kind, low: torch.dtype | None) -> Tensor:
+    """Return what a layer makes of below [B, in], [B, out], with the activation behind it; low: what it computes in."""
+    if low is not None:
+        made = affine(below.to(low), weight, bias)
+        return made.relu_() if kind == "relu" else made.tanh_()  # the other way is as exact as numbers near half are
+    if kind == "relu":
+        return affine(below, weight, bias).relu_()  # oneDNN's own makes a zero of what is no number
+    # tanh(x) = 2 σ(2x) - 1: torch's own tanh takes eight times as long on many processors, this one is 2e-7 off at most
+    return torch.add(_MINUS_ONE, affine(below, weight, bias, times=2.0).sigmoid_(), alpha=2.0)
+
+
+def last(below: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return what a layer without an activation makes of below [B, in]: [B, out], in single precision."""
+    return affine(below.float(), weight, bias)
+
+
+def before(gradient: Tensor, reached: Tensor, kind: Kind) -> Tensor:
+    """Return the gradient [B, out] in front of an activation, from that behind it and from what it gave."""
+    gradient = gradient.to(reached.dtype)
+    made: Tensor = _RELU_BACKWARD(gradient, reached, 0.0) if kind == "relu" else _TANH_BACKWARD(gradient, reached)
+    return made
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor, *, times: float = 1.0) -> Tensor:
+    """Return x [B, in] times weight [out, in] plus bias [out], and that so many times."""
     low = x.dtype != weight.dtype  # then torch goes to oneDNN anyway
     if low:
         weight, bias = weight.to(x.dtype), bias.to(x.dtype)
-    made: Tensor
     if _large(x, weight) or (low and _operator is not None):
-        made = _operator(x, weight, bias, "none", [], "")
-        made = made if times == 1.0 else made.mul_(times)
-    else:
-        made = torch.addmm(bias, x, weight.t(), beta=times, alpha=times)
-    return made.relu_() if rectified else made  # oneDNN's own makes a zero of what is no number
+        made: Tensor = _operator(x, weight, bias, "none", [], "")
+        return made if times == 1.0 else made.mul_(times)
+    return torch.addmm(bias, x, weight.t(), beta=times, alpha=times)
 
 
 def of_input(gradient: Tensor, weight: Tensor) -> Tensor:
@@ -67,52 +98,28 @@ def of_input(gradient: Tensor, weight: Tensor) -> Tensor:
     return gradient.mm(weight)
 
 
-def of_weight(gradient: Tensor, x: Tensor) -> Tensor:
-    """Return the gradient [out, in] of what x [B, in] was multiplied with, from that of the product [B, out].
+def of_weight(gradient: Tensor, below: Tensor, *, turned: bool = False) -> Tensor:
+    """Return the gradient [out, in] of what below [B, in] was multiplied with, from that of the product [B, out].
 
-    Both of one type; the gradient is of single precision whatever that is.
+    turned: as [in, out]. It is of single precision, whatever these two are.
     """
-    if x.dtype != torch.float32:
-        return gradient.t().mm(x).float()
-    if _large(gradient.t(), x.t()):
-        made: Tensor = _operator(gradient.t(), x.t(), None, "none", [], "")
+    below = below.to(gradient.dtype)
+    left, right = (below, gradient) if turned else (gradient, below)
+    if gradient.dtype != torch.float32:
+        return left.t().mm(right).float()
+    if _large(left.t(), right.t()):
+        made: Tensor = _operator(left.t(), right.t(), None, "none", [], "")
         return made
-    if x.shape[1] < gradient.shape[1]:
-        return x.t().mm(gradient).t().contiguous()
-    return gradient.t().mm(x)
+    if right.shape[1] < left.shape[1]:
+        return right.t().mm(left).t().contiguous()
+    return left.t().mm(right)
+
+
+def of_bias(gradient: Tensor) -> Tensor:
+    """Return the gradient [out] of what was added, from that of the sum [B, out]."""
+    return gradient.sum(0, dtype=torch.float32)
 
 
 def _large(x: Tensor, weight: Tensor) -> bool:
-    return _by_onednn and x.dtype == torch.float32 and x.shape[0] * weight.shape[0] * weight.shape[1] >= LARGE
-
-
-@functools.cache
-def faster() -> bool:
-    """Tell whether oneDNN makes a product of usual size so much faster as matters, and as exactly; timed once."""
-    if _operator is None:
-        return False
-    generator = torch.Generator().manual_seed(0)  # the run's own numbers stay as they are
-    x, weight = (torch.randn(_PROBE, _PROBE, generator=generator) for _ in range(2))
-    bias = torch.zeros(_PROBE)
-
-    def by_torch() -> Tensor:
-        return torch.addmm(bias, x, weight.t())
-
-    def by_onednn() -> Tensor:
-        made: Tensor = _operator(x, weight, bias, "none", [], "")
-        return made
-
-    with torch.no_grad():
-        exact = x.double() @ weight.double().t()
-        errors = [float((way().double() - exact).abs().max()) for way in (by_torch, by_onednn)]
-        if errors[1] > 8.0 * errors[0]:  # a processor's own shorter numbers
-            return False
-        times = [[_timed(way) for way in (by_torch, by_onednn)] for _ in range(_ROUNDS)]
-    fastest = [min(column) for column in zip(*times, strict=True)]
-    return bool(fastest[0] > GAIN * fastest[1])
-
-
-def _timed(way: Callable[[], Tensor]) -> float:
-    begun = time.perf_counter()
-    way()
-    return time.perf_counter() - begun
+    by_onednn = _now == "onednn" and x.dtype == torch.float32
+    return by_onednn and x.shape[0] * weight.shape[0] * weight.shape[1] >= LARGE

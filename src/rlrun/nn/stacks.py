@@ -1,31 +1,28 @@
 """Dense layers one after the other, several stacks of them on the same input, as one step of autograd.
 
-For small layers, what torch does around each of them takes as long as the product itself, and its tanh takes longer on
-many processors. One step for whole stacks, tanh(x) = 2 σ(2x) - 1, whose factor 2 the product takes along, and products
-by the faster library (`rlrun.nn.products`) spare up to half of an update. All of it is the same but for rounding: 2e-7
-at most of a tanh.
+For small layers, what torch does around each of them takes as long as the product itself. One step for whole stacks,
+by tensors (`rlrun.nn.products`) or by numpy's arrays (`rlrun.nn.arrays`), spares up to half of an update. All of it is
+the same but for rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Any, Literal, NamedTuple
+from operator import is_
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.autograd import forward_ad
+from torch import Tensor
 
-from rlrun.nn import precision, products
+from rlrun.nn import arrays, products
+from rlrun.nn.precision import lowered
+from rlrun.nn.products import Kind
 
-Kind = Literal["relu", "tanh"]
 Layers = list[tuple[Tensor, Tensor]]  # weight [out, in] and bias [out] of each
+Views = Sequence[Sequence[tuple[Any, Any]]]  # the same of each stack: all of them tensors, or all of them arrays
 Parts = Sequence[tuple[Tensor | None, Tensor | None]]  # gradients of these
-
-_TANH_BACKWARD = torch.ops.aten.tanh_backward.default
-_RELU_BACKWARD = torch.ops.aten.threshold_backward.default
-_MINUS_ONE = torch.tensor(-1.0)
 
 
 class Form(NamedTuple):
@@ -45,106 +42,63 @@ class Form(NamedTuple):
         apart = [(weights.transpose(1, 2).unbind(), biases.flatten(1).unbind()) for weights, biases in left]
         return [[(weights[one], biases[one]) for weights, biases in apart] for one in range(self.members)]
 
+    @property
+    def way(self) -> Any:
+        """Return what makes the products now: `products` of tensors, or `arrays`; numpy has no shorter numbers."""
+        return arrays if self.low is None and products.in_use() == "numpy" else products
+
+    def views(self, parameters: Sequence[Tensor]) -> Views:
+        """Return the layers of each stack as products are made of them now: tensors, or their arrays."""
+        read = self.way.read
+        return [[(read(weight), read(bias)) for weight, bias in stack] for stack in self.layers(parameters)]
+
     def hidden(self, stack: int, layer: int) -> bool:
         """Tell whether an activation stands behind a layer."""
         return not self.open or layer < self.depths[stack] - 1
 
 
-def tandem(x: Tensor, *stacks: Iterable[nn.Module]) -> tuple[Tensor, ...]:
-    """Return what each stack of layers makes of x [B, F]: [B, its width]; in one step where all are dense and plain."""
-    if x.dim() == 2 and plain_input(x):
-        found = [_plain(tuple(stack)) for stack in stacks]
-        if all(one is not None for one in found) and len({one[1] for one in found if one}) == 1:
-            kinds, _, parameters = zip(*(one for one in found if one), strict=True)
-            depths = tuple(len(one) // 2 for one in parameters)
-            is_open = found[0] is not None and found[0][1]
-            work = max(_widest(one[:-2] if is_open else one) for one in parameters)
-            form = Form(kinds, depths, open=is_open, low=precision.lowered(work))
-            return through(x, form, list(chain.from_iterable(parameters)))
-    if len(stacks) == 1:
-        return (_layer_by_layer(x, tuple(stacks[0])),)
-    return tuple(tandem(x, stack)[0] for stack in stacks)
+class Held:
+    """Stacks with what is made of their parameters but once, as long as these lie where they lay.
+
+    Args:
+        form: of the stacks; what it says of `low` is of no account.
+        owners: the parameters of each layer by name, weight and bias, as their modules have them.
+        work: multiplications a row in the widest layer that may compute in shorter numbers.
+    """
+
+    def __init__(self, form: Form, owners: Sequence[dict[str, Any]], work: int) -> None:
+        self._form, self._owners, self._work = form, owners, work
+        self._parameters: list[Tensor] = list(chain.from_iterable(map(dict.values, owners)))
+        self._places = list(map(Tensor.data_ptr, self._parameters))
+        self._views: dict[Any, Views] = {}  # by what makes the products
+
+    def lies(self) -> bool:
+        """Tell whether the parameters are the same, and lie where they lay."""
+        now = chain.from_iterable(map(dict.values, self._owners))
+        return all(map(is_, self._parameters, now)) and list(map(Tensor.data_ptr, self._parameters)) == self._places
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return what the stacks make of x, as `through` does."""
+        low = lowered(self._work)
+        form = self._form if low is None else self._form._replace(low=low)
+        views = self._views.get(form.way)
+        if views is None:
+            views = self._views[form.way] = form.views([parameter.detach() for parameter in self._parameters])
+        return through(x, form, self._parameters, views)
 
 
-def plain_input(x: Tensor) -> bool:
-    """Tell whether these layers may take x: of single precision, on a CPU, and nobody compiles or transforms it."""
-    if x.dtype != torch.float32 or not x.is_cpu or torch.compiler.is_compiling() or torch._C._is_tracing():
-        return False
-    forward_mode = forward_ad._current_level >= 0
-    return not (forward_mode or torch.is_autocast_enabled("cpu") or torch._C._are_functorch_transforms_active())
-
-
-def watched(*modules: nn.Module) -> bool:
-    """Tell whether somebody wants to see what goes into modules or comes out of them."""
-    for each in modules:  # a generator takes twice as long, beside every step of an environment
-        if each._forward_hooks or each._forward_pre_hooks or each._backward_hooks or each._backward_pre_hooks:
-            return True
-    return False
-
-
-def kind_of(activations: Iterable[nn.Module]) -> Kind | None:
-    """Return what activations are, all of them; None for others than these layers know."""
-    kinds = {type(activation) for activation in activations}
-    return "relu" if kinds <= {nn.ReLU} else "tanh" if kinds == {nn.Tanh} else None
-
-
-def through(
-    x: Tensor, form: Form, parameters: Sequence[Tensor], layers: list[Layers] | None = None
-) -> tuple[Tensor, ...]:
+def through(x: Tensor, form: Form, parameters: Sequence[Tensor], views: Views | None = None) -> tuple[Tensor, ...]:
     """Return what stacks make of x [B, in], the same for all, or of [M, B, in], each its own: [B, out] of each.
 
-    layers: views of the parameters by `form.layers`, where somebody has them at hand.
+    views: of the parameters by `form.views`, where somebody has them at hand.
     """
-    if layers is None:
-        layers = form.layers(parameters)
+    if views is None:
+        views = form.views(parameters)
     if torch.is_grad_enabled():
-        found: tuple[Tensor, ...] = _Stacks.apply(x, form, layers, *parameters)  # type: ignore[no-untyped-call]
+        found: tuple[Tensor, ...] = _Stacks.apply(x, form, views, *parameters)  # type: ignore[no-untyped-call]
         return found
-    return tuple(outputs[-1].float() for outputs in _run(x, form, layers))
-
-
-def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return what one layer of weight [out, in] and bias [out] makes of x [..., in]."""
-    if x.dim() == 2 and plain_input(x) and weight.dtype == torch.float32:
-        return through(x, Form(("relu",), (1,), open=True), [weight, bias])[0]
-    return F.linear(x, weight, bias)
-
-
-def _layer_by_layer(x: Tensor, layers: tuple[nn.Module, ...]) -> Tensor:
-    """Return what layers of any kind make of x; a dense one at the end computes in single precision in any case."""
-    hidden = layers[:-1] if layers and isinstance(layers[-1], nn.Linear) else layers
-    below = x
-    with precision.products(x, _widest(layer.weight for layer in hidden if isinstance(layer, nn.Linear))):
-        for layer in hidden:
-            below = _one(layer, below)
-    below = below.to(x.dtype)
-    return below if len(hidden) == len(layers) else _one(layers[-1], below)
-
-
-def _one(layer: nn.Module, x: Tensor) -> Tensor:
-    if type(layer) is nn.Linear and layer.bias is not None and not watched(layer):
-        return affine(x, layer.weight, layer.bias)
-    made: Tensor = layer(x)
-    return made
-
-
-def _widest(weights: Iterable[Tensor]) -> int:
-    """Return the multiplications a row in the widest of layers, biases or not."""
-    return max([0, *[weight.numel() for weight in weights]])  # as the compiler knows it
-
-
-def _plain(layers: tuple[nn.Module, ...]) -> tuple[Kind, bool, list[Tensor]] | None:
-    """Return activation, openness and weight, bias, weight, … of dense layers whose inside nobody wants to see."""
-    kind = kind_of(layers[1::2])
-    if kind is None or not layers:
-        return None
-    found: list[Tensor] = []
-    for layer in layers[::2]:
-        weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
-        if type(layer) is not nn.Linear or weight is None or bias is None or bias.dtype != torch.float32:
-            return None
-        found += (weight, bias)
-    return None if watched(*layers) else (kind, len(layers) % 2 == 1, found)
+    way = form.way
+    return tuple([way.told(outputs[-1]) for outputs in _run(way.read(x), form, views, way)])
 
 
 def _pairs(parameters: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -152,23 +106,16 @@ def _pairs(parameters: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
     return zip(left, left, strict=True)
 
 
-def _run(x: Tensor, form: Form, stacks: list[Layers]) -> list[list[Tensor]]:
-    """Return the outputs of every layer of every stack."""
+def _run(x: Any, form: Form, stacks: Views, way: Any) -> list[list[Any]]:
+    """Return the outputs of every layer of every stack; way: `products` for tensors, `arrays` for arrays."""
     found = []
     for number, layers in enumerate(stacks):
-        below, outputs = x if x.dim() == 2 else x[number], []
+        below, outputs = x if x.ndim == 2 else x[number], []
         for depth, (weight, bias) in enumerate(layers):
-            if not form.hidden(number, depth):
-                below = products.affine(below.float(), weight, bias)
-            elif form.low is not None:
-                relu = form.kinds[number] == "relu"
-                below = products.affine(below.to(form.low), weight, bias, rectified=relu)
-                below = below if relu else below.tanh_()  # the other way is as exact as numbers near one half are
-            elif form.kinds[number] == "relu":
-                below = products.affine(below, weight, bias, rectified=True)
+            if form.hidden(number, depth):
+                below = way.hidden(below, weight, bias, form.kinds[number], form.low)
             else:
-                half = products.affine(below, weight, bias, times=2.0).sigmoid_()
-                below = torch.add(_MINUS_ONE, half, alpha=2.0)
+                below = way.last(below, weight, bias)
             outputs.append(below)
         found.append(outputs)
     return found
@@ -178,14 +125,19 @@ class _Stacks(torch.autograd.Function):
     """Whole stacks; what is not asked for is not computed."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, form: Form, layers: list[Layers], *parameters: Tensor) -> tuple[Tensor, ...]:
-        found = _run(x, form, layers)
-        ctx.form, ctx.layers = form, layers
+    def forward(ctx: Any, x: Tensor, form: Form, views: Views, *parameters: Tensor) -> tuple[Tensor, ...]:
+        ctx.form, ctx.views, ctx.way = form, views, form.way
         ctx.set_materialize_grads(bool(form.members))  # of a stack that no loss reached, there is no gradient
+        found = _run(ctx.way.read(x), form, views, ctx.way)
+        tops = tuple(ctx.way.told(outputs[-1]) for outputs in found)
         # what no activation stands behind is not needed again, and others may change it in place
-        kept = [outputs[:-1] if form.open else outputs for outputs in found]
-        ctx.save_for_backward(x, *parameters, *chain.from_iterable(kept))
-        return tuple(outputs[-1].float() for outputs in found)
+        kept = list(chain.from_iterable(outputs[:-1] if form.open else outputs for outputs in found))
+        if ctx.way is products:
+            ctx.save_for_backward(x, *parameters, *kept)
+        else:  # nobody else has arrays, but for those of the last layers
+            ctx.kept = kept
+            ctx.save_for_backward(x, *parameters, *(() if form.open else tops))
+        return tops
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -197,15 +149,16 @@ class _Stacks(torch.autograd.Function):
             return _with_graph(x, form, parameters, gradients)
         wanted = [_is_wanted(node) for node, _ in ctx.next_functions]
         of_x, of_parameters = wanted[0], any(wanted[1:])
-        left = iter(outputs)
+        way = ctx.way
+        bottom, left = way.read(x), iter(outputs if way is products else ctx.kept)
         parts: list[Parts] = []
         of_inputs: list[Tensor] = []
-        for number, (layers, gradient) in enumerate(zip(ctx.layers, gradients, strict=True)):
-            below = [x if x.dim() == 2 else x[number], *(next(left) for _ in layers[form.open :])]
+        for number, (layers, gradient) in enumerate(zip(ctx.views, gradients, strict=True)):
+            values = [bottom if x.dim() == 2 else bottom[number], *islice(left, len(layers) - form.open)]
             if gradient is None:
                 parts.append([(None, None)] * len(layers))
                 continue
-            part, of_input = _back(gradient, form, number, layers, below, of_x, of_parameters)
+            part, of_input = _back(gradient, form, number, layers, values, way, of_x, of_parameters)
             parts.append(part)
             of_inputs += [] if of_input is None else [of_input]
         told = _told(parts, form) if of_parameters else [None] * count
@@ -213,11 +166,12 @@ class _Stacks(torch.autograd.Function):
 
 
 def _back(
-    gradient: Tensor,
+    top: Tensor,
     form: Form,
     number: int,
-    layers: Layers,
-    values: list[Tensor],
+    layers: Sequence[tuple[Any, Any]],
+    values: Sequence[Any],
+    way: Any,
     of_x: bool,
     of_parameters: bool,
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
@@ -226,18 +180,16 @@ def _back(
     values: the input and the output of each layer.
     """
     found: list[tuple[Tensor, Tensor]] = []
+    gradient = way.read(top)
     for layer in range(len(layers) - 1, -1, -1):
         if form.hidden(number, layer):
-            reached = values[layer + 1]
-            relu, gradient = form.kinds[number] == "relu", gradient.to(reached.dtype)
-            gradient = _RELU_BACKWARD(gradient, reached, 0.0) if relu else _TANH_BACKWARD(gradient, reached)
+            gradient = way.before(gradient, values[layer + 1], form.kinds[number])
         if of_parameters:
-            below = values[layer].to(gradient.dtype)
-            sides = (below, gradient) if form.members else (gradient, below)
-            found.append((products.of_weight(*sides), gradient.sum(0, dtype=torch.float32)))
+            of_weight = way.of_weight(gradient, values[layer], turned=form.members > 0)
+            found.append((way.told(of_weight), way.told(way.of_bias(gradient))))
         if layer or of_x:
-            gradient = products.of_input(gradient, layers[layer][0])
-    return found[::-1], gradient.float() if of_x else None
+            gradient = way.of_input(gradient, layers[layer][0])
+    return found[::-1], way.told(gradient) if of_x else None
 
 
 def _told(parts: list[Parts], form: Form) -> Iterator[Tensor | None]:

@@ -10,7 +10,7 @@ from rlrun.nn.encoders import Encoder
 from rlrun.nn.init import Initialiser, initialiser
 from rlrun.nn.mlp import Activation, dense
 from rlrun.nn.recurrent import Core, Kind
-from rlrun.nn.stacks import watched
+from rlrun.nn.tandem import watched
 from rlrun.spaces import Space, Spaces
 from rlrun.typing import Tree
 
