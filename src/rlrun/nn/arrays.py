@@ -13,11 +13,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rlrun.nn import products
 from rlrun.nn.products import Kind
 
 Array = npt.NDArray[np.float32]
 
-_RECTIFIED = 2_048  # numbers from which torch's rectifier is the faster one: 1.7 µs against 6 for 16 k of them
+# Numbers from which torch's rectifier is the faster one, and its gradient: 1.7 µs against 6 for 16 k of them; 11 against
+# 15 for 64 k, 4.5 against 4.3 for 16 k.
+_RECTIFIED, _WIDE = 2_048, 32_768
 
 
 def read(tensor: Tensor) -> Array:
@@ -53,7 +56,9 @@ def last(below: Array, weight: Array, bias: Array) -> Array:
 def before(gradient: Array, reached: Array, kind: Kind) -> Array:
     """Return the gradient [B, out] in front of an activation, from that behind it and from what it gave."""
     if kind == "relu":
-        return np.multiply(gradient, reached > 0.0, order="C")
+        if gradient.size < _WIDE:
+            return np.multiply(gradient, reached > 0.0, order="C")
+        return read(products.before(torch.from_numpy(gradient), torch.from_numpy(reached), kind))
     made = np.square(reached)
     np.subtract(1.0, made, out=made)
     made *= gradient
