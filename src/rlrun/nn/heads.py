@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from rlrun.errors import ConfigError, did_you_mean
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.init import orthogonal_
+from rlrun.nn.tandem import tandem
 from rlrun.ops.choices import choice_divergence
 from rlrun.ops.gaussian import (
     gaussian_divergence,
@@ -82,7 +83,7 @@ class ActionHead(nn.Module):
         self.log_std = nn.Parameter(torch.full((count,), float(log_std))) if free else None
 
     def forward(self, features: Tensor) -> Heads:
-        return self.read(self.layer(features))
+        return self.read(tandem(features, (self.layer,))[0])  # rounded alike, whatever is below
 
     def read(self, raw: Tensor) -> Heads:
         """Return the distribution that the last layer's numbers [..., sum of widths] stand for."""

@@ -22,7 +22,7 @@ def distance(value: Tensor, target: Tensor, *, huber: float | None = None) -> Te
     value: [M, B] or [B]; target: [B].
     """
     if huber is None:
-        return (value - target).square()
+        return F.mse_loss(value, target.expand_as(value), reduction="none")
     return F.huber_loss(value, target.expand_as(value), reduction="none", delta=huber)
 
 
@@ -86,11 +86,21 @@ def clip_(
         torch._foreach_clamp_min_(gradients, -largest)
         torch._foreach_clamp_max_(gradients, largest)
     elif by == "global":
-        torch._foreach_mul_(gradients, (largest / (norm + 1e-6)).clamp(max=1.0))
+        _shrink_(gradients, norm, largest)
     else:
         limit = largest * _norms(parameters).clamp(min=1e-3) if by == "adaptive" and parameters else largest
         torch._foreach_mul_(gradients, list((limit / (norms + 1e-6)).clamp(max=1.0).unbind()))
     return norm
+
+
+def _shrink_(gradients: list[Tensor], norm: Tensor, largest: float) -> None:
+    """Multiply gradients so that a norm of them all is no larger than it may be."""
+    if norm.device.type != "cpu" or torch.compiler.is_compiling():
+        torch._foreach_mul_(gradients, (largest / (norm + 1e-6)).clamp(max=1.0))
+        return
+    factor = largest / (float(norm) + 1e-6)  # nobody waits for a number on a CPU
+    if not factor >= 1.0:
+        torch._foreach_mul_(gradients, factor)
 
 
 def _norms(tensors: list[Tensor]) -> Tensor:
