@@ -52,7 +52,7 @@ def test_a_loss_of_windows_is_that_of_their_steps(kind, monkeypatch):
     if kind is PPOLoss:
         torch.testing.assert_close(named["approx_kl"], other["approx_kl"])
     for each in (windows, alone):
-        each._last = torch.zeros(()), None
+        each._last = torch.zeros(())
     for name, value in alone.metrics.items():
         torch.testing.assert_close(windows.metrics[name], value, msg=name)
 

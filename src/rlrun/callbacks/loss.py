@@ -79,7 +79,7 @@ class LossCallback(Callback):
         self.elements: Tensor | None = None
         self._weighs = "weight" in Callback.hook_of(self.loss, "loss").arguments  # then weighting is its own affair
         self._loss: Callable[..., Any] = torch.compile(self.loss) if compile else self.loss
-        self._last: tuple[Tensor, Tensor | None] | None = None  # loss of each element of the newest update, and weights
+        self._last: Tensor | None = None  # loss of each element of the newest update, or their weighted mean
         self._norm: Tensor | None = None
         self._rate: float | None = None  # of learning, at the newest update, where it was given
         self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
@@ -104,19 +104,20 @@ class LossCallback(Callback):
         value, named = result if isinstance(result, tuple) else (result, None)
         if self.watched:
             self.elements = value.detach()
-        self._last = value.detach(), weight
+        loss = value if weight is None else _weighted(value, weight)
+        self._last = loss.detach()
         if self._stepper is not None:
-            self._step(value, weight, self._stepper, learning_rate)
+            self._step(loss, self._stepper, learning_rate)
         return named
 
     def error(self, elements: Tensor) -> Tensor:
         """Return the size of the error behind the loss of each element; here that of a squared distance."""
         return ops.error_size(elements)
 
-    def _step(self, value: Tensor, weight: Tensor | None, step: Stepper, rate: float | None) -> None:
+    def _step(self, loss: Tensor, step: Stepper, rate: float | None) -> None:
         self._gradients.clear()
-        # Of the mean, without a graph for it. Other networks in the graph keep no gradient.
-        torch.autograd.backward(value, _shares(value, weight), inputs=self.parameters)
+        shares = torch.full_like(loss, 1.0 / max(loss.numel(), 1))  # that each element has in the mean
+        torch.autograd.backward(loss, shares, inputs=self.parameters)  # other networks in the graph keep no gradient
         self._gradients.settle()
         self._gradients.average()
         if self.max_grad_norm is not None or self.grad_clip == "none":
@@ -141,8 +142,7 @@ class LossCallback(Callback):
             return self._before
         if self.optimiser is None:
             return {}
-        value, weight = self._last
-        found: dict[str, Any] = {f"loss/{self.name}": value.mean() if weight is None else _weighted(value, weight)}
+        found: dict[str, Any] = {f"loss/{self.name}": self._last.mean()}
         if self._norm is not None:
             found[f"grad_norm/{self.name}"] = self._norm
         if self._rate is not None:
@@ -194,15 +194,4 @@ def plain(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 def _weighted(value: Tensor, weight: Tensor) -> Tensor:
     """Mean of the weighted elements; `weight` may lack trailing dimensions of `value`."""
-    return (value * _alongside(value, weight)).mean()
-
-
-def _shares(value: Tensor, weight: Tensor | None) -> Tensor:
-    """Return by how much the (weighted) mean of elements grows with each of them."""
-    if weight is None:
-        return torch.full_like(value, 1.0 / value.numel())
-    return (_alongside(value, weight) / value.numel()).to(value.dtype).expand_as(value)
-
-
-def _alongside(value: Tensor, weight: Tensor) -> Tensor:
-    return weight.reshape(weight.shape + (1,) * (value.dim() - weight.dim()))
+    return (value * weight.reshape(weight.shape + (1,) * (value.dim() - weight.dim()))).mean()

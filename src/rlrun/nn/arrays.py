@@ -1,7 +1,8 @@
 """Dense layers by numpy's arrays: what `rlrun.nn.products` is to tensors, under the same names.
 
-numpy's OpenBLAS multiplies as fast as oneDNN where its kernels fit the processor (`rlrun.processor`), and a small
-product takes a fifth of torch's time, since hardly anything stands around it. Arrays are views of the tensors.
+numpy's OpenBLAS multiplies as fast as oneDNN where its kernels are those of the processor, and small products take half
+of torch's time or less, since hardly anything stands around them: 1.3 against 3.4 µs for 8 × 64 × 64, 12 against 24
+for 256 × 64 × 64. Arrays are views of the tensors.
 """
 
 from __future__ import annotations
