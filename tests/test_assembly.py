@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from omegaconf import OmegaConf
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_info
 
-from rlrun.assembly import prepare_process, process_as_set_up, products_of, stateful
+from rlrun import assembly
+from rlrun.assembly import Found, found_here, found_of, prepare_process, process_as_set_up, stateful
 from rlrun.errors import RequestError
 from rlrun.memory import Scale, Table, Uniform
 from rlrun.nn import products, ways
@@ -44,44 +45,49 @@ def test_what_serves_a_tables_rows_is_in_the_tables_own_state():
 @pytest.fixture
 def set_up():
     """Set this process up by words beside the defaults; what it was before comes back."""
-    before = products.in_use()
+    before, threads = products.in_use(), torch.get_num_threads()
 
     def call(so_far=None, **words):
-        config = OmegaConf.create(
-            {"threads": torch.get_num_threads(), "precision": "highest", "device": "cpu", **words}
-        )
-        return process_as_set_up(prepare_process(config, so_far))["matmul"]
+        config = OmegaConf.create({"threads": threads, "precision": "highest", "device": "cpu", **words})
+        about = process_as_set_up(prepare_process(config, None if so_far is None else Found(*so_far)))
+        assert found_of(about) == found_here() == Found(about["matmul"], about["threads"])
+        return about
 
     yield call
     products.use(before)
+    ways.set_threads(threads)
 
 
 def test_a_run_stays_with_the_products_that_it_began_with(set_up, monkeypatch):
     for fastest in products.WAYS:
         monkeypatch.setattr(ways, "fastest", lambda fastest=fastest: fastest)
-        assert set_up(matmul="auto") == fastest
+        assert set_up(matmul="auto")["matmul"] == fastest
         for so_far in products.WAYS:
-            assert set_up(so_far, matmul="auto") == so_far
-        assert set_up("torch", matmul="onednn") == "onednn"  # the user's word
-        assert set_up() == "torch"  # a config of a version that knew torch only
-    manifests = {}, {"matmul": "onednn"}, {"matmul": "onednn", "resumed": [{"matmul": "torch"}]}
-    assert [products_of(about) for about in manifests] == ["torch", "onednn", "torch"]
+            assert set_up((so_far, 1), matmul="auto")["matmul"] == so_far
+        assert set_up(("torch", 1), matmul="onednn")["matmul"] == "onednn"  # the user's word
+        assert set_up()["matmul"] == "torch"  # a config of a version that knew torch only
+    manifests = {}, {"matmul": "onednn", "threads": 2}, {"matmul": "onednn", "resumed": [{"matmul": "torch"}]}
+    assert [found_of(about) for about in manifests] == [("torch", 1), ("onednn", 2), ("torch", 1)]
+
+
+def test_a_run_stays_with_the_threads_that_it_began_with(set_up, monkeypatch):
+    monkeypatch.setattr(assembly, "cores", lambda: 6)
+    monkeypatch.setattr(ways, "best_threads", lambda at_most: at_most)
+    assert set_up(threads="auto")["threads"] == 6
+    assert set_up(threads="auto", learners=2)["threads"] == 3  # cores are shared
+    assert set_up(("torch", 2), threads="auto")["threads"] == 2
+    assert set_up(("torch", 12), threads="auto")["threads"] == 6  # begun on a larger machine
+    assert set_up(("torch", 2), threads=1)["threads"] == 1
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_numpy_takes_as_many_threads_as_torch(set_up, threads):
-    before = torch.get_num_threads()
-    try:
-        set_up(matmul="numpy", threads=threads)
-        found = {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
-        assert found == {threads}
-    finally:
-        torch.set_num_threads(before)
-        threadpool_limits(before, "blas")
+    assert set_up(matmul="numpy", threads=threads)["threads"] == threads
+    assert {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"} == {threads}
 
 
 def test_products_that_are_not_there_are_refused_if_asked_for(set_up, monkeypatch):
     monkeypatch.setattr(products, "_operator", None)
-    assert set_up("onednn", matmul="auto") == "torch"
+    assert set_up(("onednn", 1), matmul="auto")["matmul"] == "torch"
     with pytest.raises(RequestError, match="matmul=onednn: this build of torch has no such products"):
         set_up(matmul="onednn")

@@ -6,44 +6,55 @@ import ctypes
 import pickle
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from threadpoolctl import threadpool_limits
 
 from rlrun import learners
 from rlrun.build import Builder
 from rlrun.config.targets import explain
 from rlrun.errors import RequestError, RlrunError, RunDirError
-from rlrun.manifest import gpu
+from rlrun.manifest import cores, gpu
 from rlrun.memory import Table
 from rlrun.nn import products, ways
+from rlrun.sharing import count_of
 from rlrun.typing import Stateful
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 _KEPT, _FROM_HEAP = 1 << 28, 1 << 25  # bytes: kept at the end of the heap; and the largest piece that comes from there
 
 
-def prepare_process(config: DictConfig, matmul: str | None = None) -> str:
+class Found(NamedTuple):
+    """What a run found out about its machine when it began: `auto` stays with that."""
+
+    matmul: str  # by what products are made
+    threads: int
+
+
+def prepare_process(config: DictConfig, found: Found | None = None) -> str:
     """Set threads, precision and products of this process; return the device as used.
 
     What bf16 asks for is no matter of the process, but of updates: `rlrun.nn.MixedPrecision`.
 
     Args:
         config: of a run.
-        matmul: by what its products were made so far; `matmul: auto` stays with that.
+        found: of a run that goes on; never more threads than there are cores here.
 
     Raises:
         RequestError: the device is not there, or this build of torch lacks what makes the products.
     """
     keep_freed_memory()
-    torch.set_num_threads(int(config.threads))
-    threadpool_limits(int(config.threads), "blas")  # numpy's
+    room = max(1, cores() // count_of(config))
+    if config.threads != "auto":
+        ways.set_threads(int(config.threads))
+    else:
+        ways.set_threads(ways.best_threads(room) if found is None else min(found.threads, room))
     precision = str(config.precision)
     torch.set_float32_matmul_precision("highest" if precision == "bf16" else precision)
     way = str(OmegaConf.select(config, "matmul", default="torch"))  # runs of earlier versions have no such key
-    chosen = ways.use(matmul if way == "auto" and matmul in products.WAYS else way)
+    known = found is not None and found.matmul in products.WAYS
+    chosen = ways.use(found.matmul if found is not None and known and way == "auto" else way)
     if way not in ("auto", chosen):
         raise RequestError(f"matmul={way}: this build of torch has no such products; leave it at auto")
     wanted = str(config.device)
@@ -64,9 +75,15 @@ def process_as_set_up(device: str) -> dict[str, Any]:
     return {**found, "matmul": products.in_use()}
 
 
-def products_of(about: Mapping[str, Any]) -> str:
-    """Return by what the large products of a run were made last, by its manifest."""
-    return str([about, *about.get("resumed", [])][-1].get("matmul", "torch"))
+def found_of(about: Mapping[str, Any]) -> Found:
+    """Return what a run found out when it was begun or resumed last, by its manifest."""
+    newest = [about, *about.get("resumed", [])][-1]
+    return Found(str(newest.get("matmul", "torch")), int(newest.get("threads", 1)))
+
+
+def found_here() -> Found:
+    """Return what `prepare_process` found out in this process."""
+    return Found(products.in_use(), torch.get_num_threads())
 
 
 def keep_freed_memory() -> None:

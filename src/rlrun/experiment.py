@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 
 from rlrun import config as configuration
 from rlrun import learners
-from rlrun.assembly import builder_of, prepare_process, process_as_set_up, stateful, take_back
+from rlrun.assembly import Found, builder_of, found_here, prepare_process, process_as_set_up, stateful, take_back
 from rlrun.callback import Stop
 from rlrun.callbacks import Evaluator, Interrupted, Logger, MemoryImport
 from rlrun.collect import ByIdCollector, Collector
@@ -30,7 +30,6 @@ from rlrun.generators import Generators
 from rlrun.learners.crew import Job, crew
 from rlrun.manifest import manifest
 from rlrun.memory import Table
-from rlrun.nn import products
 from rlrun.presence import Heartbeat
 from rlrun.rundir import RunDir, Status
 from rlrun.sharing import backend_of, count_of, require_shareable, shares
@@ -69,10 +68,10 @@ class Experiment:
         RequestError: a key, a target, a space or the wiring is wrong; nothing was written.
     """
 
-    def __init__(self, composed: Composed, *, matmul: str | None = None) -> None:
+    def __init__(self, composed: Composed, *, found: Found | None = None) -> None:
         self.composed = composed
         self.config = composed.config
-        self.device = prepare_process(self.config, matmul)
+        self.device = prepare_process(self.config, found)
         self.builder = builder_of(self.config, device=self.device, **shares(self.config))
         self.builder.get("seeds").apply()
         with torch.device(self.device):
@@ -208,7 +207,7 @@ class Experiment:
         if count == 1:
             return nullcontext()
         known = Composed(self.config, self.composed.words, self.composed.choices, [], self.composed.project)
-        job = partial(Job, composed=known, run=run_dir.path, checkpoint=self._origin, matmul=products.in_use())
+        job = partial(Job, composed=known, run=run_dir.path, checkpoint=self._origin, found=found_here())
         return crew(count, backend_of(self.device, count), job)
 
     def follow(self, run_dir: RunDir) -> None:

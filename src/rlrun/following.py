@@ -51,7 +51,7 @@ def follow(job: Job, connection: Connection) -> None:
     """Train as one of several learners, in the directory of a run that the first one has begun."""
     learners.be(job.number)
     run = RunDir(job.run)
-    experiment = Experiment(job.composed, matmul=job.matmul)
+    experiment = Experiment(job.composed, found=job.found)
     if job.checkpoint is not None:
         own = place_of(run.checkpoints, job.number) / job.checkpoint
         experiment.restore(storage.load(own), own)

@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlrun.arrival import Arrival, arrived, require_own_files
-from rlrun.assembly import products_of
+from rlrun.assembly import found_of
 from rlrun.config import Composed, to_yaml
 from rlrun.config.merging import apply
 from rlrun.config.schema import CHANGEABLE, check_kinds
@@ -71,7 +71,7 @@ def _resume(arrival: Arrival, words: list[str], run: Path | str, trace: object) 
     if found is not None:
         _require_ahead(config, given, found[0])
     composed = Composed(config, [word.text for word in parse([*before, *words])], {}, [], Path.cwd())
-    experiment = Experiment(composed, matmul=products_of(arrival.about))
+    experiment = Experiment(composed, found=found_of(arrival.about))
     if found is not None:
         experiment.restore(found[1], found[0])
     origin = None if found is None else found[0].name

@@ -415,3 +415,28 @@ class Told(torch.Tensor):
 def test_tensors_of_other_kinds_are_left_to_torch(way):
     network = MLP(3, 2, hidden=(8,))
     assert type(network(torch.randn(4, 3).as_subclass(Told))) is Told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "best"),
+    [
+        ({1: 1.0, 2: 0.9, 4: 0.85, 6: 0.9}, 1),  # not worth it
+        ({1: 1.0, 2: 0.6, 4: 0.4, 6: 0.41}, 4),
+        ({1: 1.0, 2: 0.6, 4: 0.57, 6: 0.56}, 2),  # about as fast
+        ({1: 1.0, 2: 100.0, 4: 100.0, 6: 100.0}, 1),  # beside another busy process
+        ({1: 1.0, 2: 0.8, 4: 0.5, 6: 0.3}, 6),
+    ],
+)
+def test_threads_are_as_many_as_pay(seconds, best, monkeypatch):
+    before, asked = torch.get_num_threads(), []
+
+    def timed(way, network, x, passes=3):
+        asked.append(torch.get_num_threads())
+        return seconds[asked[-1]] * passes / 3
+
+    monkeypatch.setattr(ways, "_seconds", timed)
+    assert ways.best_threads(6) == best
+    assert torch.get_num_threads() == before
+    assert set(asked) == ({1, 2} if seconds[2] > 2.0 else set(seconds))
+    assert asked.count(2) == (2 if seconds[2] > 2.0 else asked.count(1))
+    assert ways.best_threads(1) == 1

@@ -133,12 +133,6 @@ def _device(value: Any) -> Any:
     return value
 
 
-def _threads(value: Any) -> int:
-    if value != "auto":
-        raise ValueError
-    return 1  # more collapse beside another busy process
-
-
 NULL = Kind("null", lambda value: value if value is None else _refuse())
 TRUTH = of_type("true or false", bool)
 TEXT = of_type("a text", str)
@@ -167,7 +161,7 @@ KINDS: dict[str, Kind] = {
     "log.every": either(whole(), NULL),
     "logger": Kind("a list of loggers", _list_of_names),
     "device": Kind("one of auto, cpu, cuda, cuda:1, mps, xpu", _device),
-    "threads": either(whole(1), Kind("auto", _threads)),
+    "threads": either(whole(1), Kind("auto", one_of("auto").convert)),
     "matmul": one_of("auto", "torch", "onednn", "numpy"),
     "precision": one_of("highest", "high", "medium", "bf16"),
     "compile": TRUTH,

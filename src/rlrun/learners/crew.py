@@ -34,7 +34,7 @@ class Job:
         composed: what the run is made of.
         run: the run directory.
         checkpoint: name of the one to go on from, or None.
-        matmul: by what the first learner makes large products.
+        found: what the first learner found out about the machine.
         limits: what restricts configs in its process.
     """
 
@@ -45,7 +45,7 @@ class Job:
     composed: Any
     run: Path
     checkpoint: str | None
-    matmul: str
+    found: Any
     limits: Sequence[Limit]
 
 

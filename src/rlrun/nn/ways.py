@@ -1,4 +1,4 @@
-"""Which library makes the products of dense layers in the least time on this processor."""
+"""Which library makes the products of dense layers in the least time on this machine, and with how many threads."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from itertools import chain
 
 import torch
+from threadpoolctl import threadpool_limits
 from torch import nn
 
 from rlrun.nn import products
@@ -18,6 +19,7 @@ from rlrun.nn.tandem import tandem
 
 GAIN = 1.2  # of speed, from which on another library than torch is worth other roundings
 _SHAPES = ((64, nn.Tanh), (256, nn.ReLU))  # of two hidden layers, as most algorithms on and off policy have them
+_ALIKE, _LOST = 1.1, 5.0  # times as long: about as fast; and as where threads wait for each other
 _ROWS, _INPUTS, _ROUNDS, _PASSES = 256, 8, 6, 3
 
 
@@ -33,7 +35,7 @@ def fastest() -> str:
     networks = [_network(width, activation, generator) for width, activation in _SHAPES]
     x = torch.randn(_ROWS, _INPUTS, generator=generator)
     with _kept():
-        fit = [way for way in products.WAYS if products.use(way) == way]
+        fit = _there()
         errors = {way: _error(way, networks[-1], x) for way in fit}
         fit = [way for way in fit if errors[way] <= 8.0 * errors["torch"]]  # others have a processor's shorter numbers
         rounds = [[[_seconds(way, network, x) for way in fit] for network in networks] for _ in range(_ROUNDS)]
@@ -41,6 +43,51 @@ def fastest() -> str:
     cost = dict(zip(fit, map(math.prod, zip(*least, strict=True)), strict=True))
     best = min(fit, key=cost.__getitem__)
     return best if cost["torch"] > GAIN ** len(networks) * cost[best] else "torch"
+
+
+def set_threads(count: int) -> None:
+    """Let torch and numpy's products take so many threads."""
+    torch.set_num_threads(count)
+    threadpool_limits(count, "blas")
+
+
+def best_threads(at_most: int) -> int:
+    """Return with how many threads a wide network takes least time: the fewest that are about as fast as any.
+
+    One, unless more are faster by so much as matters: they wait for each other, and where another process is busy that
+    takes many times as long as the work.
+    """
+    shape, before = _SHAPES[-1], torch.get_num_threads()
+    generator = torch.Generator().manual_seed(0)
+    network, x = _network(*shape, generator), torch.randn(_ROWS, _INPUTS, generator=generator)
+    counts = sorted({1, at_most, *(2**power for power in range(1, at_most.bit_length()) if 2**power <= at_most)})
+    taken: dict[int, float] = {}
+    with _kept():
+        try:
+            for count in counts:
+                set_threads(count)
+                taken[count] = _least(network, x, taken.get(1, math.inf))
+                if math.isinf(taken[count]):
+                    break
+        finally:
+            set_threads(before)
+    quick = min(taken.values())
+    return 1 if taken[1] < GAIN * quick else min(count for count, time in taken.items() if time < _ALIKE * quick)
+
+
+def _there() -> list[str]:
+    return [way for way in products.WAYS if products.use(way) == way]
+
+
+def _least(network: nn.Sequential, x: torch.Tensor, so_far: float) -> float:
+    """Return the least seconds of some rounds, by whatever way; infinity, if a pass takes far longer than so far."""
+    found = []
+    for way in _there():
+        first = min(_seconds(way, network, x, passes=1) for _ in range(2))  # the first of all wakes threads
+        if first * _PASSES > _LOST * so_far:
+            return math.inf
+        found.append(min(_seconds(way, network, x) for _ in range(_ROUNDS)))
+    return min(found)
 
 
 def _network(width: int, activation: Callable[[], nn.Module], generator: torch.Generator) -> nn.Sequential:
@@ -66,11 +113,11 @@ def _error(way: str, network: nn.Sequential, x: torch.Tensor) -> float:
     return float((_output(way, network, x).double() - exact).abs().max())
 
 
-def _seconds(way: str, network: nn.Sequential, x: torch.Tensor) -> float:
+def _seconds(way: str, network: nn.Sequential, x: torch.Tensor, passes: int = _PASSES) -> float:
     """Return how long some passes forward and backward take."""
     parameters, weights = list(network.parameters()), torch.ones(len(x), 1)
     begun = time.perf_counter()
-    for _ in range(_PASSES):
+    for _ in range(passes):
         torch.autograd.backward(_output(way, network, x), weights, inputs=parameters)
     return time.perf_counter() - begun
 
