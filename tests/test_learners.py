@@ -19,6 +19,7 @@ from tests.resume.twins import signal_at
 import rlrun
 import rlrun.inspection
 from rlrun import learners, storage
+from rlrun.assembly import Found
 from rlrun.callbacks import Interrupt, Interrupted
 from rlrun.checking import check
 from rlrun.collect import Collector
@@ -206,7 +207,8 @@ def test_a_learner_leaves_with_the_first_one(together, tmp_path, monkeypatch):
     monkeypatch.setattr(crew, "_start", lambda theirs: started.append(together.learner(theirs)) or started[0])
     from rlrun.config import compose
 
-    job = crew.Job(1, 2, tmp_path / "place", "gloo", compose([*SAC, *QUIET, "learners=2"]), tmp_path, None, "torch", [])
+    composed = compose([*SAC, *QUIET, "learners=2"])
+    job = crew.Job(1, 2, tmp_path / "place", "gloo", composed, tmp_path, None, Found("torch", 1), [])
     member.__init__(job)
     while not member.is_ready():
         pass
