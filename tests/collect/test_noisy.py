@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.collect import Noisy
+from rlrun.collect import Noisy, RandomAgent
+from rlrun.collect.agents import random_agent
 from rlrun.errors import ConfigError, SpaceError
 from rlrun.schedules import Linear
 from rlrun.spaces import Box, Composite, Discrete, Spaces
@@ -75,6 +76,32 @@ def test_deviation_follows_environment_steps_of_all_lanes():
     agent = noisy(deviation=Linear(0.1, 0.0, steps=8000))
     assert noise(agent, 3).std(1) == pytest.approx([0.1, 0.05, 0.0], rel=0.05, abs=1e-6)
     assert agent.metrics == {"explore/deviation": 0.0}
+
+
+def test_random_actions_have_the_noise_around_them():
+    plain = RandomAgent(LEVER, seed=5)(LOOK)["action"]
+    agent = noisy(deviation=Linear(0.1, 0.0, steps=8000))
+    found = random_agent(agent, LEVER, seed=5)(LOOK)["action"]
+    inside = np.abs(plain) < 0.5
+    assert (found - plain)[inside].std() == pytest.approx(0.1, rel=0.05)
+    assert found.dtype == plain.dtype
+    assert np.abs(found).max() == 1.0
+    # of a uniform number in [-1, 1] with a normal one of 0.1 around it, 0.1 / √(2π) lie beyond the bounds
+    assert (np.abs(found) == 1.0).mean() == pytest.approx(0.04, abs=0.01)
+    assert agent.steps == 0  # a schedule is one of the policy's steps
+
+
+def test_the_noise_of_a_warm_up_goes_on():
+    agent = noisy(damping=0.1)
+    again = random_agent(agent, LEVER, seed=5)
+    drawn = [again(LOOK)["action"] - plain for plain in _uniform(5, 30)]
+    within = np.abs(np.stack(drawn)).max(0) < 0.3
+    assert np.corrcoef(drawn[-2][within], drawn[-1][within])[0, 1] > 0.7
+
+
+def _uniform(seed, steps):
+    agent = RandomAgent(LEVER, seed=seed)
+    return [agent(LOOK)["action"] for _ in range(steps)]
 
 
 @pytest.mark.parametrize("damping", [1.0, 0.15])

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from rlrun import learners
-from rlrun.collect.agents import Acting, PolicyAgent, Preprocess, Remembering, Response
+from rlrun.collect.agents import Acting, PolicyAgent, Preprocess, RandomAgent, Remembering, Response, lanes_of
 from rlrun.errors import ConfigError, SpaceError
 from rlrun.generators import put_back
 from rlrun.memory.episodes import map_tree
 from rlrun.ops.noise import normal_like
 from rlrun.schedules import Schedule, as_schedule
-from rlrun.spaces import Box, Spaces, describe, leaves
+from rlrun.spaces import Box, Space, Spaces, describe, leaves
 from rlrun.typing import Array, Tree
 
 
@@ -25,7 +25,7 @@ class Noisy(PolicyAgent):
 
     Noise is that of Ornstein and Uhlenbeck, as in arXiv 1509.02971: each step's is `1 - damping` of the one before in
     its lane and a draw from a normal distribution. With damping 1 each step's is its own. It goes on over the ends of
-    episodes.
+    episodes, and lies around the random actions of a warm-up, too.
 
     Args:
         policy: the network.
@@ -67,14 +67,25 @@ class Noisy(PolicyAgent):
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         response = super().__call__(observation, state, explore=False)
         if explore:
-            leaf = iter(self._draw(_leaves(response["action"])))
-            response["action"] = map_tree(lambda part: np.clip(part + next(leaf), -1.0, 1.0), response["action"])
+            response["action"] = self.blurred(response["action"])
+            self.steps += lanes_of(response["action"]) * learners.count()
         return response
+
+    def blurred(self, action: Tree) -> Tree:
+        """Return actions [N, …] with the noise of a step around them, within the bounds."""
+        leaf = iter(self._draw(_leaves(action)))
+        return map_tree(lambda part: np.clip(part + next(leaf), -1.0, 1.0), action)
+
+    def at_random(self, space: Space, *, seed: int) -> RandomAgent:
+        """Return what acts at random in this one's place: uniformly, with the noise around that, too.
+
+        Some of these actions lie on a bound, as those of a good policy often do.
+        """
+        return _BlurredRandom(space, seed=seed, noisy=self)
 
     def _draw(self, action: list[Array]) -> list[Array]:
         """Return the noise of this step, in the shapes of an action's leaves [N, …]."""
         deviation = self.deviation(self.steps)
-        self.steps += len(action[0]) * learners.count()
         drawn = [self._normal(part.shape, deviation) for part in action]
         if self.damping == 1.0:
             return drawn
@@ -110,6 +121,17 @@ class Noisy(PolicyAgent):
         self.steps = state["steps"]
         put_back(self.rng, state["rng"])
         self._noise = [part.numpy().copy() for part in state["noise"]]
+
+
+class _BlurredRandom(RandomAgent):
+    """Act uniformly at random, with an agent's noise around that."""
+
+    def __init__(self, space: Space, *, seed: int, noisy: Noisy) -> None:
+        super().__init__(space, seed=seed)
+        self._noisy = noisy
+
+    def draw(self, count: int) -> Response:
+        return {"action": self._noisy.blurred(super().draw(count)["action"])}
 
 
 def _leaves(tree: Tree) -> list[Array]:
