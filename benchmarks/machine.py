@@ -8,6 +8,10 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+import numpy  # noqa: F401 - what it brings is told
+from threadpoolctl import threadpool_info
+
+PRODUCTS = "numpy's products"
 PACKAGES = ("torch", "numpy", "gymnasium", "hydra-core", "typer")
 
 
@@ -20,7 +24,15 @@ def machine() -> dict[str, object]:
         "system": platform.system(),
         "python": platform.python_version(),
         **{package: metadata.version(package) for package in PACKAGES},
+        PRODUCTS: kernels(),
     }
+
+
+def kernels() -> str:
+    """Return by what numpy multiplies matrices: the library, and the processor that its kernels are for."""
+    found = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    told = ", ".join(f"{library['internal_api']} for {library.get('architecture', 'any')}" for library in found)
+    return told or "its own"
 
 
 def processor() -> str:

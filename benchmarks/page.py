@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import machine
+from benchmarks.machine import PRODUCTS, machine
 
 RESULTS = Path(__file__).parent / "results"
 Lines = list[str]
@@ -47,7 +47,8 @@ def write(*, folder: Path = RESULTS) -> None:
 def conditions(here: dict[str, Any]) -> str:
     """Return date, machine and versions in a line."""
     versions = ", ".join(f"{name} {here[name]}" for name in ("python", "torch", "numpy", "gymnasium"))
-    return f"{here['date']}, {here['cores']} cores of {here['processor']}, {versions}"
+    made = f" ({here[PRODUCTS]})" if PRODUCTS in here else ""  # earlier results do not tell
+    return f"{here['date']}, {here['cores']} cores of {here['processor']}, {versions}{made}"
 
 
 def table(heads: list[str], rows: list[list[str]]) -> Lines:
