@@ -116,8 +116,8 @@ class LossCallback(Callback):
 
     def _step(self, loss: Tensor, step: Stepper, rate: float | None) -> None:
         self._gradients.clear()
-        shares = torch.full_like(loss, 1.0 / max(loss.numel(), 1))  # that each element has in the mean
-        torch.autograd.backward(loss, shares, inputs=self.parameters)  # other networks in the graph keep no gradient
+        # Given shares in place of the mean, torch would import its compiler. Other networks keep no gradient.
+        torch.autograd.backward(loss.mean(), inputs=self.parameters)
         self._gradients.settle()
         self._gradients.average()
         if self.max_grad_norm is not None or self.grad_clip == "none":

@@ -93,7 +93,8 @@ def _least(network: nn.Sequential, x: torch.Tensor, so_far: float) -> float:
 def _network(width: int, activation: Callable[[], nn.Module], generator: torch.Generator) -> nn.Sequential:
     """Return two hidden layers and one output, without a number drawn from the run's own."""
     sizes = ((_INPUTS, width), (width, width), (width, 1))
-    layers = [nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu") for inputs, outputs in sizes]
+    with torch.random.fork_rng(devices=[]):  # to make them on no device would import torch's compiler
+        layers = [nn.Linear(inputs, outputs) for inputs, outputs in sizes]
     first, second, last = layers
     with torch.no_grad():
         for parameter in chain.from_iterable(layer.parameters() for layer in layers):
@@ -115,10 +116,10 @@ def _error(way: str, network: nn.Sequential, x: torch.Tensor) -> float:
 
 def _seconds(way: str, network: nn.Sequential, x: torch.Tensor, passes: int = _PASSES) -> float:
     """Return how long some passes forward and backward take."""
-    parameters, weights = list(network.parameters()), torch.ones(len(x), 1)
+    parameters = list(network.parameters())
     begun = time.perf_counter()
     for _ in range(passes):
-        torch.autograd.backward(_output(way, network, x), weights, inputs=parameters)
+        torch.autograd.backward(_output(way, network, x).sum(), inputs=parameters)
     return time.perf_counter() - begun
 
 
