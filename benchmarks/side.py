@@ -19,7 +19,7 @@ import rlrun
 from benchmarks import bare, bare_lasting, bare_others, bare_ppo, bare_soft
 from benchmarks.clock import Clock
 from rlrun import config as configuration
-from rlrun.nn import ways
+from rlrun.assembly import set_products
 
 LOOPS: dict[str, bare.Loop] = {
     "sac": bare.off_policy(bare_soft.SacUpdate),
@@ -110,7 +110,7 @@ def measure_bare(case: Case, *, first: int, last: int) -> dict[str, float]:
     torch.manual_seed(0)
     clock = Clock(first=first, last=last)
     config = configuration.compose(list(case.words)).config
-    ways.use(config.matmul)
+    set_products(config)
     LOOPS[case.loop](partial(bare.opened, config.env), numbers_of(config), clock)
     return clock.report()
 

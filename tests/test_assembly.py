@@ -7,7 +7,7 @@ import torch
 from omegaconf import OmegaConf
 from threadpoolctl import threadpool_info
 
-from rlrun import assembly
+from rlrun import assembly, remembered
 from rlrun.assembly import Found, found_here, found_of, prepare_process, process_as_set_up, stateful
 from rlrun.errors import RequestError
 from rlrun.memory import Scale, Table, Uniform
@@ -43,6 +43,18 @@ def test_what_serves_a_tables_rows_is_in_the_tables_own_state():
 
 
 @pytest.fixture
+def empty_cache(monkeypatch, tmp_path):
+    """Nothing is known about this machine yet."""
+    monkeypatch.setattr(remembered, "user_cache_path", lambda *names, **options: tmp_path / "cache" / "rlrun")
+
+
+@pytest.fixture
+def anew(monkeypatch):
+    """Have all found out anew each time."""
+    monkeypatch.setattr(assembly, "remembered", lambda question, about, find, fits: find())
+
+
+@pytest.fixture
 def set_up():
     """Set this process up by words beside the defaults; what it was before comes back."""
     before, threads = products.in_use(), torch.get_num_threads()
@@ -58,7 +70,7 @@ def set_up():
     ways.set_threads(threads)
 
 
-def test_a_run_stays_with_the_products_that_it_began_with(set_up, monkeypatch):
+def test_a_run_stays_with_the_products_that_it_began_with(set_up, anew, monkeypatch):
     for fastest in products.WAYS:
         monkeypatch.setattr(ways, "fastest", lambda fastest=fastest: fastest)
         assert set_up(matmul="auto")["matmul"] == fastest
@@ -70,7 +82,7 @@ def test_a_run_stays_with_the_products_that_it_began_with(set_up, monkeypatch):
     assert [found_of(about) for about in manifests] == [("torch", 1), ("onednn", 2), ("torch", 1)]
 
 
-def test_a_run_stays_with_the_threads_that_it_began_with(set_up, monkeypatch):
+def test_a_run_stays_with_the_threads_that_it_began_with(set_up, anew, monkeypatch):
     monkeypatch.setattr(assembly, "cores", lambda: 6)
     monkeypatch.setattr(ways, "best_threads", lambda at_most: at_most)
     assert set_up(threads="auto")["threads"] == 6
@@ -78,6 +90,18 @@ def test_a_run_stays_with_the_threads_that_it_began_with(set_up, monkeypatch):
     assert set_up(("torch", 2), threads="auto")["threads"] == 2
     assert set_up(("torch", 12), threads="auto")["threads"] == 6  # begun on a larger machine
     assert set_up(("torch", 2), threads=1)["threads"] == 1
+
+
+def test_all_runs_of_a_machine_take_what_the_first_one_found_out(set_up, empty_cache, monkeypatch):
+    monkeypatch.setattr(assembly, "cores", lambda: 6)
+    for number, way in enumerate(products.WAYS):
+        monkeypatch.setattr(ways, "fastest", lambda way=way: way)
+        monkeypatch.setattr(ways, "best_threads", lambda at_most, number=number: 2 + number)
+        about = set_up(matmul="auto", threads="auto")
+        assert (about["matmul"], about["threads"]) == (products.WAYS[0], 2)
+    assert set_up(matmul="auto", threads=4)["matmul"] == products.WAYS[-1]  # that is another question
+    monkeypatch.setattr(assembly, "cpu", lambda: "another")
+    assert set_up(matmul="auto", threads="auto")["matmul"] == products.WAYS[-1]
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -201,6 +201,14 @@ def test_no_learner_runs_what_comes_with_a_run(tmp_path, warm, monkeypatch):
     assert not (tmp_path / "canary").exists()
 
 
+def test_learners_meet_in_a_process_where_others_have_not(together, tmp_path, monkeypatch):
+    monkeypatch.setattr(learners, "PATIENCE", timedelta(seconds=0.1))
+    with pytest.raises(LearnerError), learners.joined(tmp_path / "nobody", 2, "gloo"):
+        raise AssertionError
+    monkeypatch.setattr(learners, "PATIENCE", timedelta(seconds=30))
+    assert together.met(tmp_path) == 2
+
+
 def test_a_learner_leaves_with_the_first_one(together, tmp_path, monkeypatch):
     member = crew.Member.__new__(crew.Member)
     started = []

@@ -173,6 +173,17 @@ def stuck(place: str) -> None:
         time.sleep(8.0)
 
 
+def met(folder: Path) -> int:
+    """Return how many learners have come to a place."""
+    place = folder / "place"
+    child = Child(stuck, str(place), paths=[*sys.path, PATHS[0]])
+    try:
+        with learners.joined(place, COUNT, "gloo"):
+            return learners.count()
+    finally:
+        child.kill()
+
+
 def interrupted(folder: Path, signal_after: Callable[[], None]) -> None:
     """Wait for a learner that is stuck, until what a signal raises ends that."""
     place = folder / "place"

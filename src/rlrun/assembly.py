@@ -6,18 +6,21 @@ import ctypes
 import pickle
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from threadpoolctl import threadpool_info
 
 from rlrun import learners
 from rlrun.build import Builder
 from rlrun.config.targets import explain
 from rlrun.errors import RequestError, RlrunError, RunDirError
-from rlrun.manifest import cores, gpu
+from rlrun.manifest import cores, cpu, gpu, versions
 from rlrun.memory import Table
 from rlrun.nn import products, ways
+from rlrun.remembered import remembered
 from rlrun.sharing import count_of
 from rlrun.typing import Stateful
 
@@ -45,18 +48,8 @@ def prepare_process(config: DictConfig, found: Found | None = None) -> str:
         RequestError: the device is not there, or this build of torch lacks what makes the products.
     """
     keep_freed_memory()
-    room = max(1, cores() // count_of(config))
-    if config.threads != "auto":
-        ways.set_threads(int(config.threads))
-    else:
-        ways.set_threads(ways.best_threads(room) if found is None else min(found.threads, room))
-    precision = str(config.precision)
-    torch.set_float32_matmul_precision("highest" if precision == "bf16" else precision)
-    way = str(OmegaConf.select(config, "matmul", default="torch"))  # runs of earlier versions have no such key
-    known = found is not None and found.matmul in products.WAYS
-    chosen = ways.use(found.matmul if found is not None and known and way == "auto" else way)
-    if way not in ("auto", chosen):
-        raise RequestError(f"matmul={way}: this build of torch has no such products; leave it at auto")
+    set_threads(config, found)
+    set_products(config, found)
     wanted = str(config.device)
     if learners.rank() and wanted in ("auto", "cuda") and torch.cuda.device_count() > learners.rank():
         torch.cuda.set_device(learners.rank())
@@ -67,6 +60,49 @@ def prepare_process(config: DictConfig, found: Found | None = None) -> str:
     except (RuntimeError, AssertionError) as error:
         raise RequestError(f"device={wanted}: {str(error).splitlines()[0]}") from None
     return wanted
+
+
+def set_threads(config: DictConfig, found: Found | None = None) -> None:
+    """Let this process take the threads of a config; `auto` times once on a machine how many pay."""
+    room = max(1, cores() // count_of(config))
+    if config.threads != "auto":
+        ways.set_threads(int(config.threads))
+    elif found is not None:
+        ways.set_threads(min(found.threads, room))
+    else:
+        find, fits = partial(ways.best_threads, room), range(1, room + 1).__contains__
+        ways.set_threads(remembered("threads", {**_machine(), "at_most": room}, find, fits))
+
+
+def set_products(config: DictConfig, found: Found | None = None) -> None:
+    """Have products made as a config says; `auto` times once on a machine which way is the fastest.
+
+    Raises:
+        RequestError: this build of torch lacks what makes the products.
+    """
+    precision = str(config.precision)
+    torch.set_float32_matmul_precision("highest" if precision == "bf16" else precision)
+    way = str(OmegaConf.select(config, "matmul", default="torch"))  # runs of earlier versions have no such key
+    if way != "auto":
+        if products.use(way) != way:
+            raise RequestError(f"matmul={way}: this build of torch has no such products; leave it at auto")
+    elif found is not None and found.matmul in products.WAYS:
+        products.use(found.matmul)
+    else:
+        about = {**_machine(), "threads": torch.get_num_threads(), "precision": torch.get_float32_matmul_precision()}
+        products.use(remembered("matmul", about, ways.fastest, products.WAYS.__contains__))
+
+
+def _machine() -> dict[str, Any]:
+    """Return what the time of a product hangs on."""
+    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    told = ("internal_api", "version", "architecture")
+    return {
+        "cpu": cpu(),
+        "packages": {name: versions()[name] for name in ("rlrun", "torch", "numpy")},
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "blas": sorted({" ".join(str(library.get(key)) for key in told) for library in libraries}),
+    }
 
 
 def process_as_set_up(device: str) -> dict[str, Any]:

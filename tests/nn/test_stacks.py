@@ -270,46 +270,44 @@ def test_autocast_is_heeded():
 
 
 @pytest.fixture
-def anew():
-    """Have the fastest way found out anew, and leave all as it was."""
+def as_before():
+    """Leave products as they were made before."""
     before = products.in_use()
-    ways.fastest.cache_clear()
     yield
-    ways.fastest.cache_clear()
     products.use(before)
 
 
 @pytest.mark.parametrize("cheap", products.WAYS)
 @pytest.mark.parametrize("gain", [1.1, 1.3])
-def test_the_way_of_least_time_is_chosen_where_it_matters(anew, cheap, gain, monkeypatch):
+def test_the_way_of_least_time_is_chosen_where_it_matters(as_before, cheap, gain, monkeypatch):
     if products.use(cheap) != cheap:
         pytest.skip("this build of torch has no oneDNN")
     monkeypatch.setattr(ways, "_seconds", lambda way, network, x: 1.0 / gain if way == cheap else 1.0)
     products.use("torch")
     drawn, recording = torch.random.get_rng_state(), torch.is_grad_enabled()
     with torch.no_grad():
-        assert ways.use("auto") == (cheap if gain > ways.GAIN else "torch") == products.in_use()
+        assert ways.fastest() == (cheap if gain > ways.GAIN else "torch")
+    assert products.in_use() == "torch"
     assert torch.equal(torch.random.get_rng_state(), drawn), "the run's own numbers were drawn"
     assert torch.is_grad_enabled() == recording
 
 
-def test_what_is_timed_is_a_pass_forward_and_backward_that_way(anew, monkeypatch):
+def test_what_is_timed_is_a_pass_forward_and_backward_that_way(as_before, monkeypatch):
     begun = []
     monkeypatch.setattr(ways.time, "perf_counter", lambda: float(begun.append(products.in_use()) or len(begun)))
     assert ways.fastest() == "torch"  # all take the same time
     assert set(begun) == {way for way in products.WAYS if products.use(way) == way}
 
 
-def test_a_way_that_is_less_exact_is_not_taken(anew, monkeypatch):
+def test_a_way_that_is_less_exact_is_not_taken(as_before, monkeypatch):
     def short(x, weight, bias, *options):
         return torch.addmm(bias.bfloat16(), x.bfloat16(), weight.bfloat16().t()).float()
 
     monkeypatch.setattr(products, "_operator", short)
     monkeypatch.setattr(ways, "_seconds", lambda way, network, x: 0.1 if way == "onednn" else 1.0)
-    assert ways.use("auto") == "torch"  # however fast: its numbers are too short
-    ways.fastest.cache_clear()
+    assert ways.fastest() == "torch"  # however fast: its numbers are too short
     monkeypatch.setattr(products, "_operator", None)
-    assert (ways.use("onednn"), ways.use("auto")) == ("torch", "torch")
+    assert (products.use("onednn"), ways.fastest()) == ("torch", "torch")
 
 
 def moved(network):

@@ -79,7 +79,14 @@ def _begin(backend: str, place: Path, learners: int) -> None:
     import torch.distributed as dist
 
     store = dist.FileStore(str(place), learners)  # type: ignore[attr-defined]
-    dist.init_process_group(backend, store=store, rank=_rank, world_size=learners, timeout=PATIENCE)
+    try:
+        dist.init_process_group(backend, store=store, rank=_rank, world_size=learners, timeout=PATIENCE)
+    except BaseException:
+        # torch numbers groups, and counts those that never came to be until one is destroyed; learners look for each
+        # other under that number, so that the next ones would wait for ever where one of them has failed before.
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+        dist.destroy_process_group()
+        raise
 
 
 def _call(function: Callable[..., Any], *given: Any) -> Any:

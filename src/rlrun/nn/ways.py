@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -23,14 +22,8 @@ _ALIKE, _LOST = 1.1, 5.0  # times as long: about as fast; and as where threads w
 _ROWS, _INPUTS, _ROUNDS, _PASSES = 256, 8, 6, 3
 
 
-def use(way: str) -> str:
-    """Have products made by one of `products.WAYS`, or by the fastest (`auto`); return by which they are."""
-    return products.use(fastest() if way == "auto" else way)
-
-
-@functools.cache
 def fastest() -> str:
-    """Return by what networks take so much less time as matters, and are as exact; timed once in a process."""
+    """Return by what networks take so much less time as matters, and are as exact."""
     generator = torch.Generator().manual_seed(0)  # the run's own numbers stay as they are
     networks = [_network(width, activation, generator) for width, activation in _SHAPES]
     x = torch.randn(_ROWS, _INPUTS, generator=generator)

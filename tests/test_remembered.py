@@ -1,0 +1,79 @@
+"""What is found out once stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rlrun import remembered as module
+from rlrun.remembered import remembered
+
+KNOWN = ("a", "b").__contains__
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """Where answers lie, which is nowhere yet."""
+    monkeypatch.setattr(module, "user_cache_path", lambda *names, **options: tmp_path / "caches" / "rlrun")
+    return tmp_path / "caches" / "rlrun"
+
+
+def never():
+    """Fail, since the answer is there."""
+    raise AssertionError
+
+
+def test_the_first_answer_stays(cache):
+    assert remembered("best", {"cpu": "one"}, lambda: "a", KNOWN) == "a"
+    assert remembered("best", {"cpu": "one"}, never, KNOWN) == "a"
+    assert remembered("best", {"cpu": "two"}, lambda: "b", KNOWN) == "b"
+    assert remembered("worst", {"cpu": "one"}, lambda: "b", KNOWN) == "b"
+    assert remembered("best", {"cpu": "one"}, never, KNOWN) == "a"
+    told = [json.loads(path.read_text()) for path in sorted(cache.iterdir())]
+    assert {"about": {"cpu": "one"}, "answer": "a"} in told
+    assert len(told) == 3
+
+
+@pytest.mark.parametrize("held", ["", "{", "[]", "{}", '{"answer": null}', '{"answer": "c"}', '{"answer": ["a"]}'])
+def test_what_is_no_answer_is_found_again(cache, held):
+    remembered("best", {}, lambda: "a", KNOWN)
+    (path,) = cache.iterdir()
+    path.write_text(held)
+    assert remembered("best", {}, lambda: "b", KNOWN) == "b"
+    assert remembered("best", {}, never, KNOWN) == "b"
+    assert [each.name for each in cache.iterdir()] == [path.name]
+
+
+def test_of_two_at_once_the_quicker_one_is_heard(cache):
+    def slow():
+        assert remembered("best", {}, lambda: "a", KNOWN) == "a"
+        return "b"
+
+    assert remembered("best", {}, slow, KNOWN) == "a"
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_without_a_cache_it_is_found_each_time(cache):
+    cache.parent.write_text("a file where a folder should be")
+    assert [remembered("best", {}, lambda answer=answer: answer, KNOWN) for answer in "aba"] == ["a", "b", "a"]
+
+
+def test_a_disk_that_cannot_link_still_answers(cache, monkeypatch):
+    def refuse(*paths):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert [remembered("best", {}, lambda answer=answer: answer, KNOWN) for answer in "ab"] == ["a", "b"]
+    assert list(cache.iterdir()) == []
+
+
+def test_caches_lie_where_the_user_has_them(tmp_path):
+    program = "from rlrun.remembered import folder; print(folder())"
+    told = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    found = subprocess.run([sys.executable, "-c", program], env=told, capture_output=True, text=True, check=True)
+    if sys.platform == "linux":
+        assert found.stdout.strip() == str(tmp_path / "rlrun")
