@@ -7,13 +7,13 @@ import weakref
 
 import pytest
 import torch
+from tests.nn.side import tandem
 from torch import nn
 from torch.autograd import forward_ad
 from torch.nn.utils import prune
 
 from rlrun.nn import MLP, ActorCritic, Ensemble, MixedPrecision, arrays, products, ways
-from rlrun.nn.mlp import dense
-from rlrun.nn.tandem import tandem
+from rlrun.nn.mlp import Dense, dense
 from rlrun.spaces import Spaces
 
 from .spaces_for_tests import box
@@ -377,6 +377,26 @@ def test_a_layer_that_was_plain_is_heard_once_somebody_looks(way):
     assert_alike([network(x)], [plainly(network)(x)])
     network[2].register_parameter("bias", None)
     assert_alike([network(x)], [plainly(network)(x)])
+
+
+def test_an_activation_that_stands_at_several_places_is_applied_at_each():
+    activation, x = nn.Tanh(), torch.randn(6, 4)
+    stack = Dense(nn.Linear(4, 8), activation, nn.Linear(8, 8), activation)
+    assert_alike([stack(x)], [plainly(stack)(x)])
+
+
+def test_modules_that_hold_the_layers_may_be_replaced():
+    torch.manual_seed(0)
+    network, x = ActorCritic(Spaces(box(3), box(2)), hidden=(8,)), torch.randn(6, 3)
+    for part in ("trunk", "trunk.layers", "head", "head.layer"):
+        before = network.heads(x).mean
+        torch.manual_seed(len(part))
+        other = ActorCritic(Spaces(box(3), box(2)), hidden=(8,), output_gain=1.0)
+        place, _, name = part.rpartition(".")
+        setattr(network.get_submodule(place), name, other.get_submodule(part))
+        expected = network.head(network.trunk(x)).mean
+        assert_alike([network.heads(x).mean], [expected])
+        assert not torch.allclose(expected, before)
 
 
 def test_the_outputs_of_a_closed_stack_must_not_change_before_its_gradient_is_taken(way):

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.memory.adaptors import JUDGES
-from rlrun.memory.episodes import map_tree
+from rlrun.memory.episodes import flat, map_tree
+from rlrun.memory.epochs import joined
 from rlrun.memory.samplers import Rows
 from rlrun.typing import Batch, Tree
 
@@ -92,14 +93,17 @@ class Advantages:
         if self.recurrent:
             void = ~batch["valid"] if "valid" in batch else torch.zeros_like(ended)
             before = (batch["state"][:, 0], ended | void)
-        over = self._over_windows if self.recurrent else self._over_rows
         if self.v_trace or (self.log_prob and stored is None):
+            over = self._over_windows if self.recurrent else self._over_rows
             value, log_prob = over(self._both, reward, *seen, *before)
             found = {"value": value, "log_prob": log_prob}
+            following = self._following(value, ended, batch)
+        elif self.recurrent:
+            value = self._over_windows(self._value, reward, seen[0], *before)[0]
+            found, following = {"value": value}, self._following(value, ended, batch)
         else:
-            found = {"value": over(self._value, reward, seen[0], *before)[0]}
-        value = found["value"]
-        following = self._following(value, ended, batch)
+            value, following = self._values(ended, batch)
+            found = {"value": value}
         options = {"terminated": terminated, "ended": ended, "discount": self.discount}
         if self.v_trace:
             log_ratio = torch.zeros_like(value) if stored is None else found["log_prob"] - stored
@@ -113,15 +117,26 @@ class Advantages:
             found["return_"] = ops.lambda_return(reward, value, following, lambda_=self.return_lambda, **options)
         return batch | found
 
+    def _values(self, ended: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the values of observations and of next ones, by one pass."""
+        windows, steps = ended.shape
+        last = _last(ended)
+        beyond = map_tree(lambda tensor: tensor[last], batch["next_observation"])
+        rows = joined([map_tree(_rows, batch["observation"]), beyond])
+        values = self._in_pieces(self._value, self.chunk, rows)[0].to(ended.device)
+        value = values[: windows * steps].view(steps, windows).transpose(0, 1)
+        following = value.roll(-1, 1)
+        following[last] = values[windows * steps :]
+        return value, following
+
     def _following(self, value: Tensor, ended: Tensor, batch: Batch) -> Tensor:
         """Return the value of each next observation: a step later's, but at ends, where nothing stands a step later."""
-        last = ended.clone()
-        last[:, -1] = True
-        following = torch.cat((value[:, 1:], value[:, :1]), 1)
+        last, following = _last(ended), value.roll(-1, 1)
         names = ("next_observation", "observation", "state") if self.recurrent else ("next_observation",)
-        seen = [map_tree(lambda tensor: tensor[last].unsqueeze(1), batch[name]) for name in names]
+        seen = [map_tree(lambda tensor: tensor[last], batch[name]) for name in names]
         function = self._value_after if self.recurrent else self._value
-        following[last] = self._over_rows(function, following[last].unsqueeze(1), *seen)[0].squeeze(1)
+        found = self._in_pieces(function, self.chunk, *seen)[0]
+        following[last] = found.to(following.device)
         return following
 
     def _value(self, observation: Tree, *before: Tensor) -> tuple[Tensor]:
@@ -137,23 +152,37 @@ class Advantages:
 
     def _over_windows(self, function: Callable[..., tuple[Tensor, ...]], like: Tensor, *trees: Tree) -> list[Tensor]:
         """Call a function of windows [b, T, …], or rows [b, …] before them; return what it gives as [B, T]."""
-        found = self._in_pieces(function, max(1, self.chunk // like.shape[1]), len(like), *trees)
+        found = self._in_pieces(function, max(1, self.chunk // like.shape[1]), *trees)
         return [each.to(like.device) for each in found]
 
     def _over_rows(self, function: Callable[..., tuple[Tensor, ...]], like: Tensor, *trees: Tree) -> list[Tensor]:
         """Call a function of rows [n, …] for trees [B, T, …]; return what it gives as [B, T], where `like` is."""
         windows, steps = like.shape[:2]
-        flat = [map_tree(lambda tensor: tensor.transpose(0, 1).flatten(0, 1), tree) for tree in trees]
-        found = self._in_pieces(function, self.chunk, windows * steps, *flat)
+        rows = [map_tree(_rows, tree) for tree in trees]
+        found = self._in_pieces(function, self.chunk, *rows)
         return [each.view(steps, windows).transpose(0, 1).to(like.device) for each in found]
 
-    def _in_pieces(
-        self, function: Callable[..., tuple[Tensor, ...]], size: int, count: int, *trees: Tree
-    ) -> list[Tensor]:
-        """Call a function with so many rows at a time, where the network lies; join what it gives."""
+    def _in_pieces(self, function: Callable[..., tuple[Tensor, ...]], size: int, *trees: Tree) -> list[Tensor]:
+        """Call a function with so many rows [n, …] at a time, where the network lies; join what it gives."""
         device = next(iter(self.network.parameters())).device
         placed = [map_tree(lambda tensor: tensor.to(device), tree) for tree in trees]
+        count = len(next(iter(flat(placed[0]).values())))
+        if count <= size:
+            with self.around:
+                return list(function(*placed))
         pieces = [slice(first, first + size) for first in range(0, count, size)]
         with self.around:
             parts = [function(*(map_tree(itemgetter(piece), tree) for tree in placed)) for piece in pieces]
         return [torch.cat(found) for found in zip(*parts, strict=True)]
+
+
+def _last(ended: Tensor) -> Tensor:
+    """Return where nothing of the same episode stands a step later [B, T]: at ends, and at that of the window."""
+    last = ended.clone()
+    last[:, -1] = True
+    return last
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """Turn [B, T, …] into rows [T * B, …]."""
+    return tensor.transpose(0, 1).flatten(0, 1)

@@ -114,6 +114,8 @@ class ActionCodec:
 
     def sample(self, logits: Tensor) -> Tensor:
         """Draw a choice in each branch: [..., width] -> k [..., D]."""
+        if len(self.branches) == 1:
+            return gumbel_argmax(logits, keepdim=True)
         return self._per_branch([gumbel_argmax(part) for part in self._grouped(logits)])
 
     def log_softmax(self, values: Tensor, temperature: float | Tensor = 1.0) -> Tensor:

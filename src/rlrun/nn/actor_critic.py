@@ -10,11 +10,13 @@ from torch import Tensor, nn
 
 from rlrun.nn.heads import ActionHead, Heads
 from rlrun.nn.init import orthogonal_
-from rlrun.nn.policy import Policy
-from rlrun.nn.tandem import tandem, watched
+from rlrun.nn.policy import OWN, Policy
+from rlrun.nn.tandem import across
 from rlrun.nn.trunk import Trunk
 from rlrun.spaces import Spaces
 from rlrun.typing import Tree
+
+VALUED = ("value_trunk.layers", "value_head")  # layers of a value that shares none with the policy
 
 
 class Judged(NamedTuple):
@@ -100,9 +102,9 @@ class ActorCritic(Policy):
         ended: [B, T] where episodes are over within windows.
         """
         trunk, value_trunk, head = self.trunk, self.value_trunk, self.head
-        if value_trunk is not None and trunk.plain and value_trunk.plain and not watched(head):
-            raw, value = tandem(observation, (*trunk.layers, head.layer), (*value_trunk.layers, self.value_head))
-            return self._judged(head.read(raw), action, value.squeeze(-1))
+        found = across(self, observation, OWN, VALUED) if value_trunk is not None and trunk.simple else None
+        if found is not None:
+            return self._judged(head.read(found[0]), action, found[1].squeeze(-1))
         own, valued = self._parts(state)
         features = trunk(observation, own, ended)
         below = features if value_trunk is None else value_trunk(observation, valued, ended)

@@ -54,7 +54,7 @@ def hidden(below: Array, weight: Array, bias: Array, kind: Kind, low: object = N
 
 def last(below: Array, weight: Array, bias: Array) -> Array:
     """Return what a layer without an activation makes of below [B, in]: [B, out]."""
-    made: Array = np.matmul(below, weight.T)
+    made: Array = below.dot(weight.T)  # 0.5 µs less than matmul
     made += bias
     return made
 
@@ -73,7 +73,7 @@ def before(gradient: Array, reached: Array, kind: Kind) -> Array:
 
 def of_input(gradient: Array, weight: Array) -> Array:
     """Return the gradient [B, in] of what was multiplied with weight [out, in], from that of the product [B, out]."""
-    made: Array = np.matmul(gradient, weight)
+    made: Array = gradient.dot(weight)
     return made
 
 
@@ -85,13 +85,13 @@ def of_weight(gradient: Array, below: Array, *, turned: bool = False) -> Array:
     left, right = (below, gradient) if turned else (gradient, below)
     if len(left) == 1:  # an outer product, for which OpenBLAS takes ten times as long
         return np.multiply(left.T, right, order="C")
-    made: Array = np.matmul(left.T, right)
+    made: Array = left.T.dot(right)
     return made
 
 
 def of_bias(gradient: Array) -> Array:
     """Return the gradient [out] of what was added, from that of the sum [B, out]."""
-    made: Array = np.matmul(_ones(len(gradient)), gradient)  # half of the time of a sum
+    made: Array = _ones(len(gradient)).dot(gradient)  # half of the time of a sum
     return made
 
 

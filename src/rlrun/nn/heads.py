@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rlrun.errors import ConfigError, did_you_mean
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.init import orthogonal_
-from rlrun.nn.tandem import tandem
+from rlrun.nn.tandem import across, layer_by_layer
 from rlrun.ops.choices import choice_divergence
 from rlrun.ops.gaussian import (
     gaussian_divergence,
@@ -83,7 +83,8 @@ class ActionHead(nn.Module):
         self.log_std = nn.Parameter(torch.full((count,), float(log_std))) if free else None
 
     def forward(self, features: Tensor) -> Heads:
-        return self.read(tandem(features, (self.layer,))[0])  # rounded alike, whatever is below
+        raw = across(self, features, ("layer",))  # rounded alike, whatever is below
+        return self.read(layer_by_layer(features, (self.layer,)) if raw is None else raw[0])
 
     def read(self, raw: Tensor) -> Heads:
         """Return the distribution that the last layer's numbers [..., sum of widths] stand for."""

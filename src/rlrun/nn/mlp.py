@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rlrun.errors import ConfigError, did_you_mean
 from rlrun.nn.init import Initialiser, initialiser, orthogonal_
-from rlrun.nn.tandem import tandem
+from rlrun.nn.tandem import across, layer_by_layer
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     # in place is safe: no layer of ours needs its own output for its gradient
@@ -43,7 +43,8 @@ class Dense(nn.Sequential):
     """Layers one after the other, rows [B, in] of dense ones by `rlrun.nn.stacks`."""
 
     def forward(self, value: Tensor) -> Tensor:
-        return tandem(value, self)[0]
+        found = across(self, value, ())
+        return layer_by_layer(value, tuple(self)) if found is None else found[0]
 
 
 class MLP(Dense):

@@ -14,12 +14,14 @@ from rlrun.nn.heads import LOG_STD, ActionHead, Heads, Spread
 from rlrun.nn.init import Initialiser
 from rlrun.nn.mlp import MLP, Activation
 from rlrun.nn.recurrent import Kind
-from rlrun.nn.tandem import tandem, watched
+from rlrun.nn.tandem import across
 from rlrun.nn.trunk import Trunk
-from rlrun.ops.gaussian import squashed_log_prob, squashed_sample
+from rlrun.ops.gaussian import squashed_action, squashed_log_prob, squashed_sample
 from rlrun.ops.noise import normal_like
 from rlrun.spaces import Box, Space, Spaces, describe, leaves
 from rlrun.typing import Tree
+
+OWN = ("trunk.layers", "head.layer")  # layers of a policy
 
 
 class SquashedGaussian(nn.Module):
@@ -64,6 +66,11 @@ class SquashedGaussian(nn.Module):
         """Draw c [B, A] and its log_prob [B]; `noise` [B, A] is standard normal, drawn unless given."""
         mean, log_std = self.normal(observation)
         return squashed_sample(mean, log_std, normal_like(mean) if noise is None else noise)
+
+    def draw(self, observation: Tree) -> Tensor:
+        """Draw c [B, A] as a call does, without its log_prob."""
+        mean, log_std = self.normal(observation)
+        return squashed_action(mean, log_std, normal_like(mean))
 
     def normal(self, observation: Tree) -> tuple[Tensor, Tensor]:
         """Return mean and log_std [B, A] of the normal under the tanh."""
@@ -190,8 +197,9 @@ class Policy(nn.Module):
     def heads(self, observation: Tree, state: Tensor | None = None, ended: Tensor | None = None) -> Heads:
         """Return the parameters of the distribution at each observation; see `Core` for state and ended."""
         trunk, head = self.trunk, self.head
-        if trunk.plain and not watched(head):
-            return head.read(tandem(observation, (*trunk.layers, head.layer))[0])
+        raw = across(self, observation, OWN) if trunk.simple else None
+        if raw is not None:
+            return head.read(raw[0])
         found: Heads = head(trunk(observation, state, ended))
         return found
 

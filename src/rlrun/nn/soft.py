@@ -128,9 +128,15 @@ class SoftPolicy(nn.Module):
         if self.gaussian is None:
             c = None
         else:
-            c = self.gaussian(observation)[0] if explore else self.gaussian.mode(observation)
+            c = self._drawn(self.gaussian, observation) if explore else self.gaussian.mode(observation)
         if not self.codec.discrete:
             return self.codec.join(c, None)
         values = self._borrowed[0](observation, c)
         k = self.codec.sample(self.choices(values)) if explore else self.codec.best(self.tells.guiding(values))
         return self.codec.join(c, k)
+
+    def _drawn(self, gaussian: SquashedGaussian, observation: Tree) -> Tensor:
+        if type(gaussian).forward is SquashedGaussian.forward:
+            return gaussian.draw(observation)
+        c: Tensor = gaussian(observation)[0]  # one of the user's own: calls are all that it must know
+        return c

@@ -81,23 +81,22 @@ class Held:
         """Return what the stacks make of x, as `through` does."""
         low = lowered(self._work)
         form = self._form if low is None else self._form._replace(low=low)
-        views = self._views.get(form.way)
+        way = form.way
+        views = self._views.get(way)
         if views is None:
-            views = self._views[form.way] = form.views([parameter.detach() for parameter in self._parameters])
-        return through(x, form, self._parameters, views)
+            views = self._views[way] = form.views([parameter.detach() for parameter in self._parameters])
+        return _through(x, form, way, self._parameters, views)
 
 
-def through(x: Tensor, form: Form, parameters: Sequence[Tensor], views: Views | None = None) -> tuple[Tensor, ...]:
-    """Return what stacks make of x [B, in], the same for all, or of [M, B, in], each its own: [B, out] of each.
+def through(x: Tensor, form: Form, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return what stacks make of x [B, in], the same for all, or of [M, B, in], each its own: [B, out] of each."""
+    return _through(x, form, form.way, parameters, form.views(parameters))
 
-    views: of the parameters by `form.views`, where somebody has them at hand.
-    """
-    if views is None:
-        views = form.views(parameters)
+
+def _through(x: Tensor, form: Form, way: Any, parameters: Sequence[Tensor], views: Views) -> tuple[Tensor, ...]:
     if torch.is_grad_enabled():
-        found: tuple[Tensor, ...] = _Stacks.apply(x, form, views, *parameters)  # type: ignore[no-untyped-call]
+        found: tuple[Tensor, ...] = _Stacks.apply(x, form, way, views, *parameters)  # type: ignore[no-untyped-call]
         return found
-    way = form.way
     return tuple([way.told(outputs[-1]) for outputs in _run(way.read(x), form, views, way)])
 
 
@@ -125,14 +124,14 @@ class _Stacks(torch.autograd.Function):
     """Whole stacks; what is not asked for is not computed."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, form: Form, views: Views, *parameters: Tensor) -> tuple[Tensor, ...]:
-        ctx.form, ctx.views, ctx.way = form, views, form.way
+    def forward(ctx: Any, x: Tensor, form: Form, way: Any, views: Views, *parameters: Tensor) -> tuple[Tensor, ...]:
+        ctx.form, ctx.way, ctx.views = form, way, views
         ctx.set_materialize_grads(bool(form.members))  # of a stack that no loss reached, there is no gradient
-        found = _run(ctx.way.read(x), form, views, ctx.way)
-        tops = tuple(ctx.way.told(outputs[-1]) for outputs in found)
+        found = _run(way.read(x), form, views, way)
+        tops = tuple(way.told(outputs[-1]) for outputs in found)
         # what no activation stands behind is not needed again, and others may change it in place
         kept = list(chain.from_iterable(outputs[:-1] if form.open else outputs for outputs in found))
-        if ctx.way is products:
+        if way is products:
             ctx.save_for_backward(x, *parameters, *kept)
         else:  # nobody else has arrays, but for those of the last layers
             ctx.kept = kept
@@ -143,7 +142,7 @@ class _Stacks(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         x, *saved = ctx.saved_tensors
         form: Form = ctx.form
-        count = len(ctx.needs_input_grad) - 3
+        count = len(ctx.needs_input_grad) - 4
         parameters, outputs = saved[:count], saved[count:]
         if torch.is_grad_enabled():  # somebody wants gradients of these; what lies between layers has no graph here
             return _with_graph(x, form, parameters, gradients)
@@ -162,7 +161,7 @@ class _Stacks(torch.autograd.Function):
             parts.append(part)
             of_inputs += [] if of_input is None else [of_input]
         told = _told(parts, form) if of_parameters else [None] * count
-        return (_together(of_inputs, x), None, None, *told)
+        return (_together(of_inputs, x), None, None, None, *told)
 
 
 def _back(
@@ -245,4 +244,4 @@ def _with_graph(
     wanted = [part for part in (x, *parameters) if part.requires_grad]
     found = iter(torch.autograd.grad(tops, wanted, reached, create_graph=True, allow_unused=True))
     of_x, *others = [next(found) if part.requires_grad else None for part in (x, *parameters)]
-    return (of_x, None, None, *others)
+    return (of_x, None, None, None, *others)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -17,33 +17,40 @@ from rlrun.nn.products import Kind
 from rlrun.nn.stacks import Form, Held, through
 
 
-class _Plan(NamedTuple):
-    """What layers are to `rlrun.nn.stacks`, as long as they are what they were."""
+class _Line(NamedTuple):
+    """Layers that a module holds somewhere below it, as long as they are what they were."""
 
-    insides: list[dict[str, Any]]  # of each layer: its own, not a copy, which does not keep it alive
-    hooks: tuple[Any, ...]  # of all layers
+    inside: list[dict[str, Any]]  # modules that each module on the way holds, by name
+    modules: list[nn.Module | None]  # all of these
+    hooks: tuple[Any, ...]
     held: Held
 
-    def fits(self, layers: Sequence[nn.Module]) -> bool:
-        """Tell whether layers are those that this was made of, and nobody looks inside."""
-        same = all(layer.__dict__ is inside for layer, inside in zip(layers, self.insides, strict=True))
-        return same and not any(self.hooks) and self.held.lies()
+    def fits(self) -> bool:
+        """Tell whether the same modules lie on the way, and nobody looks inside."""
+        now = list(chain.from_iterable(map(dict.values, self.inside)))
+        return now == self.modules and not any(self.hooks) and self.held.lies()
 
 
-# By the first layer, and by how many there are in each stack.
-_plans: WeakKeyDictionary[nn.Module, dict[tuple[int, ...], _Plan]] = WeakKeyDictionary()
+_lines: WeakKeyDictionary[nn.Module, dict[tuple[tuple[str, ...], ...], _Line]] = WeakKeyDictionary()
 
 
-def tandem(x: Tensor, *stacks: Iterable[nn.Module]) -> tuple[Tensor, ...]:
-    """Return what each stack of layers makes of x [B, F]: [B, its width]; in one step where all are dense and plain."""
-    layers = [tuple(stack) for stack in stacks]
-    if x.dim() == 2 and plain_input(x):
-        held = _held(layers)
-        if held is not None:
-            return held(x)
-    if len(layers) == 1:
-        return (_layer_by_layer(x, layers[0]),)
-    return tuple(tandem(x, stack)[0] for stack in layers)
+def across(owner: nn.Module, x: Tensor, *stacks: tuple[str, ...]) -> tuple[Tensor, ...] | None:
+    """Return what stacks of layers below a module make of x [B, F], in one step: [B, width] of each.
+
+    stacks: the places of each one's layers, in their order: `trunk.layers` stands for all that this holds, and nothing
+        for all that the module holds itself.
+    Returns None where they are not all dense and plain, x is no such input, or somebody looks inside.
+    """
+    if x.dim() != 2 or not plain_input(x):
+        return None
+    known = _lines.get(owner)
+    line = None if known is None else known.get(stacks)
+    if line is None or not line.fits():
+        line = _line(owner, stacks)
+        if line is None:
+            return None
+        _lines.setdefault(owner, {})[stacks] = line
+    return line.held(x)
 
 
 def plain_input(x: Tensor) -> bool:
@@ -74,7 +81,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def _layer_by_layer(x: Tensor, layers: tuple[nn.Module, ...]) -> Tensor:
+def layer_by_layer(x: Tensor, layers: Sequence[nn.Module]) -> Tensor:
     """Return what layers of any kind make of x; a dense one at the end computes in single precision in any case."""
     hidden = layers[:-1] if layers and isinstance(layers[-1], nn.Linear) else layers
     below = x
@@ -97,26 +104,30 @@ def _widest(weights: Iterable[Tensor]) -> int:
     return max([0, *[weight.numel() for weight in weights]])  # as the compiler knows it
 
 
-def _held(stacks: list[tuple[nn.Module, ...]]) -> Held | None:
-    """Return stacks as one step, if they are dense layers whose inside nobody wants to see."""
-    layers = stacks[0] if len(stacks) == 1 else tuple(chain.from_iterable(stacks))
-    if not all(stacks):
-        return None
-    known, depths = _plans.get(layers[0]), tuple(map(len, stacks))
-    plan = None if known is None else known.get(depths)
-    if plan is not None and plan.fits(layers):
-        return plan.held
+def _line(owner: nn.Module, places: Iterable[Iterable[str]]) -> _Line | None:
+    on_the_way: dict[str, nn.Module] = {}
+    stacks = []
+    for stack in places:
+        layers: list[nn.Module] = []
+        for place in stack or ("",):
+            names = place.split(".")
+            on_the_way |= {part: owner.get_submodule(part) for part in accumulate(names, "{}.{}".format) if part}
+            last = owner.get_submodule(place)
+            layers += [last] if isinstance(last, nn.Linear) else [*last]  # type: ignore[misc]
+        stacks.append(tuple(layers))
     held = _made(stacks)
-    if held is not None:
-        plan = _Plan([layer.__dict__ for layer in layers], tuple(chain.from_iterable(map(_hooks, layers))), held)
-        _plans.setdefault(layers[0], {})[depths] = plan
-    return held
+    if held is None or watched(*on_the_way.values()):
+        return None
+    inside = [module._modules for module in (owner, *on_the_way.values())]
+    found: list[nn.Module | None] = list(chain.from_iterable(map(dict.values, inside)))
+    parts = (*on_the_way.values(), *chain.from_iterable(stacks))
+    return _Line(inside, found, tuple(chain.from_iterable(map(_hooks, parts))), held)
 
 
 def _made(stacks: list[tuple[nn.Module, ...]]) -> Held | None:
     kinds = [_kind(stack) for stack in stacks]
     lengths = {len(stack) % 2 for stack in stacks}
-    if None in kinds or len(lengths) > 1 or any(watched(*stack) for stack in stacks):
+    if not all(stacks) or None in kinds or len(lengths) > 1 or any(watched(*stack) for stack in stacks):
         return None
     dense = [stack[::2] for stack in stacks]
     is_open = lengths == {1}

@@ -10,7 +10,6 @@ from rlrun.nn.encoders import Encoder
 from rlrun.nn.init import Initialiser, initialiser
 from rlrun.nn.mlp import Activation, dense
 from rlrun.nn.recurrent import Core, Kind
-from rlrun.nn.tandem import watched
 from rlrun.spaces import Space, Spaces
 from rlrun.typing import Tree
 
@@ -37,15 +36,11 @@ class Trunk(nn.Module):
         self.layers = dense(self.encoder.size, hidden, activation=activation, layer_norm=layer_norm)
         self.layers.apply(initialiser(init))
         self.size = hidden[-1] if hidden else self.encoder.size
+        self.simple = core is None and self.encoder.plain  # nothing but the layers, on observations as they are
         self.core = None if core is None else Core(core, self.size, core_size)
         self.state_size = 0
         if self.core is not None:
             self.size, self.state_size = self.core.size, self.core.state_size
-
-    @property
-    def plain(self) -> bool:
-        """Whether there is nothing but the layers on observations as they are, and nobody looks on."""
-        return self.core is None and self.encoder.plain and not watched(self, self.layers)
 
     def forward(self, observation: Tree, state: Tensor | None = None, ended: Tensor | None = None) -> Tensor:
         """Return features; state [B, S] and ended [B, T] are those of `Core`, of no account without one."""

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 
 from rlrun.nn import products
-from rlrun.nn.tandem import tandem
+from rlrun.nn.mlp import Dense
 
 GAIN = 1.2  # of speed, from which on another library than torch is worth other roundings
 _SHAPES = ((64, nn.Tanh), (256, nn.ReLU))  # of two hidden layers, as most algorithms on and off policy have them
@@ -72,7 +72,7 @@ def _there() -> list[str]:
     return [way for way in products.WAYS if products.use(way) == way]
 
 
-def _least(network: nn.Sequential, x: torch.Tensor, so_far: float) -> float:
+def _least(network: Dense, x: torch.Tensor, so_far: float) -> float:
     """Return the least seconds of some rounds, by whatever way; infinity, if a pass takes far longer than so far."""
     found = []
     for way in _there():
@@ -83,7 +83,7 @@ def _least(network: nn.Sequential, x: torch.Tensor, so_far: float) -> float:
     return min(found)
 
 
-def _network(width: int, activation: Callable[[], nn.Module], generator: torch.Generator) -> nn.Sequential:
+def _network(width: int, activation: Callable[[], nn.Module], generator: torch.Generator) -> Dense:
     """Return two hidden layers and one output, without a number drawn from the run's own."""
     sizes = ((_INPUTS, width), (width, width), (width, 1))
     with torch.random.fork_rng(devices=[]):  # to make them on no device would import torch's compiler
@@ -92,22 +92,23 @@ def _network(width: int, activation: Callable[[], nn.Module], generator: torch.G
     with torch.no_grad():
         for parameter in chain.from_iterable(layer.parameters() for layer in layers):
             parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter.shape[-1] ** 0.5)
-    return nn.Sequential(first, activation(), second, activation(), last)
+    return Dense(first, activation(), second, activation(), last)
 
 
-def _output(way: str, network: nn.Sequential, x: torch.Tensor) -> torch.Tensor:
+def _output(way: str, network: Dense, x: torch.Tensor) -> torch.Tensor:
     products.use(way)
-    return tandem(x, network)[0]
+    made: torch.Tensor = network(x)
+    return made
 
 
 @torch.no_grad()
-def _error(way: str, network: nn.Sequential, x: torch.Tensor) -> float:
+def _error(way: str, network: Dense, x: torch.Tensor) -> float:
     """Return how far an output is at most from that of double precision."""
     exact = copy.deepcopy(network).double()(x.double())
     return float((_output(way, network, x).double() - exact).abs().max())
 
 
-def _seconds(way: str, network: nn.Sequential, x: torch.Tensor, passes: int = _PASSES) -> float:
+def _seconds(way: str, network: Dense, x: torch.Tensor, passes: int = _PASSES) -> float:
     """Return how long some passes forward and backward take."""
     parameters = list(network.parameters())
     begun = time.perf_counter()

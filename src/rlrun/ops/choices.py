@@ -23,9 +23,9 @@ def one_hot(index: Tensor, choices: Sequence[int]) -> Tensor:
     return torch.cat(parts, -1).float()
 
 
-def gumbel_argmax(logits: Tensor) -> Tensor:
+def gumbel_argmax(logits: Tensor, *, keepdim: bool = False) -> Tensor:
     """Draw from softmax(logits) over the last dimension, without forming probabilities."""
-    return (logits + gumbel_like(logits)).argmax(-1)
+    return (logits + gumbel_like(logits)).argmax(-1, keepdim)
 
 
 def choice_divergence(log_probabilities: Tensor, other: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ def normal_like(value: Tensor) -> Tensor:
 
 def gumbel_like(value: Tensor) -> Tensor:
     """Draw standard Gumbel numbers in the shape of a tensor: added to logits, the largest is a draw from these."""
-    return -torch.empty_like(value).exponential_().log() if _source is None else _source("gumbel", value)
+    return torch.empty_like(value).exponential_().log_().neg_() if _source is None else _source("gumbel", value)
 
 
 @contextmanager

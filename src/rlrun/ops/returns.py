@@ -9,6 +9,7 @@ A window's last step is bootstrapped like a truncated one. Nothing here carries 
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -149,9 +150,19 @@ def v_trace(
 
 def _backwards(earned: Tensor, carry: Tensor) -> Tensor:
     """Return x with x_t = earned_t + carry_t · x_{t+1}, and 0 after the window."""
+    if earned.is_cpu and not torch.compiler.is_compiling():  # a third of the time, for a step is a few numbers
+        now, factor = earned.detach().numpy(), carry.detach().numpy()
+        result = np.empty_like(now)
+        after = np.zeros_like(now[:, 0])
+        for step in range(now.shape[1] - 1, -1, -1):
+            before = result[:, step]
+            np.multiply(factor[:, step], after, out=before)
+            before += now[:, step]
+            after = before
+        return torch.from_numpy(result)
     found, following = [], torch.zeros_like(earned[:, 0])
-    for now, factor in zip(reversed(earned.unbind(1)), reversed(carry.unbind(1)), strict=True):
-        following = torch.addcmul(now, factor, following)
+    for row, weight in zip(reversed(earned.unbind(1)), reversed(carry.unbind(1)), strict=True):
+        following = torch.addcmul(row, weight, following)
         found.append(following)
     return torch.stack(found[::-1], 1)
 
@@ -170,4 +181,6 @@ def _last(ended: Tensor, like: Tensor) -> Tensor:
 
 def _like(flags: Tensor, values: Tensor) -> Tensor:
     """Give flags [B, T] the dimensions of values [B, T, …]."""
+    if flags.dim() == values.dim():
+        return flags
     return flags.reshape(flags.shape + (1,) * (values.dim() - flags.dim())).expand_as(values)

@@ -1,0 +1,13 @@
+"""Stacks side by side, as networks that hold them compute them."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from rlrun.nn.tandem import across, layer_by_layer
+
+
+def tandem(x: Tensor, *stacks: nn.Sequential) -> tuple[Tensor, ...]:
+    """Return what each stack makes of x, in one step where that is possible."""
+    found = across(nn.ModuleList(stacks), x, *((str(place),) for place in range(len(stacks))))
+    return tuple(layer_by_layer(x, tuple(stack)) for stack in stacks) if found is None else found
