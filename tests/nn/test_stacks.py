@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import forward_ad
-from torch.nn.utils import prune
+from torch.nn.utils import parametrize, prune
 
 from rlrun.nn import MLP, ActorCritic, Ensemble, MixedPrecision, arrays, products, ways
 from rlrun.nn.mlp import dense
@@ -344,6 +344,61 @@ def test_a_network_computes_with_the_parameters_of_now(kind, change, way):
     assert_alike([network(x)], [wanted])
     gradient = torch.autograd.grad(network(x).sum(), list(network.parameters()))
     assert_alike(gradient, torch.autograd.grad(wanted.sum(), list(fresh.parameters())))
+
+
+class Other(nn.Module):
+    """Makes a parameter of another one."""
+
+    def forward(self, value):
+        return 2.0 * value + 1.0
+
+
+def parametrised(network):
+    parametrize.register_parametrization(network[2], "bias", Other())
+
+
+def no_longer_parametrised(network):
+    parametrize.register_parametrization(network[0], "weight", Other())
+    parametrize.remove_parametrizations(network[0], "weight")  # now the bias is the first of its parameters
+
+
+def with_a_parameter_more(network):
+    network[0].register_parameter("temperature", nn.Parameter(torch.ones(1)))
+
+
+def narrower(network):
+    for parameter in (network[0].weight, network[0].bias):
+        parameter.data = parameter.data[:4]  # where it lay
+    network[2].weight.data = network[2].weight.data[:, :4]
+
+
+@pytest.mark.parametrize("change", [parametrised, no_longer_parametrised, with_a_parameter_more, narrower])
+def test_layers_whose_parameters_are_told_otherwise_compute_with_them(change, way):
+    network, x = MLP(3, 2, hidden=(8,)), torch.randn(4, 3)
+    network(x)
+    change(network)
+    assert_alike([network(x)], [plainly(network)(x)])
+
+
+def replaced_layer(network):
+    network.layers[-1] = Ensemble(3, 2, hidden=(8,)).layers[-1]
+
+
+def parametrised_layer(network):
+    parametrize.register_parametrization(network.layers[-1], "bias", Other())
+
+
+@pytest.mark.parametrize("change", [replaced_layer, parametrised_layer])
+def test_members_compute_with_the_layers_of_now(change, way):
+    network, x = Ensemble(3, 2, hidden=(8,)), torch.randn(4, 3)
+    network(x)
+    change(network)
+    assert_alike([network(x)], [network._together(x, True)])
+
+
+def test_inputs_of_other_members_than_there_are_are_refused(way):
+    with pytest.raises((RuntimeError, ValueError)):
+        Ensemble(3, 2, members=2, hidden=(8,))(torch.randn(3, 4, 3), shared=False)
 
 
 @pytest.mark.parametrize("kind", [MLP, Ensemble])

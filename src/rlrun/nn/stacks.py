@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from operator import is_
+from operator import is_, itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +23,8 @@ from rlrun.nn.products import Kind
 Layers = list[tuple[Tensor, Tensor]]  # weight [out, in] and bias [out] of each
 Views = Sequence[Sequence[tuple[Any, Any]]]  # the same of each stack: all of them tensors, or all of them arrays
 Parts = Sequence[tuple[Tensor | None, Tensor | None]]  # gradients of these
+
+_WEIGHT_AND_BIAS = itemgetter("weight", "bias")  # in whatever order a module has them, and whatever else it has
 
 
 class Form(NamedTuple):
@@ -68,14 +70,24 @@ class Held:
 
     def __init__(self, form: Form, owners: Sequence[dict[str, Any]], work: int) -> None:
         self._form, self._owners, self._work = form, owners, work
-        self._parameters: list[Tensor] = list(chain.from_iterable(map(dict.values, owners)))
+        self._parameters: list[Tensor] = list(chain.from_iterable(map(_WEIGHT_AND_BIAS, owners)))
         self._places = list(map(Tensor.data_ptr, self._parameters))
+        self._sizes = list(map(Tensor.size, self._parameters))
         self._views: dict[Any, Views] = {}  # by what makes the products
 
     def lies(self) -> bool:
         """Tell whether the parameters are the same, and lie where they lay."""
-        now = chain.from_iterable(map(dict.values, self._owners))
-        return all(map(is_, self._parameters, now)) and list(map(Tensor.data_ptr, self._parameters)) == self._places
+        try:
+            now = list(chain.from_iterable(map(_WEIGHT_AND_BIAS, self._owners)))
+        except KeyError:  # a parametrised layer makes them of others
+            return False
+        if not all(map(is_, self._parameters, now)) or list(map(Tensor.data_ptr, now)) != self._places:
+            return False
+        return list(map(Tensor.size, now)) == self._sizes
+
+    def is_of(self, owners: Sequence[dict[str, Any]]) -> bool:
+        """Tell whether these are still the layers."""
+        return len(owners) == len(self._owners) and all(map(is_, owners, self._owners))
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return what the stacks make of x, as `through` does."""
