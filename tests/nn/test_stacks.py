@@ -402,6 +402,47 @@ def test_inputs_of_other_members_than_there_are_are_refused(way):
 
 
 @pytest.mark.parametrize("kind", [MLP, Ensemble])
+def test_rows_of_another_width_are_refused_as_torch_does(kind, way):
+    with pytest.raises(RuntimeError, match=r"4.*3|3.*4"):
+        kind(3, 2, hidden=(8,))(torch.randn(5, 4))
+
+
+@pytest.mark.parametrize("kind", [MLP, Ensemble])
+def test_many_gradients_are_taken_at_once(kind, way):
+    network, x = kind(3, 2, hidden=(8,)), torch.randn(4, 3)
+    wanted, output = list(network.parameters()), network(x)
+    directions = torch.randn(5, *output.shape)
+    found = torch.autograd.grad(output, wanted, directions, is_grads_batched=True, retain_graph=True)
+    each = [torch.autograd.grad(output, wanted, direction, retain_graph=True) for direction in directions]
+    assert_alike(found, [torch.stack(parts) for parts in zip(*each, strict=True)])
+    mapped = torch.func.vmap(lambda direction: torch.autograd.grad(output, wanted, direction, retain_graph=True))
+    assert_alike(mapped(directions), found)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("rows", [4, 1000])
+def test_a_gradient_without_end_stays_with_the_units_that_it_reaches(rows, way):
+    torch.manual_seed(0)
+    network, x = MLP(3, 1, hidden=(16,)), torch.randn(rows, 3)
+    direction = torch.ones(rows, 1)
+    direction[0] = float("inf")
+    wanted = network[0].bias
+    ours, theirs = (torch.autograd.grad(each(x), wanted, direction) for each in (network, plainly(network)))
+    assert ours[0].isinf().any()
+    assert ours[0].isfinite().any()
+    assert_alike(ours, theirs)
+
+
+def test_what_torch_has_not_computed_yet_goes_through(way):
+    network, x = MLP(3, 2, hidden=(8,)), torch.randn(4, 3)
+    for strange in (torch.complex(x, x).conj().imag, torch._efficientzerotensor((4, 3)), x.to_sparse()):
+        assert_alike([network(strange)], [plainly(network)(strange)])
+    wanted = list(network.parameters())
+    ours = torch.autograd.grad(network(x), wanted, torch._neg_view(torch.ones(4, 2)))
+    assert_alike(ours, torch.autograd.grad(plainly(network)(x), wanted, -torch.ones(4, 2)))
+
+
+@pytest.mark.parametrize("kind", [MLP, Ensemble])
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network))])
 def test_a_copy_computes_with_parameters_of_its_own(kind, copied, way):
     network, x = kind(3, 2, hidden=(8,)), torch.randn(4, 3)
