@@ -101,7 +101,7 @@ def test_what_another_loss_trains_is_not_computed(way, monkeypatch):
 
 
 @pytest.mark.parametrize("again", [False, True])  # with a graph of its own
-def test_a_stack_that_no_loss_reaches_has_no_gradient(again):
+def test_a_stack_that_no_loss_reaches_has_no_gradient(again, way):
     one, other = stacks()
     wanted = [*one.parameters(), *other.parameters()]
     loss = tandem(torch.randn(6, 4), one, other)[0].square().sum()
@@ -109,7 +109,7 @@ def test_a_stack_that_no_loss_reaches_has_no_gradient(again):
     assert [each is None for each in found] == [False, False, True, True, True, True]
 
 
-def test_frozen_layers_take_no_gradient():
+def test_frozen_layers_take_no_gradient(way):
     network, x = MLP(3, 1, hidden=(8,)).requires_grad_(False), torch.randn(5, 3, requires_grad=True)
     network(x).sum().backward()
     expected = torch.autograd.grad(plainly(network)(x).sum(), x)[0]
@@ -117,7 +117,7 @@ def test_frozen_layers_take_no_gradient():
     assert not network(x.detach()).requires_grad
 
 
-def test_tanh_is_exact_to_rounding_over_its_range():
+def test_tanh_is_exact_to_rounding_over_its_range(way):
     stack = dense(1, (1,), activation="tanh")
     nn.init.ones_(stack[0].weight)
     nn.init.zeros_(stack[0].bias)
@@ -168,12 +168,12 @@ def pruned():
     ],
     ids=["elu", "empty", "hook", "no bias", "pruned", "double"],
 )
-def test_whatever_else_a_stack_is_goes_its_own_way(pair):
+def test_whatever_else_a_stack_is_goes_its_own_way(pair, way):
     x = torch.randn(6, 4).to(next(pair[1].parameters()).dtype)
     assert_alike(tandem(x, *pair), [plainly(stack)(x) for stack in pair])
 
 
-def test_a_watched_layer_is_called():
+def test_a_watched_layer_is_called(way):
     seen, (stack, _) = [], watched()
     stack[0].register_forward_hook(lambda module, given, output: seen.append(output.shape))
     stack(torch.randn(6, 4))
@@ -204,12 +204,12 @@ def test_layers_with_more_between_them_take_the_faster_library_too(options, way,
     assert called
 
 
-def test_windows_go_through_each_stack():
+def test_windows_go_through_each_stack(way):
     pair, x = stacks(), torch.randn(3, 6, 4)
     assert_alike(tandem(x, *pair), [plainly(stack)(x) for stack in pair])
 
 
-def test_an_output_may_be_changed_in_place():
+def test_an_output_may_be_changed_in_place(way):
     network, x = MLP(3, 4, hidden=(8,)), torch.randn(5, 3)
     wanted = list(network.parameters())
     ours = torch.autograd.grad(network(x).relu_().sum(), wanted)
@@ -217,7 +217,7 @@ def test_an_output_may_be_changed_in_place():
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_a_gradient_of_a_gradient_is_that_of_the_layers(activation):
+def test_a_gradient_of_a_gradient_is_that_of_the_layers(activation, way):
     stack, x = stacks(((8, 8),), activation)[0], torch.randn(5, 4, requires_grad=True)
 
     def slope(output):
@@ -228,7 +228,7 @@ def test_a_gradient_of_a_gradient_is_that_of_the_layers(activation):
     torch.testing.assert_close(slope(tandem(x, stack)[0]), slope(plainly(stack)(x)), rtol=1e-4, atol=1e-5)
 
 
-def test_layers_that_are_gone_through_twice_count_twice():
+def test_layers_that_are_gone_through_twice_count_twice(way):
     stack, x = stacks(((4,),))[0], torch.randn(5, 4)
     wanted = list(stack.parameters())
     ours, theirs = tandem(tandem(x, stack)[0], stack)[0], plainly(stack)(plainly(stack)(x))
@@ -237,7 +237,7 @@ def test_layers_that_are_gone_through_twice_count_twice():
 
 
 @pytest.mark.parametrize("network", [MLP(3, 1, hidden=(8,)), Ensemble(3, 1, members=1, hidden=(8,))])
-def test_gradients_of_each_row_go_through_the_transforms_of_torch(network):
+def test_gradients_of_each_row_go_through_the_transforms_of_torch(network, way):
     parameters, x = dict(network.named_parameters()), torch.randn(5, 3)
 
     def value(parameters, row):
@@ -248,7 +248,7 @@ def test_gradients_of_each_row_go_through_the_transforms_of_torch(network):
     assert_alike([part.sum(0) for part in each.values()], whole)
 
 
-def test_slopes_are_carried_forward():
+def test_slopes_are_carried_forward(way):
     network, x = MLP(3, 1, hidden=(8,)), torch.randn(5, 3)
     with forward_ad.dual_level():
         found = [
@@ -263,7 +263,7 @@ def test_layers_are_traced(way):
     assert_alike([torch.jit.trace(network, x)(x)], [network(x)])
 
 
-def test_autocast_is_heeded():
+def test_autocast_is_heeded(way):
     network, x = MLP(3, 4, hidden=(8,)), torch.randn(5, 3)
     with torch.autocast("cpu", torch.bfloat16):
         assert network(x).dtype == plainly(network)(x).dtype == torch.bfloat16
