@@ -461,6 +461,17 @@ def test_layers_that_are_known_are_not_kept_alive(way):
     assert layer() is None
 
 
+def test_a_hook_that_knows_its_network_keeps_nobody_alive(way):
+    network = MLP(3, 2, hidden=(8,))
+    network(torch.randn(4, 3))
+    network[0].register_forward_hook(lambda *told, network=network: None)
+    network(torch.randn(4, 3))
+    layer = weakref.ref(network[0])
+    del network
+    gc.collect()
+    assert layer() is None
+
+
 def test_a_layer_that_was_plain_is_heard_once_somebody_looks(way):
     network, x, seen = MLP(3, 2, hidden=(8,)), torch.randn(4, 3), []
     network(x)

@@ -110,6 +110,8 @@ def _held(stacks: list[tuple[nn.Module, ...]]) -> Held | None:
     if held is not None:
         plan = _Plan([layer.__dict__ for layer in layers], tuple(chain.from_iterable(map(_hooks, layers))), held)
         _plans.setdefault(layers[0], {})[depths] = plan
+    elif known is not None:  # hooks often know their network, and would keep it alive from here
+        _plans.pop(layers[0], None)
     return held
 
 
