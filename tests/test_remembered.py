@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -60,6 +61,28 @@ def test_of_two_at_once_the_quicker_one_is_heard(cache):
 def test_without_a_cache_it_is_found_each_time(cache):
     cache.parent.write_text("a file where a folder should be")
     assert [remembered("best", {}, lambda answer=answer: answer, KNOWN) for answer in "aba"] == ["a", "b", "a"]
+
+
+def test_a_cache_out_of_reach_is_none(cache, monkeypatch):
+    def shut(real):
+        def call(path, *more, **options):
+            if str(path).startswith(str(cache)):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return real(path, *more, **options)
+
+        return call
+
+    for name in ("open", "stat", "lstat", "mkdir"):
+        monkeypatch.setattr(os, name, shut(getattr(os, name)))
+    assert [remembered("best", {}, lambda answer=answer: answer, KNOWN) for answer in "ab"] == ["a", "b"]
+
+
+def test_whoever_has_no_home_finds_out_each_time(monkeypatch):
+    def lost(*names, **options):
+        raise RuntimeError("no home")
+
+    monkeypatch.setattr(module, "user_cache_path", lost)
+    assert [remembered("best", {}, lambda answer=answer: answer, KNOWN) for answer in "ab"] == ["a", "b"]
 
 
 def test_a_disk_that_cannot_link_still_answers(cache, monkeypatch):

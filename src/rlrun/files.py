@@ -131,7 +131,7 @@ def open_regular(path: Path, *, follow: bool = False) -> int:
     try:
         handle = os.open(path, READ if follow else READ | getattr(os, "O_NOFOLLOW", 0))
     except OSError as error:
-        if path.is_symlink():
+        if os.path.islink(path):  # the path's own raises where a folder above is out of reach
             raise RunDirError(f"{path} cannot be read: it is a symbolic link") from error
         raise RunDirError(f"{path} cannot be read: {reason(error)}") from error
     if not stat.S_ISREG(os.fstat(handle).st_mode):

@@ -34,11 +34,14 @@ def remembered(question: str, about: Mapping[str, Any], find: Callable[[], T], f
         fits: tells whether what a file holds is an answer at all.
     """
     text = json.dumps({"question": question, **about}, sort_keys=True)
-    path = folder() / f"{question}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    try:
+        path = folder() / f"{question}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    except RuntimeError:
+        return find()
     held: Any = known(path).get("answer")
     if fits(held):
         return cast(T, held)
-    damaged = path.exists()
+    damaged = os.path.exists(path)  # unlike the path's own, it takes what is out of reach for missing
     answer = find()
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +53,11 @@ def remembered(question: str, about: Mapping[str, Any], find: Callable[[], T], f
 
 
 def folder() -> Path:
-    """Return where the user's system keeps what can be found again."""
+    """Return where the user's system keeps what can be found again.
+
+    Raises:
+        RuntimeError: the user has no home.
+    """
     return user_cache_path("rlrun", appauthor=False)
 
 

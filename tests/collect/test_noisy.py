@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
 
-from rlrun.collect import Noisy, RandomAgent
+from rlrun import env as envs
+from rlrun.collect import AsyncCollector, Collector, Noisy, RandomAgent
 from rlrun.collect.agents import random_agent
 from rlrun.errors import ConfigError, SpaceError
+from rlrun.memory import Table
 from rlrun.schedules import Linear
 from rlrun.spaces import Box, Composite, Discrete, Spaces
 
@@ -97,6 +101,31 @@ def test_the_noise_of_a_warm_up_goes_on():
     drawn = [again(LOOK)["action"] - plain for plain in _uniform(5, 30)]
     within = np.abs(np.stack(drawn)).max(0) < 0.3
     assert np.corrcoef(drawn[-2][within], drawn[-1][within])[0, 1] > 0.7
+
+
+def test_a_worker_beside_learning_makes_the_noise_of_a_collector():
+    found = []
+    for kind in (Collector, AsyncCollector):
+        env = envs.make(id="Pendulum-v1", num_envs=2)
+        agent = Noisy(Level(), deviation=0.3, damping=0.5, spaces=env.spaces, seed=3)
+        table = Table(spaces=env.spaces, length=60, num_envs=2)
+        collector = kind(env, agent, table, warm_up_seed=7, **({"kind": "thread"} if kind is AsyncCollector else {}))
+        collector.begin_training()
+        collector.collect(20, random=True)
+        collector.collect(20)
+        collector.end_training(None)
+        found.append((table.stored()["columns"]["blocks"]["packed rows"], agent.state_dict()))
+    assert np.array_equal(found[0][0], found[1][0])
+    assert found[0][1]["rng"] == found[1][1]["rng"]
+    assert torch.equal(found[0][1]["noise"][0], found[1][1]["noise"][0])
+
+
+def test_what_acts_at_random_is_sent_without_a_network():
+    sent = pickle.dumps(random_agent(noisy(), LEVER, seed=5))
+    assert b"Level" not in sent
+    agent, again = noisy(), pickle.loads(sent)
+    again.stand_in_for(agent)
+    assert np.array_equal(again(LOOK)["action"], random_agent(noisy(), LEVER, seed=5)(LOOK)["action"])
 
 
 def _uniform(seed, steps):

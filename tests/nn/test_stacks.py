@@ -10,7 +10,7 @@ import torch
 from tests.nn.side import tandem
 from torch import nn
 from torch.autograd import forward_ad
-from torch.nn.utils import prune
+from torch.nn.utils import parametrize, prune
 
 from rlrun.nn import MLP, ActorCritic, Ensemble, MixedPrecision, arrays, products, ways
 from rlrun.nn.mlp import Dense, dense
@@ -101,7 +101,7 @@ def test_what_another_loss_trains_is_not_computed(way, monkeypatch):
 
 
 @pytest.mark.parametrize("again", [False, True])  # with a graph of its own
-def test_a_stack_that_no_loss_reaches_has_no_gradient(again):
+def test_a_stack_that_no_loss_reaches_has_no_gradient(again, way):
     one, other = stacks()
     wanted = [*one.parameters(), *other.parameters()]
     loss = tandem(torch.randn(6, 4), one, other)[0].square().sum()
@@ -109,7 +109,7 @@ def test_a_stack_that_no_loss_reaches_has_no_gradient(again):
     assert [each is None for each in found] == [False, False, True, True, True, True]
 
 
-def test_frozen_layers_take_no_gradient():
+def test_frozen_layers_take_no_gradient(way):
     network, x = MLP(3, 1, hidden=(8,)).requires_grad_(False), torch.randn(5, 3, requires_grad=True)
     network(x).sum().backward()
     expected = torch.autograd.grad(plainly(network)(x).sum(), x)[0]
@@ -117,7 +117,7 @@ def test_frozen_layers_take_no_gradient():
     assert not network(x.detach()).requires_grad
 
 
-def test_tanh_is_exact_to_rounding_over_its_range():
+def test_tanh_is_exact_to_rounding_over_its_range(way):
     stack = dense(1, (1,), activation="tanh")
     nn.init.ones_(stack[0].weight)
     nn.init.zeros_(stack[0].bias)
@@ -168,12 +168,12 @@ def pruned():
     ],
     ids=["elu", "empty", "hook", "no bias", "pruned", "double"],
 )
-def test_whatever_else_a_stack_is_goes_its_own_way(pair):
+def test_whatever_else_a_stack_is_goes_its_own_way(pair, way):
     x = torch.randn(6, 4).to(next(pair[1].parameters()).dtype)
     assert_alike(tandem(x, *pair), [plainly(stack)(x) for stack in pair])
 
 
-def test_a_watched_layer_is_called():
+def test_a_watched_layer_is_called(way):
     seen, (stack, _) = [], watched()
     stack[0].register_forward_hook(lambda module, given, output: seen.append(output.shape))
     stack(torch.randn(6, 4))
@@ -204,12 +204,12 @@ def test_layers_with_more_between_them_take_the_faster_library_too(options, way,
     assert called
 
 
-def test_windows_go_through_each_stack():
+def test_windows_go_through_each_stack(way):
     pair, x = stacks(), torch.randn(3, 6, 4)
     assert_alike(tandem(x, *pair), [plainly(stack)(x) for stack in pair])
 
 
-def test_an_output_may_be_changed_in_place():
+def test_an_output_may_be_changed_in_place(way):
     network, x = MLP(3, 4, hidden=(8,)), torch.randn(5, 3)
     wanted = list(network.parameters())
     ours = torch.autograd.grad(network(x).relu_().sum(), wanted)
@@ -217,7 +217,7 @@ def test_an_output_may_be_changed_in_place():
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_a_gradient_of_a_gradient_is_that_of_the_layers(activation):
+def test_a_gradient_of_a_gradient_is_that_of_the_layers(activation, way):
     stack, x = stacks(((8, 8),), activation)[0], torch.randn(5, 4, requires_grad=True)
 
     def slope(output):
@@ -228,7 +228,7 @@ def test_a_gradient_of_a_gradient_is_that_of_the_layers(activation):
     torch.testing.assert_close(slope(tandem(x, stack)[0]), slope(plainly(stack)(x)), rtol=1e-4, atol=1e-5)
 
 
-def test_layers_that_are_gone_through_twice_count_twice():
+def test_layers_that_are_gone_through_twice_count_twice(way):
     stack, x = stacks(((4,),))[0], torch.randn(5, 4)
     wanted = list(stack.parameters())
     ours, theirs = tandem(tandem(x, stack)[0], stack)[0], plainly(stack)(plainly(stack)(x))
@@ -237,7 +237,7 @@ def test_layers_that_are_gone_through_twice_count_twice():
 
 
 @pytest.mark.parametrize("network", [MLP(3, 1, hidden=(8,)), Ensemble(3, 1, members=1, hidden=(8,))])
-def test_gradients_of_each_row_go_through_the_transforms_of_torch(network):
+def test_gradients_of_each_row_go_through_the_transforms_of_torch(network, way):
     parameters, x = dict(network.named_parameters()), torch.randn(5, 3)
 
     def value(parameters, row):
@@ -248,7 +248,7 @@ def test_gradients_of_each_row_go_through_the_transforms_of_torch(network):
     assert_alike([part.sum(0) for part in each.values()], whole)
 
 
-def test_slopes_are_carried_forward():
+def test_slopes_are_carried_forward(way):
     network, x = MLP(3, 1, hidden=(8,)), torch.randn(5, 3)
     with forward_ad.dual_level():
         found = [
@@ -263,7 +263,7 @@ def test_layers_are_traced(way):
     assert_alike([torch.jit.trace(network, x)(x)], [network(x)])
 
 
-def test_autocast_is_heeded():
+def test_autocast_is_heeded(way):
     network, x = MLP(3, 4, hidden=(8,)), torch.randn(5, 3)
     with torch.autocast("cpu", torch.bfloat16):
         assert network(x).dtype == plainly(network)(x).dtype == torch.bfloat16
@@ -346,6 +346,102 @@ def test_a_network_computes_with_the_parameters_of_now(kind, change, way):
     assert_alike(gradient, torch.autograd.grad(wanted.sum(), list(fresh.parameters())))
 
 
+class Other(nn.Module):
+    """Makes a parameter of another one."""
+
+    def forward(self, value):
+        return 2.0 * value + 1.0
+
+
+def parametrised(network):
+    parametrize.register_parametrization(network[2], "bias", Other())
+
+
+def no_longer_parametrised(network):
+    parametrize.register_parametrization(network[0], "weight", Other())
+    parametrize.remove_parametrizations(network[0], "weight")  # now the bias is the first of its parameters
+
+
+def with_a_parameter_more(network):
+    network[0].register_parameter("temperature", nn.Parameter(torch.ones(1)))
+
+
+def narrower(network):
+    for parameter in (network[0].weight, network[0].bias):
+        parameter.data = parameter.data[:4]  # where it lay
+    network[2].weight.data = network[2].weight.data[:, :4]
+
+
+@pytest.mark.parametrize("change", [parametrised, no_longer_parametrised, with_a_parameter_more, narrower])
+def test_layers_whose_parameters_are_told_otherwise_compute_with_them(change, way):
+    network, x = MLP(3, 2, hidden=(8,)), torch.randn(4, 3)
+    network(x)
+    change(network)
+    assert_alike([network(x)], [plainly(network)(x)])
+
+
+def replaced_layer(network):
+    network.layers[-1] = Ensemble(3, 2, hidden=(8,)).layers[-1]
+
+
+def parametrised_layer(network):
+    parametrize.register_parametrization(network.layers[-1], "bias", Other())
+
+
+@pytest.mark.parametrize("change", [replaced_layer, parametrised_layer])
+def test_members_compute_with_the_layers_of_now(change, way):
+    network, x = Ensemble(3, 2, hidden=(8,)), torch.randn(4, 3)
+    network(x)
+    change(network)
+    assert_alike([network(x)], [network._together(x, True)])
+
+
+def test_inputs_of_other_members_than_there_are_are_refused(way):
+    with pytest.raises((RuntimeError, ValueError)):
+        Ensemble(3, 2, members=2, hidden=(8,))(torch.randn(3, 4, 3), shared=False)
+
+
+@pytest.mark.parametrize("kind", [MLP, Ensemble])
+def test_rows_of_another_width_are_refused_as_torch_does(kind, way):
+    with pytest.raises(RuntimeError, match=r"4.*3|3.*4"):
+        kind(3, 2, hidden=(8,))(torch.randn(5, 4))
+
+
+@pytest.mark.parametrize("kind", [MLP, Ensemble])
+def test_many_gradients_are_taken_at_once(kind, way):
+    network, x = kind(3, 2, hidden=(8,)), torch.randn(4, 3)
+    wanted, output = list(network.parameters()), network(x)
+    directions = torch.randn(5, *output.shape)
+    found = torch.autograd.grad(output, wanted, directions, is_grads_batched=True, retain_graph=True)
+    each = [torch.autograd.grad(output, wanted, direction, retain_graph=True) for direction in directions]
+    assert_alike(found, [torch.stack(parts) for parts in zip(*each, strict=True)])
+    mapped = torch.func.vmap(lambda direction: torch.autograd.grad(output, wanted, direction, retain_graph=True))
+    assert_alike(mapped(directions), found)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("rows", [4, 1000])
+def test_a_gradient_without_end_stays_with_the_units_that_it_reaches(rows, way):
+    torch.manual_seed(0)
+    network, x = MLP(3, 1, hidden=(16,)), torch.randn(rows, 3)
+    direction = torch.ones(rows, 1)
+    direction[0] = float("inf")
+    wanted = network[0].bias
+    ours, theirs = (torch.autograd.grad(each(x), wanted, direction) for each in (network, plainly(network)))
+    assert ours[0].isinf().any()
+    assert ours[0].isfinite().any()
+    assert_alike(ours, theirs)
+
+
+def test_what_torch_has_not_computed_yet_goes_through(way):
+    network, x = MLP(3, 2, hidden=(8,)), torch.randn(4, 3)
+    for strange in (torch.complex(x, x).conj().imag, torch._efficientzerotensor((4, 3)), x.to_sparse()):
+        assert_alike([network(strange)], [plainly(network)(strange)])
+    wanted = list(network.parameters())
+    ours = torch.autograd.grad(network(x), wanted, torch._neg_view(torch.ones(4, 2)))
+    assert_alike(ours, torch.autograd.grad(plainly(network)(x), wanted, -torch.ones(4, 2)))
+
+
 @pytest.mark.parametrize("kind", [MLP, Ensemble])
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network))])
 def test_a_copy_computes_with_parameters_of_its_own(kind, copied, way):
@@ -358,6 +454,17 @@ def test_a_copy_computes_with_parameters_of_its_own(kind, copied, way):
 
 def test_layers_that_are_known_are_not_kept_alive(way):
     network = MLP(3, 2, hidden=(8,))
+    network(torch.randn(4, 3))
+    layer = weakref.ref(network[0])
+    del network
+    gc.collect()
+    assert layer() is None
+
+
+def test_a_hook_that_knows_its_network_keeps_nobody_alive(way):
+    network = MLP(3, 2, hidden=(8,))
+    network(torch.randn(4, 3))
+    network[0].register_forward_hook(lambda *told, network=network: None)
     network(torch.randn(4, 3))
     layer = weakref.ref(network[0])
     del network

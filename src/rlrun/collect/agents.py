@@ -207,6 +207,9 @@ class RandomAgent:
         drawn = self.rng.uniform(-1.0, 1.0, shape) if space.bounded else self.rng.standard_normal(shape)
         return drawn.astype(np.float32)
 
+    def stand_in_for(self, agent: Any) -> None:
+        """Act in an agent's place from now on; here it is all the same whose."""
+
     def initial_state(self, count: int) -> None:
         return None
 

@@ -124,11 +124,17 @@ class Noisy(PolicyAgent):
 
 
 class _BlurredRandom(RandomAgent):
-    """Act uniformly at random, with an agent's noise around that."""
+    """Act uniformly at random, with an agent's noise around that; a copy has no agent until it is told of one."""
 
     def __init__(self, space: Space, *, seed: int, noisy: Noisy) -> None:
         super().__init__(space, seed=seed)
         self._noisy = noisy
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_noisy": None}
+
+    def stand_in_for(self, agent: Any) -> None:
+        self._noisy = agent
 
     def draw(self, count: int) -> Response:
         return {"action": self._noisy.blurred(super().draw(count)["action"])}

@@ -84,7 +84,8 @@ def _begin(backend: str, place: Path, learners: int) -> None:
     except BaseException:
         # torch numbers groups, and counts those that never came to be until one is destroyed; learners look for each
         # other under that number, so that the next ones would wait for ever where one of them has failed before.
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+        if not dist.is_initialized():  # it is, where a signal comes, or torch meets again, at its end
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
         dist.destroy_process_group()
         raise
 

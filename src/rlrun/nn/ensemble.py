@@ -21,6 +21,7 @@ from rlrun.nn.tandem import affine, kind_of, plain_input
 # one on a CPU. Forward and backward, two members, one thread, separate / batched: 0.9-1.0 at 256 wide and batch 256
 # (16.8 M), 0.97 or 1.06 at 4.2 M (128 wide, or batch 64), 1.2 at 2.1 M, 1.4 at 0.3 M.
 LARGE = 4_000_000
+_OWN = {"weight", "bias"}  # what a layer has itself, unless it is parametrised
 
 
 class StackedLinear(nn.Module):
@@ -140,11 +141,12 @@ class Ensemble(nn.Module):
         """Return what `rlrun.nn.stacks` makes of all members, where these are layers that it takes."""
         if self._form is None or not plain_input(value) or (self.dropout and self._learns):
             return None
-        held = self._held
-        if held is None or not held.lies():
-            if self.layers[0].weight.dtype != value.dtype:
+        if value.dim() == 3 and len(value) != self.members:  # which the other ways refuse
+            return None
+        held, owners = self._held, [layer._parameters for layer in self.layers]
+        if held is None or not held.is_of(owners) or not held.lies():
+            if self.layers[0].weight.dtype != value.dtype or not all(owner.keys() >= _OWN for owner in owners):
                 return None
-            owners = [layer._parameters for layer in self.layers]
             held = self._held = Held(self._form, owners, self.work)
         results = held(value)
         return results[0].unsqueeze(0) if self.members == 1 else torch.stack(results)

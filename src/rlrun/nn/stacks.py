@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from operator import is_
+from operator import is_, itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +23,8 @@ from rlrun.nn.products import Kind
 Layers = list[tuple[Tensor, Tensor]]  # weight [out, in] and bias [out] of each
 Views = Sequence[Sequence[tuple[Any, Any]]]  # the same of each stack: all of them tensors, or all of them arrays
 Parts = Sequence[tuple[Tensor | None, Tensor | None]]  # gradients of these
+
+_WEIGHT_AND_BIAS = itemgetter("weight", "bias")  # in whatever order a module has them, and whatever else it has
 
 
 class Form(NamedTuple):
@@ -68,14 +70,24 @@ class Held:
 
     def __init__(self, form: Form, owners: Sequence[dict[str, Any]], work: int) -> None:
         self._form, self._owners, self._work = form, owners, work
-        self._parameters: list[Tensor] = list(chain.from_iterable(map(dict.values, owners)))
+        self._parameters: list[Tensor] = list(chain.from_iterable(map(_WEIGHT_AND_BIAS, owners)))
         self._places = list(map(Tensor.data_ptr, self._parameters))
+        self._sizes = list(map(Tensor.size, self._parameters))
         self._views: dict[Any, Views] = {}  # by what makes the products
 
     def lies(self) -> bool:
         """Tell whether the parameters are the same, and lie where they lay."""
-        now = chain.from_iterable(map(dict.values, self._owners))
-        return all(map(is_, self._parameters, now)) and list(map(Tensor.data_ptr, self._parameters)) == self._places
+        try:
+            now = list(chain.from_iterable(map(_WEIGHT_AND_BIAS, self._owners)))
+        except KeyError:  # a parametrised layer makes them of others
+            return False
+        if not all(map(is_, self._parameters, now)) or list(map(Tensor.data_ptr, now)) != self._places:
+            return False
+        return list(map(Tensor.size, now)) == self._sizes
+
+    def is_of(self, owners: Sequence[dict[str, Any]]) -> bool:
+        """Tell whether these are still the layers."""
+        return len(owners) == len(self._owners) and all(map(is_, owners, self._owners))
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return what the stacks make of x, as `through` does."""
@@ -148,11 +160,13 @@ class _Stacks(torch.autograd.Function):
             return _with_graph(x, form, parameters, gradients)
         wanted = [_is_wanted(node) for node, _ in ctx.next_functions]
         of_x, of_parameters = wanted[0], any(wanted[1:])
-        way = ctx.way
-        bottom, left = way.read(x), iter(outputs if way is products else ctx.kept)
+        way, views, kept = ctx.way, ctx.views, outputs if ctx.way is products else ctx.kept
+        if way is arrays and any(map(_stands_for_many, gradients)):  # such have no array
+            way, views, kept = products, form.layers(parameters), map(arrays.told, kept)
+        bottom, left = way.read(x), iter(kept)
         parts: list[Parts] = []
         of_inputs: list[Tensor] = []
-        for number, (layers, gradient) in enumerate(zip(ctx.views, gradients, strict=True)):
+        for number, (layers, gradient) in enumerate(zip(views, gradients, strict=True)):
             values = [bottom if x.dim() == 2 else bottom[number], *islice(left, len(layers) - form.open)]
             if gradient is None:
                 parts.append([(None, None)] * len(layers))
@@ -212,6 +226,14 @@ def _together(of_inputs: list[Tensor], x: Tensor) -> Tensor | None:
     for other in of_inputs[1:]:
         found = found + other
     return found
+
+
+def _stands_for_many(gradient: Tensor | None) -> bool:
+    """Tell whether a gradient is a batch of them, as `is_grads_batched` and vmap have it."""
+    kinds = torch._C._functorch
+    return gradient is not None and (
+        kinds.is_legacy_batchedtensor(gradient) or kinds.is_functorch_wrapped_tensor(gradient)
+    )
 
 
 def _is_wanted(node: Any) -> bool:

@@ -48,6 +48,8 @@ def across(owner: nn.Module, x: Tensor, *stacks: tuple[str, ...]) -> tuple[Tenso
     if line is None or not line.fits():
         line = _line(owner, stacks)
         if line is None:
+            if known is not None:  # hooks often know their network, and would keep it alive from here
+                known.pop(stacks, None)
             return None
         _lines.setdefault(owner, {})[stacks] = line
     return line.held(x)
@@ -139,10 +141,10 @@ def _made(stacks: list[tuple[nn.Module, ...]]) -> Held | None:
 def _kind(layers: tuple[nn.Module, ...]) -> Kind | None:
     """Return the activation between dense layers of single precision with biases; None where there are others."""
     for layer in layers[::2]:
-        bias = layer._parameters.get("bias")
-        if type(layer) is not nn.Linear or layer._parameters.get("weight") is None or bias is None:
+        weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
+        if type(layer) is not nn.Linear or weight is None or bias is None:
             return None
-        if bias.dtype != torch.float32:
+        if {weight.dtype, bias.dtype} != {torch.float32}:
             return None
     return kind_of(layers[1::2])
 
