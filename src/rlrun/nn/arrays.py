@@ -88,21 +88,22 @@ def of_input(gradient: Array, weight: Array) -> Array:
     return made
 
 
-def of_weight(gradient: Array, below: Array, *, turned: bool = False) -> Array:
+def of_weight(gradient: Array, below: Array, *, turned: bool = False, out: Array | None = None) -> Array:
     """Return the gradient [out, in] of what below [B, in] was multiplied with, from that of the product [B, out].
 
     turned: as [in, out].
+    out: where to, if anywhere.
     """
     left, right = (below, gradient) if turned else (gradient, below)
     if len(left) == 1:  # an outer product, for which OpenBLAS takes ten times as long
-        return np.multiply(left.T, right, order="C")
-    made: Array = left.T.dot(right)
+        return np.multiply(left.T, right, out=out, order="C")
+    made: Array = left.T.dot(right, out)
     return made
 
 
-def of_bias(gradient: Array) -> Array:
-    """Return the gradient [out] of what was added, from that of the sum [B, out]."""
-    made: Array = _ones(len(gradient)).dot(gradient)  # half of the time of a sum
+def of_bias(gradient: Array, *, out: Array | None = None) -> Array:
+    """Return the gradient [out] of what was added, from that of the sum [B, out]; out: where to, if anywhere."""
+    made: Array = _ones(len(gradient)).dot(gradient, out)  # half of the time of a sum
     return made
 
 

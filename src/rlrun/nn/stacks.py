@@ -112,7 +112,7 @@ def _through(x: Tensor, form: Form, way: Any, parameters: Sequence[Tensor], view
     return tuple([way.told(outputs[-1]) for outputs in _run(way.read(x), form, views, way)])
 
 
-def _pairs(parameters: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+def _pairs(parameters: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
     left = iter(parameters)
     return zip(left, left, strict=True)
 
@@ -164,6 +164,7 @@ class _Stacks(torch.autograd.Function):
         if way is arrays and any(map(_stands_for_many, gradients)):  # such have no array
             way, views, kept = products, form.layers(parameters), map(arrays.told, kept)
         bottom, left = way.read(x), iter(kept)
+        whole = _rooms(parameters) if way is arrays and form.members > 1 and of_parameters else []
         parts: list[Parts] = []
         of_inputs: list[Tensor] = []
         for number, (layers, gradient) in enumerate(zip(views, gradients, strict=True)):
@@ -171,10 +172,11 @@ class _Stacks(torch.autograd.Function):
             if gradient is None:
                 parts.append([(None, None)] * len(layers))
                 continue
-            part, of_input = _back(gradient, form, number, layers, values, way, of_x, of_parameters)
+            room = [(weights[number], biases[number, 0]) for weights, biases in _pairs(whole)]
+            part, of_input = _back(gradient, form, number, layers, values, way, of_x, of_parameters, room)
             parts.append(part)
             of_inputs += [] if of_input is None else [of_input]
-        told = _told(parts, form) if of_parameters else [None] * count
+        told = map(way.told, whole) if whole else _told(parts, form) if of_parameters else [None] * count
         return (_together(of_inputs, x), None, None, None, *told)
 
 
@@ -187,22 +189,32 @@ def _back(
     way: Any,
     of_x: bool,
     of_parameters: bool,
+    rooms: Sequence[tuple[Any, Any]],
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
     """Go down a stack; return the gradients of its layers in their order, and that of its input.
 
     values: the input and the output of each layer.
+    rooms: where the gradients of each layer go, if there is any such place.
     """
     found: list[tuple[Tensor, Tensor]] = []
     gradient = way.read(top)
     for layer in range(len(layers) - 1, -1, -1):
         if form.hidden(number, layer):
             gradient = way.before(gradient, values[layer + 1], form.kinds[number])
-        if of_parameters:
+        if rooms:
+            way.of_weight(gradient, values[layer], turned=True, out=rooms[layer][0])
+            way.of_bias(gradient, out=rooms[layer][1])
+        elif of_parameters:
             of_weight = way.of_weight(gradient, values[layer], turned=form.members > 0)
             found.append((way.told(of_weight), way.told(way.of_bias(gradient))))
         if layer or of_x:
             gradient = way.of_input(gradient, layers[layer][0])
     return found[::-1], way.told(gradient) if of_x else None
+
+
+def _rooms(parameters: Sequence[Tensor]) -> list[Any]:
+    """Return arrays for the gradients of an ensemble, whose members then need not be put one behind the other."""
+    return [arrays.read(torch.empty_like(parameter)) for parameter in parameters]
 
 
 def _told(parts: list[Parts], form: Form) -> Iterator[Tensor | None]:
