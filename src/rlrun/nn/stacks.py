@@ -161,7 +161,7 @@ class _Stacks(torch.autograd.Function):
         wanted = [_is_wanted(node) for node, _ in ctx.next_functions]
         of_x, of_parameters = wanted[0], any(wanted[1:])
         way, views, kept = ctx.way, ctx.views, outputs if ctx.way is products else ctx.kept
-        if way is arrays and any(map(_stands_for_many, gradients)):  # such have no array
+        if way is arrays and not all(each is None or arrays.takes(each) for each in gradients):
             way, views, kept = products, form.layers(parameters), map(arrays.told, kept)
         bottom, left = way.read(x), iter(kept)
         whole = _rooms(parameters) if way is arrays and form.members > 1 and of_parameters else []
@@ -238,14 +238,6 @@ def _together(of_inputs: list[Tensor], x: Tensor) -> Tensor | None:
     for other in of_inputs[1:]:
         found = found + other
     return found
-
-
-def _stands_for_many(gradient: Tensor | None) -> bool:
-    """Tell whether a gradient is a batch of them, as `is_grads_batched` and vmap have it."""
-    kinds = torch._C._functorch
-    return gradient is not None and (
-        kinds.is_legacy_batchedtensor(gradient) or kinds.is_functorch_wrapped_tensor(gradient)
-    )
 
 
 def _is_wanted(node: Any) -> bool:
