@@ -80,6 +80,7 @@ def test_a_run_stays_with_the_products_that_it_began_with(set_up, anew, monkeypa
         assert set_up()["matmul"] == "torch"  # a config of a version that knew torch only
     manifests = {}, {"matmul": "onednn", "threads": 2}, {"matmul": "onednn", "resumed": [{"matmul": "torch"}]}
     assert [found_of(about) for about in manifests] == [("torch", 1), ("onednn", 2), ("torch", 1)]
+    assert {found_of({"threads": damaged}).threads for damaged in (None, "two", [], 0, -3, 1.5)} == {1}
 
 
 def test_a_run_stays_with_the_threads_that_it_began_with(set_up, anew, monkeypatch):

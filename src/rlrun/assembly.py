@@ -114,7 +114,8 @@ def process_as_set_up(device: str) -> dict[str, Any]:
 def found_of(about: Mapping[str, Any]) -> Found:
     """Return what a run found out when it was begun or resumed last, by its manifest."""
     newest = [about, *about.get("resumed", [])][-1]
-    return Found(str(newest.get("matmul", "torch")), int(newest.get("threads", 1)))
+    threads = newest.get("threads")
+    return Found(str(newest.get("matmul", "torch")), threads if isinstance(threads, int) and threads > 0 else 1)
 
 
 def found_here() -> Found:
