@@ -87,6 +87,17 @@ def make(env: Any = None, agent: Any = None, **settings: Any) -> tuple[Table, By
     return table, ByIdCollector(env, agent, MemoryProxy(table), **settings)
 
 
+def test_an_agent_has_its_own_say_in_what_acts_at_random_in_its_place() -> None:
+    class Own(Counting):
+        def at_random(self, space: Any, *, seed: int) -> Any:
+            return space, seed
+
+    _, collector = make(agent=Own(), warm_up_seed=3)
+    assert collector.random == (Crowd.spaces.action, 3)
+    _, collector = make(agent=Counting())
+    assert isinstance(collector.random, RandomAgent)
+
+
 def test_each_response_counts_as_a_step() -> None:
     table, collector = make()
     assert collector.begin_training() == {"step": 0}

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlrun.callback import Callback
-from rlrun.collect.agents import Agent, RandomAgent, Response
+from rlrun.collect.agents import Agent, Response, random_agent
 from rlrun.collect.leaving import Quiet, Signals, branch_seed
 from rlrun.errors import RequestError, RlrunError, SpaceError
 from rlrun.memory.episodes import rows_of
@@ -133,7 +133,7 @@ class ByIdCollector(Callback):
         self.agent = AgentProxy(agent, env.spaces)
         self.memory = memory
         self.seed = seed
-        self.random = RandomAgent(env.spaces.action, seed=warm_up_seed)
+        self.random = random_agent(agent, env.spaces.action, seed=warm_up_seed)
         self.steps = 0
         self.episodes = 0
         self.observations: Observations | None = None
