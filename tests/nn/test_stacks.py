@@ -506,6 +506,24 @@ def test_modules_that_hold_the_layers_may_be_replaced():
         assert not torch.allclose(expected, before)
 
 
+@pytest.mark.parametrize("part", ["trunk.layers", "head.layer", "value_head"])
+def test_a_layer_of_the_users_own_may_take_the_place_of_one(part):
+    class Doubled(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            return 2.0 * self.inner(x)
+
+    network, x = ActorCritic(Spaces(box(3), box(2)), hidden=(8,), output_gain=1.0), torch.randn(6, 3)
+    place, _, name = part.rpartition(".")
+    setattr(network.get_submodule(place), name, Doubled(network.get_submodule(part)))
+    judged = network.judge(x, torch.zeros(6, 2))
+    assert_alike([judged.heads.mean], [network.head(network.trunk(x)).mean])
+    assert_alike([judged.value], [network.value_head(network.value_trunk(x)).squeeze(-1)])
+
+
 def test_the_outputs_of_a_closed_stack_must_not_change_before_its_gradient_is_taken(way):
     stack, x = stacks(((8, 8),))[0], torch.randn(4, 4)
     tandem(x, stack)[0].sum().backward()

@@ -115,7 +115,7 @@ def _line(owner: nn.Module, places: Iterable[Iterable[str]]) -> _Line | None:
             names = place.split(".")
             on_the_way |= {part: owner.get_submodule(part) for part in accumulate(names, "{}.{}".format) if part}
             last = owner.get_submodule(place)
-            layers += [last] if isinstance(last, nn.Linear) else [*last]  # type: ignore[misc]
+            layers += [*last] if isinstance(last, nn.Sequential) else [last]
         stacks.append(tuple(layers))
     held = _made(stacks)
     if held is None or watched(*on_the_way.values()):
