@@ -20,6 +20,7 @@ LAYERS = {
     **dict.fromkeys(("env", "memory"), 3.0),
     "collect": 3.1,
     "callbacks": 3.2,
+    "fused": 3.3,
     "algorithms": 4,
     **dict.fromkeys(("config", "build"), 5),
     **dict.fromkeys(("assembly", "arrival", "experiment", "resuming", "evaluation", "forking", "inspection"), 6),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from rlrun.callback import Callback, SkipBatch, Stop
 from rlrun.errors import WiringError
 from rlrun.typing import Groups
-from rlrun.wiring import Group, Plan, State, plan
+from rlrun.wiring import Call, Group, Plan, State, Step, plan
+
+UPDATE = ("begin_batch", "backward", "end_batch")
 
 
 class Loader(Protocol):
@@ -33,6 +35,7 @@ class Trainer:
         loader: of batches.
         around: entered for each batch, around `begin_batch`, `backward` and `end_batch`: what acts, steps environments
             or evaluates stands outside of it.
+        fuse: makes the calls of an update from its hooks; None = one call each.
 
     Raises:
         WiringError: something is no callback, or one asks for a name that nobody provides.
@@ -43,6 +46,7 @@ class Trainer:
         callbacks: Mapping[str, Callback],
         loader: Loader,
         around: AbstractContextManager[object] = nullcontext(),  # noqa: B008, as it holds nothing
+        fuse: Callable[[Sequence[Step]], list[Call]] | None = None,
     ) -> None:
         self.callbacks = {name: callback for name, callback in callbacks.items() if callback is not None}
         for name, callback in self.callbacks.items():
@@ -52,6 +56,7 @@ class Trainer:
                 )
         self.loader = loader
         self.around = around
+        self.fuse = fuse
         self.state: State = {
             "update": 0,
             "callbacks": self.callbacks,
@@ -93,7 +98,7 @@ class Trainer:
 
     def _loop(self) -> None:
         state, batches = self.state, iter(self.loader)
-        update_calls = self.plan.calls("begin_batch", "backward", "end_batch")
+        update_calls = self._update_calls()
         begin, end = self.plan.cycles("begin_cycle"), self.plan.cycles("end_cycle")
         verified = False
         for batch in batches:
@@ -116,6 +121,11 @@ class Trainer:
                     self._reached = name
                     call(groups, state)
             self._reached = None
+
+    def _update_calls(self) -> list[Call]:
+        if self.fuse is None:
+            return self.plan.calls(*UPDATE)
+        return self.fuse([step for event in UPDATE for step in self.plan.steps[event]])
 
     def _finish_update(self) -> None:
         """Call the `end_cycle` hooks that a saved state had still before it; the batch is gone, so not its readers."""

@@ -20,7 +20,7 @@ from rlrun.typing import Groups
 
 CYCLES = ("begin_cycle", "end_cycle")
 
-__all__ = ["Group", "Plan", "State", "explain", "plan"]
+__all__ = ["Call", "Group", "Plan", "State", "Step", "explain", "plan"]
 
 
 @dataclass

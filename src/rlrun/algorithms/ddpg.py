@@ -115,9 +115,11 @@ class PolicyLoss(LossCallback):
         self.turns = 0  # updates, those that the policy leaves out among them
         self._c: Tensor | None = None  # of the newest update
 
-    def backward(self, *values: Any, **optional: Any) -> dict[str, Tensor] | None:
+    def due(self) -> bool:
+        return (self.turns + 1) % self.every == 0
+
+    def passed(self) -> None:
         self.turns += 1
-        return None if self.turns % self.every else super().backward(*values, **optional)
 
     def loss(self, observation: Tree) -> Tensor:
         c = self.policy(observation)  # [B, A]

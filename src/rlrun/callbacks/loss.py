@@ -78,7 +78,10 @@ class LossCallback(Callback):
         self.watched = False
         self.elements: Tensor | None = None
         self._weighs = "weight" in Callback.hook_of(self.loss, "loss").arguments  # then weighting is its own affair
-        self._loss: Callable[..., Any] = torch.compile(self.loss) if compile else self.loss
+        # random numbers are drawn as ever, so that compiling changes no more than roundings
+        self._loss: Callable[..., Any] = (
+            torch.compile(self.loss, options={"fallback_random": True}) if compile else self.loss
+        )
         self._last: Tensor | None = None  # loss of each element of the newest update, or their weighted mean
         self._norm: Tensor | None = None
         self._rate: float | None = None  # of learning, at the newest update, where it was given
@@ -92,13 +95,34 @@ class LossCallback(Callback):
         self, *values: Any, weight: Tensor | None = None, learning_rate: float | None = None, **optional: Any
     ) -> dict[str, Tensor] | None:
         """Evaluate the loss and step the optimiser on this network's parameters only."""
+        due = self.due()
+        self.passed()
+        if not due:
+            return None
+        loss, named = self.evaluate(*values, weight=weight, **optional)
+        if self._stepper is not None:
+            self._step(loss, self._stepper, learning_rate)
+        return named
+
+    def due(self) -> bool:
+        """Tell whether the network learns in the running update."""
+        return True
+
+    def passed(self) -> None:
+        """Note that an update comes, whether the network learns in it or not."""
+
+    def evaluate(
+        self, *values: Any, weight: Tensor | None = None, **optional: Any
+    ) -> tuple[Tensor, dict[str, Tensor] | None]:
+        """Return the weighted loss of each element, and what the loss names for later callbacks."""
         if self._weighs and weight is not None:
             optional["weight"], weight = weight, None
+        of = self.loss if torch.compiler.is_compiling() else self._loss  # somebody compiles more than this loss
         if self.optimiser is None:
             with torch.no_grad():
-                result = self._loss(*values, **optional)
+                result = of(*values, **optional)
         else:
-            result = self._loss(*values, **optional)
+            result = of(*values, **optional)
         value: Tensor
         named: dict[str, Tensor] | None
         value, named = result if isinstance(result, tuple) else (result, None)
@@ -106,9 +130,7 @@ class LossCallback(Callback):
             self.elements = value.detach()
         loss = value if weight is None else _weighted(value, weight)
         self._last = loss.detach()
-        if self._stepper is not None:
-            self._step(loss, self._stepper, learning_rate)
-        return named
+        return loss, named
 
     def error(self, elements: Tensor) -> Tensor:
         """Return the size of the error behind the loss of each element; here that of a squared distance."""
@@ -120,21 +142,31 @@ class LossCallback(Callback):
         torch.autograd.backward(loss.mean(), inputs=self.parameters)
         self._gradients.settle()
         self._gradients.average()
-        if self.max_grad_norm is not None or self.grad_clip == "none":
-            self._norm = self._clip()
-        self._rate = rate if self.schedule is None else self.schedule(self.updates)
-        if self._rate is not None:
-            for group in step.optimiser.param_groups:
-                group["lr"] = self._rate
+        self.limit_gradients(self._gradients.flat)
+        self.set_rate(rate)
         step()
         self.updates += 1
 
-    def _clip(self) -> Tensor:
-        flat, by = self._gradients.flat, self.grad_clip
+    def set_rate(self, given: float | None) -> None:
+        """Let the optimiser step with the learning rate of the schedule, or else with the one that is given."""
+        self._rate = given if self.schedule is None else self.schedule(self.updates)
+        if self._rate is not None and self.optimiser is not None:
+            for group in self.optimiser.param_groups:
+                group["lr"] = self._rate
+
+    def limit_gradients(self, flat: Tensor | None = None) -> None:
+        """Limit the parameters' gradients, and keep their norm.
+
+        flat: all of them one behind the other, where they lie so.
+        """
+        by = self.grad_clip
+        if self.max_grad_norm is None and by != "none":
+            return
         if flat is not None and by in ("global", "value", "none"):  # whatever parameter a number belongs to
-            return ops.clip_([flat], largest=self.max_grad_norm, by=by)
+            self._norm = ops.clip_([flat], largest=self.max_grad_norm, by=by)
+            return
         present = {parameter: parameter.grad for parameter in self.parameters if parameter.grad is not None}
-        return ops.clip_(list(present.values()), largest=self.max_grad_norm, by=by, parameters=list(present))
+        self._norm = ops.clip_(list(present.values()), largest=self.max_grad_norm, by=by, parameters=list(present))
 
     @property
     def metrics(self) -> Mapping[str, Any]:

@@ -124,7 +124,8 @@ class Ensemble(nn.Module):
         return {**self.__dict__, "_held": None}  # a copy has places of its own
 
     def _separate(self, value: Tensor) -> bool:
-        if torch.compiler.is_exporting():  # the batch is a symbol there, and a graph holds only one of the two ways
+        # what is exported has a batch of any size, and what is compiled decides for itself how products are made
+        if torch.compiler.is_exporting() or torch.compiler.is_compiling():
             return False
         large = value.shape[-2] * self.work >= LARGE or products.in_use() == "numpy"
         return value.device.type == "cpu" and large

@@ -1,0 +1,86 @@
+"""The step of Adam as tensors, so that a compiler fuses it with what stands before and behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Moments:
+    """What Adam keeps of parameters (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1), and its settings.
+
+    Args:
+        optimiser: a plain one; parameters that never had a gradient begin with zeros, as at their first one.
+    """
+
+    def __init__(self, optimiser: torch.optim.Optimizer) -> None:
+        (self.group,) = optimiser.param_groups
+        self.parameters: list[Tensor] = self.group["params"]
+        self._state = optimiser.state
+        self._begun = [parameter for parameter in self.parameters if not optimiser.state.get(parameter)]
+        for parameter in self._begun:
+            optimiser.state[parameter] = {
+                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+        states = [optimiser.state[parameter] for parameter in self.parameters]
+        self.counts, self.means, self.squares = (
+            [state[name] for state in states] for name in ("step", "exp_avg", "exp_avg_sq")
+        )
+        self._settings = self._now()
+        self._moved: list[int] = []
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [*self.parameters, *self.counts, *self.means, *self.squares]
+
+    def settle(self) -> None:
+        """Let nothing be kept of parameters that have not moved, as ever."""
+        moved = {id(self.parameters[number]) for number in self._moved}
+        for parameter in self._begun:
+            if id(parameter) not in moved:
+                del self._state[parameter]
+
+    def fits(self, optimiser: torch.optim.Optimizer) -> bool:
+        """Tell whether the optimiser still keeps these very tensors, and has the same settings."""
+        if optimiser.state is not self._state or optimiser.param_groups[0] is not self.group:
+            return False
+        for number in self._moved[:1]:
+            kept = optimiser.state.get(self.parameters[number], {})
+            if kept.get("exp_avg") is not self.means[number] or kept.get("step") is not self.counts[number]:
+                return False
+        return self._now() == self._settings
+
+    def step(self, of: Callable[[Tensor], Tensor], gradients: Sequence[Tensor | None], rate: Tensor) -> None:
+        """Move parameters that have a gradient.
+
+        of: what stands for each tensor.
+        """
+        (first, second), eps, decay = self._settings
+        self._moved = [number for number, gradient in enumerate(gradients) if gradient is not None]
+        kept = list(zip(self.parameters, self.counts, self.means, self.squares, gradients, strict=True))
+        for parameter, count, mean, square, gradient in (kept[number] for number in self._moved):
+            assert gradient is not None
+            value, made, average, spread = map(of, (parameter, count, mean, square))
+            made.add_(1.0)
+            bias, wide = ((1.0 - beta ** made.double()).float() for beta in (first, second))
+            gradient = gradient.add(value, alpha=decay) if decay else gradient
+            average.lerp_(gradient, 1.0 - first)
+            spread.mul_(second).addcmul_(gradient, gradient, value=1.0 - second)
+            value.sub_(rate / bias * average / (spread.sqrt() / wide.sqrt() + eps))
+
+    def _now(self) -> tuple[Any, float, float]:
+        return tuple(self.group["betas"]), self.group["eps"], self.group["weight_decay"]
+
+
+def is_plain(optimiser: torch.optim.Optimizer | None) -> bool:
+    """Tell whether an optimiser is Adam by the rule that `Moments` follows."""
+    if type(optimiser) is not torch.optim.Adam or len(optimiser.param_groups) != 1:
+        return False
+    group = optimiser.param_groups[0]
+    others = ("amsgrad", "maximize", "differentiable", "decoupled_weight_decay")
+    return not any(group[name] for name in others) and not isinstance(group["lr"], torch.Tensor)

@@ -1,0 +1,73 @@
+"""What hooks ask for in an update, as tensors and numbers that a graph takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from rlrun.fused.places import leaves, rebuilt
+from rlrun.routing import Step
+from rlrun.typing import Groups
+
+
+class Given(NamedTuple):
+    """What hooks are given in one update.
+
+    Attributes:
+        form: of all of it; what has the same form can go by the same graph.
+        tensors: what tensors are among it.
+        numbers: what is of type float.
+    """
+
+    form: tuple[Any, ...]
+    tensors: list[Tensor]
+    numbers: list[float]
+
+
+class Asked:
+    """The names that hooks ask for, and that none of them has made.
+
+    Not among them are the learning rate, which is the optimiser's, and what slow copies ask for when they move.
+    """
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.names: list[tuple[str, str]] = []
+        made: set[tuple[str, str]] = set()
+        for step in steps:
+            group = step.callback.data_group or ""
+            wanted = [(group, name) for name in step.asks if name != "learning_rate" and step.event != "end_batch"]
+            self.names += [each for each in wanted if each not in made and each not in self.names]
+            made |= {(group, name) for name in step.callback.provides}
+
+    def of(self, groups: Groups) -> Given:
+        """Find it in the groups of an update."""
+        form: list[Any] = []
+        tensors: list[Tensor] = []
+        numbers: list[float] = []
+        for group, name in self.names:
+            for leaf in leaves(groups[group][name]):
+                if isinstance(leaf, Tensor):
+                    form += (leaf.shape, leaf.dtype)
+                    tensors.append(leaf)
+                elif type(leaf) is float:
+                    form.append(float)
+                    numbers.append(leaf)
+                else:
+                    form.append(leaf)
+        return Given(tuple(form), tensors, numbers)
+
+    def instead(
+        self, groups: Groups, tensors: Iterator[Tensor], numbers: Iterator[Tensor]
+    ) -> Mapping[str, dict[str, Any]]:
+        """Return the groups with others in place of tensors and numbers."""
+        found: dict[str, dict[str, Any]] = {name: {} for name in groups}
+        for group, name in self.names:
+            tree = groups[group][name]
+            others = [
+                next(tensors) if isinstance(leaf, Tensor) else next(numbers) if type(leaf) is float else leaf
+                for leaf in leaves(tree)
+            ]
+            found[group][name] = rebuilt(tree, iter(others))
+        return found

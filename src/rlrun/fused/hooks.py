@@ -1,0 +1,87 @@
+"""Hooks of an update as functions of tensors: what each does while a graph is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlrun.callbacks.loss import LossCallback
+from rlrun.callbacks.target import TargetCallback
+from rlrun.fused.adam import Moments, is_plain
+from rlrun.fused.places import Held
+from rlrun.routing import Step
+
+
+class Traced(NamedTuple):
+    """What stands for tensors and numbers while a graph is made."""
+
+    tensors: Mapping[int, Tensor]  # by the identity of the tensor that each stands for
+    rates: Mapping[int, Tensor]  # of learning, by the identity of the loss
+    moments: Mapping[int, Moments]  # of the optimiser, by the identity of the loss
+    due: Mapping[int, bool]  # whether a loss is learned from or a slow copy moves in this update, by whose it is
+
+    def of(self, tensor: Tensor) -> Tensor:
+        return self.tensors[id(tensor)]
+
+
+def fits(step: Step) -> bool:
+    """Tell whether a graph can be made of a hook: those of targets, and of losses that step plain Adam.
+
+    What recurrent layers do is no graph that could be told.
+    """
+    callback = step.callback
+    if Held([callback]).recurrent:
+        return False
+    if isinstance(callback, LossCallback):
+        own = type(callback).backward is LossCallback.backward and type(callback)._step is LossCallback._step
+        return step.event == "backward" and own and (callback.optimiser is None or is_plain(callback.optimiser))
+    if isinstance(callback, TargetCallback):
+        return step.event == "begin_batch" or (
+            step.event == "end_batch" and type(callback).end_batch is TargetCallback.end_batch
+        )
+    return False
+
+
+def call(step: Step, given: Mapping[str, Any], traced: Traced) -> dict[str, Any] | None:
+    """Do what a hook does, with what stands for its tensors; return what it adds to its data group."""
+    callback = step.callback
+    if not (step.event == "begin_batch" or traced.due[id(callback)]):
+        return None
+    if isinstance(callback, LossCallback):
+        return _learn(callback, step, given, traced)
+    if step.event == "end_batch":
+        assert isinstance(callback, TargetCallback)
+        _move(callback)
+        return None
+    with torch.no_grad():
+        result: dict[str, Any] | None = step.method(
+            *(given[name] for name in step.required), **{name: given[name] for name in step.optional}
+        )
+    return result
+
+
+def _learn(callback: LossCallback, step: Step, given: Mapping[str, Any], traced: Traced) -> dict[str, Any] | None:
+    values = [given[name] for name in step.required]
+    optional = {name: given[name] for name in step.optional if name != "learning_rate"}
+    with torch.set_grad_enabled(callback.optimiser is not None):
+        loss, named = callback.evaluate(*values, **optional)
+    if callback.optimiser is not None:
+        gradients = torch.autograd.grad(loss.mean(), callback.parameters, allow_unused=True)
+        with torch.no_grad():
+            for parameter, gradient in zip(callback.parameters, gradients, strict=True):
+                parameter.grad = gradient
+            callback.limit_gradients()
+            rate, moments = traced.rates[id(callback)], traced.moments[id(callback)]
+            moments.step(traced.of, [parameter.grad for parameter in callback.parameters], rate)
+    return named
+
+
+@torch.no_grad()
+def _move(callback: TargetCallback) -> None:
+    for slow, fast in zip(callback.target.parameters(), callback.network.parameters(), strict=True):
+        slow.lerp_(fast, callback.rate) if callback.rate < 1.0 else slow.copy_(fast)
+    for followed, leading in zip(callback.target.buffers(), callback.network.buffers(), strict=True):
+        followed.copy_(leading)

@@ -1,0 +1,124 @@
+"""Hooks of an update that follow one another, as one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlrun.callbacks.loss import LossCallback
+from rlrun.fused import graph
+from rlrun.fused.adam import Moments
+from rlrun.fused.asked import Asked, Given
+from rlrun.fused.places import Held, Place
+from rlrun.fused.trace import Learning, Trace, Untraceable, first_line
+from rlrun.routing import Step
+from rlrun.typing import Groups
+
+
+class Piece:
+    """Hooks as one graph, for the form of what they asked for when it was made.
+
+    Args:
+        steps: hooks of targets and losses, one behind the other.
+        asked: what they ask for.
+        given: what they are given now.
+        groups: of this update.
+        due: whether losses are learned from and slow copies move in such an update, by the identity of whose they are.
+        device: of networks.
+
+    Raises:
+        Untraceable: a hook reads or writes what no graph can.
+    """
+
+    def __init__(
+        self, steps: Sequence[Step], asked: Asked, given: Given, groups: Groups, due: Mapping[int, bool], device: str
+    ) -> None:
+        callbacks = list({id(step.callback): step.callback for step in steps}.values())
+        self.learning = [
+            Learning(each, each.optimiser, Moments(each.optimiser), torch.zeros(()))
+            for each in callbacks
+            if isinstance(each, LossCallback) and each.optimiser is not None and due[id(each)]
+        ]
+        self._losses = [each for each in callbacks if isinstance(each, LossCallback)]
+        self._rated = [
+            any("learning_rate" in step.asks for step in steps if step.callback is each.callback)
+            for each in self.learning
+        ]
+        self._numbers = [torch.tensor(each) for each in given.numbers]
+        held = Held(callbacks)
+        apart = [each.rate for each in self.learning] + self._numbers
+        apart += [tensor for each in self.learning for tensor in each.moments.tensors]
+        trace = Trace(steps, held, self.learning, due)
+        # the same tensor may lie in several places, and be one of the parameters that are stepped
+        own: dict[int, tuple[Tensor, Place | None]] = {id(tensor): (tensor, None) for tensor in apart}
+        own |= {id(place.read()): (place.read(), place) for place in held.places}
+        inputs = [tensor for tensor, _ in own.values()] + given.tensors
+
+        def whole(*stand_ins: Tensor) -> list[Tensor]:
+            others = dict(zip(map(id, inputs), stand_ins, strict=True))
+            return trace(asked, groups, given, self._numbers, others)
+
+        try:
+            made = graph.traced(whole, inputs)
+            used = graph.used(made)
+            # no gradient is to be thought of
+            self._run = graph.compiled(made, [inputs[number].detach() for number in used], device)
+        except Untraceable:
+            raise
+        except Exception as error:  # of torch's compiler, which has many
+            raise Untraceable(None, f"torch's compiler fails: {first_line(error)}") from error
+        finally:
+            for each in self.learning:
+                each.moments.settle()
+        self._results, self._reads = trace.results, trace.reads
+        mine = [list(own.values())[number] for number in used if number < len(own)]
+        self._own = [tensor for tensor, _ in mine]
+        self._read = [tensor.detach() for tensor in self._own]
+        self._places = [(number, place) for number, (_, place) in enumerate(mine) if place is not None]
+        self._given = [number - len(own) for number in used if number >= len(own)]
+
+    def fits(self) -> bool:
+        """Tell whether all that the graph took for granted is still so."""
+        for number, (owner, key) in self._places:
+            now = owner[key]
+            if now is not self._own[number]:
+                if not _alike(now, self._own[number]):
+                    return False
+                self._own[number], self._read[number] = now, now.detach()
+        for attributes, name, value in self._reads:
+            found = attributes.get(name)
+            if found is not value and found != value:
+                return False
+        return all(each.moments.fits(each.optimiser) for each in self.learning)
+
+    def __call__(self, groups: Groups, given: Given) -> None:
+        """Do what the hooks do."""
+        for number, now in zip(self._numbers, given.numbers, strict=True):
+            number.fill_(now)
+        for (callback, _, moments, rate), rated in zip(self.learning, self._rated, strict=True):
+            callback.set_rate(groups[callback.data_group or ""]["learning_rate"] if rated else None)
+            rate.fill_(moments.group["lr"])
+        tensors = given.tensors
+        # A compiled step of Adam takes half as long again where averages of dead units have become that small.
+        torch.set_flush_denormal(True)
+        try:
+            with torch.no_grad():
+                outputs = self._run(*self._read, *[tensors[number] for number in self._given])
+        finally:
+            torch.set_flush_denormal(False)
+        for result in self._results:
+            result.put(groups, outputs, given)
+        for each in self.learning:
+            each.callback.updates += 1
+        for callback in self._losses:
+            callback.passed()
+
+
+def _alike(now: Any, before: Tensor) -> bool:
+    """Tell whether a tensor may take the place of another; a parameter may not, as its optimiser knows it."""
+    if not isinstance(now, Tensor) or isinstance(before, nn.Parameter):
+        return False
+    return now.shape == before.shape and now.dtype == before.dtype and now.stride() == before.stride()

@@ -1,0 +1,128 @@
+"""Where the tensors lie that an update reads and writes, and how others take their place while it is traced."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlrun.callback import Callback
+from rlrun.nn import Follow, Gradients, Stepper
+
+# What has its own lists of tensors that lie elsewhere, too.
+_APART = (Follow, Gradients, Stepper, torch.optim.Optimizer)
+_ENDS = (str, bytes, int, float, bool, type(None), *_APART)
+_NOT_OF_UPDATES = ("rlrun.memory", "rlrun.collect", "rlrun.env", "rlrun.spaces")
+
+
+class Place(NamedTuple):
+    """An entry of an object's attributes, or of a list or a dict that it holds."""
+
+    owner: Any
+    key: Any
+
+    def read(self) -> Any:
+        return self.owner[self.key]
+
+
+class Held:
+    """All that callbacks hold, they themselves and their networks, as far as an update may read it.
+
+    Attributes:
+        places: of tensors.
+        holders: dicts and lists that were gone through, among them the attributes of objects.
+        gathering: what an update may put into, and no graph does.
+        generators: of numpy, whose draws no graph repeats.
+        recurrent: layers that keep lists of their own parameters, which are made anew where these change.
+    """
+
+    def __init__(self, callbacks: Iterable[Callback]) -> None:
+        self.places: list[Place] = []
+        self.holders: list[Any] = []
+        self.gathering: list[Any] = []
+        self.generators: list[np.random.Generator] = []
+        self.recurrent = False
+        self._seen: set[int] = set()
+        for callback in callbacks:
+            self._look(callback)
+
+    def _look(self, part: Any) -> None:
+        if isinstance(part, _ENDS) or id(part) in self._seen:
+            return
+        self._seen.add(id(part))
+        if isinstance(part, nn.Module):
+            self.recurrent |= isinstance(part, nn.RNNBase)
+            self._go_through(vars(part))
+        elif isinstance(part, dict | list):
+            self._go_through(part)
+        elif isinstance(part, tuple):  # nobody writes into it
+            for each in part:
+                self._look(each)
+        elif isinstance(part, deque | set):
+            self.gathering.append(part)
+        elif isinstance(part, np.random.Generator):
+            self.generators.append(part)
+        elif type(part).__module__.startswith(_NOT_OF_UPDATES):
+            return
+        elif type(part).__module__.startswith("rlrun.") or isinstance(part, Callback):
+            self._go_through(getattr(part, "__dict__", {}))
+
+    def _go_through(self, holder: Any) -> None:
+        self.holders.append(holder)
+        for key, value in entries(holder):
+            if isinstance(value, Tensor):
+                self.places.append(Place(holder, key))
+            else:
+                self._look(value)
+
+
+def entries(holder: Any) -> list[tuple[Any, Any]]:
+    """Return the keys and values of a dict, or the numbers and entries of a list."""
+    return list(holder.items() if isinstance(holder, dict) else enumerate(holder))
+
+
+@contextmanager
+def standing_in(held: Held, others: Mapping[int, Tensor]) -> Iterator[list[dict[Any, Any]]]:
+    """Let others stand where tensors lie, found by the identity of these; all that is written meanwhile is undone.
+
+    Yields what each of the holders had then.
+    """
+    before = [dict(entries(holder)) for holder in held.holders]
+    try:
+        for owner, key in held.places:
+            owner[key] = others[id(owner[key])]
+        yield [dict(entries(holder)) for holder in held.holders]
+    finally:
+        for holder, had in zip(held.holders, before, strict=True):
+            if isinstance(holder, dict):
+                holder.clear()
+                holder.update(had)
+            else:
+                holder[:] = had.values()
+
+
+def leaves(tree: Any) -> list[Any]:
+    """Return what lies in dicts, tuples and lists, in their order."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, dict):
+        return [leaf for value in tree.values() for leaf in leaves(value)]
+    if isinstance(tree, tuple | list):
+        return [leaf for value in tree for leaf in leaves(value)]
+    return [tree]
+
+
+def rebuilt(tree: Any, found: Iterator[Any]) -> Any:
+    """Return a tree of the same form with other leaves."""
+    if isinstance(tree, dict):
+        return {key: rebuilt(value, found) for key, value in tree.items()}
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(rebuilt(value, found) for value in tree))
+    if isinstance(tree, tuple | list):
+        return type(tree)(rebuilt(value, found) for value in tree)
+    return next(found)

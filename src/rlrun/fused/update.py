@@ -1,0 +1,126 @@
+"""The hooks of an update, those of targets, losses and slow copies as graphs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+from rlrun.callbacks.loss import LossCallback
+from rlrun.callbacks.target import TargetCallback
+from rlrun.errors import ConfigError
+from rlrun.fused import hooks
+from rlrun.fused.asked import Asked, Given
+from rlrun.fused.piece import Piece
+from rlrun.fused.trace import Untraceable
+from rlrun.routing import Call, State, Step
+from rlrun.typing import Groups
+
+_messages = logging.getLogger("rlrun")
+
+LIMIT = 16  # graphs of the same hooks; what changes more often is no constant
+
+
+class FusedUpdate:
+    """Make one function of the hooks of an update: targets, losses, their optimisers and slow copies in one graph.
+
+    Hooks that follow one another are one graph, and what no graph can be made of is called as ever between them: hooks
+    of other callbacks, optimisers other than plain Adam, losses that look at the numbers they compute. Results are the
+    same but for rounding.
+
+    Args:
+        compile: false leaves all hooks as they are.
+        device: of networks.
+
+    Raises:
+        ConfigError: a CPU's graph is compiled by a C++ compiler, and there is none.
+    """
+
+    def __init__(self, compile: bool, device: str) -> None:
+        self.compile = compile
+        self.device = device
+        if compile and device == "cpu" and not any(map(shutil.which, (os.environ.get("CXX", ""), "g++", "clang++"))):
+            raise ConfigError(
+                "compile=true: there is no C++ compiler (g++ or clang++), by which CPUs compile; compile=false"
+            )
+
+    def __call__(self, steps: Sequence[Step]) -> list[Call]:
+        """Return the calls of an update."""
+        if not self.compile:
+            return [step.call() for step in steps]
+        calls: list[Call] = []
+        run: list[Step] = []
+        for step in steps:
+            fits = hooks.fits(step)
+            # not every batch holds every data group
+            if run and not (fits and step.callback.data_group == run[0].callback.data_group):
+                calls.append(_Run(run, self.device))
+                run = []
+            if fits:
+                run.append(step)
+            else:
+                calls.append(step.call())
+        return [*calls, _Run(run, self.device)] if run else calls
+
+
+class _Run:
+    """Hooks that follow one another, by graphs where these can be made."""
+
+    def __init__(self, steps: Sequence[Step], device: str) -> None:
+        self.steps = steps
+        self.device = device
+        self._asked = Asked(steps)
+        self._group = steps[0].callback.data_group or ""
+        self._copies = {
+            id(step.callback): step.callback
+            for step in steps
+            if step.event == "end_batch" and isinstance(step.callback, TargetCallback)
+        }
+        self._losses = {id(step.callback): step.callback for step in steps if isinstance(step.callback, LossCallback)}
+        self._pieces: dict[Any, Piece] = {}
+        self._made = 0
+        self._calls = [step.call() for step in steps]
+        # alone, a slow copy is one call anyway
+        self._apart: list[Call] | None = None if any(step.event != "end_batch" for step in steps) else self._calls
+
+    def __call__(self, groups: Groups, state: State) -> None:
+        if self._apart is None and self._group in groups:
+            given = self._asked.of(groups)
+            piece = self._piece(given, groups, state["update"])
+            if piece is not None:
+                piece(groups, given)
+                return
+        for call in self._apart or self._calls:
+            call(groups, state)
+
+    def _piece(self, given: Given, groups: Groups, update: int) -> Piece | None:
+        """Return the graph for what is given; None where there can be none."""
+        due = {key: update % copy.every == 0 for key, copy in self._copies.items()}
+        due |= {key: loss.due() for key, loss in self._losses.items()}
+        form = (given.form, tuple(due.values()))
+        try:
+            piece = self._pieces.get(form)
+            if piece is None or not piece.fits():
+                if self._made == LIMIT:
+                    raise Untraceable(None, f"{LIMIT} graphs of them were not enough")
+                piece = self._pieces[form] = Piece(self.steps, self._asked, given, groups, due, self.device)
+                self._made += 1
+        except Untraceable as error:
+            self._leave_out(error)
+            return None
+        return piece
+
+    def _leave_out(self, error: Untraceable) -> None:
+        """Call a hook as ever that no graph can be made of, or all of them."""
+        self._pieces.clear()
+        left = self.steps if error.step is None else [self.steps[error.step]]
+        names = ", ".join(f"callbacks.{step.callback.name}.{step.label}" for step in left)
+        _messages.warning("compile: not %s: %s", names, error)
+        if error.step is None:
+            self._apart = self._calls
+            return
+        parts = (self.steps[: error.step], self.steps[error.step + 1 :])
+        before, behind = ([_Run(part, self.device)] if part else [] for part in parts)
+        self._apart = [*before, self._calls[error.step], *behind]
