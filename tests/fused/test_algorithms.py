@@ -1,19 +1,91 @@
-"""Updates as graphs make the same runs as updates hook by hook."""
+"""Whole runs, with each update as one graph."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
+from torch import nn
 
-from rlrun import train
-from rlrun.conformance.small import SMALL
+from rlrun import resume, train
+from rlrun.config import compose
+from rlrun.conformance.small import RESUMED, SMALL
 
+PENDULUM, CARTPOLE = "env=pendulum", "env=cartpole"
 RUNS = {
-    "a2c": ("algorithm=a2c", "env=cartpole"),
+    "a2c": ("algorithm=a2c", CARTPOLE),
+    "ppo": ("algorithm=ppo", PENDULUM, "+with=rnd"),
+    "ppg": ("algorithm=ppg", CARTPOLE),
+    "dqn": ("algorithm=dqn", CARTPOLE, "+with=prioritised", "algorithm.target_every=2", "algorithm.ensemble=2"),
+    "sac": ("algorithm=sac", CARTPOLE, "algorithm.max_grad_norm=0.1"),
+    "td3": ("algorithm=td3", PENDULUM),
+    "hlgauss": ("algorithm=sac", PENDULUM, "+with=hlgauss", "hlgauss.least=-800", "hlgauss.largest=100"),
+    "dsac": ("algorithm=dsac", PENDULUM, "precision=high"),
+    "mdq": ("algorithm=mdq", PENDULUM, "+with=observation_norm"),
+    "taac": ("algorithm=taac", PENDULUM),
+    "representation": ("algorithm=sac", PENDULUM, "+with=representation"),
 }
 
 
-def test_x():
-    pass
+def small(words: tuple[str, ...], numbers: dict[str, Any] = SMALL) -> list[str]:
+    config = compose(list(words)).config
+    known = {key: value for key, value in numbers.items() if OmegaConf.select(config, key, default=...) is not ...}
+    return [*words, *(f"{key}={'null' if value is None else value}" for key, value in known.items())]
+
+
+def leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, dict | list | tuple):
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from leaves(value, f"{place}.{key}")
+    elif isinstance(tree, torch.Tensor | int | float) and "seconds" not in place:
+        yield place, torch.as_tensor(tree, dtype=torch.float64)
+
+
+def left(trainer: Any) -> dict[str, Any]:
+    """Return what a run has learned and counted, and its last gradients."""
+    parts = {name: part for name, part in trainer.state["parts"].items() if isinstance(part, nn.Module)}
+    states = {name: part.state_dict() for name, part in {**parts, **trainer.callbacks}.items()}
+    gradients = {
+        f"{name}.{path}": parameter.grad
+        for name, part in parts.items()
+        for path, parameter in part.named_parameters()
+        if parameter.grad is not None
+    }
+    return dict(leaves({**states, "gradients": gradients}))
+
+
+@pytest.mark.parametrize("words", RUNS.values(), ids=RUNS)
+def test_a_run_is_the_same_but_for_roundings(words, interpreted, tmp_path, caplog):
+    words = [*small(words), "stop.updates=6", "stop.env_steps=null"]
+    plain = left(train(words, run_dir=tmp_path / "plain").trainer)
+    assert interpreted == []
+    with caplog.at_level(logging.WARNING, "rlrun"):
+        fused = left(train([*words, "compile=true"], run_dir=tmp_path / "fused").trainer)
+    assert interpreted
+    assert [record.message for record in caplog.records if "compile" in record.message] == []
+    assert fused.keys() == plain.keys()
+    for place, value in plain.items():
+        torch.testing.assert_close(fused[place], value, rtol=2e-3, atol=2e-5, msg=lambda why, at=place: f"{at}: {why}")
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "a2c"])
+def test_a_resumed_run_is_the_one_that_never_stopped(name, interpreted, tmp_path):
+    words = [*small(RUNS[name], RESUMED), "compile=true"]
+    whole = left(train(words, run_dir=tmp_path / "whole").trainer)
+    train([*words, "stop.updates=11"], run_dir=tmp_path / "cut")
+    gone_on = left(resume(tmp_path / "cut", ["stop.updates=24"]).trainer)
+    for place, value in whole.items():
+        assert torch.equal(gone_on[place], value), place
+
+
+@pytest.mark.parametrize("matmul", ["numpy", "torch"])
+def test_what_torch_compiles_is_the_same_but_for_roundings(matmul, tmp_path):
+    words = [*small(RUNS["sac"]), "stop.updates=6", "stop.env_steps=null", f"matmul={matmul}"]
+    plain = left(train(words, run_dir=tmp_path / "plain").trainer)
+    fused = left(train([*words, "compile=true"], run_dir=tmp_path / "fused").trainer)
+    for place, value in plain.items():
+        torch.testing.assert_close(fused[place], value, rtol=2e-3, atol=2e-5, msg=lambda why, at=place: f"{at}: {why}")

@@ -40,7 +40,7 @@ class LossCallback(Callback):
             none = the norm is only logged.
         schedule: learning rate of this loss alone, as a function of the number of updates made; it goes before
             `learning_rate` from elsewhere.
-        compile: run `loss` through `torch.compile`.
+        compile: run `loss` through `torch.compile`, where the whole update is not (`rlrun.fused`).
 
     Raises:
         ConfigError: there is no such way to clip, or it lacks a limit.
@@ -78,10 +78,8 @@ class LossCallback(Callback):
         self.watched = False
         self.elements: Tensor | None = None
         self._weighs = "weight" in Callback.hook_of(self.loss, "loss").arguments  # then weighting is its own affair
-        # random numbers are drawn as ever, so that compiling changes no more than roundings
-        self._loss: Callable[..., Any] = (
-            torch.compile(self.loss, options={"fallback_random": True}) if compile else self.loss
-        )
+        self._compile = compile
+        self._compiled: Callable[..., Any] | None = None
         self._last: Tensor | None = None  # loss of each element of the newest update, or their weighted mean
         self._norm: Tensor | None = None
         self._rate: float | None = None  # of learning, at the newest update, where it was given
@@ -117,7 +115,12 @@ class LossCallback(Callback):
         """Return the weighted loss of each element, and what the loss names for later callbacks."""
         if self._weighs and weight is not None:
             optional["weight"], weight = weight, None
-        of = self.loss if torch.compiler.is_compiling() else self._loss  # somebody compiles more than this loss
+        of = self.loss
+        if self._compile and not torch.compiler.is_compiling():  # otherwise somebody compiles more than this loss
+            if self._compiled is None:  # only now, as it imports the compiler
+                # random numbers are drawn as ever, so that no more than roundings change
+                self._compiled = torch.compile(of, options={"fallback_random": True})
+            of = self._compiled
         if self.optimiser is None:
             with torch.no_grad():
                 result = of(*values, **optional)

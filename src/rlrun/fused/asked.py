@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from rlrun.fused.places import leaves, rebuilt
@@ -24,6 +25,11 @@ class Given(NamedTuple):
     form: tuple[Any, ...]
     tensors: list[Tensor]
     numbers: list[float]
+
+    @property
+    def pattern(self) -> tuple[Any, ...]:
+        """The form but for sizes."""
+        return tuple(len(each) if isinstance(each, torch.Size) else each for each in self.form)
 
 
 class Asked:

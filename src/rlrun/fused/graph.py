@@ -17,16 +17,68 @@ from rlrun.remembered import folder
 Compiled = Callable[..., Sequence[Tensor]]
 
 
-def traced(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> fx.GraphModule:
+def keep_compiled() -> None:
+    """Have torch's compiler keep what it makes among the user's caches, so that the next run starts sooner."""
+    with suppress(RuntimeError):  # there is no home
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder() / "compiled"))
+
+
+class Sizes:
+    """Sizes of inputs that may be others the next time.
+
+    Args:
+        inputs: of a graph.
+        varying: the dimensions of each input that may have another size; those of the same size now always have.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor], varying: Sequence[Sequence[int]]) -> None:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+        self._shapes = ShapeEnv()
+        mode = FakeTensorMode(shape_env=self._shapes, allow_non_fake_inputs=True)
+        self.stand_ins: list[Tensor] = []
+        self._symbols: list[tuple[int, int, Any]] = []  # number of an input, dimension, and what stands for its size
+        for number, (tensor, free) in enumerate(zip(inputs, varying, strict=True)):
+            kinds = [DimDynamic.DUCK if each in free else DimDynamic.STATIC for each in range(tensor.dim())]
+            self.stand_ins.append(
+                mode.from_tensor(_bare(tensor), symbolic_context=StatelessSymbolicContext(dynamic_sizes=kinds))
+            )
+            for dimension in free:
+                size: Any = self.stand_ins[-1].shape[dimension]
+                self._symbols.append((number, dimension, size.node.expr))
+        self._known: dict[tuple[Any, ...], bool] = {}
+
+    def allow(self, shapes: tuple[torch.Size, ...]) -> bool:
+        """Tell whether inputs of these shapes can go by the graph, which may hold for some sizes only."""
+        if shapes not in self._known:
+            sizes = {symbol: shapes[number][dimension] for number, dimension, symbol in self._symbols}
+            alike = all(shapes[number][dimension] == sizes[symbol] for number, dimension, symbol in self._symbols)
+            holds = all(guard.expr.subs(sizes) == True for guard in self._shapes.guards)  # noqa: E712, a symbol's truth
+            self._known[shapes] = alike and holds and min(sizes.values()) > 1
+        return self._known[shapes]
+
+
+def traced(
+    function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], sizes: Sizes | None = None
+) -> fx.GraphModule:
     """Return the graph of what a function does with stand-ins of tensors; those themselves stay as they are."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     table = {torch.ops.aten._foreach_norm.Scalar: _norms}  # which the compiler leaves apart
+    mode: Any = "fake" if sizes is None else "symbolic"
     # a stand-in draws nothing; what is not one must not draw for it
     with torch.random.fork_rng(devices=[]), torch.compiler._compile_session_context():
-        made = make_fx(function, table, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+        made = make_fx(function, table, tracing_mode=mode, _allow_non_fake_inputs=True)(
+            *(map(_bare, inputs) if sizes is None else sizes.stand_ins)
+        )
     made.graph.eliminate_dead_code()
     return made
+
+
+def _bare(tensor: Tensor) -> Tensor:
+    """Return a tensor without its gradient, for which another stand-in would be made."""
+    return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
 def used(made: fx.GraphModule) -> list[int]:
@@ -40,13 +92,14 @@ def used(made: fx.GraphModule) -> list[int]:
     return found
 
 
-def compiled(made: fx.GraphModule, inputs: Sequence[Tensor], device: str) -> Compiled:
-    """Return the graph as a function of its inputs, compiled for a device."""
+def compiled(made: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, sized: bool) -> Compiled:
+    """Return the graph as a function of its inputs, compiled for a device.
+
+    sized: inputs always have these sizes.
+    """
     if device == "cpu" and products.in_use() == "numpy":
         by_numpy(made.graph)
     made.recompile()
-    with suppress(RuntimeError):  # there is no home
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder() / "compiled"))
     from torch._inductor import standalone_compile
 
     # drawn as ever, so that a run is the same as without compiling but for rounding
@@ -58,7 +111,10 @@ def compiled(made: fx.GraphModule, inputs: Sequence[Tensor], device: str) -> Com
     }
     with torch.no_grad():
         found: Compiled = standalone_compile(
-            made, list(inputs), dynamic_shapes="from_example_inputs", options={"config_patches": settings}
+            made,
+            list(inputs),
+            dynamic_shapes="from_example_inputs" if sized else "from_graph",
+            options={"config_patches": settings},
         )
     return found
 

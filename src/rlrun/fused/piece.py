@@ -13,7 +13,7 @@ from rlrun.fused import graph
 from rlrun.fused.adam import Moments
 from rlrun.fused.asked import Asked, Given
 from rlrun.fused.places import Held, Place
-from rlrun.fused.trace import Learning, Trace, Untraceable, first_line
+from rlrun.fused.trace import ABSENT, Learning, Trace, Untraceable, first_line
 from rlrun.routing import Step
 from rlrun.typing import Groups
 
@@ -28,13 +28,21 @@ class Piece:
         groups: of this update.
         due: whether losses are learned from and slow copies move in such an update, by the identity of whose they are.
         device: of networks.
+        varying: dimensions of each tensor that is given which may have another size the next time; None = none.
 
     Raises:
         Untraceable: a hook reads or writes what no graph can.
     """
 
     def __init__(
-        self, steps: Sequence[Step], asked: Asked, given: Given, groups: Groups, due: Mapping[int, bool], device: str
+        self,
+        steps: Sequence[Step],
+        asked: Asked,
+        given: Given,
+        groups: Groups,
+        due: Mapping[int, bool],
+        device: str,
+        varying: Sequence[Sequence[int]] | None = None,
     ) -> None:
         callbacks = list({id(step.callback): step.callback for step in steps}.values())
         self.learning = [
@@ -62,10 +70,12 @@ class Piece:
             return trace(asked, groups, given, self._numbers, others)
 
         try:
-            made = graph.traced(whole, inputs)
+            self._sizes = None if varying is None else graph.Sizes(inputs, [*[()] * len(own), *varying])
+            made = graph.traced(whole, inputs, self._sizes)
             used = graph.used(made)
             # no gradient is to be thought of
-            self._run = graph.compiled(made, [inputs[number].detach() for number in used], device)
+            read = [inputs[number].detach() for number in used]
+            self._run = graph.compiled(made, read, device, sized=varying is None)
         except Untraceable:
             raise
         except Exception as error:  # of torch's compiler, which has many
@@ -73,12 +83,23 @@ class Piece:
         finally:
             for each in self.learning:
                 each.moments.settle()
-        self._results, self._reads = trace.results, trace.reads
+        self._reads = trace.reads
+        self._gradients = trace.gradients
+        # most of what is left behind is one tensor, for which there is a short way
+        short = [(each.holder, each.key, each.output) for each in trace.results]
+        self._simple = [(holder, key, output) for holder, key, output in short if output is not None]
+        self._results = [each for each in trace.results if each.output is None]
         mine = [list(own.values())[number] for number in used if number < len(own)]
         self._own = [tensor for tensor, _ in mine]
         self._read = [tensor.detach() for tensor in self._own]
         self._places = [(number, place) for number, (_, place) in enumerate(mine) if place is not None]
         self._given = [number - len(own) for number in used if number >= len(own)]
+        self._own_shapes = tuple(tensor.shape for tensor, _ in own.values())
+
+    def allows(self, given: Given) -> bool:
+        """Tell whether tensors of other sizes than at first can go by the graph."""
+        shapes = (*self._own_shapes, *(tensor.shape for tensor in given.tensors))
+        return self._sizes is not None and self._sizes.allow(shapes)
 
     def fits(self) -> bool:
         """Tell whether all that the graph took for granted is still so."""
@@ -89,7 +110,7 @@ class Piece:
                     return False
                 self._own[number], self._read[number] = now, now.detach()
         for attributes, name, value in self._reads:
-            found = attributes.get(name)
+            found = attributes.get(name, ABSENT)
             if found is not value and found != value:
                 return False
         return all(each.moments.fits(each.optimiser) for each in self.learning)
@@ -109,6 +130,10 @@ class Piece:
                 outputs = self._run(*self._read, *[tensors[number] for number in self._given])
         finally:
             torch.set_flush_denormal(False)
+        for holder, key, output in self._simple:
+            holder[key] = outputs[output]
+        for parameter, reached in self._gradients:
+            parameter.grad = None if reached is None else outputs[reached]
         for result in self._results:
             result.put(groups, outputs, given)
         for each in self.learning:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -20,8 +21,8 @@ from rlrun.fused.places import Held, entries, leaves, rebuilt, standing_in
 from rlrun.routing import Step
 from rlrun.typing import Groups
 
+ABSENT = object()  # what an attribute is that the class has, and not the object
 _PLAIN = (int, float, str, type(None))
-_GRADIENT = "grad"
 
 
 class Untraceable(Exception):
@@ -55,7 +56,7 @@ class Result(NamedTuple):
 
     Attributes:
         group: the data group that it goes to; None = the holder.
-        holder: attributes of an object, or a parameter that gets a gradient.
+        holder: attributes of an object, a list or a dict.
         tree: with leaves of any kind.
         places: of each leaf: which output, what is given, which number, or what is known already.
         fixed: of the last of these.
@@ -67,6 +68,12 @@ class Result(NamedTuple):
     tree: Any
     places: list[tuple[str, int]]
     fixed: list[Any]
+
+    @property
+    def output(self) -> int | None:
+        """The number of the output that a holder gets as it is; None where it is more, or something else."""
+        alone = self.group is None and self.tree is None and self.places[0][0] == "output"
+        return self.places[0][1] if alone else None
 
     def goes_to(self, group: str | None, holder: Any, key: Any) -> bool:
         """Tell whether it goes there."""
@@ -80,8 +87,6 @@ class Result(NamedTuple):
         made = rebuilt(self.tree, iter([sources[kind][number] for kind, number in self.places]))
         if self.group is not None:
             groups[self.group][self.key] = made
-        elif isinstance(self.holder, Tensor):
-            self.holder.grad = made
         else:
             self.holder[self.key] = made
 
@@ -105,6 +110,7 @@ class Trace:
         self.due = due
         self.reads: list[tuple[dict[str, Any], str, Any]] = []
         self.results: list[Result] = []
+        self.gradients: list[tuple[Tensor, int | None]] = []  # of each parameter: an output
         self._outputs: dict[int, tuple[int, Tensor]] = {}  # by the identity of what is put out
         self._callbacks = list({id(step.callback): step.callback for step in steps}.values())
         self._parameters = {id(each.callback): [*each.callback.parameters] for each in learning}
@@ -137,7 +143,7 @@ class Trace:
                     self._note(group, None, name, tree, known)
             for each in self.learning:
                 for real, stood in zip(self._parameters[id(each.callback)], each.callback.parameters, strict=True):
-                    self._note(None, real, _GRADIENT, stood.grad, known)
+                    self.gradients.append((real, None if stood.grad is None else self._output(stood.grad)))
         return [tensor for _, tensor in self._outputs.values()]
 
     def _note_changes(self, number: int, before: list[dict[Any, Any]], known: Mapping[int, tuple[str, int]]) -> None:
@@ -155,6 +161,11 @@ class Trace:
             if len(had) > len(now):
                 raise Untraceable(number, "it deletes what it held")
 
+    def _output(self, tensor: Tensor) -> int:
+        """Put a tensor out, once; return the number of the output."""
+        number, _ = self._outputs.setdefault(id(tensor), (len(self._outputs), tensor))
+        return number
+
     def _note(self, group: str | None, holder: Any, key: Any, tree: Any, known: Mapping[int, tuple[str, int]]) -> None:
         places: list[tuple[str, int]] = []
         fixed: list[Any] = []
@@ -162,8 +173,7 @@ class Trace:
             if id(leaf) in known:
                 places.append(known[id(leaf)])
             elif isinstance(leaf, Tensor):
-                number, _ = self._outputs.setdefault(id(leaf), (len(self._outputs), leaf))
-                places.append(("output", number))
+                places.append(("output", self._output(leaf)))
             else:
                 places.append(("known", len(fixed)))
                 fixed.append(leaf)
@@ -191,10 +201,10 @@ def _watched(callbacks: Sequence[Callback], reads: list[tuple[dict[str, Any], st
     class Watched:
         def __getattribute__(self, name: str) -> Any:
             value = super().__getattribute__(name)
-            had = begun[id(self)]
-            if isinstance(value, _PLAIN) and had.get(name, noted) is value and (id(self), name) not in noted:
+            had = begun[id(self)].get(name, ABSENT)
+            if isinstance(value, _PLAIN) and (had is value or had is ABSENT) and (id(self), name) not in noted:
                 noted.add((id(self), name))
-                reads.append((super().__getattribute__("__dict__"), name, value))
+                reads.append((super().__getattribute__("__dict__"), name, had))
             return value
 
     kinds = [type(callback) for callback in callbacks]
@@ -210,7 +220,7 @@ def _watched(callbacks: Sequence[Callback], reads: list[tuple[dict[str, Any], st
 @contextmanager
 def _blamed(number: int, held: Held) -> Iterator[None]:
     """Say which hook it was that failed, drew numbers that no graph draws, or gathered something."""
-    drawn, sizes = _drawn(held), list(map(len, held.gathering))
+    drawn, gathered = _drawn(held), [list(each) for each in held.gathering]
     try:
         yield
     except Untraceable:
@@ -221,9 +231,13 @@ def _blamed(number: int, held: Held) -> Iterator[None]:
         moved = not _same(drawn, _drawn(held))
         if moved:
             _put_back(drawn, held)
+        more = [len(each) for each in gathered] != list(map(len, held.gathering))
+        for each, before in zip(held.gathering, gathered, strict=True) if more else ():
+            each.clear()
+            each.extend(before) if isinstance(each, deque) else each.update(before)
     if moved:
         raise Untraceable(number, "it draws numbers that torch does not draw")
-    if sizes != list(map(len, held.gathering)):
+    if more:
         raise Untraceable(number, "it gathers something from update to update")
 
 

@@ -8,10 +8,12 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.target import TargetCallback
 from rlrun.errors import ConfigError
-from rlrun.fused import hooks
+from rlrun.fused import graph, hooks
 from rlrun.fused.asked import Asked, Given
 from rlrun.fused.piece import Piece
 from rlrun.fused.trace import Untraceable
@@ -42,14 +44,13 @@ class FusedUpdate:
         self.compile = compile
         self.device = device
         if compile and device == "cpu" and not any(map(shutil.which, (os.environ.get("CXX", ""), "g++", "clang++"))):
-            raise ConfigError(
-                "compile=true: there is no C++ compiler (g++ or clang++), by which CPUs compile; compile=false"
-            )
+            raise ConfigError("compile=true: updates on a CPU need a C++ compiler, and there is no g++ or clang++ here")
 
     def __call__(self, steps: Sequence[Step]) -> list[Call]:
         """Return the calls of an update."""
         if not self.compile:
             return [step.call() for step in steps]
+        graph.keep_compiled()
         calls: list[Call] = []
         run: list[Step] = []
         for step in steps:
@@ -80,7 +81,9 @@ class _Run:
         }
         self._losses = {id(step.callback): step.callback for step in steps if isinstance(step.callback, LossCallback)}
         self._pieces: dict[Any, Piece] = {}
-        self._made = 0
+        self._of_any_size: dict[Any, Piece] = {}
+        self._shapes: dict[Any, list[list[torch.Size]]] = {}  # that were seen
+        self._count = 0  # of graphs
         self._calls = [step.call() for step in steps]
         # alone, a slow copy is one call anyway
         self._apart: list[Call] | None = None if any(step.event != "end_batch" for step in steps) else self._calls
@@ -103,18 +106,41 @@ class _Run:
         try:
             piece = self._pieces.get(form)
             if piece is None or not piece.fits():
-                if self._made == LIMIT:
-                    raise Untraceable(None, f"{LIMIT} graphs of them were not enough")
-                piece = self._pieces[form] = Piece(self.steps, self._asked, given, groups, due, self.device)
-                self._made += 1
+                piece = self._pieces[form] = self._made(given, groups, due)
         except Untraceable as error:
             self._leave_out(error)
             return None
         return piece
 
+    def _made(self, given: Given, groups: Groups, due: dict[int, bool]) -> Piece:
+        """Return a graph; one for any size of what comes in more than one size."""
+        pattern = (given.pattern, tuple(due.values()))
+        known = self._of_any_size.get(pattern)
+        if known is not None and known.allows(given) and known.fits():
+            return known
+        if self._count == LIMIT:
+            raise Untraceable(None, f"{LIMIT} graphs of them were not enough")
+        self._count += 1
+        seen = self._shapes.setdefault(pattern, [])
+        seen.append([tensor.shape for tensor in given.tensors])
+        varying = [
+            [place for place, sizes in enumerate(zip(*each, strict=True)) if len({*sizes}) > 1]
+            for each in zip(*seen, strict=True)
+        ]
+        # of one row or none much is not what it is of several
+        single = any(
+            tensor.shape[place] < 2 for tensor, places in zip(given.tensors, varying, strict=True) for place in places
+        )
+        if single or not any(varying):
+            return Piece(self.steps, self._asked, given, groups, due, self.device)
+        made = Piece(self.steps, self._asked, given, groups, due, self.device, varying)
+        self._of_any_size[pattern] = made
+        return made
+
     def _leave_out(self, error: Untraceable) -> None:
         """Call a hook as ever that no graph can be made of, or all of them."""
         self._pieces.clear()
+        self._of_any_size.clear()
         left = self.steps if error.step is None else [self.steps[error.step]]
         names = ", ".join(f"callbacks.{step.callback.name}.{step.label}" for step in left)
         _messages.warning("compile: not %s: %s", names, error)

@@ -1,0 +1,317 @@
+"""What goes into a graph, and what is called as ever."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections import deque
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlrun.callback import Callback, SkipBatch
+from rlrun.callbacks import Schedule
+from rlrun.callbacks.loss import LossCallback
+from rlrun.callbacks.target import TargetCallback
+from rlrun.errors import ConfigError
+from rlrun.fused import FusedUpdate, update
+from rlrun.schedules import Linear
+from rlrun.trainer import Trainer
+
+ADAM = partial(torch.optim.Adam, lr=0.01, fused=True)
+
+
+class Distance(LossCallback):
+    """Of a layer's outputs to y."""
+
+    def loss(self, x: Tensor, y: Tensor) -> Any:
+        return (self.network(x).squeeze(-1) - y).square()
+
+
+class Batches:
+    """Yields batches of so many rows."""
+
+    def __init__(self, *rows: int, group: str = "default") -> None:
+        self.rows, self.group = rows, group
+
+    def names(self) -> dict[str, tuple[str, ...]]:
+        return {self.group: ("x", "y")}
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(3)
+        for rows in self.rows:
+            x = torch.randn(rows, 3, generator=generator)
+            yield {self.group: {"x": x, "y": x.sum(-1)}}
+
+
+def layer() -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(3, 1)
+
+
+def trained(callbacks: dict[str, Callback], rows: tuple[int, ...] = (8,) * 6, *, compile: bool = True) -> Trainer:
+    trainer = Trainer(callbacks, Batches(*rows), fuse=FusedUpdate(compile, "cpu"))
+    trainer.train()
+    return trainer
+
+
+def both(make: Any, rows: tuple[int, ...] = (8,) * 6) -> Any:
+    """Train twice, hook by hook and fused; return the second one's callbacks, which left the same."""
+    plain = trained(make(), rows, compile=False).callbacks
+    fused = trained(make(), rows).callbacks
+    for name, callback in fused.items():
+        for ours, theirs in zip(tensors(callback), tensors(plain[name]), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    return fused
+
+
+def tensors(callback: Callback) -> list[Tensor]:
+    found = [value for value in vars(callback).values() if isinstance(value, Tensor)]
+    for value in vars(callback).values():
+        found += [*value.state_dict().values()] if isinstance(value, nn.Module) else []
+    return found
+
+
+def test_numbers_that_change_are_no_constants(interpreted):
+    class Weighed(Distance):
+        def loss(self, x: Tensor, y: Tensor, share: float) -> Any:  # type: ignore[override]
+            return share * super().loss(x, y)
+
+    def make():
+        share = Schedule("share", Linear(first=1.0, last=0.0, steps=8))
+        rate = Schedule("learning_rate", Linear(first=0.1, last=0.0, steps=8))
+        return {"share": share, "rate": rate, "loss": Weighed(layer(), ADAM)}
+
+    fused = both(make)
+    assert len(interpreted) == 1
+    assert fused["loss"].metrics["learning_rate/loss"] == pytest.approx(0.1 - 0.1 * 6 / 8)
+
+
+def test_attributes_that_change_are_no_constants(interpreted):
+    class Growing(Distance):
+        share = 1.0
+
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.factor, self.offset = 1.0, torch.zeros(())
+
+        def loss(self, x: Tensor, y: Tensor) -> Any:
+            return self.factor * super().loss(x, y + self.offset)
+
+    class Turn(Callback):
+        data_group = "default"
+
+        def __init__(self, loss: Growing) -> None:
+            self.loss = loss
+
+        def end_batch(self, update: int) -> None:
+            self.loss.offset = torch.tensor(float(update))
+            if update == 3:
+                self.loss.factor = 2.0
+
+    def make():
+        loss = Growing(layer(), ADAM)
+        return {"loss": loss, "turn": Turn(loss)}
+
+    both(make)
+    assert len(interpreted) == 2
+
+
+def test_one_graph_serves_all_sizes(interpreted):
+    both(lambda: {"loss": Distance(layer(), ADAM, max_grad_norm=0.1)}, (8, 7, 8, 5, 6, 9, 7))
+    assert len(interpreted) == 2
+
+
+def test_a_batch_of_one_row_has_a_graph_of_its_own(interpreted):
+    both(lambda: {"loss": Distance(layer(), ADAM)}, (4, 5, 1, 6, 1))
+    assert len(interpreted) == 3
+
+
+class Slow(TargetCallback):
+    provides = ("y",)
+
+    def begin_batch(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        with torch.no_grad():
+            return {"y": 0.5 * y + self.target(x).squeeze(-1)}
+
+
+@pytest.mark.parametrize("rate", [0.1, 1.0])
+def test_slow_copies_move_when_they_should(interpreted, rate):
+    def make():
+        network = layer()
+        return {"slow": Slow(network, rate=rate, every=2), "loss": Distance(network, ADAM)}
+
+    both(make)
+    assert len(interpreted) == 2  # with a move and without
+
+
+def refused(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "rlrun"]
+
+
+class Looking(Distance):
+    def loss(self, x: Tensor, y: Tensor) -> Any:
+        found = super().loss(x, y)
+        return found if float(found.mean()) > 0.1 else 2.0 * found
+
+
+class Counting(Distance):
+    count = 0
+
+    def loss(self, x: Tensor, y: Tensor) -> Any:
+        self.count += 1
+        return self.count * super().loss(x, y)
+
+
+class Gathering(Distance):
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.seen: deque[Tensor] = deque()
+
+    def loss(self, x: Tensor, y: Tensor) -> Any:
+        self.seen.append(y)
+        return super().loss(x, y)
+
+
+class Drawing(Distance):
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.generator = np.random.default_rng(0)
+
+    def loss(self, x: Tensor, y: Tensor) -> Any:
+        return super().loss(x, y) * float(self.generator.random())
+
+
+class Skipping(Distance):
+    def loss(self, x: Tensor, y: Tensor) -> Any:
+        raise SkipBatch
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Looking, "loss"),
+        (Counting, f"{update.LIMIT} graphs of them were not enough"),
+        (Gathering, "it gathers something from update to update"),
+        (Drawing, "it draws numbers that torch does not draw"),
+        (Skipping, "SkipBatch"),
+    ],
+)
+def test_what_no_graph_does_is_called_as_ever(kind, why, interpreted, caplog):
+    def make():
+        return {"one": kind(layer(), ADAM), "other": Distance(layer(), ADAM)}
+
+    with caplog.at_level(logging.WARNING, "rlrun"):
+        fused = both(make, (8,) * 20)
+    (message,) = refused(caplog)
+    assert message.startswith("compile: not callbacks.one.loss")
+    assert why in message
+    assert interpreted or kind is Skipping
+    if kind is Gathering:
+        assert len(fused["one"].seen) == 20
+    if kind is Counting:
+        assert fused["one"].count == 20
+
+
+def test_other_optimisers_and_backward_passes_are_called_as_ever(interpreted):
+    class Twice(Distance):
+        def backward(self, x: Tensor, y: Tensor, **more: Any) -> Any:  # type: ignore[override]
+            super().backward(x, y)
+            return super().backward(x, y)
+
+    both(lambda: {"sgd": Distance(layer(), partial(torch.optim.SGD, lr=0.1)), "twice": Twice(layer(), ADAM)})
+    both(lambda: {"grad": Distance(layer(), partial(torch.optim.Adam, lr=0.1, amsgrad=True))})
+    assert interpreted == []
+
+
+def test_recurrent_layers_are_called_as_ever(interpreted):
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.cell = nn.GRU(3, 1, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.cell(x.unsqueeze(1))[0][:, 0]
+
+    both(lambda: {"loss": Distance(Recurrent(), ADAM)})
+    assert interpreted == []
+
+
+def test_hooks_between_have_what_those_before_made(interpreted):
+    seen = []
+
+    class Named(Distance):
+        provides = ("error",)
+
+        def loss(self, x: Tensor, y: Tensor) -> Any:
+            loss = super().loss(x, y)
+            return loss, {"error": loss.detach().sqrt()}
+
+    class Between(Callback):
+        data_group = "default"
+        provides = ("z",)
+
+        def backward(self, error: Tensor) -> dict[str, Tensor]:
+            seen.append(float(error.mean()))
+            return {"z": error.mean()}
+
+    class Last(Distance):
+        def loss(self, x: Tensor, y: Tensor, z: Tensor) -> Any:  # type: ignore[override]
+            return z * super().loss(x, y)
+
+    both(lambda: {"one": Named(layer(), ADAM), "between": Between(), "last": Last(layer(), ADAM)})
+    assert len(interpreted) == 2
+    assert seen[:6] == pytest.approx(seen[6:], rel=1e-5)
+
+
+def test_parameters_that_nothing_reaches_stay(interpreted):
+    class Half(Distance):
+        def loss(self, x: Tensor, y: Tensor) -> Any:
+            return (x @ self.network.weight[0] - y).square()
+
+    fused = both(lambda: {"loss": Half(layer(), ADAM, max_grad_norm=1.0)})
+    loss = fused["loss"]
+    assert [len(loss.optimiser.state[parameter]) for parameter in loss.parameters] == [3, 0]
+    assert loss.network.bias.grad is None
+
+
+def test_what_an_optimiser_kept_can_be_replaced(interpreted):
+    class Fresh(Callback):
+        data_group = "default"
+
+        def __init__(self, loss: LossCallback) -> None:
+            self.loss = loss
+
+        def end_batch(self, update: int) -> None:
+            if update == 3:
+                self.loss.optimiser.load_state_dict(self.loss.optimiser.state_dict())
+            if update == 5:
+                self.loss.optimiser.param_groups[0]["betas"] = (0.5, 0.9)
+
+    def make():
+        loss = Distance(layer(), ADAM)
+        return {"loss": loss, "fresh": Fresh(loss)}
+
+    both(make, (8,) * 8)
+    assert len(interpreted) == 3
+
+
+def test_a_failing_compiler_stops_nothing(monkeypatch, caplog):
+    def fails(*given: Any, **named: Any) -> Any:
+        raise RuntimeError("no such header\nand much more")
+
+    monkeypatch.setattr("rlrun.fused.graph.compiled", fails)
+    both(lambda: {"loss": Distance(layer(), ADAM)})
+    assert refused(caplog) == ["compile: not callbacks.loss.loss: torch's compiler fails: no such header"]
+
+
+def test_without_a_compiler_it_is_refused(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(ConfigError, match="compile=true: updates on a CPU need a C\\+\\+ compiler"):
+        FusedUpdate(True, "cpu")
+    FusedUpdate(False, "cpu")
