@@ -26,16 +26,11 @@ from rlrun import config as configuration
 RLRUN, BARE, SB3, CLEANRL = "rlrun", "bare loop", "stable-baselines3", "cleanrl"
 NATIVE = "rlrun, native lanes"
 LOW = "rlrun, bf16"
-VARIANTS = {NATIVE: ("env.vectorization=native",), LOW: ("precision=bf16",)}  # rlrun with further words
 COMPILED = ", compiled"  # what the name of a side ends with that has its updates compiled
+VARIANTS = {NATIVE: ("env.vectorization=native",), LOW: ("precision=bf16",), RLRUN: ()}  # rlrun with further words
+VARIANTS |= {side + COMPILED: (*words, "compile=true") for side, words in VARIANTS.items()}
 PEERS = (BARE, SB3, CLEANRL, "sheeprl", "tianshou", "torchrl", f"torchrl{COMPILED}")
-OURS = {
-    RLRUN: "rlrun",
-    BARE: "bare",
-    NATIVE: "rlrun",
-    LOW: "rlrun",
-    CLEANRL: "cleanrl",
-}  # need no environment of their own
+OURS = {**dict.fromkeys(VARIANTS, "rlrun"), BARE: "bare", CLEANRL: "cleanrl"}  # need no environment of their own
 LACKS = {"sheeprl": {"dqn": "has no DQN", "td3": "has no TD3"}}  # by peer
 NOT_ASKED = "not asked for"
 SLACK = 0.01  # of updates: a window may end within a cycle
@@ -90,17 +85,23 @@ ZOO_DQN = (  # the settings that stable-baselines3's zoo tuned
     *("algorithm.n_step=1", "algorithm.double=false", "algorithm.warmup_steps=1_000", "memory.length=100_000"),
     *("algorithm.target_rate=1", "algorithm.target_every=128", "algorithm.epsilon.last=0.04", GREEDY),
 )
-SOFT = (Bar(BARE, 0.97), Bar(SB3, 1.9), Bar(SB3, 2.2, LOW))
+FUSED = RLRUN + COMPILED
+SOFT = (Bar(BARE, 0.97), Bar(SB3, 1.9), Bar(SB3, 2.2, LOW + COMPILED))
+SIDES = (LOW, FUSED, LOW + COMPILED)
 CASES = {
-    "sac-pendulum": Case(("algorithm=sac", "env=pendulum", "pair=null"), 1_100, 1_700, SOFT, (LOW,)),
-    "sac-halfcheetah": Case(("algorithm=sac", "env=halfcheetah", "pair=null"), 1_100, 1_700, SOFT, (LOW,)),
-    "dqn-cartpole": Case(("algorithm=dqn", "env=cartpole", "pair=null", *ZOO_DQN), 2_048, 12_288, (Bar(SB3, 2.2),)),
-    "ppo-cartpole": Case(
-        ("algorithm=ppo", "env=cartpole"), 2_560, 43_520, (Bar(SB3, 2.5), Bar(SB3, 4.0, NATIVE)), (NATIVE,)
+    "sac-pendulum": Case(("algorithm=sac", "env=pendulum", "pair=null"), 1_100, 1_700, SOFT, SIDES),
+    "sac-halfcheetah": Case(("algorithm=sac", "env=halfcheetah", "pair=null"), 1_100, 1_700, SOFT, SIDES),
+    "dqn-cartpole": Case(
+        ("algorithm=dqn", "env=cartpole", "pair=null", *ZOO_DQN), 2_048, 12_288, (Bar(SB3, 2.2, FUSED),), (FUSED,)
     ),
-    "ppo-pendulum": Case(("algorithm=ppo", "env=pendulum"), 2_048, 22_528, ()),
-    "a2c-cartpole": Case(("algorithm=a2c", "env=cartpole"), 2_560, 53_760, (Bar(SB3, 2.0),)),
-    "td3-pendulum": Case(("algorithm=td3", "env=pendulum", "pair=null"), 1_100, 2_100, (Bar(SB3, 1.7),)),
+    "ppo-cartpole": Case(
+        *(("algorithm=ppo", "env=cartpole"), 2_560, 43_520),
+        (Bar(SB3, 2.5), Bar(SB3, 4.0, NATIVE + COMPILED)),
+        (NATIVE, FUSED, NATIVE + COMPILED),
+    ),
+    "ppo-pendulum": Case(("algorithm=ppo", "env=pendulum"), 4_096, 24_576, (), (FUSED,)),
+    "a2c-cartpole": Case(("algorithm=a2c", "env=cartpole"), 2_560, 53_760, (Bar(SB3, 2.0),), (FUSED,)),
+    "td3-pendulum": Case(("algorithm=td3", "env=pendulum", "pair=null"), 1_100, 2_100, (Bar(SB3, 1.7),), (FUSED,)),
 }
 SOLVED = {"solve-ppo-cartpole": "ppo", "solve-dqn-cartpole": "dqn"}
 PARTS = (*CASES, *SOLVED, "begin")

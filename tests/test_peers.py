@@ -46,10 +46,13 @@ def test_training_beside_peers_is_held_to_bars_and_to_equal_work(load, monkeypat
     found = peers.measure(["ppo-cartpole"], peers=asked, rounds=2)
     part = found["ppo-cartpole"]
     assert part["ratio"]["rlrun"]["stable-baselines3"]["median"] == pytest.approx(2.0)
-    assert list(part["sides"]) == ["rlrun", "rlrun, native lanes", "bare loop", "stable-baselines3"]
+    ours, rival = (
+        ("rlrun", "rlrun, native lanes", "rlrun, compiled", "rlrun, native lanes, compiled"),
+        "stable-baselines3",
+    )
+    assert list(part["sides"]) == [*ours, "bare loop", "stable-baselines3"]
     verdicts = {(bar["side"], bar["peer"]): bar["passed"] for bar in part["bars"]}
-    ours, rival = ("rlrun", "rlrun, native lanes"), "stable-baselines3"
-    assert verdicts == {(ours[0], rival): False, (ours[1], rival): True, **{(ours[0], p): False for p in asked[2:4]}}
+    assert verdicts == {(ours[0], rival): False, (ours[3], rival): True, **{(ours[0], p): False for p in asked[2:4]}}
     assert part["absent"]["other"] == "1.55 updates an environment step, not 1.5"
     assert part["absent"]["poor"] == "no PPO"
     assert told["stable_baselines3"]["numbers"] == told["rlrun"]["numbers"]

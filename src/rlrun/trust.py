@@ -47,7 +47,7 @@ NEVER = """
 # The classes of these are the parts of a run.
 PACKAGES = (
     *("rlrun.algorithms", "rlrun.callbacks", "rlrun.collect", "rlrun.env", "rlrun.memory", "rlrun.nn", "rlrun.ops"),
-    *("rlrun.schedules", "rlrun.seeds", "rlrun.trainer", "rlrun.export"),
+    *("rlrun.fused", "rlrun.schedules", "rlrun.seeds", "rlrun.trainer", "rlrun.export"),
     *("torch.nn", "torch.optim", "torch.distributions", "gymnasium.wrappers", "gymnasium.spaces"),
 )
 # Some functions are, too: they compute, or make a part.
