@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlrun.callback import Callback, SkipBatch
@@ -156,7 +157,7 @@ def refused(caplog: pytest.LogCaptureFixture) -> list[str]:
 class Looking(Distance):
     def loss(self, x: Tensor, y: Tensor) -> Any:
         found = super().loss(x, y)
-        return found if float(found.mean()) > 0.1 else 2.0 * found
+        return found if float(found.detach().mean()) > 0.1 else 2.0 * found
 
 
 class Counting(Distance):
@@ -315,3 +316,45 @@ def test_without_a_compiler_it_is_refused(monkeypatch):
     with pytest.raises(ConfigError, match="compile=true: updates on a CPU need a C\\+\\+ compiler"):
         FusedUpdate(True, "cpu")
     FusedUpdate(False, "cpu")
+
+
+def test_what_is_replaced_is_seen(interpreted):
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.factor = layer(), 1.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.factor * F.dropout(self.inner(x), 0.0, self.training)
+
+    class Held(Distance):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.kept = {"offset": torch.zeros(())}
+
+        def loss(self, x: Tensor, y: Tensor) -> Any:
+            return super().loss(x, y + self.kept["offset"])
+
+    class Turn(Callback):
+        data_group = "default"
+
+        def __init__(self, loss: Held) -> None:
+            self.loss = loss
+
+        def end_batch(self, update: int) -> None:
+            network: Any = self.loss.network
+            if update == 2:
+                self.loss.kept = {"offset": torch.ones(())}
+            elif update == 4:
+                network.factor = 3.0
+            elif update == 6:
+                network.eval()
+            elif update == 8:
+                network.inner.weight = nn.Parameter(torch.ones(1, 3))
+
+    def make():
+        loss = Held(Scaled(), ADAM)
+        return {"loss": loss, "turn": Turn(loss)}
+
+    both(make, (8,) * 10)
+    assert len(interpreted) == 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from rlrun.callbacks.loss import LossCallback
 from rlrun.fused import graph
 from rlrun.fused.adam import Moments
 from rlrun.fused.asked import Asked, Given
-from rlrun.fused.places import Held, Place
+from rlrun.fused.places import Held
 from rlrun.fused.trace import ABSENT, Learning, Trace, Untraceable, first_line
 from rlrun.routing import Step
 from rlrun.typing import Groups
@@ -61,9 +62,8 @@ class Piece:
         apart += [tensor for each in self.learning for tensor in each.moments.tensors]
         trace = Trace(steps, held, self.learning, due)
         # the same tensor may lie in several places, and be one of the parameters that are stepped
-        own: dict[int, tuple[Tensor, Place | None]] = {id(tensor): (tensor, None) for tensor in apart}
-        own |= {id(place.read()): (place.read(), place) for place in held.places}
-        inputs = [tensor for tensor, _ in own.values()] + given.tensors
+        own = {id(tensor): tensor for tensor in [*apart, *(place.read() for place in held.places)]}
+        inputs = [*own.values(), *given.tensors]
 
         def whole(*stand_ins: Tensor) -> list[Tensor]:
             others = dict(zip(map(id, inputs), stand_ins, strict=True))
@@ -89,12 +89,15 @@ class Piece:
         short = [(each.holder, each.key, each.output) for each in trace.results]
         self._simple = [(holder, key, output) for holder, key, output in short if output is not None]
         self._results = [each for each in trace.results if each.output is None]
-        mine = [list(own.values())[number] for number in used if number < len(own)]
-        self._own = [tensor for tensor, _ in mine]
+        self._own = [inputs[number] for number in used if number < len(own)]
         self._read = [tensor.detach() for tensor in self._own]
-        self._places = [(number, place) for number, (_, place) in enumerate(mine) if place is not None]
+        numbers = {id(tensor): number for number, tensor in enumerate(self._own)}
+        self._places = [(numbers[id(place.read())], place) for place in held.places if id(place.read()) in numbers]
+        self._shared = {number for number, lies in Counter(number for number, _ in self._places).items() if lies > 1}
+        on_the_way = {(id(step[0]), step[1]): step for _, place in self._places for step in place.way}
+        self._ways = list(on_the_way.values())
         self._given = [number - len(own) for number in used if number >= len(own)]
-        self._own_shapes = tuple(tensor.shape for tensor, _ in own.values())
+        self._own_shapes = tuple(tensor.shape for tensor in own.values())
 
     def allows(self, given: Given) -> bool:
         """Tell whether tensors of other sizes than at first can go by the graph."""
@@ -103,10 +106,12 @@ class Piece:
 
     def fits(self) -> bool:
         """Tell whether all that the graph took for granted is still so."""
-        for number, (owner, key) in self._places:
+        if any(holder[key] is not held for holder, key, held in self._ways):
+            return False
+        for number, (owner, key, _) in self._places:
             now = owner[key]
             if now is not self._own[number]:
-                if not _alike(now, self._own[number]):
+                if number in self._shared or not _alike(now, self._own[number]):
                     return False
                 self._own[number], self._read[number] = now, now.detach()
         for attributes, name, value in self._reads:

@@ -21,10 +21,15 @@ _NOT_OF_UPDATES = ("rlrun.memory", "rlrun.collect", "rlrun.env", "rlrun.spaces")
 
 
 class Place(NamedTuple):
-    """An entry of an object's attributes, or of a list or a dict that it holds."""
+    """An entry of an object's attributes, or of a list or a dict that it holds.
+
+    Attributes:
+        way: the entries that lead there, each with what it holds.
+    """
 
     owner: Any
     key: Any
+    way: tuple[tuple[Any, Any, Any], ...] = ()
 
     def read(self) -> Any:
         return self.owner[self.key]
@@ -36,6 +41,7 @@ class Held:
     Attributes:
         places: of tensors.
         holders: dicts and lists that were gone through, among them the attributes of objects.
+        objects: whose attributes these are.
         gathering: what an update may put into, and no graph does.
         generators: of numpy, whose draws no graph repeats.
         recurrent: layers that keep lists of their own parameters, which are made anew where these change.
@@ -44,41 +50,47 @@ class Held:
     def __init__(self, callbacks: Iterable[Callback]) -> None:
         self.places: list[Place] = []
         self.holders: list[Any] = []
+        self.objects: list[Any] = []
         self.gathering: list[Any] = []
         self.generators: list[np.random.Generator] = []
         self.recurrent = False
         self._seen: set[int] = set()
         for callback in callbacks:
-            self._look(callback)
+            self._look(callback, ())
 
-    def _look(self, part: Any) -> None:
+    def _look(self, part: Any, way: tuple[tuple[Any, Any, Any], ...]) -> None:
         if isinstance(part, _ENDS) or id(part) in self._seen:
             return
         self._seen.add(id(part))
-        if isinstance(part, nn.Module):
-            self.recurrent |= isinstance(part, nn.RNNBase)
-            self._go_through(vars(part))
-        elif isinstance(part, dict | list):
-            self._go_through(part)
+        if isinstance(part, dict | list):
+            self._go_through(part, way)
         elif isinstance(part, tuple):  # nobody writes into it
             for each in part:
-                self._look(each)
+                self._look(each, way)
         elif isinstance(part, deque | set):
             self.gathering.append(part)
         elif isinstance(part, np.random.Generator):
             self.generators.append(part)
-        elif type(part).__module__.startswith(_NOT_OF_UPDATES):
-            return
-        elif type(part).__module__.startswith("rlrun.") or isinstance(part, Callback):
-            self._go_through(getattr(part, "__dict__", {}))
+        elif _may_be_read(part) and hasattr(part, "__dict__"):
+            self.recurrent |= isinstance(part, nn.RNNBase)
+            self.objects.append(part)
+            self._go_through(vars(part), way)
 
-    def _go_through(self, holder: Any) -> None:
+    def _go_through(self, holder: Any, way: tuple[tuple[Any, Any, Any], ...]) -> None:
         self.holders.append(holder)
         for key, value in entries(holder):
             if isinstance(value, Tensor):
-                self.places.append(Place(holder, key))
+                self.places.append(Place(holder, key, way))
             else:
-                self._look(value)
+                self._look(value, (*way, (holder, key, value)))
+
+
+def _may_be_read(part: Any) -> bool:
+    """Tell whether an update may read what an object has: networks, callbacks, and parts of ours but for the memory."""
+    if isinstance(part, nn.Module | Callback):
+        return True
+    home = type(part).__module__
+    return home.startswith("rlrun.") and not home.startswith(_NOT_OF_UPDATES)
 
 
 def entries(holder: Any) -> list[tuple[Any, Any]]:
@@ -94,8 +106,8 @@ def standing_in(held: Held, others: Mapping[int, Tensor]) -> Iterator[list[dict[
     """
     before = [dict(entries(holder)) for holder in held.holders]
     try:
-        for owner, key in held.places:
-            owner[key] = others[id(owner[key])]
+        for place in held.places:
+            place.owner[place.key] = others[id(place.read())]
         yield [dict(entries(holder)) for holder in held.holders]
     finally:
         for holder, had in zip(held.holders, before, strict=True):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.callback import Callback
 from rlrun.callbacks.loss import LossCallback
 from rlrun.fused import hooks
 from rlrun.fused.adam import Moments
@@ -132,7 +131,7 @@ class Trace:
             {id(each.callback): each.moments for each in self.learning},
             self.due,
         )
-        with standing_in(self.held, others) as before, _watched(self._callbacks, self.reads):
+        with standing_in(self.held, others) as before, _watched(self.held.objects, self.reads):
             for number, step in enumerate(self.steps):
                 group = step.callback.data_group or ""
                 with _blamed(number, self.held):
@@ -190,12 +189,12 @@ def first_line(error: Exception) -> str:
 
 
 @contextmanager
-def _watched(callbacks: Sequence[Callback], reads: list[tuple[dict[str, Any], str, Any]]) -> Iterator[None]:
-    """Note the attributes of callbacks that are read and are numbers, words or nothing: a graph takes them for granted.
+def _watched(objects: Sequence[Any], reads: list[tuple[dict[str, Any], str, Any]]) -> Iterator[None]:
+    """Note the attributes of objects that are read and are numbers, words or nothing: a graph takes them for granted.
 
     Not those that were written before: it makes them itself.
     """
-    begun = {id(callback): dict(vars(callback)) for callback in callbacks}
+    begun = {id(each): dict(vars(each)) for each in objects}
     noted: set[tuple[int, str]] = set()
 
     class Watched:
@@ -207,14 +206,17 @@ def _watched(callbacks: Sequence[Callback], reads: list[tuple[dict[str, Any], st
                 reads.append((super().__getattribute__("__dict__"), name, had))
             return value
 
-    kinds = [type(callback) for callback in callbacks]
+    watched: list[tuple[Any, type]] = []
     try:
-        for callback, kind in zip(callbacks, kinds, strict=True):
-            callback.__class__ = type(kind.__name__, (Watched, kind), {})
+        for each in objects:
+            kind = type(each)
+            with suppress(TypeError):  # its class has slots
+                object.__setattr__(each, "__class__", type(kind.__name__, (Watched, kind), {}))
+                watched.append((each, kind))
         yield
     finally:
-        for callback, kind in zip(callbacks, kinds, strict=True):
-            callback.__class__ = kind
+        for each, kind in watched:
+            object.__setattr__(each, "__class__", kind)
 
 
 @contextmanager
