@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import is_
 from typing import Any
 
 import torch
@@ -89,13 +90,16 @@ class Piece:
         short = [(each.holder, each.key, each.output) for each in trace.results]
         self._simple = [(holder, key, output) for holder, key, output in short if output is not None]
         self._results = [each for each in trace.results if each.output is None]
-        self._own = [inputs[number] for number in used if number < len(own)]
-        self._read = [tensor.detach() for tensor in self._own]
-        numbers = {id(tensor): number for number, tensor in enumerate(self._own)}
+        mine = [inputs[number] for number in used if number < len(own)]
+        self._read = [tensor.detach() for tensor in mine]
+        numbers = {id(tensor): number for number, tensor in enumerate(mine)}
         self._places = [(numbers[id(place.read())], place) for place in held.places if id(place.read()) in numbers]
         self._shared = {number for number, lies in Counter(number for number, _ in self._places).items() if lies > 1}
         on_the_way = {(id(step[0]), step[1]): step for _, place in self._places for step in place.way}
         self._ways = list(on_the_way.values())
+        self._led = [held for _, _, held in self._ways]
+        self._lay = [place.read() for _, place in self._places]
+        self._found = [value for _, _, value in self._reads]
         self._given = [number - len(own) for number in used if number >= len(own)]
         self._own_shapes = tuple(tensor.shape for tensor in own.values())
 
@@ -106,19 +110,30 @@ class Piece:
 
     def fits(self) -> bool:
         """Tell whether all that the graph took for granted is still so."""
-        if any(holder[key] is not held for holder, key, held in self._ways):
+        try:
+            ways = [holder[key] for holder, key, _ in self._ways]
+            tensors = [place.owner[place.key] for _, place in self._places]
+        except (KeyError, IndexError):  # somebody took it out
             return False
-        for number, (owner, key, _) in self._places:
-            now = owner[key]
-            if now is not self._own[number]:
-                if number in self._shared or not _alike(now, self._own[number]):
-                    return False
-                self._own[number], self._read[number] = now, now.detach()
-        for attributes, name, value in self._reads:
-            found = attributes.get(name, ABSENT)
-            if found is not value and found != value:
-                return False
+        reads = [attributes.get(name, ABSENT) for attributes, name, _ in self._reads]
+        if not all(map(is_, ways, self._led)) or not self._follow(tensors):
+            return False
+        # most are the very same object, which is told the fastest
+        if not all(map(is_, reads, self._found)) and not all(map(_equal, reads, self._found)):
+            return False
         return all(each.moments.fits(each.optimiser) for each in self.learning)
+
+    def _follow(self, now: list[Any]) -> bool:
+        """Take others of the same kind where tensors have been replaced; tell whether that was possible."""
+        if all(map(is_, now, self._lay)):
+            return True
+        for (number, _), tensor, before in zip(self._places, now, self._lay, strict=True):
+            if tensor is not before:
+                if number in self._shared or not _alike(tensor, before):
+                    return False
+                self._read[number] = tensor.detach()
+        self._lay = now
+        return True
 
     def __call__(self, groups: Groups, given: Given) -> None:
         """Do what the hooks do."""
@@ -145,6 +160,10 @@ class Piece:
             each.callback.updates += 1
         for callback in self._losses:
             callback.passed()
+
+
+def _equal(now: Any, before: Any) -> bool:
+    return now is before or (not isinstance(now, Tensor) and bool(now == before))
 
 
 def _alike(now: Any, before: Tensor) -> bool:
