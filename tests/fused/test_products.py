@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from rlrun.fused.products import by_numpy
+
+
+def product(left, right):
+    return left @ right
+
+
+def shifted(bias, left, right):
+    return torch.addmm(bias, left, right) if left.dim() == 2 else torch.baddbmm(bias, left, right)
+
+
+@pytest.mark.parametrize("lead", [(), (1,), (3,)], ids=["plain", "one member", "members"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_numpy_makes_the_products_of_a_graph(lead, turned):
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(*lead, *shape, generator=generator) for shape in ((5, 4), (4, 6)))
+    if turned:
+        left = left.mT.contiguous().mT
+    bias = torch.randn(*lead, *(1,) * len(lead), 6, generator=generator)
+    for function, inputs in ((product, (left, right)), (shifted, (bias, left, right))):
+        made = make_fx(function)(*inputs)
+        by_numpy(made.graph)
+        made.recompile()
+        assert "rlrun" in made.code
+        torch.testing.assert_close(made(*inputs), function(*inputs))
+
+
+def test_others_are_left_as_they_are():
+    half = torch.ones(2, 2, dtype=torch.bfloat16)
+    made = make_fx(product)(half, half)
+    by_numpy(made.graph)
+    assert "rlrun" not in made.code
