@@ -84,24 +84,30 @@ class Piece:
         finally:
             for each in self.learning:
                 each.moments.settle()
-        self._reads = trace.reads
+        self._leave(trace)
+        self._given = [number - len(own) for number in used if number >= len(own)]
+        self._own_shapes = tuple(tensor.shape for tensor in own.values())
+        self._take_for_granted(held, trace, [inputs[number] for number in used if number < len(own)])
+
+    def _leave(self, trace: Trace) -> None:
+        """Note what the graph leaves behind; most of it is one tensor, for which there is a short way."""
         self._gradients = trace.gradients
-        # most of what is left behind is one tensor, for which there is a short way
         short = [(each.holder, each.key, each.output) for each in trace.results]
         self._simple = [(holder, key, output) for holder, key, output in short if output is not None]
         self._results = [each for each in trace.results if each.output is None]
-        mine = [inputs[number] for number in used if number < len(own)]
+
+    def _take_for_granted(self, held: Held, trace: Trace, mine: list[Tensor]) -> None:
+        """Note what is looked at before each update: where the graph's own tensors lie, and what hooks read."""
         self._read = [tensor.detach() for tensor in mine]
         numbers = {id(tensor): number for number, tensor in enumerate(mine)}
         self._places = [(numbers[id(place.read())], place) for place in held.places if id(place.read()) in numbers]
         self._shared = {number for number, lies in Counter(number for number, _ in self._places).items() if lies > 1}
         on_the_way = {(id(step[0]), step[1]): step for _, place in self._places for step in place.way}
         self._ways = list(on_the_way.values())
-        self._led = [held for _, _, held in self._ways]
+        self._led = [part for _, _, part in self._ways]
         self._lay = [place.read() for _, place in self._places]
+        self._reads = trace.reads
         self._found = [value for _, _, value in self._reads]
-        self._given = [number - len(own) for number in used if number >= len(own)]
-        self._own_shapes = tuple(tensor.shape for tensor in own.values())
 
     def allows(self, given: Given) -> bool:
         """Tell whether tensors of other sizes than at first can go by the graph."""
