@@ -358,3 +358,99 @@ def test_what_is_replaced_is_seen(interpreted):
 
     both(make, (8,) * 10)
     assert len(interpreted) == 5
+
+
+def halved(number: int, group: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Let rows lie apart from the fourth batch on."""
+    if number >= 3:
+        group["y"] = torch.stack([group["y"], -group["y"]], 1)[:, 0]
+    return group
+
+
+def test_rows_may_lie_in_any_way(monkeypatch, tmp_path):
+    class Strided(Batches):
+        def __iter__(self):
+            for number, batch in enumerate(super().__iter__()):
+                yield {"default": halved(number, batch["default"])}
+
+    monkeypatch.setitem(globals(), "Batches", Strided)
+    both(lambda: {"loss": Distance(layer(), ADAM)})  # compiled for real: a graph that is called as traced bears it
+
+
+def changed(at: int, change: Any) -> Callback:
+    class Turn(Callback):
+        data_group = "default"
+
+        def end_batch(self, update: int) -> None:
+            if update == at:
+                change()
+
+    return Turn()
+
+
+class Keeping(Distance):
+    """Reads and writes what is no attribute with a tensor."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.pair, self.named, self.newest = (1.0, 0.0), {"share": 1.0}, []
+
+    def loss(self, x: Tensor, y: Tensor) -> Any:
+        if not hasattr(self, "first"):
+            self.first = y.detach()
+        if "first" not in self.named:
+            self.named["first"] = x.detach()
+        loss = self.pair[0] * self.named["share"] * (super().loss(x, y) + self.first + self.named["first"].sum(-1))
+        loss = loss + sum(self.newest) if self.newest else loss
+        self.newest = [*self.newest[-1:], loss.detach().mean()]
+        return loss
+
+
+CHANGES = {
+    "storage": lambda loss: nn.utils.vector_to_parameters(torch.full((4,), 0.5), loss.network.parameters()),
+    "tuple": lambda loss: setattr(loss, "pair", (-1.0, 0.0)),
+    "dict": lambda loss: loss.named.update(share=-1.0),
+    "rule": lambda loss: loss.optimiser.param_groups[0].update(maximize=True),
+    "step hook": lambda loss: loss.optimiser.register_step_post_hook(lambda *_: loss.network.bias.data.zero_()),
+    "gradient hook": lambda loss: loss.network.weight.register_hook(lambda gradient: 0.0 * gradient),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("kind", [Distance, Keeping])
+def test_what_changes_otherwise_is_seen(kind, change, interpreted):
+    def make():
+        loss = kind(layer(), ADAM)
+        loss.pair, loss.named = getattr(loss, "pair", ()), getattr(loss, "named", {})
+        return {"loss": loss, "turn": changed(3, lambda: change(loss))}
+
+    both(make, (8,) * 8)
+    assert interpreted
+
+
+def test_what_is_no_key_or_grows_is_called_as_ever(interpreted, caplog):
+    class Growing(Distance):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.kept: list[Tensor] = []
+
+        def loss(self, x: Tensor, y: Tensor) -> Any:
+            self.kept.append(y)
+            return super().loss(x, y)
+
+    class Array(Callback):
+        data_group = "default"
+        provides = ("z",)
+
+        def begin_batch(self) -> dict[str, Any]:
+            return {"z": np.ones(2)}
+
+    class Asking(Distance):
+        def loss(self, x: Tensor, y: Tensor, z: Any) -> Any:  # type: ignore[override]
+            return float(z[0]) * super().loss(x, y)
+
+    with caplog.at_level(logging.WARNING, "rlrun"):
+        fused = both(lambda: {"grows": Growing(layer(), ADAM)})
+        both(lambda: {"array": Array(), "asks": Asking(layer(), ADAM)})
+    assert len(fused["grows"].kept) == 6
+    assert [message.partition(": not ")[0] for message in refused(caplog)] == ["compile", "compile"]

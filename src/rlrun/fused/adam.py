@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlrun.nn.stepper import hooked
+
 
 class Moments:
     """What Adam keeps of parameters (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1), and its settings.
@@ -49,7 +51,9 @@ class Moments:
         """Tell whether the optimiser still keeps these very tensors, and has the same settings."""
         if optimiser.state is not self._state or optimiser.param_groups[0] is not self.group:
             return False
-        for number in self._moved[:1]:
+        if not is_plain(optimiser):
+            return False
+        for number in self._moved:
             kept = optimiser.state.get(self.parameters[number], {})
             if kept.get("exp_avg") is not self.means[number] or kept.get("step") is not self.counts[number]:
                 return False
@@ -83,4 +87,5 @@ def is_plain(optimiser: torch.optim.Optimizer | None) -> bool:
         return False
     group = optimiser.param_groups[0]
     others = ("amsgrad", "maximize", "differentiable", "decoupled_weight_decay")
-    return not any(group[name] for name in others) and not isinstance(group["lr"], torch.Tensor)
+    fixed = isinstance(group["lr"], torch.Tensor)
+    return not (any(group[name] for name in others) or fixed or hooked(optimiser))

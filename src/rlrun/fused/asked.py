@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rlrun.fused.places import leaves, rebuilt
+from rlrun.fused.places import leaves, rebuilt, structure
 from rlrun.routing import Step
 from rlrun.typing import Groups
 
@@ -53,10 +53,13 @@ class Asked:
         tensors: list[Tensor] = []
         numbers: list[float] = []
         for group, name in self.names:
-            for leaf in leaves(groups[group][name]):
+            tree = groups[group][name]
+            if not isinstance(tree, Tensor):
+                form.append(structure(tree))
+            for leaf in leaves(tree):
                 if isinstance(leaf, Tensor):
-                    form += (leaf.shape, leaf.dtype)
-                    tensors.append(leaf)
+                    form += (leaf.shape, leaf.dtype, leaf.device)
+                    tensors.append(leaf.contiguous())  # a graph takes how rows lie for granted
                 elif type(leaf) is float:
                     form.append(float)
                     numbers.append(leaf)

@@ -14,6 +14,8 @@ from rlrun.fused.adam import Moments, is_plain
 from rlrun.fused.places import Held
 from rlrun.routing import Step
 
+_OWN = ("backward", "_step", "set_rate", "limit_gradients", "evaluate")  # what losses leave as it is
+
 
 class Traced(NamedTuple):
     """What stands for tensors and numbers while a graph is made."""
@@ -36,13 +38,20 @@ def fits(step: Step) -> bool:
     if Held([callback]).recurrent:
         return False
     if isinstance(callback, LossCallback):
-        own = type(callback).backward is LossCallback.backward and type(callback)._step is LossCallback._step
-        return step.event == "backward" and own and (callback.optimiser is None or is_plain(callback.optimiser))
+        own = all(getattr(type(callback), name) is getattr(LossCallback, name) for name in _OWN)
+        seen = any(map(is_hooked, callback.parameters))
+        steps = callback.optimiser is None or is_plain(callback.optimiser)
+        return step.event == "backward" and own and steps and not seen
     if isinstance(callback, TargetCallback):
         return step.event == "begin_batch" or (
             step.event == "end_batch" and type(callback).end_batch is TargetCallback.end_batch
         )
     return False
+
+
+def is_hooked(parameter: Any) -> bool:
+    """Tell whether somebody sees, or changes, the gradient of a parameter."""
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
 def call(step: Step, given: Mapping[str, Any], traced: Traced) -> dict[str, Any] | None:
@@ -56,7 +65,7 @@ def call(step: Step, given: Mapping[str, Any], traced: Traced) -> dict[str, Any]
         assert isinstance(callback, TargetCallback)
         _move(callback)
         return None
-    with torch.no_grad():
+    with torch.enable_grad():  # as it is called otherwise
         result: dict[str, Any] | None = step.method(
             *(given[name] for name in step.required), **{name: given[name] for name in step.optional}
         )

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.callbacks.loss import LossCallback
-from rlrun.fused import graph
+from rlrun.fused import graph, hooks
 from rlrun.fused.adam import Moments
 from rlrun.fused.asked import Asked, Given
-from rlrun.fused.places import Held
+from rlrun.fused.places import Held, entries
 from rlrun.fused.trace import ABSENT, Learning, Trace, Untraceable, first_line
 from rlrun.routing import Step
 from rlrun.typing import Groups
@@ -106,8 +106,14 @@ class Piece:
         self._ways = list(on_the_way.values())
         self._led = [part for _, _, part in self._ways]
         self._lay = [place.read() for _, place in self._places]
+        self._storage = list(map(Tensor.data_ptr, self._lay))
         self._reads = trace.reads
         self._found = [value for _, _, value in self._reads]
+        written = {(id(each.holder), each.key) for each in trace.results}
+        self._containers = [
+            (holder, len(holder), [(key, part) for key, part in entries(holder) if (id(holder), key) not in written])
+            for holder in held.containers
+        ]
 
     def allows(self, given: Given) -> bool:
         """Tell whether tensors of other sizes than at first can go by the graph."""
@@ -127,18 +133,24 @@ class Piece:
         # most are the very same object, which is told the fastest
         if not all(map(is_, reads, self._found)) and not all(map(_equal, reads, self._found)):
             return False
+        for holder, length, parts in self._containers:
+            if len(holder) != length or any(not _kept(holder[key], part) for key, part in parts):
+                return False
+        if any(hooks.is_hooked(parameter) for each in self.learning for parameter in each.callback.parameters):
+            return False
         return all(each.moments.fits(each.optimiser) for each in self.learning)
 
     def _follow(self, now: list[Any]) -> bool:
         """Take others of the same kind where tensors have been replaced; tell whether that was possible."""
-        if all(map(is_, now, self._lay)):
+        if all(map(is_, now, self._lay)) and list(map(Tensor.data_ptr, now)) == self._storage:
             return True
         for (number, _), tensor, before in zip(self._places, now, self._lay, strict=True):
-            if tensor is not before:
-                if number in self._shared or not _alike(tensor, before):
-                    return False
-                self._read[number] = tensor.detach()
-        self._lay = now
+            if tensor is not before and (number in self._shared or not _alike(tensor, before)):
+                return False
+            if tensor.shape != self._read[number].shape or tensor.stride() != self._read[number].stride():
+                return False
+            self._read[number] = tensor.detach()  # its numbers may lie elsewhere by now
+        self._lay, self._storage = now, list(map(Tensor.data_ptr, now))
         return True
 
     def __call__(self, groups: Groups, given: Given) -> None:
@@ -168,8 +180,13 @@ class Piece:
             callback.passed()
 
 
+def _kept(now: Any, before: Any) -> bool:
+    """Tell whether a container still has what it had; tensors are looked at by themselves."""
+    return isinstance(before, Tensor) or _equal(now, before)
+
+
 def _equal(now: Any, before: Any) -> bool:
-    return now is before or (not isinstance(now, Tensor) and bool(now == before))
+    return now is before or (isinstance(now, int | float | str) and type(now) is type(before) and now == before)
 
 
 def _alike(now: Any, before: Tensor) -> bool:

@@ -42,6 +42,7 @@ class Held:
         places: of tensors.
         holders: dicts and lists that were gone through, among them the attributes of objects.
         objects: whose attributes these are.
+        containers: holders that are no attributes of an object.
         gathering: what an update may put into, and no graph does.
         generators: of numpy, whose draws no graph repeats.
         recurrent: layers that keep lists of their own parameters, which are made anew where these change.
@@ -51,6 +52,7 @@ class Held:
         self.places: list[Place] = []
         self.holders: list[Any] = []
         self.objects: list[Any] = []
+        self.containers: list[Any] = []
         self.gathering: list[Any] = []
         self.generators: list[np.random.Generator] = []
         self.recurrent = False
@@ -63,7 +65,8 @@ class Held:
             return
         self._seen.add(id(part))
         if isinstance(part, dict | list):
-            self._go_through(part, way)
+            # what modules have for themselves changes by their own doing, and is seen where it leads to tensors
+            self._go_through(part, way, inside=bool(way) and isinstance(way[-1][1], str) and way[-1][1][:1] == "_")
         elif isinstance(part, tuple):  # nobody writes into it
             for each in part:
                 self._look(each, way)
@@ -74,10 +77,12 @@ class Held:
         elif _may_be_read(part) and hasattr(part, "__dict__"):
             self.recurrent |= isinstance(part, nn.RNNBase)
             self.objects.append(part)
-            self._go_through(vars(part), way)
+            self._go_through(vars(part), way, inside=True)
 
-    def _go_through(self, holder: Any, way: tuple[tuple[Any, Any, Any], ...]) -> None:
+    def _go_through(self, holder: Any, way: tuple[tuple[Any, Any, Any], ...], *, inside: bool) -> None:
         self.holders.append(holder)
+        if not inside:
+            self.containers.append(holder)
         for key, value in entries(holder):
             if isinstance(value, Tensor):
                 self.places.append(Place(holder, key, way))
@@ -127,6 +132,15 @@ def leaves(tree: Any) -> list[Any]:
     if isinstance(tree, tuple | list):
         return [leaf for value in tree for leaf in leaves(value)]
     return [tree]
+
+
+def structure(tree: Any) -> Any:
+    """Return the keys and types of dicts, tuples and lists, without what lies in them."""
+    if isinstance(tree, dict):
+        return tuple((key, structure(value)) for key, value in tree.items())
+    if isinstance(tree, tuple | list):
+        return (type(tree), *map(structure, tree))
+    return None
 
 
 def rebuilt(tree: Any, found: Iterator[Any]) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.callback import Callback
 from rlrun.callbacks.loss import LossCallback
 from rlrun.fused import hooks
 from rlrun.fused.adam import Moments
@@ -21,7 +22,7 @@ from rlrun.routing import Step
 from rlrun.typing import Groups
 
 ABSENT = object()  # what an attribute is that the class has, and not the object
-_PLAIN = (int, float, str, type(None))
+_TAKEN = (int, float, str, type(None), tuple, np.ndarray)
 
 
 class Untraceable(Exception):
@@ -155,6 +156,10 @@ class Trace:
                     continue
                 if id(holder) not in own and not isinstance(tree, Tensor):
                     raise Untraceable(number, f"it writes '{key}', which is no tensor")
+                if key not in had:  # a hook may ask whether it is there
+                    if isinstance(holder, list):
+                        raise Untraceable(number, "it makes a list longer")
+                    self.reads.append((holder, key, ABSENT))
                 self._note(None, holder, key, tree, known)
                 had[key] = tree
             if len(had) > len(now):
@@ -171,6 +176,8 @@ class Trace:
         for leaf in leaves(tree):
             if id(leaf) in known:
                 places.append(known[id(leaf)])
+            elif isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
+                raise Untraceable(None, f"'{key}' is a size, and sizes differ")
             elif isinstance(leaf, Tensor):
                 places.append(("output", self._output(leaf)))
             else:
@@ -201,7 +208,8 @@ def _watched(objects: Sequence[Any], reads: list[tuple[dict[str, Any], str, Any]
         def __getattribute__(self, name: str) -> Any:
             value = super().__getattribute__(name)
             had = begun[id(self)].get(name, ABSENT)
-            if isinstance(value, _PLAIN) and (had is value or had is ABSENT) and (id(self), name) not in noted:
+            taken = isinstance(value, _TAKEN) or (isinstance(value, dict | list) and isinstance(self, Callback))
+            if taken and (had is value or had is ABSENT) and (id(self), name) not in noted:
                 noted.add((id(self), name))
                 reads.append((super().__getattribute__("__dict__"), name, had))
             return value

@@ -16,7 +16,7 @@ from rlrun.errors import ConfigError
 from rlrun.fused import graph, hooks
 from rlrun.fused.asked import Asked, Given
 from rlrun.fused.piece import Piece
-from rlrun.fused.trace import Untraceable
+from rlrun.fused.trace import Untraceable, first_line
 from rlrun.routing import Call, State, Step
 from rlrun.typing import Groups
 
@@ -110,6 +110,9 @@ class _Run:
         except Untraceable as error:
             self._leave_out(error)
             return None
+        except (TypeError, ValueError) as error:  # what is given is no key, or an optimiser has several groups by now
+            self._leave_out(Untraceable(None, first_line(error)))
+            return None
         return piece
 
     def _made(self, given: Given, groups: Groups, due: dict[int, bool]) -> Piece:
@@ -120,6 +123,9 @@ class _Run:
             return known
         if self._count == LIMIT:
             raise Untraceable(None, f"{LIMIT} graphs of them were not enough")
+        for number, step in enumerate(self.steps):
+            if not hooks.fits(step):
+                raise Untraceable(number, "its optimiser or its parameters are not what they were")
         self._count += 1
         seen = self._shapes.setdefault(pattern, [])
         seen.append([tensor.shape for tensor in given.tensors])

@@ -49,7 +49,7 @@ class Stepper:
     @torch.no_grad()
     def __call__(self) -> None:
         optimiser = self.optimiser
-        if _hooked(optimiser):
+        if hooked(optimiser):
             self._ready = None
             optimiser.step()
             return
@@ -120,7 +120,8 @@ def _begun(optimiser: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Ten
     return state
 
 
-def _hooked(optimiser: torch.optim.Optimizer) -> bool:
+def hooked(optimiser: torch.optim.Optimizer) -> bool:
+    """Tell whether somebody is called before or after a step."""
     ours = optimiser._optimizer_step_pre_hooks or optimiser._optimizer_step_post_hooks
     return bool(ours or _global_optimizer_pre_hooks or _global_optimizer_post_hooks)
 
