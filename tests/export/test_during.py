@@ -86,16 +86,19 @@ def test_files_are_written_while_training_goes_on_and_for_other_threads(tmp_path
 
 
 def test_what_would_not_stay_is_not_written(tmp_path, monkeypatch):
-    written, several = [], threading.Event()
+    written, begun, several = [], threading.Event(), threading.Event()
     send = _Worker.send
 
     def sent(worker, asked, parts):
         send(worker, asked, parts)
+        if asked.handle == 1:
+            assert begun.wait(20)  # before there are newer ones, for which it would be left out
         if asked.handle == 5:
             several.set()
 
     def slow(worker, place):
         written.append(int(re.search(r"\d+", place.name)[0]))
+        begun.set()
         assert several.wait(20)
         place.unlink()
         worker.items.path_of(written[-1]).touch()
