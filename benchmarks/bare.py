@@ -185,7 +185,8 @@ def dqn(open_env: Open, numbers: Numbers, clock: Clock) -> None:
         ahead.add(observation, action, float(reward), following, terminated, ended)
         observation = env.reset()[0] if ended else following
         step += 1
-        while updates < int((step - warm_up) * numbers["updates_per_step"]):
+        made = (step - warm_up) // numbers["collect_steps"] * numbers["collect_steps"]
+        while updates < int(made * numbers["updates_per_step"]):
             updates += 1
             update(updates, *ring.sample(batch))
         if step >= clock.due and clock.note(step):

@@ -160,7 +160,7 @@ ROLLOUT = ("algorithm.horizon=8",)
 LOOPS = {  # words, and environment steps of the window
     "sac-pendulum": (SMALL, 30, 50),
     "td3-pendulum": (SMALL, 30, 50),
-    "dqn-cartpole": (SMALL, 30, 50),
+    "dqn-cartpole": ((*SMALL, "algorithm.collect_steps=10"), 30, 50),
     "ppo-cartpole": ((*ROLLOUT, "algorithm.batch_size=32", "algorithm.epochs=2"), 64, 192),
     "ppo-pendulum": ((*ROLLOUT, "algorithm.batch_size=32", "algorithm.epochs=2"), 64, 192),
     "a2c-cartpole": (ROLLOUT, 64, 192),

@@ -338,6 +338,8 @@ def test_a_loader_without_a_pace_trains_on_what_is_there(begun):
     while collector.steps < before + 5:
         next(batches)
     assert time.monotonic() - begin > 0.2
+    with pytest.raises(ConfigError, match="collect_steps"):
+        ReplayLoader(table=collector.table, collector=collector, batch=4, steps_per_update=0, collect_steps=2)
 
 
 @pytest.mark.usefixtures("warm")

@@ -61,6 +61,34 @@ def test_updates_come_as_soon_as_due(num_envs: int, rate: float, wanted: list[in
     assert steps_at_updates(loader, collector, len(wanted)) == wanted
 
 
+@pytest.mark.parametrize(
+    ("num_envs", "rate", "at_a_time", "wanted"),
+    [
+        (1, 0.5, 6, [6, 6, 6, 12, 12, 12, 18]),
+        (1, 1, 3, [3, 3, 3, 6]),
+        (1, 0.25, 6, [6, 12, 12, 18]),
+        (1, 0.1, 3, [12, 21, 30, 42]),
+        (4, 0.5, 6, [8, 8, 8, 12, 12, 12, 20]),
+    ],
+)
+def test_steps_are_made_several_at_a_time(num_envs: int, rate: float, at_a_time: int, wanted: list[int]) -> None:
+    loader, collector = make(num_envs=num_envs, updates_per_step=rate, collect_steps=at_a_time, warm_up=20)
+    found = [(collector.steps - loader.start, loader.ready()) for _ in itertools.islice(loader, len(wanted))]
+    assert [steps for steps, _ in found] == wanted
+    assert [ready for _, ready in found[:-1]] == [after == now for now, after in itertools.pairwise(wanted)]
+
+
+def test_steps_that_were_left_amidst_are_made_to_their_end() -> None:
+    loader, collector = make(updates_per_step=0.5, collect_steps=6, warm_up=20)
+    steps_at_updates(loader, collector, 3)
+    collector.collect(2)  # then a signal came
+    other = ReplayLoader(
+        table=loader.table, collector=collector, batch=4, updates_per_step=0.5, collect_steps=6, warm_up=20
+    )
+    other.load_state_dict(loader.state_dict())
+    assert steps_at_updates(other, collector, 4) == [12, 12, 12, 18]
+
+
 def test_steps_per_update_replaces_the_rate() -> None:
     loader, collector = make(steps_per_update=6, updates_per_step=100.0, warm_up=20)
     assert steps_at_updates(loader, collector, 3) == [6, 12, 18]
@@ -153,7 +181,7 @@ def test_a_batch_is_ready_where_no_step_comes_before_it() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("batch", 0), ("warm_up", -1), ("updates_per_step", 0), ("updates_per_step", -0.5), ("steps_per_update", 0),
-     ("length", 0), ("updates_per_step", float("nan"))],
+     ("length", 0), ("updates_per_step", float("nan")), ("collect_steps", 0)],
 )  # fmt: skip
 def test_impossible_numbers_are_refused(name: str, value: float) -> None:
     table = Table(length=9, columns={"reward": {}})

@@ -163,6 +163,18 @@ def test_a_signal_amidst_a_rollout_or_its_epochs_loses_none_of_it(
     assert_same(expected, tmp_path / "run")
 
 
+@pytest.mark.parametrize(("kind", "count"), [(Collector, 25), (Collector, 41), (LossCallback, 9)])
+def test_a_signal_amidst_steps_or_updates_that_follow_one_another_loses_none(
+    kind, count, whole, words, assert_same, tmp_path, monkeypatch
+):
+    request = [*words("dqn-cartpole-4-sync"), "algorithm.collect_steps=48"]
+    expected = whole("several at a time", request)
+    signal_at(monkeypatch, kind, "_step", count)
+    assert rlrun.train(request, run_dir=tmp_path / "run").summary["status"] == "stopped"
+    assert rlrun.resume(tmp_path / "run").summary["status"] == "completed"
+    assert_same(expected, tmp_path / "run")
+
+
 # --- what changes nothing
 
 

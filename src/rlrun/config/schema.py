@@ -195,6 +195,7 @@ KINDS: dict[str, Kind] = {
     "algorithm.warmup_steps": whole(),
     "algorithm.updates_per_step": either(number(0, above=True), NULL),
     "algorithm.steps_per_update": either(number(0, above=True), NULL),
+    "algorithm.collect_steps": whole(1),
     "memory.import": either(TEXT, TEXTS, NULL),
     "memory.export.every": either(whole(), NULL),
     "memory.export.min_seconds": number(0),

@@ -58,8 +58,10 @@ class ReplayLoader:
     First come `warm_up` steps with random actions, less what the table holds already (an import),
     and as many more as it takes until the table holds a window. `steps_per_update`, where given,
     replaces `updates_per_step`. Steps are made in whole rounds of the lanes, so several updates may
-    follow one round; none is lost. Without a collector nothing is collected: the table is all there is.
-    With a collector that steps beside learning, `steps_per_update` 0 waits for none: updates take what is there.
+    follow one round; none is lost. `collect_steps` are made at a time, and the updates that they make due follow
+    one another: with 256 of them at half an update a step, 128. Without a collector nothing is collected: the table is
+    all there is. With a collector that steps beside learning, `steps_per_update` 0 waits for none: updates take what
+    is there.
     A run that goes on with an empty table (memory was not saved) fills it anew first, by its own agent.
 
     Args:
@@ -76,6 +78,7 @@ class ReplayLoader:
         length: int = 1,
         updates_per_step: float = 1.0,
         steps_per_update: float | None = None,
+        collect_steps: int = 1,
         warm_up: int = 1000,
         offline: int = 0,
         data_group: str = "default",
@@ -86,16 +89,22 @@ class ReplayLoader:
         at_least("length", length, 1)
         at_least("warm_up", warm_up, 0)
         at_least("offline", offline, 0)
+        at_least("collect_steps", collect_steps, 1)
         self.table = table
         self.collector = collector
         self.batch = batch
         self.length = length
+        self.collect_steps = collect_steps
         self.warm_up = 0 if offline else warm_up
         self.offline = offline
         self.data_group = data_group
         # what is learned from as it comes, without a pace
         self.ahead = cast(Ahead, collector) if steps_per_update == 0 and hasattr(collector, "take") else None
         if self.ahead is not None:
+            if collect_steps > 1:
+                raise ConfigError(
+                    "loader.collect_steps must be 1 with steps_per_update=0, when updates wait for no step"
+                )
             self.rate = Fraction(1)
         elif steps_per_update is not None:
             self.rate = 1 / positive("steps_per_update", steps_per_update)
@@ -162,6 +171,7 @@ class ReplayLoader:
         # whole numbers: a float would drift over a million updates
         updates, steps = self.rate.numerator, self.rate.denominator
         due = -((self.updates + 1) * -steps // updates)  # steps after warm-up at which the next update is due
+        due += -due % self.collect_steps
         return self.start + due - self.collector.steps
 
     def ready(self) -> bool:
