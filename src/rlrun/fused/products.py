@@ -19,36 +19,40 @@ _ADDED = (_ATEN.addmm.default, _ATEN.baddbmm.default)
 
 
 def by_numpy(graph: fx.Graph) -> None:
-    """Have numpy make all products of single precision."""
-    plain, added = _operators()
-    for node in graph.nodes:
+    """Have numpy make all products of single precision; what is added to one is left to the compiler."""
+    product = _operator()
+    for node in list(graph.nodes):
         if node.op != "call_function" or node.target not in _PLAIN + _ADDED or node.kwargs:
             continue
-        if node.meta["val"].dtype == torch.float32:
-            node.target = added if node.target in _ADDED else plain
+        if node.meta["val"].dtype != torch.float32:
+            continue
+        if node.target in _ADDED:
+            with graph.inserting_before(node):
+                made = graph.call_function(product, node.args[1:])
+            made.meta.update(node.meta)
+            node.target, node.args = _ATEN.add.Tensor, (made, node.args[0])
+        else:
+            node.target = product
 
 
 @functools.cache
-def _operators() -> tuple[Any, Any]:
-    """Return the operators of products, and of such that something is added to; they are known to torch once."""
+def _operator() -> Any:
+    """Return the operator of products; it is known to torch once."""
     library: Any = torch.library.Library("rlrun", "DEF")  # type: ignore[no-untyped-call]
     library.define("product(Tensor left, Tensor right) -> Tensor")
-    library.define("affine(Tensor bias, Tensor left, Tensor right) -> Tensor")
     library.impl("product", _product, "CPU")
-    library.impl("affine", _affine, "CPU")
     library.impl("product", _room, "Meta")
-    library.impl("affine", lambda bias, left, right: _room(left, right), "Meta")
     _kept.append(library)
-    plain, added = torch.ops.rlrun.product.default, torch.ops.rlrun.affine.default
-    with suppress(ImportError):  # what torch keeps for itself; without it they are operators like others
-        _called_directly(plain, added)
-    return plain, added
+    operator = torch.ops.rlrun.product.default
+    with suppress(ImportError):  # what torch keeps for itself; without it this is an operator like others
+        _called_directly(operator)
+    return operator
 
 
 _kept: list[Any] = []  # with its last reference the library would be gone
 
 
-def _called_directly(plain: Any, added: Any) -> None:
+def _called_directly(operator: Any) -> None:
     """Have compiled code call what makes products by itself, into room of its own: an operator is 3 µs more each."""
     from torch._inductor.ir import ExternKernelOut, TensorBox
     from torch._inductor.kernel.mm_common import mm_args
@@ -56,20 +60,14 @@ def _called_directly(plain: Any, added: Any) -> None:
     from torch._inductor.select_algorithm import extern_kernels
 
     settings: Any = mm_args
-    vars(extern_kernels).update(rlrun_product=_write, rlrun_affine=_write_affine)
+    vars(extern_kernels).update(rlrun_product=_write)
 
     def product(left: Any, right: Any) -> Any:
         layout, left, right = settings(left, right)[3:]
         kernel = "extern_kernels.rlrun_product"
         return TensorBox.create(ExternKernelOut(layout, [left, right], python_kernel_name=kernel))
 
-    def affine(bias: Any, left: Any, right: Any) -> Any:
-        layout, left, right, bias = settings(left, right, bias)[3:]
-        kernel = "extern_kernels.rlrun_affine"
-        return TensorBox.create(ExternKernelOut(layout, [left, right, bias], python_kernel_name=kernel))
-
-    register_lowering(plain, type_promotion_kind=None)(product)
-    register_lowering(added, type_promotion_kind=None)(affine)
+    register_lowering(operator, type_promotion_kind=None)(product)
 
 
 def _write(left: Tensor, right: Tensor, *, out: Tensor) -> None:
@@ -77,26 +75,16 @@ def _write(left: Tensor, right: Tensor, *, out: Tensor) -> None:
     one, other, room = left.numpy(), right.numpy(), out.numpy()
     if one.ndim == 2:
         one.dot(other, room)  # 0.5 µs less than matmul
-        return
-    for each, another, place in zip(one, other, room, strict=True):
-        each.dot(another, place)
-
-
-def _write_affine(left: Tensor, right: Tensor, bias: Tensor, *, out: Tensor) -> None:
-    _write(left, right, out=out)
-    made = out.numpy()
-    made += bias.numpy()
+    elif len(one) == 1:
+        one[0].dot(other[0], room[0])
+    else:
+        for each, another, place in zip(one, other, room, strict=True):
+            each.dot(another, place)
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
     made = _room(left, right)
     _write(left, right, out=made)
-    return made
-
-
-def _affine(bias: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    made = _room(left, right)
-    _write_affine(left, right, bias, out=made)
     return made
 
 
