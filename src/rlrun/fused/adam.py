@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Any
 
 import torch
@@ -35,6 +36,8 @@ class Moments:
         )
         self._settings = self._now()
         self._moved: list[int] = []
+        self._kept: list[Any] = []
+        self._used: list[tuple[dict[str, Any], Tensor, Tensor]] = []
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -46,6 +49,10 @@ class Moments:
         for parameter in self._begun:
             if id(parameter) not in moved:
                 del self._state[parameter]
+        self._kept = list(self._state.values())
+        tensors = [(self.means[number], self.counts[number]) for number in self._moved]
+        entries = [self._state[self.parameters[number]] for number in self._moved]
+        self._used = [(entry, *pair) for entry, pair in zip(entries, tensors, strict=True)]
 
     def fits(self, optimiser: torch.optim.Optimizer) -> bool:
         """Tell whether the optimiser still keeps these very tensors, and has the same settings."""
@@ -53,9 +60,11 @@ class Moments:
             return False
         if not is_plain(optimiser):
             return False
-        for number in self._moved:
-            kept = optimiser.state.get(self.parameters[number], {})
-            if kept.get("exp_avg") is not self.means[number] or kept.get("step") is not self.counts[number]:
+        kept = optimiser.state.values()  # to find a parameter by its hash takes longer
+        if len(kept) != len(self._kept) or not all(map(is_, kept, self._kept)):
+            return False
+        for entry, mean, count in self._used:
+            if entry.get("exp_avg") is not mean or entry.get("step") is not count:
                 return False
         return self._now() == self._settings
 

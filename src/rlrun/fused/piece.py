@@ -110,10 +110,16 @@ class Piece:
         self._reads = trace.reads
         self._found = [value for _, _, value in self._reads]
         written = {(id(each.holder), each.key) for each in trace.results}
-        self._containers = [
-            (holder, len(holder), [(key, part) for key, part in entries(holder) if (id(holder), key) not in written])
+        self._containers = held.containers
+        self._lengths = list(map(len, held.containers))
+        self._entries = [  # tensors are looked at by themselves
+            (holder, key)
             for holder in held.containers
+            for key, part in entries(holder)
+            if (id(holder), key) not in written and not isinstance(part, Tensor)
         ]
+        self._contained = [holder[key] for holder, key in self._entries]
+        self._parameters = [parameter for each in self.learning for parameter in each.moments.parameters]
 
     def allows(self, given: Given) -> bool:
         """Tell whether tensors of other sizes than at first can go by the graph."""
@@ -125,18 +131,18 @@ class Piece:
         try:
             ways = [holder[key] for holder, key, _ in self._ways]
             tensors = [place.owner[place.key] for _, place in self._places]
+            contained = [holder[key] for holder, key in self._entries]
         except (KeyError, IndexError):  # somebody took it out
             return False
         reads = [attributes.get(name, ABSENT) for attributes, name, _ in self._reads]
-        if not all(map(is_, ways, self._led)) or not self._follow(tensors):
+        if not all(map(is_, ways, self._led)) or list(map(len, self._containers)) != self._lengths:
             return False
         # most are the very same object, which is told the fastest
         if not all(map(is_, reads, self._found)) and not all(map(_equal, reads, self._found)):
             return False
-        for holder, length, parts in self._containers:
-            if len(holder) != length or any(not _kept(holder[key], part) for key, part in parts):
-                return False
-        if any(hooks.is_hooked(parameter) for each in self.learning for parameter in each.callback.parameters):
+        if not all(map(is_, contained, self._contained)) and not all(map(_equal, contained, self._contained)):
+            return False
+        if not self._follow(tensors) or any(map(hooks.is_hooked, self._parameters)):
             return False
         return all(each.moments.fits(each.optimiser) for each in self.learning)
 
@@ -178,11 +184,6 @@ class Piece:
             each.callback.updates += 1
         for callback in self._losses:
             callback.passed()
-
-
-def _kept(now: Any, before: Any) -> bool:
-    """Tell whether a container still has what it had; tensors are looked at by themselves."""
-    return isinstance(before, Tensor) or _equal(now, before)
 
 
 def _equal(now: Any, before: Any) -> bool:
