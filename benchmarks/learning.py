@@ -154,7 +154,7 @@ def corridor(algorithm: str, *, steps: str, weight: str) -> dict[str, Claim]:
 
 BF16 = {  # networks that are wide enough for it, and the share that one seed may lack by chance
     "sac-pendulum": (("algorithm=sac", "env=pendulum", "algorithm.hidden=[256,256]", "stop.env_steps=15_000"), 0.25),
-    "sac-halfcheetah": (("algorithm=sac", "env=halfcheetah", "stop.env_steps=100_000"), 0.3),
+    "sac-halfcheetah": (("algorithm=sac", "env=halfcheetah", "stop.env_steps=50_000"), 0.3),
     "dqn-cartpole": (("algorithm=dqn", "env=cartpole", "algorithm.hidden=[256,256]", "stop.env_steps=50_000"), 0.05),
 }
 
