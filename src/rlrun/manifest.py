@@ -42,13 +42,24 @@ def manifest(command: Sequence[str], *, seed: int, project: Path) -> dict[str, A
 
 def cpu() -> str | None:
     """Return the processor and how many of its cores there are, as far as the system says."""
+    name = _told_of_cpu("model name") or platform.processor()
+    return f"{name}, {os.cpu_count()} cores" if name else None
+
+
+def instructions() -> str:
+    """Return a digest of what the processor can do; code made for one runs on others of the same digest."""
+    told = (platform.machine(), platform.processor(), _told_of_cpu("model name"), _told_of_cpu("flags", "Features"))
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+
+
+def _told_of_cpu(*names: str) -> str | None:
+    """Return what Linux tells of the first core by one of these names."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
-        lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    name = models[0] if models else platform.processor()
-    return f"{name}, {os.cpu_count()} cores" if name else None
+        return None
+    told = (line.partition(":") for line in lines)
+    return next((value.strip() for name, _, value in told if name.strip() in names), None)
 
 
 def cores() -> int:

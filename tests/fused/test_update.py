@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections import deque
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from rlrun.callbacks import Schedule
 from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.target import TargetCallback
 from rlrun.errors import ConfigError
-from rlrun.fused import FusedUpdate, update
+from rlrun.fused import FusedUpdate, graph, update
 from rlrun.schedules import Linear
 from rlrun.trainer import Trainer
 
@@ -454,3 +456,19 @@ def test_what_is_no_key_or_grows_is_called_as_ever(interpreted, caplog):
         both(lambda: {"array": Array(), "asks": Asking(layer(), ADAM)})
     assert len(fused["grows"].kept) == 6
     assert [message.partition(": not ")[0] for message in refused(caplog)] == ["compile", "compile"]
+
+
+def test_what_was_compiled_is_another_processors(monkeypatch, tmp_path):
+    """Code made for one that has more instructions would be the end of a run on one that has less."""
+    monkeypatch.setattr("rlrun.fused.graph.folder", lambda: tmp_path)
+    found = []
+    for flags in ("avx2 avx512f avx512_bf16", "avx2 avx512f", "avx2 avx512f"):
+        monkeypatch.setattr(
+            Path, "read_text", lambda self, errors, flags=flags: f"model name\t: A\nflags\t\t: {flags}\n"
+        )
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+        monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+        graph.keep_compiled()
+        found.append(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))
+    assert found[0] != found[1] == found[2]
+    assert {each.parent for each in found} == {tmp_path / "compiled"}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from rlrun.fused.products import by_numpy
+from rlrun.manifest import instructions
 from rlrun.nn import products
 from rlrun.remembered import folder
 
@@ -18,9 +19,12 @@ Compiled = Callable[..., Sequence[Tensor]]
 
 
 def keep_compiled() -> None:
-    """Have torch's compiler keep what it makes among the user's caches, so that the next run starts sooner."""
+    """Have torch's compiler keep what it makes among the user's caches, so that the next run starts sooner.
+
+    It makes code for this very processor and tells others apart but roughly, and machines may share a home.
+    """
     with suppress(RuntimeError):  # there is no home
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder() / "compiled"))
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder() / "compiled" / instructions()))
 
 
 class Sizes:
