@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.fused import alike
+from tests.fused.alike import ADAM, Batches, Distance, both, changed, layer
 from torch import Tensor, nn
 
 from rlrun.callback import Callback, SkipBatch
@@ -23,60 +25,6 @@ from rlrun.callbacks.target import TargetCallback
 from rlrun.errors import ConfigError
 from rlrun.fused import FusedUpdate, graph, update
 from rlrun.schedules import Linear
-from rlrun.trainer import Trainer
-
-ADAM = partial(torch.optim.Adam, lr=0.01, fused=True)
-
-
-class Distance(LossCallback):
-    """Of a layer's outputs to y."""
-
-    def loss(self, x: Tensor, y: Tensor) -> Any:
-        return (self.network(x).squeeze(-1) - y).square()
-
-
-class Batches:
-    """Yields batches of so many rows."""
-
-    def __init__(self, *rows: int, group: str = "default") -> None:
-        self.rows, self.group = rows, group
-
-    def names(self) -> dict[str, tuple[str, ...]]:
-        return {self.group: ("x", "y")}
-
-    def __iter__(self):
-        generator = torch.Generator().manual_seed(3)
-        for rows in self.rows:
-            x = torch.randn(rows, 3, generator=generator)
-            yield {self.group: {"x": x, "y": x.sum(-1)}}
-
-
-def layer() -> nn.Linear:
-    torch.manual_seed(0)
-    return nn.Linear(3, 1)
-
-
-def trained(callbacks: dict[str, Callback], rows: tuple[int, ...] = (8,) * 6, *, compile: bool = True) -> Trainer:
-    trainer = Trainer(callbacks, Batches(*rows), fuse=FusedUpdate(compile, "cpu"))
-    trainer.train()
-    return trainer
-
-
-def both(make: Any, rows: tuple[int, ...] = (8,) * 6) -> Any:
-    """Train twice, hook by hook and fused; return the second one's callbacks, which left the same."""
-    plain = trained(make(), rows, compile=False).callbacks
-    fused = trained(make(), rows).callbacks
-    for name, callback in fused.items():
-        for ours, theirs in zip(tensors(callback), tensors(plain[name]), strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-    return fused
-
-
-def tensors(callback: Callback) -> list[Tensor]:
-    found = [value for value in vars(callback).values() if isinstance(value, Tensor)]
-    for value in vars(callback).values():
-        found += [*value.state_dict().values()] if isinstance(value, nn.Module) else []
-    return found
 
 
 def test_numbers_that_change_are_no_constants(interpreted):
@@ -375,19 +323,8 @@ def test_rows_may_lie_in_any_way(monkeypatch, tmp_path):
             for number, batch in enumerate(super().__iter__()):
                 yield {"default": halved(number, batch["default"])}
 
-    monkeypatch.setitem(globals(), "Batches", Strided)
+    monkeypatch.setattr(alike, "Batches", Strided)
     both(lambda: {"loss": Distance(layer(), ADAM)})  # compiled for real: a graph that is called as traced bears it
-
-
-def changed(at: int, change: Any) -> Callback:
-    class Turn(Callback):
-        data_group = "default"
-
-        def end_batch(self, update: int) -> None:
-            if update == at:
-                change()
-
-    return Turn()
 
 
 class Keeping(Distance):

@@ -37,7 +37,7 @@ class Moments:
         self._settings = self._now()
         self._moved: list[int] = []
         self._kept: list[Any] = []
-        self._used: list[tuple[dict[str, Any], Tensor, Tensor]] = []
+        self._used: list[tuple[dict[str, Any], Tensor, Tensor, Tensor]] = []
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -50,9 +50,9 @@ class Moments:
             if id(parameter) not in moved:
                 del self._state[parameter]
         self._kept = list(self._state.values())
-        tensors = [(self.means[number], self.counts[number]) for number in self._moved]
+        tensors = [(self.means[number], self.squares[number], self.counts[number]) for number in self._moved]
         entries = [self._state[self.parameters[number]] for number in self._moved]
-        self._used = [(entry, *pair) for entry, pair in zip(entries, tensors, strict=True)]
+        self._used = [(entry, *kept) for entry, kept in zip(entries, tensors, strict=True)]
 
     def fits(self, optimiser: torch.optim.Optimizer) -> bool:
         """Tell whether the optimiser still keeps these very tensors, and has the same settings."""
@@ -63,8 +63,9 @@ class Moments:
         kept = optimiser.state.values()  # to find a parameter by its hash takes longer
         if len(kept) != len(self._kept) or not all(map(is_, kept, self._kept)):
             return False
-        for entry, mean, count in self._used:
-            if entry.get("exp_avg") is not mean or entry.get("step") is not count:
+        for entry, mean, square, count in self._used:
+            averages = entry.get("exp_avg") is mean and entry.get("exp_avg_sq") is square
+            if not averages or entry.get("step") is not count:
                 return False
         return self._now() == self._settings
 

@@ -58,7 +58,7 @@ class Asked:
                 form.append(structure(tree))
             for leaf in leaves(tree):
                 if isinstance(leaf, Tensor):
-                    form += (leaf.shape, leaf.dtype, leaf.device)
+                    form += (leaf.shape, leaf.dtype, leaf.device, leaf.requires_grad)
                     tensors.append(leaf.contiguous())  # a graph takes how rows lie for granted
                 elif type(leaf) is float:
                     form.append(float)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from rlrun.fused.products import by_numpy
+from rlrun.fused.untraceable import Untraceable
 from rlrun.manifest import instructions
 from rlrun.nn import products
 from rlrun.remembered import folder
@@ -43,6 +44,7 @@ class Sizes:
         mode = FakeTensorMode(shape_env=self._shapes, allow_non_fake_inputs=True)
         self.stand_ins: list[Tensor] = []
         self._symbols: list[tuple[int, int, Any]] = []  # number of an input, dimension, and what stands for its size
+        self._fixed: list[tuple[int, int, int]] = []  # likewise, and the size
         for number, (tensor, free) in enumerate(zip(inputs, varying, strict=True)):
             kinds = [DimDynamic.DUCK if each in free else DimDynamic.STATIC for each in range(tensor.dim())]
             self.stand_ins.append(
@@ -51,15 +53,17 @@ class Sizes:
             for dimension in free:
                 size: Any = self.stand_ins[-1].shape[dimension]
                 self._symbols.append((number, dimension, size.node.expr))
+            self._fixed += [(number, each, size) for each, size in enumerate(tensor.shape) if each not in free]
         self._known: dict[tuple[Any, ...], bool] = {}
 
     def allow(self, shapes: tuple[torch.Size, ...]) -> bool:
         """Tell whether inputs of these shapes can go by the graph, which may hold for some sizes only."""
         if shapes not in self._known:
+            fixed = all(shapes[number][dimension] == size for number, dimension, size in self._fixed)
             sizes = {symbol: shapes[number][dimension] for number, dimension, symbol in self._symbols}
             alike = all(shapes[number][dimension] == sizes[symbol] for number, dimension, symbol in self._symbols)
             holds = all(guard.expr.subs(sizes) == True for guard in self._shapes.guards)  # noqa: E712, a symbol's truth
-            self._known[shapes] = alike and holds and min(sizes.values()) > 1
+            self._known[shapes] = fixed and alike and holds and min(sizes.values()) > 1
         return self._known[shapes]
 
 
@@ -95,6 +99,36 @@ def used(made: fx.GraphModule) -> list[int]:
         else:
             made.graph.erase_node(node)
     return found
+
+
+def constants(made: fx.GraphModule) -> list[Tensor]:
+    """Return the tensors that a graph holds by itself: what it was made of was no input.
+
+    Raises:
+        Untraceable: it would learn from one, or write to it; it has copies of them once it is compiled.
+    """
+    found = []
+    for node in made.graph.find_nodes(op="get_attr"):
+        tensor = getattr(made, node.target, None)
+        if not isinstance(tensor, Tensor):
+            continue
+        if isinstance(tensor, torch.nn.Parameter) or _written(node):
+            raise Untraceable(None, "they learn from tensors, or write to some, that are out of sight")
+        found.append(tensor)
+    return found
+
+
+def _written(node: fx.Node) -> bool:
+    """Tell whether something writes to what a node stands for, or to a view of it."""
+    for user in node.users:
+        schema = getattr(user.target, "_schema", None)
+        for position, argument in enumerate(schema.arguments if schema is not None else ()):
+            given = user.args[position] if position < len(user.args) else user.kwargs.get(argument.name)
+            if argument.alias_info is None or not (given is node or (isinstance(given, list) and node in given)):
+                continue
+            if argument.alias_info.is_write or _written(user):
+                return True
+    return False
 
 
 def compiled(made: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, sized: bool) -> Compiled:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
@@ -40,13 +41,20 @@ def fits(step: Step) -> bool:
     if isinstance(callback, LossCallback):
         own = all(getattr(type(callback), name) is getattr(LossCallback, name) for name in _OWN)
         seen = any(map(is_hooked, callback.parameters))
-        steps = callback.optimiser is None or is_plain(callback.optimiser)
+        steps = callback.optimiser is None or (is_plain(callback.optimiser) and _in_order(callback))
         return step.event == "backward" and own and steps and not seen
     if isinstance(callback, TargetCallback):
         return step.event == "begin_batch" or (
             step.event == "end_batch" and type(callback).end_batch is TargetCallback.end_batch
         )
     return False
+
+
+def _in_order(callback: LossCallback) -> bool:
+    """Tell whether the optimiser has the parameters as the loss has them."""
+    assert callback.optimiser is not None
+    stepped = callback.optimiser.param_groups[0]["params"]
+    return len(stepped) == len(callback.parameters) and all(map(is_, stepped, callback.parameters))
 
 
 def is_hooked(parameter: Any) -> bool:
@@ -80,12 +88,21 @@ def _learn(callback: LossCallback, step: Step, given: Mapping[str, Any], traced:
     if callback.optimiser is not None:
         gradients = torch.autograd.grad(loss.mean(), callback.parameters, allow_unused=True)
         with torch.no_grad():
-            for parameter, gradient in zip(callback.parameters, gradients, strict=True):
+            for parameter, gradient in zip(callback.parameters, _apart(gradients), strict=True):
                 parameter.grad = gradient
             callback.limit_gradients()
             rate, moments = traced.rates[id(callback)], traced.moments[id(callback)]
             moments.step(traced.of, [parameter.grad for parameter in callback.parameters], rate)
     return named
+
+
+def _apart(gradients: Iterable[Tensor | None]) -> Iterator[Tensor | None]:
+    """Return gradients none of which lies where another does: of a sum, both parts have the same."""
+    seen: set[int] = set()
+    for gradient in gradients:
+        place = None if gradient is None else gradient.untyped_storage()._cdata
+        yield gradient.clone() if gradient is not None and place in seen else gradient
+        seen |= set() if place is None else {place}
 
 
 @torch.no_grad()

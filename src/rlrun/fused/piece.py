@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from operator import is_
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +16,10 @@ from rlrun.fused import graph, hooks
 from rlrun.fused.adam import Moments
 from rlrun.fused.asked import Asked, Given
 from rlrun.fused.places import Held, entries
-from rlrun.fused.trace import ABSENT, Learning, Trace, Untraceable, first_line
+from rlrun.fused.trace import Learning, Trace
+from rlrun.fused.untraceable import Untraceable, first_line
+from rlrun.fused.watching import ABSENT, unchanged
+from rlrun.nn.tandem import hooks_of
 from rlrun.routing import Step
 from rlrun.typing import Groups
 
@@ -64,6 +68,8 @@ class Piece:
         trace = Trace(steps, held, self.learning, due)
         # the same tensor may lie in several places, and be one of the parameters that are stepped
         own = {id(tensor): tensor for tensor in [*apart, *(place.read() for place in held.places)]}
+        if any(id(tensor) in own for tensor in given.tensors):
+            raise Untraceable(None, "they are given a tensor that they hold")  # the next time it may be another one
         inputs = [*own.values(), *given.tensors]
 
         def whole(*stand_ins: Tensor) -> list[Tensor]:
@@ -73,6 +79,7 @@ class Piece:
         try:
             self._sizes = None if varying is None else graph.Sizes(inputs, [*[()] * len(own), *varying])
             made = graph.traced(whole, inputs, self._sizes)
+            self._constants = graph.constants(made)
             used = graph.used(made)
             # no gradient is to be thought of
             read = [inputs[number].detach() for number in used]
@@ -107,19 +114,30 @@ class Piece:
         self._led = [part for _, _, part in self._ways]
         self._lay = [place.read() for _, place in self._places]
         self._storage = list(map(Tensor.data_ptr, self._lay))
-        self._reads = trace.reads
+        self._reads = [each for each in trace.watch.reads if (id(each[0]), each[1]) not in on_the_way]
         self._found = [value for _, _, value in self._reads]
+        self._arrays = [(value, value.copy()) for value in self._found if isinstance(value, np.ndarray)]
+        self._versions = [tensor._version for tensor in self._constants]
+        self._contain(held, trace, set(on_the_way))
+        self._parameters = [parameter for each in self.learning for parameter in each.moments.parameters]
+
+    def _contain(self, held: Held, trace: Trace, on_the_way: set[tuple[int, Any]]) -> None:
+        """Note what the dicts, lists, deques, sets and modules hold that hooks may have looked into."""
         written = {(id(each.holder), each.key) for each in trace.results}
-        self._containers = held.containers
-        self._lengths = list(map(len, held.containers))
-        self._entries = [  # tensors are looked at by themselves
+        seen = [each for each in held.containers if held.below.get(id(each)) in trace.watch.read]
+        hooked = [kind for module in held.modules for kind in hooks_of(module)]
+        self._unhooked = [kind for kind in hooked if not kind]
+        self._containers = [*seen, *(kind for kind in hooked if kind), *(module._modules for module in held.modules)]
+        self._lengths = list(map(len, self._containers))
+        self._entries = [  # tensors are looked at by themselves, and what leads to some
             (holder, key)
-            for holder in held.containers
+            for holder in self._containers
             for key, part in entries(holder)
-            if (id(holder), key) not in written and not isinstance(part, Tensor)
+            if (id(holder), key) not in written | on_the_way and not isinstance(part, Tensor)
         ]
         self._contained = [holder[key] for holder, key in self._entries]
-        self._parameters = [parameter for each in self.learning for parameter in each.moments.parameters]
+        gathering = [each for each in held.gathering if held.below.get(id(each)) in trace.watch.read]
+        self._gathered = [(each, list(each)) for each in gathering]
 
     def allows(self, given: Given) -> bool:
         """Tell whether tensors of other sizes than at first can go by the graph."""
@@ -142,6 +160,12 @@ class Piece:
             return False
         if not all(map(is_, contained, self._contained)) and not all(map(_equal, contained, self._contained)):
             return False
+        if any(self._unhooked) or not all(unchanged(each, before) for each, before in self._gathered):
+            return False
+        if not all(np.array_equal(each, before) for each, before in self._arrays):
+            return False
+        if [tensor._version for tensor in self._constants] != self._versions:
+            return False
         if not self._follow(tensors) or any(map(hooks.is_hooked, self._parameters)):
             return False
         return all(each.moments.fits(each.optimiser) for each in self.learning)
@@ -153,7 +177,7 @@ class Piece:
         for (number, _), tensor, before in zip(self._places, now, self._lay, strict=True):
             if tensor is not before and (number in self._shared or not _alike(tensor, before)):
                 return False
-            if tensor.shape != self._read[number].shape or tensor.stride() != self._read[number].stride():
+            if not _lies_alike(tensor, self._read[number]):
                 return False
             self._read[number] = tensor.detach()  # its numbers may lie elsewhere by now
         self._lay, self._storage = now, list(map(Tensor.data_ptr, now))
@@ -187,11 +211,17 @@ class Piece:
 
 
 def _equal(now: Any, before: Any) -> bool:
-    return now is before or (isinstance(now, int | float | str) and type(now) is type(before) and now == before)
+    plain = isinstance(now, int | float | str | np.generic)
+    return now is before or (plain and type(now) is type(before) and bool(now == before))
 
 
 def _alike(now: Any, before: Tensor) -> bool:
     """Tell whether a tensor may take the place of another; a parameter may not, as its optimiser knows it."""
     if not isinstance(now, Tensor) or isinstance(before, nn.Parameter):
         return False
-    return now.shape == before.shape and now.dtype == before.dtype and now.stride() == before.stride()
+    return _lies_alike(now, before)
+
+
+def _lies_alike(now: Tensor, before: Tensor) -> bool:
+    kind = now.dtype == before.dtype and now.device == before.device
+    return kind and now.shape == before.shape and now.stride() == before.stride()

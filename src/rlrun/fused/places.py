@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +19,8 @@ from rlrun.nn import Follow, Gradients, Stepper
 # What has its own lists of tensors that lie elsewhere, too.
 _APART = (Follow, Gradients, Stepper, torch.optim.Optimizer)
 _ENDS = (str, bytes, int, float, bool, type(None), *_APART)
+# What modules have for themselves; it changes by their own doing, and is seen where it leads to tensors.
+TORCH_OWN = frozenset(vars(nn.Module()))
 _NOT_OF_UPDATES = ("rlrun.memory", "rlrun.collect", "rlrun.env", "rlrun.spaces")
 
 
@@ -42,9 +46,12 @@ class Held:
         places: of tensors.
         holders: dicts and lists that were gone through, among them the attributes of objects.
         objects: whose attributes these are.
+        modules: those of torch among them.
         containers: holders that are no attributes of an object.
         gathering: what an update may put into, and no graph does.
-        generators: of numpy, whose draws no graph repeats.
+        below: of each of these two by its identity: the attribute that it lies in, by the identity of the attributes of
+            an object, and the name.
+        generators: of numpy and of python, whose draws no graph repeats.
         recurrent: layers that keep lists of their own parameters, which are made anew where these change.
     """
 
@@ -52,11 +59,14 @@ class Held:
         self.places: list[Place] = []
         self.holders: list[Any] = []
         self.objects: list[Any] = []
+        self.modules: list[nn.Module] = []
         self.containers: list[Any] = []
         self.gathering: list[Any] = []
-        self.generators: list[np.random.Generator] = []
+        self.below: dict[int, tuple[int, str]] = {}
+        self.generators: list[np.random.Generator | np.random.RandomState | random.Random] = []
         self.recurrent = False
         self._seen: set[int] = set()
+        self._attributes: set[int] = set()  # of objects, by identity
         for callback in callbacks:
             self._look(callback, ())
 
@@ -65,29 +75,40 @@ class Held:
             return
         self._seen.add(id(part))
         if isinstance(part, dict | list):
-            # what modules have for themselves changes by their own doing, and is seen where it leads to tensors
-            self._go_through(part, way, inside=bool(way) and isinstance(way[-1][1], str) and way[-1][1][:1] == "_")
+            self._go_through(part, way, inside=bool(way) and way[-1][1] in TORCH_OWN)
         elif isinstance(part, tuple):  # nobody writes into it
             for each in part:
                 self._look(each, way)
         elif isinstance(part, deque | set):
             self.gathering.append(part)
-        elif isinstance(part, np.random.Generator):
+            self._lies(part, way)
+        elif isinstance(part, np.random.Generator | np.random.RandomState | random.Random):
             self.generators.append(part)
         elif _may_be_read(part) and hasattr(part, "__dict__"):
             self.recurrent |= isinstance(part, nn.RNNBase)
             self.objects.append(part)
+            if isinstance(part, nn.Module):
+                self.modules.append(part)
+            self._attributes.add(id(vars(part)))
             self._go_through(vars(part), way, inside=True)
 
     def _go_through(self, holder: Any, way: tuple[tuple[Any, Any, Any], ...], *, inside: bool) -> None:
         self.holders.append(holder)
         if not inside:
             self.containers.append(holder)
+            self._lies(holder, way)
         for key, value in entries(holder):
             if isinstance(value, Tensor):
                 self.places.append(Place(holder, key, way))
             else:
                 self._look(value, (*way, (holder, key, value)))
+
+    def _lies(self, part: Any, way: tuple[tuple[Any, Any, Any], ...]) -> None:
+        """Note in which attribute something lies."""
+        for holder, key, _ in reversed(way):
+            if id(holder) in self._attributes:
+                self.below[id(part)] = (id(holder), key)
+                return
 
 
 def _may_be_read(part: Any) -> bool:
@@ -146,7 +167,9 @@ def structure(tree: Any) -> Any:
 def rebuilt(tree: Any, found: Iterator[Any]) -> Any:
     """Return a tree of the same form with other leaves."""
     if isinstance(tree, dict):
-        return {key: rebuilt(value, found) for key, value in tree.items()}
+        made = {} if type(tree) is dict else copy.copy(tree)
+        made.update({key: rebuilt(value, found) for key, value in tree.items()})
+        return made
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(rebuilt(value, found) for value in tree))
     if isinstance(tree, tuple | list):

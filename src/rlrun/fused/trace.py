@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import random
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.callback import Callback
 from rlrun.callbacks.loss import LossCallback
 from rlrun.fused import hooks
 from rlrun.fused.adam import Moments
 from rlrun.fused.asked import Asked, Given
 from rlrun.fused.places import Held, entries, leaves, rebuilt, standing_in
+from rlrun.fused.untraceable import Untraceable
+from rlrun.fused.watching import ABSENT, Watch, blamed
 from rlrun.routing import Step
 from rlrun.typing import Groups
 
-ABSENT = object()  # what an attribute is that the class has, and not the object
-_TAKEN = (int, float, str, type(None), tuple, np.ndarray)
-
-
-class Untraceable(Exception):
-    """What a hook does hangs on more than a graph reads, or it writes more than tensors.
-
-    Attributes:
-        step: number of the hook; None = all of them.
-    """
-
-    def __init__(self, step: int | None, why: str) -> None:
-        super().__init__(why)
-        self.step = step
+# What an update may leave behind besides tensors; anything else may hold some, which stand for others meanwhile.
+_PLAIN = (int, float, complex, str, bytes, type(None), Enum, type, np.generic, np.ndarray)
+_PLAIN_OF_TORCH = (torch.dtype, torch.device, torch.Size)
 
 
 class Learning(NamedTuple):
@@ -75,10 +63,6 @@ class Result(NamedTuple):
         alone = self.group is None and self.tree is None and self.places[0][0] == "output"
         return self.places[0][1] if alone else None
 
-    def goes_to(self, group: str | None, holder: Any, key: Any) -> bool:
-        """Tell whether it goes there."""
-        return self.holder is holder and self.key == key and self.group == group
-
     def put(self, groups: Groups, outputs: Sequence[Tensor], given: Given) -> None:
         """Write it to where the hooks would."""
         sources: dict[str, Sequence[Any]] = {
@@ -108,11 +92,12 @@ class Trace:
         self.held = held
         self.learning = learning
         self.due = due
-        self.reads: list[tuple[dict[str, Any], str, Any]] = []
+        self.watch = Watch()
         self.results: list[Result] = []
         self.gradients: list[tuple[Tensor, int | None]] = []  # of each parameter: an output
         self._outputs: dict[int, tuple[int, Tensor]] = {}  # by the identity of what is put out
         self._callbacks = list({id(step.callback): step.callback for step in steps}.values())
+        self._objects = set(map(id, held.objects))
         self._parameters = {id(each.callback): [*each.callback.parameters] for each in learning}
 
     def __call__(
@@ -132,15 +117,17 @@ class Trace:
             {id(each.callback): each.moments for each in self.learning},
             self.due,
         )
-        with standing_in(self.held, others) as before, _watched(self.held.objects, self.reads):
+        with standing_in(self.held, others) as before, self.watch.over(self.held.objects):
             for number, step in enumerate(self.steps):
                 group = step.callback.data_group or ""
-                with _blamed(number, self.held):
+                with blamed(number, self.held):
                     result = hooks.call(step, data[group], traced) or {}
                     data[group].update(result)
                     self._note_changes(number, before, known)
+                if step.event == "begin_batch" and any(map(_has_gradient, leaves(result))):
+                    raise Untraceable(number, "it hands on a gradient, which ends where a graph does")
                 for name, tree in result.items():
-                    self._note(group, None, name, tree, known)
+                    self._note(number, group, None, name, tree, known)
             for each in self.learning:
                 for real, stood in zip(self._parameters[id(each.callback)], each.callback.parameters, strict=True):
                     self.gradients.append((real, None if stood.grad is None else self._output(stood.grad)))
@@ -152,37 +139,44 @@ class Trace:
         for holder, had in zip(self.held.holders, before, strict=True):
             now = dict(entries(holder))
             for key, tree in now.items():
-                if key in had and tree is had[key]:
+                # somebody else may write there between two updates
+                again = id(holder) in own and (id(holder), key) in self.watch.written and not isinstance(tree, Tensor)
+                if key in had and tree is had[key] and not again:
                     continue
                 if id(holder) not in own and not isinstance(tree, Tensor):
                     raise Untraceable(number, f"it writes '{key}', which is no tensor")
                 if key not in had:  # a hook may ask whether it is there
                     if isinstance(holder, list):
                         raise Untraceable(number, "it makes a list longer")
-                    self.reads.append((holder, key, ABSENT))
-                self._note(None, holder, key, tree, known)
+                    self.watch.note(holder, key, ABSENT)
+                self._note(number, None, holder, key, tree, known)
                 had[key] = tree
             if len(had) > len(now):
                 raise Untraceable(number, "it deletes what it held")
+        self.watch.written.clear()
 
     def _output(self, tensor: Tensor) -> int:
         """Put a tensor out, once; return the number of the output."""
         number, _ = self._outputs.setdefault(id(tensor), (len(self._outputs), tensor))
         return number
 
-    def _note(self, group: str | None, holder: Any, key: Any, tree: Any, known: Mapping[int, tuple[str, int]]) -> None:
+    def _note(
+        self, number: int, group: str | None, holder: Any, key: Any, tree: Any, known: Mapping[int, tuple[str, int]]
+    ) -> None:
         places: list[tuple[str, int]] = []
         fixed: list[Any] = []
         for leaf in leaves(tree):
             if id(leaf) in known:
                 places.append(known[id(leaf)])
             elif isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
-                raise Untraceable(None, f"'{key}' is a size, and sizes differ")
+                raise Untraceable(number, f"'{key}' is a size, and sizes differ")
             elif isinstance(leaf, Tensor):
                 places.append(("output", self._output(leaf)))
-            else:
+            elif isinstance(leaf, (*_PLAIN, *_PLAIN_OF_TORCH)) or id(leaf) in self._objects:
                 places.append(("known", len(fixed)))
                 fixed.append(leaf)
+            else:
+                raise Untraceable(number, f"it leaves '{key}', which holds a {type(leaf).__name__}")
         form = rebuilt(tree, iter([None] * len(places)))  # stand-ins are not kept
         self.results = [
             each for each in self.results if not (each.holder is holder and each.key == key and each.group == group)
@@ -190,86 +184,5 @@ class Trace:
         self.results.append(Result(group, holder, key, form, places, fixed))
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of what an error says; torch's say many."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
-@contextmanager
-def _watched(objects: Sequence[Any], reads: list[tuple[dict[str, Any], str, Any]]) -> Iterator[None]:
-    """Note the attributes of objects that are read and are numbers, words or nothing: a graph takes them for granted.
-
-    Not those that were written before: it makes them itself.
-    """
-    begun = {id(each): dict(vars(each)) for each in objects}
-    noted: set[tuple[int, str]] = set()
-
-    class Watched:
-        def __getattribute__(self, name: str) -> Any:
-            value = super().__getattribute__(name)
-            had = begun[id(self)].get(name, ABSENT)
-            taken = isinstance(value, _TAKEN) or (isinstance(value, dict | list) and isinstance(self, Callback))
-            if taken and (had is value or had is ABSENT) and (id(self), name) not in noted:
-                noted.add((id(self), name))
-                reads.append((super().__getattribute__("__dict__"), name, had))
-            return value
-
-    watched: list[tuple[Any, type]] = []
-    try:
-        for each in objects:
-            kind = type(each)
-            with suppress(TypeError):  # its class has slots
-                object.__setattr__(each, "__class__", type(kind.__name__, (Watched, kind), {}))
-                watched.append((each, kind))
-        yield
-    finally:
-        for each, kind in watched:
-            object.__setattr__(each, "__class__", kind)
-
-
-@contextmanager
-def _blamed(number: int, held: Held) -> Iterator[None]:
-    """Say which hook it was that failed, drew numbers that no graph draws, or gathered something."""
-    drawn, gathered = _drawn(held), [list(each) for each in held.gathering]
-    try:
-        yield
-    except Untraceable:
-        raise
-    except Exception as error:
-        raise Untraceable(number, first_line(error)) from error
-    finally:
-        moved = not _same(drawn, _drawn(held))
-        if moved:
-            _put_back(drawn, held)
-        more = [len(each) for each in gathered] != list(map(len, held.gathering))
-        for each, before in zip(held.gathering, gathered, strict=True) if more else ():
-            each.clear()
-            each.extend(before) if isinstance(each, deque) else each.update(before)
-    if moved:
-        raise Untraceable(number, "it draws numbers that torch does not draw")
-    if more:
-        raise Untraceable(number, "it gathers something from update to update")
-
-
-def _drawn(held: Held) -> list[Any]:
-    """Return where generators stand."""
-    return [
-        random.getstate(),
-        np.random.get_state(),
-        *(each.bit_generator.state for each in held.generators),
-    ]
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, dict):
-        return all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return all(map(_same, one, other))
-    return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray | Tensor) else bool(one == other)
-
-
-def _put_back(drawn: list[Any], held: Held) -> None:
-    random.setstate(drawn[0])
-    np.random.set_state(drawn[1])
-    for generator, state in zip(held.generators, drawn[2:], strict=True):
-        generator.bit_generator.state = state
+def _has_gradient(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.requires_grad

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from rlrun.errors import ConfigError
 from rlrun.fused import graph, hooks
 from rlrun.fused.asked import Asked, Given
 from rlrun.fused.piece import Piece
-from rlrun.fused.trace import Untraceable, first_line
+from rlrun.fused.untraceable import Untraceable, first_line
 from rlrun.routing import Call, State, Step
 from rlrun.typing import Groups
 
@@ -43,8 +44,12 @@ class FusedUpdate:
     def __init__(self, compile: bool, device: str) -> None:
         self.compile = compile
         self.device = device
-        if compile and device == "cpu" and not any(map(shutil.which, (os.environ.get("CXX", ""), "g++", "clang++"))):
-            raise ConfigError("compile=true: updates on a CPU need a C++ compiler, and there is no g++ or clang++ here")
+        compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # as torch has it
+        if compile and device == "cpu" and not shutil.which(compiler):
+            raise ConfigError(
+                f"compile=true: updates on a CPU need a C++ compiler, and there is no '{compiler}' here; "
+                "CXX may name another one, clang++ say"
+            )
 
     def __call__(self, steps: Sequence[Step]) -> list[Call]:
         """Return the calls of an update."""
@@ -126,6 +131,8 @@ class _Run:
         for number, step in enumerate(self.steps):
             if not hooks.fits(step):
                 raise Untraceable(number, "its optimiser or its parameters are not what they were")
+        if any(tensor.requires_grad for tensor in given.tensors):
+            raise Untraceable(None, "what they are given has a gradient, which ends where a graph does")
         self._count += 1
         seen = self._shapes.setdefault(pattern, [])
         seen.append([tensor.shape for tensor in given.tensors])

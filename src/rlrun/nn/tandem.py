@@ -67,7 +67,12 @@ def plain_input(x: Tensor) -> bool:
 
 def watched(*modules: nn.Module) -> bool:
     """Tell whether somebody wants to see what goes into modules or comes out of them."""
-    return any(map(any, map(_hooks, modules)))
+    return any(map(any, map(hooks_of, modules)))
+
+
+def hooks_of(layer: nn.Module) -> tuple[Any, ...]:
+    """Return those who see, or change, what goes into a module or comes out of it."""
+    return layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
 
 
 def kind_of(activations: Iterable[nn.Module]) -> Kind | None:
@@ -123,7 +128,7 @@ def _line(owner: nn.Module, places: Iterable[Iterable[str]]) -> _Line | None:
     inside = [module._modules for module in (owner, *on_the_way.values())]
     found: list[nn.Module | None] = list(chain.from_iterable(map(dict.values, inside)))
     parts = (*on_the_way.values(), *chain.from_iterable(stacks))
-    return _Line(inside, found, tuple(chain.from_iterable(map(_hooks, parts))), held)
+    return _Line(inside, found, tuple(chain.from_iterable(map(hooks_of, parts))), held)
 
 
 def _made(stacks: list[tuple[nn.Module, ...]]) -> Held | None:
@@ -147,7 +152,3 @@ def _kind(layers: tuple[nn.Module, ...]) -> Kind | None:
         if {weight.dtype, bias.dtype} != {torch.float32}:
             return None
     return kind_of(layers[1::2])
-
-
-def _hooks(layer: nn.Module) -> tuple[Any, ...]:
-    return layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
