@@ -14,6 +14,7 @@ from benchmarks import (
     asynchronous,
     beside,
     checkpoints,
+    defaults,
     dispatch,
     estimate,
     learning,
@@ -50,6 +51,9 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "search": lambda given: search.measure(given.studies, parts=given.search, workers=given.workers, words=given.word),
     "why": lambda given: why.measure(given.why),
     "beside": lambda given: beside.measure(given.beside, seeds=given.seeds, workers=given.workers, words=given.word),
+    "defaults": lambda given: defaults.measure(
+        given.defaults, seeds=given.seeds, sides=given.sides, workers=given.workers, again=given.again
+    ),
 }
 
 
@@ -69,11 +73,15 @@ def parser() -> argparse.ArgumentParser:
     for name in ("learning", "all"):
         made[name].add_argument("--seeds", type=seeds_of, default=list(range(5)))
     made["beside"].add_argument("--seeds", type=seeds_of, default=list(range(3)))
+    made["defaults"].add_argument("--seeds", type=seeds_of, default=list(range(5)))
+    for name in ("defaults", "all"):
+        made[name].add_argument("--sides", nargs="+", choices=defaults.SIDES, default=defaults.SIDES)
+        made[name].add_argument("--again", action="store_true", help="forget earlier runs of these tasks")
     for name in ("search", "all"):
         made[name].add_argument("--studies", type=seeds_of, default=list(range(5)), help="their seeds")
     for name in ("learning", "search", "beside", "all"):
         made[name].add_argument("--word", action="append", default=[], help="a further word for every run")
-    for name in ("learning", "resilience", "search", "beside", "all"):
+    for name in ("learning", "resilience", "search", "beside", "defaults", "all"):
         made[name].add_argument("--workers", type=int, default=2)
     for name in ("resilience", "all"):
         made[name].add_argument("--kills", type=int, default=resilience.KILLS)
@@ -98,7 +106,8 @@ def parser() -> argparse.ArgumentParser:
         speed=[], peers=[], learning=[], memory=[], resilience=[], launcher=None, estimate=[], why=[]
     )
     made["beside"].add_argument("beside", nargs="*", metavar="CASE", help=", ".join(beside.CASES))
-    made["all"].set_defaults(search=[], beside=[], peers=[])
+    made["defaults"].add_argument("defaults", nargs="*", metavar="TASK", help=", ".join(defaults.TASKS))
+    made["all"].set_defaults(search=[], beside=[], peers=[], defaults=[])
     return found
 
 

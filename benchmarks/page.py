@@ -481,6 +481,47 @@ def beside(found: dict[str, Any]) -> Lines:
     ]
 
 
+def defaults(found: dict[str, Any]) -> Lines:
+    """Defaults on tasks without a preset, next to a peer's."""
+    rows, compared = [], [part["compared"] for part in found.values() if part["compared"]]
+    for name, part in found.items():
+        for policy in ("best", "last"):
+            sides = [_mean_and_seeds(part.get(side), policy) for side in ("rlrun", "stable-baselines3")]
+            random = f"{part['random']:.1f}" if "random" in part else ""
+            row = [name, policy, *sides, random, "", "", ""]
+            if part["compared"]:
+                one = part["compared"][policy]
+                verdict = "met" if one["gain"] >= -2 * one["error"] else "missed"
+                row[5:] = [f"{one['gain']:.1f} ± {one['error']:.1f}", f"{one['share']:.2f}", verdict]
+            rows.append(row)
+    heads = ["task", "policy", "rlrun", "stable-baselines3", "at random", "difference", "share", "≥ -2 errors"]
+    lines = [
+        "Mean return of 20 fresh episodes, of each seed in brackets, by the policy of the best evaluation and by the "
+        "last one; each library with its own defaults, rlrun with `pair=null`. The error is the standard error of the "
+        "difference; the share is the difference over the peer's distance from the policy at random.",
+        "",
+        *table(heads, rows),
+        "",
+    ]
+    for policy in ("best", "last") if compared else ():
+        share = sum(one[policy]["share"] for one in compared) / len(compared)
+        verdict = "met" if share >= -0.05 else "missed"
+        lines.append(f"* mean share of {len(compared)} tasks, {policy} policy: {share:.2f}, bar ≥ -0.05: {verdict}")
+    for name, part in found.items():
+        bar = ""
+        if part["reached"] is not None:
+            what = f"best ≥ {part['bar']:g}" if part["fall"] is None else f"last within {part['fall']:g} of the best"
+            verdict = "met" if part["reached"] >= part["enough"] else "missed"
+            bar = f"; {what}: {part['reached']} of {len(part['rlrun'])}, bar {part['enough']} of 5: {verdict}"
+        lines.append(f"* {name}: `{' '.join(part['command'])}`{bar}")
+    return lines
+
+
+def _mean_and_seeds(runs: list[dict[str, Any]] | None, policy: str) -> str:
+    means = [sum(one[policy]) / len(one[policy]) for one in runs or []]
+    return f"{sum(means) / len(means):.1f} ({', '.join(f'{mean:.1f}' for mean in means)})" if means else ""
+
+
 PARTED = (
     "speed",
     "peers",
@@ -492,6 +533,7 @@ PARTED = (
     "search",
     "why",
     "beside",
+    "defaults",
 )  # results with parts of their own
 SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "speed": speed,
@@ -510,6 +552,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "search": search,
     "why": why,
     "beside": beside,
+    "defaults": defaults,
 }
 
 

@@ -500,3 +500,38 @@ def test_learning_beside_a_rival_keeps_earlier_seeds_and_says_who_came_further(l
     assert (numbers["env"], numbers["budget"], numbers["policy_every"]) == ("HalfCheetah-v5", 50_000, 2)
     page.write(folder=tmp_path)
     assert "| td3-halfcheetah | 60 | 60 (0 s) | 80 (9 s) |" in (tmp_path / "README.md").read_text()
+
+
+def test_defaults_are_compared_by_errors_and_shares(load):
+    found = load("defaults").compared([4.0, 6.0], [6.0, 8.0], random=3.0)
+    assert found == {"gain": -2.0, "error": pytest.approx(2**0.5), "share": -0.5}  # variances of 2, by 2 runs each
+
+
+def test_defaults_go_on_with_missing_runs_alone(load, monkeypatch, tmp_path):
+    defaults, page = load("defaults"), load("page")
+    asked = []
+
+    def answer(words, *, folder, python):
+        job = json.loads(words[-1])
+        asked.append((job["algorithm"], job["seed"]))
+        outcome = {"curve": [[job["every"], 1.0]], "best": [2.0], "last": [1.0]}
+        return {"returns": [0.0]} if job["algorithm"] == "random" else outcome
+
+    def ours(name, task, seeds, workers, folder):
+        for seed in seeds:
+            defaults._add(name, task, "rlrun", {"seed": seed, "curve": [], "best": [2.0], "last": [0.0]}, folder)
+
+    monkeypatch.setattr(defaults, "run_for_json", answer)
+    monkeypatch.setattr(defaults, "interpreter", lambda rival: "python")
+    monkeypatch.setattr(defaults, "_ours", ours)
+    tasks = {"x": defaults.Task("ppo", "CartPole-v1", 1_000, bar=2.0)}
+    first = defaults.measure(seeds=[0], sides=[defaults.RIVAL], tasks=tasks, folder=tmp_path)
+    assert not first["x"]["passed"]
+    assert asked == [("ppo", 0), ("random", 0)]
+    found = defaults.measure(seeds=range(5), tasks=tasks, folder=tmp_path)["x"]
+    assert asked[2:] == [("ppo", seed) for seed in range(1, 5)]
+    assert (found["reached"], found["compared"]["best"]["gain"]) == (5, 0.0)
+    assert not found["passed"]  # the last policies are behind
+    page.write(folder=tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "* mean share of 1 tasks, last policy: -1.00, bar ≥ -0.05: missed" in text

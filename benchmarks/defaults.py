@@ -1,0 +1,245 @@
+"""Defaults on tasks that no preset tunes, next to the defaults of stable-baselines3.
+
+Each seed is a job of its own whose outcome is saved as it comes; a second call goes on with what is missing. Runs of
+rlrun are a sweep under RLRUN_BENCH_CACHE, which goes on likewise.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks import page
+from benchmarks.machine import machine
+from benchmarks.process import ROOT, Failed, run, run_for_json
+from benchmarks.rivals.environments import REQUIREMENTS, cache, interpreter
+
+RIVAL = "stable-baselines3"
+MODULE = ["-m", "benchmarks.rivals.training.default_stable_baselines3"]
+SIDES = (RIVAL, "rlrun")
+POLICIES = ("best", "last")  # of a run: of its best evaluation, and at its end
+EVALUATIONS, EPISODES = 20, 10  # a run, on both sides
+FRESH, SEED = 20, 1_000  # episodes by which a policy is judged
+SEEDS = 5  # of each side that a verdict needs
+RANDOM = 100  # episodes of the random policy
+BEHIND = -0.05  # mean over tasks of (ours - peer) / |peer - random| at least
+
+
+@dataclass(frozen=True)
+class Task:
+    """An algorithm on an environment.
+
+    overrides: further ones of rlrun; bar: return of the best policy; enough: seeds of five that must reach it;
+    fall: from a run's best evaluation to its last one at most; alone: no peer is measured.
+    """
+
+    algorithm: str
+    env: str
+    budget: int
+    overrides: tuple[str, ...] = ()
+    bar: float | None = None
+    enough: int = 5
+    fall: float | None = None
+    alone: bool = False
+
+    def command(self) -> list[str]:
+        """Return the overrides of a run of rlrun, but for its seed."""
+        every = self.budget // EVALUATIONS
+        task = [f"algorithm={self.algorithm}", f"env.id={self.env}", "pair=null", *self.overrides]
+        evaluation = [f"evaluation.every={every}", f"evaluation.episodes={EPISODES}"]
+        return [*task, f"stop.env_steps={self.budget}", *evaluation, "logger=[]"]
+
+    def job(self, seed: int) -> dict[str, Any]:
+        """Return what the peer is asked for."""
+        return {
+            "algorithm": self.algorithm,
+            "env": self.env,
+            "budget": self.budget,
+            "seed": seed,
+            "every": self.budget // EVALUATIONS,
+            "episodes": EPISODES,
+            "fresh": FRESH,
+            "fresh_seed": SEED,
+        }
+
+
+TASKS = {  # the cheap ones first
+    "dqn-acrobot": Task("dqn", "Acrobot-v1", 100_000, bar=-100.0),
+    "ppo-acrobot": Task("ppo", "Acrobot-v1", 100_000, bar=-100.0),
+    "ppo-lunarlander": Task("ppo", "LunarLander-v3", 300_000, bar=140.0, enough=4),
+    "sac-mountaincarcontinuous": Task(
+        "sac", "MountainCarContinuous-v0", 50_000, ("+with=colored_noise",), bar=90.0, enough=4
+    ),
+    "sac-hopper": Task("sac", "Hopper-v5", 50_000),
+    "ppo-lunarlander-1m": Task("ppo", "LunarLander-v3", 1_000_000, enough=3, fall=60.0, alone=True),
+}
+
+
+def measure(
+    names: Iterable[str] = (),
+    *,
+    seeds: Iterable[int] = range(5),
+    sides: Iterable[str] = SIDES,
+    workers: int = 1,
+    again: bool = False,
+    tasks: dict[str, Task] = TASKS,
+    folder: Path = page.RESULTS,
+) -> dict[str, Any]:
+    """Return the tasks with all runs so far; each run is saved once it is finished.
+
+    Args:
+        names: of tasks; none = all.
+        seeds: a run of each side each.
+        sides: that are measured now; runs of the other side stay.
+        workers: runs of rlrun at a time; the peer's are one at a time.
+        again: the sides' earlier runs of these tasks are forgotten.
+        tasks: the tasks by name.
+        folder: of the results.
+    """
+    seeds, sides = list(seeds), list(sides)
+    for name in names or tasks:
+        task = tasks[name]
+        for side in sides:
+            if task.alone and side == RIVAL:
+                continue
+            if again:
+                _save(name, task, side, [], folder)
+                shutil.rmtree(_sweep(name), ignore_errors=True)
+            finished = {one["seed"] for one in _runs(name, task, side, folder)}
+            missing = [seed for seed in seeds if seed not in finished]
+            if missing:
+                if side == RIVAL:
+                    _theirs(name, task, missing, folder)
+                else:
+                    _ours(name, task, missing, workers, folder)
+    found = page.held("defaults", folder=folder)
+    return {name: summary(tasks[name], found[name]) for name in names or tasks if name in found}
+
+
+def _theirs(name: str, task: Task, seeds: list[int], folder: Path) -> None:
+    """Train the peer, a job at a time; the policy at random is a job, too."""
+    python = interpreter(RIVAL)
+    with TemporaryDirectory() as place:
+        for seed in seeds:
+            command = [*MODULE, json.dumps(task.job(seed))]
+            outcome = run_for_json(command, folder=Path(place), python=python)
+            _add(name, task, RIVAL, {"seed": seed, "command": ["python", *command], **outcome}, folder)
+        if "random" not in page.held("defaults", folder=folder)[name]:
+            job = json.dumps({**task.job(0), "algorithm": "random", "fresh": RANDOM})
+            outcome = run_for_json([*MODULE, job], folder=Path(place), python=python)
+            _save(name, task, "random", statistics.mean(outcome["returns"]), folder)
+
+
+def _sweep(name: str) -> Path:
+    return cache() / "defaults" / name
+
+
+def _ours(name: str, task: Task, seeds: list[int], workers: int, folder: Path) -> None:
+    """Train by a sweep, which goes on where an earlier one was left; add what its runs came to."""
+    sweep, command = _sweep(name), task.command()
+    sweep.parent.mkdir(parents=True, exist_ok=True)
+    values = f"seed={','.join(map(str, seeds))}"
+    options = ["--sweep-dir", str(sweep), "--workers", str(workers)]
+    begun = time.perf_counter()
+    try:
+        run(["-m", "rlrun", "train", "-m", *command, values, *options], folder=sweep.parent)
+    except Failed as error:
+        print(f"{name}: {error}", flush=True)  # runs that did not fail count
+    print(f"{name}: the sweep took {time.perf_counter() - begun:.0f} s", flush=True)
+    for summary_file in sorted(sweep.glob("jobs/*/summary.json")):
+        seed = json.loads((summary_file.parent / "manifest.json").read_text())["seed"]
+        if seed in seeds:
+            words = ["rlrun", "train", *command, f"seed={seed}"]
+            _add(name, task, "rlrun", {"seed": seed, "command": words, **_judged(summary_file.parent)}, folder)
+
+
+def _judged(run_dir: Path) -> dict[str, Any]:
+    """Return the curve of a finished run, and the returns of fresh episodes by its best and its last policy."""
+    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    curve = [(one["env_steps"], one["evaluation/mean_return"]) for one in records if "evaluation/mean_return" in one]
+    summary = json.loads((run_dir / "summary.json").read_text())
+    returns = {}
+    with TemporaryDirectory() as place:
+        for policy, checkpoint in zip(POLICIES, ("best", "latest"), strict=True):
+            options = ["--checkpoint", checkpoint, "--episodes", str(FRESH), "--seed", str(SEED), "--json"]
+            outcome = run_for_json(["-m", "rlrun", "eval", str(run_dir), *options], folder=Path(place))
+            returns[policy] = outcome["returns"]
+    return {"curve": curve, "env_steps": summary["env_steps"], **returns, "commit": _commit()}
+
+
+def _commit() -> str:
+    words = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _runs(name: str, task: Task, side: str, folder: Path) -> list[dict[str, Any]]:
+    """Return the runs of a side so far, unless they were asked for something else than now."""
+    part = page.held("defaults", folder=folder).get(name, {})
+    return part.get(side, []) if part.get("overrides", {}).get(side) == _asked(task, side) else []
+
+
+def _asked(task: Task, side: str) -> list[str]:
+    return task.command() if side == "rlrun" else [REQUIREMENTS[RIVAL], json.dumps({**task.job(0), "seed": None})]
+
+
+def _add(name: str, task: Task, side: str, outcome: dict[str, Any], folder: Path) -> None:
+    outcome = {**outcome, **{key: machine()[key] for key in ("date", "processor")}}
+    others = [one for one in _runs(name, task, side, folder) if one["seed"] != outcome["seed"]]
+    _save(name, task, side, sorted([*others, outcome], key=lambda one: one["seed"]), folder)
+    means = ", ".join(f"{policy} {statistics.mean(outcome[policy]):.1f}" for policy in POLICIES)
+    print(f"{name} seed {outcome['seed']} {side}: {means}", flush=True)
+
+
+def _save(name: str, task: Task, side: str, value: Any, folder: Path) -> None:
+    part = page.held("defaults", folder=folder).get(name, {})
+    overrides = part.get("overrides", {})
+    if side in SIDES:
+        overrides = {**overrides, side: _asked(task, side)}
+    part = {**part, "overrides": overrides, side: value}
+    page.save("defaults", {name: summary(task, part)}, folder=folder)
+
+
+def summary(task: Task, part: dict[str, Any]) -> dict[str, Any]:
+    """Return a task's runs with their means and with what of its bars is met; with missing runs they are not met."""
+    means = {
+        side: {policy: [statistics.mean(one[policy]) for one in part[side]] for policy in POLICIES}
+        for side in SIDES
+        if part.get(side)
+    }
+    ours = part.get("rlrun", [])
+    reached = None
+    if ours and task.bar is not None:
+        reached = sum(value >= task.bar for value in means["rlrun"]["best"])
+    if ours and task.fall is not None:
+        reached = sum(max(value for _, value in one["curve"]) - one["curve"][-1][1] <= task.fall for one in ours)
+    verdict: dict[str, Any] = {"reached": reached, "enough": task.enough, "bar": task.bar, "fall": task.fall}
+    verdict |= {"command": task.command(), "compared": {}}
+    if len(means) == len(SIDES) and "random" in part:
+        verdict["compared"] = {
+            policy: compared(means["rlrun"][policy], means[RIVAL][policy], part["random"]) for policy in POLICIES
+        }
+    passed = reached is None or reached >= task.enough
+    passed &= all(one["gain"] >= -2 * one["error"] for one in verdict["compared"].values())
+    complete = len(ours) >= SEEDS and (task.alone or len(part.get(RIVAL, [])) >= SEEDS)
+    return {**part, **verdict, "passed": complete and passed}
+
+
+def compared(ours: list[float], theirs: list[float], random: float) -> dict[str, float]:
+    """Return by how much our mean is above the peer's, the standard error of that, and its share."""
+    gain = statistics.mean(ours) - statistics.mean(theirs)
+    error = sum(statistics.variance(side) / len(side) for side in (ours, theirs) if len(side) > 1) ** 0.5
+    return {"gain": gain, "error": error, "share": gain / abs(statistics.mean(theirs) - random)}
+
+
+def overall(found: dict[str, Any]) -> dict[str, float]:
+    """Return the mean share over the tasks that were compared, of which there is one at least, by policy."""
+    compared_parts = [part["compared"] for part in found.values() if part["compared"]]
+    return {policy: statistics.mean(one[policy]["share"] for one in compared_parts) for policy in POLICIES}
