@@ -104,6 +104,38 @@ def test_what_changes_observations_and_rewards_does_so_before_advantages(words):
     assert abs(float(trainer.callbacks["ppo"].metrics["policy/approx_kl"])) < 1e-6
 
 
+STORED = ("+agent.log_prob=true", "+memory.columns.log_prob={}")  # how likely the actions were as they were chosen
+
+
+@pytest.mark.parametrize("core", ["null", "gru"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("+with=observation_norm",),
+        ("+with=observation_norm", "memory.adaptors.observation_norm.update=rollout"),
+        ("+with=observation_norm", "normalisers.observation.mode=em", "+normalisers.observation.rate=0.5"),
+        ("+with=[reward_norm,reward_clip]",),
+        ("+with=rnd",),
+        ("+with=representation", "representation.lr=1e-15"),
+        ("+with=async", "async.kind=thread"),
+    ],
+)
+def test_without_a_step_the_policy_that_learns_is_the_one_that_acted(words, core, monkeypatch):
+    largest, end = [], PPOLoss.end_batch
+
+    def end_batch(self, step=None):
+        largest.append(float(self._ratio[0].abs().max()))
+        end(self, step)
+
+    monkeypatch.setattr(PPOLoss, "end_batch", end_batch)
+    still = ("adam.lr=1e-15", f"algorithm.recurrent={core}", "algorithm.unroll=2", "algorithm.batch_size=8")
+    stored = () if "+with=async" in words else STORED  # a column that is there by itself then
+    trained("ppo", "env=pendulum", *still, *stored, *words, "algorithm.epochs=1", updates=6)
+    assert len(largest) == 6
+    assert max(largest) <= 1e-5
+
+
 def test_an_algorithm_of_rollouts_refuses_a_replay_memory(capfd):
     with pytest.raises(rlrun.errors.ConfigError, match=r"loader.table: wanted a rlrun.memory.Rollout, got a Table"):
         rlrun.train(["algorithm=ppo", "env=cartpole", "memory=replay"], run_dir="run")

@@ -144,6 +144,36 @@ def test_given_tensors_stay_as_they_are() -> None:
     assert all(torch.equal(batch[name], before[name]) for name in batch)
 
 
+ROLLOUT = {
+    "observation": torch.tensor([[[1.0, 2.0], [3.0, 6.0], [9.0, 9.0]]]),
+    "reward": torch.tensor([[3.0, 4.0, 9.0]]),
+}
+
+
+@pytest.mark.parametrize("update", ["replay", "rollout"])
+def test_a_rollout_is_normalised_as_the_agent_saw_it(update: Any) -> None:
+    normaliser = Normaliser([2])
+    adaptor = ObservationNormalise(normaliser, update=update)
+    batch = ROLLOUT | {"valid": torch.tensor([[True, True, False]])}
+    assert torch.equal(adaptor.rollout(batch)["observation"], batch["observation"])  # nobody had learned anything
+    assert normaliser(torch.tensor([2.0, 4.0])).tolist() == pytest.approx([0.0, 0.0])  # the mean of the first two
+    later = adaptor.rollout(batch | {"observation": batch["observation"] + 4})["observation"]
+    assert later[0, 0].tolist() == pytest.approx([3.0, 1.0])  # (5 - 2) / 1, (6 - 4) / 2
+    assert normaliser(torch.tensor([4.0, 6.0])).tolist() == pytest.approx([0.0, 0.0])  # each row counts alike
+
+
+def test_rewards_of_a_rollout_are_normalised_by_themselves_too() -> None:
+    batch = ROLLOUT | {"valid": torch.tensor([[True, True, False]])}
+    found = RewardNormalise(rms()).rollout(batch)["reward"]
+    assert torch.allclose(found, batch["reward"] / 12.5**0.5)  # of 9 and 16
+
+
+def test_a_rollout_teaches_nothing_where_statistics_shall_stay() -> None:
+    normaliser = Normaliser([2])
+    ObservationNormalise(normaliser, update="never").rollout(ROLLOUT | {"valid": torch.ones(1, 3, dtype=torch.bool)})
+    assert normaliser.updates == 0
+
+
 def test_unknown_place_of_learning_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"ObservationNormalise.update: wanted one of .* \(did you mean 'replay'\?\)"):
         ObservationNormalise(Normaliser([2]), update="reply")  # type: ignore[arg-type]

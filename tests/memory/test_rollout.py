@@ -203,19 +203,20 @@ def test_an_adaptor_that_changes_the_shape_is_named():
         next(iter(loader))
 
 
-def test_statistics_are_gathered_from_real_rows_in_the_order_of_time():
+def test_an_adaptor_with_a_turn_of_its_own_is_shown_the_whole_rollout_once():
     class Watch(Sum):
         def __init__(self) -> None:
             super().__init__()
             self.seen: list[Any] = []
 
-        def observe(self, row: Any) -> None:
-            self.seen.append(row["observation"].tolist())
+        def rollout(self, batch: Any) -> Any:
+            self.seen.append(batch["observation"][batch["valid"]].tolist())
+            return self(batch, None)
 
     watch = Watch()
     loader, _ = make(adaptors=[watch], asleep=[(1, 1)])
     next(iter(loader))
-    assert watch.seen == [[0, 100], [1], [2, 102], [3, 103]]
+    assert watch.seen == [[0, 1, 2, 3, 100, 102, 103]]
 
 
 def test_renewing_leaves_the_rest_out():

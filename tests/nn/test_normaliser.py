@@ -58,6 +58,25 @@ def test_adaptive_mean_of_speed_one_is_the_plain_mean():
     assert torch.allclose(moments(learnt(data, mode="adaptive", speed=1)), expected(data, torch.ones(20)))
 
 
+@pytest.mark.parametrize(("mode", "rollout"), [("cumulative", False), (None, True)])
+def test_each_element_of_a_cumulative_mean_counts_alike(mode, rollout):
+    data = batches(20).reshape(-1, 3)
+    normaliser = Normaliser([3], mode=mode)
+    for size, part in zip((1, 5, 30, 44), data.split((1, 5, 30, 44)), strict=True):
+        assert len(part) == size
+        normaliser.update(part, rollout=rollout)
+        twin = Normaliser([3], mode=mode)
+        twin.load_state_dict(normaliser.state_dict())  # as a resumed run does
+        normaliser = twin
+    assert torch.allclose(moments(normaliser), expected(data[None], torch.ones(1)))
+
+
+def test_samples_are_averaged_adaptively_unless_the_mode_says_otherwise():
+    data = batches(20)
+    assert torch.equal(moments(learnt(data)), moments(learnt(data, mode="adaptive")))
+    assert not torch.allclose(moments(learnt(data)), moments(learnt(data, mode="cumulative")))
+
+
 def test_adaptive_mean_of_speed_eight_forgets_the_beginning():
     data = torch.cat([torch.zeros(500, 4, 3), torch.ones(500, 4, 3)])
     assert float(moments(learnt(data, speed=8))[0, 0]) > 1 - 0.5**7.5  # weights (t / T) ** 7: first half 2 ** -8
@@ -94,6 +113,7 @@ def test_forms_by_hand():
     data = torch.tensor([[[3.0, 1.0, 0.0], [5.0, 1.0, 0.0]]])
     value = torch.tensor([6.0, 1.0, 0.0])
     assert learnt(data)(value).tolist() == pytest.approx([2.0, 0.0, 0.0])  # mean 4, deviation 1
+    assert learnt(data, form="deviation")(value)[0] == 6.0
     assert learnt(data, form="rms")(value).tolist() == pytest.approx([6 / 17**0.5, 1.0, 0.0])  # (9 + 25) / 2
     assert learnt(data, form="centred")(value).tolist() == pytest.approx([2.0, 0.0, 0.0])
 
@@ -203,7 +223,7 @@ def test_normalising_compiles_to_one_graph():
     ("settings", "message"),
     [
         ({"mode": "adaptiv"}, "Normaliser.mode: wanted one of .* 'adaptive'"),
-        ({"form": "mean"}, "Normaliser.form: wanted one of standard, rms, centred, got 'mean'"),
+        ({"form": "mean"}, "Normaliser.form: wanted one of standard, deviation, rms, centred, got 'mean'"),
         ({"speed": 0.0}, "wanted speed > 0"),
         ({"clip": -1.0}, "clip=-1.0"),
     ],

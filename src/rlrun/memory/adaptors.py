@@ -45,8 +45,9 @@ class Adaptor(Protocol):
 
     It may also have a `tier`, `requires` (names that it reads, "observation.goal" for a leaf), `keeps` (names that
     batches of rollouts have whatever the loader's columns say), `learns` (True: what it gives depends on the last
-    update, so nothing can be drawn ahead), and `observe(row)`, called with every row [n, …] that enters the table;
-    None where it has nothing to learn.
+    update, so nothing can be drawn ahead), `rollout(batch)`, called with a whole rollout [N, T, …] in place of the
+    adaptor itself, and `observe(row)`, called with every row [n, …] that enters a table; None where it has nothing to
+    learn.
     """
 
     @property

@@ -25,6 +25,9 @@ class Normalise(PerStep):
     table. never: they stay as they are. Acting and evaluation only read them: give the agent the same
     normaliser by `agent.preprocess`.
 
+    On-policy, replay and rollout both mean every rollout, once. Observations are normalised as the agent saw them,
+    and the statistics move afterwards: the policy that learns first is then the one that acted.
+
     Args:
         column: observation, reward or another name.
         normaliser: holds the statistics; the run saves it as a part of its own.
@@ -54,12 +57,26 @@ class Normalise(PerStep):
             self._learn(batch[self.column], batch.get("valid"))
         return super().__call__(batch, rows)
 
+    def rollout(self, batch: Batch) -> Batch:
+        """Normalise a rollout, and learn from it."""
+        acted_on = self.column == "observation"
+        if not acted_on:
+            self._learn_rollout(batch)
+        found = super().__call__(batch, None)
+        if acted_on:
+            self._learn_rollout(batch)
+        return found
+
+    def _learn_rollout(self, batch: Batch) -> None:
+        if self.update != "never":
+            self._learn(batch[self.column], batch["valid"], rollout=True)
+
     def _observe(self, row: Mapping[str, Tree]) -> None:
         self._learn(_tensors(row[self.column]))
 
-    def _learn(self, value: Tree, valid: Tensor | None = None) -> None:
+    def _learn(self, value: Tree, valid: Tensor | None = None, *, rollout: bool = False) -> None:
         if self.limit is None or self.normaliser.updates < self.limit:
-            self.normaliser.update(value, valid)
+            self.normaliser.update(value, valid, rollout=rollout)
 
     def apply(self, tree: Tree, path: str = "") -> Tree:
         return self.normaliser(tree, path)

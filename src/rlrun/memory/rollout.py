@@ -13,7 +13,7 @@ from torch import Tensor
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.generators import put_back
 from rlrun.memory.adaptors import Adaptor, adapted, arrange, check
-from rlrun.memory.episodes import map_tree, rows_of
+from rlrun.memory.episodes import map_tree
 from rlrun.memory.epochs import Epochs
 from rlrun.memory.loaders import Steps, at_least, chosen
 from rlrun.memory.rollout_table import Rollout
@@ -32,8 +32,9 @@ class RolloutLoader:
     """Collect `horizon` steps of every lane, serve them `epochs` times in shuffled minibatches, forget them.
 
     Adaptors see a rollout once, as windows [N, T, …] over the lanes (in memory, lanes are neighbours:
-    `x[:, t]` is contiguous) that may hold several episodes; `rows` is None. A minibatch costs one
-    take a column. Where a vector environment resets by itself, its void rows are left out.
+    `x[:, t]` is contiguous) that may hold several episodes; `rows` is None. One that has a method `rollout` is called
+    by that. A minibatch costs one take a column. Where a vector environment resets by itself, its void rows are left
+    out.
 
     Where the table keeps a `state`, that of a recurrent network before each step, batches have it whatever `columns`
     says: [B, S], of the first row of each window; and for windows `valid` and `ended` [B, T], where an episode is over
@@ -130,25 +131,15 @@ class RolloutLoader:
         while self.table.filled < self.horizon:
             self.collector.collect(1)
         steps, valid = self.table.steps(self.collector.observation)
-        self._observe(steps, valid)
         batch: Batch = {name: map_tree(_lanes_first, tree) for name, tree in steps.items()}
         batch["valid"] = _lanes_first(valid)
         for adaptor in self.adaptors:
-            batch = adaptor(batch, None)
+            batch = adaptor.rollout(batch) if hasattr(adaptor, "rollout") else adaptor(batch, None)
         if "ended" in self._columns:
             batch["ended"] = batch["terminated"] | batch["truncated"] | ~batch["valid"]
         rows = {name: map_tree(partial(self._flat, name), batch[name]) for name in self._columns}
         self._rollout.begin(rows, self._windows(valid))
         self.table.clear()
-
-    def _observe(self, steps: Batch, valid: Array) -> None:
-        """Show every row to adaptors that gather statistics."""
-        watching = [observe for adaptor in self.adaptors if (observe := getattr(adaptor, "observe", None)) is not None]
-        for at in range(len(valid) if watching else 0):
-            lanes: Any = slice(None) if valid[at].all() else np.flatnonzero(valid[at])
-            row = {name: rows_of(rows_of(tree, at), lanes) for name, tree in steps.items()}
-            for observe in watching:
-                observe(row)
 
     def _flat(self, name: str, value: Tensor) -> Tensor:
         """Turn [N, T, …] into rows [T * N, …] on the device; free of cost for what nobody changed."""

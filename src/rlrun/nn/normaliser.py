@@ -17,18 +17,19 @@ from rlrun.errors import ConfigError, SpaceError, did_you_mean
 from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Space, Spaces, describe, leaves
 from rlrun.typing import Tree
 
-MODES = ("adaptive", "em", "window")
-FORMS = ("standard", "rms", "centred")
+MODES = ("adaptive", "cumulative", "em", "window")
+FORMS = ("standard", "deviation", "rms", "centred")
 EPSILON = 1e-10  # of a variance: what never moved is divided by 1e-5, so clip where it may move later
 
 
 class Statistics(nn.Module):
     """Mean and mean square of one array over updates, and what normalising by them takes.
 
-    Each update counts once, whatever its size. adaptive: update k (from 0) takes the share
+    Each update counts once, whatever its size, but for mode cumulative. adaptive: update k (from 0) takes the share
     speed / (speed + k), so an update at time t of T weighs as (t / T) ** (speed - 1); speed 1 is the plain
-    mean of all. em: an exponential mean of this rate, corrected for its start. window: the mean of the
-    newest `window` updates.
+    mean of all. cumulative: each element of all updates counts alike. em: an exponential mean of this rate, corrected
+    for its start. window: the mean of the newest `window` updates. None: cumulative where rollouts are taken in,
+    adaptive elsewhere.
 
     Args:
         shape: of one element.
@@ -40,7 +41,7 @@ class Statistics(nn.Module):
     scale: Tensor
 
     def __init__(
-        self, shape: Sequence[int], *, mode: str, speed: float, rate: float, window: int, form: str = "standard"
+        self, shape: Sequence[int], *, mode: str | None, speed: float, rate: float, window: int, form: str = "standard"
     ) -> None:
         super().__init__()
         self.shape = tuple(shape)
@@ -49,6 +50,7 @@ class Statistics(nn.Module):
         self.rate = rate
         self.form = form
         self.updates = 0
+        self.elements = 0  # of all updates, those of all learners
         # single precision would lose a variance beside the square of a mean a thousand times as large
         self.register_buffer("moments", torch.zeros(2, *self.shape, dtype=torch.float64))
         held = (window, 2, *self.shape) if mode == "window" else (0,)
@@ -56,8 +58,11 @@ class Statistics(nn.Module):
         self.register_buffer("shift", torch.zeros(self.shape))
         self.register_buffer("scale", torch.ones(self.shape))
 
-    def update(self, value: Tensor) -> None:
-        """Take in elements [..., *shape], those of all learners; none at all change nothing."""
+    def update(self, value: Tensor, *, rollout: bool = False) -> None:
+        """Take in elements [..., *shape], those of all learners; none at all change nothing.
+
+        rollout: whether they are all that was seen since the update before, which no other update holds.
+        """
         moments = self.moments
         elements = value.shape[: value.dim() - len(self.shape)].numel()
         flat = value.to(moments.device, torch.float64).reshape(elements, *self.shape)
@@ -66,21 +71,25 @@ class Statistics(nn.Module):
         if count == 0:
             return
         newest.div_(count)
+        self.elements += count
         if self.mode == "window":
             self._slide(newest)
         else:
-            moments.lerp_(newest, self._share())
+            moments.lerp_(newest, self._share(count, rollout))
         self.updates += 1
         mean, square = moments.unbind()
-        if self.form != "rms":
+        if self.form in ("standard", "centred"):
             self.shift.copy_(mean)
+        if self.form != "rms":
             square = torch.addcmul(square, mean, mean, value=-1).clamp_min_(0)
         if self.form != "centred":
             self.scale.copy_(square.add(EPSILON).rsqrt_())
 
-    def _share(self) -> float:
-        """The share of the newest update in the average."""
-        if self.mode == "adaptive":
+    def _share(self, count: int, rollout: bool) -> float:
+        """The share of the newest update, of `count` elements, in the average."""
+        if self.mode == "cumulative" or (self.mode is None and rollout):
+            return count / self.elements
+        if self.mode in (None, "adaptive"):
             return self.speed / (self.speed + self.updates)
         return self.rate / (1.0 - (1.0 - self.rate) ** (self.updates + 1))  # what a zero start lacks is divided out
 
@@ -93,27 +102,28 @@ class Statistics(nn.Module):
         again = place == window - 1
         self.moments.copy_(self.recent.mean(0) if again else total / min(held + 1, window))
 
-    def get_extra_state(self) -> int:
-        return self.updates
+    def get_extra_state(self) -> list[int]:
+        return [self.updates, self.elements]
 
     def set_extra_state(self, state: Any) -> None:
-        self.updates = int(state)
+        self.updates, self.elements = state if isinstance(state, list) else (int(state), 0)  # as older versions had it
 
 
 class Normaliser(nn.Module):
     """Normalise the numbers of a tree by running statistics of each of its elements.
 
-    standard: (x - mean) / deviation; rms: x / root mean square; centred: x - mean. Before the first
-    update nothing is changed. Leaves that are not chosen pass as they are.
+    standard: (x - mean) / deviation; deviation: x / deviation; rms: x / root mean square; centred: x - mean. Before
+    the first update nothing is changed. Leaves that are not chosen pass as they are.
 
     Args:
         space: what is normalised: spaces (their observation), a space, or the shape of an array.
         leaves: chosen paths, as in "camera.position"; null = every Box but images.
-        mode: what the statistics are a mean over: adaptive, em or window (see `Statistics`).
+        mode: what the statistics are a mean over: adaptive, cumulative, em or window (see `Statistics`);
+            null = cumulative of rollouts, adaptive of samples.
         speed: of mode adaptive.
         rate: of mode em.
         window: updates that mode window looks back.
-        form: standard, rms or centred.
+        form: standard, deviation, rms or centred.
         clip: largest size of a normalised number; null = none.
         needed: False: where there is nothing to choose, everything passes as it is.
 
@@ -127,7 +137,7 @@ class Normaliser(nn.Module):
         space: Spaces | Space | Sequence[int],
         *,
         leaves: Sequence[str] | None = None,
-        mode: str = "adaptive",
+        mode: str | None = None,
         speed: float = 8.0,
         rate: float = 1e-4,
         window: int = 10_000,
@@ -136,7 +146,8 @@ class Normaliser(nn.Module):
         needed: bool = True,
     ) -> None:
         super().__init__()
-        _one_of("mode", mode, MODES)
+        if mode is not None:
+            _one_of("mode", mode, MODES)
         _one_of("form", form, FORMS)
         if not (speed > 0 and 0 < rate <= 1 and window >= 1 and (clip is None or clip > 0)):
             raise ConfigError(
@@ -159,11 +170,11 @@ class Normaliser(nn.Module):
         return self._by_path[self.leaves[0]].updates if self.leaves else 0
 
     @torch.no_grad()
-    def update(self, tree: Tree, valid: Tensor | None = None) -> None:
-        """Learn from a tree of tensors [..., *shape]; `valid` [...] tells which of them count."""
+    def update(self, tree: Tree, valid: Tensor | None = None, *, rollout: bool = False) -> None:
+        """Learn from a tree of tensors [..., *shape]; `valid` [...] tells which of them count; see `Statistics`."""
         for path, statistics in self._by_path.items():
             value = _at(tree, path)
-            statistics.update(value if valid is None else value[valid])
+            statistics.update(value if valid is None else value[valid], rollout=rollout)
 
     def forward(self, tree: Tree, path: str = "") -> Tree:
         """Normalise a tree of tensors [..., *shape], or the part of it that lies at `path`."""
