@@ -30,6 +30,36 @@ KEYS = {
     (*DQN, "networks.q.hidden='${callbacks.q_loss}'"): ["need each other in a circle", "networks.q ->"],
 }
 
+PEERS = {
+    ("train", "algorithm=dqn", "env=Ant-v5"): [
+        "env: there is no 'Ant-v5'; an id of Gymnasium is given by env.id=Ant-v5"
+    ],
+    ("train", "algorithm=dqn", "env=CartPole-v1"): ["(did you mean 'cartpole'?)", "env.id=CartPole-v1"],
+    (*DQN, "algorithm.learning_rate=1e-3"): ["no such key (did you mean 'algorithm.lr'?)"],
+    (*DQN, "+algorithm.learning_rate=1e-3"): ["no part reads this key (did you mean 'algorithm.lr'?)"],
+    (*DQN, "+learning_rate=1e-3"): ["no part reads this key (did you mean 'algorithm.lr'?)"],
+    (*DQN, "gamma=0.9"): ["gamma: no such key or group (did you mean 'algorithm.discount'?)"],
+    (*DQN, "n_steps=3"): ["(did you mean 'algorithm.n_step'?)"],
+    ("train", "algorithm=ppo", "env=cartpole", "n_steps=256"): ["(did you mean 'algorithm.horizon'?); steps of each"],
+    (*DQN, "batch_size=64"): ["(did you mean 'algorithm.batch_size'?)"],
+    (*DQN, "algorithm.num_envs=4"): ["(did you mean 'num_envs'?)"],
+    (*DQN, "policy_kwargs.net_arch=[64]"): ["(did you mean 'algorithm.hidden'?)"],
+    (*DQN, "algorithm.clip_range=0.1"): ["; algorithm.clip is a key of algorithm=ppg, ppo, trac"],
+    (*SAC, "algorithm.recurrent=lstm"): [
+        "no such key; algorithm.recurrent is a key of algorithm=a2c, ppg, ppo, sarsa_"
+    ],
+    (*SAC, "+algorithm.recurrent=lstm"): ["no part reads this key; algorithm.recurrent is a key of algorithm=a2c,"],
+    ("train", "algorithm=ppo", "env=cartpole", "buffer_size=9"): ["; it is memory.length where that exists"],
+    (*DQN, "run_dir=x"): ["run_dir: no such key or group (did you mean '--run-dir'?)"],
+    (*DQN, "+run_dir=x"): ["run_dir: no part reads this key (did you mean '--run-dir'?)"],
+    (*DQN, "algorithm.foo=x"): ["algorithm.foo: no such key; there are hidden, "],
+    ("train", "--algo", "ppo", "--env", "CartPole-v1", "--learning-rate=1e-3", "--track"): [
+        "there is no option --algo: overrides have no dashes (did you mean "
+        "'algorithm=ppo env.id=CartPole-v1 algorithm.lr=1e-3 logger=[terminal,wandb]'?)"
+    ],
+    ("train", "--env", "cartpole", "--seed", "3"): ["(did you mean 'env=cartpole seed=3'?)"],
+}
+
 VALUES = {
     (*DQN, "memory.lenght=5"): ["memory.lenght:", "did you mean 'memory.length'?"],
     (*DQN, "memory.storage=dsik"): ["memory.storage: wanted one of ram, disk", "'dsik'", "did you mean 'disk'?"],
@@ -130,7 +160,7 @@ COMMANDS = {
     ("check", "algorithm=dqn", "env=pendulum"): ["networks.q:", "discrete"],
 }
 
-CASES = {**KEYS, **VALUES, **PARTS, **COMMANDS}
+CASES = {**KEYS, **PEERS, **VALUES, **PARTS, **COMMANDS}
 
 
 def refused(outcome, parts):

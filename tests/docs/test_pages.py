@@ -56,6 +56,13 @@ def test_the_first_run_is_shown_as_it_prints(rlrun):
     assert float(re.search(r"mean return ([\d.]+)", result)[1]) >= 475
 
 
+def test_a_run_has_the_files_that_the_readme_names(rlrun, tmp_path):
+    text = re.search(r"The folder holds (.*?); `log.txt` appears with the first warning", PAGES["README.md"], re.S)[1]
+    assert rlrun("train", "algorithm=dqn", "env=cartpole", "--run-dir", "run").code == 0
+    files = {path.name + "/" * path.is_dir() for path in (tmp_path / "run").iterdir()}
+    assert files == set(re.findall(r"`([\w./]+)`", text))
+
+
 def test_the_data_flow_is_shown_as_it_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [line.rstrip() for line in shown("explain").splitlines()]

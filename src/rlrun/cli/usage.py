@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rlrun.errors import did_you_mean
 
 
-def explain(error: Any) -> str:
+def explain(error: Any, words: Sequence[str] = ()) -> str:
     """Return a usage error of typer's as one line: the command, what is wrong, the nearest match.
+
+    words: the command line, of which options that other libraries have are written as overrides.
 
     Told apart by what they carry: the module these classes live in differs between versions of typer.
     """
@@ -19,9 +22,24 @@ def explain(error: Any) -> str:
     if hasattr(error, "possibilities") and hasattr(error, "option_name"):
         given = error.option_name
         known = [name for option in context.command.params for name in option.opts if name.startswith("--")]
-        return f"{place}there is no option {given}{did_you_mean(given, known) or f'; there are {_list(known)}'}"
+        overrides = _overrides(words, known) if any(item.name == "words" for item in context.command.params) else ""
+        near = overrides or did_you_mean(given, known) or f"; there are {_list(known)}"
+        return f"{place}there is no option {given}{near}"
     return f"{place}{error.format_message()} ({path} --help)"
 
 
 def _list(names: list[str]) -> str:
     return ", ".join(names) or "none"
+
+
+def _overrides(words: Sequence[str], known: list[str]) -> str:
+    """Return a hint with the overrides that unknown options such as `--algo ppo` stand for."""
+    from rlrun.config.peers import override_of
+
+    overrides = []
+    for word, after in zip(words, (*words[1:], ""), strict=True):
+        name, equals, value = word.partition("=")
+        value = value if equals else "true" if after.startswith("-") or not after else after
+        if name.startswith("--") and name not in known and (override := override_of(name, value)):
+            overrides.append(override)
+    return f": overrides have no dashes (did you mean '{' '.join(overrides)}'?)" if overrides else ""

@@ -16,6 +16,7 @@ from rlrun.config.library import library
 from rlrun.config.likeness import check_likeness
 from rlrun.config.merging import apply
 from rlrun.config.origins import WORD, Layer, origins
+from rlrun.config.peers import hint
 from rlrun.config.plugged import readable_places
 from rlrun.config.sources import PAIR, Repository, one_line
 from rlrun.config.tree import Path as Keys
@@ -177,7 +178,7 @@ def _check_unread(composed: Composed, read: Mapping[Keys, Any]) -> None:
         inside = [path for path in setters if path[: len(split(key))] == split(key)]
         if not inside or not all(setters[path].packaged for path in inside):
             near = did_you_mean(key, [other for other in keys if not other.startswith(key)])
-            raise ConfigError(f"{key}: no part reads this key{near}")
+            raise ConfigError(f"{key}: no part reads this key{hint(split(key), tree, near)}")
     given = {path for layer in composed.layers if layer.label != WORD for path, _ in leaves(layer.content)}
     for path, layer in setters.items():
         block = path[0]

@@ -13,6 +13,7 @@ from hydra.core.default_element import ConfigDefault, GroupDefault
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+from rlrun.config.peers import GYM_ID
 from rlrun.config.sources import PRESETS, Repository, one_line
 from rlrun.config.words import Word, hydra_words
 from rlrun.errors import ConfigError, did_you_mean, nearest
@@ -90,6 +91,8 @@ def unknown_option(repository: Repository, group: str, option: str) -> str:
     """Say that an option does not exist, with the nearest one or all."""
     options = repository.get_group_options(group)
     near = did_you_mean(option, options)
+    if group == "env" and GYM_ID.fullmatch(option):
+        near += f"; an id of Gymnasium is given by env.id={option}"
     return f"there is no '{option}'" + (near or f"; there are {', '.join(options) or 'none'}")
 
 

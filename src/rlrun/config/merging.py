@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config.origins import Layer
+from rlrun.config.peers import hint
 from rlrun.config.schema import CLOSED, OPEN, instead
 from rlrun.config.sources import PAIR, Repository, one_line
 from rlrun.config.tree import children, dotted, leaves, plain, split
@@ -93,9 +94,11 @@ def _find(config: DictConfig, word: Word, groups: Sequence[str]) -> None:
             prefix = "".join(f"{part}." for part in path[:index])
             near = did_you_mean(key, [*names, *(groups if not index else ())], prefix)
             what = "no such key" if index or len(path) > 1 else "no such key or group"
-            closed = index == 1 and path[0] in CLOSED
-            near = instead(path[0], key) if closed else near or f"; +{word.key}=… adds one"
-            raise ConfigError(f"{word.key}: {what}{near}")
+            if index == 1 and path[0] in CLOSED:
+                raise ConfigError(f"{word.key}: {what}{instead(path[0], key)}")
+            part = isinstance(node, dict) and ("_target_" in node or path[:index] == ("callbacks",))
+            near = near or (f"; +{word.key}=… adds one" if part else f"; there are {', '.join(names) or 'none'}")
+            raise ConfigError(f"{word.key}: {what}{hint(path, plain(config), near)}")
         node = names[key]
 
 

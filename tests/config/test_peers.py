@@ -1,0 +1,40 @@
+"""The table of other libraries' names: each row leads somewhere, and the page shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlrun.config import compose
+from rlrun.config.peers import _exists, hint, markdown, rows
+from rlrun.config.tree import plain
+
+ALGORITHMS = ("ppo", "dqn", "sac", "td3", "qrsac")
+
+
+@pytest.fixture(scope="module")
+def configs():
+    return [plain(compose([f"algorithm={name}", "env=cartpole"], check=False).config) for name in ALGORITHMS]
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row.override)
+def test_a_row_fits_an_algorithm_and_each_of_its_names_leads_there(row, configs):
+    fitting = [config for config in configs if _exists(row.override, config)]
+    assert fitting, f"no algorithm has {row.override}"
+    for name in row.names:
+        assert any(f"'{row.override}'" in hint((name,), config) for config in fitting), name
+
+
+@pytest.mark.parametrize("name", ["algorithm.tau", "tau", "sac.tau", "algorithm.policy_kwargs.tau"])
+def test_a_name_counts_wherever_it_stands(name, configs):
+    assert hint(tuple(name.split(".")), configs[ALGORITHMS.index("sac")]) == " (did you mean 'algorithm.target_rate'?)"
+
+
+def test_a_name_that_nobody_knows_gets_the_nearest(configs):
+    assert hint(("algorithm", "foo"), configs[0], "; near") == "; near"
+
+
+def test_the_page_has_the_table():
+    page = (Path(__file__).parents[2] / "docs" / "migration.md").read_text(encoding="utf-8")
+    assert f"<!-- names -->\n{markdown()}\n<!-- /names -->" in page
