@@ -17,6 +17,7 @@ from benchmarks import (
     defaults,
     dispatch,
     estimate,
+    kept,
     learning,
     memory,
     overhead,
@@ -35,6 +36,7 @@ from benchmarks.side import CASES
 MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "speed": lambda given: speed.measure(given.speed, rounds=given.rounds),
     "peers": lambda given: peers.measure(given.peers, peers=given.beside_peers, rounds=given.rounds),
+    "kept": lambda given: kept.measure(given.kept, against=given.against, rounds=given.rounds),
     "startup": lambda given: startup.measure(rounds=given.rounds),
     "dispatch": lambda given: dispatch.measure(),
     "learning": lambda given: learning.measure(
@@ -95,6 +97,9 @@ def parser() -> argparse.ArgumentParser:
         made[name].add_argument(
             "--peers", dest="beside_peers", nargs="*", choices=peers.PEERS, help="who is measured beside; default: all"
         )
+    made["kept"].add_argument("kept", nargs="*", metavar="CASE", help=", ".join(peers.CASES))
+    made["kept"].add_argument("--against", required=True, metavar="COMMIT", help="the commit before")
+    made["kept"].add_argument("--rounds", type=int, default=10)
     made["learning"].add_argument("learning", nargs="*", metavar="CLAIM", help=", ".join(learning.CLAIMS))
     made["memory"].add_argument("memory", nargs="*", metavar="PART", help=", ".join(memory.PARTS))
     made["resilience"].add_argument("resilience", nargs="*", metavar="CELL", help=", ".join(resilience.CELLS))
@@ -118,7 +123,7 @@ def main(words: list[str]) -> int:
         page.write()
         print("benchmarks/results/README.md")
         return 0
-    chosen = list(MEASURES) if given.command == "all" else [given.command]
+    chosen = [name for name in MEASURES if name != "kept"] if given.command == "all" else [given.command]
     passed = True
     for name in chosen:
         found = MEASURES[name](given)

@@ -84,6 +84,17 @@ def speed(found: dict[str, Any]) -> Lines:
     return [how, "", *table(heads, rows), "", *words]
 
 
+def kept(found: dict[str, Any]) -> Lines:
+    """Processor time of an earlier commit over that of this one."""
+    rows = [
+        [name, _spread(case["ratio"], ".3f"), f"≥ {case['bar']}: {_verdict(case)}", str(len(case["rounds"]))]
+        for name, case in found["cases"].items()
+    ]
+    rows.append(["geometric mean", f"{found['geometric_mean']:.3f}", f"≥ {found['bar']}: {_verdict(found)}", ""])
+    how = f"Processor time at commit {found['against'][:7]} over that of this one, the two in turns; above 1 is faster."
+    return [how, "", *table(["case", "ratio", "bar", "rounds"], rows)]
+
+
 def startup(found: dict[str, Any]) -> Lines:
     """From the command to its answer."""
     shown = {
@@ -538,6 +549,7 @@ PARTED = (
 SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "speed": speed,
     "peers": peers,
+    "kept": kept,
     "startup": startup,
     "dispatch": dispatch,
     "learning": learning,

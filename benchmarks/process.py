@@ -24,17 +24,18 @@ class Finished(NamedTuple):
     processor_seconds: float
 
 
-def run(words: list[str], *, folder: Path, python: Path | str = sys.executable) -> Finished:
+def run(words: list[str], *, folder: Path, python: Path | str = sys.executable, tree: Path | None = None) -> Finished:
     """Run a Python process in a folder, with the benchmarks importable.
 
     words: what follows `python`, such as `["-m", "rlrun", "--help"]`; python: the interpreter.
+    tree: another checkout, whose benchmarks and source are imported instead.
 
     Raises:
         Failed: it ended with an error.
     """
     output, errors = folder / f"{os.urandom(4).hex()}.out", folder / f"{os.urandom(4).hex()}.err"
     with output.open("w") as out, errors.open("w") as err:
-        process = subprocess.Popen([python, *words], cwd=folder, env=environment(), stdout=out, stderr=err)
+        process = subprocess.Popen([python, *words], cwd=folder, env=environment(tree), stdout=out, stderr=err)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
@@ -42,14 +43,17 @@ def run(words: list[str], *, folder: Path, python: Path | str = sys.executable) 
     return Finished(output.read_text(), usage.ru_utime + usage.ru_stime)
 
 
-def environment() -> dict[str, str]:
+def environment(tree: Path | None = None) -> dict[str, str]:
     """Return the variables of a measured process; it keeps what it compiled, as a user's does."""
-    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    roots = (str(tree), str(tree / "src")) if tree else (str(ROOT),)
+    paths = os.pathsep.join(filter(None, (*roots, os.environ.get("PYTHONPATH"))))
     held = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**held, **THREADS, "PYTHONPATH": paths}
 
 
-def run_for_json(words: list[str], *, folder: Path, python: Path | str = sys.executable) -> dict[str, Any]:
-    """Run a Python process whose last line is one JSON object."""
-    found: dict[str, Any] = json.loads(run(words, folder=folder, python=python).output.strip().splitlines()[-1])
-    return found
+def run_for_json(
+    words: list[str], *, folder: Path, python: Path | str = sys.executable, tree: Path | None = None
+) -> dict[str, Any]:
+    """Run a Python process whose last line is one JSON object; arguments as those of `run`."""
+    result: dict[str, Any] = json.loads(run(words, folder=folder, python=python, tree=tree).output.splitlines()[-1])
+    return result

@@ -96,6 +96,45 @@ def test_unequal_work_is_refused(load, monkeypatch):
         speed.one_round("x", load("side").CASES["sac-pendulum"])
 
 
+def one_turn(seconds, *, updates=10.0):
+    return {"env_steps": 100, "updates": updates, "parameters": 5, "processor_seconds": seconds}
+
+
+def test_speed_kept_divides_the_processor_time_before_by_that_after(load, monkeypatch):
+    kept = load("kept")
+    seconds = {"a2c-cartpole": {"before": [2.0, 2.0, 4.0], "after": [2.0, 1.0, 1.0]}}  # ratios 1, 2, 4
+    seconds["ppo-cartpole"] = {"before": [0.9, 0.9, 0.9], "after": [1.0, 1.0, 1.0]}
+    order = []
+
+    def turn(name, tree):
+        side = "after" if tree == kept.ROOT else "before"
+        order.append(side)
+        return one_turn(seconds[name][side].pop(0))
+
+    monkeypatch.setattr(kept, "turn", turn)
+    result = kept.measure(list(seconds), against="HEAD", rounds=3)
+    assert [case["ratio"]["median"] for case in result["cases"].values()] == [2.0, 0.9]
+    assert [case["passed"] for case in result["cases"].values()] == [True, False]
+    assert result["geometric_mean"] == pytest.approx(1.8**0.5)
+    assert not result["passed"]  # one case below its bar is enough
+    assert order[:4] == ["after", "before", "before", "after"]
+    assert "met" in "\n".join(load("page").kept(result))
+
+
+def test_speed_kept_refuses_unequal_work_and_leaves_no_tree(load, monkeypatch):
+    kept = load("kept")
+    monkeypatch.setattr(kept, "turn", lambda name, tree: one_turn(1.0, updates=10.0 if tree == kept.ROOT else 11.0))
+    before = kept._git("worktree", "list")
+    with pytest.raises(load("process").Failed, match=r"updates differ: 11\.0 and 10\.0"):
+        kept.measure(["a2c-cartpole"], against="HEAD", rounds=1)
+    assert kept._git("worktree", "list") == before
+
+
+def test_speed_kept_names_a_commit_that_is_not_there(load):
+    with pytest.raises(load("process").Failed, match="no-such-commit"):
+        load("kept").measure(["a2c-cartpole"], against="no-such-commit", rounds=1)
+
+
 def test_first_step_ends_the_run(load, tmp_path):
     assert 0.5 < load("startup").first_step(tmp_path) < 60
 
