@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import pytest
 
@@ -127,10 +126,7 @@ PARTS = {
     (*SAC, "env.kwargs.gravity=3"): ["env.kwargs.gravity: env.id 'Pendulum-v1' takes no such argument"],
     (*SAC, "env.kwargs.max_episode_step=3"): ["did you mean 'max_episode_steps'?"],
     ("train", "algorithm=dqn", "env=chain", "env.kwargs.ending=later"): ["env.kwargs.ending", "'later'"],
-    ("train", "algorithm=dqn", "env=lunarlander"): ["LunarLander-v3", "pip install 'rlrun[box2d]'"],
 }
-if find_spec("mujoco") is None:
-    PARTS["train", "algorithm=sac", "env=hopper"] = ["Hopper-v5", "pip install 'rlrun[mujoco]'"]
 
 COMMANDS = {
     (*DQN, "--mulitrun"): ["train: there is no option --mulitrun"],
@@ -286,13 +282,17 @@ BLOCKED = {
     ("eval", "old", "--video", "films"): ["--video", "pip install 'rlrun[video]'"],
     (*DQN, "env.vectorization=envpool"): ["env.vectorization", "pip install 'rlrun[envpool]'"],
     ("train", "algorithm=dqn", "env.id=ALE/Pong-v5"): ["env.id 'ALE/Pong-v5'", "pip install 'rlrun[atari]'"],
+    ("train", "algorithm=dqn", "env=lunarlander"): ["LunarLander-v3", "pip install 'rlrun[box2d]'"],
+    ("train", "algorithm=sac", "env=hopper"): ["Hopper-v5", "pip install 'rlrun[mujoco]'"],
 }
 
 
 @pytest.mark.parametrize("words", BLOCKED, ids=" ".join)
 def test_a_missing_package_is_named_with_its_extra(words, rlrun, monkeypatch, surroundings):
-    for name in ("torch.utils.tensorboard", "tensorboard", "imageio_ffmpeg", "envpool", "ale_py"):
+    for name in ("torch.utils.tensorboard", "tensorboard", "imageio_ffmpeg", "envpool", "ale_py", "Box2D", "mujoco"):
         monkeypatch.setitem(sys.modules, name, None)
+    for name in [name for name in sys.modules if name.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco"))]:
+        monkeypatch.delitem(sys.modules, name)
     refused(rlrun(*words), BLOCKED[words])
 
 
