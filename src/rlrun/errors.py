@@ -1,7 +1,7 @@
 """Everything that `rlrun` raises on purpose.
 
     RlrunError                 exit code 1: the run failed
-    ├── DataError              a NaN or infinite number came out of the environment
+    ├── DataError              the environment gave what nobody can learn from: NaN, infinity, another shape
     ├── WorkerError            what collects beside training is gone
     ├── LearnerError           one of several learners is gone, or has other networks than the rest
     └── RequestError           exit code 2: the request is wrong
@@ -30,7 +30,7 @@ class RlrunError(Exception):
 
 
 class DataError(RlrunError):
-    """A number that no algorithm can learn from."""
+    """The environment gave what no algorithm can learn from."""
 
 
 class WorkerError(RlrunError):

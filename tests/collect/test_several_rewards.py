@@ -156,12 +156,16 @@ def test_open_episodes_come_back_with_their_rewards(kind):
 
 @pytest.mark.parametrize(
     ("shape", "says", "words"),
-    [((2,), None, r"reward of shape \[2\].*nothing"), ((), (2,), r"shape \[\].*\[2\]"), ((3,), (2,), r"\[3\].*\[2\]")],
+    [
+        ((2,), None, r"reward of shape \[2\].*one number"),
+        ((), (2,), r"shape \[\].*\[2\]"),
+        ((3,), (2,), r"\[3\].*\[2\]"),
+    ],
 )
 def test_rewards_of_another_shape_than_was_said_are_refused(shape, says, words):
     env = SyncEnv([Two(shape=shape, says=says)])
     env.reset(0)
-    with pytest.raises(SpaceError, match=words):
+    with pytest.raises(RlrunError, match=words):
         env.step(np.zeros(1, np.int64))
 
 

@@ -19,7 +19,7 @@ from tests.pace import within
 from rlrun.env import make
 from rlrun.env.batched import BatchedEnv
 from rlrun.env.sync import SyncEnv
-from rlrun.errors import RlrunError, SpaceError
+from rlrun.errors import RlrunError
 
 LENGTHS = (3, 1, 2, 4)
 
@@ -209,15 +209,6 @@ def test_self_resetting_lanes_refuse_to_be_cut_short(mode):
     env.step(np.zeros(2, np.int64))
     with pytest.raises(RlrunError, match="cannot be cut short"):
         env.restart(np.array([True, True]))
-
-
-def test_misshapen_observation_is_refused():
-    class Liar(Labelled):
-        def label(self):
-            return np.zeros(1)
-
-    with pytest.raises(SpaceError, match=r"shape \[1\].*Box\[2\] float32"):
-        SyncEnv([Liar()]).reset(0)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -22,6 +22,8 @@ def require_finite(tree: Tree, name: str, step: int) -> None:
     elif tree.dtype.kind == "f" and not math.isfinite(np.vdot(tree, tree)) and not np.isfinite(tree).all():
         lane, *rest = np.argwhere(~np.isfinite(tree))[0].tolist()
         place = f"{name}{rest}" if rest else name
+        value = tree[(lane, *rest)]
+        largest = f"; {tree.dtype} holds numbers up to {np.finfo(tree.dtype).max:.2g}" if np.isinf(value) else ""
         raise DataError(
-            f"the environment gave {place} = {tree[(lane, *rest)]} in lane {lane} after {step} environment steps"
+            f"the environment gave {place} = {value} in lane {lane} after {step} environment steps{largest}"
         )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from rlrun.callback import Stop
 from rlrun.env.spaces import (
     action_writer,
     batch_reader,
@@ -20,7 +21,7 @@ from rlrun.env.spaces import (
 )
 from rlrun.env.sync import lane_seeds
 from rlrun.env.vector import Env, Seed, Step
-from rlrun.errors import RlrunError, SpaceError
+from rlrun.errors import DataError, RlrunError
 from rlrun.spaces import Spaces
 from rlrun.typing import Array, Tree
 
@@ -123,7 +124,7 @@ class BatchedEnv(Env):
         observation = self._next = self._read(raw)
         reward = np.array(reward, np.float32)
         if reward.shape != self._rewards_shape:
-            raise SpaceError(
+            raise DataError(
                 f"{self._place}: step gave rewards of shape {list(reward.shape)} for {self.num_envs} lanes; "
                 f"wanted {list(self._rewards_shape)} by its reward_space"
             )
@@ -189,8 +190,12 @@ class BatchedEnv(Env):
             return function()
         except Exception as error:
             if not isinstance(self.vector, AsyncVectorEnv):
-                raise
+                if isinstance(error, Stop | RlrunError):
+                    raise
+                raise RlrunError(f"{self._place}: {what} failed: {type(error).__name__}: {error}") from error
             self._closed = True
             self.vector.close(terminate=True)
+            if isinstance(error, RlrunError):
+                raise
             reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             raise RlrunError(f"a worker of {self._place} failed in {what}: {reason.splitlines()[0]}") from error

@@ -36,6 +36,7 @@ class Recipe:
     around: dict[str, Wrapper] = field(default_factory=dict)
     vectorization: str = "sync"
     render_mode: str | None = None
+    remarked: set[str] = field(default_factory=set, compare=False)
 
     @property
     def place(self) -> str:
@@ -116,6 +117,7 @@ def _assemble(recipe: Recipe, num_envs: int) -> Env:
     env = _BUILDERS[recipe.vectorization](recipe, num_envs)
     env.name = recipe.name
     env.vectorization = recipe.vectorization
+    env.remarked = recipe.remarked
     env.copier = partial(_copy, recipe, env.spaces)
     env.maker = partial(_assemble, recipe, num_envs)
     return env

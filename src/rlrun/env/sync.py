@@ -7,12 +7,14 @@ machinery, which costs more than the environment itself for CartPole.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
 
 from rlrun.callback import Stop
+from rlrun.env.outputs import Outputs, warn
 from rlrun.env.recorded import Episode, Outcome, Recorded, Recorder, finish
 from rlrun.env.spaces import (
     action_writer,
@@ -26,8 +28,8 @@ from rlrun.env.spaces import (
 )
 from rlrun.env.vector import Seed, Step
 from rlrun.env.wrappers import frames_of
-from rlrun.errors import RlrunError, SpaceError
-from rlrun.spaces import Composite, Space, Spaces, describe
+from rlrun.errors import DataError, RlrunError
+from rlrun.spaces import Spaces
 from rlrun.typing import Array, Tree
 
 # An observation must outlive the step it leads to and the restart after it: three sets of buffers.
@@ -61,7 +63,11 @@ class SyncEnv(Recorded):
         self._place = place
         self._options = reset_options or None
         self._recorders = [Recorder(lane) for lane in self.lanes]
-        self._step_lanes = [lane.step for lane in self.lanes]
+        self._outputs = [Outputs(first.observation_space, self.spaces.rewards) for _ in self.lanes]
+        self.remarked = set()
+        self._step_lanes: list[Callable[[Any], Any]] = [
+            partial(self._first_step, number) for number in range(self.num_envs)
+        ]
         self._write = lane_writer(first.observation_space)
         self._to_env = action_writer(first.action_space, self.num_envs)
         self._split = lane_splitter(first.action_space)
@@ -78,19 +84,33 @@ class SyncEnv(Recorded):
     def reset(self, seed: Seed = None) -> Tree:
         seeds = lane_seeds(seed, self.num_envs)
         observation = self._sets[self._turn].observation
-        for lane, (env, one) in enumerate(zip(self.lanes, seeds, strict=True)):
-            value = self._begin(lane, one)
-            self._check(env.observation_space, self.spaces.observation, value)
-            self._write(observation, lane, value)
+        for lane, one in enumerate(seeds):
+            self._begin(lane, one, observation)
         if self._tape is not None:
             self._tape.begin(range(self.num_envs))
         return observation
 
-    def _begin(self, lane: int, seed: int | None) -> Any:
+    def _begin(self, lane: int, seed: int | None, observation: Tree) -> None:
+        """Reset a lane, and write what it gives into its row of the observations."""
         if self._tape is not None:
             self._recorders[lane].begin(seed)
-        value, _ = self.lanes[lane].reset(seed=seed, options=self._options)
-        return value
+        outputs = self._outputs[lane]
+        try:
+            value, _ = self.lanes[lane].reset(seed=seed, options=self._options)
+            if not outputs.begun:
+                outputs.observation(value)
+                warn(self._place, outputs.remarks, self.remarked)
+            self._write(observation, lane, value)
+        except Exception as error:
+            self._fail(error, "reset", lane)
+
+    def _first_step(self, lane: int, action: Any) -> Any:
+        """Step a lane and look at what it gives; later steps are its own."""
+        outputs, self._step_lanes[lane] = self._outputs[lane], self.lanes[lane].step
+        result = self._step_lanes[lane](action)
+        outputs.step(result)
+        warn(self._place, outputs.remarks, self.remarked)
+        return result
 
     def step(self, action: Tree) -> Step:
         if self._tape is not None:
@@ -104,38 +124,24 @@ class SyncEnv(Recorded):
             action = list(self._split(action))
         write, infos = self._write, None
         lane = 0
-        paid: Any = None
         try:
             for lane, step_lane in enumerate(self._step_lanes):
                 # Rows by index: iterating an array costs eight times as much where there is one lane.
-                value, paid, terminated[lane], truncated[lane], info = step_lane(action[lane])
-                reward[lane] = paid
+                value, reward[lane], terminated[lane], truncated[lane], info = step_lane(action[lane])
                 write(observation, lane, value)
                 if info:
                     infos = infos or {}
                     infos[lane] = info
         except Exception as error:
-            if isinstance(error, Stop | RlrunError):  # a signal's, or explained already
-                raise
-            self._require_reward(paid)
-            message = f"{type(error).__name__}: {error}"
-            raise RlrunError(f"{self._place}: step failed in lane {lane}: {message}") from error
-        if self.spaces.rewards and np.ndim(paid) != 1:  # a single number would be written over all of them
-            self._require_reward(paid)
+            self._fail(error, "step", lane)
         return step if infos is None else Step(observation, reward, terminated, truncated, None, infos)
 
-    def _require_reward(self, paid: Any) -> None:
-        """Refuse a reward of another shape than the environment says.
-
-        Raises:
-            SpaceError: naming both.
-        """
-        wanted = (self.spaces.rewards,) if self.spaces.rewards else ()
-        if paid is not None and np.shape(paid) != wanted:
-            raise SpaceError(
-                f"{self._place}: step gave a reward of shape {list(np.shape(paid))}; its reward_space says "
-                f"{list(wanted) if wanted else 'nothing, so one number is expected'}"
-            )
+    def _fail(self, error: Exception, event: str, lane: int) -> NoReturn:
+        """Raise an error that names environment, event and lane; a signal's, or an explained one, stays as it is."""
+        if isinstance(error, Stop | RlrunError) and not isinstance(error, DataError):
+            raise error
+        cause = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
+        raise RlrunError(f"{self._place}: {event} failed in lane {lane}: {cause}") from error
 
     def restart(self, ended: Array) -> Tree:
         if not np.count_nonzero(ended):
@@ -153,7 +159,7 @@ class SyncEnv(Recorded):
         if len(lanes) < self.num_envs:
             copy_into(observation, last)
         for lane, seed in zip(lanes, seeds, strict=True):
-            self._write(observation, lane, self._begin(lane, seed))
+            self._begin(lane, seed, observation)
         if self._tape is not None:
             self._tape.begin(lanes)
         return observation
@@ -190,19 +196,6 @@ class SyncEnv(Recorded):
             self._closed = True
             for lane in self.lanes:
                 lane.close()
-
-    def _check(self, theirs: gymnasium.Space[Any], ours: Space, value: Any) -> None:
-        """Refuse an observation that the buffers would silently stretch to their shape."""
-        if isinstance(ours, Composite):
-            by_index = isinstance(theirs, gymnasium.spaces.Tuple)
-            for name, part in ours.parts.items():
-                key: Any = int(name) if by_index else name
-                self._check(theirs[key], part, value[key])  # type: ignore[index]
-        elif np.shape(value) != ours.shape:
-            raise SpaceError(
-                f"{self._place}: reset gave an observation of shape {list(np.shape(value))}; "
-                f"its observation_space says {describe(ours)}"
-            )
 
 
 def lane_seeds(seed: Seed, count: int) -> list[int | None]:

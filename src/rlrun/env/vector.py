@@ -61,6 +61,7 @@ class Env(ABC):
     resets_itself: bool = False  # in a step of its own, whose row is no transition
     frame_stack: int = 1  # frames in an observation, where it is known that it is a stack of the newest ones
     lanes: Sequence[gymnasium.Env[Any, Any]] = ()  # the environments themselves, where they live in this process
+    remarked: set[str]  # kinds of outputs that were warned of, by copies too
     copier: Callable[[int, str | None], Env] | None = None  # set by `make`
     maker: Callable[[], Env] | None = None  # makes just these lanes again, in another process, too; set by `make`
 

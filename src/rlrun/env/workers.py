@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 import gymnasium
@@ -14,6 +15,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rlrun.env.batched import BatchedEnv
+from rlrun.env.outputs import Outputs, warn
 from rlrun.env.recorded import Episode, Outcome, Recorded, Recorder
 from rlrun.env.spaces import empty, lane_splitter, put_rows, rewards_of, take_rows
 from rlrun.env.vector import Step
@@ -40,12 +42,29 @@ class Lane(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.recording = False
         self.episode: tuple[Episode, dict[str, Any] | None] | None = None  # to be played again; and options of resets
         self._replay: Generator[None, None, Outcome] | None = None
-        self.step = env.step  # type: ignore[method-assign]
+        self.step = self._first_step  # type: ignore[method-assign]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if self.recording:
             self.recorder.begin(seed)
-        return self.env.reset(seed=seed, options=options)
+        result = self.env.reset(seed=seed, options=options)
+        if not self.outputs.begun:
+            self.outputs.observation(result[0])
+        return result
+
+    def _first_step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        self.outputs.step(result)
+        self.step = self.env.step  # type: ignore[method-assign]
+        return result
+
+    @cached_property
+    def outputs(self) -> Outputs:
+        return Outputs(self.env.observation_space, self.lane_rewards())
+
+    def lane_remarks(self) -> dict[str, str]:
+        """Return what the environment gave that is stored as something else."""
+        return self.outputs.remarks
 
     def lane_rewards(self) -> int:
         """Return how many numbers a reward has; 0 = it is a plain number."""
@@ -108,6 +127,7 @@ class WorkerEnv(Recorded, BatchedEnv):
         # `copy=False`: the reader copies anyway, and once is enough.
         vector = AsyncVectorEnv(workers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
         super().__init__(vector, reset_options=reset_options, place=place)
+        self.remarked, self._stepped = set(), False
         self._split = lane_splitter(vector.single_action_space)
         self._last_written: list[dict[str, Any] | None] = [None] * count  # when the workers were closed
         self._rejoined = False  # and not stepped since
@@ -124,7 +144,12 @@ class WorkerEnv(Recorded, BatchedEnv):
         if self._tape is not None:
             self._tape.note(action)
         self._rejoined = False
-        return super().step(action)
+        step = super().step(action)
+        if not self._stepped:
+            self._stepped = True
+            for remarks in self._call("step", lambda: self.vector.call("lane_remarks")):
+                warn(self._place, remarks, self.remarked)
+        return step
 
     def _reset(self, seed: Any, options: dict[str, Any] | None) -> Tree:
         everyone = np.ones(self.num_envs, np.bool_)
