@@ -8,6 +8,7 @@ import torch
 
 from rlrun.algorithms.sac import SoftPolicy, Temperature
 from rlrun.collect import EpsilonGreedy, PolicyAgent, RandomAgent
+from rlrun.collect.agents import random_agent
 from rlrun.nn import Critics
 from rlrun.schedules import Linear
 from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces
@@ -118,3 +119,29 @@ def test_playing_takes_no_random_number():
     before = torch.get_rng_state()
     agent(LOOK, explore=False)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class Allowed(EpsilonGreedy):
+    """Keeps to the arms whose numbers in the observation are above 0, at random too."""
+
+    def at_random(self, space, *, seed):
+        class Random(RandomAgent):
+            def __call__(self, observation, state=None, *, explore=True):
+                odds = self.rng.random(observation.shape) * (observation > 0)
+                return {"action": odds.argmax(-1)}
+
+        return Random(space, seed=seed)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_warm_up_and_epsilon_keep_to_what_an_observation_allows(num_envs):
+    agent = Allowed(Last(), epsilon=1.0, spaces=ARMS, seed=1)
+    seen = np.tile(np.array([0, 1, 0, 1, 1], np.float32), (num_envs, 1))
+    for act in (agent, random_agent(agent, ARMS.action, seed=5)):
+        drawn = {int(action) for _ in range(30) for action in act(seen)["action"]}
+        assert drawn == {1, 3, 4}
+
+
+def test_what_derives_from_the_protocol_acts_uniformly_in_warm_up():
+    assert type(random_agent(PolicyAgent(Last()), ARMS.action, seed=5)) is RandomAgent
+    assert RandomAgent(ARMS.action, seed=1).initial_state(3) is None

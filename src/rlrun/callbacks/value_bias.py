@@ -151,7 +151,7 @@ class ValueBias(Callback):
             self._made, self._next = state["made"], following(state["made"], self.every)  # `every` may be another one
 
 
-class _Judged:
+class _Judged(Agent):
     """An agent whose actions are valued as it acts: `values` [N] of the newest ones."""
 
     def __init__(self, agent: Agent, loss: CriticLoss) -> None:

@@ -47,6 +47,7 @@ class Agent(Protocol):
 
     A recurrent one gets the state before acting and answers with the one after it, as `state`: trees of arrays
     [N, …]. Whoever calls it keeps the state of each lane, and begins with `initial_state` where an episode does.
+    A class that derives from this one has no state and uniform random actions, unless it says otherwise.
     """
 
     outputs: tuple[str, ...]  # the names a response holds
@@ -56,6 +57,14 @@ class Agent(Protocol):
 
     def initial_state(self, count: int) -> Tree | None:
         """The recurrent state of `count` fresh episodes; None where there is none."""
+        return None
+
+    def at_random(self, space: Space, *, seed: int) -> RandomAgent:
+        """What acts at random in this one's place during warm-up: a `RandomAgent`, or a subclass.
+
+        It is called like an agent, with observations [N, …], so it can keep to the actions that these allow.
+        """
+        return RandomAgent(space, seed=seed)
 
 
 def to_tensors(tree: Tree, device: torch.device | str = "cpu") -> Tree:
@@ -110,7 +119,7 @@ def begun_anew(state: Tree, initial: Tree, lanes: Array) -> Tree:
     return state if state is None else where(lanes, initial, state)
 
 
-class PolicyAgent:
+class PolicyAgent(Agent):
     """Act by a policy's own distribution; with its state, where the policy has one (`state_size`).
 
     Args:
@@ -181,7 +190,7 @@ class PolicyAgent:
         return to_arrays(cast(Remembering, self.policy).initial_state(count)) if self.recurrent else None
 
 
-class RandomAgent:
+class RandomAgent(Agent):
     """Act uniformly at random over the action space; unbounded parts get standard normal actions."""
 
     outputs: tuple[str, ...] = ("action",)
@@ -209,9 +218,6 @@ class RandomAgent:
 
     def stand_in_for(self, agent: Any) -> None:
         """Act in an agent's place from now on; here it is all the same whose."""
-
-    def initial_state(self, count: int) -> None:
-        return None
 
     def state_dict(self) -> dict[str, Any]:
         return {"rng": self.rng.bit_generator.state}

@@ -10,8 +10,8 @@ import torch
 from rlrun import learners
 from rlrun.collect.agents import (
     Acting,
+    Agent,
     Preprocess,
-    RandomAgent,
     Response,
     acting,
     chain,
@@ -27,8 +27,8 @@ from rlrun.spaces import Spaces
 from rlrun.typing import Tree
 
 
-class EpsilonGreedy:
-    """Take a uniformly random action with probability epsilon, else the policy's best.
+class EpsilonGreedy(Agent):
+    """Take a random action with probability epsilon, that of `at_random`, else the policy's best.
 
     Args:
         policy: the network.
@@ -55,7 +55,7 @@ class EpsilonGreedy:
         self.epsilon = as_schedule(epsilon)
         self.device = device
         self.steps = 0  # environment steps acted in while exploring
-        self.uniform = RandomAgent(spaces.action, seed=seed)
+        self.uniform = self.at_random(spaces.action, seed=seed)
         self.preprocess = chain(preprocess)
         self._act = acting(policy.act, self.preprocess)
 
@@ -67,15 +67,14 @@ class EpsilonGreedy:
         epsilon = self.epsilon(self.steps)
         self.steps += lanes * learners.count()
         if lanes == 1:  # a coin costs a tenth of an array of one
-            return (
-                self.uniform.draw(1) if self.uniform.rng.random() < epsilon else {"action": self._greedy(observation)}
-            )
-        random = self.uniform.rng.random(lanes) < epsilon
-        if random.all():
-            return self.uniform.draw(lanes)
-        if not random.any():
+            random = self.uniform.rng.random() < epsilon
+            return self.uniform(observation) if random else {"action": self._greedy(observation)}
+        drawn = self.uniform.rng.random(lanes) < epsilon
+        if drawn.all():
+            return self.uniform(observation)
+        if not drawn.any():
             return {"action": self._greedy(observation)}
-        return {"action": where(random, self.uniform.draw(lanes)["action"], self._greedy(observation))}
+        return {"action": where(drawn, self.uniform(observation)["action"], self._greedy(observation))}
 
     def _greedy(self, observation: Tree) -> Tree:
         return to_arrays(self._act(to_tensors(observation, self.device), False))
@@ -94,9 +93,6 @@ class EpsilonGreedy:
         codec = ActionCodec(self.uniform.space, joint_limit=0)
         random = codec.join(None, codec.sample(torch.zeros(lanes, codec.width)))
         return where(gumbel_argmax(odds) == 1, random, greedy), None
-
-    def initial_state(self, count: int) -> None:
-        return None
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -195,7 +195,5 @@ class BatchedEnv(Env):
                 raise RlrunError(f"{self._place}: {what} failed: {type(error).__name__}: {error}") from error
             self._closed = True
             self.vector.close(terminate=True)
-            if isinstance(error, RlrunError):
-                raise
             reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             raise RlrunError(f"a worker of {self._place} failed in {what}: {reason.splitlines()[0]}") from error

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rlrun.collect.agents import Response, lanes_of
+from rlrun.collect.agents import Agent, Response, lanes_of
 from rlrun.errors import RequestError, RlrunError, SpaceError
 from rlrun.export import ports
 from rlrun.export.checking import contained
@@ -35,7 +35,7 @@ class Slot(NamedTuple):
         return _shown(self.shape[1:], self.dtype)
 
 
-class FileAgent:
+class FileAgent(Agent):
     """Act as a file does; its actions are the environment's own, in its containers.
 
     Args:
