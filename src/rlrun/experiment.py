@@ -15,7 +15,7 @@ import torch
 from omegaconf import DictConfig
 
 from rlrun import config as configuration
-from rlrun import learners
+from rlrun import exits, learners
 from rlrun.assembly import Found, builder_of, found_here, prepare_process, process_as_set_up, stateful, take_back
 from rlrun.callback import Stop
 from rlrun.callbacks import Evaluator, Interrupted, Logger, MemoryImport
@@ -174,7 +174,7 @@ class Experiment:
         state = self._prepared(run_dir)
         status: Status = "failed"
         try:
-            with Heartbeat(run_dir), self._together(run_dir):
+            with Heartbeat(run_dir), self._together(run_dir), exits.refused():
                 self.trainer.train(partial(self._go_on, resumed) if self._drawn is not None else None)
             status = "stopped" if isinstance(state["stopped_by"], Interrupted) else "completed"
         except KeyboardInterrupt as error:

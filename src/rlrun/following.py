@@ -12,7 +12,8 @@ from multiprocessing.connection import Connection
 
 from rlrun import learners, storage, trust
 from rlrun.callbacks.stop import SIGNALS
-from rlrun.errors import LearnerError, RlrunError
+from rlrun.errors import LearnerError
+from rlrun.exits import said
 from rlrun.experiment import Experiment
 from rlrun.learners.crew import AFTER, READY, Job
 from rlrun.learners.places import place_of
@@ -36,10 +37,8 @@ def serve(handle: int, parent: int) -> None:
     except LearnerError:
         code = AFTER
     except BaseException as error:
-        known = isinstance(error, RlrunError)
-        line = " ".join((str(error) if known else f"{type(error).__name__}: {error}").split())
         try:
-            connection.send((line, traceback.format_exc()))
+            connection.send((said(error), traceback.format_exc()))
         except OSError:  # nobody is there to hear it
             code = AFTER
     sys.stdout.flush()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 from contextlib import suppress
 from multiprocessing.connection import Connection
+
+PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 
 
 def start(module: str, theirs: Connection) -> subprocess.Popen[bytes]:
@@ -30,10 +33,23 @@ def end_of(process: subprocess.Popen[bytes], seconds: float = 1.0) -> str:
     """Tell how a process ended, which it may be about to do."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
-    code = process.returncode
+    return describe_exit(process.returncode)
+
+
+def describe_exit(code: int | None) -> str:
+    """Return in words what an exit code says of a process; None = it has not ended."""
     if code is None:
         return "it broke the connection"
-    return f"it was killed by {signal.Signals(-code).name}" if code < 0 else f"it left with exit code {code}"
+    if code >= 0:
+        return f"it left with exit code {code}"
+    known = -code in [*signal.Signals]  # a real-time signal has no name
+    return f"it was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
+
+
+def end_with_parent() -> None:
+    """Have the system kill this process when the thread ends that has started it; nothing where it cannot."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def let_go(process: subprocess.Popen[bytes], grace: float) -> bool:

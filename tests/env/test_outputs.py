@@ -113,12 +113,12 @@ def test_an_evaluation_does_not_repeat_a_warning(caplog):
     ("first", "cause"), [(ValueError("no reset"), "ValueError: no reset"), (None, "TypeError: cannot unpack")]
 )
 @pytest.mark.parametrize("again", [False, True], ids=["first", "restart"])
-def test_an_error_in_reset_names_environment_and_lane(first, cause, again):
+def test_an_error_in_reset_names_environment_and_number(first, cause, again):
     env = make(target=TARGET, num_envs=2)
     if again:
         env.reset(0)
     env.lanes[1].first = first
-    with pytest.raises(RlrunError, match=rf"^env.target '{TARGET}': reset failed in lane 1: {cause}") as caught:
+    with pytest.raises(RlrunError, match=rf"^env.target '{TARGET}': reset failed in env 1: {cause}") as caught:
         env.restart(np.array([False, True])) if again else env.reset(0)
     assert caught.value.exit_code == 1
 

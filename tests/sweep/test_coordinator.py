@@ -8,8 +8,14 @@ import time
 
 import pytest
 
-from rlrun.sweep import Book, Job, Limits, coordinator
+from rlrun.sweep import Book, Job, Limits, coordinator, working
 from rlrun.sweep.coordinator import Coordinator
+
+
+@pytest.fixture(autouse=True)
+def believed(monkeypatch):
+    """Let jobs that are none be completed where they say so."""
+    monkeypatch.setattr(working, "is_completed", lambda run, words: True)
 
 
 class Asked:

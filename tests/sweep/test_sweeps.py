@@ -18,7 +18,7 @@ from benchmarks.sweeps import kill_all
 from rlrun.cli import main
 from rlrun.config import compose
 from rlrun.rundir import RunDir
-from rlrun.sweep import Book, Job, identity, is_sweep, sweep, sweeping
+from rlrun.sweep import Book, Job, identity, is_sweep, sweep, sweeping, working
 
 TINY = (
     *("algorithm=dqn", "env.target=rlrun.env.toys.Bandit", "memory.length=500", "algorithm.hidden=[8]"),
@@ -26,7 +26,7 @@ TINY = (
     *("evaluation.every=0", "stop.env_steps=300", "checkpoint.every=100"),
 )
 FAILS = """
-import os, signal, time
+import ctypes, os, signal, sys, time
 from rlrun.env.toys import Bandit
 
 class Fails(Bandit):
@@ -45,6 +45,12 @@ class Fails(Bandit):
                 raise MemoryError("no room for the arm")
             if self.how == "is killed":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if self.how == "exits":
+                sys.exit(0)
+            if self.how == "leaves":
+                os._exit(0)
+            if self.how == "leaves from C":
+                ctypes.CDLL(None)._exit(0)
             if self.how == "hangs":
                 time.sleep(1_000)
         return super().step(action)
@@ -129,6 +135,21 @@ def test_jobs_are_what_single_runs_are_and_more_values_and_budget_are_added(proj
     assert {summary(folder, entry.key)["env_steps"] for entry in entries(folder)} == {400}
     about = json.loads((Path(folder) / "jobs" / key / "manifest.json").read_text())
     assert [each["checkpoint"] for each in about["resumed"]] == ["0000000300-0000000125"]
+
+
+def test_a_job_that_leaves_with_0_before_its_end_has_failed(project, rlrun, monkeypatch):
+    (project / "fails.py").write_text(FAILS)
+    monkeypatch.setattr(working, "LATE", 0.2)
+    words = (*TINY, "env.target=fails.Fails", "env.kwargs.how=exits,leaves,'leaves from C'", "--workers", "3")
+    for request in (("train", "-m", *words, "--sweep-dir", "s"), ("resume", "s", "--retry-failed")):
+        done = rlrun(*request)
+        assert (done.returncode, set(states("s").values())) == (1, {"failed"}), done
+        errors = sorted(entry.error.partition("fails.py:")[2][3:] or entry.error for entry in entries("s"))
+        assert errors == [
+            "in step called os._exit(0) before the work was complete",
+            "in step called sys.exit(0) before the work was complete",
+            "its process left with exit code 0 before the run was completed",
+        ]
 
 
 def test_killed_twice_every_job_ends_once_and_as_if_it_had_not_been(project, rlrun):

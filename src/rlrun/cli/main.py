@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 import sys
 import traceback
 import warnings
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import typer
 
-from rlrun import __version__, signals
+from rlrun import __version__, exits, signals
 from rlrun.cli import (
     check,
     checkpoints,
@@ -101,7 +103,8 @@ def _command() -> Any:
 
 def _run(words: list[str], debug: bool) -> int:
     try:
-        result = _command().main(words, prog_name="rlrun", standalone_mode=False)
+        with nullcontext() if "_RLRUN_COMPLETE" in os.environ else exits.refused():  # a shell's completion does exit
+            result = _command().main(words, prog_name="rlrun", standalone_mode=False)
         if result == INTERRUPTED:
             return _stopped(words)
         return _code(result)
@@ -109,7 +112,9 @@ def _run(words: list[str], debug: bool) -> int:
         return _fail(str(error), error.exit_code, debug)
     except BrokenPipeError:
         return 1
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort) as error:
+        if isinstance(error.__cause__, EOFError) and not signals.received:  # of which typer makes an Abort
+            return _fail("EOFError: there is no more input (--debug shows where)", 1, debug)
         return _stopped(words)
     except Exception as error:
         if hasattr(error, "format_message"):  # a usage error of typer's: unknown option, missing value

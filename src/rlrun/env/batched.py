@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,18 @@ from rlrun.env.spaces import (
     take_rows,
 )
 from rlrun.env.sync import lane_seeds
-from rlrun.env.vector import Env, Seed, Step
+from rlrun.env.vector import Env, Seed, Step, close_softly
 from rlrun.errors import DataError, RlrunError
+from rlrun.exits import said
+from rlrun.interpreter import describe_exit
 from rlrun.spaces import Spaces
 from rlrun.typing import Array, Tree
+
+DYING = 2.0  # seconds between the end of a worker's connection and that of its process, which may write a core
+
+
+class WorkerFailure(Exception):
+    """What an environment in a process of its own raised, in words; they begin with `env 3: `."""
 
 
 class LaneInfos(Mapping[int, dict[str, Any]]):
@@ -177,13 +187,12 @@ class BatchedEnv(Env):
         if self._closed:
             return
         self._closed = True
-        if not isinstance(self.vector, AsyncVectorEnv):
-            self.vector.close()
-            return
-        try:
-            self.vector.close(timeout=5)
-        except (EOFError, OSError):  # a worker died before it was asked to leave
-            self.vector.close(terminate=True)
+        if isinstance(self.vector, AsyncVectorEnv):
+            with suppress(EOFError, OSError):  # a worker died before it was asked to leave
+                self.vector.close(timeout=5)
+            end_workers(self.vector)
+        else:
+            close_softly(self._place, self.vector.close)
 
     def _call(self, what: str, function: Callable[[], Any]) -> Any:
         try:
@@ -192,8 +201,37 @@ class BatchedEnv(Env):
             if not isinstance(self.vector, AsyncVectorEnv):
                 if isinstance(error, Stop | RlrunError):
                     raise
-                raise RlrunError(f"{self._place}: {what} failed: {type(error).__name__}: {error}") from error
+                raise RlrunError(f"{self._place}: {what} failed: {said(error)}") from error
+            if not hasattr(self.vector, "processes"):  # not all could be started
+                raise
             self._closed = True
-            self.vector.close(terminate=True)
-            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            raise RlrunError(f"a worker of {self._place} failed in {what}: {reason.splitlines()[0]}") from error
+            if isinstance(error, WorkerFailure):
+                raise RlrunError(f"{self._place}: {what} failed in {error}") from error
+            gone = self._gone(self.vector) if isinstance(error, EOFError | OSError) else None
+            raise RlrunError(f"{self._place}: {what} failed: {gone or f'a worker failed: {said(error)}'}") from error
+        finally:
+            if self._closed and isinstance(self.vector, AsyncVectorEnv):
+                end_workers(self.vector)
+
+    def _gone(self, vector: AsyncVectorEnv) -> str | None:
+        """Tell which worker has ended, or is about to, and how; None where all are at work."""
+        ready = wait([process.sentinel for process in vector.processes], timeout=DYING)
+        ended = [process for process in vector.processes if process.sentinel in ready]
+        for process in ended:
+            process.join(DYING)  # it has closed its files, which is not quite its end
+        ended.sort(key=lambda process: process.exitcode == 0)  # it may have left because another one was gone
+        for process in ended:
+            return f"the process of env {vector.processes.index(process)} is gone: {describe_exit(process.exitcode)}"
+        return None
+
+
+def end_workers(vector: AsyncVectorEnv) -> None:
+    """End the processes of a vector environment that are still there, at once."""
+    vector.closed = True
+    for process in vector.processes:
+        process.kill()
+    for pipe in vector.parent_pipes:
+        if pipe is not None:
+            pipe.close()
+    for process in vector.processes:
+        process.join()

@@ -26,9 +26,10 @@ from rlrun.env.spaces import (
     rewards,
     rewards_of,
 )
-from rlrun.env.vector import Seed, Step
+from rlrun.env.vector import Seed, Step, close_softly
 from rlrun.env.wrappers import frames_of
 from rlrun.errors import DataError, RlrunError
+from rlrun.exits import said
 from rlrun.spaces import Spaces
 from rlrun.typing import Array, Tree
 
@@ -101,7 +102,7 @@ class SyncEnv(Recorded):
                 outputs.observation(value)
                 warn(self._place, outputs.remarks, self.remarked)
             self._write(observation, lane, value)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._fail(error, "reset", lane)
 
     def _first_step(self, lane: int, action: Any) -> Any:
@@ -132,16 +133,15 @@ class SyncEnv(Recorded):
                 if info:
                     infos = infos or {}
                     infos[lane] = info
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._fail(error, "step", lane)
         return step if infos is None else Step(observation, reward, terminated, truncated, None, infos)
 
-    def _fail(self, error: Exception, event: str, lane: int) -> NoReturn:
-        """Raise an error that names environment, event and lane; a signal's, or an explained one, stays as it is."""
+    def _fail(self, error: BaseException, event: str, lane: int) -> NoReturn:
+        """Raise an error that names environment, event and number; a signal's, or an explained one, stays as it is."""
         if isinstance(error, Stop | RlrunError) and not isinstance(error, DataError):
             raise error
-        cause = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
-        raise RlrunError(f"{self._place}: {event} failed in lane {lane}: {cause}") from error
+        raise RlrunError(f"{self._place}: {event} failed in env {lane}: {said(error)}") from error
 
     def restart(self, ended: Array) -> Tree:
         if not np.count_nonzero(ended):
@@ -195,7 +195,7 @@ class SyncEnv(Recorded):
         if not self._closed:
             self._closed = True
             for lane in self.lanes:
-                lane.close()
+                close_softly(self._place, lane.close)
 
 
 def lane_seeds(seed: Seed, count: int) -> list[int | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,9 +10,11 @@ from typing import Any, NamedTuple
 import gymnasium
 
 from rlrun.errors import ConfigError, RlrunError
+from rlrun.exits import said
 from rlrun.spaces import Spaces
 from rlrun.typing import Array, Tree
 
+_messages = logging.getLogger("rlrun")
 Seed = int | Sequence[int | None] | None
 
 
@@ -125,6 +128,14 @@ class Env(ABC):
         if self.copier is None:
             raise RlrunError(f"environment '{self.name}' was not made by rlrun.env.make and cannot be copied")
         return self.copier(num_envs, render_mode)
+
+
+def close_softly(place: str, close: Callable[[], object]) -> None:
+    """Close an environment, of which nothing more is wanted; warn where it fails."""
+    try:
+        close()
+    except (Exception, SystemExit) as error:
+        _messages.warning("%s: close failed: %s", place, said(error))
 
 
 def spaces_of(env: Env | None) -> Spaces:

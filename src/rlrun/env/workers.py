@@ -5,21 +5,26 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+import traceback
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector.async_vector_env import _async_worker
 
-from rlrun.env.batched import BatchedEnv
+from rlrun.env.batched import BatchedEnv, WorkerFailure
 from rlrun.env.outputs import Outputs, warn
 from rlrun.env.recorded import Episode, Outcome, Recorded, Recorder
 from rlrun.env.spaces import empty, lane_splitter, put_rows, rewards_of, take_rows
-from rlrun.env.vector import Step
+from rlrun.env.vector import Step, close_softly
 from rlrun.errors import RlrunError
+from rlrun.exits import said
+from rlrun.interpreter import end_with_parent
 from rlrun.typing import Tree
 
 Build = Callable[[], gymnasium.Env[Any, Any]]
@@ -89,7 +94,7 @@ class Lane(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def close(self) -> None:
         try:
-            self.env.close()
+            close_softly(f"env {self.number}", self.env.close)
         finally:
             # The pipe to the main process broke: that process is gone, and there is nobody to complain to.
             if self.apart and isinstance(sys.exc_info()[1], OSError | EOFError):
@@ -103,13 +108,38 @@ class _Worker:
         self.build = build
         self.number = number
         self.parent = os.getpid()
+        self.in_main_thread = threading.current_thread() is threading.main_thread()
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
         apart = os.getpid() != self.parent
         if apart:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.setpgid(0, 0)  # a signal to the whole group, from a terminal or a scheduler, is the parent's to obey
+            if self.in_main_thread:
+                end_with_parent()
         return Lane(self.build(), self.number, apart=apart)
+
+
+class _InWords:
+    """Takes what `gymnasium` tells of an exception in a worker, and hands it on as what any process can read."""
+
+    def __init__(self, errors: Any) -> None:
+        self._errors = errors
+
+    def put(self, failure: tuple[int, Any, BaseException, str]) -> None:
+        index, _, error, trace = failure
+        self._errors.put((index, WorkerFailure, f"env {index}: {said(error)}", trace))
+
+
+def _work(index: int, build: Any, pipe: Any, parent_pipe: Any, memory: Any, errors: Any, *rest: Any) -> None:
+    """Be the process of an environment, whose failure is told in words: not every exception can be sent."""
+    told: Any = _InWords(errors)
+    try:
+        _async_worker(index, build, pipe, parent_pipe, memory, told, *rest)
+    except (Exception, SystemExit) as error:  # while the environment was made, or one that asked to exit
+        told.put((index, None, error, traceback.format_exc()))
+        pipe.send((None, False))
 
 
 class WorkerEnv(Recorded, BatchedEnv):
@@ -124,11 +154,13 @@ class WorkerEnv(Recorded, BatchedEnv):
         self, build: Build, count: int, *, reset_options: dict[str, Any] | None = None, place: str = "environment"
     ) -> None:
         workers = [_Worker(build, lane) for lane in range(count)]
+        self._place, self._closed, self.vector = place, False, AsyncVectorEnv.__new__(AsyncVectorEnv)
         # `copy=False`: the reader copies anyway, and once is enough.
-        vector = AsyncVectorEnv(workers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
-        super().__init__(vector, reset_options=reset_options, place=place)
+        begin = partial(AsyncVectorEnv.__init__, copy=False, autoreset_mode=AutoresetMode.DISABLED, worker=_work)
+        self._call("start", lambda: begin(self.vector, workers))
+        super().__init__(self.vector, reset_options=reset_options, place=place)
         self.remarked, self._stepped = set(), False
-        self._split = lane_splitter(vector.single_action_space)
+        self._split = lane_splitter(self.vector.single_action_space)
         self._last_written: list[dict[str, Any] | None] = [None] * count  # when the workers were closed
         self._rejoined = False  # and not stepped since
 

@@ -181,7 +181,7 @@ class Coordinator:
         """Note which jobs have ended, and end those that hang; return whether any did."""
         ended = False
         for slot, job in list(self._working.items()):
-            code = job.process.poll()
+            code = job.poll()
             if code is None:
                 job.end_if_hung(self.limits.stall)
                 continue

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from rlrun import config as configuration
-from rlrun import experiment, resuming, signals, trust
+from rlrun import exits, experiment, resuming, signals, trust
 from rlrun.config.places import add_to_path
 from rlrun.config.resolvers import admit_resolvers
 from rlrun.config.words import parse
@@ -30,7 +30,8 @@ def carry_out(task: Task) -> int:
     try:
         if not _is_claimed(task):
             return STOPPED
-        result = _resumed(task) if is_run(task.run) else _begun(task)
+        with exits.refused():
+            result = _resumed(task) if is_run(task.run) else _begun(task)
     except (Left, KeyboardInterrupt):
         return STOPPED
     except RlrunError as error:

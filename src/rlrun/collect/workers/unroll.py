@@ -16,7 +16,7 @@ from rlrun.collect.agents import Agent, RandomAgent, Response, begun_anew, initi
 from rlrun.collect.workers.frozen import thaw
 from rlrun.collect.workers.inbox import Inbox
 from rlrun.env import Env, Step
-from rlrun.errors import RlrunError
+from rlrun.exits import said
 from rlrun.memory.episodes import map_tree
 from rlrun.typing import Array, Stateful, Tree
 
@@ -90,17 +90,16 @@ def unroll(recipe: Recipe, jobs: Inbox, give: Give) -> None:
             _seed(recipe.seed)
         env = recipe.make()
         _Unroller(recipe, env, jobs, give).run()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         give(failure(error))
     finally:
         if env is not None:
             env.close()
 
 
-def failure(error: Exception) -> Failed:
+def failure(error: BaseException) -> Failed:
     """Tell in a line what went wrong."""
-    text = str(error) if isinstance(error, RlrunError) else f"{type(error).__name__}: {error}"
-    return Failed(" ".join(text.split()), traceback.format_exc())
+    return Failed(said(error), traceback.format_exc())
 
 
 class _Unroller:

@@ -1,0 +1,174 @@
+"""What leaves before its work is complete, an environment, a callback or a worker, makes a run fail and is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import time
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from rlrun.collect.workers import links
+from rlrun.env import make
+
+MODULE = '''
+import ctypes, faulthandler, os, signal, sys, time
+
+import gymnasium, numpy
+
+from rlrun.callback import Callback
+
+
+class Odd(Exception):
+    """Cannot be unpickled."""
+
+    def __init__(self, first, second):
+        super().__init__(f"the {first} met the {second}")
+
+
+def leave(way):
+    faulthandler.disable()
+    if way == "SIGKILL":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if way == "SIGSEGV":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if way == "os._exit":
+        os._exit(0)
+    if way == "sys.exit":
+        sys.exit(0)
+    if way == "raise":
+        raise Odd("fox", "hen")
+    if way == "C":
+        ctypes.CDLL(None)._exit(0)
+    if way == "hang":
+        time.sleep(600)
+
+
+class Leaving(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, way="", at=15, closing=False):
+        self.way, self.at, self.closing, self.steps = way, at, closing, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return numpy.zeros(2, numpy.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == self.at:
+            leave(self.way)
+        return numpy.zeros(2, numpy.float32), 1.0, False, self.steps % 7 == 0, {}
+
+    def close(self):
+        if self.closing:
+            raise RuntimeError("close fails")
+
+
+class Caller(Callback):
+    def __init__(self, way):
+        self.way = way
+
+    def end_batch(self, update):
+        if update == 5:
+            leave(self.way)
+'''
+DQN = ("algorithm=dqn", "checkpoint.every=10", "--run-dir", "run")
+WAYS = {
+    "SIGKILL": r"the process of env [01] is gone: it was killed by SIGKILL",
+    "SIGSEGV": r"the process of env [01] is gone: it was killed by SIGSEGV",
+    "os._exit": r"the process of env [01] is gone: it left with exit code 0",
+    "sys.exit": r"in env [01]: \S+mine.py:\d+ in leave called sys.exit\(0\) before the work was complete",
+    "raise": r"in env [01]: Odd: the fox met the hen",
+}
+
+
+@pytest.fixture(autouse=True)
+def mine(write):
+    write("mine.py", MODULE)
+
+
+def status(project):
+    return json.loads((project / "run" / "status.json").read_text())["status"]
+
+
+def failing(outcome, project, pattern):
+    """Require that a run failed, and that the last line says why."""
+    assert outcome.code == 1, outcome
+    *_, line = outcome.err.splitlines()
+    assert re.fullmatch(f"rlrun: .*{pattern}", line), line
+    assert status(project) == "failed"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_process_of_an_environment_that_leaves_is_named(way, rlrun, tiny_run, project):
+    words = ("env.target=mine.Leaving", f"env.kwargs.way={way}", "env.vectorization=async", "num_envs=2")
+    failing(tiny_run(*DQN, *words), project, WAYS[way])
+    failing(rlrun("resume", "run"), project, WAYS[way])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_process_that_collects_and_leaves_is_named(way, rlrun, tiny_run, project, monkeypatch, children):
+    monkeypatch.setattr(links, "_start", children.worker)
+    pattern = WAYS[way].replace("the process of env [01]", "collector: its process").replace("[01]", "0")
+    words = ("+with=async", "env.target=mine.Leaving", f"env.kwargs.way={way}")
+    failing(tiny_run(*DQN, *words), project, pattern)
+    failing(rlrun("resume", "run"), project, pattern)
+
+
+@pytest.mark.parametrize("way", ["sys.exit", "os._exit"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("env.target=mine.Leaving", "env.kwargs.way={}"),
+        ("env=cartpole", "+callbacks.mine._target_=mine.Caller", "+callbacks.mine.way={}"),
+    ],
+    ids=["env", "callback"],
+)
+def test_code_that_exits_makes_the_run_fail(words, way, rlrun, tiny_run, project):
+    line = rf"mine.py:\d+ in leave called {re.escape(way)}\(0\) before the work was complete"
+    failing(tiny_run(*DQN, *(word.format(way) for word in words)), project, line)
+    failing(rlrun("resume", "run"), project, line)
+    assert "Traceback" in (project / "run" / "log.txt").read_text()
+
+
+def test_an_exit_while_the_environment_is_made_is_named(rlrun, write):
+    write("gone.py", "import sys\nsys.exit(0)\n")
+    outcome = rlrun("check", "algorithm=dqn", "env.target=gone.Env")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert re.fullmatch(r"rlrun: \S+gone.py:2 in <module> called sys.exit\(0\) .*\n", outcome.err)
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_an_environment_that_fails_to_close_ends_no_run(way, tiny_run, project, caplog):
+    words = ("env.target=mine.Leaving", "env.kwargs.closing=true", f"env.vectorization={way}", "stop.env_steps=12")
+    outcome = tiny_run(*DQN, *words, "algorithm.warmup_steps=5")
+    assert (outcome.code, status(project)) == (0, "completed")
+    assert "close failed: RuntimeError: close fails" in caplog.text
+
+
+def test_processes_of_a_hanging_environment_end_with_their_parent(monkeypatch, project):
+    monkeypatch.syspath_prepend(project)
+    pipe, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException):
+            env = make(target="mine.Leaving", kwargs={"way": "hang", "at": 1}, num_envs=2, vectorization="async")
+            env.reset(0)
+            os.write(theirs, b"ready")
+            env.step(np.zeros(2, np.int64))
+        os._exit(1)
+    os.close(theirs)
+    assert os.read(pipe, 5) == b"ready"
+    time.sleep(0.1)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert select.select([pipe], [], [], 10.0)[0]  # nobody holds the other end any more
+    assert os.read(pipe, 1) == b""
+    os.close(pipe)
