@@ -24,6 +24,34 @@ def test_words_choose_files_and_change_keys(compose):
     assert (config.env.id, config.seed, config.algorithm.lr) == ("Pendulum-v1", 3, 0.01)
 
 
+@pytest.fixture
+def nested(write):
+    """A group of the user's own, which files of three other groups list."""
+    for name, lr in (("big", 0.25), ("small", 0.125)):
+        write(f"conf/network/{name}.yaml", f"# @package _global_\nalgorithm: {{lr: {lr}}}\n")
+    listing = "# @package _global_\ndefaults: [{}/network: big{}]\n"
+    write("conf/algorithm/mine.yaml", listing.format("rlrun/algorithm/dqn, ", ""))
+    write("conf/with/wide.yaml", listing.format("", ""))
+    write("conf/experiment/mine.yaml", listing.format("", ", override /algorithm: dqn, override /env: pendulum"))
+
+
+@pytest.mark.parametrize("by", [("algorithm=mine", "env=pendulum"), (*GROUPS, "with=wide"), ("experiment=mine",)])
+@pytest.mark.parametrize(
+    ("overrides", "option", "lr"),
+    [([], "big", 0.25), (["network=small"], "small", 0.125), (["+network=small"], "small", 0.125)],
+)
+def test_a_group_that_a_chosen_file_lists_can_be_overridden(compose, nested, by, overrides, option, lr):
+    for words in ([*overrides, *by], [*by, *overrides]):
+        composed = compose(*words)
+        assert (composed.choices["network"], composed.config.algorithm.lr) == (option, lr)
+
+
+@pytest.mark.parametrize("word", ["network=null", "~network"])
+def test_a_group_that_a_chosen_file_lists_can_be_taken_out(compose, nested, word):
+    composed = compose("algorithm=mine", "env=pendulum", word)
+    assert composed.config.algorithm.lr == compose(*GROUPS).config.algorithm.lr
+
+
 def test_an_algorithm_chooses_its_memory(compose):
     assert compose("algorithm=sac", "env=pendulum").config.memory.exponent == 0.6
     assert compose("algorithm=sac", "env=pendulum", "memory=replay").choices["memory"] == "replay"

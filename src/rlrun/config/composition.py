@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from rlrun.config.plugged import readable_places
 from rlrun.config.sources import PAIR, Repository, one_line
 from rlrun.config.tree import Path as Keys
 from rlrun.config.tree import dotted, leaves, plain, split
-from rlrun.config.words import Word, parse
+from rlrun.config.words import ADDITIONS, Word, parse
 from rlrun.errors import ConfigError, did_you_mean
 
 PRIMARY = "train"
@@ -96,7 +98,7 @@ class Composer:
         repository, listed = self._library.repository, self._library.listed
         is_group = {word.key: _is_group(repository, word) for word in words}
         settings = [word for word in words if not is_group[word.key]]
-        chosen = settle(repository, [word for word in words if is_group[word.key]], listed)
+        chosen = self._settled([word for word in words if is_group[word.key]])
         try:
             choices = self._library.files(chosen).choices
         except ConfigError as error:
@@ -108,6 +110,20 @@ class Composer:
             choices = self._library.files(chosen).choices
             config, layers = self._assemble(chosen, settings)
         return Composed(config, [word.text for word in words], choices, layers, self._project)
+
+    def _settled(self, words: list[Word]) -> list[Word]:
+        """Return the words that choose from groups as Hydra wants them; what they choose may list further groups."""
+        repository, listed = self._library.repository, dict(self._library.listed)
+        settled = {word.key: settle(repository, [word], listed) for word in words if word.key in listed}
+        waiting = [word for word in words if word.key not in listed]
+        waiting.sort(key=lambda word: (word.key != ADDITIONS, word.sign != "+"))  # what adds may list groups, too
+        while waiting:
+            with suppress(ConfigError):  # what is wrong is told once all words are there
+                listed |= self._library.files([*chain.from_iterable(settled.values())]).choices
+            word = next((word for word in waiting if word.key in listed), waiting[0])
+            waiting.remove(word)
+            settled[word.key] = settle(repository, [word], listed)
+        return [*chain.from_iterable(settled[word.key] for word in words)]
 
     def _assemble(self, chosen: Sequence[Word], settings: Sequence[Word]) -> tuple[DictConfig, list[Layer]]:
         config, layers = self._library.merged(chosen)
