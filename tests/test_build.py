@@ -141,7 +141,7 @@ def test_a_nested_link_reaches_the_object():
 
 
 def test_positional_arguments_and_hydras_switches_are_understood():
-    config = {"p": [1, 2], "a": part(_args_="${p}", _convert_="all", _recursive_=False, z=3)}
+    config = {"p": [1, 2], "a": part(_args_="${p}", _convert_="all", _recursive_="${r}", z=3), "r": True}
     assert (build(config, "a").positional, build(config, "a").named) == ((1, 2), {"z": 3})
 
 
@@ -172,6 +172,9 @@ REFUSALS = {
     "twice": (strict(_args_=[1], network=2), ["a.network:", "twice"]),
     "too many": (strict(_args_=[1, 2]), ["a:", "takes 1 positional arguments, got 2"]),
     "partial": (strict(_partial_=True, discont=2), ["a.discont:", "did you mean 'discount'?"]),
+    "not recursive": (part(_recursive_=False), ["a._recursive_:", "only true is supported", "got False"]),
+    "converted": (part(_convert_="${networks.how}"), ["a._convert_:", 'only "all" is supported', "got 'partial'"]),
+    "no switch": (part(_partial_="no"), ["a._partial_:", "only true or false is supported", "got 'no'"]),
     "dangling": (
         part(x="${networks.polcy}"),
         ["a.x: '${networks.polcy}' leads nowhere", "did you mean 'networks.policy'?"],
@@ -194,7 +197,7 @@ REFUSALS = {
 @pytest.mark.parametrize("name", REFUSALS)
 def test_what_cannot_be_built_is_named(name):
     node, wanted = REFUSALS[name]
-    message = refusal({"a": node, "networks": {"policy": part()}})
+    message = refusal({"a": node, "networks": {"policy": part(), "how": "partial"}})
     assert all(piece in message for piece in wanted), message
 
 
@@ -260,14 +263,15 @@ def test_a_foreign_config_names_trusted_packages_only():
 
 def test_targets_are_checked_without_building():
     config = {
-        "trainer": part(a="${b}", c="${d}"),
+        "trainer": part(a="${b}", c="${d}", g=part(_recursive_=False)),
         "b": strict(x=1),
         "d": {"_target_": "rlrun.nothing"},
         "e": {"_target_": "f"},
     }
     errors = [str(error) for error in check_targets(config)]
     assert Part.made == 0
-    assert len(errors) == 2
+    assert len(errors) == 3
+    assert any(error.startswith("trainer.g._recursive_:") for error in errors)
     assert any(error.startswith("b.x:") for error in errors)
     assert any(error.startswith("d:") for error in errors)
 

@@ -8,6 +8,7 @@ built that the asked path does not lead to, and parts that need each other in a 
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,8 @@ from rlrun.config.tree import Path, Place, children, dotted, locate, mentions, p
 from rlrun.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
 from rlrun.trust import admit_attribute
 
-_NOT_ARGUMENTS = ("_target_", "_partial_", "_args_", "_apart_", "_convert_", "_recursive_")
+_SUPPORTED = {"_partial_": (True, False), "_convert_": ("all",), "_recursive_": (True,)}  # of Hydra's `instantiate`
+_NOT_ARGUMENTS = ("_target_", "_args_", "_apart_", *_SUPPORTED)
 
 
 class Builder:
@@ -90,7 +92,14 @@ class Builder:
             raise BuildError(f"{place}: {text}: {explain(error)}") from error
 
     def given(self, path: Path, node: Mapping[str, Any]) -> tuple[int, list[str]]:
-        """Return how many positional arguments a node gives, and the names of the others."""
+        """Return how many positional arguments a node gives, and the names of the others.
+
+        Raises: BuildError if a key of Hydra's `instantiate` has a value that is not supported.
+        """
+        for key, values in _SUPPORTED.items():
+            if key in node and (value := self._at((*path, key), path)) not in values:
+                place, supported = dotted((*path, key)), " or ".join(map(json.dumps, values))
+                raise BuildError(f"{place}: of Hydra's `instantiate` only {supported} is supported here, got {value!r}")
         positional = locate(self.tree, (*path, "_args_")).node if "_args_" in node else []
         count = len(positional) if isinstance(positional, list) else 0
         apart = self._apart(path, node)
