@@ -21,6 +21,7 @@ from rlrun.callback import Stop
 from rlrun.callbacks import Evaluator, Interrupted, Logger, MemoryImport
 from rlrun.collect import ByIdCollector, Collector
 from rlrun.config import Composed
+from rlrun.config.layering import told_presets
 from rlrun.config.tree import plain
 from rlrun.errors import Left, RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.files import counted, write_json
@@ -156,6 +157,8 @@ class Experiment:
                 self._drawn = self.fork.begin(run_dir, self.parts)[GENERATORS]
             text = configuration.to_yaml(self.config)
             run_dir.start(config=text, overrides=self.composed.words, manifest=self.describe())
+            if preset := told_presets([self.composed.pair]):
+                run_dir.tell(preset)
         except BaseException:
             run_dir.discard()
             raise

@@ -209,3 +209,10 @@ def finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: finite(held) for key, held in value.items()}
     return [finite(held) for held in value] if isinstance(value, list | tuple) else value
+
+
+def duration(seconds: float) -> str:
+    """Return a time as h:mm:ss, or m:ss below an hour."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

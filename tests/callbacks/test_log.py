@@ -260,6 +260,22 @@ def test_plain_terminal_prints_one_line_a_record():
     assert " to go" in lines[-1]
 
 
+def test_the_time_to_go_waits_until_a_whole_interval_was_learned_in():
+    stream = io.StringIO()
+    terminal = Terminal(5_000, seconds=0, stream=stream)
+    terminal.open(None, {}, records=0, axis=0)
+    for step, update, rate in ((500, 0, 9_000.0), (1_000, 1, 8_000.0), (2_000, 500, 40.0)):
+        record = {"env_steps": step, "updates": update, "seconds": 1.0, "time/env_steps_per_second": rate}
+        terminal.write(record)
+        terminal.write({"env_steps": step, "updates": update, "seconds": 1.0, "evaluation/mean_return": 1.0})
+    lines = stream.getvalue().splitlines()
+    assert [text.rpartition("  ")[2] for text in lines] == [
+        *["9,000 steps/s"] * 2,
+        *["8,000 steps/s"] * 2,
+        *["1:15 to go"] * 2,
+    ]
+
+
 def test_plain_terminal_waits_and_shows_the_last():
     stream = io.StringIO()
     logger = begun(Terminal(seconds=1000, stream=stream))

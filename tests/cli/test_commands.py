@@ -13,6 +13,8 @@ import pytest
 import yaml
 from tests.pace import within
 
+from .conftest import TINY
+
 DQN = ("algorithm=dqn", "env=cartpole")
 HEAVY = {"torch", "gymnasium", "numpy", "hydra", "omegaconf", "wandb"}
 
@@ -38,6 +40,28 @@ def processor_seconds(*words: str) -> float:
 
 
 CALL_MAIN = "from rlrun.cli.main import main\ntry: main()\nexcept SystemExit: pass"
+
+
+PRESET = "preset: {} (tuned for this algorithm and environment; pair=null for none)"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("check", *DQN), ["dqn_cartpole"]),
+        (("check", *DQN, "pair=null"), []),
+        (("train", *DQN, *TINY, "--run-dir", "run"), ["dqn_cartpole"]),
+        (("train", *DQN, *TINY, "pair=null", "--run-dir", "run"), []),
+    ],
+)
+def test_a_preset_that_applies_is_named_once(rlrun, project, words, told):
+    outcome = rlrun(*words)
+    lines = [PRESET.format(name) for name in told]
+    assert (outcome.code, outcome.err.splitlines()) == (0, lines)
+    assert "preset: " not in outcome.out
+    log = project / "run" / "log.txt"
+    noted = [line.split(" ", 1)[1] for line in log.read_text().splitlines()] if log.exists() else []
+    assert "train" not in words or [line for line in noted if "preset" in line] == lines
 
 
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["resume", "--help"], ["list"], ["--version"]])
@@ -146,7 +170,7 @@ def test_check_says_what_was_found_and_leaves_nothing(rlrun, project):
 
 
 def test_training_prints_outcome_and_folder(tiny_run, project):
-    outcome = tiny_run(*DQN, "seed=5")
+    outcome = tiny_run(*DQN, "pair=null", "seed=5")
     first, folder = outcome.out.splitlines()
     assert (outcome.code, outcome.err) == (0, "")
     assert first.startswith("completed: 40 env steps, ")

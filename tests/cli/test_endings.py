@@ -79,7 +79,14 @@ def test_a_failed_run_keeps_no_checkpoint_of_a_broken_state(tiny_run, write, pro
 
 
 def test_a_signal_stops_a_run_in_order(project):
-    words = ["algorithm=dqn", "env=cartpole", "algorithm.hidden=[8]", "algorithm.warmup_steps=20", "log.every=10"]
+    words = [
+        "algorithm=dqn",
+        "env=cartpole",
+        "pair=null",
+        "algorithm.hidden=[8]",
+        "algorithm.warmup_steps=20",
+        "log.every=10",
+    ]
     command = [sys.executable, "-m", "rlrun", "train", *words, "logger=[]", "--run-dir", "run"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     metrics = project / "run" / "metrics.jsonl"
@@ -108,7 +115,14 @@ class Leaving(Callback):
 
 def test_a_run_that_was_left_at_once_is_resumable(tiny_run, write, project):
     write("leaving.py", LEAVING)
-    words = ("algorithm=dqn", "env=cartpole", "+callbacks.mine._target_=leaving.Leaving", "--run-dir", "run")
+    words = (
+        "algorithm=dqn",
+        "env=cartpole",
+        "pair=null",
+        "+callbacks.mine._target_=leaving.Leaving",
+        "--run-dir",
+        "run",
+    )
     told = f"stopped by a signal; go on with: rlrun resume {project / 'run'}\n"
     assert tiny_run(*words) == (75, "", told)
     assert json.loads((project / "run" / "status.json").read_text())["status"] == "stopped"

@@ -51,7 +51,8 @@ def test_the_first_run_is_shown_as_it_prints(rlrun):
     assert masked(printed[0]) == masked(result)
     assert masked(printed[1]).endswith(masked(place).lstrip("…"))
     learned = [line for line in progress if line != "…"]
-    form = r"#/# steps #%(  return #)?(  evaluation #)?(  loss q_loss=#)?(  # steps/s)?(  #:# to go)?"
+    form = r"(preset: dqn_cartpole .*)?"
+    form += r"|#/# steps #%(  return #)?(  evaluation #)?(  loss q_loss=#)?(  # steps/s)?(  #:# to go)?"
     assert [line for line in [*learned, *answer.err.splitlines()] if not re.fullmatch(form, masked(line))] == []
     assert float(re.search(r"mean return ([\d.]+)", result)[1]) >= 475
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
 from rlrun.rundir import RunDir
 from rlrun.sweep.book import Entry
 from rlrun.sweep.launching import threads
-from rlrun.sweep.showing import Show, summary
+from rlrun.sweep.showing import Show, rows, summary
 from rlrun.watching import progress
 
 
@@ -47,6 +48,38 @@ def test_lines_tell_what_changed_once(tmp_path):
         "[1/4] a seed=a: running",
         "[2/4] b seed=b: failed: the arm broke",
         "[4/4] d seed=d: completed",
+    ]
+
+
+def test_a_job_that_ends_is_told_with_its_return_and_the_time_to_go(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    begun(tmp_path, '{"env_steps": 1000, "evaluation/mean_return": 7.125, "episode/return": 5.0}')
+    told = []
+    for grows in (False, True):
+        show = Show(tmp_path, stream := io.StringIO(), grows=grows)
+        show([entry("a", "running"), *(entry(key, "running" if key == "b" else "pending") for key in "bcde")])
+        now[0] += 60.0
+        show([entry("a", "completed"), *(entry(key, "running" if key == "b" else "pending") for key in "bcde")])
+        now[0] += 30.0
+        show([entry("a", "completed"), entry("b", "failed", "broke"), *(entry(key, "completed") for key in "cde")])
+        told.append(stream.getvalue().splitlines()[2:])
+    assert told[0] == [
+        "[1/5] a seed=a: completed, return 7.12, 1:30 to go",  # three of 60 s in two places
+        "[2/5] b seed=b: failed: broke",
+        *(f"[{number}/5] {key} seed={key}: completed" for number, key in enumerate("cde", start=3)),
+    ]
+    assert told[1][0] == "[1/5] a seed=a: completed, return 7.12"  # a search adds more
+
+
+def test_the_last_table_has_overrides_return_and_state(tmp_path):
+    begun(tmp_path, '{"env_steps": 1000, "episode/return": 5.0}')
+    jobs = [entry("a", "completed"), entry("b", "failed", "the arm \x1b broke"), entry("c", words=["x=1", "y=2"])]
+    assert rows(tmp_path, [*jobs[:2], replace(jobs[2], label="")]) == [
+        ("job", "overrides", "state", "steps", "return", "why"),
+        ("a", "seed=a", "completed", "1,000", "5.00", ""),
+        ("b", "seed=b", "failed", "", "", "the arm ? broke"),
+        ("c", "x=1 y=2", "pending", "", "", ""),
     ]
 
 

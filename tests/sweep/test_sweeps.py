@@ -117,7 +117,7 @@ def test_a_dry_run_lists_the_jobs_and_makes_nothing(project, rlrun):
 def test_jobs_are_what_single_runs_are_and_more_values_and_budget_are_added(project, rlrun):
     done = rlrun("train", "-m", *TINY, "seed=0,1", "--workers", "2")
     assert done.returncode == 0, done.stderr
-    first, folder = done.stdout.splitlines()
+    first, folder = done.stdout.splitlines()  # what scripts read
     assert first == "2 jobs: 2 completed"
     assert is_sweep(Path(folder))
     assert Path(folder).parent == project / "sweeps"
@@ -150,6 +150,20 @@ def test_a_job_that_leaves_with_0_before_its_end_has_failed(project, rlrun, monk
             "in step called sys.exit(0) before the work was complete",
             "its process left with exit code 0 before the run was completed",
         ]
+
+
+def test_a_sweep_names_its_preset_and_each_jobs_return(project, rlrun):
+    words = [word for word in TINY if not word.startswith(("env.", "algorithm.hidden", "logger", "evaluation"))]
+    done = rlrun("train", "-m", *words, "env=cartpole", "evaluation.every=300", "evaluation.episodes=1", "seed=0,1")
+    assert done.returncode == 0, done.stderr
+    preset, *lines = done.stderr.splitlines()
+    assert preset == "preset: dqn_cartpole (tuned for this algorithm and environment; pair=null for none)"
+    returns = [line.partition(", return ")[2].split(",")[0] for line in lines if ": completed" in line]
+    head, *table = [line.split() for line in lines[-3:]]
+    assert head == ["job", "overrides", "state", "steps", "return", "why"]
+    assert [cells[1:4] for cells in table] == [[f"seed={seed}", "completed", "300"] for seed in (0, 1)]
+    assert sorted(cells[4] for cells in table) == sorted(returns)
+    assert all(float(value) > 0.0 for value in returns)
 
 
 def test_killed_twice_every_job_ends_once_and_as_if_it_had_not_been(project, rlrun):

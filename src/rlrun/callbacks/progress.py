@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
+from rlrun.files import duration
 from rlrun.rundir import RunDir
 
 SHOWN_LOSSES = 4
@@ -34,6 +35,7 @@ class Terminal:
         self.seconds = seconds
         self.stream = stream
         self._known: dict[str, Any] = {}
+        self._first: int | None = None  # updates of the first record with any: what came before was warm-up
         self._unseen = False
         self._said: dict[str, Any] = {}
         self._printed = -math.inf
@@ -47,6 +49,8 @@ class Terminal:
     def write(self, record: Mapping[str, Any]) -> None:
         self._known.update(record)
         self._unseen = True
+        if self._first is None and record["updates"]:
+            self._first = record["updates"]
         pause = self.seconds if self._live is None else 0.1  # redrawing faster than the eye costs time
         if self._live is None and self._is_last(record):
             return  # the last line comes once, when all that belongs to it is known
@@ -69,7 +73,9 @@ class Terminal:
         self._printed = time.monotonic()
         self._unseen = False
         self._said = _told(self._known)
-        text = line(self._known, total=self.total, offline=self.offline, with_bar=self._live is not None)
+        learns = not self._known["env_steps"] or self._known["updates"] > (self._first or 0)
+        shown: dict[str, Any] = {"offline": self.offline, "with_bar": self._live is not None, "to_go": learns}
+        text = line(self._known, total=self.total, **shown)
         if self._live is None:
             print(text, file=self.stream or sys.stderr, flush=True)
             return
@@ -99,8 +105,15 @@ def _live(stream: TextIO) -> Any:
     return Live(console=Console(file=stream), auto_refresh=False, redirect_stdout=False)
 
 
-def line(record: Mapping[str, Any], *, total: int | None = None, offline: int = 0, with_bar: bool = False) -> str:
-    """Return a record in one line: progress, returns, losses, speed, time to go.
+def line(
+    record: Mapping[str, Any],
+    *,
+    total: int | None = None,
+    offline: int = 0,
+    with_bar: bool = False,
+    to_go: bool = True,
+) -> str:
+    """Return a record in one line: progress, returns, losses, speed, and if it is wanted the time to go.
 
     Before the first environment step of a run with `offline` updates it is the progress of these.
     """
@@ -119,7 +132,7 @@ def line(record: Mapping[str, Any], *, total: int | None = None, offline: int = 
         parts.append("loss " + " ".join(f"{name}={value:.3g}" for name, value in list(losses.items())[:SHOWN_LOSSES]))
     if rate > 0:
         parts.append(f"{rate:,.0f} {unit}/s")
-        if total and total > at:
+        if to_go and total and total > at:
             parts.append(f"{duration((total - at) / rate)} to go")
     return "  ".join(parts)
 
@@ -128,10 +141,3 @@ def bar(share: float, width: int = 12) -> str:
     """Return a bar of so many cells."""
     full = min(width, int(share * width))
     return "━" * full + "─" * (width - full)
-
-
-def duration(seconds: float) -> str:
-    """Return a time as h:mm:ss, or m:ss below an hour."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

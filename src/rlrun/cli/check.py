@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from rlrun.cli.telling import show_presets
 from rlrun.cli.words import ConfigDir, Words
 
 
@@ -16,3 +17,4 @@ def check(words: Words = None, config_dir: ConfigDir = None) -> None:
 
     for line in checking.check(composed):
         typer.echo(line)
+    show_presets([composed.pair])

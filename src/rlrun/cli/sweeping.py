@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlrun.cli.estimating import Asked, list_jobs, print_bill
+from rlrun.cli.tables import aligned
 
 if TYPE_CHECKING:
-    from rlrun.sweep import Limits
+    from rlrun.sweep import Limits, Outcome
 
 Workers = Annotated[
     int | None, typer.Option(min=1, help="Jobs at a time (default: what there is room for).", show_default=False)
@@ -112,8 +113,7 @@ def sweep(
     outcome = sweeps.sweep(
         jobs, folder=folder, config_dir=config_dir, workers=workers, limits=limits, means=means, plan=plan
     )
-    typer.echo(outcome.describe())
-    return outcome.code
+    return _ended(outcome)
 
 
 def resume_sweep(
@@ -151,5 +151,12 @@ def resume_sweep(
         trust=trust,
         means=means,
     )
+    return _ended(outcome)
+
+
+def _ended(outcome: Outcome) -> int:
+    """Print what came of a sweep: its jobs on standard error, its result on standard output; return the exit code."""
+    for line in aligned(outcome.table(), left=("job", "overrides", "state", "why")):
+        typer.echo(line, err=True)
     typer.echo(outcome.describe())
     return outcome.code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -145,6 +145,12 @@ def mistyped_group(words: Sequence[Word], listed: dict[str, Any]) -> str | None:
         if "." not in word.key and near is not None and near != word.key:
             return f"{word.key}: no such key or group (did you mean '{near}'?)"
     return None
+
+
+def told_presets(names: Iterable[str | None]) -> str:
+    """Return one line that names the presets that apply, and the way to do without; nothing where none does."""
+    applied = ", ".join(dict.fromkeys(name for name in names if name is not None))
+    return f"preset: {applied} (tuned for this algorithm and environment; pair=null for none)" if applied else ""
 
 
 def tuned_pair(repository: Repository, words: Sequence[Word], choices: dict[str, Any]) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from omegaconf import OmegaConf
 
-from rlrun.files import counted
+from rlrun.files import counted, duration
 from rlrun.rundir import RunDir
 from rlrun.sweep.book import Entry, State
 from rlrun.watching import printable, progress
@@ -27,14 +27,19 @@ class Show:
     Args:
         folder: of the sweep.
         stream: standard error unless given.
+        grows: more jobs than are known may come, so that nothing is said of the time to go.
     """
 
-    def __init__(self, folder: Path, stream: TextIO | None = None) -> None:
+    def __init__(self, folder: Path, stream: TextIO | None = None, *, grows: bool = False) -> None:
         self.folder = folder
+        self.grows = grows
         self.stream = stream or sys.stderr
         self._said: dict[str, tuple[Any, ...]] = {}
         self._begun: dict[str, tuple[float, float]] = {}  # of a job at work: when it was first seen, and how far
         self._totals: dict[str, Any] = {}
+        self._since: dict[str, float] = {}  # when a job was first seen at work
+        self._took: list[float] = []  # seconds of jobs that were seen to begin and to end
+        self._workers = 1  # jobs at work at a time, at most so far
         self._live: Any = None
 
     def __enter__(self) -> Show:
@@ -42,7 +47,7 @@ class Show:
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(file=self.stream), auto_refresh=False, transient=False)
+            self._live = Live(console=Console(file=self.stream), auto_refresh=False, transient=True)
             self._live.start()
         return self
 
@@ -51,6 +56,7 @@ class Show:
             self._live.stop()
 
     def __call__(self, entries: list[Entry]) -> None:
+        self._follow(entries)
         if self._live is not None:
             self._live.update(self._table(entries), refresh=True)
             return
@@ -59,6 +65,8 @@ class Show:
             if self._said.get(entry.key, ("pending", None)) != news:
                 place = f"[{number}/{len(entries)}] {entry.key} {entry.label}".rstrip()
                 told = f": {entry.error}" if entry.error is not None and entry.state != "completed" else ""
+                if entry.state == "completed":
+                    told = "".join(f", {text}" for text in (self._returned(entry), self._to_go(entries)) if text)
                 print(f"{place}: {entry.state}{told}", file=self.stream, flush=True)
             self._said[entry.key] = news
 
@@ -73,7 +81,8 @@ class Show:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, title=summary(entries), title_justify="left")
+        title = "; ".join(filter(None, (summary(entries), self._to_go(entries))))
+        table = Table(box=None, title=title, title_justify="left")
         for name in ("job", "what", "status", "steps", "return", "left", "last line"):
             table.add_column(name, no_wrap=True, justify="right" if name in ("steps", "return", "left") else "left")
         shown = sorted(entries, key=lambda entry: ORDER.index(entry.state))
@@ -85,13 +94,32 @@ class Show:
 
     def _figures(self, entry: Entry) -> tuple[str, str, str]:
         """Return steps, return and time left of a job, as far as they are known."""
-        if entry.state in ("pending", "queued"):
-            return "", "", ""
-        found = progress(RunDir(self.folder / "jobs" / entry.key).metrics)
-        steps = found.get("env_steps") or found.get("updates") or 0
-        value = found.get("evaluation/mean_return", found.get("episode/return"))
+        steps, value = figures(self.folder, entry)
         left = self._left(entry, float(steps)) if entry.state == "running" else ""
-        return f"{steps:,}" if steps else "", "" if value is None else f"{value:.2f}", left
+        return f"{steps:,}" if steps else "", value, left
+
+    def _follow(self, entries: Sequence[Entry]) -> None:
+        """Note how long jobs take that begin and end while this looks on."""
+        now = time.monotonic()
+        for entry in entries:
+            if entry.state == "running":
+                self._since.setdefault(entry.key, now)
+            elif (since := self._since.pop(entry.key, None)) is not None and entry.state == "completed":
+                self._took.append(now - since)
+        self._workers = max(self._workers, len(self._since))
+
+    def _returned(self, entry: Entry) -> str:
+        value = figures(self.folder, entry)[1]
+        return f"return {value}" if value else ""
+
+    def _to_go(self, entries: Sequence[Entry]) -> str:
+        """Return how long all jobs take still, by the mean of those that have ended."""
+        waiting = sum(entry.state in ("pending", "queued") for entry in entries)
+        if self.grows or not self._took or not (waiting or self._since):
+            return ""
+        mean, now = sum(self._took) / len(self._took), time.monotonic()
+        seconds = mean * waiting + sum(max(mean - (now - since), 0.0) for since in self._since.values())
+        return f"{duration(seconds / min(self._workers, waiting + len(self._since)))} to go"
 
     def _left(self, entry: Entry, steps: float) -> str:
         """Return how long a job will take still, by its speed since it was first seen."""
@@ -100,7 +128,7 @@ class Show:
         if total is None or steps <= at:
             return ""
         seconds = (total - steps) * (time.monotonic() - since) / (steps - at)
-        return f"{int(max(seconds, 0.0)) // 60}:{int(max(seconds, 0.0)) % 60:02d}"
+        return duration(max(seconds, 0.0))
 
     def _total(self, entry: Entry) -> float | None:
         """Return the steps that a job will take, as its run directory says once there is one."""
@@ -113,6 +141,27 @@ class Show:
                 return None
         total = self._totals[entry.key]
         return float(total) if isinstance(total, int | float) else None
+
+
+def figures(folder: Path, entry: Entry) -> tuple[float, str]:
+    """Return steps and return of a job, as far as they are known."""
+    if entry.state in ("pending", "queued"):
+        return 0, ""
+    found = progress(RunDir(folder / "jobs" / entry.key).metrics)
+    value = found.get("evaluation/mean_return", found.get("episode/return"))
+    return found.get("env_steps") or found.get("updates") or 0, "" if value is None else f"{value:.2f}"
+
+
+def rows(folder: Path, entries: Sequence[Entry]) -> list[tuple[str, ...]]:
+    """Return a table of jobs with a head: overrides, state, steps, return, and why one failed."""
+    table: list[tuple[str, ...]] = [("job", "overrides", "state", "steps", "return", "why")]
+    for entry in entries:
+        steps, value = figures(folder, entry)
+        overrides, why = entry.label or " ".join(entry.words), "" if entry.state == "completed" else entry.error or ""
+        table.append(
+            (entry.key, printable(overrides), entry.state, f"{steps:,}" if steps else "", value, printable(why))
+        )
+    return table
 
 
 def summary(entries: Sequence[Entry]) -> str:

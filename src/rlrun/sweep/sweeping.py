@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rlrun.config.layering import told_presets
 from rlrun.errors import RunDirError
 from rlrun.files import reason, write_json
 from rlrun.rundir import is_run
@@ -25,7 +26,7 @@ from rlrun.sweep.places import require_own
 from rlrun.sweep.search.plan import ABOUT as SEARCH
 from rlrun.sweep.search.plan import Plan
 from rlrun.sweep.search.search import Search
-from rlrun.sweep.showing import Show, summary
+from rlrun.sweep.showing import Show, rows, summary
 
 ABOUT = "sweep.json"
 
@@ -42,6 +43,10 @@ class Outcome:
     def describe(self) -> str:
         """Return two lines: how many jobs are in which state, and where they lie; then what a search found."""
         return "\n".join(filter(None, (summary(self.entries), str(self.folder), self.answer)))
+
+    def table(self) -> list[tuple[str, ...]]:
+        """Return a head, then a row for each job: its overrides, how it ended, and with which return."""
+        return rows(self.folder, self.entries)
 
 
 def is_sweep(path: Path) -> bool:
@@ -89,7 +94,8 @@ def sweep(
     # The folder may be somebody else's, and its other jobs with it.
     typed = {job.key: job for job in jobs}
     launcher = launching(Tasks(folder, config_dir, typed=typed))
-    return _coordinate(folder, book, launcher, workers=workers, limits=limits, plan=plan, typed=typed)
+    preset = told_presets([job.pair for job in jobs] if plan is None else [plan.pair])
+    return _coordinate(folder, book, launcher, workers=workers, limits=limits, plan=plan, typed=typed, preset=preset)
 
 
 def resume(
@@ -146,8 +152,15 @@ def _coordinate(
     limits: Limits | None,
     plan: Plan | None = None,
     typed: dict[str, Job] | None = None,
+    preset: str = "",
 ) -> Outcome:
-    with Show(folder) as show, closing(launcher), _source(plan, folder, book, typed, show.say) as source:
+    with (
+        Show(folder, grows=plan is not None) as show,
+        closing(launcher),
+        _source(plan, folder, book, typed, show.say) as source,
+    ):
+        if preset:
+            show.say(preset)
         count = workers or launcher.workers([*book.entries(), *([] if plan is None else plan.sample)])
         coordinator = Coordinator(
             folder, book, launcher, workers=count, limits=limits or Limits(), show=show, source=source

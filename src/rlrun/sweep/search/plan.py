@@ -72,6 +72,11 @@ class Plan:
         return min(self.settings.trials, len(self.points)) if self.points else self.settings.trials
 
     @property
+    def pair(self) -> str | None:
+        """The preset that the words come to which all jobs have."""
+        return self._base.pair
+
+    @property
     def sample(self) -> list[Job]:
         """As many jobs as a trial has, with the words that all have; they are none to be run."""
         return [Job("", tuple(self.fixed), "") for _ in self.seeds]
