@@ -133,29 +133,46 @@ class Served:
         self.renewed += 1
 
 
-def test_the_rest_of_a_rollout_is_left_out_once_the_policy_moved_too_far():
-    loader = Served()
-    stop = KLStop(loader, limit=0.02)
-    stop.end_batch(torch.tensor(0.02))
-    assert loader.renewed == 0
-    stop.end_batch(torch.tensor(0.021))
-    assert (loader.renewed, stop.metrics["policy/early_stops"]) == (1, 1)
+def test_the_step_that_goes_too_far_and_the_rest_of_its_rollout_are_left_out():
+    network = ActorCritic(ALL["discrete"], hidden=(8,))
+    loader, loss = Served(), PPOLoss(network, partial(torch.optim.SGD, lr=0.1))
+    stop = KLStop(loader, loss, limit=0.02)
+    observation = column(0.3, -0.7, 0.1)
+    action = network.act(observation)
+    numbers = (torch.zeros(3), torch.tensor([1.0, -1.0, 0.5]), torch.ones(3))
+    for moved, steps, renewed in ((0.1, 1, 0), (0.5, 1, 1), (0.1, 2, 1)):
+        before = [parameter.clone() for parameter in network.parameters()]
+        now = network.log_prob(observation, action).detach()
+        named = loss.backward(observation, action, now - moved, *numbers)
+        stop.end_batch(named["approx_kl"])
+        stepped = any(not torch.equal(*pair) for pair in zip(before, network.parameters(), strict=True))
+        assert (loss.updates, loader.renewed, stepped) == (steps, renewed, moved == 0.1)
+    assert stop.metrics["policy/early_stops"] == 1
     assert stop.hook("end_batch") is not None
-    assert KLStop(loader, limit=None).hook("end_batch") is None  # and nobody computes the divergence for it
+    assert KLStop(loader, loss, limit=None).hook("end_batch") is None  # and nobody computes the divergence for it
 
 
 def test_the_weight_of_the_penalty_follows_section_4_after_each_rollout():
     loader = Served()
     penalty = KLPenalty(loader, target=0.01, weight=1.0)
-    penalty.end_batch(torch.tensor(1.0))
-    assert penalty.begin_batch() == {"kl_weight": 1.0}  # amidst the epochs
-    loader.epoch = 2
-    for divergence, weight in ((0.0151, 2.0), (0.0149, 2.0), (0.0068, 2.0), (0.0066, 1.0), (0.0, 0.5)):
-        penalty.end_batch(torch.tensor(divergence))
+    rollouts = (
+        ([9.0, 0.0151], 2.0),
+        ([9.0, 0.0149], 2.0),
+        ([0.0, 0.0068], 2.0),
+        ([9.0, 0.0066], 1.0),
+        ([9.0, 0.0], 0.5),
+    )
+    for divergences, weight in rollouts:
+        before = penalty.weight
+        for epoch, divergence in enumerate(divergences, 1):  # of two minibatches each
+            for served, share in ((epoch - 1, 0.5), (epoch, 1.5)):
+                loader.epoch = served
+                assert penalty.begin_batch() == {"kl_weight": before}
+                penalty.end_batch(torch.tensor(divergence * share))
+                twin = KLPenalty(loader, target=0.01)
+                twin.load_state_dict(penalty.state_dict())
+                penalty = twin
         assert penalty.weight == weight
-    twin = KLPenalty(loader, target=0.01)
-    twin.load_state_dict(penalty.state_dict())
-    assert twin.weight == 0.5
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -115,7 +115,7 @@ STORED = ("+agent.log_prob=true", "+memory.columns.log_prob={}")  # how likely t
         ("+with=observation_norm",),
         ("+with=observation_norm", "memory.adaptors.observation_norm.update=rollout"),
         ("+with=observation_norm", "normalisers.observation.mode=em", "+normalisers.observation.rate=0.5"),
-        ("+with=[reward_norm,reward_clip]",),
+        ("+with=[reward_norm,reward_clip,return_norm]",),
         ("+with=rnd",),
         ("+with=representation", "representation.lr=1e-15"),
         ("+with=async", "async.kind=thread"),

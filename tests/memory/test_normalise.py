@@ -11,9 +11,9 @@ import torch
 from rlrun.errors import ConfigError
 from rlrun.memory import NStep, Table
 from rlrun.memory.adaptors import Adaptor
-from rlrun.memory.normalise import Normalise, ObservationNormalise, RewardNormalise
+from rlrun.memory.normalise import Normalise, ObservationNormalise, ReturnNormalise, RewardNormalise
 from rlrun.memory.transforms import RewardScale
-from rlrun.nn.normaliser import Normaliser
+from rlrun.nn.normaliser import Normaliser, ReturnNormaliser
 from rlrun.spaces import Box, Composite, Discrete, Spaces
 
 SPACES = Spaces(Box((2,), np.zeros(2), np.ones(2)), Discrete(2))
@@ -172,6 +172,62 @@ def test_a_rollout_teaches_nothing_where_statistics_shall_stay() -> None:
     normaliser = Normaliser([2])
     ObservationNormalise(normaliser, update="never").rollout(ROLLOUT | {"valid": torch.ones(1, 3, dtype=torch.bool)})
     assert normaliser.updates == 0
+
+
+def vec_normalize(reward: Any, ended: Any, discount: float) -> float:
+    """Return the deviation of running discounted returns, of rewards [T, N], step by step as VecNormalize has it."""
+    returns, seen = np.zeros(reward.shape[1]), []
+    for now, over in zip(reward, ended, strict=True):
+        returns = returns * discount + now
+        seen.extend(returns)
+        returns[over] = 0.0
+    return float(np.std(seen))
+
+
+RNG = np.random.default_rng(0)
+REWARD, ENDED = RNG.normal(2.0, 3.0, (40, 3)).astype(np.float32), RNG.random((40, 3)) < 0.1
+
+
+def returns_normalised(clip: float | None = 10.0) -> ReturnNormalise:
+    return ReturnNormalise(ReturnNormaliser(discount=0.9, num_envs=3, clip=clip))
+
+
+def test_rewards_are_divided_by_the_deviation_of_returns_as_they_enter_a_table() -> None:
+    adaptor = returns_normalised()
+    table = Table(length=200, num_envs=3, spaces=SPACES, adaptors=[adaptor])
+    for at, (reward, ended) in enumerate(zip(REWARD, ENDED, strict=True)):
+        row = {"observation": np.zeros((3, 2), np.float32), "action": [0, 0, 0], "reward": reward}
+        table.add(None, row | {"terminated": ended & (at % 2 == 0), "truncated": ended & (at % 2 == 1)})
+        if ended.any():
+            table.close(ended, np.zeros((int(ended.sum()), 2), np.float32))
+    given = torch.tensor([1.0, -2.0, 1e9])
+    wanted = given / vec_normalize(REWARD, ENDED, 0.9)
+    found = adaptor({"reward": given}, None)["reward"]
+    torch.testing.assert_close(found, wanted.clamp(-10, 10), rtol=1e-5, atol=0)
+
+
+def test_rewards_of_rollouts_are_divided_by_the_deviation_of_all_returns_so_far() -> None:
+    adaptor = returns_normalised(clip=None)
+    for first, last in ((0, 25), (25, 40)):  # episodes go on from the one to the other
+        part = {"reward": REWARD[first:last], "terminated": ENDED[first:last], "truncated": ENDED[first:last] * False}
+        batch = {name: torch.from_numpy(array).transpose(0, 1) for name, array in part.items()}
+        found = adaptor.rollout(batch | {"valid": torch.ones_like(batch["terminated"])})["reward"]
+        torch.testing.assert_close(found, batch["reward"] / vec_normalize(REWARD[:last], ENDED[:last], 0.9))
+        twin = returns_normalised(clip=None)
+        twin.normaliser.load_state_dict(adaptor.normaliser.state_dict())
+        adaptor = twin
+
+
+def test_rows_that_are_no_step_and_whole_episodes_go_into_returns_in_their_order() -> None:
+    first, second = returns_normalised().normaliser, returns_normalised()
+    steps, ended = np.array([[1.0, 9.0, 2.0]]), np.zeros((1, 3), np.bool_)
+    first.advance(steps, ended, np.array([[True, False, True]]), np.array([1]))
+    assert first.running.tolist() == pytest.approx([0.0, 2.9, 0.0])
+    table = Table(length=50, num_envs=3, spaces=SPACES, adaptors=[second])
+    row = {"observation": np.zeros((2, 2), np.float32), "action": [0, 0], "reward": np.array([1.0, 2.0], np.float32)}
+    table.add_episode(row | {"terminated": [False, False], "truncated": [False, True]}, np.zeros(2, np.float32))
+    assert float(second.normaliser(torch.tensor(1.0))) == pytest.approx(1 / np.std([1.0, 2.9]))
+    assert second.normaliser.running.tolist() == [0.0, 0.0, 0.0]
 
 
 def test_unknown_place_of_learning_is_refused() -> None:

@@ -158,23 +158,31 @@ class Epochs(Protocol):
 
 
 class KLStop(Callback):
-    """Leave the rest of a rollout out once the policy has moved too far.
+    """Leave the rest of a rollout out once the policy has moved too far, the step of that minibatch included.
 
     Args:
         loader: of rollouts.
+        loss: makes the steps.
         limit: largest divergence of a minibatch, in nats; None = any.
     """
 
     data_group = "default"
 
-    def __init__(self, loader: Epochs, *, limit: float | None, data_group: str = "default") -> None:
+    def __init__(self, loader: Epochs, loss: PPOLoss, *, limit: float | None, data_group: str = "default") -> None:
         self.loader = loader
         self.limit = limit
         self.data_group = data_group
         self.stops = 0
+        self._too_far = False
+        if limit is not None:
+            loss.veto = self._veto
 
-    def end_batch(self, approx_kl: Tensor) -> None:
-        if self.limit is not None and float(approx_kl) > self.limit:
+    def _veto(self, named: Mapping[str, Tensor]) -> bool:
+        self._too_far = float(named["approx_kl"]) > (self.limit or 0.0)
+        return self._too_far
+
+    def end_batch(self, approx_kl: Tensor) -> None:  # as it asks for the divergence, the loss has it
+        if self._too_far:
             self.loader.renew()
             self.stops += 1
 
@@ -200,7 +208,7 @@ class KLPenalty(Callback):
 
     Args:
         loader: of rollouts.
-        target: divergence of the last minibatch of a rollout, in nats.
+        target: divergence of a rollout in its last epoch, in nats.
         weight: to begin with.
     """
 
@@ -212,14 +220,21 @@ class KLPenalty(Callback):
         self.target = target
         self.weight = weight
         self.data_group = data_group
+        self._epoch = 0  # that runs
+        self._seen: list[Tensor | float] = []  # divergences of its minibatches
 
     def begin_batch(self) -> dict[str, float]:
         return {"kl_weight": self.weight}
 
     def end_batch(self, approx_kl: Tensor) -> None:
-        if self.loader.epoch < self.loader.epochs:
+        self._seen.append(approx_kl)
+        epoch = self.loader.epoch
+        if epoch == self._epoch:
             return
-        divergence = float(approx_kl)
+        divergence = sum(map(float, self._seen)) / len(self._seen)
+        self._seen, self._epoch = [], epoch % self.loader.epochs
+        if epoch < self.loader.epochs:
+            return
         if divergence > 1.5 * self.target:
             self.weight *= 2.0
         elif divergence < self.target / 1.5:
@@ -230,10 +245,11 @@ class KLPenalty(Callback):
         return {"policy/kl_weight": self.weight}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"weight": self.weight}
+        return {"weight": self.weight, "epoch": self._epoch, "seen": [float(each) for each in self._seen]}
 
     def load_state_dict(
         self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
     ) -> None:
         if numbers:
-            self.weight = state["weight"]
+            self.weight, self._epoch = state["weight"], state.get("epoch", 0)  # runs of older versions have no more
+            self._seen = [*state.get("seen", ())]

@@ -28,6 +28,7 @@ class LossCallback(Callback):
     are weighted by it. If somebody provides `learning_rate`, a `Schedule` say, each update
     is made with that.
 
+    Whoever sets `veto` is asked before each step, given what the loss names; it returns True to leave the step out.
     Whoever sets `watched` finds the loss of each element of the newest update in `elements`, [B] or
     [B, T] without weights, and the errors behind it by `error`.
 
@@ -75,6 +76,7 @@ class LossCallback(Callback):
         self.schedule = schedule
         self.data_group = data_group
         self.updates = 0
+        self.veto: Callable[[Mapping[str, Tensor]], bool] | None = None
         self.watched = False
         self.elements: Tensor | None = None
         self._weighs = "weight" in Callback.hook_of(self.loss, "loss").arguments  # then weighting is its own affair
@@ -98,7 +100,7 @@ class LossCallback(Callback):
         if not due:
             return None
         loss, named = self.evaluate(*values, weight=weight, **optional)
-        if self._stepper is not None:
+        if self._stepper is not None and not (self.veto is not None and self.veto(named or {})):
             self._step(loss, self._stepper, learning_rate)
         return named
 

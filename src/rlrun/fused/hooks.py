@@ -42,7 +42,7 @@ def fits(step: Step) -> bool:
         own = all(getattr(type(callback), name) is getattr(LossCallback, name) for name in _OWN)
         seen = any(map(is_hooked, callback.parameters))
         steps = callback.optimiser is None or (is_plain(callback.optimiser) and _in_order(callback))
-        return step.event == "backward" and own and steps and not seen
+        return step.event == "backward" and own and steps and not seen and callback.veto is None
     if isinstance(callback, TargetCallback):
         return step.event == "begin_batch" or (
             step.event == "end_batch" and type(callback).end_batch is TargetCallback.end_batch

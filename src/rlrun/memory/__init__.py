@@ -13,7 +13,7 @@ from rlrun.memory.index import EpisodeIndex
 from rlrun.memory.intrinsic import Bonus, Intrinsic
 from rlrun.memory.joint import JointLoader, Mix, MixLoader
 from rlrun.memory.loaders import CollectLoader, ReplayLoader
-from rlrun.memory.normalise import ObservationNormalise, RewardNormalise
+from rlrun.memory.normalise import ObservationNormalise, ReturnNormalise, RewardNormalise
 from rlrun.memory.phasic import PhasicLoader
 from rlrun.memory.prefetch import Prefetch
 from rlrun.memory.prioritised import Prioritised
@@ -70,6 +70,7 @@ __all__ = [
     "Recent",
     "Rename",
     "ReplayLoader",
+    "ReturnNormalise",
     "RewardClip",
     "RewardFunction",
     "RewardNormalise",

@@ -46,8 +46,9 @@ class Adaptor(Protocol):
     It may also have a `tier`, `requires` (names that it reads, "observation.goal" for a leaf), `keeps` (names that
     batches of rollouts have whatever the loader's columns say), `learns` (True: what it gives depends on the last
     update, so nothing can be drawn ahead), `rollout(batch)`, called with a whole rollout [N, T, …] in place of the
-    adaptor itself, and `observe(row)`, called with every row [n, …] that enters a table; None where it has nothing to
-    learn.
+    adaptor itself, and `observe(row)`, called with every row [n, …] that enters a table, the numbers of their
+    environments, `env` [n], among its columns (those of an episode that enters as a whole are all the same); None where
+    it has nothing to learn.
     """
 
     @property
@@ -93,7 +94,7 @@ def arrange(adaptors: Mapping[str, Any] | Sequence[Any], *, rewards: int = 0) ->
         if getattr(each, "observe", None) is not None and "reward" in each.provides:
             raise ConfigError(
                 f"memory.adaptors: {type(each).__name__} would learn from rows, whose rewards are {rewards} numbers a "
-                "step; update=replay takes those that were weighed"
+                "step; +with=reward_norm and update=replay take those that were weighed"
             )
     return found
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rlrun.errors import ConfigError, did_you_mean
 from rlrun.memory.adaptors import PerStep
 from rlrun.memory.samplers import Rows
-from rlrun.nn.normaliser import Normaliser
+from rlrun.nn.normaliser import Normaliser, ReturnNormaliser
 from rlrun.typing import Batch, Tree
 
 Update = Literal["replay", "rollout", "never"]
@@ -100,6 +101,31 @@ class RewardNormalise(Normalise):
 
     def __init__(self, normaliser: Normaliser, *, update: Update = "replay", limit: int | None = None) -> None:
         super().__init__("reward", normaliser.to("cpu"), update=update, limit=limit)  # rewards are summed there
+
+
+class ReturnNormalise(Normalise):
+    """Divide each step's reward by the deviation of the running discounted return; see `ReturnNormaliser`.
+
+    Statistics are of rewards as they enter the memory; on-policy, as the adaptors before this one leave them.
+    """
+
+    normaliser: ReturnNormaliser
+
+    def __init__(self, normaliser: ReturnNormaliser) -> None:
+        super().__init__("reward", normaliser.to("cpu"), update="rollout")
+        self.requires = (*self.requires, "terminated", "truncated")
+
+    def _learn_rollout(self, batch: Batch) -> None:
+        reward, valid = batch["reward"].numpy(), batch["valid"].numpy()
+        ended = (batch["terminated"] | batch["truncated"]).numpy()
+        self.normaliser.advance(reward, ended, valid, np.arange(len(reward)))
+
+    def _observe(self, row: Mapping[str, Tree]) -> None:
+        env, reward, ended = row["env"], np.asarray(row["reward"]), np.asarray(row["terminated"] | row["truncated"])
+        episode = len(env) > 1 and env[0] == env[-1]  # that enters as a whole
+        shape = (1, -1) if episode else (-1, 1)
+        steps = reward.reshape(shape)
+        self.normaliser.advance(steps, ended.reshape(shape), np.ones(steps.shape, np.bool_), env[: len(steps)])
 
 
 def _tensors(tree: Tree) -> Tree:

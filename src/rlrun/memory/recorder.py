@@ -80,8 +80,13 @@ class Recorder:
         self.storage.write(slots, self._framed(row))
         if self._on_add is not None:
             self._on_add(slots)
+        if self._observers:
+            self._show(row, np.arange(self.index.num_envs) if lane is None else np.atleast_1d(np.asarray(lane)))
+
+    def _show(self, row: Mapping[str, Tree], env: Array) -> None:
+        """Show rows [n, …] and the numbers of their environments [n] to whoever learns from them."""
         for observe in self._observers:
-            observe(row)
+            observe({**row, "env": env})
 
     def close(self, lane: int | Array | None, last: Tree, tags: Mapping[str, Any] | None = None) -> None:
         """End the episodes of some lanes.
@@ -128,8 +133,7 @@ class Recorder:
             self.storage.write(slots, self._framed(part))
             if self._on_add is not None:
                 self._on_add(slots)
-            for observe in self._observers:
-                observe(part)
+            self._show(part, np.full(size, lane))
         given = {name: np.asarray(value)[None] for name, value in (tags or {}).items()}
         self.close(lane, _part(last, None), given)
 

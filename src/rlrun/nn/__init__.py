@@ -59,7 +59,7 @@ from rlrun.nn.implicit import ImplicitCritics
 from rlrun.nn.init import normal_, orthogonal_, xavier_uniform_
 from rlrun.nn.inverse import InverseModel
 from rlrun.nn.mlp import MLP
-from rlrun.nn.normaliser import Normaliser
+from rlrun.nn.normaliser import Normaliser, ReturnNormaliser
 from rlrun.nn.policy import DeterministicPolicy, Policy, SquashedGaussian
 from rlrun.nn.precision import MixedPrecision
 from rlrun.nn.recurrent import Core
@@ -92,6 +92,7 @@ __all__ = [
     "Numbers",
     "Policy",
     "Quantiles",
+    "ReturnNormaliser",
     "Rewards",
     "SoftPolicy",
     "SquashedGaussian",

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rlrun import learners
 from rlrun.errors import ConfigError, SpaceError, did_you_mean
 from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Space, Spaces, describe, leaves
-from rlrun.typing import Tree
+from rlrun.typing import Array, Tree
 
 MODES = ("adaptive", "cumulative", "em", "window")
 FORMS = ("standard", "deviation", "rms", "centred")
@@ -189,6 +190,41 @@ class Normaliser(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{', '.join(path or 'all' for path in self.leaves)}; form={self.form}, clip={self.clip}"
+
+
+class ReturnNormaliser(Normaliser):
+    """Divide rewards by the deviation of the running discounted return, as VecNormalize of stable-baselines3 does.
+
+    In each environment G ← γ G + r, and 0 behind the end of an episode. Every G of the run counts alike.
+
+    Args:
+        discount: γ.
+        num_envs: environments.
+        clip: largest size of a normalised reward; null = none.
+    """
+
+    def __init__(self, *, discount: float, num_envs: int, clip: float | None = 10.0) -> None:
+        super().__init__([], mode="cumulative", form="deviation", clip=clip)
+        self.discount = discount
+        self.running = np.zeros(num_envs)
+
+    def advance(self, reward: Array, ended: Array, valid: Array, env: Array) -> None:
+        """Learn from steps [n, T] of environments [n] in the order of time; valid [n, T]: those that were made."""
+        running, returns = self.running[env], np.zeros(reward.shape)
+        for at in range(reward.shape[1]):
+            made = valid[:, at]
+            running = np.where(made, self.discount * running + reward[:, at], running)
+            returns[:, at] = running
+            running = np.where(made & ended[:, at], 0.0, running)
+        self.running[env] = running
+        self.update(torch.from_numpy(returns[valid]))
+
+    def get_extra_state(self) -> list[float]:
+        return self.running.tolist()  # type: ignore[no-any-return]
+
+    def set_extra_state(self, state: Any) -> None:
+        if len(state) == len(self.running):  # otherwise all of them begin anew
+            self.running = np.array(state)
 
 
 def _shapes(
