@@ -137,7 +137,16 @@ FLIPPED = "share of episodes that succeed"
 GUESSED = 0.65  # half of the episodes, and what luck adds in a hundred of them
 RECALL = ("algorithm=ppo", "env=recall", "stop.env_steps=20_000")
 TMAZE = ("algorithm=ppo", "env=tmaze", "stop.env_steps=100_000")
-HELD = (*("algorithm.lr=1.0e-3", "algorithm.horizon=64"), "callbacks.entropy_target.target=-0.5")
+HELD = (
+    *(
+        "algorithm.lr=1.0e-3",
+        "algorithm.horizon=64",
+        "algorithm.epochs=4",
+        "algorithm.batch_size=256",
+        "adam.eps=1.0e-8",
+    ),
+    *("algorithm.spread=observation", "callbacks.entropy_target.target=-0.5"),
+)
 CONSTRAINED = ("env=constrainedbandit", "+with=lagrangian", "lagrangian.lr=0.1")
 ALONE = "algorithm.recurrent=null"
 WALKED = {"rnd": ("+with=rnd", "intrinsic.rnd.weight={}"), "icm": ("+with=icm", "intrinsic.icm.weight={}")}

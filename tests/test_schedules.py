@@ -22,9 +22,8 @@ def test_linear_without_width_is_at_its_end():
     assert first(Linear(0.0, 1.0, steps=0, begin=2), 4) == [0, 0, 1, 1]
 
 
-def test_linear_wants_a_number_of_steps():
-    with pytest.raises(ConfigError, match=r"schedules.Linear.steps: wanted a number, got None"):
-        Linear(1.0, 0.0, steps=None)
+def test_linear_without_an_end_stays_at_its_first_value():
+    assert first(Linear(1.0, 0.0, steps=None), 3) == [1, 1, 1]
 
 
 def test_staircase_holds_the_line():

@@ -40,22 +40,16 @@ class Constant:
 
 @dataclass(frozen=True)
 class Linear:
-    """A straight line from `first` to `last` over `steps`, then `last`.
-
-    Raises:
-        ConfigError: there is no number of steps, as where it is taken from a budget that is not set.
-    """
+    """A straight line from `first` to `last` over `steps`, then `last`; without `steps` it stays at `first`."""
 
     first: float
     last: float
-    steps: int
+    steps: int | None
     begin: int = 0
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.steps, (int, float)):
-            raise ConfigError(f"schedules.Linear.steps: wanted a number, got {self.steps}")
-
     def __call__(self, step: int) -> float:
+        if self.steps is None:  # taken from a budget that is not set
+            return self.first
         return self.first + (self.last - self.first) * _fraction(step, self.begin, self.steps)
 
 

@@ -129,7 +129,7 @@ def test_without_a_step_the_policy_that_learns_is_the_one_that_acted(words, core
         end(self, step)
 
     monkeypatch.setattr(PPOLoss, "end_batch", end_batch)
-    still = ("adam.lr=1e-15", f"algorithm.recurrent={core}", "algorithm.unroll=2", "algorithm.batch_size=8")
+    still = ("algorithm.lr=1e-15", f"algorithm.recurrent={core}", "algorithm.unroll=2", "algorithm.batch_size=8")
     stored = () if "+with=async" in words else STORED  # a column that is there by itself then
     trained("ppo", "env=pendulum", *still, *stored, *words, "algorithm.epochs=1", updates=6)
     assert len(largest) == 6
