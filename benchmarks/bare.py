@@ -216,6 +216,8 @@ class DqnUpdate:
             chooses = self.q(following)[0] if self.double else told
             q_target = reward + carry * told.gather(-1, chooses.argmax(-1, keepdim=True)).squeeze(-1)
         value = self.q(observation)[0].gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        if self.huber is None:
+            return F.mse_loss(value, q_target)
         return F.huber_loss(value, q_target, delta=self.huber)
 
     def __call__(self, number: int, *batch: Tensor) -> None:

@@ -87,7 +87,7 @@ CASES = {
         )
         for name, words in (
             ("dueling", ("algorithm.dueling=true",)),
-            ("quantile", ("algorithm.quantiles=32",)),
+            ("quantile", ("algorithm.quantiles=32", "algorithm.huber=1.0")),
             ("hlgauss", ("+with=hlgauss", "hlgauss.least=0", "hlgauss.largest=100")),
         )
     },

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rlrun.algorithms.dqn import QLoss, QNetwork, QTarget
+from rlrun.config import compose
 from rlrun.errors import SpaceError
 from rlrun.memory import NStep, Table
 from rlrun.nn import ActionCodec, Bins
@@ -188,3 +189,22 @@ def test_slow_copy_is_saved():
     other = made([[0.0, 0.0]], [[0.0, 0.0]])
     other.load_state_dict(made([[1.0, 2.0]], [[5.0, 3.0]]).state_dict())
     assert other.target(column(0)).flatten().tolist() == [5.0, 3.0]
+
+
+def test_the_loss_is_squared_where_no_preset_says_otherwise():
+    assert compose(["algorithm=dqn", "env=cartpole", "pair=null"]).config.algorithm.huber is None
+    presets = [f"dqn_{name}" for name in ("bitflip", "cartpole", "chain", "corridor", "dueling_cartpole")]
+    assert {compose([f"experiment={name}"]).config.algorithm.huber for name in presets} == {1.0}
+
+
+@pytest.mark.parametrize(("huber", "expected"), [(None, 3.0), (1.0, 11 / 3)])
+def test_a_squared_loss_learns_the_mean_of_outcomes(huber, expected):
+    loss = QLoss(q_network(DISCRETE, [0.0, 0.0]), sgd, huber=huber)
+    rows = {"observation": column(*[0] * 4), "action": torch.zeros(4, dtype=torch.int64)}
+    rows["q_target"] = torch.tensor([0.0, 4.0, 4.0, 4.0])
+    optimiser = torch.optim.SGD(loss.network.parameters(), lr=0.2)
+    for _ in range(200):
+        optimiser.zero_grad()
+        loss.loss(**rows).mean().backward()
+        optimiser.step()
+    assert loss.network(column(0))[0, 0, 0].item() == pytest.approx(expected, abs=0.01)

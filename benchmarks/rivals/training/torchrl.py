@@ -210,7 +210,8 @@ def dqn(env: EnvBase, numbers: Numbers) -> tuple[Any, Update]:
     network = MLP(num_cells=list(numbers["hidden"]), out_features=env.action_spec.space.n, activation_class=nn.ReLU)
     actor = QValueActor(network, in_keys=["observation"], spec=Composite(action=env.action_spec))
     built(env, actor)
-    losses = DQNLoss(actor, loss_function="smooth_l1", delay_value=True, double_dqn=numbers["double"])
+    distance = "l2" if numbers["huber"] is None else "smooth_l1"
+    losses = DQNLoss(actor, loss_function=distance, delay_value=True, double_dqn=numbers["double"])
     losses.make_value_estimator(gamma=numbers["discount"])
     slow = HardUpdate(losses, value_network_update_interval=numbers["target_every"])
     optimizer = Adam(losses.parameters(), lr=numbers["lr"])

@@ -6,7 +6,7 @@ values add up over decisions. With more than one critic the smallest value count
 
     a* = argmax_a min_i Q_i(s', a)
     y  = r + γ (1 - terminated) min_i Q̄_i(s', a*)
-    L  = Σ_i h(Q_i(s, a) - y),  h the Huber loss
+    L  = Σ_i h(Q_i(s, a) - y),  h the square, or the Huber loss
     Q̄  ← Q̄ + rate (Q - Q̄)
 
 Differences from the papers: the target network may follow slowly instead of by jumps, and the
