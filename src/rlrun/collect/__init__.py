@@ -4,6 +4,7 @@ from rlrun.collect.agents import Agent, PolicyAgent, RandomAgent
 from rlrun.collect.async_collector import AsyncCollector
 from rlrun.collect.by_id import AgentProxy, ByIdCollector, ByIdEnv
 from rlrun.collect.collector import Collector
+from rlrun.collect.colored import ColoredNoise
 from rlrun.collect.evaluate import Evaluation, evaluate
 from rlrun.collect.greedy import EpsilonGreedy
 from rlrun.collect.noisy import Noisy
@@ -17,6 +18,7 @@ __all__ = [
     "ByIdCollector",
     "ByIdEnv",
     "Collector",
+    "ColoredNoise",
     "EpsilonGreedy",
     "Evaluation",
     "Noisy",

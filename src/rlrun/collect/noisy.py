@@ -14,7 +14,7 @@ from rlrun.collect.agents import Acting, PolicyAgent, Preprocess, RandomAgent, R
 from rlrun.errors import ConfigError, SpaceError
 from rlrun.generators import put_back
 from rlrun.memory.episodes import map_tree
-from rlrun.ops.noise import normal_like
+from rlrun.ops.noise import is_given, normal_like
 from rlrun.schedules import Schedule, as_schedule
 from rlrun.spaces import Box, Space, Spaces, describe, leaves
 from rlrun.typing import Array, Tree
@@ -86,6 +86,8 @@ class Noisy(PolicyAgent):
     def _draw(self, action: list[Array]) -> list[Array]:
         """Return the noise of this step, in the shapes of an action's leaves [N, …]."""
         deviation = self.deviation(self.steps)
+        if is_given():  # noise that goes on in its own way
+            return [normal_like(torch.from_numpy(part)).numpy() * np.float32(deviation) for part in action]
         drawn = [self._normal(part.shape, deviation) for part in action]
         if self.damping == 1.0:
             return drawn

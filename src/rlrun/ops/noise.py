@@ -25,6 +25,16 @@ def gumbel_like(value: Tensor) -> Tensor:
     return torch.empty_like(value).exponential_().log_().neg_() if _source is None else _source("gumbel", value)
 
 
+def drawn(kind: Kind, value: Tensor) -> Tensor:
+    """Draw by the generator of this process, in the shape of a tensor, whatever stands for it."""
+    return torch.randn_like(value) if kind == "normal" else torch.empty_like(value).exponential_().log_().neg_()
+
+
+def is_given() -> bool:
+    """Tell whether something stands for the generator of this process."""
+    return _source is not None
+
+
 @contextmanager
 def given(source: Source) -> Iterator[None]:
     """Let a function of kind and shape stand for the generator of this process, as long as the block lasts."""
