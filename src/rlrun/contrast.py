@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rlrun.config.saved import load
+from rlrun.config.schema import CHANGEABLE
 from rlrun.config.tree import dotted, leaves, plain
 from rlrun.files import known
 from rlrun.rundir import RunDir
@@ -41,14 +42,20 @@ class Difference(NamedTuple):
         config: keys of the config, without those that only follow others.
         circumstances: source, machine, versions of packages.
         outcome: what came of them.
-        gain: of the mean return of the second over the first, and half the width of its interval of 95 %; None
-            where one of them was not evaluated.
+        gain: of the mean return of the second over the first, and half the width of its interval of 95 %, which covers
+            the evaluation episodes only, as each side is one seed; None where one of them was not evaluated, or
+            where their environments differ.
     """
 
     config: dict[str, Pair]
     circumstances: dict[str, Pair]
     outcome: dict[str, Pair]
     gain: tuple[float, float] | None
+
+    @property
+    def environments(self) -> list[str]:
+        """Keys of the environment that differ, so that returns cannot be compared."""
+        return [key for key in self.config if key.split(".")[0] == "env" and key not in CHANGEABLE]
 
     @property
     def empty(self) -> bool:
@@ -61,7 +68,8 @@ class Difference(NamedTuple):
         def sides(pairs: Mapping[str, Pair]) -> dict[str, Any]:
             return {name: {"one": pair.one._asdict(), "other": pair.other._asdict()} for name, pair in pairs.items()}
 
-        gain = None if self.gain is None else {"mean_return": self.gain[0], "within": self.gain[1]}
+        covers = "evaluation episodes only; each side is one seed"
+        gain = None if self.gain is None else {"mean_return": self.gain[0], "within": self.gain[1], "covers": covers}
         named = {"config": self.config, "circumstances": self.circumstances, "outcome": self.outcome}
         return {**{name: sides(pairs) for name, pairs in named.items()}, "gain": gain}
 
@@ -81,12 +89,13 @@ def diff(one: Path | str, other: Path | str) -> Difference:
     settings = [{dotted(path): value for path, value in leaves(plain(load(run.config)))} for run in runs]
     versions = [_flat(about) for about in abouts]
     figures = [{name: summary.get(name) for name in FIGURES} for summary in summaries]
-    return Difference(
+    difference = Difference(
         config=_pairs(settings[0], settings[1], *set_by),
         circumstances=_pairs(versions[0], versions[1]),
         outcome=_pairs(figures[0], figures[1]),
         gain=_gain(*(summary.get("evaluation") for summary in summaries)),
     )
+    return difference._replace(gain=None) if difference.environments else difference
 
 
 def _flat(about: Mapping[str, Any]) -> dict[str, Any]:

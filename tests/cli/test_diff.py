@@ -6,6 +6,7 @@ import json
 import shutil
 
 import pytest
+from omegaconf import OmegaConf
 
 import rlrun
 from rlrun.cli import main
@@ -61,7 +62,9 @@ def test_a_run_and_its_copy_differ_in_nothing(runs, capsys):
     change(RunDir("copy").summary, seconds=99.0)  # the machine was busy
     assert rlrun.diff("one", "copy").empty
     assert main._run(["diff", "one", "copy"], debug=False) == 0
-    assert capsys.readouterr() == ("", "")
+    assert capsys.readouterr() == ("no difference but the time that it took\n", "")
+    assert main._run(["diff", "one", "one"], debug=False) == 0
+    assert capsys.readouterr() == ("no difference\n", "")
 
 
 @pytest.mark.parametrize(("resume", "expected"), [("exact", set()), ("approximate", {"resume"})])
@@ -86,9 +89,31 @@ def test_returns_are_compared_with_their_uncertainty(mean, told, runs, capsys):
     assert gain == pytest.approx(mean - 10.0)
     assert within == pytest.approx(1.96)  # the root of 36/100 + 64/100 is 1
     assert main._run(["diff", "one", "other"], debug=False) == 0
-    assert (
-        capsys.readouterr().out.splitlines()[-1] == f"mean return {mean - 10.0:+.2f}, ± 1.96 in 95 of 100 cases{told}"
-    )
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        f"mean return {mean - 10.0:+.2f}, ± 1.96 in 95 of 100 cases{told}",
+        "  the interval covers evaluation episodes only: each side is one seed; of several: rlrun report",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "comparable"),
+    [
+        ({"target": "rlrun.env.toys.Corridor"}, False),
+        ({"kwargs": {"length": 5}}, False),
+        ({"vectorization": "async"}, True),
+    ],
+)
+def test_returns_of_different_environments_are_not_compared(changes, comparable, runs, capsys):
+    for name, mean in (("one", 10.0), ("other", 90.0)):
+        evaluated(name, mean=mean, std=6.0)
+    config = OmegaConf.load(RunDir("other").config)
+    for key, value in changes.items():
+        config.env[key] = value
+    OmegaConf.save(config, RunDir("other").config)
+    assert (rlrun.diff("one", "other").gain is not None) == comparable
+    assert main._run(["diff", "one", "other"], debug=False) == 0
+    out = capsys.readouterr().out
+    assert ("mean return +80.00" in out, "returns are not compared" in out) == (comparable, not comparable)
 
 
 def test_the_command_prints_both_sides_and_json(runs, capsys):

@@ -88,9 +88,10 @@ def test_the_command_prints_a_line_for_each_run_and_json(runs, capsys):
     assert main._run(["ls", "--sort", "return"], debug=False) == 0
     told = capsys.readouterr()
     assert told.out.splitlines() == [
-        "sweeps/now/jobs/b    failed     4,000  99.00  algorithm=sac seed=1",
-        "runs/dqn-cartpole/a  completed  5,000  12.50  algorithm=dqn seed=1",
-        "runs/dqn-cartpole/c  stopped       20         algorithm=dqn",
+        "run                  status     steps  return  overrides",
+        "sweeps/now/jobs/b    failed     4,000   99.00  algorithm=sac seed=1",
+        "runs/dqn-cartpole/a  completed  5,000   12.50  algorithm=dqn seed=1",
+        "runs/dqn-cartpole/c  stopped       20          algorithm=dqn",
     ]
     assert told.err == "3 runs\n"
     assert main._run(["ls", "runs", "--json"], debug=False) == 0
@@ -101,6 +102,7 @@ def test_a_folder_without_runs_is_an_empty_list(tmp_path, capsys):
     assert main._run(["ls", str(tmp_path), "--json"], debug=False) == 0
     assert json.loads(capsys.readouterr().out) == []
     assert main._run(["ls", str(tmp_path)], debug=False) == 0
+    assert capsys.readouterr() == ("", "0 runs\n")
 
 
 def test_damaged_and_hostile_files_leave_values_out(runs, capsys):
@@ -110,6 +112,7 @@ def test_damaged_and_hostile_files_leave_values_out(runs, capsys):
     (runs / "runs/dqn-cartpole/c/status.json").write_text("{")
     assert main._run(["ls", "runs"], debug=False) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "runs/dqn-cartpole/a  completed          algorithm=?[31mdqn",
-        "runs/dqn-cartpole/c  interrupted  20    algorithm=dqn",
+        "run                  status       steps  return  overrides",
+        "runs/dqn-cartpole/a  completed                   algorithm=?[31mdqn",
+        "runs/dqn-cartpole/c  interrupted     20          algorithm=dqn",
     ]

@@ -361,7 +361,8 @@ def test_the_command_writes_what_was_asked_for(make, tmp_path, capsys):
     options = ["--out", files[0], "--csv", files[1], "--markdown", files[2], "--svg", tmp_path / "svg"]
     words = ["report", tmp_path, *options, "--resamples", 200, "--bounds", "CartPole-v1=0,10"]
     assert main._run(list(map(str, words)), debug=False) == 0
-    assert capsys.readouterr().out == f"{files[0]}\n"
+    verdict = "algorithm=ppo: interquartile mean 0.200 [0.100, 0.300]\n"
+    assert capsys.readouterr() == (f"{files[0]}\n", verdict)
     assert all(path.stat().st_size for path in files)
     assert sorted(path.name for path in (tmp_path / "svg").iterdir()) == [
         "curves-1.svg",
@@ -371,7 +372,13 @@ def test_the_command_writes_what_was_asked_for(make, tmp_path, capsys):
     assert main._run(["report", str(tmp_path), "--markdown", "-", "--resamples", "200"], debug=False) == 0
     told = capsys.readouterr()
     assert told.out.startswith("**Final scores**")
-    assert told.err == f"{tmp_path / 'report.html'}\n"
+    verdict = "algorithm=ppo: interquartile mean 2.00 [1.00, 3.00]\n"  # without bounds
+    assert told.err == f"{verdict}{tmp_path / 'report.html'}\n"
+    arm(make, "dqn", [11.0, 12.0, 13.0])
+    assert main._run(["report", str(tmp_path), "--resamples", "200"], debug=False) == 0
+    best, apart = capsys.readouterr().err.split("; ")
+    assert best.startswith("algorithm=dqn: interquartile mean 12.0")
+    assert apart in ("0 of 1 pair can be told apart\n", "1 of 1 pair can be told apart\n")
 
 
 def test_pictures_are_drawn_by_the_same_svg(make, tmp_path):

@@ -26,13 +26,17 @@ def diff(
         typer.echo(json.dumps(found.as_dict(), indent=2))
         return
     if found.empty:
-        return
-    for title, pairs in (("config", found.config), ("made with", found.circumstances), ("outcome", found.outcome)):
-        _show(title, pairs)
+        typer.echo("no difference" + (" but the time that it took" if found.outcome else ""))
+    else:
+        for title, pairs in (("config", found.config), ("made with", found.circumstances), ("outcome", found.outcome)):
+            _show(title, pairs)
     if found.gain is not None and "objective" in found.outcome:
         gain, within = found.gain
         told = "" if abs(gain) > within else ": not distinguishable"
         typer.echo(f"mean return {gain:+.2f}, ± {within:.2f} in 95 of 100 cases{told}")
+        typer.echo("  the interval covers evaluation episodes only: each side is one seed; of several: rlrun report")
+    elif found.environments:
+        typer.echo(f"the environments differ ({', '.join(map(_plain, found.environments))}): returns are not compared")
 
 
 def _show(title: str, pairs: Mapping[str, Pair]) -> None:

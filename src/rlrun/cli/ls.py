@@ -8,6 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from rlrun.cli.tables import aligned
+
+HEAD = ("run", "status", "steps", "return", "overrides")
+
 
 def ls(
     folder: Annotated[Path, typer.Argument(help="Of a run, of a sweep, or above several.")] = Path("."),
@@ -32,11 +36,8 @@ def ls(
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
-    rows = [_row(run) for run in found]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for path, state, steps, value, words in rows:
-        left, right = (path.ljust(widths[0]), state.ljust(widths[1])), (steps.rjust(widths[2]), value.rjust(widths[3]))
-        typer.echo("  ".join([*left, *right, words]).rstrip())
+    for line in aligned([HEAD, *map(_row, found)], left=("run", "status", "overrides")) if found else ():
+        typer.echo(line)
     typer.echo(counted(len(found), "run"), err=True)
 
 

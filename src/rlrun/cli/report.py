@@ -59,6 +59,7 @@ def report(
     printed = [text for where, text in ((csv, made.csv), (markdown, made.markdown)) if where == OUTPUT]
     for text in printed:
         typer.echo(text, nl=False)
+    typer.echo(made.verdict, err=True)
     typer.echo(made.path, err=bool(printed))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlrun.errors import RequestError, RlrunError, RunDirError, did_you_mean
-from rlrun.files import place_of, reason, replace
+from rlrun.files import counted, place_of, reason, replace
 from rlrun.reporting import pictures, tables
 from rlrun.reporting.arms import arms_of
 from rlrun.reporting.figures import draw
@@ -17,6 +17,7 @@ from rlrun.reporting.jobs import complete
 from rlrun.reporting.notes import notes
 from rlrun.reporting.page import page
 from rlrun.reporting.runs import EVALUATED, PLAYED, Run, gather
+from rlrun.reporting.wording import interval
 from rlrun.watching import progress
 
 RESAMPLES = 10_000
@@ -40,6 +41,16 @@ class Report:
     findings: Findings
     markdown: str
     csv: str
+
+    @property
+    def verdict(self) -> str:
+        """The highest of all arms and how many pairs can be told apart, in one line."""
+        best = next((each for each in self.findings.results if each.aggregates), None)
+        if best is None:
+            return "no run has a score"
+        pairs, mean = self.findings.comparisons, interval(best.aggregates["iqm"])
+        apart = f"; {sum(each.distinguishable for each in pairs)} of {counted(len(pairs), 'pair')} can be told apart"
+        return printable(f"{best.arm.label}: interquartile mean {mean}") + (apart if pairs else "")
 
 
 def report(
