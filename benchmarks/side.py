@@ -19,7 +19,7 @@ import rlrun
 from benchmarks import bare, bare_lasting, bare_others, bare_ppo, bare_soft
 from benchmarks.clock import Clock
 from rlrun import config as configuration
-from rlrun.assembly import set_products
+from rlrun.assembly import keep_freed_memory, set_products
 
 LOOPS: dict[str, bare.Loop] = {
     "sac": bare.off_policy(bare_soft.SacUpdate),
@@ -98,6 +98,7 @@ CASES = {
 def measure_rlrun(case: Case, *, first: int, last: int) -> dict[str, float]:
     """Train as the command does, with a probe beside the algorithm's own callbacks."""
     probe = [f"+callbacks.probe={{_target_:benchmarks.probe.Probe,first:{first},last:{last}}}"]
+    keep_freed_memory()
     with TemporaryDirectory() as folder:
         result = rlrun.train([*case.words, *QUIET, *probe], run_dir=Path(folder) / "run")
     clock: Clock = result.trainer.callbacks["probe"].clock  # type: ignore[attr-defined]

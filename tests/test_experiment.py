@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -14,10 +15,14 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from omegaconf import OmegaConf
+from threadpoolctl import threadpool_info
 
 import rlrun
+from rlrun import assembly, checking
 from rlrun.callback import Callback
+from rlrun.cli import main
 from rlrun.config import load as load_config
 from rlrun.errors import RequestError
 from rlrun.trainer import Trainer
@@ -81,7 +86,7 @@ def comparable(run: Path) -> tuple[list[str], bytes]:
 def test_a_run_directory_holds_what_is_promised(dqn):
     names = {path.name for path in dqn.run_dir.iterdir()}
     files = {"config.yaml", "overrides.txt", "manifest.json", "status.json", "metrics.jsonl", "summary.json"}
-    assert names == files | {"checkpoints"}
+    assert names == files | {"checkpoints", "log.txt"}  # which names the preset
     held = {path.name for path in (dqn.run_dir / "checkpoints").iterdir()}
     assert {"latest", "best", "0000000050-0000000015", "0000000100-0000000040"} <= held
     assert all(re.fullmatch(r"latest|best|segments|\d{10}-\d{10}", name) for name in held)
@@ -252,6 +257,48 @@ def test_a_checkpoint_is_chosen_by_name_or_step(which, step, sac):
 
 def test_the_best_checkpoint_is_the_one_with_the_best_evaluation(sac):
     assert rlrun.evaluate(sac.run_dir, episodes=1, checkpoint="best").env_steps == sac.summary["best"]["env_steps"]
+
+
+def settings_of_the_process():
+    """Return threads, precision and random states of this process."""
+    threads = [(library["filepath"], library["num_threads"]) for library in threadpool_info()]
+    states = random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state().tolist()
+    return torch.get_num_threads(), threads, torch.get_float32_matmul_precision(), *map(repr, states)
+
+
+OTHER = ("threads=1", "precision=medium")
+CALLS = {
+    "train": lambda run: rlrun.train([*DQN, *TINY, *OTHER], run_dir=run),
+    "resume": lambda run: rlrun.resume(run, ["stop.env_steps=120"]),
+    "evaluate": lambda run: rlrun.evaluate(run, episodes=1),
+    "check": lambda run: checking.check([*DQN, *TINY, *OTHER]),
+}
+
+
+def test_python_calls_leave_the_process_as_it_was(tmp_path, monkeypatch):
+    allocators = []
+    monkeypatch.setattr(assembly, "keep_freed_memory", lambda: allocators.append("set"))
+    threads, run = torch.get_num_threads(), tmp_path / "run"
+    try:
+        torch.set_num_threads(3)
+        before = settings_of_the_process()
+        for name, call in CALLS.items():
+            call(run)
+            assert settings_of_the_process() == before, name
+        with pytest.raises(RequestError):
+            rlrun.train([*DQN, *OTHER, "env.id=Nowhere-v0"])
+        assert settings_of_the_process() == before
+    finally:
+        torch.set_num_threads(threads)
+    assert allocators == []
+
+
+def test_the_command_keeps_freed_memory(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(assembly, "keep_freed_memory", lambda: calls.append("kept"))
+    assert main._run(["train", *DQN, *TINY, "--run-dir", str(tmp_path / "run")], debug=False) == 0
+    assert main._run(["resume", str(tmp_path / "run"), "stop.env_steps=110"], debug=False) == 0
+    assert calls == ["kept", "kept"]
 
 
 # --- the package

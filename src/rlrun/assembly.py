@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import pickle
-from collections.abc import Mapping
-from contextlib import suppress
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from rlrun import learners
 from rlrun.build import Builder
@@ -47,7 +49,6 @@ def prepare_process(config: DictConfig, found: Found | None = None) -> str:
     Raises:
         RequestError: the device is not there, or this build of torch lacks what makes the products.
     """
-    keep_freed_memory()
     set_threads(config, found)
     set_products(config, found)
     wanted = str(config.device)
@@ -123,10 +124,27 @@ def found_here() -> Found:
     return Found(products.in_use(), torch.get_num_threads())
 
 
+@contextmanager
+def process_restored() -> Iterator[None]:
+    """Leave threads, precision and random generators of the process in the end as they were before."""
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    states = random.getstate(), np.random.get_state()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    with threadpool_limits(), torch.random.fork_rng(devices):  # without limits: the end restores what was there
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(precision)
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+            torch.set_num_threads(threads)
+
+
 def keep_freed_memory() -> None:
     """Have the C library keep what networks free for what they ask for next, not give it back to the system.
 
     Otherwise the pages of every large result are fetched anew in each update. Where there is no glibc, nothing happens.
+    It cannot be undone, so it is for processes that are rlrun's own.
     """
     with suppress(AttributeError, OSError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt

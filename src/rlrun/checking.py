@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from rlrun.assembly import stateful
+from rlrun.assembly import process_restored, stateful
 from rlrun.callbacks import Checkpointer
 from rlrun.config import Composed
 from rlrun.errors import RequestError
@@ -18,6 +18,7 @@ from rlrun.files import sized
 from rlrun.sharing import count_of
 
 
+@process_restored()
 def check(words: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> list[str]:
     """Build everything and step nothing; return what was found, one line each.
 

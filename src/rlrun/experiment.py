@@ -16,7 +16,16 @@ from omegaconf import DictConfig
 
 from rlrun import config as configuration
 from rlrun import exits, learners
-from rlrun.assembly import Found, builder_of, found_here, prepare_process, process_as_set_up, stateful, take_back
+from rlrun.assembly import (
+    Found,
+    builder_of,
+    found_here,
+    prepare_process,
+    process_as_set_up,
+    process_restored,
+    stateful,
+    take_back,
+)
 from rlrun.callback import Stop
 from rlrun.callbacks import Evaluator, Interrupted, Logger, MemoryImport
 from rlrun.collect import ByIdCollector, Collector
@@ -247,6 +256,7 @@ class Experiment:
         }
 
 
+@process_restored()
 def train(
     words: Iterable[str] | Composed = (),
     *,
@@ -283,6 +293,7 @@ def train(
     return Result(directory.path, summary, composed.config, experiment.trainer)
 
 
+@process_restored()
 def explain(words: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> str:
     """Return the data flow of one update, as `rlrun explain` prints it."""
     experiment = Experiment(composed_of(words, config_dir))

@@ -11,6 +11,7 @@ import traceback
 from multiprocessing.connection import Connection
 
 from rlrun import learners, storage, trust
+from rlrun.assembly import keep_freed_memory
 from rlrun.callbacks.stop import SIGNALS
 from rlrun.errors import LearnerError
 from rlrun.exits import said
@@ -49,6 +50,7 @@ def serve(handle: int, parent: int) -> None:
 def follow(job: Job, connection: Connection) -> None:
     """Train as one of several learners, in the directory of a run that the first one has begun."""
     learners.be(job.number)
+    keep_freed_memory()
     run = RunDir(job.run)
     experiment = Experiment(job.composed, found=job.found)
     if job.checkpoint is not None:

@@ -11,7 +11,7 @@ import torch
 from omegaconf import OmegaConf
 
 from rlrun.arrival import Arrival, arrived
-from rlrun.assembly import builder_of, found_of, prepare_process, stateful, take_back
+from rlrun.assembly import builder_of, found_of, prepare_process, process_restored, stateful, take_back
 from rlrun.collect import Agent
 from rlrun.env import Env
 from rlrun.errors import ConfigError, RequestError, RunDirError
@@ -93,7 +93,7 @@ def frozen(run: Path | str, trust: Iterable[str] = (), *, device: str | None = N
     Raises:
         RequestError: there is no such run, it is damaged, or it names code that is not trusted.
     """
-    with arrived(run, trust) as arrival:
+    with process_restored(), arrived(run, trust) as arrival:
         found = Frozen(arrival, device)
         try:
             yield found

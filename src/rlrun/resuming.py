@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlrun.arrival import Arrival, arrived, require_own_files
-from rlrun.assembly import found_of
+from rlrun.assembly import found_of, process_restored
 from rlrun.config import Composed, to_yaml
 from rlrun.config.merging import apply
 from rlrun.config.schema import CHANGEABLE, check_kinds
@@ -41,6 +41,7 @@ IN_PROCESS = ("auto", "sync", "async")  # ways to step lanes that give the same 
 _messages = logging.getLogger("rlrun")
 
 
+@process_restored()
 def resume(run: Path | str, words: Iterable[str] = (), *, trust: Iterable[str] = ()) -> Result:
     """Go on with a run from its newest good checkpoint; without any, begin it anew in the same folder.
 

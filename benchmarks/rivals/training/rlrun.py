@@ -6,10 +6,12 @@ from pathlib import Path
 
 import rlrun
 from benchmarks.rivals.training.work import Work
+from rlrun.assembly import keep_freed_memory
 
 PACKAGES = ("rlrun",)
 
 
 def train(work: Work) -> None:
-    """Train on, past any budget of the config."""
+    """Train on, past any budget of the config, in a process as the command sets it up."""
+    keep_freed_memory()
     rlrun.train([*work.words, f"stop.env_steps={10 * work.last}"], run_dir=Path("run"))

@@ -77,7 +77,10 @@ def resume(
 
 def _go_on(run: Path, words: list[str], trust: list[str]) -> None:
     from rlrun import resuming
+    from rlrun.assembly import keep_freed_memory
     from rlrun.errors import Left
+
+    keep_freed_memory()
 
     show("rlrun.told")
     try:

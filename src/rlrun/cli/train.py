@@ -110,6 +110,9 @@ def _one(
             composed = compose(words, config_dir=config_dir)
         # what is wrong with a word was told before torch is loaded
         from rlrun import experiment
+        from rlrun.assembly import keep_freed_memory
+
+        keep_freed_memory()
 
         show("rlrun.forking", "rlrun.told")
         if dry_run:

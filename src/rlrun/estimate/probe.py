@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from rlrun import config as configuration
 from rlrun import signals
+from rlrun.assembly import keep_freed_memory
 from rlrun.callback import Callback, Stop
 from rlrun.callbacks import Checkpointer, Evaluator
 from rlrun.callbacks.stop import Budget
@@ -151,6 +152,7 @@ class Mark(Callback):
 def carry_out(words: tuple[str, ...], config_dir: Path | None, seconds: float, folder: Path) -> int:
     """Probe a run in a folder and write `probe.json` beside it; return the exit code of the process."""
     signals.listen()
+    keep_freed_memory()
     try:
         write_json(folder / "probe.json", asdict(measure(words, config_dir, seconds, folder / "run")))
     except KeyboardInterrupt:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rlrun import config as configuration
 from rlrun import exits, experiment, resuming, signals, trust
+from rlrun.assembly import keep_freed_memory
 from rlrun.config.places import add_to_path
 from rlrun.config.resolvers import admit_resolvers
 from rlrun.config.words import parse
@@ -27,6 +28,7 @@ LEFT_BY_A_START = ("checkpoints", "config.yaml", "overrides.txt", "status.json",
 def carry_out(task: Task) -> int:
     """Do a job; return the exit code of its process: 75, too, where it is another's by now."""
     signals.listen()
+    keep_freed_memory()
     try:
         if not _is_claimed(task):
             return STOPPED
