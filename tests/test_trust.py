@@ -11,6 +11,7 @@ from rlrun import trust
 from rlrun.build import build
 from rlrun.config.files import read_yaml
 from rlrun.config.places import packaged_dir
+from rlrun.config.resolvers import admit_all_resolvers
 from rlrun.config.targets import find_target
 from rlrun.env.find import find_target as find_env
 from rlrun.errors import BuildError, ConfigError
@@ -354,3 +355,72 @@ def test_what_is_filled_in_names_no_resolver_either():
     box = {"_target_": "rlrun.memory.Column", "_args_": ["$", [], "float32"]}
     with trust.limited(), pytest.raises(BuildError, match=r"oc\.env"):
         build({"a": box, "b": "${a.name}{oc.env:HOME}"}, "b")
+
+
+# --- allow lists, where a list of what is refused would be open
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("sympy.sympify", "numpy.savetxt", "numpy.ctypeslib.load_library", "sqlite3.connect"),
+        *("logging.FileHandler", "test.support.script_helper.spawn_python", "rlrun.memory.recorder.Recorder"),
+        *("rlrun.export.acting.FileAgent", "rlrun.memory.layout.zeros"),
+        *("rlrun.callbacks.pointers.retire", "torch.nn.parallel.DataParallel", "torch.nn.utils.parametrize.cached"),
+    ],
+)
+def test_what_no_list_names_is_refused(target):
+    assert "not trusted" in refused(target)
+    write(Path("mine.py"), f"from {target.rpartition('.')[0]} import {target.rpartition('.')[2]} as Part\n")
+    assert "not trusted" in refused("mine.Part")
+
+
+def test_what_is_not_installed_is_refused_as_well():
+    assert "not trusted" in refused("psutil.Popen")
+
+
+def test_an_environment_is_admitted_by_where_it_is_defined(monkeypatch):
+    import gymnasium
+
+    from rlrun.env.find import spec_of
+
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.envs.registration.registry))
+    monkeypatch.setattr("rlrun.env.find.registry", gymnasium.envs.registration.registry)
+    gymnasium.register("Theirs-v0", entry_point="collections:OrderedDict")
+    write(Path("mine.py"))
+    gymnasium.register("Mine-v0", entry_point="mine:Part")
+    with trust.limited():
+        assert spec_of("CartPole-v1").id == "CartPole-v1"
+        assert spec_of("Mine-v0").id == "Mine-v0"
+        with pytest.raises(BuildError, match="Theirs-v0 comes with the run and is not trusted; --trust collections"):
+            spec_of("Theirs-v0")
+    for words in ({"packages": ["collections"]}, {"typed": {"env.id": "Theirs-v0"}}):
+        with trust.limited(**words):
+            assert spec_of("Theirs-v0").id == "Theirs-v0"
+
+
+def test_a_place_is_trusted_by_its_path(stand):
+    data = stand / "data"
+    data.mkdir()
+    run = make_run(stand / "run")
+    refusal = pytest.raises(ConfigError, match="lies outside of the run that names it; --trust")
+    with trust.limited(run=run):
+        trust.admit_place("in", run / "in", "memory.import")
+        for path in (data, run, run / ".." / "data", stand / "running"):
+            with refusal:
+                trust.admit_place(str(path), path, "memory.directory")
+    for words in ({"packages": [f"{data}/"]}, {"packages": ["../data"]}, {"typed": {"memory.directory": str(data)}}):
+        with trust.limited(run=run, **words):
+            trust.admit_place(str(data), data, "memory.directory")
+            with refusal:
+                trust.admit_place(str(data / "x"), data / "x", "memory.directory")
+    with trust.limited(["minari:a/b-v0"]):
+        trust.admit_place("minari:a/b-v0", None, "memory.import")
+
+
+@pytest.mark.parametrize("value", ["${oc.env:HOME}", "a ${oc.env:HOME}", ["${oc.env:HOME}"], {"b": "${oc.env:HOME}"}])
+def test_a_resolver_that_is_typed_is_admitted_in_that_text_only(value):
+    with trust.limited(typed={"x": value}):
+        admit_all_resolvers({"y": value})
+        with pytest.raises(ConfigError, match=r"--trust oc\.env allows it"):
+            admit_all_resolvers({"y": "${oc.env:HOME} and more"})

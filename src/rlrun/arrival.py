@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from rlrun.config.schema import KINDS, SETTINGS, check_kinds
 from rlrun.config.tree import plain
 from rlrun.config.words import parse
 from rlrun.errors import ConfigError, RunDirError
-from rlrun.files import read_json
+from rlrun.files import read_json, require_own_file
 from rlrun.learners.places import places_in
 from rlrun.rundir import RunDir
 
@@ -99,13 +98,11 @@ def require_own_files(run: RunDir) -> None:
     Raises:
         RunDirError: naming the first.
     """
-    for path in (run.metrics, run.log):
-        if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
-            raise RunDirError(f"{path} is no plain file; a run is written to files of its own only")
-    for folder in (run.checkpoints, run.exports, run.videos, run.tensorboard, run.wandb):
-        if folder.is_symlink():
-            raise RunDirError(f"{folder} is a symbolic link; a run is written to files of its own only")
-    for folder in (*places_in(run.checkpoints), run.exports, run.videos, run.tensorboard):
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if path.is_symlink():
-                raise RunDirError(f"{path} is a symbolic link; a run is written to files of its own only")
+    folders = (run.exports, run.videos, run.tensorboard)
+    for folder in (run.checkpoints, run.wandb, *folders):
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            raise RunDirError(f"{folder} is no folder of the run; a run is written to files of its own only")
+    listed = [folder.iterdir() for folder in (*places_in(run.checkpoints), *folders) if folder.is_dir()]
+    for path in (run.metrics, run.log, *sorted(chain.from_iterable(listed))):
+        if path.is_symlink() or not path.is_dir():
+            require_own_file(path)

@@ -8,6 +8,7 @@ import os
 import stat
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,8 @@ def replace(path: Path, data: bytes) -> None:
         os.replace(temporary, path)
         sync_directory(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # of a file system that is read-only it would hide the cause
+            temporary.unlink(missing_ok=True)
         raise RlrunError(f"{path} cannot be written: {reason(error)}") from error
 
 
@@ -138,6 +140,24 @@ def open_regular(path: Path, *, follow: bool = False) -> int:
         os.close(handle)
         raise RunDirError(f"{path} cannot be read: it is no plain file")
     return handle
+
+
+def require_own_file(path: Path) -> None:
+    """Refuse to write into what is there, unless it is a plain file with no second name: it could be any of the user's.
+
+    Raises:
+        RunDirError: it is a symbolic link, a hard link, or no plain file.
+    """
+    try:
+        about = path.lstat()
+    except OSError:  # there is none
+        return
+    if stat.S_ISLNK(about.st_mode):
+        raise RunDirError(f"{path} cannot be used: it is a symbolic link, and only files of its own are written")
+    if not stat.S_ISREG(about.st_mode):
+        raise RunDirError(f"{path} cannot be used: it is no plain file, and only files of its own are written")
+    if about.st_nlink > 1:
+        raise RunDirError(f"{path} cannot be used: it is a hard link; cp -r makes a copy with files of its own")
 
 
 def read_bytes(path: Path, *, most: int = JSON_BYTES, follow: bool = False) -> bytes:

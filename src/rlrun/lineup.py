@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.errors import RequestError, RlrunError, RunDirError, did_you_mean
-from rlrun.files import known, place_of, read_bytes
+from rlrun.files import known, place_of
 from rlrun.rundir import RunDir, runs_beneath
 from rlrun.watching import progress
 
 STATUSES = ("running", "completed", "failed", "stopped", "interrupted")
-LARGEST = 1 << 20  # bytes of a file of words
 SORTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "path": lambda run: run["path"],
     "created": lambda run: run["created"] or "",
@@ -79,7 +78,7 @@ def about(run: RunDir) -> dict[str, Any]:
 
 def _words(run: RunDir) -> list[str]:
     try:
-        return read_bytes(run.overrides, most=LARGEST, follow=True).decode(errors="replace").splitlines()
+        return run.read_overrides()
     except RlrunError:
         return []
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rlrun.errors import RlrunError, RunDirError
+from rlrun.files import NOTE_BYTES, read_bytes
 from rlrun.rundir import RunDir
 
 
@@ -56,8 +57,8 @@ def trace_of(run: RunDir) -> object:
     """Return what the next process that works on a run will change."""
     try:
         about = run.status.stat()
-        return about.st_mtime_ns, about.st_ino, run.status.read_bytes()
-    except OSError:
+        return about.st_mtime_ns, about.st_ino, read_bytes(run.status, most=NOTE_BYTES, follow=True)
+    except (OSError, RunDirError):
         return None
 
 

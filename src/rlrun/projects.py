@@ -39,8 +39,9 @@ def find(module: str, folders: Iterable[Path]) -> bool:
 
 
 def in_a_run(folder: Path) -> bool:
-    """Say whether a folder is a run directory or inside one."""
-    return any((each / "manifest.json").is_file() and (each / "config.yaml").is_file() for each in _upwards(folder))
+    """Say whether a folder is that of a run or a sweep, or inside one."""
+    notes = (("manifest.json", "config.yaml"), ("sweep.json", "jobs.sqlite"))
+    return any(all((each / name).is_file() for name in names) for each in _upwards(folder) for names in notes)
 
 
 def _upwards(folder: Path) -> tuple[Path, ...]:

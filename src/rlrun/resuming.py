@@ -63,7 +63,7 @@ def resume(run: Path | str, words: Iterable[str] = (), *, trust: Iterable[str] =
 def _resume(arrival: Arrival, words: list[str], run: Path | str, trace: object) -> Result:
     directory = arrival.directory
     require_idle(directory)
-    before, given = _lines(directory.overrides), parse(words)
+    before, given = directory.read_overrides(), parse(words)
     config = changed(arrival.config, given, run)
     if finished(directory, config, given):
         return Result(directory.path, read_summary(directory), config, None)
@@ -238,10 +238,6 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         if before.get(name) != now[name]:
             found.append(f"{name} {before.get(name)} became {now[name]}")
     return found
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
 
 
 def _list(names: Sequence[str]) -> str:

@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rlrun.errors import RlrunError, RunDirError
-from rlrun.files import head, place_of, read_json, reason, write_json, write_text
+from rlrun.files import head, place_of, read_bytes, read_json, reason, write_json, write_text
 
 Status = Literal["running", "completed", "failed", "stopped"]
 STATUS = ("status", "host", "pid", "heartbeat")
 SILENT = 300.0  # seconds without a heartbeat after which a running run counts as interrupted
+LARGEST = 1 << 20  # bytes of a file of overrides
 NAME = 255  # bytes of a folder's name, at most
 ATTEMPTS = 3
 _told = logging.getLogger("rlrun.told")  # what commands print beside their result
@@ -185,6 +186,16 @@ class RunDir:
         except (RunDirError, TypeError, ValueError, OverflowError):  # nobody who works on a run leaves such a file
             return {**dict.fromkeys(STATUS), "status": "interrupted"}
         return status
+
+    def read_overrides(self) -> list[str]:
+        """Return the overrides that the run was started with; none where no file tells.
+
+        Raises:
+            RunDirError: the file cannot be read, or is too large.
+        """
+        if not self.overrides.is_file():
+            return []
+        return read_bytes(self.overrides, most=LARGEST, follow=True).decode(errors="replace").splitlines()
 
     def note(self, text: str) -> None:
         """Append to the log, with the time.

@@ -1,8 +1,8 @@
 """What the config of a run may import: a run directory can be somebody else's, and a name in a config is code.
 
-The words that a user typed and the files of the user's own `conf/` name whatever they like, but for `NEVER`.
-While `limited` holds, a config names only what cannot do harm with arguments of its own (`PACKAGES`), modules
-of the project in which the user stands, installed plugins, and what `--trust` names.
+The words that a user typed and the files of the user's own `conf/` name whatever they like. `NEVER` catches mistakes
+among them; it is no fence. While `limited` holds, a config names only what cannot do harm with arguments of its own
+(`PARTS`), modules of the project in which the user stands, installed plugins, and what `--trust` names.
 
 The limits are of the whole process: worker processes that are forked inherit them, threads do, and learners are told.
 One that is spawned builds only what its parent has built before.
@@ -44,26 +44,51 @@ NEVER = """
     rlrun.conformance rlrun.plugin_test rlrun.learners rlrun.interpreter rlrun.sharing rlrun.following rlrun.checking
 """.split()  # noqa: SIM905
 
-# The classes of these are the parts of a run.
+# A config names parts of a run by these.
 PACKAGES = (
     *("rlrun.algorithms", "rlrun.callbacks", "rlrun.collect", "rlrun.env", "rlrun.memory", "rlrun.nn", "rlrun.ops"),
     *("rlrun.fused", "rlrun.schedules", "rlrun.seeds", "rlrun.trainer", "rlrun.export"),
     *("torch.nn", "torch.optim", "torch.distributions", "gymnasium.wrappers", "gymnasium.spaces"),
 )
-# Some functions are, too: they compute, or make a part.
+# Parts are the classes that are defined in these; no other module of the packages defines one.
+PARTS = (
+    *("rlrun.algorithms", "rlrun.callbacks", "rlrun.env", "rlrun.nn", "rlrun.ops", "rlrun.fused.update"),
+    *("rlrun.schedules", "rlrun.seeds", "rlrun.trainer", "rlrun.export.during"),
+    *(
+        f"rlrun.collect.{name}"
+        for name in "agents async_collector by_id collector greedy noisy optimistic repeating".split()  # noqa: SIM905
+    ),
+    *(
+        f"rlrun.memory.{name}"
+        for name in """
+            adaptors advantages ahead by_episode columns dataset ejection ejectors epochs frames hindsight
+            intrinsic joint loaders normalise phasic prefetch prioritised proxy recent rollout rollout_table
+            samplers shaping storage stratified table transforms virtual
+        """.split()  # noqa: SIM905
+    ),
+    *("torch.nn.modules", "torch.nn.parameter", "torch.optim", "torch.distributions", "gymnasium.spaces"),
+    *(
+        f"gymnasium.wrappers.{name}"
+        for name in """
+            atari_preprocessing common stateful_action stateful_observation stateful_reward transform_action
+            transform_observation transform_reward rendering.AddWhiteNoise rendering.HumanRendering
+            rendering.ObstructView rendering.RenderCollection vector.common vector.dict_info_to_list
+            vector.rendering.HumanRendering vector.stateful_observation vector.stateful_reward
+            vector.vectorize_action vector.vectorize_observation vector.vectorize_reward
+        """.split()  # noqa: SIM905
+    ),
+)
+# Some functions are parts, too: they compute, or make one.
 FUNCTIONS = (
     *("rlrun.algorithms", "rlrun.nn", "rlrun.ops", "rlrun.env.make.make", "rlrun.env.vector.spaces_of"),
     "rlrun.memory.seen.spaces_in",
     *("rlrun.callbacks.sinks.make_sinks", "torch.nn.functional", "torch.nn.init"),
 )
 ELEMENTWISE = tuple(f"torch.{name}" for name in "abs clamp exp log1p sigmoid sign sqrt square tanh".split())  # noqa: SIM905
-# What reads or writes files that a config names, or calls whatever it is given.
-WITHHELD = (
-    *("rlrun.memory.archive", "rlrun.memory.emote", "rlrun.memory.files", "rlrun.memory.minari"),
-    *("rlrun.memory.sources", "rlrun.collect.stage", "rlrun.collect.video", "rlrun.collect.workers"),
-    *("torch.nn.parallel", "torch.nn.cpp"),
-    *("gymnasium.wrappers.RecordVideo", "gymnasium.wrappers.rendering.RecordVideo"),
-    *("gymnasium.wrappers.vector.RecordVideo", "gymnasium.wrappers.vector.rendering.RecordVideo"),
+# Where the environments with a registered id are defined.
+ENVIRONMENTS = (
+    *(f"gymnasium.envs.{name}" for name in "box2d classic_control mujoco phys2d tabular toy_text".split()),  # noqa: SIM905
+    *("ale_py", "minigrid", "rlrun.env"),
 )
 # Of what `${name:…}` computes: nothing from outside of the config, no text read as a config, nobody's own code.
 RESOLVERS = ("oc.select", "oc.dict.keys", "oc.dict.values", "oc.deprecated")
@@ -92,7 +117,8 @@ class Limit:
         typed: Mapping[str, Any] | None = None,
     ) -> None:
         self.keys = frozenset(typed or ())
-        self.texts = frozenset(text for _, text in texts(typed))
+        self.texts = frozenset([*(text for _, text in texts(typed)), *filter(is_place, packages)])
+        self.paths = frozenset(map(_absolute, self.texts))
         self.packages = (*packages, *names(typed))
         self.folder = folder
         self.project = project
@@ -109,7 +135,7 @@ class Limit:
         if within(name, self.packages):
             return True
         if within(name, PACKAGES) or name in ELEMENTWISE:
-            return not within(name, WITHHELD) and "._" not in name
+            return "._" not in name
         own = None if name.split(".")[0] in self.carried else self.folder
         return (own is not None and projects.provides(own, name)) or within(name, plugins.packages())
 
@@ -117,15 +143,22 @@ class Limit:
         """Say whether what a name led to may be called."""
         if text in self.packages or text in ELEMENTWISE:
             return True
+        name, home = definition(found), getattr(found, "__module__", None)
         if not within(text, PACKAGES) or within(text, self.packages):
-            home = getattr(found, "__module__", None)
-            return not isinstance(home, str) or self.allows(f"{home}.{getattr(found, '__qualname__', '')}")
-        if inspect.isbuiltin(found):
+            if not isinstance(home, str) or within(name, self.packages):
+                return True
+            if not within(name, PACKAGES):
+                return self.allows(name)
+        elif inspect.isbuiltin(found):
             return text.startswith("torch.nn.functional.") and "._" not in text
-        name = definition(found)
-        known = within(name, PACKAGES) and not within(name, WITHHELD) and "._" not in name
-        plain = "." not in getattr(found, "__qualname__", ".")  # no method of a class
-        return known and plain and (inspect.isclass(found) or (inspect.isfunction(found) and within(name, FUNCTIONS)))
+        plain = "." not in getattr(found, "__qualname__", ".") and "._" not in name  # no method of a class
+        kinds = PARTS if inspect.isclass(found) else FUNCTIONS if inspect.isfunction(found) else ()
+        return plain and within(name, kinds)
+
+    def reaches(self, text: str, path: Path | None) -> bool:
+        """Say whether a file lies in the run, or is what the user typed or trusts."""
+        inside = path is not None and self.run is not None and self.run.resolve() in path.absolute().resolve().parents
+        return inside or text in self.texts or (path is not None and _absolute(str(path)) in self.paths)
 
     def way_out(self, text: str) -> str:
         """Return what a user can do who trusts the run."""
@@ -147,7 +180,8 @@ def limited(
     """Restrict what configs may import, for as long as the block lasts.
 
     Args:
-        packages: modules, packages and names in them that the user trusts beyond the others.
+        packages: modules, packages and names in them that the user trusts beyond the others; also files, folders and
+            datasets, which are what has a slash or a colon.
         run: the run directory; it is no project, and neither is a folder inside of it.
         project: what the run says of the folder of its own code. It is searched only for `packages` that are
             found nowhere else.
@@ -162,7 +196,7 @@ def limited(
     folder = None if inside or projects.in_a_run(where) else where
     limit = Limit(packages, folder=folder, project=recorded, run=run, typed=typed)
     for package in packages:
-        _require_module(package, limit)
+        _require_there(package, limit)
     limits.append(limit)
     try:
         yield
@@ -245,25 +279,31 @@ def admit_attribute(name: str, found: Any, place: str) -> None:
         raise BuildError(f"{place}: '{name}' is code, not data; a config that comes with a run cannot reach it")
 
 
-def admit_resolver(name: str, place: str) -> None:
-    """Let a config compute a value by `${name:…}`.
+def admit_resolver(name: str, text: str, place: str) -> None:
+    """Let a config compute a value by `${name:…}`, as part of a text.
 
     Raises:
         ConfigError: it is refused.
     """
     for limit in limits:
-        if name not in (*RESOLVERS, *limit.packages):
+        if name not in (*RESOLVERS, *limit.packages) and text not in limit.texts:
             raise ConfigError(f"{place}: ${{{name}:…}} comes with the run and is not trusted; --trust {name} allows it")
 
 
-def admit_environment(id: str, place: str) -> None:
-    """Let a config name an environment that imports what its arguments say.
+def admit_environment(id: str, home: str, place: str) -> None:
+    """Let a config name an environment by its id.
+
+    Args:
+        id: as it is registered.
+        home: the module that defines it.
+        place: where the config names it.
 
     Raises:
         BuildError: it is refused.
     """
-    if any(id not in limit.texts for limit in limits):
-        raise BuildError(f"{place}: {id} comes with the run and makes an environment of any module; say {place}={id}")
+    for limit in limits:
+        if not (id in limit.texts or within(home, ENVIRONMENTS) or limit.allows(home)):
+            raise BuildError(f"{place}: {id} comes with the run and is not trusted; {limit.way_out(home)}")
 
 
 def admit_writing(text: str, path: Path | None, may_go: Callable[[Path], bool], place: str) -> None:
@@ -279,15 +319,43 @@ def admit_writing(text: str, path: Path | None, may_go: Callable[[Path], bool], 
         ConfigError: it is refused.
     """
     for limit in limits:
-        inside = path is not None and limit.run is not None and limit.run.resolve() in path.absolute().resolve().parents
-        if inside or text in limit.texts:
+        if limit.reaches(text, path):
             continue
         if path is None or path.suffix != ".zip" or (os.path.lexists(path) and not may_go(path)):
             hint = f"writes outside of it only .zip files that are new; say {place}={text}"
             raise ConfigError(f"{place}: {text}: a config that comes with a run {hint}")
 
 
-def _require_module(package: str, limit: Limit) -> None:
+def admit_place(text: str, path: Path | None, place: str) -> None:
+    """Let a config have something read, or a folder used, which lies inside of its run, or where the user says so.
+
+    Args:
+        text: as it stands in the config.
+        path: the file or folder; None where it is a dataset.
+        place: where the config names it.
+
+    Raises:
+        ConfigError: it is refused.
+    """
+    for limit in limits:
+        if not limit.reaches(text, path):
+            raise ConfigError(f"{place}: {text} lies outside of the run that names it; --trust {text} allows it")
+
+
+def is_place(text: str) -> bool:
+    """Say whether `--trust` names a file, a folder or a dataset, no package."""
+    return "/" in text or ":" in text
+
+
+def _absolute(text: str) -> str:
+    return os.path.abspath(os.path.expanduser(text))
+
+
+def _require_there(package: str, limit: Limit) -> None:
+    if is_place(package):
+        if ":" not in package and not os.path.exists(_absolute(package)):
+            raise ConfigError(f"--trust {package}: there is no such file or folder")
+        return
     if not all(part.isidentifier() for part in package.split(".")):
         raise ConfigError(f"--trust {package}: wanted the name of a package")
     top, folders = package.split(".")[0], [each for each in (limit.folder, limit.project) if each is not None]

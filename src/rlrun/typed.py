@@ -8,7 +8,6 @@ from typing import Any
 
 NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+")  # my_package.MyEnv
 ID = re.compile(r"([^\W\d][\w.]*):.+")  # my_package:Id
-RESOLVER = re.compile(r"\$\{(oc\.[\w.]+):")
 
 
 def texts(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
@@ -24,7 +23,7 @@ def texts(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def names(tree: Any) -> Iterator[str]:
-    """Yield what the texts could import: names as a whole, the package of an `id`, resolvers.
+    """Yield what the texts could import: names as a whole, and the package of an `id`.
 
     A name inside of a text, of a path or a pattern, is none that anybody meant to be imported.
     """
@@ -33,4 +32,3 @@ def names(tree: Any) -> Iterator[str]:
             yield text
         elif key == "id" and (found := ID.fullmatch(text)):
             yield found[1]
-        yield from RESOLVER.findall(text)

@@ -7,6 +7,8 @@ import os
 import time
 from pathlib import Path
 
+from rlrun.errors import RunDirError
+from rlrun.files import open_regular
 from rlrun.rundir import SILENT, RunDir
 
 TAIL = 16_384  # bytes
@@ -63,8 +65,8 @@ def _changed(path: Path) -> float:
 
 def _tail(path: Path) -> str:
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(open_regular(path, follow=True), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
             return file.read(TAIL).decode(errors="replace")
-    except OSError:
+    except (OSError, RunDirError):
         return ""

@@ -475,6 +475,14 @@ def link_to(target: str) -> Callable[[Path], None]:
     return replace
 
 
+def hard_link_to(target: Path) -> Callable[[Path], None]:
+    def replace(path: Path) -> None:
+        path.unlink(missing_ok=True)
+        os.link(target, path)
+
+    return replace
+
+
 OTHER_FILES = {"a pipe": fifo, "a folder": folder, "a device": link_to("/dev/zero"), "nowhere": link_to("/nowhere/x")}
 
 
@@ -487,13 +495,46 @@ def test_something_else_in_place_of_a_file_is_refused(name, kind, run, rlrun, ca
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "log.txt"])
-@pytest.mark.parametrize("kind", ["a link", "a pipe"])
+@pytest.mark.parametrize("kind", ["a link", "a hard link", "a pipe"])
 def test_a_run_does_not_write_into_files_of_the_user(name, kind, run, rlrun, canary, project):
     mine = project / "mine.txt"
     mine.write_text("mine\n" * 1000)
-    (link_to(str(mine)) if kind == "a link" else fifo)(run / name)
+    {"a link": link_to(str(mine)), "a hard link": hard_link_to(mine), "a pipe": fifo}[kind](run / name)
     refused(rlrun(*COMMANDS["resume"]), canary, name, "files of its own")
     assert mine.read_text() == "mine\n" * 1000
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "nowhere"])
+@pytest.mark.parametrize("name", ["status.json", "overrides.txt", "checkpoints/latest", "checkpoints/best"])
+def test_what_is_never_read_to_its_end_is_not_read(name, kind, run, rlrun, canary, monkeypatch):
+    """Some of these a run can do without; it neither waits for them nor fills the memory."""
+    read = Path.open
+
+    def open_file(path: Path, *arguments, **options):
+        assert path != run / name, "it would be read without end"
+        return read(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", open_file)
+    OTHER_FILES[kind](run / name)
+    for command in ("eval", "resume"):
+        outcome = rlrun(*COMMANDS[command])
+        assert outcome.code in (0, 2), outcome
+        assert outcome.err.count("\n") <= 2, outcome
+    assert rlrun("train", "--from", "run", "stop.env_steps=60", "--run-dir", "second", "--dry-run").code in (0, 2)
+
+
+@pytest.mark.parametrize("name", ["overrides.txt", "status.json"])
+def test_a_file_that_is_too_large_is_refused_or_left_out(name, run, rlrun, canary):
+    with (run / name).open("ab") as file:
+        file.truncate(1 << 33)  # takes no room on a disk
+    for command in ("eval", "resume"):
+        assert rlrun(*COMMANDS[command]).code in (0, 2)
+
+
+def test_a_pipe_in_place_of_the_checkpoints_is_not_waited_for(run, rlrun, canary):
+    shutil.rmtree(run / "checkpoints")
+    fifo(run / "checkpoints")
+    refused(rlrun(*COMMANDS["resume"]), canary, "checkpoints")
 
 
 FOLDERS = ["checkpoints", "exports", "videos", "tensorboard", "wandb"]
@@ -643,6 +684,32 @@ def test_a_run_from_elsewhere_overwrites_nothing(name, run, rlrun, canary, proje
     refused(rlrun(*COMMANDS["resume"]), canary, "memory.export.path", name)
     assert listing(run) == files
     assert mine.exists() == (before is not None)
+
+
+def test_a_run_from_elsewhere_fills_no_folder_that_nobody_named(run, rlrun, canary, project):
+    (project / "mine").mkdir()
+    change(run, memory__storage="disk", memory__directory=f"{project}/mine")
+    files = listing(run)
+    refused(rlrun(*COMMANDS["resume"]), canary, "memory.directory", f"--trust {project}/mine allows it")
+    assert listing(run) == files
+    assert rlrun(*COMMANDS["resume"], "--trust", f"{project}/mine/").code == 0
+
+
+def test_a_run_from_elsewhere_reads_no_memory_that_nobody_named(run, rlrun, canary, project):
+    assert rlrun("train", *WORDS, "memory.export.every=20", "--run-dir", "own").code == 0
+    mine = project / "own" / "exports" / "memory.zip"
+    start = ("train", "--from", "run", "init.memory=skip", "stop.env_steps=60", "--run-dir", "second")
+    with (run / "overrides.txt").open("a") as file:
+        file.write("memory.import=own/exports/memory.zip\n")
+    outcome = rlrun(*start)
+    assert outcome.code == 2
+    assert f"rlrun: memory.import: {mine} lies outside of the run that names it; --trust {mine}" in outcome.err
+    assert not (project / "second").exists()
+    assert rlrun(*start, "memory.import=own/exports/memory.zip").code == 0
+    shutil.copy(mine, run / "exports.zip")
+    with (run / "overrides.txt").open("a") as file:
+        file.write("memory.import=run/exports.zip\n")
+    assert rlrun(*start[:-1], "third").code == 0  # what lies in the run is the run's
 
 
 def test_a_run_from_elsewhere_may_write_a_memory_again(run, rlrun, canary, project):

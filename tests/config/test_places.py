@@ -12,7 +12,8 @@ import pytest
 
 from rlrun import plugins
 from rlrun.config import places
-from rlrun.config.places import choices, group_names, packaged_dir, search_path
+from rlrun.config.places import Place, choices, group_names, packaged_dir, search_path
+from rlrun.errors import ConfigError
 
 PACKAGED = Path(__file__).parent / "fixture_conf"
 
@@ -88,3 +89,31 @@ def test_a_broken_plugin_is_left_out_with_a_warning(plugin, compose, caplog):
         assert compose("algorithm=dqn", "env=plugged").config.env.id == "Plugged-v0"
     assert "plugin 'bad' is left out: no package 'no_such_package'" in caplog.text
     assert "plugin 'worse' is left out" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["..", "../x.yaml", "env/../../x.yaml", "./../x.yaml", "/etc/passwd", "//etc/passwd"])
+@pytest.mark.parametrize("packaged", [True, False])
+def test_no_name_leads_out_of_a_folder(packaged, name, tmp_path):
+    with pytest.raises(ConfigError, match=r"'\.\.' and absolute paths lead out of .*; name a config file inside it"):
+        Place(tmp_path, packaged=packaged).inside(name)
+
+
+def test_a_link_leads_out_of_no_folder_but_the_installed_one(tmp_path):
+    folder = tmp_path / "conf"
+    for name in ("conf/with", "more"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "more" / "x.yaml").write_text("# Of nobody\n")
+    (folder / "with" / "x.yaml").symlink_to(tmp_path / "more" / "x.yaml")
+    (folder / "more").symlink_to(tmp_path / "more")
+    (folder / "with" / "inner.yaml").write_text("# Inner\n")
+    (folder / "with" / "outer.yaml").symlink_to(folder / "with" / "inner.yaml")
+    (tmp_path / "linked").symlink_to(folder)
+    for place in (Place(folder), Place(folder, plugin="a"), Place(tmp_path / "linked")):
+        for name in ("with/x.yaml", "more", "more/x.yaml"):
+            with pytest.raises(ConfigError, match="a symbolic link leads out of"):
+                place.inside(name)
+        assert place.inside("with/outer.yaml").read_text() == "# Inner\n"
+        assert place.inside("").is_dir()
+    assert Place(folder, packaged=True).inside("with/x.yaml").is_file()
+    assert choices("with", folder, packaged=PACKAGED)["inner"] == "Inner"
+    assert "x" not in choices("with", folder, packaged=PACKAGED)

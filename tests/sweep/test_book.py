@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import sqlite3
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -173,3 +176,37 @@ def test_a_write_that_fails_leaves_all_as_it_was(book):
     with pytest.raises(ZeroDivisionError):
         book.free(fail)
     assert states(book) == ["running"]
+
+
+def test_a_journal_that_names_another_file_is_not_played_back(tmp_path):
+    """SQLite deletes the file that such a journal names, wherever it lies."""
+    Book(tmp_path / "jobs.sqlite").add(jobs(3))
+    precious = tmp_path / "precious.txt"
+    precious.write_text("precious")
+    journal = tmp_path / "jobs.sqlite-journal"
+    name = os.fsencode(precious)
+    with sqlite3.connect(tmp_path / "jobs.sqlite", isolation_level=None) as book:
+        book.execute("PRAGMA cache_size = 1")
+        book.execute("BEGIN IMMEDIATE")
+        book.execute("CREATE TABLE more (x)")
+        book.executemany("INSERT INTO more VALUES (?)", [("x" * 500,)] * 2000)
+        hot = journal.read_bytes()
+        book.execute("ROLLBACK")
+    book.close()
+    page = int.from_bytes(hot[24:28], "big")
+    end = [(1 << 30) // page + 1, name, len(name), sum(name), bytes.fromhex("d9d505f920a163d7")]
+    journal.write_bytes(hot + b"".join(each if isinstance(each, bytes) else each.to_bytes(4, "big") for each in end))
+    with pytest.raises(RunDirError, match=r"jobs\.sqlite-journal is not of this sweep: it names another file"):
+        Book(tmp_path / "jobs.sqlite")
+    assert precious.read_text() == "precious"
+    journal.write_bytes(hot)  # one that a killed process left
+    assert len(Book(tmp_path / "jobs.sqlite").entries()) == 3
+
+
+@pytest.mark.parametrize("name", ["jobs.sqlite", "jobs.sqlite-journal", "jobs.sqlite-wal", "jobs.sqlite-shm"])
+def test_a_hard_link_is_not_written_to(name, tmp_path):
+    (tmp_path / "mine.txt").write_text("")
+    os.link(tmp_path / "mine.txt", tmp_path / name)
+    with pytest.raises(RunDirError, match=f"{name} cannot be used: it is a hard link"):
+        Book(tmp_path / "jobs.sqlite")
+    assert Path(tmp_path / "mine.txt").read_text() == ""

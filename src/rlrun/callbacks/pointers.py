@@ -44,7 +44,4 @@ def retire(run: RunDir, newest: tuple[int, int], best: Set[str], *, keep_last: i
 
 
 def _pointed(run: RunDir, pointer: str) -> str:
-    try:
-        return (run.checkpoints / pointer).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):  # absent or damaged: it is written anew
-        return ""
+    return run.pointed(pointer) or ""  # absent or damaged: it is written anew

@@ -15,11 +15,12 @@ from typing import Any, Protocol
 from rlrun import trust
 from rlrun.callbacks.progress import Terminal
 from rlrun.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
-from rlrun.files import finite, reason, write_text
+from rlrun.files import finite, head, reason, write_text
 from rlrun.rundir import RunDir
 
 _messages = logging.getLogger("rlrun")
 
+LONGEST = 1 << 24  # bytes of a line; a longer one is none of ours
 Record = dict[str, Any]  # env_steps, updates, seconds, and metrics by full name
 
 
@@ -59,11 +60,13 @@ class Jsonl:
         self._path = str(run.metrics)
         try:
             self._handle = os.open(run.metrics, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            count = size = 0
             with open(run.metrics, "rb") as file:
-                lines = [line for _, line in zip(range(records), file, strict=False) if line.endswith(b"\n")]
-            os.ftruncate(self._handle, sum(map(len, lines)))
-            if len(lines) < records:
-                self.approximate = f"{run.metrics.name} has lost {records - len(lines)} of {records} records"
+                while count < records and (line := file.readline(LONGEST)).endswith(b"\n"):
+                    count, size = count + 1, size + len(line)
+            os.ftruncate(self._handle, size)
+            if count < records:
+                self.approximate = f"{run.metrics.name} has lost {records - count} of {records} records"
         except OSError as error:
             raise RlrunError(f"{self._path} cannot be opened: {reason(error)}") from error
 
@@ -198,7 +201,7 @@ class Wandb:
 
 def _identity(note: Path) -> str:
     """Return the name by which the service knows a run, noted in its folder so that a resumed run goes on with it."""
-    if note.is_file() and re.fullmatch("[0-9a-f]{8}", found := note.read_text(encoding="utf-8", errors="replace")):
+    if note.is_file() and re.fullmatch("[0-9a-f]{8}", found := head(note, 9).decode(errors="replace")):
         return found
     made = secrets.token_hex(4)  # not from a generator that training uses
     write_text(note, made)

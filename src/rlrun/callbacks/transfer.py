@@ -39,7 +39,7 @@ class MemoryImport(Callback):
         ignore_extra: leave out columns that the table does not have, in place of refusing them.
 
     Raises:
-        ConfigError: the memory is no table.
+        ConfigError: the memory is no table; or the source is named by a run from elsewhere, and lies outside of it.
         RequestError: the source is missing or damaged, or does not fit; before any step was made.
     """
 
@@ -68,6 +68,7 @@ class MemoryImport(Callback):
             self._taken_in = True
 
     def _take(self, source: str, *, append: bool) -> None:
+        trust.admit_place(source, None if source.startswith(MINARI) else Path(source), "memory.import")
         try:
             same = take_in(self.table, source, append=append, ignore_extra=self.ignore_extra)
         except RequestError as error:

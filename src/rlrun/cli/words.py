@@ -53,8 +53,8 @@ Trust = Annotated[
     typer.Option(
         "--trust",
         metavar="PACKAGE",
-        help="Let the run's config import this package, too; may be repeated (default: what any run needs, and the "
-        "project in which you stand).",
+        help="Let the run's config import this package, too, or use this file or folder; may be repeated (default: "
+        "what any run needs, and the project in which you stand).",
         show_default=False,
     ),
 ]

@@ -81,7 +81,7 @@ def settle(repository: Repository, words: Sequence[Word], listed: dict[str, Any]
                 raise ConfigError(f"~{word.key}: nothing was chosen for it")
             continue
         for option in word.value if isinstance(word.value, list) else [word.value]:
-            if not isinstance(option, str) or not repository.config_exists(f"{word.group}/{option}"):
+            if not isinstance(option, str) or "${" in option or not repository.config_exists(f"{word.group}/{option}"):
                 raise ConfigError(f"{word.key}: {unknown_option(repository, word.group, str(option))}")
         settled.append(word._replace(sign="" if word.key in listed else "+"))
     return settled

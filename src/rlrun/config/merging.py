@@ -10,6 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config.origins import Layer
 from rlrun.config.peers import hint
+from rlrun.config.resolvers import admit_all_resolvers
 from rlrun.config.schema import CLOSED, OPEN, instead
 from rlrun.config.sources import PAIR, Repository, one_line
 from rlrun.config.tree import children, dotted, leaves, plain, split
@@ -43,6 +44,7 @@ def _layer(repository: Repository, default: Any) -> Layer:
     if result is None:
         raise ConfigError(f"there is no config file '{default.config_path}'")
     content = plain(result.config)
+    admit_all_resolvers(content)  # somebody else may have chosen the file
     for key in reversed(split(default.package or "")):
         content = {key: content}
     return Layer(result.path, default.config_path, repository.is_ours(default.config_path), content)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,18 @@ class Place(NamedTuple):
     path: Path
     packaged: bool = False
     plugin: str | None = None
+
+    def inside(self, name: str) -> Path:
+        """Return the path of a file or folder in it. What comes with rlrun lies where the installer linked it to.
+
+        Raises: ConfigError if the name leads out of the folder.
+        """
+        path = self.path / name
+        if Path(name).anchor or ".." in Path(name).parts:
+            raise ConfigError(f"{name}: '..' and absolute paths lead out of {self.path}; name a config file inside it")
+        if not self.packaged and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.path)):
+            raise ConfigError(f"{path}: a symbolic link leads out of {self.path}; copy the config file into it")
+        return path
 
     @property
     def owner(self) -> str:
@@ -56,19 +69,23 @@ def search_path(
     Raises: ConfigError if `config_dir` is not a folder.
     """
     ours = Path(packaged or packaged_dir()).resolve()
-    own: list[Path] = []
-    if config_dir is not None:
-        own.append(Path(config_dir).resolve())
-        if not own[0].is_dir():
-            raise ConfigError(f"--config-dir {config_dir}: there is no such folder")
-    if (Path.cwd() / "conf").is_dir():
-        own.append((Path.cwd() / "conf").resolve())
-    found = {path: Place(path) for path in own}
+    found = {path: Place(path) for path in own_dirs(config_dir)}
     for plugin in plugins.installed() if installed is None else installed:
         if plugin.folder is not None:
             found.setdefault(plugin.folder, Place(plugin.folder, plugin=plugin.name))
     # In a checkout of rlrun ./conf is the packaged folder itself, and nobody's own.
     return [place for place in found.values() if place.path != ours] + [Place(ours, packaged=True)]
+
+
+def own_dirs(config_dir: Path | None = None) -> list[Path]:
+    """Return the user's own config folders: `--config-dir`, then `./conf`.
+
+    Raises: ConfigError if `config_dir` is not a folder.
+    """
+    if config_dir is not None and not Path(config_dir).is_dir():
+        raise ConfigError(f"--config-dir {config_dir}: there is no such folder")
+    named = [Path(config_dir)] if config_dir is not None else []
+    return [path.resolve() for path in (*named, Path.cwd() / "conf") if path.is_dir()]
 
 
 def add_to_path(project: Path) -> None:
@@ -99,13 +116,10 @@ def offers(group: str, places: Sequence[Place]) -> dict[str, Offer]:
     """Return each option of a group; of files with one name the first counts."""
     found: dict[str, Offer] = {}
     for place in places:
-        folder = place.path / group
-        if folder.is_dir():
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    name, extension = os.path.splitext(entry.name)
-                    if extension == ".yaml" and name not in found:
-                        found[name] = Offer(first_comment(entry.path), place)
+        folder = place.inside(group)
+        for entry in sorted(folder.glob("*.yaml")):
+            with suppress(ConfigError):  # it leads elsewhere, which is told to whoever chooses it
+                found.setdefault(entry.stem, Offer(first_comment(place.inside(f"{group}/{entry.name}")), place))
     return dict(sorted(found.items()))
 
 

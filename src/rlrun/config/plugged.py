@@ -32,7 +32,7 @@ def fault(folder: Path) -> str | None:
     """Return what is wrong with the first config file of a folder that cannot be read."""
     for path in sorted(folder.rglob("*.yaml")):
         try:
-            read_yaml(path)
+            read_yaml(Place(folder).inside(str(path.relative_to(folder))))
         except ConfigError as error:
             return str(error)
     return None

@@ -22,7 +22,7 @@ def admit_resolvers(text: Any, place: str) -> None:
     if text.count("${") > MOST:
         raise ConfigError(f"{place}: more than {MOST} interpolations in one text")
     for name in resolvers(text):
-        trust.admit_resolver(name, place)
+        trust.admit_resolver(name, text, place)
 
 
 def admit_all_resolvers(tree: Any) -> None:
@@ -30,7 +30,7 @@ def admit_all_resolvers(tree: Any) -> None:
 
     Raises: ConfigError if one is refused.
     """
-    for path, value in _texts(tree):
+    for path, value in _texts(tree) if trust.is_limited() else ():
         admit_resolvers(value, dotted(path))
 
 

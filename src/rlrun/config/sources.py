@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config.files import read_yaml
 from rlrun.config.places import Place
+from rlrun.config.resolvers import admit_resolvers
 from rlrun.errors import ConfigError
 
 Names: TypeAlias = list[str]
@@ -37,6 +39,7 @@ class FolderSource(ConfigSource):  # type: ignore[misc]
 
     def __init__(self, place: Place) -> None:
         super().__init__(provider=OURS if place.packaged else "project", path=f"{self.scheme()}://{place.path}")
+        self.place = place
         self.folder = place.path
 
     @staticmethod
@@ -48,20 +51,20 @@ class FolderSource(ConfigSource):  # type: ignore[misc]
 
     def file(self, config_path: str) -> Path:
         """Return the file behind a config path."""
-        return self.folder / f"{config_path.removesuffix('.yaml')}.yaml"
+        return self.place.inside(f"{config_path.removesuffix('.yaml')}.yaml")
 
     def label(self, config_path: str) -> str:
         """Return the name under which messages and provenance show a file."""
         return str(self.file(config_path))
 
     def is_group(self, config_path: str) -> bool:
-        return (self.folder / config_path).is_dir()
+        return os.path.isdir(self.place.inside(config_path))
 
     def is_config(self, config_path: str) -> bool:
-        return self.file(config_path).is_file()
+        return os.path.isfile(self.file(config_path))
 
     def list(self, config_path: str, results_filter: ObjectType | None = None) -> Names:
-        entries = sorted((self.folder / config_path).iterdir())
+        entries = sorted(self.place.inside(config_path).iterdir())
         groups = [entry.name for entry in entries if entry.is_dir()]
         configs = [entry.stem for entry in entries if entry.suffix == ".yaml"]
         if results_filter is None:
@@ -141,6 +144,7 @@ class Repository(ConfigRepository):  # type: ignore[misc]
             raise ConfigError(one_line(error)) from error
         if result is not None:
             for item in result.defaults_list or ():
+                admit_resolvers(f"{item}", result.path)  # Hydra evaluates them
                 _refuse_itself(item, config_path, result.path)
                 _place(item, config_path)
         return result

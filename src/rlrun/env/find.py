@@ -28,8 +28,6 @@ _NEEDS = {
     "gymnasium.envs.box2d": ("Box2D", "box2d"),
     "gymnasium.envs.mujoco": ("mujoco", "mujoco"),
 }
-# They make an environment of the old API, of whatever module and id their arguments name.
-_COMPATIBILITY = ("GymV21Environment", "GymV26Environment")
 
 
 def spec_of(id: str) -> EnvSpec:
@@ -50,8 +48,9 @@ def spec_of(id: str) -> EnvSpec:
     if latest not in registry:
         prefix = f"{module}:" if module else ""
         raise ConfigError(f"env.id: no environment '{id}' is registered{did_you_mean(name, registry, prefix)}")
-    if registry[latest].name in _COMPATIBILITY:
-        trust.admit_environment(id, "env.id")
+    entry = registry[latest].entry_point
+    home = entry.split(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
+    trust.admit_environment(id, home, "env.id")
     return registry[latest]
 
 

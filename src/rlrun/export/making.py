@@ -128,7 +128,7 @@ def _described(policy: Frozen, where: Path, graph: Graph) -> dict[str, Any]:
     return {
         "rlrun": __version__,
         "run": policy.directory.path.name,
-        "words": _words(policy.directory.overrides),
+        "words": policy.directory.read_overrides(),
         "checkpoint": where.name,
         "env_steps": env_steps,
         "updates": updates,
@@ -139,10 +139,6 @@ def _described(policy: Frozen, where: Path, graph: Graph) -> dict[str, Any]:
         **interface(graph),
         "env": environment(policy.config),
     }
-
-
-def _words(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
 
 
 def _made(graph: Graph, about: Mapping[str, Any]) -> bytes:

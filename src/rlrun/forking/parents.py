@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,17 +14,17 @@ from typing import Any
 from rlrun import config as configuration
 from rlrun import trust
 from rlrun.config import Composed
-from rlrun.config.origins import WORD
-from rlrun.config.resolvers import admit_resolvers
+from rlrun.config.origins import WORD, Layer
+from rlrun.config.places import own_dirs
 from rlrun.config.words import parse
 from rlrun.errors import ConfigError, RunDirError
-from rlrun.files import read_bytes, read_json
+from rlrun.files import read_json
+from rlrun.projects import in_a_run
 from rlrun.rundir import RunDir, is_run
 
 BLOCKS = ("init", "load")  # what a run itself was started from is no business of its children
 PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")  # what Hydra's grammar takes without quotes
 NAME = re.compile(r"[^:\s]+")
-LARGEST = 1 << 20  # bytes of a file of words
 MARK = 8  # bytes before the header of a safetensors file
 
 
@@ -110,9 +111,20 @@ def started(
         raise ConfigError("--from and init.from both say where the run starts from; leave one away")
     with _limits(parent, packages, [typed]):
         composed = _compose(parent, given, config_dir)
-    own = [layer.content for layer in composed.layers if layer.label != WORD and not layer.packaged]
+    folders = own_dirs(config_dir)
+    own = [layer.content for layer in composed.layers if _is_own(layer, folders, parent)]
     with _limits(parent, packages, [typed, *own]):
         yield composed
+
+
+def _is_own(layer: Layer, folders: Iterable[Path], parent: Parent) -> bool:
+    """Tell whether a layer is a file of the user's: it lies in no run, and not where the parent was unpacked."""
+    path, run = Path(os.path.realpath(layer.label)), Path(os.path.realpath(parent.path))
+    if layer.packaged or layer.label == WORD or in_a_run(path.parent):
+        return False
+    inside = [path.relative_to(folder).parts for folder in folders if path.is_relative_to(folder)]
+    brought = [run.relative_to(folder).parts for folder in folders if run.is_relative_to(folder)]
+    return bool(inside) and not any(parts[0] == others[0] for parts in inside for others in brought)
 
 
 def _compose(parent: Parent, given: list[str], config_dir: Path | None) -> Composed:
@@ -163,18 +175,10 @@ def words_of(parent: Parent) -> list[str]:
 
     Raises:
         RunDirError: the file that holds them cannot be read.
-        ConfigError: a word is malformed, or computes a value in a way that is not trusted.
+        ConfigError: a word is malformed.
     """
-    if parent.run is None or not parent.run.overrides.is_file():
-        return []
-    try:
-        lines = read_bytes(parent.run.overrides, most=LARGEST, follow=True).decode().splitlines()
-    except UnicodeDecodeError as error:
-        raise RunDirError(f"{parent.run.overrides} is damaged: {error}") from error
-    words = [word for word in parse(lines) if word.key.split(".")[0] not in BLOCKS]
-    for word in words:
-        admit_resolvers(word.text, word.key)
-    return [word.text for word in words]
+    lines = [] if parent.run is None else parent.run.read_overrides()
+    return [word.text for word in parse(lines) if word.key.split(".")[0] not in BLOCKS]
 
 
 def pin(composed: Composed, place: Path) -> None:

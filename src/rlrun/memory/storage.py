@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun import trust
 from rlrun.errors import RlrunError
 from rlrun.memory.columns import Column
 from rlrun.memory.layout import choose_layout, cut, described, fields_of, leaf_of, nest, overlapping, zeros
@@ -37,12 +38,14 @@ class Storage:
             behind whatever ends the process.
 
     Raises:
-        ConfigError: the disk has no place for them.
+        ConfigError: the disk has no place for them; or a run from elsewhere names a directory outside of it.
     """
 
     def __init__(
         self, columns: Iterable[Column], slots: int, directory: Path | None = None, *, mirrored: bool = False
     ) -> None:
+        if directory is not None and directory.resolve() != Path.cwd():
+            trust.admit_place(str(directory), directory, "memory.directory")
         self.columns = {column.name: column for column in columns}
         self.directory = directory
         self.layout = choose_layout([column for column in self.columns.values() if column.nbytes <= PACKED])

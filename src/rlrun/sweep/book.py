@@ -7,6 +7,7 @@ its jobs: another may claim them, and what the first says of them later counts n
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rlrun.errors import RunDirError
+from rlrun.files import require_own_file
 from rlrun.sweep.expansion import Job
 from rlrun.watching import printable
 
@@ -25,6 +27,7 @@ BOOK = "jobs.sqlite"  # of a sweep's folder
 State = Literal["pending", "queued", "running", "completed", "failed", "pruned"]
 SILENT = 60.0  # seconds
 PATIENCE = 60.0  # seconds to wait for another process that writes
+SHARED = bytes.fromhex("d9d505f920a163d7")  # ends a journal that names another file; no sweep leaves one
 KEY = re.compile(r"[0-9A-Za-z_-]+")  # which names a folder
 COLUMNS = "key, label, words, state, owner, attempts, code, error"
 LAYOUT = """
@@ -71,6 +74,7 @@ class Book:
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         self.path = path
         self._clock = clock
+        self._require_own()
         with self._writing() as book:
             book.execute(LAYOUT)
 
@@ -191,6 +195,20 @@ class Book:
             book.executemany(
                 "UPDATE jobs SET state = 'pending' WHERE key = ? AND state = 'pruned'", [(key,) for key in keys]
             )
+
+    def _require_own(self) -> None:
+        """Refuse files of SQLite's that lead to others: a journal may name one, which SQLite then deletes.
+
+        Raises:
+            RunDirError: naming the file.
+        """
+        journal, *others = [self.path.with_name(f"{self.path.name}-{name}") for name in ("journal", "wal", "shm")]
+        for path in (self.path, journal, *others):
+            require_own_file(path)
+        with suppress(FileNotFoundError), open(journal, "rb") as file:
+            file.seek(-min(len(SHARED), file.seek(0, os.SEEK_END)), os.SEEK_END)
+            if file.read() == SHARED:
+                raise RunDirError(f"{journal} is not of this sweep: it names another file; delete the journal")
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:

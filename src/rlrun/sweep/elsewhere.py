@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from rlrun.errors import RunDirError
 from rlrun.rundir import RunDir
 from rlrun.sweep.book import Entry
 from rlrun.sweep.expansion import changeable
@@ -51,7 +52,7 @@ class Elsewhere:
     def _heard(self) -> bool:
         """Tell whether the run knows all words that may be news to a run that was finished, a further budget say."""
         try:
-            known = self.run.overrides.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
+            known = self.run.read_overrides()
+        except RunDirError:
             return False
         return all(word in known for word in changeable(self.entry.words))

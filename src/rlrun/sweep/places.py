@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rlrun.errors import RunDirError
-from rlrun.files import reason
+from rlrun.files import reason, require_own_file
 
 HELD = ("jobs", "logs", "launches")  # folders
 APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -18,13 +18,13 @@ def open_own(path: Path) -> int:
     """Open a file for what is added to it, made where there is none; never wait for it.
 
     Raises:
-        RunDirError: it is a symbolic link or no plain file, or cannot be written.
+        RunDirError: it is a link or no plain file, or cannot be written.
     """
+    require_own_file(path)
     try:
         handle = os.open(path, APPEND, 0o666)
     except OSError as error:
-        why = "it is a symbolic link" if path.is_symlink() else reason(error)
-        raise RunDirError(f"{path} cannot be used: {why}") from error
+        raise RunDirError(f"{path} cannot be used: {reason(error)}") from error
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise RunDirError(f"{path} cannot be used: it is no plain file")
@@ -40,6 +40,8 @@ def require_own(folder: Path, *files: str) -> None:
     for path in _places(folder, files):
         if path.is_symlink():
             raise RunDirError(f"{path} is a symbolic link, which a sweep does not follow")
+        if not path.is_dir():
+            require_own_file(path)
 
 
 def _places(folder: Path, files: Iterable[str]) -> Iterator[Path]:
@@ -47,4 +49,4 @@ def _places(folder: Path, files: Iterable[str]) -> Iterator[Path]:
     yield from (folder / name for name in (*files, *HELD))
     for name in HELD[:2]:
         if (folder / name).is_dir():
-            yield from (Path(entry.path) for entry in os.scandir(folder / name) if entry.is_symlink())
+            yield from (Path(entry.path) for entry in os.scandir(folder / name))

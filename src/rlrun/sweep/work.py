@@ -13,8 +13,6 @@ from rlrun import config as configuration
 from rlrun import exits, experiment, resuming, signals, trust
 from rlrun.assembly import keep_freed_memory
 from rlrun.config.places import add_to_path
-from rlrun.config.resolvers import admit_resolvers
-from rlrun.config.words import parse
 from rlrun.errors import ConfigError, Left, RlrunError
 from rlrun.rundir import RunDir, is_run
 from rlrun.sweep.book import BOOK, Book
@@ -69,8 +67,6 @@ def _begun(task: Task) -> experiment.Result:
         add_to_path(composed.project)
         return experiment.train(composed, run_dir=task.run)
     with trust.limited(task.trust, run=task.folder):
-        for word in parse(task.words):
-            admit_resolvers(word.text, word.key)
         composed = configuration.compose(task.words, config_dir=task.config_dir)
         if identity(composed.config) != task.run.name:
             raise ConfigError(
@@ -88,8 +84,7 @@ def _resumed(task: Task) -> experiment.Result:
 
 def _news(task: Task) -> Sequence[str]:
     """Return the words that a run has not heard yet."""
-    path = RunDir(task.run).overrides
-    known = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+    known = RunDir(task.run).read_overrides()
     return [word for word in changeable(task.words) if word not in known]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, fields
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlrun import config as configuration
 from rlrun import trust
-from rlrun.config.resolvers import admit_resolvers
 from rlrun.config.words import parse
 from rlrun.errors import ConfigError, RunDirError
 from rlrun.files import counted, read_json, write_json
@@ -194,22 +193,13 @@ class Plan:
         return grid(self.dimensions)
 
     def _compose(self, words: Sequence[str]) -> configuration.Composed:
-        with self._limited(words):
+        limited = nullcontext() if self._foreign is None else trust.limited(self._packages, run=self._foreign)
+        with limited:
             return self._composer.compose(words)
 
     @cached_property
     def _composer(self) -> configuration.Composer:
         return configuration.Composer(self.config_dir)
-
-    @contextmanager
-    def _limited(self, words: Sequence[str]) -> Iterator[None]:
-        if self._foreign is None:
-            yield
-            return
-        with trust.limited(self._packages, run=self._foreign):
-            for word in parse(words):
-                admit_resolvers(word.text, word.key)
-            yield
 
 
 def _noted(path: Path) -> tuple[list[str], Optuna]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from rlrun.errors import RlrunError, RunDirError
 from rlrun.files import reason
+from rlrun.sweep.places import open_own
 from rlrun.sweep.search import proposals
 from rlrun.sweep.search.plan import Plan
 
@@ -159,8 +160,7 @@ class Study:
     def _mend(self) -> None:
         """Take off what a process that was killed has begun to write."""
         try:
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-            with os.fdopen(handle, "r+b") as file:
+            with os.fdopen(open_own(self.path), "r+b") as file:
                 held = file.read(LARGEST + 1)
                 if len(held) > LARGEST:
                     raise RunDirError(f"{self.path} is damaged: it has more than {LARGEST:,} bytes")
