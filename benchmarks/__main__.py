@@ -102,7 +102,9 @@ def parser() -> argparse.ArgumentParser:
     made["kept"].add_argument("--rounds", type=int, default=10)
     made["learning"].add_argument("learning", nargs="*", metavar="CLAIM", help=", ".join(learning.CLAIMS))
     made["memory"].add_argument("memory", nargs="*", metavar="PART", help=", ".join(memory.PARTS))
-    made["resilience"].add_argument("resilience", nargs="*", metavar="CELL", help=", ".join(resilience.CELLS))
+    made["resilience"].add_argument(
+        "resilience", nargs="*", metavar="CELL", help=", ".join([*resilience.PARTS, *resilience.CELLS])
+    )
     made["sweeps"].add_argument("--launcher", action="append", choices=list(sweeps.LAUNCHERS), help="default: all")
     made["estimate"].add_argument("estimate", nargs="*", metavar="CASE", help=", ".join(estimate.CASES))
     made["why"].add_argument("why", nargs="*", metavar="GROUP", help=", ".join(why.GROUPS))

@@ -164,6 +164,12 @@ ATTACKS = {
     "parent as experiment": Attack("..", (f"+experiment={UP}",)),
     "parent as memory": Attack("..", (f"memory={UP}",)),
     "parent as group": Attack("..", ("+../runs/evil@_global_=bait",)),
+    "parent by force": Attack("..", (f"++with={UP}",)),
+    "parent at a package that moves": Attack("..", (f"env@env:_global_={UP}",)),
+    "parent by another choice": Attack("..", (f"+with=${{env}}/../{UP}", "env=kept")),
+    "parent by backslashes": Attack("..", (r"+with='..\\..\\runs\\evil\\bait'",)),
+    "parent in other letters": Attack("..", ("+with=\u2025/\u2025/runs/evil/bait",)),
+    "parent through /proc": Attack("..", ("+with=" + "../" * 40 + f"proc/self/cwd/{HERE}",)),
     "a sweep's folder": Attack("..", ("+with=../../sweeps/evil/bait",)),
     # absolute paths
     "absolute": Attack("absolute", (f"+with=FOLDER/{HERE}",)),
@@ -186,6 +192,7 @@ ATTACKS = {
     "a link as environment": Attack("symlink", ("env=link",), linked("conf/env/link.yaml", f"{HERE}.yaml")),
     "a link that hides ours": Attack("symlink", ("+with=rnd",), linked("conf/with/rnd.yaml", f"{HERE}.yaml")),
     "a link to the root": Attack("symlink", (f"+with=link/FOLDER/{HERE}",), linked("conf/with/link", "/")),
+    "a link to itself": Attack("symlink", ("+with=link",), linked("conf/with/link.yaml", "conf/with/link.yaml")),
     "the conf folder is in the run": Attack(
         "symlink",
         ("+with=own",),
@@ -238,9 +245,20 @@ ATTACKS = {
     "a secret of a run there": Attack("own", ("+with=theirs/file",), arrived("", SECRETS), FOREIGN, SECRETS),
     "a secret of the user's": Attack("own", ("+with=mine",), owned(SECRETS), FOREIGN, SECRETS),
     "a secret in an override": Attack("own", (f"+env.kwargs.render_mode=${{oc.env:{VARIABLE}}}",), nothing, FOREIGN),
-    "another name of the environment": Attack(
-        "own", ("env.id=null", "env.target=runs.evil.payload.Env"), nothing, FOREIGN
+    "a secret of the user's by its key": Attack(
+        "own",
+        ("+with=mine", "+env.kwargs.render_mode=${secret.key}"),
+        owned(f"secret: {{key: '${{oc.env:{VARIABLE}}}'}}"),
+        FOREIGN,
+        SECRETS,
     ),
+    "a secret within another resolver": Attack(
+        "own", (f"+env.kwargs.render_mode='${{oc.select:nowhere,${{oc.env:{VARIABLE}}}}}'",), nothing, FOREIGN, SECRETS
+    ),
+    "a secret whose resolver is computed": Attack(
+        "own", (f"+data='oc.env:{VARIABLE}'", "+env.kwargs.render_mode='${${data}}'"), nothing, FOREIGN, SECRETS
+    ),
+    "code of the run": Attack("own", ("env.id=null", "env.target=runs.evil.payload.Env"), nothing, FOREIGN),
     "a search path": Attack("own", ("+hydra.searchpath=[file://FOLDER/runs/evil]", "+with=bait")),
     "a group of Hydra's": Attack("own", ("+hydra/launcher=bait", f"+with={UP}")),
 }

@@ -262,7 +262,8 @@ def checkpoints(found: dict[str, Any]) -> Lines:
 
 
 def resilience(found: dict[str, Any]) -> Lines:
-    """Runs that were killed, against those that were not."""
+    """Runs that were killed, against those that were not; then what somebody else's runs reached."""
+    attacked, found = attacks(found.get("attacks")), {name: cell for name, cell in found.items() if name != "attacks"}
     groups = list(dict.fromkeys(group for cell in found.values() for group in cell.get("identical", ())))
     heads = [
         "run",
@@ -293,7 +294,23 @@ def resilience(found: dict[str, Any]) -> Lines:
         "the one that was killed."
     )
     words = [f"* {name}: `{' '.join(cell['words'])}`" for name, cell in found.items()]
-    return [how, "", *table(heads, rows), "", *words]
+    return [how, "", *table(heads, rows), "", *words, *attacked]
+
+
+def attacks(found: dict[str, Any] | None) -> Lines:
+    """What overrides and configs of somebody else reached."""
+    if found is None:
+        return []
+    how = (
+        f"{found['attacks']} attacks by the overrides and configs of a run or a sweep from elsewhere, each on those of "
+        f"{', '.join(f'`{command}`' for command in found['commands'])} that it concerns. An attack held where the "
+        "command ended with exit code 2 and one line, and no code of the run ran, no file outside of the config "
+        "folders was read, no file of the user's was changed, and no secret was told. A job of a sweep is tried as "
+        f"the process that does it. {_verdict(found)}, {found['wall_seconds']:.0f} s, {found['machine']['date']}."
+    )
+    rows = [[shape, str(count)] for shape, count in found["trials"].items()]
+    wrong = [f"* {name}: {'; '.join(trial['faults'])}" for name, trial in found["wrong"].items()]
+    return ["", how, "", *table(["shape", "trials"], rows), *wrong]
 
 
 def overhead(found: dict[str, Any]) -> Lines:

@@ -15,13 +15,14 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
+from benchmarks import attacks
 from benchmarks.identical import compare, differing
 from benchmarks.process import Failed
 from benchmarks.warm import Child, start
@@ -86,6 +87,9 @@ CELLS = {
 }
 
 
+PARTS: dict[str, Callable[[], dict[str, Any]]] = {"attacks": attacks.measure}  # what is no cell
+
+
 class Process(Protocol):
     """What is killed: a process of `subprocess`, or something like it."""
 
@@ -125,13 +129,15 @@ def measure(names: list[str] | None = None, *, kills: int = KILLS, workers: int 
     """Return what became of each cell.
 
     Args:
-        names: of cells; None = all that can run here.
+        names: of cells and `PARTS`; None = all that can run here.
         kills: of each.
         workers: cells side by side.
     """
-    names = names or available()
+    names = names or [*available(), *PARTS]
+    cells = [name for name in names if name not in PARTS]
+    found = {name: PARTS[name]() for name in names if name in PARTS}
     with ThreadPoolExecutor(workers) as pool:
-        return dict(zip(names, pool.map(lambda name: one_cell(name, kills=kills), names), strict=True))
+        return found | dict(zip(cells, pool.map(lambda name: one_cell(name, kills=kills), cells), strict=True))
 
 
 def one_cell(name: str, *, kills: int) -> dict[str, Any]:

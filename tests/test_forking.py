@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 
 import rlrun
-from rlrun import storage
+from rlrun import storage, trust
 from rlrun.callbacks.loss import LossCallback
 from rlrun.config.merging import apply
 from rlrun.config.schema import check_kinds
@@ -653,3 +653,13 @@ def test_every_loss_has_the_names_of_its_parameters(sac, dqn):
             if isinstance(callback, LossCallback):
                 held = dict(callback.network.named_parameters())
                 assert [id(held[name]) for name in callback.names] == [id(each) for each in callback.parameters]
+
+
+def test_only_what_is_typed_speaks_for_a_key(dqn, tmp_path):
+    """A user's own file stands below the words of the parent, which may say otherwise."""
+    (tmp_path / "conf" / "with").mkdir(parents=True)
+    (tmp_path / "conf" / "with" / "mine.yaml").write_text("# @package _global_\nlogger: [jsonl]\n")
+    with started([MORE, "+with=mine"], str(dqn)):
+        assert trust.is_foreign("logger")
+    with started([MORE, "logger=[]"], str(dqn)):
+        assert not trust.is_foreign("logger")

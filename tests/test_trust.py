@@ -277,6 +277,13 @@ def test_a_run_is_no_project(stand, monkeypatch):
     write(Path("loose/run/checkpoints/evil.py"))
     for target in ("run.evil.Part", "loose.run.evil.Part", "loose.run.checkpoints.evil.Part"):
         assert "not trusted" in refused(target)
+    Path("lib").symlink_to("run")
+    Path("library").symlink_to("loose/run/checkpoints")
+    write(Path("sweep/jobs/evil.py"))
+    for name in ("sweep.json", "jobs.sqlite"):
+        write(Path("sweep", name), "")
+    for target in ("lib.evil.Part", "library.evil.Part", "sweep.jobs.evil.Part"):
+        assert "not trusted" in refused(target)
     for folder in ("run", "run/checkpoints"):
         write(stand / "project" / folder / "evil.py")
         monkeypatch.chdir(stand / "project" / folder)

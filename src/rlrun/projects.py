@@ -41,11 +41,8 @@ def find(module: str, folders: Iterable[Path]) -> bool:
 def in_a_run(folder: Path) -> bool:
     """Say whether a folder is that of a run or a sweep, or inside one."""
     notes = (("manifest.json", "config.yaml"), ("sweep.json", "jobs.sqlite"))
-    return any(all((each / name).is_file() for name in names) for each in _upwards(folder) for names in notes)
-
-
-def _upwards(folder: Path) -> tuple[Path, ...]:
-    return (folder.absolute(), *folder.absolute().parents)
+    above = {each for place in (folder.absolute(), folder.resolve()) for each in (place, *place.parents)}
+    return any(all((each / name).is_file() for name in names) for each in above for names in notes)
 
 
 def _append(folder: Path) -> None:

@@ -109,11 +109,11 @@ def started(
     typed = {word.key: word.value for word in parse(words)}
     if "init.from" in typed:
         raise ConfigError("--from and init.from both say where the run starts from; leave one away")
-    with _limits(parent, packages, [typed]):
+    with _limits(parent, packages, typed):
         composed = _compose(parent, given, config_dir)
     folders = own_dirs(config_dir)
     own = [layer.content for layer in composed.layers if _is_own(layer, folders, parent)]
-    with _limits(parent, packages, [typed, *own]):
+    with _limits(parent, packages, typed, own):
         yield composed
 
 
@@ -137,17 +137,21 @@ def _compose(parent: Parent, given: list[str], config_dir: Path | None) -> Compo
         raise ConfigError(_whose(error, before, given, parent, config_dir)) from error
 
 
-def _limits(parent: Parent, packages: Iterable[str], own: Iterable[Mapping[str, Any]]) -> AbstractContextManager[None]:
-    """Limit what the words of the parent import; what the user's words and files hold names parts but under `init`."""
+def _limits(
+    parent: Parent, packages: Iterable[str], typed: Mapping[str, Any], own: Iterable[Mapping[str, Any]] = ()
+) -> AbstractContextManager[None]:
+    """Limit what the words of the parent import; what the user's words and files hold names parts but under `init`.
+
+    The user's words stand above those of the parent, the files below: only the words speak for their keys.
+    """
     if parent.run is None:
         return nullcontext()
     about = read_json(parent.run.manifest)
     project = about.get("project") if isinstance(about, dict) else None
-    pairs = [(key, value) for tree in own for key, value in tree.items() if key.split(".")[0] not in BLOCKS]
-    typed: dict[str, list[Any]] = {}
-    for key, value in pairs:
-        typed.setdefault(key, []).append(value)
-    return trust.limited(packages, run=parent.run.path, project=project, typed=typed)
+    given, *files = [
+        {key: value for key, value in tree.items() if key.split(".")[0] not in BLOCKS} for tree in (typed, *own)
+    ]
+    return trust.limited(packages, run=parent.run.path, project=project, typed={**given, "": files})
 
 
 def _whose(error: ConfigError, before: list[str], given: list[str], parent: Parent, config_dir: Path | None) -> str:
