@@ -168,6 +168,10 @@ REFUSALS = {
         [f"a.discont: {HERE}.Strict takes no argument 'discont'", "did you mean 'discount'?"],
     ),
     "far argument": (strict(network=1, zzz=2), ["a.zzz:", "it takes network, discount"]),
+    "far arguments": (
+        strict(network=1, yyy=1, zzz=2),
+        [f"a: {HERE}.Strict takes no arguments 'yyy', 'zzz'; it takes network", "; ~a.yyy ~a.zzz leaves them out"],
+    ),
     "missing argument": (strict(discount=1), [f"a: {HERE}.Strict needs the argument 'network'"]),
     "twice": (strict(_args_=[1], network=2), ["a.network:", "twice"]),
     "too many": (strict(_args_=[1, 2]), ["a:", "takes 1 positional arguments, got 2"]),

@@ -6,7 +6,7 @@ import pytest
 
 from rlrun import learners
 from rlrun.callback import Callback, Stop
-from rlrun.errors import WiringError
+from rlrun.errors import RlrunError, WiringError
 from rlrun.trainer import Trainer
 from rlrun.wiring import explain, plan
 
@@ -106,6 +106,35 @@ def test_unknown_name_is_refused_with_the_nearest():
 
     with pytest.raises(WiringError, match=r"callbacks.wrong.backward asks for 'next_observations'.*'next_observation'"):
         plan({"wrong": Wrong()}, NAMES, ())
+
+
+def test_a_batchs_name_without_a_data_group_says_to_set_one():
+    class Wrong(Callback):
+        def end_batch(self, reward):
+            pass
+
+    with pytest.raises(WiringError, match=r"callbacks.wrong.end_batch asks for 'reward'.*: set data_group = 'default'"):
+        plan({"wrong": Wrong()}, NAMES, ("update",))
+
+
+@pytest.mark.parametrize("group", ["default", None])
+def test_a_promised_name_that_is_not_returned_names_callback_and_update(group):
+    class Bonus(Callback):
+        data_group, provides = group, ("bonus",)
+
+        def begin_batch(self, update):
+            return {"bonus": 1} if group and update < 2 else None
+
+    class Reads(Callback):
+        data_group = group
+
+        def end_batch(self, bonus):
+            pass
+
+    trainer = Trainer({"mine": Bonus(), "reads": Reads()}, OneBatch({"reward": 1}, count=3))
+    with pytest.raises(RlrunError, match=r"^callbacks.mine provides 'bonus' and has not returned it by update [12]$"):
+        trainer.train()
+    assert trainer.state["update"] == (2 if group else 1)
 
 
 def test_unknown_group_is_refused_with_the_nearest():

@@ -1,7 +1,8 @@
 """From a config path to the object it describes.
 
 The same path is the same object, so `${networks.critic}` in two places is one critic. A node with
-`_partial_: true` is a recipe; keys that a node lists under `_apart_` are for others to read. Nothing is
+`_partial_: true` is a recipe; keys that a node lists under `_apart_` are for others to read. An
+object has all that the Protocol under `_protocol_` names. Nothing is
 built that the asked path does not lead to, and parts that need each other in a circle are an error.
 """
 
@@ -13,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rlrun.config.resolvers import admit_resolvers
-from rlrun.config.targets import check_arguments, explain, find_target
+from rlrun.config.targets import check_arguments, explain, find_target, lacks
 from rlrun.config.tree import Path, Place, children, dotted, locate, mentions, plain, split, substitute
 from rlrun.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
 from rlrun.trust import admit_attribute
 
 _SUPPORTED = {"_partial_": (True, False), "_convert_": ("all",), "_recursive_": (True,)}  # of Hydra's `instantiate`
-_NOT_ARGUMENTS = ("_target_", "_args_", "_apart_", *_SUPPORTED)
+_NOT_ARGUMENTS = ("_target_", "_args_", "_apart_", "_protocol_", *_SUPPORTED)
 
 
 class Builder:
@@ -74,13 +75,20 @@ class Builder:
         target = find_target(text, place)
         partial = self._at((*path, "_partial_"), path) if "_partial_" in node else False
         count, names = self.given(path, node)
-        check_arguments(target, text, place, count=count, names=names, partial=bool(partial))
+        protocol = find_target(self._at((*path, "_protocol_"), path), place) if "_protocol_" in node else None
+        try:
+            check_arguments(target, text, place, count=count, names=names, partial=bool(partial))
+        except BuildError as error:
+            raise BuildError(f"{error}{lacks(target, protocol) if protocol else ''}") from error
         positional = self._at((*path, "_args_"), path) if "_args_" in node else []
         named = {name: self._at((*path, name), path) for name in names}
         if partial:
             return functools.partial(target, *positional, **named)
         try:
-            return target(*positional, **named)
+            part = target(*positional, **named)
+            if protocol and (missing := lacks(part, protocol)):
+                raise BuildError(f"{text}{missing}")
+            return part
         except MissingExtra:
             raise
         except RlrunError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -16,6 +16,10 @@ from rlrun.errors import RequestError
 from rlrun.experiment import Experiment, composed_of
 from rlrun.files import sized
 from rlrun.sharing import count_of
+from rlrun.spaces import Box, Spaces, leaves
+
+IMAGE = 96  # pixels a side, above which `check` speaks of an image
+LAYER = 5_000_000  # parameters, above which it speaks of a layer
 
 
 @process_restored()
@@ -45,4 +49,17 @@ def check(words: Iterable[str] | Composed = (), *, config_dir: Path | None = Non
         f"networks  {parameters:,} parameters on {experiment.device}",
         f"memory    up to {sized(needed)}",
         f"disk      {sized(free)} free; a checkpoint takes up to {sized(kept)}",
+        *_large(getattr(experiment.builder.get("env"), "spaces", None), parts),
     ]
+
+
+def _large(spaces: Spaces | None, parts: Mapping[str, object]) -> Iterator[str]:
+    """Yield the images that nobody shrank, and the layers that are larger than they need be."""
+    for path, leaf in leaves(spaces.observation) if spaces is not None else ():
+        if isinstance(leaf, Box) and leaf.image and max(leaf.shape) > IMAGE:
+            shape = " × ".join(map(str, leaf.shape))
+            yield f"images    {path or 'observations'} of {shape}: env=atari or ResizeGrey in env.wrappers shrinks them"
+    modules = {path: part for path, part in parts.items() if isinstance(part, torch.nn.Module)}
+    for path, name, weights in ((path, *named) for path, part in modules.items() for named in part.named_parameters()):
+        if weights.numel() > LAYER:
+            yield f"layers    {path}.{name} has {weights.numel():,} parameters"

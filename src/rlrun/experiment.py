@@ -29,6 +29,7 @@ from rlrun.assembly import (
 from rlrun.callback import Stop
 from rlrun.callbacks import Evaluator, Interrupted, Logger, MemoryImport
 from rlrun.collect import ByIdCollector, Collector
+from rlrun.collect.agents import require_actions
 from rlrun.config import Composed
 from rlrun.config.layering import told_presets
 from rlrun.config.tree import plain
@@ -87,6 +88,7 @@ class Experiment:
         with torch.device(self.device):
             self.trainer: Trainer = self.builder.get("trainer")
         self._require_steps()
+        self._require_actions()
         require_shareable(self.config, self.trainer, self.builder.built)
         self.builder.get("seeds").apply_own()
         self.parts: dict[str, Stateful] = {**stateful(self.builder.built), GENERATORS: Generators()}
@@ -102,6 +104,13 @@ class Experiment:
             raise RequestError(
                 f"stop.env_steps={steps}: nothing is collected, so environment steps stay 0; use stop.updates=…"
             )
+
+    def _require_actions(self) -> None:
+        """Refuse a network whose actions are none of the environment's, in its name."""
+        if (collector := self.part((Collector, ByIdCollector))) is not None:
+            policy = getattr(agent := self.builder.get("agent"), "policy", agent)
+            place = f"{path_of(self.builder.built, policy)} ({type(policy).__name__})"
+            require_actions(agent, collector.env.spaces, place)
 
     @property
     def env_name(self) -> str:

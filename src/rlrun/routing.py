@@ -8,11 +8,23 @@ from operator import itemgetter
 from typing import Any
 
 from rlrun.callback import Callback
+from rlrun.errors import RlrunError
 from rlrun.typing import Batch, Groups
 
 OUTSIDE = ("restore_state", "begin_training", "end_training")  # events without a batch
 
-State = dict[str, Any]
+
+class State(dict[str, Any]):
+    """The run's state, by name; a name that was promised and not returned is an error that says whose it is."""
+
+    def __missing__(self, name: str) -> Any:
+        owners = [owner for owner, callback in self.get("callbacks", {}).items() if name in callback.provides]
+        if not owners:
+            raise KeyError(name)
+        place = ", ".join(f"callbacks.{owner}" for owner in owners)
+        raise RlrunError(f"{place} provides '{name}' and has not returned it by update {self.get('update', 0)}")
+
+
 Call = Callable[[Groups, State], None]
 
 

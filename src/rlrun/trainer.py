@@ -57,14 +57,14 @@ class Trainer:
         self.loader = loader
         self.around = around
         self.fuse = fuse
-        self.state: State = {
-            "update": 0,
-            "callbacks": self.callbacks,
-            "loader": loader,
-            "run_dir": None,  # where files go, if anywhere; these three are set by the experiment
-            "config": {},
-            "parts": {},  # config path -> whatever has a state_dict
-        }
+        self.state = State(
+            update=0,
+            callbacks=self.callbacks,
+            loader=loader,
+            run_dir=None,  # where files go, if anywhere; these three are set by the experiment
+            config={},
+            parts={},  # config path -> whatever has a state_dict
+        )
         self.plan: Plan = plan(self.callbacks, loader.names(), self.state)
         self._reached: str | None = None  # callback whose `end_cycle` the running update has come to
 

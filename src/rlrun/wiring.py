@@ -138,17 +138,16 @@ def _resolve(
         elif name in known:
             required.append(name)
         else:
-            raise WiringError(_unknown(callback, hook, name, known, group if in_batch else None))
+            holding = [each for each, names in made.names.items() if name in names and in_batch and group is None]
+            hint = f": set data_group = '{holding[0]}' in its class" if holding else did_you_mean(name, known)
+            raise WiringError(_unknown(callback, hook, name, known, group if in_batch else None) + hint)
     return Step(callback, event, hook.label, tuple(required), tuple(optional), hook.method)
 
 
 def _unknown(callback: Callback, hook: Hook, name: str, known: set[str], group: str | None) -> str:
     place = f"data group '{group}' has" if group is not None else "the run's state has"
     held = sorted(known - {"callbacks", "config", "loader", "parts", "run_dir"})
-    return (
-        f"callbacks.{callback.name}.{hook.label} asks for '{name}'; "
-        f"{place} {_list(held)} then{did_you_mean(name, known)}"
-    )
+    return f"callbacks.{callback.name}.{hook.label} asks for '{name}'; {place} {_list(held)} then"
 
 
 def _ordered(made: Plan, steps: list[Step]) -> list[Step]:

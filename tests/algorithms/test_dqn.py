@@ -10,7 +10,7 @@ import torch
 
 from rlrun.algorithms.dqn import QLoss, QNetwork, QTarget
 from rlrun.config import compose
-from rlrun.errors import SpaceError
+from rlrun.errors import ConfigError, SpaceError
 from rlrun.memory import NStep, Table
 from rlrun.nn import ActionCodec, Bins
 from rlrun.spaces import Composite, Discrete, MultiDiscrete, Spaces
@@ -208,3 +208,23 @@ def test_a_squared_loss_learns_the_mean_of_outcomes(huber, expected):
         loss.loss(**rows).mean().backward()
         optimiser.step()
     assert loss.network(column(0))[0, 0, 0].item() == pytest.approx(expected, abs=0.01)
+
+
+def test_a_plain_module_stands_for_the_layers():
+    layers = torch.nn.Linear(1, 2)
+    network = QNetwork(DISCRETE, layers=layers)
+    seen = column(1, -2)
+    assert torch.equal(network(seen), layers(seen).unsqueeze(0))
+    assert torch.equal(network.act(seen), layers(seen).argmax(-1))
+    assert [parameter.shape for parameter in network.parameters()] == [(2, 1), (2,)]
+    target = QTarget(network, discount=0.9)
+    loss = QLoss(network, sgd)
+    batch = {"next_observation": seen, "reward": torch.ones(2), "terminated": torch.tensor([False, True])}
+    q_target = target.begin_batch(**batch)["q_target"]
+    expected = torch.nn.functional.mse_loss(layers(seen)[:, 0], q_target, reduction="none")
+    assert torch.allclose(loss.loss(seen, torch.zeros(2, dtype=torch.int64), q_target), expected)
+
+
+def test_several_members_of_one_module_are_refused():
+    with pytest.raises(ConfigError, match=r"networks.q.layers is one network; algorithm.ensemble=2"):
+        QNetwork(DISCRETE, members=2, layers=torch.nn.Linear(1, 2))

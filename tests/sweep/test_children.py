@@ -7,7 +7,9 @@ import importlib
 import json
 import os
 import signal
+import sys
 import time
+from multiprocessing import spawn
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,6 +37,25 @@ def test_a_child_is_a_process_of_its_own_with_its_own_log(tmp_path, doing):
     assert [os.readlink(f"/proc/{parent}/fd/{number}") for number in (1, 2)] == [os.devnull] * 2
     assert about == {"parent's threads": 1, "leads": True, "torch": True, "told": "yes"}
     assert log.read_text() == "before\nsaid\nwarned\n"
+
+
+def test_it_does_not_run_the_script_again_that_started_it(monkeypatch):
+    main, seen = sys.modules["__main__"], []
+    before = main.__file__, main.__spec__
+
+    class Process:
+        pid, sentinel = 1, None
+
+        def __init__(self, **options):
+            pass
+
+        def start(self):
+            seen.append(spawn.get_preparation_data("child").keys() & {"init_main_from_path", "init_main_from_name"})
+
+    monkeypatch.setattr(children, "CONTEXT", SimpleNamespace(Process=Process))
+    children.Child(print, paths=[])
+    assert seen == [set()]
+    assert (main.__file__, main.__spec__) == before
 
 
 def test_it_ends_with_the_process_that_started_it(tmp_path, doing):

@@ -15,32 +15,59 @@ reward may come from several steps (then the batch holds their `discount`).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.target import TargetCallback
-from rlrun.nn import Critics, told_by
+from rlrun.errors import ConfigError
+from rlrun.nn import ActionCodec, Critics, told_by
 from rlrun.spaces import Spaces, require_discrete
 from rlrun.typing import Tree
+
+
+class ActionValues(Protocol):
+    """What DQN calls on its network; a plain nn.Module [B, …] -> [B, K] goes to `networks.q.layers`."""
+
+    codec: ActionCodec  # gives the K values of a row their meaning
+
+    def forward(self, observation: Tree) -> Tensor:
+        """Return the values [M, B, K] of every choice for observations [B, …], by M members."""
+
+    def act(self, observation: Tree, explore: bool) -> Tree:
+        """Return the best action for observations [B, …]."""
 
 
 class QNetwork(Critics):
     """Values of every choice [M, B, K], and the action that takes the best.
 
+    Args:
+        layers: any module from observations [B, …] to values [B, K], in place of `hidden` layers; for one member.
+
     Raises:
         SpaceError: some part of the action is continuous.
+        ConfigError: there are layers and several members.
     """
 
-    def __init__(self, spaces: Spaces, *, members: int = 1, **options: Any) -> None:
+    def __init__(self, spaces: Spaces, *, members: int = 1, layers: nn.Module | None = None, **options: Any) -> None:
         require_discrete(spaces.action, "DQN")
         super().__init__(spaces, members=members, **options)
+        if layers is not None:
+            if members != 1:
+                raise ConfigError(f"networks.q.layers is one network; algorithm.ensemble={members} wants several")
+            self.encoder, self.layers = nn.Identity(), _OneMember(layers)  # type: ignore[assignment]
 
     def act(self, observation: Tree, explore: bool = False) -> Tree:
         """Return the action of the largest value, the smallest of the members' counting."""
         return self.codec.join(None, self.codec.best(self.tells.guiding(self(observation))))
+
+
+class _OneMember(nn.Sequential):
+    def forward(self, observation: Tree) -> Tensor:
+        values: Tensor = self[0](observation)
+        return values.unsqueeze(0)
 
 
 class QTarget(TargetCallback):

@@ -13,10 +13,12 @@ from typing import Any, Protocol, cast
 import numpy as np
 import torch
 
-from rlrun.errors import ConfigError, RequestError
+from rlrun.env.spaces import empty
+from rlrun.errors import BuildError, ConfigError, RequestError, RlrunError
 from rlrun.generators import put_back
 from rlrun.memory.adaptors import VALUES
-from rlrun.spaces import Box, Composite, Space
+from rlrun.ops.trees import leaves_of
+from rlrun.spaces import Box, Composite, Space, Spaces, describe, leaves
 from rlrun.typing import Array, Tree
 
 Response = dict[str, Any]
@@ -230,6 +232,25 @@ def random_agent(agent: Agent, space: Space, *, seed: int) -> Any:
     """Return what acts at random in place of an agent: a `RandomAgent`, or what the agent itself has for that."""
     make = getattr(agent, "at_random", None)
     return RandomAgent(space, seed=seed) if make is None else make(space, seed=seed)
+
+
+def require_actions(agent: Agent, spaces: Spaces, place: str) -> None:
+    """Act once, and refuse actions that are not of their space.
+
+    Raises:
+        BuildError: in the name of `place`, the network's.
+    """
+    try:
+        part: Any
+        action = agent(empty(spaces.observation, 2), initial_state(agent, 2), explore=False)["action"]
+        for (path, leaf), part in zip(leaves(spaces.action), leaves_of(spaces.action, action), strict=True):
+            if part.shape != (2, *leaf.shape) or (part.dtype.kind == "f") != isinstance(leaf, Box):
+                wanted = f"the action space wants {[2, *leaf.shape]} {leaf.dtype} for {describe(leaf)}"
+                raise ValueError(f"it makes {path or 'actions'} of shape {list(part.shape)} {part.dtype}; {wanted}")
+    except RlrunError:
+        raise
+    except Exception as error:
+        raise BuildError(f"{place}: acting on 2 observations: {type(error).__name__}: {error}") from error
 
 
 def lanes_of(observation: Tree) -> int:

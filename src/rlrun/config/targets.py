@@ -102,6 +102,27 @@ def _parameters(target: Any) -> list[inspect.Parameter]:
     return [*found.values()]
 
 
+def _refused(refused: list[str], known: list[str], text: str, place: str) -> str:
+    listed = f"; it takes {', '.join(known) or 'none'}"
+    words = " ".join(f"~{place}.{name}" for name in refused)
+    ours = text.split(".")[0] == "rlrun"  # else a file of ours may give what another class need not take
+    if len(refused) > 1:
+        message = f"{place}: {text} takes no arguments {', '.join(map(repr, refused))}{listed}"
+        return message if ours else f"{message}; {words} leaves them out"
+    message = (
+        f"{place}.{refused[0]}: {text} takes no argument '{refused[0]}'{did_you_mean(refused[0], known) or listed}"
+    )
+    return message if ours else f"{message}; {words} leaves it out"
+
+
+def lacks(part: Any, protocol: Any) -> str:
+    """Return what a class or an object has not of a protocol, as the end of a message; of a class, which methods."""
+    attributes = () if inspect.isclass(part) else protocol.__annotations__  # which a constructor may set
+    names = [name for name in (*vars(protocol), *attributes) if not name.startswith("_")]
+    missing = [name for name in names if not hasattr(part, name)]
+    return f"; it lacks {', '.join(missing)}: {protocol.__doc__.splitlines()[0]}" if missing else ""
+
+
 def check_arguments(target: Any, text: str, place: str, *, count: int, names: Iterable[str], partial: bool) -> None:
     """Compare given arguments with a signature.
 
@@ -120,12 +141,9 @@ def check_arguments(target: Any, text: str, place: str, *, count: int, names: It
     for name in (names := list(names)):
         if name in taken:
             raise BuildError(f"{place}.{name}: {text} gets '{name}' twice, by name and in `_args_`")
-        if name not in {one.name for one in named} and inspect.Parameter.VAR_KEYWORD not in kinds:
-            known = [one.name for one in named]
-            hint = did_you_mean(name, known) or f"; it takes {', '.join(known) or 'none'}"
-            ours = text.split(".")[0] == "rlrun"  # else a file of ours may give what another class need not take
-            left = "" if ours else f"; ~{place}.{name} leaves it out"
-            raise BuildError(f"{place}.{name}: {text} takes no argument '{name}'{hint}{left}")
+    known = [one.name for one in named]
+    if inspect.Parameter.VAR_KEYWORD not in kinds and (refused := [name for name in names if name not in known]):
+        raise BuildError(_refused(refused, known, text, place))
     if partial:
         return
     for one in (*positional, *(each for each in named if each not in positional)):

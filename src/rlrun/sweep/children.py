@@ -57,10 +57,13 @@ class Child:
         self._code: int | None = None
         prepare()
         before, sys.path[:] = [*sys.path], paths
+        main = vars(sys.modules["__main__"])  # nameless, or the child runs a user's script that calls `main` unguarded
+        names, main["__file__"], main["__spec__"] = {**main}, None, None
         try:
             self._process.start()
         finally:
             sys.path[:] = before
+            main.update(names)
         assert self._process.pid is not None
         self.pid: int = self._process.pid
 

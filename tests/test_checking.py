@@ -1,0 +1,84 @@
+"""A run that is built and not begun."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from gymnasium.spaces import Box
+from tests.env.test_outputs import Gives
+
+from rlrun.algorithms.dqn import QNetwork
+from rlrun.checking import check
+from rlrun.errors import BuildError
+
+DQN = ("algorithm=dqn", "env=cartpole", "algorithm.hidden=[4]", "memory.length=100")
+OWN = f"networks.q._target_={__name__}"
+
+
+class Screen(Gives):
+    """Images of 100 × 120 pixels."""
+
+    def __init__(self, side=100):
+        super().__init__(space=Box(0, 255, (side, side + 20, 3), "uint8"))
+
+
+class Wide(QNetwork):
+    """Acts by a row too many."""
+
+    def act(self, observation, explore=False):
+        return super().act(observation).unsqueeze(0)
+
+
+class Numbers(QNetwork):
+    """Acts by numbers in place of choices."""
+
+    def act(self, observation, explore=False):
+        return super().act(observation).float()
+
+
+class Broken(QNetwork):
+    """Cannot act."""
+
+    def act(self, observation, explore=False):
+        raise IndexError("no position")
+
+
+class Plain(torch.nn.Linear):
+    """No network of DQN."""
+
+    def __init__(self, spaces, hidden):
+        super().__init__(4, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Wide", r"actions of shape \[1, 2\] int64; the action space wants \[2\] int64 for Discrete\(2\)"),
+        ("Numbers", r"actions of shape \[2\] float32; the action space wants \[2\] int64"),
+        ("Broken", r"IndexError"),
+    ],
+)
+def test_a_network_whose_actions_are_no_actions_is_named(name, message):
+    with pytest.raises(BuildError, match=rf"^networks\.q \({name}\): acting on 2 observations: .*{message}"):
+        check([*DQN, f"{OWN}.{name}"])
+
+
+def test_all_that_a_network_of_ones_own_lacks_is_one_message():
+    keys = ("members", "layer_norm", "dropout", "tells", "quantiles", "dueling")
+    with pytest.raises(BuildError) as caught:
+        check([*DQN, f"{OWN}.Plain"])
+    message = str(caught.value)
+    assert message.startswith(f"networks.q: {__name__}.Plain takes no arguments 'members', 'layer_norm', ")
+    assert " ".join(f"~networks.q.{key}" for key in keys) in message
+    assert "it lacks act: What DQN calls on its network" in message
+    with pytest.raises(BuildError, match=r"Plain; it lacks act, codec: What DQN calls .* goes to `networks.q.layers`"):
+        check([*DQN, f"{OWN}.Plain", *(f"~networks.q.{key}" for key in keys)])
+
+
+def test_large_images_and_layers_are_reported():
+    words = ["algorithm=ppo", f"env.target={__name__}.Screen", "algorithm.hidden=[4]"]
+    (line,) = [line for line in check(words) if line.startswith("images")]
+    assert line.startswith("images    observations of 100 × 120 × 3: env=atari or ResizeGrey")
+    assert not [line for line in check([*words, "+env.kwargs.side=70"]) if line.startswith(("images", "layers"))]
+    (line,) = [line for line in check([*DQN, "algorithm.hidden=[2300,2300]"]) if line.startswith("layers")]
+    assert line == "layers    networks.q.layers.layers.1.weight has 5,290,000 parameters"
