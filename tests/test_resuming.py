@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from rlrun.config import load as load_config
 from rlrun.errors import ConfigError, RunDirError
 from rlrun.experiment import GENERATORS, Experiment
 from rlrun.generators import Generators
+from rlrun.presence import take_over
 from rlrun.resuming import newest
 from rlrun.rundir import RunDir
 
@@ -68,9 +68,7 @@ def left(whole, tmp_path):
             if int(path.name.split("-")[0]) > at:
                 shutil.rmtree(path)
         run.summary.unlink()
-        gone = subprocess.Popen(["true"])
-        gone.wait()
-        run.status.write_text(json.dumps({**json.loads(run.status.read_text()), "status": "running", "pid": gone.pid}))
+        run.status.write_text(json.dumps({**json.loads(run.status.read_text()), "status": "running"}))
         return run
 
     return leave
@@ -314,7 +312,7 @@ def test_of_two_resumes_that_overlap_the_later_one_is_refused(left, monkeypatch)
         monkeypatch.setattr(resuming, "take_over", real)
         rlrun.resume(run.path, ["stop.env_steps=120"])
         after.extend(touched(run.path))
-        real(directory, trace)
+        return real(directory, trace)
 
     monkeypatch.setattr(resuming, "take_over", late)
     with pytest.raises(RunDirError, match="was gone on with by another process meanwhile; try again"):
@@ -415,9 +413,9 @@ def test_watching_may_change_on_resume(left):
 
 def test_a_run_in_progress_is_refused(left):
     run = left(60)
-    run.status.write_text(json.dumps({**read(run.status), "pid": os.getppid()}))
     host = read(run.status)["host"]
-    with pytest.raises(RunDirError, match=f"in progress: process {os.getppid()} on {host} works on it"):
+    at_work = f"in progress: process {os.getpid()} on {host} works on it"
+    with take_over(run), pytest.raises(RunDirError, match=at_work):
         rlrun.resume(run.path)
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import signal
 import subprocess
 import time
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from rlrun import files, manifest
-from rlrun.errors import RlrunError, RunDirError
+from rlrun import files, locks, manifest
+from rlrun.callbacks.pointers import point
+from rlrun.callbacks.sinks import Jsonl
+from rlrun.errors import LostRun, RlrunError, RunDirError
 from rlrun.presence import Heartbeat, take_over, trace_of
 from rlrun.rundir import RunDir
 
@@ -23,6 +29,10 @@ def started(path: Path) -> RunDir:
     run = RunDir.claim(path)
     run.start(config="seed: 3\n", overrides=["seed=3", "env=cartpole"], manifest={"seed": 3})
     return run
+
+
+def touched(run: RunDir) -> list[tuple[Path, int]]:
+    return sorted((path, path.stat().st_mtime_ns) for path in run.path.rglob("*"))
 
 
 def with_checkpoints(path: Path, *names: str) -> RunDir:
@@ -160,24 +170,130 @@ def test_missing_checkpoint_lists_those_there_are(tmp_path):
         run.checkpoint(7)
 
 
-def test_running_process_that_is_gone_reads_interrupted(tmp_path):
-    run = started(tmp_path / "run")
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    status = json.loads(run.status.read_text())
-    run.status.write_text(json.dumps({**status, "pid": os.getppid()}))
-    assert run.read_status()["status"] == "running"
-    run.status.write_text(json.dumps({**status, "pid": gone.pid}))
-    assert run.read_status()["status"] == "interrupted"
+def worked_on(run: RunDir) -> int:
+    """Let another process work on a run until it is killed; return its number."""
+    run.write_status("stopped")
+    ready, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException), take_over(run):
+            os.write(theirs, b"!")
+            time.sleep(60)
+        os._exit(1)
+    os.close(theirs)
+    assert os.read(ready, 1) == b"!"
+    os.close(ready)
+    return child
 
 
-def test_silent_process_elsewhere_reads_interrupted(tmp_path):
+def end(child: int) -> None:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def rewrite(path: Path, **changes) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def ago(seconds: float) -> str:
+    return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="seconds")
+
+
+def unlockable(handle):
+    raise OSError(errno.ENOLCK, "No locks available")
+
+
+DAY = 86_400.0
+NOBODY = 2**31 - 1  # no process has this number
+
+
+@pytest.mark.parametrize("age", [0, DAY, -DAY])
+def test_who_holds_the_lock_is_at_work_whatever_its_heartbeat(age, tmp_path):
     run = started(tmp_path / "run")
-    status = {**json.loads(run.status.read_text()), "host": "elsewhere"}
-    run.status.write_text(json.dumps(status))
+    child = worked_on(run)
+    rewrite(run.status, heartbeat=ago(age))
     assert run.read_status()["status"] == "running"
-    run.status.write_text(json.dumps({**status, "heartbeat": "2020-01-01T00:00:00+00:00"}))
+    with pytest.raises(RunDirError, match=rf"process {child} on \S+ works on it, .*; end that process$"):
+        take_over(run).__enter__()
+    end(child)
     assert run.read_status()["status"] == "interrupted"
+    with take_over(run):
+        assert run.read_status()["status"] == "running"
+
+
+def test_without_locks_a_process_is_at_work_with_its_number_its_start_and_its_machine(tmp_path, monkeypatch):
+    run = started(tmp_path / "run")
+    monkeypatch.setattr(locks, "hold", unlockable)
+    child = worked_on(run)
+    rewrite(run.status, heartbeat=ago(DAY))
+    assert run.read_status()["status"] == "running"
+    rewrite(run.status, heartbeat=ago(0))
+    for changes in ({"started": f"{os.readlink(locks.PROCESSES)} 7"}, {"pid": NOBODY}, {"pid": "../self"}):
+        signature = run.lock.read_text()
+        rewrite(run.lock, **changes)
+        assert run.read_status()["status"] == "interrupted"
+        run.lock.write_text(signature)
+    rewrite(run.lock, boot="another")  # whose numbers mean nothing here: the heartbeat counts
+    assert run.read_status()["status"] == "running"
+    end(child)
+
+
+@pytest.mark.parametrize(("age", "status"), [(0, "running"), (DAY, "interrupted"), (-DAY, "interrupted")])
+def test_of_a_process_elsewhere_the_heartbeat_counts_and_none_of_the_future(age, status, tmp_path):
+    run = started(tmp_path / "run")
+    end(worked_on(run))
+    rewrite(run.lock, boot="another")
+    rewrite(run.status, host="elsewhere", heartbeat=ago(age))
+    assert run.read_status()["status"] == status
+    if status == "running":
+        with pytest.raises(RunDirError, match=r"; end that process, or, if it is gone, wait until \d{4}-\S+$"):
+            take_over(run).__enter__()
+    else:
+        with take_over(run):
+            assert json.loads(run.lock.read_text())["pid"] == os.getpid()
+
+
+def test_a_process_that_is_forked_holds_no_lock_of_its_parents(tmp_path):
+    run = started(tmp_path / "run")
+    run.write_status("stopped")
+    with take_over(run):
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+    with take_over(run):
+        pass
+    end(child)
+
+
+def test_a_process_that_lost_its_run_writes_nothing_more(tmp_path):
+    run, sink = started(tmp_path / "run"), Jsonl()
+    run.write_status("stopped")
+    with take_over(run):
+        sink.open(run, {}, records=0, axis=0)
+        sink.write({"env_steps": 1})
+        rewrite(run.lock, token="another", pid=77, host="elsewhere")  # as one that could not see the lock
+        before = touched(run)
+        lost = r"run was taken over by process 77 on elsewhere; this process stops, and writes nothing more to it$"
+        for write in (
+            lambda: sink.write({"env_steps": 2}),
+            lambda: point(run, "latest", "0000000001-0000000001"),
+            lambda: Heartbeat(run).__enter__(),
+        ):
+            with pytest.raises(LostRun, match=lost):
+                write()
+        assert touched(run) == before
+    assert run.read_status()["status"] == "interrupted"  # whoever has it now holds no lock in this test
+
+
+@pytest.mark.parametrize("make", [Path.symlink_to, Path.hardlink_to])
+def test_a_lock_that_leads_to_another_file_is_refused(make, tmp_path):
+    run, other = started(tmp_path / "run"), tmp_path / "other"
+    run.write_status("stopped")
+    other.write_text("precious")
+    make(run.lock, other)
+    with pytest.raises(RunDirError, match="lock"):
+        take_over(run).__enter__()
+    assert other.read_text() == "precious"
 
 
 def test_heartbeat_renews_the_status(tmp_path):
@@ -221,7 +337,7 @@ def test_run_that_somebody_works_on_is_not_taken_over(tmp_path):
     claim(run, os.getppid())
     before = run.status.read_text()
     with pytest.raises(RunDirError, match=rf"run is in progress: process {os.getppid()} on \S+ works on it"):
-        take_over(run, trace_of(run))
+        take_over(run, trace_of(run)).__enter__()
     assert run.status.read_text() == before
 
 
@@ -229,8 +345,8 @@ def test_run_that_somebody_works_on_is_not_taken_over(tmp_path):
 def test_run_that_ended_is_taken_over(status, tmp_path):
     run = started(tmp_path / "run")
     run.write_status(status)
-    take_over(run, trace_of(run))
-    assert json.loads(run.status.read_text())["status"] == "running"
+    with take_over(run, trace_of(run)):
+        assert json.loads(run.status.read_text())["status"] == "running"
 
 
 def test_of_two_that_take_over_at_once_one_is_refused(tmp_path):
@@ -252,16 +368,17 @@ def test_a_run_that_was_worked_on_since_it_was_read_is_not_taken_over(status, tm
     run.write_status(status)
     before = run.status.read_text()
     with pytest.raises(RunDirError, match=r"run was gone on with by another process meanwhile; try again$"):
-        take_over(run, trace)
+        take_over(run, trace).__enter__()
     assert run.status.read_text() == before
-    take_over(run, trace_of(run))
+    with take_over(run, trace_of(run)):
+        pass
 
 
 def test_a_run_without_a_status_is_taken_over(tmp_path):
     run = started(tmp_path / "run")
     run.status.unlink()
-    take_over(run, trace_of(run))
-    assert json.loads(run.status.read_text())["status"] == "running"
+    with take_over(run, trace_of(run)):
+        assert json.loads(run.status.read_text())["status"] == "running"
 
 
 def fork(run: RunDir, ready: int) -> int:
@@ -271,10 +388,10 @@ def fork(run: RunDir, ready: int) -> int:
     if child == 0:
         os.read(ready, 1)
         try:
-            take_over(run, trace)
+            with take_over(run, trace):
+                time.sleep(1)
         except RunDirError:
             os._exit(2)
-        time.sleep(1)
         os._exit(0)
     return child
 

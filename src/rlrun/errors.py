@@ -3,6 +3,7 @@
     RlrunError                 exit code 1: the run failed
     ├── DataError              the environment gave what nobody can learn from: NaN, infinity, another shape
     ├── WorkerError            what collects beside training is gone
+    ├── LostRun                another process has taken the run over
     ├── LearnerError           one of several learners is gone, or has other networks than the rest
     └── RequestError           exit code 2: the request is wrong
         ├── ConfigError        a key, a choice, an interpolation or a value of the config
@@ -37,6 +38,10 @@ class WorkerError(RlrunError):
     """What collects beside training died or failed; training itself stands between two steps."""
 
     whole = True
+
+
+class LostRun(RlrunError):
+    """Another process works on the run that this one was at work on; nothing more is to be written to it."""
 
 
 class LearnerError(RlrunError):

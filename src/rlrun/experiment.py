@@ -41,7 +41,7 @@ from rlrun.generators import Generators
 from rlrun.learners.crew import Job, crew
 from rlrun.manifest import manifest
 from rlrun.memory import Table
-from rlrun.presence import Heartbeat
+from rlrun.presence import Heartbeat, require_own, take_over, tokens
 from rlrun.rundir import RunDir, Status
 from rlrun.sharing import backend_of, count_of, require_shareable, shares
 from rlrun.trainer import Trainer
@@ -170,17 +170,18 @@ class Experiment:
         Raises:
             RlrunError: the run failed.
         """
-        try:
-            if self.fork is not None:
-                self._drawn = self.fork.begin(run_dir, self.parts)[GENERATORS]
-            text = configuration.to_yaml(self.config)
-            run_dir.start(config=text, overrides=self.composed.words, manifest=self.describe())
-            if preset := told_presets([self.composed.pair]):
-                run_dir.tell(preset)
-        except BaseException:
-            run_dir.discard()
-            raise
-        return self.train(run_dir)
+        with take_over(run_dir):
+            try:
+                if self.fork is not None:
+                    self._drawn = self.fork.begin(run_dir, self.parts)[GENERATORS]
+                text = configuration.to_yaml(self.config)
+                run_dir.start(config=text, overrides=self.composed.words, manifest=self.describe())
+                if preset := told_presets([self.composed.pair]):
+                    run_dir.tell(preset)
+            except BaseException:
+                run_dir.discard()
+                raise
+            return self.train(run_dir)
 
     def train(self, run_dir: RunDir, resumed: Callable[[list[str]], None] | None = None) -> dict[str, Any]:
         """Train in the directory of a run; its status and summary tell how it ended, whatever happened.
@@ -203,11 +204,13 @@ class Experiment:
             raise Left(*error.args) from error
         except Exception:
             with suppress(RlrunError):  # a full disk must not hide what went wrong
+                require_own(run_dir)
                 run_dir.note(f"failed\n{traceback.format_exc()}")
             raise
         finally:
             summary = self.summary(status)
             with suppress(*() if status == "completed" else (RlrunError,)):  # what went wrong first is what to tell
+                require_own(run_dir)
                 write_json(run_dir.summary, summary)
                 run_dir.write_status(status)
                 if status == "stopped":
@@ -228,7 +231,8 @@ class Experiment:
         if count == 1:
             return nullcontext()
         known = Composed(self.config, self.composed.words, self.composed.choices, [], self.composed.project)
-        job = partial(Job, composed=known, run=run_dir.path, checkpoint=self._origin, found=found_here())
+        found, token = found_here(), tokens.get(run_dir.path)
+        job = partial(Job, composed=known, run=run_dir.path, checkpoint=self._origin, found=found, token=token)
         return crew(count, backend_of(self.device, count), job)
 
     def follow(self, run_dir: RunDir) -> None:

@@ -18,6 +18,7 @@ from rlrun.exits import said
 from rlrun.experiment import Experiment
 from rlrun.learners.crew import AFTER, READY, Job
 from rlrun.learners.places import place_of
+from rlrun.presence import tokens
 from rlrun.rundir import RunDir
 
 
@@ -52,6 +53,8 @@ def follow(job: Job, connection: Connection) -> None:
     learners.be(job.number)
     keep_freed_memory()
     run = RunDir(job.run)
+    if job.token is not None:
+        tokens[run.path] = job.token
     experiment = Experiment(job.composed, found=job.found)
     if job.checkpoint is not None:
         own = place_of(run.checkpoints, job.number) / job.checkpoint

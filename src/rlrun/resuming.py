@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,15 +76,16 @@ def _resume(arrival: Arrival, words: list[str], run: Path | str, trace: object) 
     experiment = Experiment(composed, found=found_of(arrival.about))
     if found is not None:
         experiment.restore(found[1], found[0])
-    origin = None if found is None else found[0].name
-    try:
-        take_over(directory, trace)
-        for message in found[2] if found is not None else ():
-            directory.note(message)
-        _record(directory, experiment, arrival.about, {"words": [word.text for word in given], "checkpoint": origin})
-    except RlrunError as error:  # nothing was trained yet
-        raise RunDirError(str(error)) from error
-    summary = experiment.train(directory, partial(_confirm, directory))
+    since = {"words": [word.text for word in given], "checkpoint": None if found is None else found[0].name}
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(take_over(directory, trace))
+            for message in found[2] if found is not None else ():
+                directory.note(message)
+            _record(directory, experiment, arrival.about, since)
+        except RlrunError as error:  # nothing was trained yet
+            raise RunDirError(str(error)) from error
+        summary = experiment.train(directory, partial(_confirm, directory))
     return Result(directory.path, summary, config, experiment.trainer)
 
 

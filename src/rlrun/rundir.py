@@ -4,6 +4,7 @@ runs/<algorithm>-<env>/<date>_<time>_s<seed>[-k]/
 ├── config.yaml, overrides.txt      what was asked for
 ├── manifest.json                   with which versions, where (written last: with it the folder is a run)
 ├── status.json                     running, completed, failed or stopped; host, pid, heartbeat
+├── lock                            locked by the process that works on the run; which one that is
 ├── metrics.jsonl, summary.json     what came out
 ├── checkpoints/<env_steps>-<updates>/, checkpoints/latest, checkpoints/best
 └── log.txt, tensorboard/, wandb/, videos/, exports/
@@ -21,12 +22,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from rlrun import locks
 from rlrun.errors import RlrunError, RunDirError
-from rlrun.files import head, place_of, read_bytes, read_json, reason, write_json, write_text
+from rlrun.files import head, known, place_of, read_bytes, read_json, reason, write_json, write_text
 
 Status = Literal["running", "completed", "failed", "stopped"]
 STATUS = ("status", "host", "pid", "heartbeat")
-SILENT = 300.0  # seconds without a heartbeat after which a running run counts as interrupted
+SILENT = 300.0  # seconds without a heartbeat after which a run counts as interrupted whose lock cannot be asked
+PIDS = 2**31 - 1  # the largest number of a process
 LARGEST = 1 << 20  # bytes of a file of overrides
 NAME = 255  # bytes of a folder's name, at most
 ATTEMPTS = 3
@@ -39,7 +42,7 @@ class RunDir:
 
     Attributes:
         path: absolute.
-        config, overrides, manifest, status, metrics, summary, log: files.
+        config, overrides, manifest, status, lock, metrics, summary, log: files.
         checkpoints, tensorboard, wandb, videos, exports: folders.
     """
 
@@ -49,6 +52,7 @@ class RunDir:
         self.overrides = self.path / "overrides.txt"
         self.manifest = self.path / "manifest.json"
         self.status = self.path / "status.json"
+        self.lock = self.path / "lock"
         self.metrics = self.path / "metrics.jsonl"
         self.summary = self.path / "summary.json"
         self.log = self.path / "log.txt"
@@ -177,11 +181,15 @@ class RunDir:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         write_json(self.status, {"status": status, "host": socket.gethostname(), "pid": os.getpid(), "heartbeat": now})
 
-    def read_status(self) -> dict[str, Any]:
-        """Return the status file's content; a `running` that is silent reads `interrupted`."""
+    def read_status(self, *, ours: bool = False) -> dict[str, Any]:
+        """Return the status file's content; a `running` reads `interrupted` where no process works on the run.
+
+        ours: the lock is held by this process, which asks for one that had it before.
+        """
         try:
             status: dict[str, Any] = dict.fromkeys(STATUS) | read_json(self.status)
-            if status["status"] not in get_args(Status) or (status["status"] == "running" and not _alive(status)):
+            known_status = status["status"] in get_args(Status)
+            if not known_status or (status["status"] == "running" and not self._is_alive(status, ours)):
                 status["status"] = "interrupted"
         except (RunDirError, TypeError, ValueError, OverflowError):  # nobody who works on a run leaves such a file
             return {**dict.fromkeys(STATUS), "status": "interrupted"}
@@ -196,6 +204,23 @@ class RunDir:
         if not self.overrides.is_file():
             return []
         return read_bytes(self.overrides, most=LARGEST, follow=True).decode(errors="replace").splitlines()
+
+    def _is_alive(self, status: Mapping[str, Any], ours: bool) -> bool:
+        """Tell whether the process of a status is there: by its lock, else by its number, else by its heartbeat.
+
+        One of the future, by a clock that was wrong, is as good as none.
+        """
+        age = (datetime.now(UTC) - datetime.fromisoformat(status["heartbeat"])).total_seconds()
+        if not isinstance(status["pid"], int) or not 1 <= status["pid"] <= PIDS:
+            raise ValueError(f"no process has the number {status['pid']}")
+        held = False if ours else locks.is_held(self.lock)
+        if held:
+            return True
+        signature = known(self.lock)
+        if held is False and signature.get("locked") and signature.get("boot") == locks.boot():
+            return False
+        alive = locks.is_alive(signature)
+        return abs(age) <= SILENT if alive is None else alive
 
     def note(self, text: str) -> None:
         """Append to the log, with the time.
@@ -283,23 +308,6 @@ def checkpoint_key(path: Path) -> tuple[int, int]:
     """Return the axis and the update in a checkpoint's name."""
     axis, update = path.name.split("-")
     return int(axis), int(update)
-
-
-def _alive(status: Mapping[str, Any]) -> bool:
-    age = (datetime.now(UTC) - datetime.fromisoformat(status["heartbeat"])).total_seconds()
-    if status["host"] != socket.gethostname() or age > SILENT:
-        return age <= SILENT
-    if status["pid"] == os.getpid():  # a restarted container gives a process its predecessor's number
-        return False
-    if status["pid"] < 1:  # to the system these are groups of processes
-        raise ValueError(f"no process has the number {status['pid']}")
-    try:
-        os.kill(status["pid"], 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # somebody else's process: it does live
-        return True
-    return True
 
 
 def _file_name(words: str) -> str:

@@ -71,6 +71,16 @@ class Leaving(gymnasium.Env):
             raise RuntimeError("close fails")
 
 
+class Thief(Callback):
+    def begin_training(self, run_dir):
+        self.run_dir = run_dir
+
+    def end_batch(self, update):
+        if update == 5:
+            (self.run_dir / "lock").write_text('{"token": "another", "pid": 77, "host": "elsewhere"}')
+            (self.run_dir / "status.json").write_text("{}")
+
+
 class Caller(Callback):
     def __init__(self, way):
         self.way = way
@@ -136,6 +146,16 @@ def test_code_that_exits_makes_the_run_fail(words, way, rlrun, tiny_run, project
     failing(tiny_run(*DQN, *(word.format(way) for word in words)), project, line)
     failing(rlrun("resume", "run"), project, line)
     assert "Traceback" in (project / "run" / "log.txt").read_text()
+
+
+def test_a_process_that_lost_its_run_stops_at_its_next_write(tiny_run, project):
+    words = ("env=cartpole", "+callbacks.mine._target_=mine.Thief", "stop.env_steps=1_000_000", "log.every=10")
+    outcome = tiny_run(*DQN, *words)
+    lost = f"rlrun: {project / 'run'} was taken over by process 77 on elsewhere; this process stops, and writes "
+    assert (outcome.code, outcome.err) == (1, f"{lost}nothing more to it\n")
+    assert (project / "run" / "status.json").read_text() == "{}"
+    assert not (project / "run" / "summary.json").exists()
+    assert not (project / "run" / "log.txt").exists()
 
 
 def test_an_exit_while_the_environment_is_made_is_named(rlrun, write):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.errors import RlrunError
+from rlrun.presence import take_over
 from rlrun.resuming import CHANGEABLE
 from rlrun.rundir import RunDir
 
@@ -123,12 +124,12 @@ def test_other_words_are_refused_in_one_line(word, run, rlrun):
 
 
 def test_a_run_in_progress_is_refused_with_process_and_host(run, rlrun):
-    run.write_status("running")
-    status = {**json.loads(run.status.read_text()), "pid": os.getppid()}
-    run.status.write_text(json.dumps(status))
-    outcome = rlrun("resume", "run")
+    with take_over(run):
+        outcome = rlrun("resume", "run")
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
-    assert f"process {os.getppid()} on {status['host']}" in outcome.err
+    status = json.loads(run.status.read_text())
+    assert f"process {os.getpid()} on {status['host']} works on it" in outcome.err
+    assert outcome.err.endswith("; end that process\n")
 
 
 def test_damage_is_told_and_the_one_before_is_taken(forked, run):

@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import signal
+import struct
 import sys
 import time
 from multiprocessing import spawn
@@ -108,13 +109,15 @@ def test_one_that_is_killed_takes_along_what_it_forked(tmp_path, doing):
     until(lambda: is_free(lock))
 
 
-@pytest.mark.parametrize(("said", "code"), [(bytes(8), 255), (b"", 75)])
-def test_of_one_whose_end_nobody_can_tell_its_files_tell(said, code):
+@pytest.mark.parametrize(
+    ("said", "seen", "code"), [(struct.pack("q", 255), None, 255), (b"", None, 75), (b"", 255, 75), (b"", 2, 2)]
+)
+def test_of_one_whose_end_nobody_can_tell_its_files_tell(said, seen, code):
     pipe, other = os.pipe()
     os.write(other, said)
     os.close(other)
     begun = object.__new__(children.Child)
-    begun._process, begun._code = SimpleNamespace(sentinel=pipe, exitcode=255), None
+    begun._process, begun._code = SimpleNamespace(sentinel=pipe, _popen=SimpleNamespace(returncode=seen)), None
     assert [begun.poll(), begun.poll()] == [code, code]
     os.close(pipe)
 

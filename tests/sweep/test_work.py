@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -30,6 +32,11 @@ def claimed(tmp_path):
     book.add([job])
     entry = book.claim("here:1:a")
     return book, Task(tmp_path / "jobs" / job.key, entry.words, composed=job.composed, owner=entry.owner)
+
+
+def test_sweeps_can_be_imported_where_there_is_no_fcntl():
+    code = "import sys; sys.modules['fcntl'] = None; import rlrun.sweep, rlrun.sweep.children, rlrun.presence"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_claimed_job_is_done(claimed):

@@ -23,6 +23,7 @@ from rlrun.errors import ConfigError, RlrunError, RunDirError
 from rlrun.files import finite, sync
 from rlrun.learners.places import place_of
 from rlrun.memory import Table
+from rlrun.presence import require_own
 from rlrun.rundir import RunDir, checkpoint_name
 from rlrun.typing import Stateful
 
@@ -226,6 +227,7 @@ class Checkpointer(Callback):
         """
         learners.require_same({path: part for path, part in self._parts.items() if isinstance(part, torch.nn.Module)})
         if learners.rank() > 0:
+            require_own(run)
             storage.write(self._place / checkpoint_name(*self._newest), taken)
         learners.every(True)
         if learners.rank() == 0:
@@ -241,6 +243,7 @@ class Checkpointer(Callback):
     ) -> None:
         """Write a checkpoint, then let the pointers name it, then delete what nobody needs any more."""
         name = checkpoint_name(*newest)
+        require_own(run)
         sync(run.metrics)  # the records that the logger's state counts are there if it is
         storage.write(run.checkpoints / name, taken)
         point(run, "latest", name)

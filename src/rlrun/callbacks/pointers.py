@@ -7,11 +7,13 @@ from collections.abc import Sequence, Set
 from rlrun import storage
 from rlrun.files import write_text
 from rlrun.learners.places import places_in
+from rlrun.presence import require_own
 from rlrun.rundir import RunDir, checkpoint_key, checkpoint_name
 
 
 def point(run: RunDir, pointer: str, name: str) -> None:
     """Let `latest` or `best` name a checkpoint."""
+    require_own(run)
     if _pointed(run, pointer) != name:
         write_text(run.checkpoints / pointer, name + "\n")
 

@@ -16,6 +16,7 @@ from rlrun import trust
 from rlrun.callbacks.progress import Terminal
 from rlrun.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
 from rlrun.files import finite, head, reason, write_text
+from rlrun.presence import require_own
 from rlrun.rundir import RunDir
 
 _messages = logging.getLogger("rlrun")
@@ -53,11 +54,12 @@ class Jsonl:
     def __init__(self) -> None:
         self.approximate: str | None = None
         self._handle: int | None = None
+        self._run: RunDir | None = None
         self._path = ""
 
     def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
         assert run is not None
-        self._path = str(run.metrics)
+        self._run, self._path = run, str(run.metrics)
         try:
             self._handle = os.open(run.metrics, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             count = size = 0
@@ -75,8 +77,11 @@ class Jsonl:
 
         Raises:
             RlrunError: the disk does not take it.
+            LostRun: another process works on the run by now.
         """
         assert self._handle is not None
+        assert self._run is not None
+        require_own(self._run)
         line = json.dumps(finite(record), allow_nan=False).encode() + b"\n"
         try:
             if os.write(self._handle, line) < len(line):

@@ -6,17 +6,15 @@ SIGTERM, when the process that started it is gone.
 
 from __future__ import annotations
 
-import fcntl
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-import termios
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -77,10 +75,20 @@ class Child:
     def poll(self) -> int | None:
         """Return the exit code; 75 where nobody can tell it: then what it leaves behind tells how far it came."""
         if self._code is None:
-            told = _waits_in(self._process.sentinel)
-            code = self._process.exitcode
-            self._code = STOPPED if code == LOST and not told else code
+            self._look(0.0)
         return self._code
+
+    def _look(self, timeout: float | None) -> None:
+        """Wait for the exit code, and read it before `multiprocessing` does, for which 255 and nothing are the same."""
+        popen: Any = self._process._popen  # type: ignore[attr-defined]
+        if popen.returncode is None:
+            if not connection.wait([self._process.sentinel], timeout):
+                return
+            with suppress(OSError, EOFError):
+                self._code = popen.returncode = forkserver.read_signed(self._process.sentinel)
+                return
+        # Else it was read when another process was started, or nobody can tell it.
+        self._code = STOPPED if popen.returncode in (None, LOST) else popen.returncode
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -102,8 +110,9 @@ class Child:
         self.send_signal(signal.SIGKILL)
 
     def wait(self, timeout: float | None = None) -> int:
-        self._process.join(timeout)
-        code = self.poll()
+        if self._code is None:
+            self._look(timeout)
+        code = self._code
         if code is None:
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
         return code
@@ -204,8 +213,3 @@ def _leave_with(parent: Connection, own: int) -> None:
         parent.recv_bytes()  # `ASKED`
     except (EOFError, OSError):
         os.kill(own, signal.SIGTERM)
-
-
-def _waits_in(pipe: int) -> bool:
-    """Tell whether something can be read from a pipe."""
-    return fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) != bytes(4)

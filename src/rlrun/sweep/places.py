@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from rlrun import locks
 from rlrun.errors import RunDirError
 from rlrun.files import reason, require_own_file
 
@@ -29,6 +30,23 @@ def open_own(path: Path) -> int:
         os.close(handle)
         raise RunDirError(f"{path} cannot be used: it is no plain file")
     return handle
+
+
+def locked(path: Path) -> int | None:
+    """Return an open file whose lock this process holds; None where another process has it.
+
+    Raises:
+        RunDirError: it is no plain file, or files cannot be locked there.
+    """
+    handle = open_own(path)
+    try:
+        if locks.hold(handle):
+            return handle
+    except OSError as error:
+        os.close(handle)
+        raise RunDirError(f"{path} cannot be locked: {reason(error)}; a sweep needs a folder with locks") from error
+    os.close(handle)
+    return None
 
 
 def require_own(folder: Path, *files: str) -> None:

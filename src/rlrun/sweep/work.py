@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import sys
 from collections.abc import Sequence
@@ -17,10 +16,10 @@ from rlrun.errors import ConfigError, Left, RlrunError
 from rlrun.rundir import RunDir, is_run
 from rlrun.sweep.book import BOOK, Book
 from rlrun.sweep.expansion import changeable, composed_of, identity
-from rlrun.sweep.places import open_own
+from rlrun.sweep.places import locked
 from rlrun.sweep.task import STOPPED, Task
 
-LEFT_BY_A_START = ("checkpoints", "config.yaml", "overrides.txt", "status.json", "manifest.json")
+LEFT_BY_A_START = ("checkpoints", "config.yaml", "overrides.txt", "status.json", "lock", "manifest.json")
 
 
 def carry_out(task: Task) -> int:
@@ -47,15 +46,14 @@ def carry_out(task: Task) -> int:
 def _is_claimed(task: Task) -> bool:
     """Tell whether this process alone is to do a job; until it ends, no other is.
 
-    A coordinator that died may have started one, or one may have waited in a queue since. The lock is of this process
-    alone: lanes that are forked from it, and outlive it where they hang, hold none.
+    A coordinator that died may have started one, or one may have waited in a queue since.
+
+    Raises:
+        RunDirError: files cannot be locked there.
     """
     if task.owner is None:
         return True
-    handle = open_own(task.folder / "logs" / f"{task.run.name}.lock")  # open till the end
-    try:
-        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):  # systems have either word for it
+    if locked(task.folder / "logs" / f"{task.run.name}.lock") is None:  # till the end
         return False
     return Book(task.folder / BOOK).is_owner(task.owner, task.run.name)
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from rlrun.errors import ConfigError, RunDirError, did_you_mean
-from rlrun.files import reason
+from rlrun import locks
+from rlrun.errors import ConfigError, did_you_mean
 from rlrun.rundir import RunDir
 from rlrun.sweep.book import Book, Entry
 from rlrun.sweep.expansion import Job
-from rlrun.sweep.places import open_own
+from rlrun.sweep.places import locked
 from rlrun.sweep.search import scores
 from rlrun.sweep.search.answer import Candidate, answer, told
 from rlrun.sweep.search.plan import Plan
@@ -80,7 +79,7 @@ class Search:
     def __exit__(self, *error: object) -> None:
         """Let another coordinator ask."""
         if self._handle is not None:
-            os.close(self._handle)
+            locks.release(self._handle)
             self._handle = None
 
     def look(self, *, news: bool) -> set[str]:
@@ -121,7 +120,7 @@ class Search:
         """Tell whether this is the one who asks; try to become it now and then."""
         if self._study is None and time.monotonic() - self._tried >= WAIT:
             self._tried = time.monotonic()
-            self._handle = _locked(self.folder / LOCK)
+            self._handle = locked(self.folder / LOCK)
             if self._handle is not None:
                 self._study = Study(self.folder / JOURNAL, self.plan)
                 self._go_on(self._study)
@@ -276,23 +275,3 @@ class Search:
             each.scores = [self._scores(ended, at) for at in range(len(self.plan.settings.objectives))]
         found = answer(self.plan, self._study.trials, self._candidates, self.folder / ANSWER)
         self.result, self.fruitless = told(self.plan, found), found["best"] is None
-
-
-def _locked(path: Path) -> int | None:
-    """Return a handle that holds a lock; None where another process has it.
-
-    Raises:
-        RunDirError: it is no plain file, or files cannot be locked there.
-    """
-    import fcntl
-
-    handle = open_own(path)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        return None
-    except OSError as error:
-        os.close(handle)
-        raise RunDirError(f"{path} cannot be locked: {reason(error)}; a search needs a folder with locks") from error
-    return handle
