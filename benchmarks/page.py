@@ -291,7 +291,9 @@ def resilience(found: dict[str, Any]) -> Lines:
         "what their last checkpoints hold and their metrics, times aside, compared bit by bit. Inside a write: kills "
         "that left a half-written checkpoint behind; damaged: checkpoints that showed and did not verify after a "
         "kill; passed over: checkpoints that a resume could not use; workers left: processes of lanes that outlived "
-        "the one that was killed."
+        "the one that was killed. leaving: processes of environments (their own, and one that collects) that left by "
+        "SIGKILL, SIGSEGV, `os._exit(0)`, `sys.exit(0)` or an exception while training and after a resume; as a kill "
+        "counts a run that ended with exit code 1 and a line that names what left and how."
     )
     words = [f"* {name}: `{' '.join(cell['words'])}`" for name, cell in found.items()]
     return [how, "", *table(heads, rows), "", *words, *attacked]

@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
-from benchmarks import attacks
+from benchmarks import attacks, leaving
 from benchmarks.identical import compare, differing
 from benchmarks.process import Failed
 from benchmarks.warm import Child, start
@@ -87,7 +87,10 @@ CELLS = {
 }
 
 
-PARTS: dict[str, Callable[[], dict[str, Any]]] = {"attacks": attacks.measure}  # what is no cell
+PARTS: dict[str, Callable[[int, int], dict[str, Any]]] = {  # what is no cell
+    "attacks": lambda kills, workers: attacks.measure(),
+    "leaving": lambda kills, workers: leaving.one_cell(times=kills, workers=workers),
+}
 
 
 class Process(Protocol):
@@ -130,12 +133,12 @@ def measure(names: list[str] | None = None, *, kills: int = KILLS, workers: int 
 
     Args:
         names: of cells and `PARTS`; None = all that can run here.
-        kills: of each.
+        kills: of each; and how often each way to leave is tried.
         workers: cells side by side.
     """
     names = names or [*available(), *PARTS]
     cells = [name for name in names if name not in PARTS]
-    found = {name: PARTS[name]() for name in names if name in PARTS}
+    found = {name: PARTS[name](kills, workers) for name in names if name in PARTS}
     with ThreadPoolExecutor(workers) as pool:
         return found | dict(zip(cells, pool.map(lambda name: one_cell(name, kills=kills), cells), strict=True))
 
