@@ -120,6 +120,11 @@ def test_vocabulary_is_kept(path):
     assert not names & FORBIDDEN_NAMES
 
 
+def test_contributors_are_told_of_forbidden_words():
+    text = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text()
+    assert [name for name in FORBIDDEN_NAMES if f"`{name}`" not in text] == []
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_item_is_called_by_the_logger_only(path):
     if path.name != "log.py":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.configs import ALGORITHMS, env_of, keys
 
 from rlrun import ops
 from rlrun.algorithms.sac import QTarget
@@ -41,14 +42,13 @@ def test_what_leads_a_policy(guide, leads):
     assert ops.guiding(torch.tensor([[2.0], [1.0], [3.0]]), guide).tolist() == [leads]
 
 
-@pytest.mark.parametrize("algorithm", ["sac", "td3", "dqn", "qrsac", "dsac"])
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if {"drawn", "layer_norm", "dropout"} <= keys(name)])
 def test_many_regularised_critics_by_plain_numbers(algorithm):
-    env = "cartpole" if algorithm == "dqn" else "pendulum"
     words = ["algorithm.ensemble=5", "algorithm.drawn=2", "algorithm.layer_norm=true", "algorithm.dropout=0.01"]
     words += ["algorithm.updates_per_step=20"] + ["algorithm.guide=mean"] * (algorithm != "dqn")
-    made = Experiment(compose([f"algorithm={algorithm}", f"env={env}", "algorithm.hidden=[8,8]", *words]))
+    made = Experiment(compose([f"algorithm={algorithm}", env_of(algorithm), "algorithm.hidden=[8,8]", *words]))
     critics = made.trainer.callbacks["q_loss"].critics
-    ensemble = critics.features if algorithm == "dsac" else critics.layers
+    ensemble = critics.features if hasattr(critics, "features") else critics.layers
     assert (critics.members, ensemble.dropout, ensemble.layers[0].normed) == (5, 0.01, True)
     assert made.trainer.callbacks["q_target"].drawn == 2
     assert made.trainer.loader.rate == 20

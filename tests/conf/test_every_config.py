@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from handbook.metrics import meaning
 from omegaconf import OmegaConf
+from tests.configs import env_of
 
 from rlrun import train
 from rlrun.build import Builder
@@ -39,21 +40,7 @@ CONSTRAINED = ["env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]"]
 BESIDE_FILE = {
     "algorithm/bc": ["env=cartpole", DATASET],
     "algorithm/causal_bc": ["env=pendulum", DATASET],
-    "algorithm/ddpg": ["env=pendulum"],
-    "algorithm/td3": ["env=pendulum"],
-    "algorithm/qrsac": ["env=pendulum"],
-    "algorithm/oac": ["env=pendulum"],
     "algorithm/seditor": CONSTRAINED,
-    "algorithm/taac": ["env=pendulum"],
-    "algorithm/taac_l": ["env=pendulum"],
-    "algorithm/taac_q": ["env=pendulum"],
-    "algorithm/mdq": ["env=pendulum"],
-    "algorithm/sarsa": ["env=pendulum"],
-    "algorithm/sarsa_ddpg": ["env=pendulum"],
-    "algorithm/sarsa_recurrent": ["env=pendulum"],
-    "algorithm/sarsa_ddpg_recurrent": ["env=pendulum"],
-    "algorithm/dsac": ["env=pendulum"],
-    "algorithm/doac": ["env=pendulum"],
     "experiment/bc_cartpole": [DATASET],
     "experiment/bc_pendulum": [DATASET],
     "train": ["algorithm=sac", "env=cartpole"],
@@ -83,7 +70,8 @@ def words_of(file: str) -> list[str]:
     """Return the words of a command that uses a file."""
     group, _, name = file.partition("/")
     choice = [f"{group}={name}"] if name else []
-    return choice + BESIDE_FILE.get(file, BESIDE.get(group, []))
+    beside = [env_of(name)] if group == "algorithm" else BESIDE.get(group, [])
+    return choice + BESIDE_FILE.get(file, beside)
 
 
 def small(words: list[str]) -> list[str]:

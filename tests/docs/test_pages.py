@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -151,3 +153,16 @@ def test_readme_has_two_set_up_commands():
 def test_every_choice_has_a_line():
     for group in ("algorithm", "env", "memory", "experiment"):
         assert all(line for line in choices(group).values()), group
+
+
+def test_the_tests_of_a_new_algorithm_pass(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for block in blocks(PAGES["docs/new_algorithm.md"]):
+        if block.name:
+            (tmp_path / block.name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / block.name).write_text(block.text)
+    monkeypatch.delitem(sys.modules, "mellow", raising=False)
+    module = runpy.run_path(str(tmp_path / "test_mellow.py"))
+    module["test_the_target_is_the_mellowmax_of_the_values"]()
+    module["test_it_trains"](tmp_path)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.configs import ALGORITHMS, actions
 from tests.export.made import SMALL, SPACES, file_of, make, proven
 
 from rlrun.collect import PolicyAgent, RandomAgent
@@ -18,7 +19,6 @@ from rlrun.export.worker import request
 from rlrun.nn import Normaliser
 
 pytest.importorskip("onnx")
-ALGORITHMS = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "algorithm").glob("*.yaml"))
 OWN = {
     "handcrafted": ["box", "discrete"],  # made for an environment each
     "action_repeat": ["box", "discrete"],  # SAC's networks, behind which actions are kept
@@ -41,18 +41,12 @@ def _quick():
     writing.keep_operators()
 
 
-BOX_ONLY = (
-    *("causal_bc", "ddpg", "doac", "dsac", "mdq", "oac", "qrsac", "sarsa", "sarsa_ddpg", "sarsa_recurrent", "td3"),
-    *("sarsa_ddpg_recurrent", "seditor", "taac", "taac_l", "taac_q"),
-)
-
-
 def trained(algorithm, kind):
     """Whether an algorithm is trained in such spaces."""
-    if algorithm in BOX_ONLY:
+    if actions(algorithm) == "continuous":
         return kind == "box"
     continuous = kind in ("box", "mixed", "tuple")
-    return kind in OWN.get(algorithm, SPACES) and not (algorithm == "dqn" and continuous)
+    return kind in OWN.get(algorithm, SPACES) and not (actions(algorithm) == "discrete" and continuous)
 
 
 def families():

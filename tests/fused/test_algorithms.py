@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from omegaconf import OmegaConf
+from tests.configs import ALGORITHMS, env_of
 from torch import nn
 
 from rlrun import resume, train
@@ -29,6 +30,11 @@ RUNS = {
     "taac": ("algorithm=taac", PENDULUM),
     "representation": ("algorithm=sac", PENDULUM, "+with=representation"),
 }
+UNTRIED = {  # for the sake of time: their updates are like those above, or want data
+    *("action_repeat", "bc", "causal_bc", "ddpg", "doac", "handcrafted", "iql", "oac", "qrsac", "sarsa", "sarsa_ddpg"),
+    *("sarsa_ddpg_recurrent", "sarsa_recurrent", "seditor", "taac_l", "taac_q", "trac"),
+}
+RUNS |= {name: (f"algorithm={name}", env_of(name)) for name in ALGORITHMS if name not in {*RUNS, *UNTRIED}}
 
 
 def small(words: tuple[str, ...], numbers: dict[str, Any] = SMALL) -> list[str]:
