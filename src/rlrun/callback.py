@@ -100,6 +100,13 @@ class Callback:
             numbers: take counters and schedules.
         """
 
+    def due(self) -> bool:
+        """Return True if the running update is one of those in which a loss learns, or a target network moves."""
+        return True
+
+    def passed(self) -> None:
+        """Count an update of the data group, whether it was due or not."""
+
     def asked_for(self, name: str) -> bool:
         """Tell whether anybody may ask for one of the names that this callback provides."""
         return self.asked is None or name in self.asked

@@ -93,9 +93,18 @@ class Step:
 
         if self.callback.data_group is None or self.event in OUTSIDE:
             return into_state
-        if optional:
-            return with_optional
-        return plain if self.required else bare
+        call = with_optional if optional else plain if self.required else bare
+        if self.event != "backward" or getattr(self.callback, "every", 1) == 1:
+            return call
+        callback = self.callback
+
+        def when_due(groups: Groups, state: State) -> None:  # otherwise what it asks for may be absent
+            if callback.due():
+                call(groups, state)
+            elif key in groups:
+                callback.passed()
+
+        return when_due
 
 
 def _picker(names: tuple[str, ...]) -> Callable[[Any], Iterable[Any]]:

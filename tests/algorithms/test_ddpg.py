@@ -10,6 +10,7 @@ import torch
 from rlrun.algorithms.ddpg import PolicyLoss, QLoss, QTarget
 from rlrun.errors import ConfigError, SpaceError
 from rlrun.nn import DeterministicPolicy
+from rlrun.trainer import Trainer
 
 from .fixed import CONTINUOUS, DISCRETE, MIXED, column, critics_of, sgd, write
 
@@ -65,11 +66,34 @@ def test_noise_around_the_targets_action_is_limited(monkeypatch, drawn, level):
 def test_both_slow_copies_move_together_every_second_update():
     target = made(rate=1.0, every=2)
     levels = []
-    for update in (1, 2):
-        target.end_batch(update)
+    for _ in range(2):
+        target.end_batch()
         levels.append(float(target.target.get_submodule("policy")(column(1))))
     assert levels == pytest.approx([0.5, -0.9])
     assert float(target.target.get_submodule("critics")(column(1), column(0)).amin()) == 100.0
+
+
+BATCH = {"next_observation": column(1), "reward": torch.ones(1), "terminated": torch.tensor([False])}
+
+
+class Alternating:
+    """Batches of two groups in turn."""
+
+    def names(self):
+        return dict.fromkeys(("default", "other"), tuple(BATCH))
+
+    def __iter__(self):
+        return iter([{group: BATCH} for _ in range(3) for group in ("default", "other")])
+
+
+def test_a_target_network_counts_the_updates_of_its_own_group():
+    target = made(rate=1.0, every=2)
+    Trainer({"q_target": target}, Alternating()).train()
+    policy = target.target.get_submodule("policy")
+    assert float(policy(column(1))) == pytest.approx(-0.9)  # moved once, after its second update
+    resumed = made(rate=1.0, every=2)
+    resumed.load_state_dict(target.state_dict())
+    assert resumed.turns == target.turns == 3
 
 
 def test_loss_of_critics_is_summed_over_them():

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from rlrun import train
 from rlrun.algorithms.sac import PolicyLoss, QLoss, SoftPolicy, Temperature, TemperatureLoss
 from rlrun.callback import Callback
 from rlrun.nn import ActionCodec, Critics
@@ -185,3 +186,15 @@ def test_temperature_hears_of_the_policys_own_sample():
     Trainer({"policy": loss, "temperature": temperature, "ear": ear}, Batches()).train()
     moved = float(loss.temperature.log.detach()) - math.log(0.2)
     assert moved == pytest.approx(-1.0 - float(ear.heard), abs=1e-6)
+
+
+def test_policy_and_temperature_learn_after_many_updates_of_the_critics(tmp_path):
+    words = ["algorithm=sac", "env=pendulum", "algorithm.dropout=0.5", "+callbacks.q_target.dropout=true"]
+    numbers = ["algorithm.policy_every=3", "algorithm.warmup_steps=16", "algorithm.hidden=[8]", "stop.updates=8"]
+    trainer = train([*words, *numbers, "evaluation.every=0"], run_dir=tmp_path / "run").trainer
+    found = {name: trainer.callbacks[name].updates for name in ("q_loss", "policy", "temperature")}
+    assert found == {"q_loss": 8, "policy": 2, "temperature": 2}
+    target = trainer.callbacks["q_target"]
+    with torch.no_grad():
+        values = [target.target(torch.ones(4, 3), torch.ones(4, 1)) for _ in range(2)]
+    assert not torch.equal(*values)

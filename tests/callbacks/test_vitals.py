@@ -106,7 +106,7 @@ def test_distance_of_a_slow_copy_is_a_share_of_its_network():
     with torch.no_grad():
         network.weight *= 2.0
     assert float(target.metrics["target_distance/q"]) == 0.5
-    target.end_batch(1)
+    target.end_batch()
     assert float(target.metrics["target_distance/q"]) == 0.25
 
 

@@ -79,6 +79,10 @@ def test_dropout_acts_in_training_only(way):
     stacked = Ensemble(4, 1, members=2, hidden=(64,), dropout=0.5)
     value = torch.randn(3, 4)
     assert not torch.equal(stacked(value), stacked(value))
+    with torch.no_grad():
+        assert torch.equal(stacked(value), stacked(value))
+        stacked.drops_always = True
+        assert not torch.equal(stacked(value), stacked(value))
     stacked.eval()
     assert torch.equal(stacked(value), stacked(value))
 

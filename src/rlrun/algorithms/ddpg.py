@@ -86,7 +86,6 @@ class PolicyLoss(LossCallback):
     Args:
         critics: who values it.
         guide: whose value it is: the first critic's, the smallest, or the mean.
-        every: updates from one step of the policy to the next (1802.09477 section 5.2).
         action_weight: of the squared size of actions, which keeps them off the bounds.
 
     Raises:
@@ -100,7 +99,6 @@ class PolicyLoss(LossCallback):
         *,
         critics: Critics,
         guide: ops.Guide = "first",
-        every: int = 1,
         action_weight: float = 0.0,
         **options: Any,
     ) -> None:
@@ -110,16 +108,8 @@ class PolicyLoss(LossCallback):
         self.critics = critics
         self.guide = guide
         _, self.tells = told_by(critics)
-        self.every = every
         self.action_weight = action_weight
-        self.turns = 0  # updates, those that the policy leaves out among them
         self._c: Tensor | None = None  # of the newest update
-
-    def due(self) -> bool:
-        return (self.turns + 1) % self.every == 0
-
-    def passed(self) -> None:
-        self.turns += 1
 
     def loss(self, observation: Tree) -> Tensor:
         c = self.policy(observation)  # [B, A]
@@ -132,13 +122,3 @@ class PolicyLoss(LossCallback):
     def metrics(self) -> Mapping[str, Any]:
         saturated = {} if self._c is None else {"action/saturated": ops.saturated(self._c)}
         return {**super().metrics, **saturated}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "turns": self.turns}
-
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        super().load_state_dict(state, weights=weights, optimiser=optimiser, numbers=numbers)
-        if numbers:
-            self.turns = state["turns"]

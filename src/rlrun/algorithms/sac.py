@@ -29,7 +29,7 @@ from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import LossCallback, Optimiser
 from rlrun.callbacks.soft import SoftPolicyLoss
 from rlrun.callbacks.target import TargetCallback
-from rlrun.nn import ActionCodec, Critics, SoftPolicy, Temperature
+from rlrun.nn import ActionCodec, Critics, Ensemble, SoftPolicy, Temperature
 from rlrun.spaces import Spaces
 from rlrun.typing import Tree
 
@@ -39,6 +39,7 @@ class QTarget(TargetCallback):
 
     Args:
         drawn: members of the critics, drawn at random for each target, of which the smallest value counts; None = all.
+        dropout: whether the target critics leave hidden units out, too (Hiraoka et al. 2021, arXiv 2110.02034).
 
     Raises:
         ConfigError: there are fewer members than shall be drawn.
@@ -51,6 +52,7 @@ class QTarget(TargetCallback):
         temperature: Temperature,
         *,
         drawn: int | None = None,
+        dropout: bool = False,
         discount: float = 0.99,
         rate: float = 0.005,
         every: int = 1,
@@ -58,6 +60,9 @@ class QTarget(TargetCallback):
     ) -> None:
         super().__init__(critics, discount=discount, rate=rate, every=every, data_group=data_group)
         self.draw_from(critics, drawn)
+        for part in self.target.modules():
+            if isinstance(part, Ensemble):
+                part.drops_always = dropout
         self.policy = policy
         self.temperature = temperature
 

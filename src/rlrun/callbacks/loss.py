@@ -39,6 +39,8 @@ class LossCallback(Callback):
         grad_clip: what must not be larger: the norm of all gradients together (global), that of each parameter's
             (parameter), each number (value), or each parameter's norm as a share of the parameter's own (adaptive);
             none = the norm is only logged.
+        every: updates of the data group from one in which the network learns to the next; what the loss provides is
+            absent between them, so whoever asks for it learns as rarely.
         schedule: learning rate of this loss alone, as a function of the number of updates made; it goes before
             `learning_rate` from elsewhere.
         compile: run `loss` through `torch.compile`, where the whole update is not (`rlrun.fused`).
@@ -56,6 +58,7 @@ class LossCallback(Callback):
         *,
         max_grad_norm: float | None = None,
         grad_clip: ops.Clip = "global",
+        every: int = 1,
         schedule: Schedule | None = None,
         data_group: str = "default",
         compile: bool = False,
@@ -75,8 +78,10 @@ class LossCallback(Callback):
         self.grad_clip = grad_clip
         self.schedule = schedule
         self.data_group = data_group
+        self.every = every
         self.updates = 0
         self.veto: Callable[[Mapping[str, Tensor]], bool] | None = None
+        self.turns = 0  # updates of the data group so far, those in which the network does not learn among them
         self.watched = False
         self.elements: Tensor | None = None
         self._weighs = "weight" in Callback.hook_of(self.loss, "loss").arguments  # then weighting is its own affair
@@ -105,11 +110,10 @@ class LossCallback(Callback):
         return named
 
     def due(self) -> bool:
-        """Tell whether the network learns in the running update."""
-        return True
+        return (self.turns + 1) % self.every == 0
 
     def passed(self) -> None:
-        """Note that an update comes, whether the network learns in it or not."""
+        self.turns += 1
 
     def evaluate(
         self, *values: Any, weight: Tensor | None = None, **optional: Any
@@ -205,7 +209,7 @@ class LossCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         optimiser = self.optimiser.state_dict() if self.optimiser is not None else {}
-        counted = {"updates": self.updates, "metrics": plain(self.metrics)}
+        counted = {"updates": self.updates, "turns": self.turns, "metrics": plain(self.metrics)}
         return {"optimiser": optimiser, "names": self.names, **counted}
 
     def load_state_dict(
@@ -214,7 +218,7 @@ class LossCallback(Callback):
         if optimiser and self.optimiser is not None:
             self.optimiser.load_state_dict(state["optimiser"])
         if numbers:
-            self.updates, self._before = state["updates"], state["metrics"]
+            self.updates, self.turns, self._before = state["updates"], state["turns"], state["metrics"]
 
 
 def _check_clip(by: str, limit: float | None) -> None:

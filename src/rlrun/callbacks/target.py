@@ -28,7 +28,7 @@ class TargetCallback(Callback):
         network: what is followed.
         discount: γ a step; a batch that holds `discount` (n-step returns) goes before it.
         rate: share of the way by which the slow copy moves each time.
-        every: updates between two moves; with `rate` 1 the copy jumps.
+        every: updates of the data group between two moves; with `rate` 1 the copy jumps.
     """
 
     data_group: str | None = "default"
@@ -48,6 +48,7 @@ class TargetCallback(Callback):
         self.discount = discount
         self.rate = rate
         self.every = every
+        self.turns = 0  # updates of the data group so far
         self.drawn: int | None = None
         self.tells: Tells = Numbers()
         self.data_group = data_group
@@ -106,9 +107,16 @@ class TargetCallback(Callback):
         """Make the slow copy equal to the network, as it is at the start."""
         self._follow.move()
 
-    def end_batch(self, update: int) -> None:
-        if update % self.every == 0:
+    def due(self) -> bool:
+        return (self.turns + 1) % self.every == 0
+
+    def passed(self) -> None:
+        self.turns += 1
+
+    def end_batch(self) -> None:
+        if self.due():
             self._follow.move(self.rate)
+        self.passed()
 
     @property
     def metrics(self) -> Mapping[str, Any]:
@@ -122,7 +130,7 @@ class TargetCallback(Callback):
         return f"slow copy of {path_of(self.network)}, moved by {self.rate} {pace}"
 
     def state_dict(self) -> dict[str, Any]:
-        return {"target": self.target.state_dict(), "metrics": plain(self.metrics)}
+        return {"target": self.target.state_dict(), "metrics": plain(self.metrics), "turns": self.turns}
 
     def load_state_dict(
         self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
@@ -130,4 +138,4 @@ class TargetCallback(Callback):
         if weights:
             self.target.load_state_dict(state["target"])
         if numbers:
-            self._before = state["metrics"]
+            self._before, self.turns = state["metrics"], state["turns"]

@@ -47,13 +47,16 @@ class Asked:
             self.names += [each for each in wanted if each not in made and each not in self.names]
             made |= {(group, name) for name in step.callback.provides}
 
-    def of(self, groups: Groups) -> Given:
-        """Find it in the groups of an update."""
+    def of(self, groups: Groups) -> Given | None:
+        """Find it in the groups of an update; None where it is absent, as a loss provides it that is not due."""
         form: list[Any] = []
         tensors: list[Tensor] = []
         numbers: list[float] = []
         for group, name in self.names:
-            tree = groups[group][name]
+            try:
+                tree = groups[group][name]
+            except KeyError:
+                return None
             if not isinstance(tree, Tensor):
                 form.append(structure(tree))
             for leaf in leaves(tree):

@@ -56,7 +56,8 @@ class Piece:
             for each in callbacks
             if isinstance(each, LossCallback) and each.optimiser is not None and due[id(each)]
         ]
-        self._losses = [each for each in callbacks if isinstance(each, LossCallback)]
+        moved = {id(step.callback) for step in steps if step.event == "end_batch"}
+        self._turned = [each for each in callbacks if isinstance(each, LossCallback) or id(each) in moved]
         self._rated = [
             any("learning_rate" in step.asks for step in steps if step.callback is each.callback)
             for each in self.learning
@@ -206,7 +207,7 @@ class Piece:
             result.put(groups, outputs, given)
         for each in self.learning:
             each.callback.updates += 1
-        for callback in self._losses:
+        for callback in self._turned:
             callback.passed()
 
 

@@ -96,16 +96,16 @@ class _Run:
     def __call__(self, groups: Groups, state: State) -> None:
         if self._apart is None and self._group in groups:
             given = self._asked.of(groups)
-            piece = self._piece(given, groups, state["update"])
-            if piece is not None:
+            piece = self._piece(given, groups) if given is not None else None
+            if given is not None and piece is not None:
                 piece(groups, given)
                 return
         for call in self._apart or self._calls:
             call(groups, state)
 
-    def _piece(self, given: Given, groups: Groups, update: int) -> Piece | None:
+    def _piece(self, given: Given, groups: Groups) -> Piece | None:
         """Return the graph for what is given; None where there can be none."""
-        due = {key: update % copy.every == 0 for key, copy in self._copies.items()}
+        due = {key: copy.due() for key, copy in self._copies.items()}
         due |= {key: loss.due() for key, loss in self._losses.items()}
         form = (given.form, tuple(due.values()))
         try:

@@ -60,7 +60,8 @@ class StackedLinear(nn.Module):
 class Ensemble(nn.Module):
     """M networks like `MLP`, independently initialised: [B, inputs] -> [M, B, outputs].
 
-    Hidden units are left out by `dropout` while gradients are taken, and neither in acting nor in targets.
+    Hidden units are left out by `dropout` while gradients are taken, and neither in acting nor in targets; those of a
+    target network too, where `drops_always` is set.
     The parameters are stacked, so an optimiser sees few tensors. On a CPU wide layers are evaluated
     member by member, narrow ones and everything on other devices by one batched product.
     """
@@ -97,6 +98,7 @@ class Ensemble(nn.Module):
         depth = len(self.layers)
         self._form = None if kind is None else Form((kind,) * members, (depth,) * members, open=True, members=members)
         self._held: Held | None = None
+        self.drops_always = False
 
     def forward(self, value: Tensor, *, shared: bool = True) -> Tensor:
         """Evaluate every member.
@@ -117,8 +119,8 @@ class Ensemble(nn.Module):
 
     @property
     def _learns(self) -> bool:
-        """Whether hidden units are left out: while gradients are taken, and neither in acting nor in targets."""
-        return self.training and torch.is_grad_enabled()
+        """Whether hidden units are left out."""
+        return self.training and (self.drops_always or torch.is_grad_enabled())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_held": None}  # a copy has places of its own
