@@ -6,6 +6,7 @@ import pytest
 
 from rlrun import learners
 from rlrun.callback import Callback, Stop
+from rlrun.callbacks import Schedule
 from rlrun.errors import RlrunError, WiringError
 from rlrun.trainer import Trainer
 from rlrun.wiring import explain, plan
@@ -350,3 +351,24 @@ def test_all_learners_compute_what_one_that_looks_on_asks_for(rank, monkeypatch)
     made = plan({"target": Target(), "loss": loss, "watch": watch}, NAMES, ())
     assert loss.asked_for("log_prob")
     assert [step.callback for step in made.steps["end_batch"]] == [watch][rank:]
+
+
+class Trains(Grouped):
+    def __init__(self, *parameters, by_turns=False):
+        self.parameters, self.by_turns = parameters, by_turns
+
+    def trained(self):
+        return self.parameters
+
+
+def test_two_optimizers_on_one_parameter_are_refused():
+    one, two = object(), object()
+    with pytest.raises(WiringError, match=r"callbacks\.q and callbacks\.policy train the same parameters"):
+        plan({"q": Trains(one), "policy": Trains(two, one)}, NAMES, ())
+    plan({"q": Trains(one), "policy": Trains(two)}, NAMES, ())
+    plan({"q": Trains(one, by_turns=True), "policy": Trains(one, by_turns=True)}, NAMES, ())
+
+
+def test_a_schedule_that_nobody_reads_is_refused():
+    with pytest.raises(WiringError, match=r"callbacks\.rate: nobody asks for 'rewards' \(did you mean 'reward'\?\)"):
+        plan({"target": Target(), "rate": Schedule("rewards", 0.5)}, NAMES, ("update",))

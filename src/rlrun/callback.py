@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 EVENTS = (
@@ -47,6 +47,8 @@ class Callback:
     asked: frozenset[str] | None = None  # those of `provides` that anybody asks for; None = there is no plan yet
     cycle: int = 0  # begin_cycle and end_cycle every so many updates; 0 = never; who overrides them sets it
     leads: bool = False  # it looks on or writes, and changes nothing of training: of several learners the first has it
+    only_provides: bool = False  # it does nothing but provide names: where nobody asks for them, that is a mistake
+    by_turns: bool = False  # others train the same parameters, each in phases of its own
     ends: bool = False  # its end_cycle may end training, so it is called after all others
     name: str = ""  # its key in the trainer's callbacks, set when the plan is made
     position: int = 0  # its place among them
@@ -99,6 +101,10 @@ class Callback:
             optimiser: take what optimisers have gathered.
             numbers: take counters and schedules.
         """
+
+    def trained(self) -> Sequence[Any]:
+        """Return the parameters that this callback's optimizer steps; others may step them by turns only."""
+        return ()
 
     def due(self) -> bool:
         """Return True if the running update is one of those in which a loss learns, or a target network moves."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
 from rlrun.assembly import process_restored, stateful
 from rlrun.callbacks import Checkpointer
+from rlrun.callbacks.log import unfit_for
 from rlrun.config import Composed
 from rlrun.errors import RequestError
 from rlrun.experiment import Experiment, composed_of
@@ -50,7 +52,37 @@ def check(words: Iterable[str] | Composed = (), *, config_dir: Path | None = Non
         f"memory    up to {sized(needed)}",
         f"disk      {sized(free)} free; a checkpoint takes up to {sized(kept)}",
         *_large(getattr(experiment.builder.get("env"), "spaces", None), parts),
+        *(f"untrained {path}: no loss steps its parameters" for path in experiment.untrained()),
+        *(f"budget    {each}" for each in _beyond_budget(experiment)),
+        *(f"metric    {each}; it is left out: a metric is one number" for each in _no_numbers(experiment)),
     ]
+
+
+def _beyond_budget(experiment: Experiment) -> list[str]:
+    """Return what the budget of environment steps is too small for."""
+    steps, loader = experiment.config.stop.env_steps, experiment.trainer.loader
+    loader = getattr(loader, "loader", loader)  # of a prefetch
+    if steps is None:
+        return []
+    warm_up, batch, length = (getattr(loader, name, 0) for name in ("warm_up", "batch", "length"))
+    if warm_up >= steps:
+        return [f"a warm-up of {warm_up:,} steps takes all of stop.env_steps={steps:,}: there will be no update"]
+    if batch * length > steps:
+        return [f"a batch of {batch * length:,} rows is more than stop.env_steps={steps:,}: rows will repeat in it"]
+    return []
+
+
+def _no_numbers(experiment: Experiment) -> list[str]:
+    """Return which metrics are no numbers, as far as callbacks have some before training."""
+    found = []
+    for name, callback in experiment.trainer.callbacks.items():
+        with suppress(Exception):  # most of what there is to log comes with the first step
+            found += [
+                f"'{key}' of callbacks.{name} has {what}"
+                for key, value in callback.metrics.items()
+                if (what := unfit_for(value))
+            ]
+    return found
 
 
 def _large(spaces: Spaces | None, parts: Mapping[str, object]) -> Iterator[str]:

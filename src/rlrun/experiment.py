@@ -138,7 +138,20 @@ class Experiment:
 
     def explain(self) -> str:
         """Return the data flow of one update."""
-        return explain_plan(self.trainer.plan, partial(path_of, self.builder.built))
+        untrained = [f"untrained  {path}: no loss steps its parameters" for path in self.untrained()]
+        return "\n".join([explain_plan(self.trainer.plan, partial(path_of, self.builder.built)), *untrained])
+
+    def untrained(self) -> list[str]:
+        """Return the config paths of networks that could be trained, and that no callback trains."""
+        trained = {id(each) for callback in self.trainer.callbacks.values() for each in callback.trained()}
+        found: list[str] = []
+        for path, part in sorted(self.parts.items()):
+            if not isinstance(part, torch.nn.Module) or any(path.startswith(f"{above}.") for above in found):
+                continue
+            free = {id(each) for each in part.parameters() if each.requires_grad}
+            if free and not free & trained:
+                found.append(path)
+        return found
 
     def restore(self, states: Mapping[str, Any], where: Path) -> None:
         """Take back what a checkpoint holds; a table whose rows it lacks stays empty.

@@ -82,9 +82,26 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
     asked = {name for steps in made.steps.values() for step in steps for name in step.asks}
     for callback in callbacks.values():
         callback.asked = frozenset(asked.intersection(callback.provides))
+        if callback.only_provides and not callback.asked:
+            unread = _list(callback.provides)
+            raise WiringError(f"callbacks.{callback.name}: nobody asks for '{unread}'{did_you_mean(unread, asked)}")
+    _check_trained(callbacks)
     if learners.rank() > 0:  # only now: all learners compute the same, in the same order
         made.steps = {event: [step for step in steps if not step.callback.leads] for event, steps in made.steps.items()}
     return made
+
+
+def _check_trained(callbacks: Mapping[str, Callback]) -> None:
+    """Refuse parameters that two callbacks train, each by an optimizer of its own."""
+    trains: dict[int, Callback] = {}
+    for callback in callbacks.values():
+        for parameter in callback.trained():
+            before = trains.setdefault(id(parameter), callback)
+            if before is not callback and not (before.by_turns and callback.by_turns):
+                raise WiringError(
+                    f"callbacks.{before.name} and callbacks.{callback.name} train the same parameters, each by an "
+                    "optimizer of its own; leave one of them away, or add their losses up in one callback"
+                )
 
 
 def _hook(callback: Callback, event: str) -> Hook | None:

@@ -275,5 +275,6 @@ def test_fixed_weights_have_the_known_answer():
 
 
 def test_a_config_names_the_weights_and_their_thresholds():
-    config = compose(["algorithm=ppo", *BANDIT, "+with=lagrangian"]).config
+    config = compose(["algorithm=ppo", *BANDIT, "+with=lagrangian", "lagrangian.initial=[1.0,2]"]).config
+    assert list(config.lagrangian.initial) == [1.0, 2.0]
     assert OmegaConf.to_container(config.lagrangian, resolve=True)["thresholds"] == [None, -0.25]

@@ -126,8 +126,8 @@ def test_slow_critics_move_by_the_rate():
     policy, temperature = policy_of(CONTINUOUS, critics)
     target = QTarget(critics, policy, temperature, rate=0.25)
     write(critics, ([[1.0], [2.0]], [4.0]))
-    target.end_batch(1)
-    target.end_batch(1)
+    target.end_batch()
+    target.end_batch()
     slow = target.target.layers.layers[0]
     assert slow.weight.flatten().tolist() == [0.4375, 0.875]
     assert slow.bias.flatten().tolist() == [1.75]

@@ -115,9 +115,17 @@ def test_all_tensors_come_over_in_one_copy(monkeypatch):
     assert copies == [(2,)]
 
 
-def test_metric_that_is_no_scalar_is_named():
-    with pytest.raises(RlrunError, match=r"metric 'loss/q' has shape \[3\]"):
-        to_host({"loss/q": torch.ones(3)})
+def test_a_metric_that_is_no_number_is_left_out_with_one_warning(caplog):
+    sink = Memory()
+    logger = begun(sink)
+    for update in (1, 2):
+        logger.write(10, update, {"loss/q": torch.ones(3), "image": "cat", "rate": 0.5})
+    assert [record.get("rate") for record in sink.records] == [0.5, 0.5]
+    assert {"loss/q", "image"}.isdisjoint(sink.records[0])
+    assert sorted(record.message for record in caplog.records) == [
+        "metric 'image' has the type str and is left out: a metric is one number",
+        "metric 'loss/q' has the shape [3] and is left out: a metric is one number",
+    ]
 
 
 def test_end_writes_what_is_new_once():
@@ -304,6 +312,7 @@ def test_line_names_what_it_shows():
     record = {"env_steps": 0, "updates": 50, "time/updates_per_second": 10.0, "loss/vae": 0.123456}
     assert line(record, total=100) == "50/100 updates 50%  loss vae=0.123  10 updates/s  0:05 to go"
     assert duration(3725) == "1:02:05"
+    assert line({"env_steps": 4096}, total=4000) == "4,096/4,000 steps 100%"
 
 
 def test_tensorboard_reads_back_by_env_steps(tmp_path):

@@ -11,7 +11,7 @@ from torch import nn
 from rlrun import storage
 from rlrun.callback import Callback
 from rlrun.callbacks import LossCallback, Schedule
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, DataError
 from rlrun.schedules import Linear
 from rlrun.trainer import Trainer
 
@@ -264,3 +264,21 @@ def test_explanation_counts_what_is_trained():
 def test_loss_must_be_written():
     with pytest.raises(TypeError, match="LossCallback does not define a loss"):
         LossCallback(Line(), sgd).backward()
+
+
+@pytest.mark.parametrize(
+    "asks", [lambda loss: loss.metrics, Plain.state_dict, None], ids=["log", "checkpoint", "nobody"]
+)
+def test_a_loss_that_is_not_finite_is_named_with_its_update(asks, monkeypatch):
+    monkeypatch.setattr("rlrun.callbacks.loss.LOOKED_AT", 4)
+    loss = Plain(Line(), sgd)
+    loss.name = "line"
+    for x in (1.0, 2.0, float("inf")):
+        loss.backward(torch.tensor([x]))
+    with pytest.raises(DataError, match=r"callbacks\.line: the loss is -inf at its update 3;"):
+        asks(loss) if asks is not None else loss.backward(torch.tensor([1.0]))
+
+
+def test_a_scheduler_that_steps_an_optimizer_is_refused():
+    with pytest.raises(ConfigError, match=r"schedule: wanted a function of the number of updates, as rlrun\.schedules"):
+        Plain(Line(), sgd, schedule=partial(torch.optim.lr_scheduler.LinearLR, total_iters=5))

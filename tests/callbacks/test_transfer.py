@@ -169,6 +169,7 @@ def test_import_comes_before_the_first_step(tmp_path: Path, caplog: Any) -> None
         train(Source(memory, 1), MemoryImport(memory, str(tmp_path / "memory.zip")), None)
     assert len(memory) == 17
     assert "7 transitions from" in caplog.text
+    assert [record.name for record in caplog.records] == ["rlrun.told"]  # which commands print
 
 
 def test_imported_episode_does_not_go_on_in_the_new_run(tmp_path: Path) -> None:

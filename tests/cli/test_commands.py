@@ -169,6 +169,41 @@ def test_check_says_what_was_found_and_leaves_nothing(rlrun, project):
     assert list(project.iterdir()) == []
 
 
+MINE = """
+import torch
+from rlrun.callback import Callback
+
+class Vector(Callback):
+    @property
+    def metrics(self):
+        return {"mine/vector": torch.zeros(3)}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["stop.env_steps=900"], "budget    a warm-up of 1,000 steps takes all of stop.env_steps=900"),
+        (["algorithm.batch_size=60_000", "stop.env_steps=50_000"], "budget    a batch of 60,000 rows is more than"),
+        (["~callbacks.q_loss"], "untrained networks.q: no loss steps its parameters"),
+        (["+callbacks.mine._target_=mine.Vector"], "metric    'mine/vector' of callbacks.mine has the shape [3]"),
+    ],
+)
+def test_check_tells_what_will_not_work(words, told, rlrun, write):
+    write("mine.py", MINE)
+    outcome = rlrun("check", *DQN, *words)
+    assert outcome.code == 0
+    assert told in outcome.out
+    assert told not in rlrun("check", *DQN).out
+
+
+def test_an_algorithm_that_chooses_its_environment_is_told_the_way_out(rlrun, write):
+    write("conf/algorithm/mine.yaml", "# @package _global_\ndefaults: [rlrun/algorithm/bc, override /env: none]\n")
+    outcome = rlrun("check", "algorithm=mine")
+    assert outcome.code == 2
+    assert "mine.yaml: this file cannot choose 'env', which comes later: env=NAME, or a file of" in outcome.err
+
+
 def test_training_prints_outcome_and_folder(tiny_run, project):
     outcome = tiny_run(*DQN, "pair=null", "seed=5")
     first, folder = outcome.out.splitlines()

@@ -234,3 +234,8 @@ def test_dicts_and_entries_of_lists_can_be_given(compose, write):
 def test_a_missing_dict_of_arguments_is_made(compose, write):
     write("conf/env/bare.yaml", "_target_: parts.Env\nid: Bare-v0\nkwargs: null\nnum_envs: 1\n")
     assert compose("algorithm=dqn", "env=bare", "env.kwargs.x=1").config.env.kwargs == {"x": 1}
+
+
+def test_an_option_may_have_the_name_of_a_number(write, compose):
+    write("conf/algorithm/nan.yaml", "# @package _global_\ndefaults: [rlrun/algorithm/dqn]\n")
+    assert compose("algorithm=nan", "env=pendulum").choices["algorithm"] == "nan"

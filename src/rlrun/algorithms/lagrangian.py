@@ -104,6 +104,9 @@ class LagrangianWeights(Callback):
 
     inherited = ("optimiser", "mean")  # sums of rewards begin anew in a run that starts from another
 
+    def trained(self) -> list[nn.Parameter]:
+        return list(self.network.parameters())
+
     def __init__(
         self,
         network: RewardWeights,

@@ -54,6 +54,7 @@ class Logger(Callback):
         self._newest = 0  # axis of the newest counted record
         self._pending: Record | None = None  # was due when training was left before it could be counted
         self._due = following(0, every)
+        self._left_out: set[str] = set()  # metrics that are no numbers
 
     @property
     def seconds(self) -> float:
@@ -89,9 +90,9 @@ class Logger(Callback):
             counted: False: a run that goes on beyond this point forgets the record.
 
         Raises:
-            RlrunError: a metric is not a scalar, or the metrics file cannot be written.
+            RlrunError: the metrics file cannot be written.
         """
-        record = {"env_steps": step or 0, "updates": update, "seconds": self.seconds, **to_host(metrics)}
+        record = {"env_steps": step or 0, "updates": update, "seconds": self.seconds, **self._numbers(metrics)}
         if counted:
             self._count(record)
         else:
@@ -131,7 +132,15 @@ class Logger(Callback):
         rates = {"time/updates_per_second": (update - last["updates"]) / elapsed}
         if step is not None:
             rates["time/env_steps_per_second"] = (step - last["env_steps"]) / elapsed
-        return {"env_steps": step or 0, "updates": update, "seconds": seconds, **to_host(metrics), **rates}
+        return {"env_steps": step or 0, "updates": update, "seconds": seconds, **self._numbers(metrics), **rates}
+
+    def _numbers(self, metrics: Mapping[str, Any]) -> dict[str, float | int]:
+        """Return metrics as numbers, without those that are none."""
+        unfit = {name: what for name, value in metrics.items() if (what := unfit_for(value)) is not None}
+        for name in unfit.keys() - self._left_out:
+            _messages.warning("metric '%s' has %s and is left out: a metric is one number", name, unfit[name])
+        self._left_out |= unfit.keys()
+        return to_host({name: value for name, value in metrics.items() if name not in unfit} if unfit else metrics)
 
     def _count(self, record: Record) -> None:
         self._emit(record)
@@ -173,18 +182,23 @@ class Logger(Callback):
             self._due = self._after(self._last)
 
 
-def to_host(metrics: Mapping[str, Any]) -> dict[str, float | int]:
-    """Return python numbers, in the same order; all tensors of a device come over in one copy.
+def unfit_for(value: Any) -> str | None:
+    """Return what a metric has that is no number; None for a number."""
+    if isinstance(value, Tensor):
+        return None if value.numel() == 1 else f"the shape {list(value.shape)}"
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return f"the type {type(value).__name__}"
+    return None
 
-    Raises:
-        RlrunError: a metric is not a scalar.
-    """
+
+def to_host(metrics: Mapping[str, Any]) -> dict[str, float | int]:
+    """Return python numbers, in the same order; all tensors of a device come over in one copy."""
     found: dict[str, Any] = dict(metrics)
     by_device: dict[torch.device, list[str]] = {}
     for name, value in found.items():
         if isinstance(value, Tensor):
-            if value.numel() != 1:
-                raise RlrunError(f"metric '{name}' has shape {list(value.shape)}; a metric is one number")
             by_device.setdefault(value.device, []).append(name)
         elif type(value) not in (int, float):
             found[name] = float(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,10 +12,11 @@ from torch import Tensor, nn
 from rlrun import ops
 from rlrun.callback import Callback, Hook
 from rlrun.callbacks.vitals import dead_units, hidden_layers, update_ratio
-from rlrun.errors import ConfigError, did_you_mean
+from rlrun.errors import ConfigError, DataError, did_you_mean
 from rlrun.nn import Gradients, Stepper
 from rlrun.schedules import Schedule
 
+LOOKED_AT = 1000  # losses of so many updates are looked at together, if nobody asks for metrics before
 Optimiser = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -71,12 +73,13 @@ class LossCallback(Callback):
         self._gradients = Gradients(self.parameters)
         self._hidden = hidden_layers(network)
         # What is left of an update of this loss is changed by the next one of another, sooner or later than it is read.
-        self._alone = not getattr(network, "by_turns", False)
+        self.by_turns = getattr(network, "by_turns", False)
         self._stepper = None if self.optimiser is None else Stepper(self.optimiser)
         _check_clip(grad_clip, max_grad_norm)
         self.max_grad_norm = max_grad_norm
         self.grad_clip = grad_clip
         self.schedule = schedule
+        _check_schedule(schedule)
         self.data_group = data_group
         self.every = every
         self.updates = 0
@@ -87,7 +90,8 @@ class LossCallback(Callback):
         self._weighs = "weight" in Callback.hook_of(self.loss, "loss").arguments  # then weighting is its own affair
         self._compile = compile
         self._compiled: Callable[..., Any] | None = None
-        self._last: Tensor | None = None  # loss of each element of the newest update, or their weighted mean
+        self._last: Tensor | None = None  # loss of the newest update
+        self._losses: deque[Tensor | None] = deque()  # of the updates since they were looked at
         self._norm: Tensor | None = None
         self._rate: float | None = None  # of learning, at the newest update, where it was given
         self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
@@ -109,6 +113,9 @@ class LossCallback(Callback):
             self._step(loss, self._stepper, learning_rate)
         return named
 
+    def trained(self) -> list[nn.Parameter]:
+        return self.parameters
+
     def due(self) -> bool:
         return (self.turns + 1) % self.every == 0
 
@@ -118,7 +125,7 @@ class LossCallback(Callback):
     def evaluate(
         self, *values: Any, weight: Tensor | None = None, **optional: Any
     ) -> tuple[Tensor, dict[str, Tensor] | None]:
-        """Return the weighted loss of each element, and what the loss names for later callbacks."""
+        """Return the mean of the weighted losses of all elements, and what the loss names for later callbacks."""
         if self._weighs and weight is not None:
             optional["weight"], weight = weight, None
         of = self.loss
@@ -137,7 +144,7 @@ class LossCallback(Callback):
         value, named = result if isinstance(result, tuple) else (result, None)
         if self.watched:
             self.elements = value.detach()
-        loss = value if weight is None else _weighted(value, weight)
+        loss = value.mean() if weight is None else _weighted(value, weight)
         self._last = loss.detach()
         return loss, named
 
@@ -148,13 +155,36 @@ class LossCallback(Callback):
     def _step(self, loss: Tensor, step: Stepper, rate: float | None) -> None:
         self._gradients.clear()
         # Given shares in place of the mean, torch would import its compiler. Other networks keep no gradient.
-        torch.autograd.backward(loss.mean(), inputs=self.parameters)
+        torch.autograd.backward(loss, inputs=self.parameters)
         self._gradients.settle()
         self._gradients.average()
         self.limit_gradients(self._gradients.flat)
         self.set_rate(rate)
         step()
+        self.stepped()
+
+    def stepped(self) -> None:
+        """Count a step of the optimiser.
+
+        Raises:
+            DataError: the loss of one of the newest updates was not finite.
+        """
         self.updates += 1
+        self._losses.append(self._last)
+        if len(self._losses) == LOOKED_AT:
+            self._require_finite()
+
+    def _require_finite(self) -> None:
+        losses = [loss for loss in self._losses if loss is not None]
+        self._losses.clear()
+        finite = torch.stack(losses).isfinite().tolist() if losses else []
+        if not all(finite):
+            first = finite.index(False)
+            raise DataError(
+                f"callbacks.{self.name}: the loss is {float(losses[first])} at its update "
+                f"{self.updates - len(losses) + first + 1:,}; a smaller algorithm.lr, algorithm.max_grad_norm "
+                "or rewards of another scale may keep it finite"
+            )
 
     def set_rate(self, given: float | None) -> None:
         """Let the optimiser step with the learning rate of the schedule, or else with the one that is given."""
@@ -181,14 +211,15 @@ class LossCallback(Callback):
     def metrics(self) -> Mapping[str, Any]:
         if self._last is None:
             return self._before
+        self._require_finite()  # before a checkpoint as well: its state has the metrics
         if self.optimiser is None:
             return {}
-        found: dict[str, Any] = {f"loss/{self.name}": self._last.mean()}
+        found: dict[str, Any] = {f"loss/{self.name}": self._last}
         if self._norm is not None:
             found[f"grad_norm/{self.name}"] = self._norm
         if self._rate is not None:
             found[f"learning_rate/{self.name}"] = self._rate
-        if not self._alone:
+        if self.by_turns:
             return found
         vitals = {"update_ratio": update_ratio(self.optimiser), "dead_units": dead_units(self._hidden)}
         return found | {f"{name}/{self.name}": value for name, value in vitals.items() if value is not None}
@@ -228,9 +259,20 @@ def _check_clip(by: str, limit: float | None) -> None:
         raise ConfigError(f"grad_clip '{by}' wants a limit: max_grad_norm")
 
 
+def _check_schedule(schedule: Schedule | None) -> None:
+    try:
+        float(0.0 if schedule is None else schedule(0))
+    except Exception as error:  # whatever a function raises that wants something else than a number
+        raise ConfigError(
+            "schedule: wanted a function of the number of updates, as rlrun.schedules has them (Linear, Step, …); "
+            f"schedulers of torch.optim step an optimizer by themselves: {error}"
+        ) from error
+
+
 def plain(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return metrics as the numbers that are logged, for a checkpoint: not every update makes all of them anew."""
-    return {name: float(value.float()) if isinstance(value, Tensor) else value for name, value in metrics.items()}
+    numbers = {name: value for name, value in metrics.items() if not isinstance(value, Tensor) or value.numel() == 1}
+    return {name: float(value.float()) if isinstance(value, Tensor) else value for name, value in numbers.items()}
 
 
 def _weighted(value: Tensor, weight: Tensor) -> Tensor:

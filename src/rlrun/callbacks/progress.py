@@ -121,7 +121,7 @@ def line(
     total = offline if offline and not record["env_steps"] else total
     at = _at(record)
     rate = record.get("time/env_steps_per_second" if record["env_steps"] else "time/updates_per_second", 0.0)
-    parts = [f"{at:,}/{total:,} {unit} {at / total:.0%}" if total else f"{at:,} {unit}"]
+    parts = [f"{at:,}/{total:,} {unit} {min(at / total, 1.0):.0%}" if total else f"{at:,} {unit}"]
     if total and with_bar:
         parts.insert(0, bar(at / total))
     for label, name in (("return", "episode/return"), ("evaluation", "evaluation/mean_return")):

@@ -18,6 +18,8 @@ class Schedule(Callback):
         value: a function of the environment step (of the update, where there is no collector), or a number.
     """
 
+    only_provides = True
+
     def __init__(self, provides: str, value: Function | float) -> None:
         self.provides = (provides,)
         self.value = as_schedule(value)

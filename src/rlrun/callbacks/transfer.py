@@ -20,6 +20,7 @@ from rlrun.memory.table import Table
 from rlrun.spaces import Spaces
 
 _messages = logging.getLogger("rlrun")
+_told = logging.getLogger("rlrun.told")  # what commands print beside their result
 
 
 def _require_table(table: object, key: str) -> None:
@@ -78,7 +79,7 @@ class MemoryImport(Callback):
         cut_off(self.table)  # the run that left episodes open is another one
         how = "as they were, sampler and ejector included" if same else "as new episodes"
         also = " with what was there" if append else ""
-        _messages.info("memory: %s transitions%s from %s, %s", f"{len(self.table):,}", also, source, how)
+        _told.info("memory: %s transitions%s from %s, %s", f"{len(self.table):,}", also, source, how)
 
     def state_dict(self) -> dict[str, Any]:
         return {"taken_in": self._taken_in, "sources": self.sources}

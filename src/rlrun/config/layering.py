@@ -80,6 +80,8 @@ def settle(repository: Repository, words: Sequence[Word], listed: dict[str, Any]
             elif word.sign == "~":
                 raise ConfigError(f"~{word.key}: nothing was chosen for it")
             continue
+        if not isinstance(word.value, str | list):  # a name that reads as a number, nan say
+            word = word._replace(value=word.text.partition("=")[2])
         for option in word.value if isinstance(word.value, list) else [word.value]:
             if not isinstance(option, str) or "${" in option or not repository.config_exists(f"{word.group}/{option}"):
                 raise ConfigError(f"{word.key}: {unknown_option(repository, word.group, str(option))}")
@@ -128,6 +130,11 @@ def _rewritten(repository: Repository, error: BaseException) -> str:
         group, _, option = asked.rpartition("/")
         near = unknown_option(repository, group, option) if group else "no such file"
         return f"{_label(repository, parent)}: its defaults name '{asked}': {near}"
+    if found := re.search(r"In '([^']+)': Could not override '([^']+)'", text):
+        place, group = _label(repository, found[1]), found[2]
+        return (
+            f"{place}: this file cannot choose '{group}', which comes later: {group}=NAME, or a file of {PRESETS}/, can"
+        )
     if found := re.search(r"In '([^']+)': (.*)", text, re.S):
         return f"{_label(repository, found[1])}: {one_line(found[2])}"
     return one_line(text)

@@ -121,6 +121,12 @@ def _widths(value: Any) -> Any:
     return [whole(1).convert(entry) for entry in entries]
 
 
+def _numbers(value: Any) -> Any:
+    if not isinstance(value, list) or not value:
+        raise ValueError
+    return [number().convert(entry) for entry in value]
+
+
 def _texts(value: Any) -> Any:
     if not isinstance(value, list) or not value or not all(isinstance(entry, str) for entry in value):
         raise ValueError
@@ -184,12 +190,14 @@ KINDS: dict[str, Kind] = {
     "env.around": either(BLOCK, NULL),
     "env.vectorization": one_of("auto", "sync", "async", "native", "envpool"),
     "algorithm.discount": number(0, 1),
+    "lagrangian.initial": either(number(0, above=True), Kind("a list of numbers", _numbers)),
     "algorithm.lr": number(0, above=True),
     "algorithm.batch_size": whole(1),
     "algorithm.hidden": Kind("a list of whole numbers from 1", _widths),
     "algorithm.ensemble": whole(1),
     "algorithm.n_step": whole(1),
     "algorithm.target_rate": number(0, 1),
+    "algorithm.policy_every": whole(1),
     "algorithm.target_every": whole(1),
     "algorithm.max_grad_norm": either(number(0, above=True), NULL),
     "algorithm.warmup_steps": whole(),

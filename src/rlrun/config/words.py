@@ -118,6 +118,8 @@ def hydra_words(words: Sequence[Word]) -> list[Any]:
     """Return words that choose from groups in Hydra's own form."""
     texts = []
     for word in words:
-        value = f"[{','.join(word.value)}]" if isinstance(word.value, list) else word.value
-        texts.append(f"{word.sign}{word.key}" + ("" if value is None else f"={value}"))
+        names = word.value if isinstance(word.value, list) else [word.value]
+        quoted = ",".join(f"'{name}'" for name in names)  # a name such as nan reads as a number otherwise
+        value = "" if word.value is None else f"=[{quoted}]" if isinstance(word.value, list) else f"={quoted}"
+        texts.append(f"{word.sign}{word.key}{value}")
     return list(OverridesParser.create().parse_overrides(texts))

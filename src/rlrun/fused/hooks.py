@@ -86,7 +86,7 @@ def _learn(callback: LossCallback, step: Step, given: Mapping[str, Any], traced:
     with torch.set_grad_enabled(callback.optimiser is not None):
         loss, named = callback.evaluate(*values, **optional)
     if callback.optimiser is not None:
-        gradients = torch.autograd.grad(loss.mean(), callback.parameters, allow_unused=True)
+        gradients = torch.autograd.grad(loss, callback.parameters, allow_unused=True)
         with torch.no_grad():
             for parameter, gradient in zip(callback.parameters, _apart(gradients), strict=True):
                 parameter.grad = gradient

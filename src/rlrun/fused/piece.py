@@ -206,9 +206,9 @@ class Piece:
         for result in self._results:
             result.put(groups, outputs, given)
         for each in self.learning:
-            each.callback.updates += 1
-        for callback in self._turned:
-            callback.passed()
+            each.callback.stepped()
+        for turned in self._turned:
+            turned.passed()
 
 
 def _equal(now: Any, before: Any) -> bool:
