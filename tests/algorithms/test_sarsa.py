@@ -64,7 +64,7 @@ def test_policy_is_that_of_now_and_critics_are_slow():
     with torch.no_grad():
         target.policy.layers[-1].bias.fill_(math.atanh(-0.5))
     assert targets(target) == pytest.approx([1 + 0.9 * 1.5, 1.0], abs=1e-5)
-    target.end_batch(1)
+    target.end_batch()
     assert targets(target) == pytest.approx([1 + 0.9 * 100.0, 1.0], abs=1e-3)
 
 

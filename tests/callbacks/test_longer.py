@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from rlrun import ops
 from rlrun.callbacks import LambdaReturn
 from rlrun.errors import ConfigError
+from rlrun.memory import Table, Uniform
 
 STEPS = 4
+FLAG = {"dtype": "bool"}
+COLUMNS = {"observation": {}, "reward": {}, "terminated": FLAG, "truncated": FLAG}
 NEVER = torch.zeros(1, STEPS, dtype=torch.bool)
 
 
@@ -63,3 +67,23 @@ def test_what_makes_no_sense_is_refused():
     several = {**one_step(), "q_target": torch.zeros(1, STEPS, 5)}
     with pytest.raises(ConfigError, match="mixes means of returns, and these critics tell more"):
         longer(several)
+
+
+@pytest.mark.parametrize(("lambda_", "length"), [(0.9, 4), (0.5, 16)])
+def test_one_state_has_its_known_value(lambda_, length):
+    """Reward 1, and an end with probability 0.05 after each step."""
+    table = Table(length=2000, columns=COLUMNS, short="pad", sampler=Uniform(seed=2))
+    ends = np.random.default_rng(5).random(1990) < 0.05
+    for end in ends.tolist():
+        table.add(None, {"observation": [0.0], "reward": [1.0], "terminated": [end], "truncated": [False]})
+        if end:
+            table.close(None, [0.0])
+    longer, value, values = LambdaReturn(lambda_=lambda_, discount=0.9), torch.zeros(()), []
+    for _ in range(60):
+        batch = table.sample(2000, length)
+        q_target = 1.0 + 0.9 * value * ~batch["terminated"]
+        given = {name: batch[name] for name in ("reward", "terminated", "truncated", "valid")}
+        targets = longer.begin_batch(q_target, **given)["q_target"]
+        value = (batch["weight"] * targets).sum() / batch["weight"].sum()
+        values.append(float(value))
+    assert np.mean(values[20:]) == pytest.approx(1.0 / (1.0 - 0.9 * (1.0 - ends.mean())), rel=0.02)

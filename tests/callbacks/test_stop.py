@@ -12,9 +12,10 @@ import threading
 
 import pytest
 
-from rlrun import signals, storage
+from rlrun import resume, signals, storage, train
 from rlrun.callback import Callback, Stop
 from rlrun.callbacks import Budget, Evaluator, Interrupt, Interrupted
+from rlrun.conformance.twins import walk
 from rlrun.rundir import RunDir
 from rlrun.trainer import Trainer
 
@@ -287,3 +288,20 @@ def test_a_signal_that_comes_twice_at_once_costs_no_checkpoint(stopped_at):
 
 def test_run_terminated_in_its_warm_up_loses_none_of_it(stopped_at):
     assert [path.name for path in stopped_at(50).checkpoint_dirs()] == ["0000000050-0000000000"]
+
+
+WARMING = ["algorithm=sac", "env=pendulum", "algorithm.hidden=[8]", "algorithm.warmup_steps=100", "evaluation.every=0"]
+
+
+@pytest.mark.parametrize(
+    ("budget", "steps"), [("env_steps=0", 0), ("updates=0", 0), ("env_steps=30", 32), ("seconds=0", 0)]
+)
+def test_a_budget_holds_before_the_first_update(budget, steps, tmp_path):
+    found = train([*WARMING, "num_envs=4", f"stop.{budget}"], run_dir=tmp_path / "run").summary
+    assert (found["status"], found["env_steps"], found["updates"]) == ("completed", steps, 0)
+
+
+def test_a_run_that_ended_in_its_warm_up_is_extended_to_the_longer_one(tmp_path):
+    whole = walk(train([*WARMING, "stop.env_steps=110"], run_dir=tmp_path / "whole").trainer)
+    train([*WARMING, "stop.env_steps=30"], run_dir=tmp_path / "cut")
+    assert walk(resume(tmp_path / "cut", ["stop.env_steps=110"]).trainer) == whole

@@ -159,8 +159,8 @@ def test_a_mix_goes_on_owing_the_same():
 class Weighing(Table):
     """Gives each row its reward as a weight, and remembers what came back."""
 
-    def names(self) -> tuple[str, ...]:
-        return (*super().names(), "weight")
+    def names(self, length: int = 1) -> tuple[str, ...]:
+        return (*super().names(length), "weight")
 
     def sample(self, count: int, length: int = 1) -> Any:
         batch = super().sample(count, length)

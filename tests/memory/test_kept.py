@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlrun.algorithms.sarsa import BurnIn
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory import Table
 from rlrun.memory.ejectors import Fifo
@@ -140,9 +141,31 @@ def test_padding_repeats_the_last_row_and_says_so(whole: bool) -> None:
     assert batch["reward"][from_start][0].tolist() == [0, 1, 1, 1]
     assert batch["next_observation"][from_start][0].tolist() == [1, 2, 2, 2]
     assert batch["valid"][from_start][0].tolist() == [True, True, False, False]
-    assert batch["weight"][~from_start][0].tolist() == [1.0, 0.0, 0.0, 0.0]
-    assert {"valid", "weight"} <= set(table.names())
-    assert table.sample(3)["valid"].tolist() == [True] * 3
+    # the first row lies in one of the two windows, the second one in both
+    assert batch["weight"][from_start][0].tolist() == [4.0, 2.0, 0.0, 0.0]
+    assert batch["weight"][~from_start][0].tolist() == [2.0, 0.0, 0.0, 0.0]
+    assert set(table.names(4)) == {*table.names(), "valid", "weight"} == set(batch)
+    assert set(table.sample(3)) == set(table.names())
+
+
+@KINDS
+@pytest.mark.parametrize("length", [2, 4, 16])
+@pytest.mark.parametrize("burn_in", [None, 0.25])
+def test_windows_hold_the_last_rows_of_episodes_at_their_real_share(whole: bool, length: int, burn_in: float) -> None:
+    adaptors = [] if burn_in is None else [BurnIn(burn_in)]
+    columns = {"observation": {}, "last": {"dtype": "bool"}}
+    table = Table(length=900, columns=columns, short="pad", ejector=Fifo(whole=whole), adaptors=adaptors)
+    ends = np.random.default_rng(3).random(1500) < 0.1
+    for end in ends.tolist():  # more rows than the table keeps
+        table.add(None, {"observation": [0.0], "last": [end]})
+        if end:
+            table.close(None, [0.0])
+    batch = table.sample(40_000, length)
+    share = float((batch["weight"] * batch["last"]).sum() / batch["weight"].sum())
+    stored = table.index.complete[:-1]
+    real = float(table.storage.gather("last", np.flatnonzero(stored)).float().mean())
+    assert share == pytest.approx(real, rel=0.03)
+    assert float(batch["weight"].mean()) == pytest.approx(1.0 - int((burn_in or 0.0) * length) / length, rel=0.03)
 
 
 @KINDS

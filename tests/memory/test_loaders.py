@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory import CollectLoader, NStep, ReplayLoader, Table
 
 
@@ -118,6 +118,24 @@ def test_warm_up_goes_on_until_a_window_is_stored() -> None:
     loader, _ = make(warm_up=0, length=3)
     assert next(iter(loader))["default"]["reward"].shape == (4, 3)
     assert loader.start == 4  # three rows and the observation after them
+
+
+@pytest.mark.parametrize("warm_up", [0, 5])
+def test_only_a_warm_up_is_random(warm_up: int) -> None:
+    loader, collector = make(warm_up=warm_up, length=3)
+    next(iter(loader))
+    assert collector.random_steps == warm_up
+
+
+def test_episodes_that_are_too_short_for_a_window_are_named_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    loader, collector = make(warm_up=10, length=6)  # episodes of five steps
+    collector.episodes = 12
+    with pytest.raises(RlrunError, match="a sample of 4 windows needs one of 6 transitions"):
+        next(iter(loader))
+    assert [record.message for record in caplog.records] == [
+        "loader: of 12 episodes none holds a window of 6 transitions, so there are no updates; shorter windows help, "
+        "or memory.short=pad, or a smaller memory.min_length"
+    ]
 
 
 def test_names_are_those_of_the_batch() -> None:

@@ -357,7 +357,7 @@ class Player:
                 self.table.sample(count, length)
             return
         batch = self.table.sample(count, length)
-        assert set(batch) == set(self.table.names())
+        assert set(batch) == set(self.table.names(length))
         rows = {
             name: value.reshape(count, length, -1) for name, value in batch.items() if name not in ("kind", "weight")
         }
@@ -366,8 +366,8 @@ class Player:
                 assert batch["kind"].tolist() == wanted
             elif name in rows:
                 assert rows[name].tolist() == wanted, name
-        assert ("valid" in batch) == padded
-        if padded:
+        assert ("valid" in batch) == (padded and length > 1)
+        if "valid" in batch:
             real = rows["valid"].reshape(batch["weight"].shape)
             assert torch.equal(batch["weight"] != 0, real)
 

@@ -264,8 +264,12 @@ class BurnIn:
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         if rows is None or rows.index.ndim < 2:
             raise ConfigError("algorithm.unroll: wanted windows of at least 2 steps, from a table")
-        steps = np.arange(rows.index.shape[1])
-        counted = (rows.step[:, :1] == 0) | (steps >= int(self.share * len(steps)))
-        weight = torch.from_numpy(counted.astype(np.float32))  # [B, T]
+        length = rows.index.shape[1]
+        burn = int(self.share * length)
+        counted = (rows.step[:, :1] == 0) | (np.arange(length) >= burn)  # [B, T]
+        if rows.windows is not None:  # fewer of them learn from the row, and all rows count alike
+            share = rows.windows / np.maximum(rows.windows - burn, 1)
+            counted = counted * share * (1.0 - burn / length)
+        weight = torch.from_numpy(counted.astype(np.float32))
         given = batch.get("weight")  # [B] or [B, T]
         return batch | {"weight": weight if given is None else weight * given.reshape(len(given), -1)}

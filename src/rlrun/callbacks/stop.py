@@ -61,14 +61,25 @@ class Budget(Callback):
 
     def begin_training(self) -> None:
         self._start = time.monotonic()
+        if min(self.env_steps, self.updates) <= 0:
+            raise Stop("nothing is to be done: the budget is 0")
 
-    def end_cycle(self, update: int, step: int = 0) -> None:
+    def left(self, step: int, wanted: int) -> int:
+        """Return how many of the environment steps that are wanted before an update the budget allows.
+
+        Raises:
+            Stop: none.
+        """
         if step >= self.env_steps:
             raise Stop(f"{step} of {self.env_steps} environment steps")
-        if update >= self.updates:
-            raise Stop(f"{update} of {self.updates} updates")
         if self.seconds < float("inf") and learners.told_number(self.elapsed >= self.seconds):
             raise Stop(f"{self.seconds} seconds")
+        return int(min(wanted, self.env_steps - step))
+
+    def end_cycle(self, update: int, step: int = 0) -> None:
+        self.left(step, 1)
+        if update >= self.updates:
+            raise Stop(f"{update} of {self.updates} updates")
         if self.evaluator is not None and self.evaluator.mean_return >= self.mean_return:
             raise Stop(f"evaluation reached a mean return of {self.evaluator.mean_return:.1f}")
 

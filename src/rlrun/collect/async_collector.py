@@ -99,6 +99,7 @@ class AsyncCollector(Collector):
 
     def begin_training(self, callbacks: Mapping[str, Any] | None = None, update: int = 0) -> dict[str, int]:
         self._signals = (callbacks or {}).get("interrupt") or Quiet()
+        self._budget = (callbacks or {}).get("budget")
         self._update = self._acted = update
         if self.observation is not None:
             self.approximate = (

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlrun.callback import Callback
 from rlrun.collect.agents import Agent, Response, random_agent
-from rlrun.collect.leaving import Quiet, Signals, branch_seed
+from rlrun.collect.leaving import Budgeted, Quiet, Signals, branch_seed
 from rlrun.errors import RequestError, RlrunError, SpaceError
 from rlrun.memory.episodes import rows_of
 from rlrun.memory.proxy import AgentId, DictObservation, DictResponse, EpisodeState, MemoryProxy
@@ -102,7 +102,7 @@ def _leaf(space: Leaf, leaves: list[Array], place: str) -> Array:
     return np.stack(leaves).astype(space.dtype, copy=False)
 
 
-class ByIdCollector(Callback):
+class ByIdCollector(Budgeted, Callback):
     """Step an environment that speaks of agents by id, and store the episode of each.
 
     Takes the place of `Collector`: provides `step`, where each response of an agent counts as one. In a resumed
@@ -146,6 +146,7 @@ class ByIdCollector(Callback):
 
     def begin_training(self, callbacks: Mapping[str, Any] | None = None) -> dict[str, int]:
         self._signals = (callbacks or {}).get("interrupt") or Quiet()
+        self._budget = (callbacks or {}).get("budget")
         seed = self.seed
         if self._restored:
             seed = branch_seed(self.seed, self.steps)

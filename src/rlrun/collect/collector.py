@@ -12,7 +12,7 @@ from rlrun import learners
 from rlrun.callback import Callback
 from rlrun.collect.agents import Agent, Response, begun_anew, initial_state, random_agent
 from rlrun.collect.finite import require_finite
-from rlrun.collect.leaving import Quiet, Signals, branch_seed, rows_equal, told
+from rlrun.collect.leaving import Budgeted, Quiet, Signals, branch_seed, rows_equal, told
 from rlrun.collect.observed import observed
 from rlrun.collect.tally import Tally
 from rlrun.env import Env, Rejoined, Step
@@ -25,7 +25,7 @@ _messages = logging.getLogger("rlrun")
 TAGS = ("episode_return", "episode_length", "interrupted")  # what memory can keep of an episode
 
 
-class Collector(Callback):
+class Collector(Budgeted, Callback):
     """Step all lanes of an environment with an agent, and store what happened.
 
     Provides `step`, the number of environment steps made by all lanes together, those of other learners too: all of
@@ -89,6 +89,7 @@ class Collector(Callback):
 
     def begin_training(self, callbacks: Mapping[str, Any] | None = None) -> dict[str, int]:
         self._signals = (callbacks or {}).get("interrupt") or Quiet()
+        self._budget = (callbacks or {}).get("budget")
         self.env.record()
         first = branch_seed(self.seed, self.steps) if self.steps else self.seed  # a fork repeats no episode
         if self.observation is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -31,6 +31,24 @@ class Quiet:
 
     def meet(self) -> None:
         pass
+
+
+class Budgeted:
+    """A collector that a loader can ask for no more steps than the run's budget allows."""
+
+    steps: int
+    _budget: Any = None  # the run's, once training has begun
+
+    def collect(self, steps: int, random: bool = False) -> int:
+        raise NotImplementedError
+
+    def fill(self, steps: int, random: bool = False) -> int:
+        """Do as `collect` does, in no more rounds than the budget leaves; return how many steps were made.
+
+        Raises:
+            Stop: the budget is used up, or a signal came.
+        """
+        return self.collect(steps if self._budget is None else self._budget.left(self.steps, steps), random)
 
 
 def branch_seed(seed: int, steps: int) -> int:

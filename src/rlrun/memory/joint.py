@@ -145,9 +145,9 @@ class Mix:
 
     def _check_names(self) -> None:
         first, *others = self.parts
-        names = set(first.table.names()) - {"weight"}
+        names = set(first.table.names(2)) - {"weight"}
         for part in others:
-            differing = sorted(names ^ (set(part.table.names()) - {"weight"}))
+            differing = sorted(names ^ (set(part.table.names(2)) - {"weight"}))
             if differing:
                 raise ConfigError(
                     f"loader.parts.{part.name} and loader.parts.{first.name} differ in what they hold: "
@@ -159,10 +159,10 @@ class Mix:
         """The tables, in order."""
         return tuple(part.table for part in self.parts)
 
-    def names(self) -> tuple[str, ...]:
+    def names(self, length: int = 1) -> tuple[str, ...]:
         """Return the names that a sample will have; `weight` where one of the tables gives it."""
-        names = tuple(name for name in self.parts[0].table.names() if name != "weight")
-        return (*names, "weight") if self._weighs else names
+        names = self.parts[0].table.names(length)
+        return (*names, "weight") if self._weighs and "weight" not in names else names
 
     def sample(self, count: int, length: int = 1) -> Batch:
         """Draw windows from all tables: rows of the first, then of the second, and so on.
@@ -175,7 +175,7 @@ class Mix:
             if share:
                 self._picked.append((part.table, share))
                 batches.append(self._weighted(part.table.sample(share, length), share))
-        return batches[0] if len(batches) == 1 else {name: _join(batches, name) for name in self.names()}
+        return batches[0] if len(batches) == 1 else {name: _join(batches, name) for name in self.names(length)}
 
     def _weighted(self, batch: Batch, count: int) -> Batch:
         if self._weighs and "weight" not in batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any, Protocol, cast
@@ -12,7 +13,10 @@ from rlrun.memory.episodes import map_tree
 from rlrun.memory.table import Table
 from rlrun.typing import Batch, Groups
 
+_messages = logging.getLogger("rlrun")
+
 CHUNK = 1000  # steps of a warm-up call: short enough to react to a signal in between
+ENOUGH = 10  # episodes that ended without a window, to say so
 
 
 class Steps(Protocol):
@@ -36,8 +40,8 @@ class Ahead(Steps, Protocol):
 class Samples(Protocol):
     """What a loader needs of a table."""
 
-    def names(self) -> tuple[str, ...]:
-        """The names that a sample will have."""
+    def names(self, length: int = 1) -> tuple[str, ...]:
+        """The names that a sample of windows of this length will have."""
 
     def sample(self, count: int, length: int = 1) -> Batch:
         """Draw windows of one episode each: [B, …] for length 1, [B, T, …] otherwise."""
@@ -55,8 +59,8 @@ class Samples(Protocol):
 class ReplayLoader:
     """Collect a little, learn a little: `updates_per_step` updates for each environment step.
 
-    First come `warm_up` steps with random actions, less what the table holds already (an import),
-    and as many more as it takes until the table holds a window. `steps_per_update`, where given,
+    First come `warm_up` steps with random actions, less what the table holds already (an import), and as many more as
+    it takes until the table holds a window; with 0 the agent acts from the first step. `steps_per_update`, where given,
     replaces `updates_per_step`. Steps are made in whole rounds of the lanes, so several updates may
     follow one round; none is lost. `collect_steps` are made at a time, and the updates that they make due follow
     one another: with 256 of them at half an update a step, 128. Without a collector nothing is collected: the table is
@@ -118,7 +122,7 @@ class ReplayLoader:
 
     def names(self) -> dict[str, tuple[str, ...]]:
         """Return the names that batches will have, by data group."""
-        return {self.data_group: self.table.names()}
+        return {self.data_group: self.table.names(self.length)}
 
     def __iter__(self) -> Iterator[Groups]:
         while self._before_steps():
@@ -153,16 +157,26 @@ class ReplayLoader:
         elif learning and not learners.every(self.table.windows(self.length) > 0):
             self._since, self._until = now if self._since is None else self._since, now + self.warm_up
         if self._since is not None:
-            self._fill(collector, random=not learning and not self.offline)
+            self._fill(collector, random=not learning and self.warm_up > 0)
             self.start = collector.steps if self.start is None else self.start + collector.steps - self._since
             self._since = None
 
     def _fill(self, collector: Steps, *, random: bool) -> None:
         """Collect to where filling ends, and further until the table holds a window."""
-        while (missing := self._until - collector.steps) > 0:
-            collector.collect(min(missing, CHUNK), random=random)
-        while not learners.every(self.table.windows(self.length) > 0 or self.table.full()):
-            collector.collect(1, random=random)
+        fill, told = getattr(collector, "fill", collector.collect), False
+        while True:
+            missing = self._until - collector.steps
+            windows = self.table.windows(self.length)
+            if missing <= 0 and learners.every(windows > 0 or self.table.full()):
+                return
+            ended = getattr(collector, "episodes", 0)
+            if not told and not windows and ended >= ENOUGH:
+                told = True
+                _messages.warning(
+                    "loader: of %s episodes none holds a window of %s transitions, so there are no updates; shorter "
+                    "windows help, or memory.short=pad, or a smaller memory.min_length", ended, self.length
+                )  # fmt: skip
+            fill(min(max(missing, 1), CHUNK), random=random)
 
     def _missing(self) -> int:
         """Return how many environment steps come before the next update."""

@@ -30,6 +30,7 @@ class Rows:
     where: EpisodeIndex
     weight: Array | None = None  # [B] importance, from samplers that do not draw evenly
     valid: Array | None = None  # [B, T] where windows are padded: which rows are real
+    windows: Array | None = None  # [B, T] likewise: how many windows of this length hold each row
     run: Array | None = None  # [B, T + 1]: index and following are its two ends
     fetch: Callable[[str, Array], Tree] | None = None  # set by the table
     readers: list[tuple[str, Reader]] | None = None  # what adaptors made of columns so far

@@ -42,8 +42,9 @@ class Table(Recorder):
         spaces: of the environment.
         frame_stack: observations are stacks of so many frames; each frame is stored once.
         min_length: episodes with fewer rows are dropped.
-        short: where a window is longer than its episode: `skip` serves none; `pad` lets it begin at any row,
-            repeats the last row, and says by `valid` [B, T] (and by `weight`) which rows are real.
+        short: where a window is longer than its episode: `skip` serves none, so that the last rows of episodes come
+            rarely; `pad` lets it begin at any row, and repeats the last one. `valid` [B, T] says then which rows are
+            real, and `weight` lets each count alike, however many windows hold it.
         storage: `ram`, or `disk` for arrays in a file without a name in `directory`.
         device: of the batches.
         seed: of the sampler, where none is given.
@@ -109,18 +110,18 @@ class Table(Recorder):
     def _meet(self) -> None:
         """Check what adaptors ask for, and find out once what the hot paths need to know."""
         leaves = [*self.storage.columns, *(name for name in self.storage if name not in self.storage.columns)]
-        twice = [name for name, count in Counter(self._names()).items() if count > 1]
+        twice = [name for name, count in Counter(self._names(2)).items() if count > 1]
         if twice:
             raise ConfigError(f"memory.columns.{twice[0]}: a batch has another value of this name already")
         virtual.check(self.virtual, leaves)
-        check(self.adaptors, [*leaves, *self._names()])
+        check(self.adaptors, [*leaves, *self._names(2)])
         self._refuse_relabelled()
         without = spared(self.adaptors)
         stacked = ("observation",) if self.frames else ()
         self._fetched = tuple(name for name in self.storage if name not in without and name not in stacked)
         self._follows = "observation" in self.storage and "next_observation" not in without
-        self._neighbours = self._follows and not self.frames and self.short == "skip" and self.storage.mirrored
-        self._beside = bool(len(self.tags) or self.virtual or self.short == "pad" or self.sampler.provides)
+        self._neighbours = self._follows and not self.frames and self.storage.mirrored
+        self._beside = bool(len(self.tags) or self.virtual or self.sampler.provides)
         self._on_sample = self.ejector.on_sample if type(self.ejector).on_sample is not Ejector.on_sample else None
         found = (getattr(adaptor, "observe", None) for adaptor in self.adaptors)
         self._observers = tuple(observe for observe in found if observe is not None)
@@ -136,11 +137,15 @@ class Table(Recorder):
                             f"memory.columns.{name} reads '{read}' as stored; {type(adaptor).__name__} changes that"
                         )
 
-    def _names(self) -> list[str]:
-        """Return the names of a batch before adaptors."""
+    def _names(self, length: int = 1) -> list[str]:
+        """Return the names of a batch of windows of this length before adaptors."""
         names = [*self.storage, *self.tags, *self.virtual, *self.sampler.provides]
         names += ["next_observation"] if "observation" in self.storage else []
-        return [*names, *(name for name in ("valid", "weight") if self.short == "pad" and name not in names)]
+        padded = ("valid", "weight") if self._pads(length) else ()
+        return [*names, *(name for name in padded if name not in names)]
+
+    def _pads(self, length: int) -> bool:
+        return length > 1 and self.short == "pad"
 
     def sample(self, count: int, length: int = 1) -> Batch:
         """Draw windows of one episode each, as tensors that the table does not touch again.
@@ -153,7 +158,7 @@ class Table(Recorder):
             RlrunError: no window is that long.
         """
         clock = self.reports.clock()
-        rows = self.sampler.pick(count, length) if self.short == "skip" else self._padded(count, length)
+        rows = self._padded(count, length) if self._pads(length) else self.sampler.pick(count, length)
         rows.fetch = self._read
         self._picked = rows
         if clock:
@@ -184,7 +189,7 @@ class Table(Recorder):
                 batch["observation"] = self._read("observation", rows.index)
             if self._follows:
                 batch["next_observation"] = self._read("observation", rows.successor)
-        return self._add_others(batch, rows) if self._beside else batch
+        return self._add_others(batch, rows) if self._beside or rows.valid is not None else batch
 
     def _add_others(self, batch: Batch, rows: Rows) -> Batch:
         """Add what no column holds: tags, virtual columns, weights."""
@@ -194,23 +199,19 @@ class Table(Recorder):
             batch[name] = compute(rows)
         if rows.weight is not None:
             batch["weight"] = torch.from_numpy(rows.weight)
-        if rows.valid is not None:
+        if rows.valid is not None and rows.windows is not None:
             batch["valid"] = torch.from_numpy(rows.valid)
-            real = batch["valid"].to(torch.float32)
-            batch["weight"] = (
-                real if rows.weight is None else real * batch["weight"].reshape(-1, *[1] * (real.ndim - 1))
-            )
+            share = torch.from_numpy((rows.valid * (rows.windows.shape[1] / rows.windows)).astype(np.float32))
+            batch["weight"] = share if rows.weight is None else share * batch["weight"].unsqueeze(1)
         return batch
 
     def _padded(self, count: int, length: int) -> Rows:
         """Draw windows that may begin at any row, and go on with the last one where the episode ends before."""
         rows, index = self.sampler.pick(count, 1), self.index
-        if length == 1:
-            rows.valid = np.ones(count, np.bool_)
-            return rows
         episode, steps = index.episode(rows.index)[:, None], index.step(rows.index)[:, None] + np.arange(length)
         last = index.newest(episode) - 1
         rows.valid = steps <= last
+        rows.windows = np.minimum(steps - index.oldest(episode) + 1, length)  # those that begin at or before the row
         steps = np.minimum(steps, last)
         rows.index, rows.following = index.at(episode, steps), index.at(episode, steps + 1)
         return rows
@@ -234,9 +235,9 @@ class Table(Recorder):
         """Stored columns beside those of the spaces: a step's row must bring them."""
         return tuple(name for name in self.storage if name not in OWN)
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names that a batch will have."""
-        return adapted(self._names(), self.adaptors)
+    def names(self, length: int = 1) -> tuple[str, ...]:
+        """Return the names that a batch of windows of this length will have."""
+        return adapted(self._names(length), self.adaptors)
 
     def windows(self, length: int) -> int:
         """Return how many windows of so many transitions there are."""
