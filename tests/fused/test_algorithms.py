@@ -15,6 +15,9 @@ from torch import nn
 from rlrun import resume, train
 from rlrun.config import compose
 from rlrun.conformance.small import RESUMED, SMALL
+from rlrun.errors import DataError
+from rlrun.rundir import RunDir
+from rlrun.storage import load
 
 PENDULUM, CARTPOLE = "env=pendulum", "env=cartpole"
 RUNS = {
@@ -93,6 +96,23 @@ def test_a_resumed_run_is_the_one_that_never_stopped(name, interpreted, tmp_path
     gone_on = left(resume(tmp_path / "cut", ["stop.updates=24"]).trainer)
     for place, value in whole.items():
         assert torch.equal(gone_on[place], value), place
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_loss_that_is_not_finite_fails_the_run_before_a_checkpoint(compile, interpreted, tmp_path):
+    words = [
+        *small(("algorithm=dqn", CARTPOLE)),
+        "algorithm.lr=1e30",
+        f"compile={compile}",
+        "checkpoint.every=4",
+        "log.every=0",
+    ]
+    with pytest.raises(DataError, match=r"callbacks\.q_loss: the loss is (nan|inf) at its update \d+;"):
+        train([*words, "stop.env_steps=null", "stop.updates=40"], run_dir=tmp_path / "run")
+    checkpoints = RunDir(tmp_path / "run").checkpoint_dirs()
+    assert checkpoints
+    for checkpoint in checkpoints:
+        assert all(value.isfinite().all() for _, value in leaves(load(checkpoint)["networks.q"]))
 
 
 @pytest.mark.parametrize("matmul", ["numpy", "torch"])
