@@ -1,11 +1,13 @@
 """What runs learn: each claim over five seeds with one set of numbers, through the command.
 
 A return is that of the best checkpoint by the run's own evaluations, over 20 fresh episodes with
-another seed. Toys with known answers are trained by the Python twin, in processes of their own.
+another seed; the run's own best and last evaluation stand beside it. Toys with known answers are
+trained by the Python twin, in processes of their own.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -376,12 +378,20 @@ def one_run(name: str, seed: int, *, words: list[str]) -> dict[str, Any]:
         try:
             value = claim.measured([*claim.words, f"seed={seed}", *words], Path(folder))
             found.update(value=value, holds=claim.holds(value))
+            if claim.measured is fresh_return:
+                found["evaluations"] = evaluations(Path(folder) / "run" / "summary.json")
         except Failed as error:
             found["error"] = str(error).strip().splitlines()[-1]
     found["wall_seconds"] = round(time.perf_counter() - start, 1)
     shown = found.get("error") or f"{found['value']:.4g}"
     print(f"{name} seed {seed}: {shown} ({found['wall_seconds']} s)", flush=True)
     return found
+
+
+def evaluations(path: Path) -> dict[str, float | None]:
+    """Return the mean returns of the best and of the last of a run's own evaluations: a peak may be left again."""
+    said = json.loads(path.read_text())
+    return {name: said[key] and said[key]["mean_return"] for name, key in (("best", "best"), ("last", "evaluation"))}
 
 
 def summary(claim: Claim, runs: list[dict[str, Any]], *, extra: list[str]) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def learning(found: dict[str, Any]) -> Lines:
     rows = []
     for name, claim in found.items():
         runs = claim["runs"]
-        values = ", ".join("failed" if one["value"] is None else f"{one['value']:.4g}" for one in runs)
+        values = ", ".join(map(_learned, runs))
         bar = f"{'≤' if claim['at_most'] else '≥'} {claim['bar']:g}, {claim['enough']}: {_verdict(claim)}"
         seeds = ", ".join(str(one["seed"]) for one in runs)
         seconds = sum(one["wall_seconds"] for one in runs) / len(runs)
@@ -127,6 +127,13 @@ def learning(found: dict[str, Any]) -> Lines:
         )
     words = [f"* {name}: `{' '.join(claim['words'])}`" for name, claim in found.items()]
     return [*table(heads, rows), "", *words]
+
+
+def _learned(one: dict[str, Any]) -> str:
+    """Return what a run came to, with its last evaluation where that is known."""
+    last = one.get("evaluations", {}).get("last")
+    value = "failed" if one["value"] is None else f"{one['value']:.4g}"
+    return value if last is None else f"{value} (last evaluation {last:.4g})"
 
 
 def peers(found: dict[str, Any]) -> Lines:

@@ -1,4 +1,4 @@
-"""One side of a comparison, in this process: python -m benchmarks.side bare|rlrun CASE FIRST LAST.
+"""One side of a comparison, in this process: python -m benchmarks.side bare|rlrun|plain CASE FIRST LAST.
 
 Prints one JSON object: env steps, seconds, processor seconds and optimiser steps between the marks.
 """
@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from omegaconf import OmegaConf
 
 import rlrun
-from benchmarks import bare, bare_lasting, bare_others, bare_ppo, bare_soft
+from benchmarks import bare, bare_lasting, bare_others, bare_ppo, bare_soft, plain_sac
 from benchmarks.clock import Clock
 from rlrun import config as configuration
 from rlrun.assembly import keep_freed_memory, set_products
@@ -105,14 +107,16 @@ def measure_rlrun(case: Case, *, first: int, last: int) -> dict[str, float]:
     return clock.report()
 
 
-def measure_bare(case: Case, *, first: int, last: int) -> dict[str, float]:
-    """Run the bare loop with the numbers that the same words compose to."""
+def measure_bare(
+    case: Case, *, first: int, last: int, loops: Mapping[str, bare.Loop] = MappingProxyType(LOOPS)
+) -> dict[str, float]:
+    """Run a hand-written loop with the numbers that the same words compose to."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     clock = Clock(first=first, last=last)
     config = configuration.compose(list(case.words)).config
     set_products(config)
-    LOOPS[case.loop](partial(bare.opened, config.env), numbers_of(config), clock)
+    loops[case.loop](partial(bare.opened, config.env), numbers_of(config), clock)
     return clock.report()
 
 
@@ -122,7 +126,7 @@ def numbers_of(config: Any) -> dict[str, Any]:
     return {**numbers, "length": OmegaConf.select(config, "memory.length"), "num_envs": config.num_envs}
 
 
-SIDES = {"rlrun": measure_rlrun, "bare": measure_bare}
+SIDES = {"rlrun": measure_rlrun, "bare": measure_bare, "plain": partial(measure_bare, loops={"sac": plain_sac.sac})}
 
 
 def main(side: str, case: str, first: str, last: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,17 @@ def test_both_sides_do_the_same_work(load, name):
     assert bare["env_steps"] == ours["env_steps"] == 50
     assert bare["parameters"] == ours["parameters"]
     assert bare["steps_of_optimisers"] == ours["steps_of_optimisers"] > 0
+
+
+def test_the_plain_loop_does_the_same_work_without_a_part_of_rlrun(load):
+    side, text = load("side"), (Path(__file__).parents[1] / "benchmarks" / "plain_sac.py").read_text()
+    assert re.findall(r"^\s*(?:from|import) (?:rlrun|benchmarks(?!\.clock\b))\S*", text, re.MULTILINE) == []
+    case = side.CASES["sac-pendulum"]
+    case = case._replace(words=(*case.words, *SMALL))
+    plain, ours = (side.SIDES[name](case, first=30, last=80) for name in ("plain", "rlrun"))
+    assert plain["env_steps"] == ours["env_steps"] == 50
+    assert plain["parameters"] == ours["parameters"]
+    assert plain["steps_of_optimisers"] == ours["steps_of_optimisers"] > 0
 
 
 def test_rewards_are_summed_until_the_episode_ends(load):
@@ -149,10 +161,17 @@ def test_claim_about_a_toy_is_measured(load, name):
 
 
 @pytest.mark.usefixtures("warm")
-def test_claim_about_a_return_is_measured(load):
+def test_claim_about_a_return_is_measured(load, tmp_path):
     words = [*SMALL, "stop.env_steps=60", "evaluation.every=30", "evaluation.episodes=1"]
     found = load("learning").measure(["sac-mixedaction"], seeds=[0], words=words)["sac-mixedaction"]
-    assert 0.0 <= found["runs"][0]["value"] <= 10.0
+    (run,) = found["runs"]
+    assert 0.0 <= run["value"] <= 10.0
+    assert 0.0 <= run["evaluations"]["last"] <= run["evaluations"]["best"] <= 10.0
+    load("page").save("learning", {"sac-mixedaction": found}, folder=tmp_path)
+    load("page").write(folder=tmp_path)
+    assert (
+        f"{run['value']:.4g} (last evaluation {run['evaluations']['last']:.4g})" in (tmp_path / "README.md").read_text()
+    )
 
 
 @pytest.mark.parametrize(("missed", "passed"), [(0, True), (1, True), (2, False)])
