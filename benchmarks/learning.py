@@ -141,6 +141,7 @@ RECALL = ("algorithm=ppo", "env=recall", "stop.env_steps=20_000")
 TMAZE = ("algorithm=ppo", "env=tmaze", "stop.env_steps=100_000")
 HELD = (
     *(
+        "num_envs=8",
         "algorithm.lr=1.0e-3",
         "algorithm.horizon=64",
         "algorithm.epochs=4",

@@ -168,7 +168,7 @@ def test_entropy_of_a_policy_with_free_logits_settles_at_the_target(form):
         assert stages == {-4, -3, -2, -1, 0, 1}
 
 
-BANDIT = ["algorithm=ppo", "env=bandit", "algorithm.lr=3.0e-3", "callbacks.learning_rate=null"]
+BANDIT = ["algorithm=ppo", "env=bandit", "num_envs=8", "algorithm.lr=3.0e-3", "callbacks.learning_rate=null"]
 ROWS = ["algorithm.horizon=32", "algorithm.epochs=4", "algorithm.batch_size=64", "algorithm.hidden=[16]"]
 SHORT = [*ROWS, "stop.env_steps=6_000", "evaluation.every=0", "logger=[]", "log.every=1"]
 HELD = {

@@ -162,6 +162,14 @@ def test_a_preset_promises_one_measure_within_its_budget(file):
     assert len(config.expect.seeds) >= 5
 
 
+@pytest.mark.parametrize("file", [file for file in EXPERIMENTS if re.match(r"experiment/(ppo|ppg|trac)_", file)])
+def test_a_preset_of_ppo_states_the_numbers_that_defaults_of_ppo_may_change(file):
+    preset = OmegaConf.load(CONF / f"{file}.yaml")
+    keys = ("num_envs", "adam.eps", *(f"algorithm.{name}" for name in ("horizon", "epochs", "batch_size", "lr")))
+    assert [key for key in keys if OmegaConf.select(preset, key) is None] == []
+    assert "learning_rate" in preset.get("callbacks", {}) or file == "experiment/ppo_pendulum"
+
+
 def test_numbers_are_written_as_every_reader_of_yaml_reads_them():
     lines = [f"{file}: {line}" for file in FILES for line in text(file) if re.search(r"(?<![\d.])\d+e[-+]?\d", line)]
     assert lines == []
