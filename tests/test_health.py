@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import rlrun
 from rlrun import health, manifest
 from rlrun.cli.main import main
+from rlrun.errors import installing
 from rlrun.health import disk, machine, packages, pictures
 from rlrun.health.imports import Tried, try_imports
 from rlrun.health.probe import examine
@@ -35,10 +37,12 @@ def site(tmp_path, monkeypatch):
 def install(site):
     """Install a package: its metadata, and code where there is some."""
 
-    def install_package(name, version, *fields, code=None):
+    def install_package(name, version, *fields, code=None, origin=None):
         about = site / f"{name}-{version}.dist-info"
         about.mkdir()
         (about / "METADATA").write_text(METADATA.format(name=name, version=version, fields="\n".join(fields)))
+        if origin is not None:
+            (about / "direct_url.json").write_text(json.dumps(origin))
         if code is not None:
             (site / f"{name}_code.py").write_text(code)
             (about / "top_level.txt").write_text(f"{name}_code\n")
@@ -79,13 +83,32 @@ def test_packages_and_extras_are_those_of_the_metadata(found):
 
 
 def test_what_an_extra_lacks_is_named_with_what_installs_it(found):
-    text = "olden 1.0 is installed, wanted >=2, nowhere is missing (wanted >=3): pip install 'rlrun[odd]'"
+    text = "olden 1.0 is installed, wanted >=2, nowhere is missing (wanted >=3): " + installing("odd")
     assert line(found, "odd") == ("note", text)
 
 
 def test_a_broken_package_is_told_by_the_first_line_of_its_error(found):
     fault = "failing 1.0 is broken: ImportError: first line, sound 1.5"
-    assert line(found, "deep") == ("note", f"{fault}: pip install --force-reinstall 'rlrun[deep]'")
+    assert line(found, "deep") == ("note", f"{fault}: {installing('deep', '--force-reinstall ')}")
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'rlrun[video]'"),
+        ({"url": "file:///there"}, "pip install 'rlrun[video] @ file:///there'"),
+        (
+            {"url": "https://there/rlrun", "vcs_info": {"vcs": "git", "commit_id": "12ab"}},
+            "pip install 'rlrun[video] @ git+https://there/rlrun@12ab'",
+        ),
+    ],
+)
+def test_an_extra_is_installed_from_where_this_copy_came(install, monkeypatch, tmp_path, origin, command):
+    root = Path(rlrun.__file__).parents[2]
+    assert installing("video") == f"pip install -e '{root}[video]'"  # a checkout
+    install("rlrun", "9", origin=origin)
+    monkeypatch.setattr("rlrun.errors.__file__", str(tmp_path / "site" / "rlrun" / "errors.py"))
+    assert installing("video") == command
 
 
 @pytest.mark.parametrize(
@@ -226,7 +249,7 @@ def test_a_folder_that_is_not_there_yet_is_judged_by_the_one_above(tmp_path):
 @pytest.mark.parametrize(
     ("tried", "remedy"),
     [
-        ({}, "pip install 'rlrun[video]'"),
+        ({}, installing("video")),
         (
             {"imageio_ffmpeg": Tried(error="RuntimeError: No ffmpeg exe")},
             "set IMAGEIO_FFMPEG_EXE to the path of an ffmpeg",

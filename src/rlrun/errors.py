@@ -19,8 +19,12 @@ Messages are one line: the place, what was wanted, what there is, and the neares
 from __future__ import annotations
 
 import difflib
+import json
+import shlex
 from collections.abc import Iterable
+from importlib import metadata
 from itertools import takewhile
+from pathlib import Path
 
 
 class RlrunError(Exception):
@@ -82,7 +86,24 @@ class MissingExtra(RequestError):
     """An optional package is needed and not installed."""
 
     def __init__(self, place: str, package: str, extra: str) -> None:
-        super().__init__(f"{place} needs the package '{package}', which is not installed: pip install 'rlrun[{extra}]'")
+        super().__init__(f"{place} needs the package '{package}', which is not installed: {installing(extra)}")
+
+
+def installing(extra: str = "", options: str = "") -> str:
+    """Return the pip command that installs this copy of rlrun with an extra.
+
+    A checkout is named by its path, another origin by its URL: on a package index, anybody may own the bare name.
+    """
+    wanted, checkout = f"[{extra}]" if extra else "", Path(__file__).parents[2]
+    if (checkout / "pyproject.toml").is_file():
+        return f"pip install {options}-e {shlex.quote(f'{checkout}{wanted}')}"
+    try:
+        origin = json.loads(metadata.distribution("rlrun").read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        origin = {}
+    vcs = origin.get("vcs_info")
+    url = f"{vcs['vcs']}+{origin['url']}@{vcs['commit_id']}" if vcs else origin.get("url")
+    return f"pip install {options}{shlex.quote(f'rlrun{wanted}' + (f' @ {url}' if url else ''))}"
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:

@@ -10,12 +10,12 @@ import shutil
 import sys
 from pathlib import Path
 
-from rlrun.errors import RequestError, RlrunError
+from rlrun.errors import RequestError, RlrunError, installing
 from rlrun.files import place_of, reason, sync_directory, write_text
 
 TEMPLATE = Path(__file__).with_name("template")
 SUFFIX = ".template"  # no tool takes the files for ours
-WORD = "{{project}}"
+WORD, INSTALL = "{{project}}", "{{install}}"  # what files hold the project's name and rlrun's pip command for
 PACKAGE = "package"  # the folder that gets the project's name
 FOLDERS = ("conf", "tests", "runs", "sweeps")  # other folders of a project
 
@@ -96,7 +96,7 @@ def _write(built: Path, name: str) -> None:
         file = built.joinpath(*parts).with_suffix("")
         file = file.with_name(f".{file.name}") if file.name == "gitignore" else file
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(file, path.read_text(encoding="utf-8").replace(WORD, name))
+        write_text(file, path.read_text(encoding="utf-8").replace(WORD, name).replace(INSTALL, installing()))
 
 
 def _publish(built: Path, place: Path) -> None:

@@ -73,13 +73,16 @@ def test_metrics_are_read_only_when_due():
     logger = begun(sink, callbacks={"q": loss})
     for update in range(1, 11):
         logger.end_cycle(update, step=update * 4)
+    logger.end_cycle(11, step=41)
     assert loss.reads == 4
     assert [record["env_steps"] for record in sink.records] == [12, 20, 32, 40]
 
 
 def test_record_holds_axis_metrics_and_speed():
     sink = Memory()
-    begun(sink).end_cycle(5, step=20)
+    logger = begun(sink)
+    logger.end_cycle(5, step=20)
+    logger.end_cycle(6, step=21)
     (record,) = sink.records
     assert list(record)[:3] == ["env_steps", "updates", "seconds"]
     assert (record["env_steps"], record["updates"], record["loss/q"], record["episode/return"]) == (20, 5, 0.5, 7.0)
@@ -100,7 +103,9 @@ def test_only_named_numbers_depend_on_the_clock(monkeypatch):
     for speed in (1, 3):
         sink, ticks = Memory(), iter(range(0, 1000, speed))
         monkeypatch.setattr("rlrun.callbacks.log.time.perf_counter", lambda ticks=ticks: float(next(ticks)))
-        begun(sink).end_cycle(5, step=20)
+        logger = begun(sink)
+        logger.end_cycle(5, step=20)
+        logger.end_cycle(6, step=21)
         records.append(sink.records[0])
     differing = {name for name in records[0] if records[0][name] != records[1][name]}
     assert differing == {"seconds", "time/env_steps_per_second", "time/updates_per_second"}
@@ -151,7 +156,7 @@ def test_failing_sink_is_left_out_with_one_warning(caplog):
     bad, good = Memory("no network"), Memory()
     logger = begun(bad, good)
     with caplog.at_level(logging.WARNING, "rlrun"):
-        for update in (10, 20, 30):
+        for update in (10, 20, 30, 31):
             logger.end_cycle(update)
     assert (bad.tries, len(good.records)) == (1, 3)
     assert [entry.getMessage() for entry in caplog.records] == [
@@ -159,31 +164,63 @@ def test_failing_sink_is_left_out_with_one_warning(caplog):
     ]
 
 
-def test_evaluation_is_written_at_once(tmp_path):
+def test_an_update_has_one_record(tmp_path):
     run = RunDir.claim(tmp_path / "run")
     logger = begun(Jsonl(), run=run)
     logger.write(15, 3, {"evaluation/mean_return": 9.0})
+    logger.end_cycle(3, step=15)
+    logger.write(15, 3, {"bias/mean": 1.0})
+    assert read(run) == []
+    logger.end_cycle(4, step=19)
+    logger.write(20, 5, {"evaluation/mean_return": 8.0})
+    logger.end_cycle(5, step=20)
+    logger.write(20, 5, {"evaluation/mean_return": 8.0}, counted=False)  # the one at the end
+    logger.end_training(Stop("over"), update=5, step=20)
+    first, second = read(run)
+    assert [(record["env_steps"], record["updates"], record["loss/q"]) for record in (first, second)] == [
+        (15, 3, 0.5),
+        (20, 5, 0.5),
+    ]
+    assert (first["evaluation/mean_return"], first["bias/mean"], second["evaluation/mean_return"]) == (9.0, 1.0, 8.0)
+
+
+@pytest.mark.parametrize("step", [20, 23])
+def test_a_run_that_goes_on_forgets_the_evaluation_of_the_end_not_the_record_that_was_due(step, tmp_path):
+    run = RunDir.claim(tmp_path / "run")
+    logger = begun(Jsonl(), run=run)
+    logger.end_cycle(5, step=20)
+    logger.write(20, 5, {"evaluation/mean_return": 8.0}, counted=False)
+    logger.end_training(Stop("over"), update=5, step=step)
+    assert [record["env_steps"] for record in read(run)] == ([20] if step == 20 else [20, 23])
+    assert read(run)[-1]["evaluation/mean_return"] == 8.0
+    state = json.loads(json.dumps(logger.state_dict()))
+    begun(Jsonl(), run=run, state=state).end_cycle(6, step=24)
     (record,) = read(run)
-    assert (record["env_steps"], record["updates"], record["evaluation/mean_return"]) == (15, 3, 9.0)
+    assert (record["env_steps"], record["loss/q"], "evaluation/mean_return" in record) == (20, 0.5, False)
 
 
 def test_number_that_json_lacks_is_null(tmp_path):
     run = RunDir.claim(tmp_path / "run")
-    begun(Jsonl(), run=run).write(15, 3, {"loss/q": torch.tensor(float("nan")), "loss/p": float("inf")})
+    logger = begun(Jsonl(), run=run)
+    logger.write(15, 3, {"loss/q": torch.tensor(float("nan")), "loss/p": float("inf")})
+    logger.end_cycle(4, step=16)
     assert (read(run)[0]["loss/q"], read(run)[0]["loss/p"]) == (None, None)
 
 
 def test_full_disk_ends_the_run_by_name(tmp_path, monkeypatch):
     logger = begun(Jsonl(), run=RunDir.claim(tmp_path / "run"))
     monkeypatch.setattr(os, "write", lambda handle, data: len(data) - 1)  # the disk took all but the last byte
+    logger.write(1, 1, {})
     with pytest.raises(RlrunError, match=r"metrics\.jsonl cannot be written: No space left on device"):
-        logger.write(1, 1, {})
+        logger.write(2, 2, {})
 
 
 def test_resumed_metrics_equal_uninterrupted_ones(tmp_path):
     def train(logger, first, last):
         for update in range(first, last + 1):
             logger.end_cycle(update, step=update * 4)
+        if last == 20:
+            logger.end_training(None, update=last, step=last * 4)
 
     whole, parts = RunDir.claim(tmp_path / "whole"), RunDir.claim(tmp_path / "parts")
     train(begun(Jsonl(), run=whole), 1, 20)
@@ -204,7 +241,9 @@ def test_record_of_an_early_end_is_dropped_on_resume(tmp_path):
     logger.end_cycle(10)
     logger.end_training(Stop("SIGTERM"), update=13)
     assert [record["updates"] for record in read(run)] == [10, 13]
-    begun(Jsonl(), run=run, state=logger.state_dict()).end_cycle(20)
+    resumed = begun(Jsonl(), run=run, state=logger.state_dict())
+    resumed.end_cycle(20)
+    resumed.end_cycle(21)
     assert [record["updates"] for record in read(run)] == [10, 20]
 
 
@@ -213,8 +252,9 @@ def test_record_that_is_not_counted_is_dropped_on_resume(tmp_path):
     logger = begun(Jsonl(), run=run)
     logger.end_cycle(10)
     logger.write(None, 12, {"evaluation/mean_return": 9.0}, counted=False)
+    logger.end_training(Stop("over"), update=12)
     assert [record["updates"] for record in read(run)] == [10, 12]
-    begun(Jsonl(), run=run, state=logger.state_dict())
+    begun(Jsonl(), run=run, state=logger.state_dict()).end_cycle(11)
     assert [record["updates"] for record in read(run)] == [10]
 
 
@@ -226,9 +266,10 @@ def test_record_that_an_update_owed_is_written_on_resume_as_it_was(tmp_path):
     resumed = begun(Jsonl(), run=run, state=state, callbacks={"silent": Callback()})
     assert read(run) == []
     resumed.end_cycle(10, step=40)
+    resumed.end_cycle(11, step=44)
     (record,) = read(run)
     assert (record["updates"], record["env_steps"], record["loss/q"]) == (10, 40, 0.5)
-    resumed.end_cycle(11, step=44)
+    resumed.end_cycle(12, step=48)
     assert len(read(run)) == 1
 
 
@@ -238,6 +279,7 @@ def test_record_of_a_stop_amidst_collection_is_not_taken_for_that_of_an_update(t
     logger.end_training(Stop("SIGTERM"), update=2, step=12)
     resumed = begun(Jsonl(), run=run, state=logger.state_dict(), callbacks={"silent": Callback()})
     resumed.end_cycle(3, step=14)
+    resumed.end_cycle(4, step=16)
     (record,) = read(run)
     assert (record["updates"], record["env_steps"], "loss/q" in record) == (3, 14, False)
 
@@ -245,13 +287,17 @@ def test_record_of_a_stop_amidst_collection_is_not_taken_for_that_of_an_update(t
 def test_seconds_go_on_after_resume():
     state = {**begun(Memory()).state_dict(), "seconds": 100.0}
     sink = Memory()
-    begun(sink, state=state).write(1, 1, {})
+    logger = begun(sink, state=state)
+    logger.write(1, 1, {})
+    logger.end_cycle(2)
     assert 100 < sink.records[0]["seconds"] < 105
 
 
 def test_run_without_directory_writes_no_files():
     sink = Memory()
-    begun(Jsonl(), sink).end_cycle(10)
+    logger = begun(Jsonl(), sink)
+    logger.end_cycle(10)
+    logger.end_cycle(11)
     assert len(sink.records) == 1
 
 
@@ -262,8 +308,9 @@ def test_plain_terminal_prints_one_line_a_record():
     for update in (10, 20, 30):
         logger.end_cycle(update, step=update * 1000)
     logger.write(30_000, 30, {"evaluation/mean_return": 123.456})
+    logger.end_cycle(31, step=30_100)
     lines = stream.getvalue().splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 3
     assert lines[-1].startswith("30,000/1,000,000 steps 3%  return 7.0  evaluation 123.5  loss q=0.5")
     assert " to go" in lines[-1]
 
@@ -367,6 +414,7 @@ def test_wandb_has_an_axis_of_its_own_where_steps_follow_updates(offline, axis, 
     logged, defined = [], []
     session = SimpleNamespace(
         step=0,
+        dir=str(tmp_path / "offline-run" / "files"),
         define_metric=lambda name, **of: defined.append((name, of)),
         log=lambda record, step: logged.append(record),
     )
@@ -411,6 +459,41 @@ def test_of_a_run_from_elsewhere_nothing_is_sent_that_the_user_did_not_ask_for(t
     assert sink._mode == mode
     assert ("logger wandb stays offline" in caplog.text) == (mode == "offline")
     assert Wandb(mode="online")._mode == "online"
+
+
+@pytest.mark.parametrize(
+    ("given", "env", "name", "group"),
+    [
+        ({}, {}, "algorithm=dqn env=cartpole s3", "algorithm=dqn env=cartpole"),
+        ({"name": "mine", "group": "ours"}, {}, "mine", "ours"),
+        ({}, {"WANDB_NAME": "mine", "WANDB_RUN_GROUP": "ours"}, "mine", "ours"),
+    ],
+)
+def test_wandb_names_and_groups_a_run_by_its_overrides(given, env, name, group, tmp_path, monkeypatch, caplog):
+    for key, value in env.items():
+        monkeypatch.setenv(key, value)
+    run, asked = RunDir.claim(tmp_path / "run"), {}
+    run.overrides.write_text("algorithm=dqn\nenv=cartpole\nseed=3\nlogger=[wandb]\n")
+    files = tmp_path / "run" / "wandb" / "offline-run-1" / "files"
+    session = SimpleNamespace(step=0, dir=str(files), url="https://there/1", define_metric=lambda *of, **how: None)
+    for mode, text in (("offline", f"to send the run: wandb sync {files.parent}"), ("online", "at https://there/1")):
+        sink = Wandb(mode=mode, **given)
+        monkeypatch.setattr(sink._wandb, "init", lambda **named: asked.update(named) or session)
+        sink.open(run, {"seed": 3}, records=0, axis=0)
+        assert (asked["name"], asked["group"]) == (name, group)
+        assert f"wandb: {mode}" in run.log.read_text()
+        assert text in run.log.read_text()
+
+
+def test_wandb_leaves_an_active_run_alone(tmp_path):
+    import wandb
+
+    with wandb.init(mode="offline", dir=str(tmp_path), settings=wandb.Settings(silent=True)) as active:
+        logger = begun(Wandb(mode="offline"), run=RunDir.claim(tmp_path / "run"))
+        logger.end_cycle(10, step=40)
+        logger.end_training(None, update=10, step=40)
+        assert wandb.run is active
+        active.log({"mine": 1})
 
 
 def test_wandb_keeps_no_code_and_asks_no_git(tmp_path):
@@ -471,7 +554,7 @@ def test_unknown_sink_gets_a_hint():
 @pytest.mark.parametrize(("sink", "module"), [("TensorBoard", "torch.utils.tensorboard"), ("Wandb", "wandb")])
 def test_missing_package_names_the_extra_at_once(monkeypatch, sink, module):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtra, match=rf"pip install 'rlrun\[{sink.lower()}\]'"):
+    with pytest.raises(MissingExtra, match=rf"\[{sink.lower()}\]'"):
         getattr(sinks, sink)()
 
 

@@ -121,9 +121,10 @@ def test_config_prints_one_package(rlrun):
 
 def test_provenance_names_file_pair_and_word(rlrun):
     lines = rlrun("config", *DQN, "seed=3", "--provenance").out.splitlines()
-    assert "seed: word" in lines
-    assert "algorithm.n_step: rlrun/experiment/dqn_cartpole.yaml (tuned pair)" in lines
-    assert "callbacks.q_loss._target_: rlrun/algorithm/dqn.yaml" in lines
+    assert "seed = 3   # override" in lines
+    assert "algorithm.n_step = 3   # rlrun/experiment/dqn_cartpole.yaml (tuned pair)" in lines
+    assert "callbacks.q_loss._target_ = rlrun.algorithms.dqn.QLoss   # rlrun/algorithm/dqn.yaml" in lines
+    assert "stop.seconds = null   # rlrun/train.yaml" in lines
 
 
 @pytest.mark.parametrize(

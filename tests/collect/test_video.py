@@ -208,7 +208,7 @@ def test_an_encoder_without_its_program_is_refused(monkeypatch):
     with pytest.raises(RequestError, match=r"--video: .* set IMAGEIO_FFMPEG_EXE"):
         require_encoder("--video")
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(MissingExtra, match=r"rlrun\[video\]"):
+    with pytest.raises(MissingExtra, match=r"\[video\]"):
         require_encoder("--video")
 
 

@@ -116,7 +116,7 @@ def test_a_file_composes_is_read_completely_and_runs(file, tmp_path):
     idle = {"adam"} if file in UNTRAINED else set()
     assert set(unread(compose(words).config)) == idle
     if (extra := missing_extra(file)) is not None:
-        with pytest.raises(MissingExtra, match=rf"pip install 'rlrun\[{extra}\]'"):
+        with pytest.raises(MissingExtra, match=rf"\[{extra}\]'"):
             train(words, run_dir=tmp_path / "run")
         assert list(tmp_path.iterdir()) == []
         return

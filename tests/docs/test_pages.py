@@ -60,8 +60,8 @@ def test_the_first_run_is_shown_as_it_prints(rlrun):
 
 
 def test_a_run_has_the_files_that_the_readme_names(rlrun, tmp_path):
-    text = re.search(r"The folder holds (.*?); `log.txt` appears with the first warning", PAGES["README.md"], re.S)[1]
-    assert rlrun("train", "algorithm=dqn", "env=cartpole", "--run-dir", "run").code == 0
+    text = re.search(r"The folder holds (.*?); `log.txt` appears with the first message", PAGES["README.md"], re.S)[1]
+    assert rlrun("train", "algorithm=dqn", "env=cartpole", "pair=null", "--run-dir", "run").code == 0
     files = {path.name + "/" * path.is_dir() for path in (tmp_path / "run").iterdir()}
     assert files == set(re.findall(r"`([\w./]+)`", text))
 

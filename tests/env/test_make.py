@@ -135,13 +135,13 @@ def test_missing_package_is_named_with_its_extra(monkeypatch, id, package, extra
     for name in registered:  # by whoever imported the package before
         monkeypatch.delitem(registry, name)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=rf"env.id '{id}' needs .*'{package}'.*rlrun\[{extra}\]"):
+    with pytest.raises(MissingExtra, match=rf"env.id '{id}' needs .*'{package}'.*\[{extra}\]"):
         make(id)
 
 
 def test_missing_envpool_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
-    with pytest.raises(MissingExtra, match=r"rlrun\[envpool\]"):
+    with pytest.raises(MissingExtra, match=r"\[envpool\]"):
         make("CartPole-v1", vectorization="envpool")
 
 

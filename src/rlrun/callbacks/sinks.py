@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import secrets
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from rlrun.files import finite, head, reason, write_text
 from rlrun.presence import require_own
 from rlrun.rundir import RunDir
 
+LONGEST = 128  # letters of a name or group of theirs
 _messages = logging.getLogger("rlrun")
 
 LONGEST = 1 << 24  # bytes of a line; a longer one is none of ours
@@ -134,16 +136,18 @@ class TensorBoard:
 class Wandb:
     """Weights & Biases, offline unless told otherwise; files lie in the run's `wandb/`.
 
+    A run of theirs that is active in this process stays so.
+
     Of a run from elsewhere nothing is sent, unless the user typed `logger=…`. No code is kept, and git, which runs
     programs that a repository names, is not asked: the commit is in the run's manifest.
 
     Args:
         project: on the server.
-        name: of the run there; its folder's name unless given.
+        name: of the run there; WANDB_NAME unless given, else its overrides and its seed.
         mode: `offline`, `online` or `disabled`; the variable WANDB_MODE unless given, else `offline`, but `online`
             where an agent of a sweep of theirs has started the run.
         tags: of the run.
-        group: of runs.
+        group: of runs; WANDB_RUN_GROUP unless given, else the overrides without the seed.
         entity: user or team.
         offline: updates before the first environment step; with them the axis is `axis`, on which the steps follow
             them, else `env_steps`.
@@ -171,8 +175,8 @@ class Wandb:
         if self._mode not in ("offline", "disabled") and trust.is_foreign("logger"):
             _messages.warning("logger wandb stays offline: mode %s comes with the run; say logger=… again", self._mode)
             self._mode = "offline"
-        self._name = name
-        self._arguments = {"project": project, "tags": list(tags), "group": group, "entity": entity}
+        self._name, self._group = name or os.environ.get("WANDB_NAME"), group or os.environ.get("WANDB_RUN_GROUP")
+        self._arguments = {"project": project, "tags": list(tags), "entity": entity}
         self._session: Any = None
         self._next = 0
         self._offline, self._axis = offline, "axis" if offline else "env_steps"
@@ -181,9 +185,13 @@ class Wandb:
         assert run is not None
         run.wandb.mkdir(exist_ok=True)
         known = _identity(run.wandb / "id")
+        overrides = run.overrides.read_text(encoding="utf-8").splitlines() if run.overrides.is_file() else []
+        group = " ".join(word for word in overrides if not word.startswith(("seed=", "logger=")))
         self._session = self._wandb.init(
             **self._arguments,
-            name=self._name or run.path.name,
+            name=self._name or (f"{group[: LONGEST - 10]} s{config.get('seed')}" if group else run.path.name),
+            group=self._group or group[:LONGEST] or None,
+            reinit="create_new" if self._wandb.run is not None else None,
             id=known,
             mode=self._mode,
             resume="allow" if self._mode == "online" else None,
@@ -191,6 +199,10 @@ class Wandb:
             config=dict(config),
             settings=self._wandb.Settings(silent=True, console="off", disable_code=True, disable_git=True),
         )
+        if self._mode == "offline":
+            run.tell(f"wandb: offline; to send the run: wandb sync {shlex.quote(str(Path(self._session.dir).parent))}")
+        elif self._mode == "online":
+            run.tell(f"wandb: online at {self._session.url}")
         self._session.define_metric(self._axis)
         self._session.define_metric("*", step_metric=self._axis)
         # the service wants its own counter to rise; a resumed session starts at 0 offline, at its last one online

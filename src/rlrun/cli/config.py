@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
@@ -13,7 +14,7 @@ def config(
     words: Words = None,
     resolve: Annotated[bool, typer.Option("--resolve", help="Replace interpolations by their values.")] = False,
     package: Annotated[str | None, typer.Option(help="Only this part, such as algorithm.", show_default=False)] = None,
-    provenance: Annotated[bool, typer.Option("--provenance", help="Say which file or word set each key.")] = False,
+    provenance: Annotated[bool, typer.Option("--provenance", help="Print each key = value   # file.")] = False,
     cfg: Annotated[str, typer.Option(help="Understood for Hydra's sake: job.")] = "job",
     config_dir: ConfigDir = None,
 ) -> None:
@@ -25,8 +26,12 @@ def config(
         raise ConfigError(f"--cfg {cfg}: only 'job' is understood")
     composed = configuration.compose(words or [], config_dir=config_dir)
     if provenance:
+        from rlrun.config.tree import dotted, leaves, plain
+
+        values = {dotted(path): value for path, value in leaves(plain(composed.config))}
         for key, source in configuration.provenance(composed).items():
             if package is None or key == package or key.startswith(f"{package}."):
-                typer.echo(f"{key}: {source}")
+                value = values[key] if isinstance(values[key], str) else json.dumps(values[key], default=str)
+                typer.echo(f"{key} = {value}   # {'override' if source == 'word' else source}")
         return
     typer.echo(configuration.to_yaml(composed.config, resolve=resolve, package=package), nl=False)

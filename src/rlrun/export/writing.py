@@ -76,7 +76,7 @@ def onnx_bytes(
     Args:
         graph: whose inputs and outputs give theirs the names.
         program: it, traced.
-        about: what its metadata say, each as text.
+        about: what its metadata say, each as text; None is left out.
         version: of the model: a number that grows from one file to the next.
         text: one line that says what this is.
     """
@@ -99,7 +99,8 @@ def onnx_bytes(
     _name_lanes(proto.graph)
     del proto.metadata_props[:]
     for key, value in about.items():
-        proto.metadata_props.add(key=key, value=str(value))
+        if value is not None:
+            proto.metadata_props.add(key=key, value=str(value))
     found: bytes = proto.SerializeToString()
     return found
 
@@ -117,7 +118,9 @@ def program_bytes(program: torch.export.ExportedProgram, *, about: Mapping[str, 
     """Return a file of `torch.export`, for `torch.export.load`."""
     buffer = io.BytesIO()
     with _quiet():
-        torch.export.save(program, buffer, extra_files={key: str(value) for key, value in about.items()})
+        torch.export.save(
+            program, buffer, extra_files={key: str(value) for key, value in about.items() if value is not None}
+        )
     return buffer.getvalue()
 
 

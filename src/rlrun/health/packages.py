@@ -12,6 +12,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from rlrun import __version__
+from rlrun.errors import installing
 from rlrun.health.findings import Finding
 from rlrun.health.imports import Tried
 
@@ -66,8 +67,7 @@ def python() -> Finding:
     try:
         (asked,) = metadata.metadata(OURS).get_all("Requires-Python") or [""]
     except metadata.PackageNotFoundError:
-        remedy = "pip install -e . in its folder"
-        return Finding("note", "package", "python", f"{version}; rlrun itself is not installed", remedy)
+        return Finding("note", "package", "python", f"{version}; rlrun itself is not installed", installing())
     if SpecifierSet(asked).contains(version, prereleases=True):
         return Finding("ok", "package", "python", f"{version} ({asked})")
     return Finding("problem", "package", "python", f"{version}, wanted {asked}", f"install Python {asked}")
@@ -96,8 +96,7 @@ def extras(found: Mapping[str | None, Sequence[Package]], tried: Mapping[str, Tr
             yield Finding("ok", "extra", extra, ", ".join(there))
             continue
         again = "" if any(one.version is None or not one.fits for one in packages) else "--force-reinstall "
-        remedy = f"pip install {again}'{OURS}[{extra}]'"
-        yield Finding("note", "extra", extra, ", ".join([*faults, *there]), remedy)
+        yield Finding("note", "extra", extra, ", ".join([*faults, *there]), installing(extra, again))
 
 
 def _fault(one: Package, tried: Mapping[str, Tried]) -> str | None:

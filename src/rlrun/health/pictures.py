@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from ctypes.util import find_library
 
+from rlrun.errors import installing
 from rlrun.health.findings import Finding
 from rlrun.health.imports import Tried
 
@@ -41,7 +42,7 @@ def _encoder(tried: Mapping[str, Tried]) -> Finding:
     encoder = tried.get("imageio_ffmpeg", Tried(error="is missing"))
     if encoder.error is None:
         return Finding("ok", "pictures", "ffmpeg", f"{encoder.about['version']} ({encoder.about['program']})")
-    remedy = "pip install 'rlrun[video]'"
+    remedy = installing("video")
     if encoder.error.startswith("RuntimeError"):  # the package is there, its program is not
         remedy = "set IMAGEIO_FFMPEG_EXE to the path of an ffmpeg"
     return Finding("note", "pictures", "ffmpeg", f"no videos: {encoder.error}", remedy)
