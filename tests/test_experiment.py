@@ -317,7 +317,9 @@ def wheel(tmp_path_factory):
 
 def test_the_wheel_holds_every_config_file(wheel):
     here = sorted(path.relative_to(ROOT / "conf") for path in (ROOT / "conf").rglob("*.yaml"))
-    assert sorted(path.relative_to(wheel / "rlrun/conf") for path in wheel.rglob("*.yaml")) == here
+    conf = wheel / "rlrun" / "conf"
+    assert sorted(path.relative_to(conf) for path in conf.rglob("*.yaml")) == here
+    assert (wheel / "rlrun" / "config" / "peers.yaml").is_file()
     assert Path("train.yaml") in here
 
 

@@ -14,7 +14,7 @@ import yaml
 import rlrun
 from rlrun.cli import main
 from rlrun.diagnosis import RULES, why
-from rlrun.diagnosis.facts import Facts, Point
+from rlrun.diagnosis.facts import Facts, Point, read
 from rlrun.diagnosis.making import judged
 from rlrun.diagnosis.signs import shown, word
 from rlrun.diagnosis.table import markdown
@@ -92,6 +92,10 @@ BALANCES = {  # PPO on a pole, learning
 SURE = [0.69, 0.3, *[0.01] * (STEPS - 2)]  # entropies of a policy that was sure early
 
 
+FELL = [20, 100, 300, 400, 400, 90, 80, 70, 100, 400]  # evaluations: four in ten lie far below the peak
+DIPPED = [20, 100, 300, 400, 400, 90, 80, 390, 400, 400]
+
+
 def changed(config, keys):
     """Return a copy of a config with other values, by dotted key."""
     made = json.loads(json.dumps(config))
@@ -116,9 +120,9 @@ def records(series, *, updates=1_000, per_record=1_000):
     return found
 
 
-def facts(config, series, *, status="completed", updates=1_000, per_record=1_000):
+def facts(config, series, *, status="completed", updates=1_000, per_record=1_000, failure="", preset=None):
     """Return what would be known of a run."""
-    held = Facts(Path("run"), status, config)
+    held = Facts(Path("run"), status, config, failure=failure, preset=preset)
     for record in records(series, updates=updates, per_record=per_record):
         for name, value in record.items():
             held.series.setdefault(name, []).append(Point(record["env_steps"], record["updates"], value))
@@ -149,6 +153,7 @@ def test_a_healthy_run_is_silent(made, status):
 
 # rule: who it is about, sick metrics and keys, a word of the remedy, healthy metrics and keys just beside
 CASES = {
+    "failed run": (replay, ({}, {}), "rlrun resume RUN", ({}, {})),
     "warm-up longer than the run": (
         replay,
         ({}, {"algorithm.warmup_steps": 9_500}),
@@ -268,6 +273,23 @@ CASES = {
         "--stochastic",
         ({"evaluation/mean_return": (20, 120)}, {}),
     ),
+    "few updates a rollout": (
+        rollout,
+        ({}, {"loader": {"horizon": 128, "minibatch": 256, "epochs": 4}}),
+        "loader.epochs=10 loader.minibatch=64",
+        ({}, {"loader": {"horizon": 128, "minibatch": 64, "epochs": 10}}),
+    ),
+    "returns fell after a peak": (
+        rollout,
+        ({"evaluation/mean_return": FELL}, {}),
+        "--checkpoint best",
+        ({"evaluation/mean_return": DIPPED}, {}),
+    ),
+}
+OPTIONS = {  # of a case, and of that beside it
+    "failed run": ({"status": "failed", "failure": "ValueError: boom"}, {}),
+    "warm-up longer than the run": ({"updates": 0}, {}),
+    "few updates a rollout": ({"preset": False}, {"preset": False}),
 }
 
 
@@ -283,8 +305,7 @@ def test_every_rule_has_a_case():
 @pytest.mark.parametrize("name", CASES)
 def test_a_rule_fires_on_its_case_first(name):
     made, sick, remedy, _ = CASES[name]
-    options = {"updates": 0} if name.startswith("warm-up") else {}
-    found = made(*sick, **options)
+    found = made(*sick, **OPTIONS.get(name, ({}, {}))[0])
     assert causes(found)[:1] == [name]
     assert remedy in found.findings[0].remedy
     assert all(isinstance(value, float | int) for value in found.findings[0].evidence.values())
@@ -293,7 +314,7 @@ def test_a_rule_fires_on_its_case_first(name):
 @pytest.mark.parametrize("name", CASES)
 def test_a_rule_is_silent_on_the_case_beside(name):
     made, _, _, healthy = CASES[name]
-    found = made(*healthy)
+    found = made(*healthy, **OPTIONS.get(name, ({}, {}))[1])
     assert causes(found) == []
     assert name in found.healthy
 
@@ -336,7 +357,7 @@ def test_rewards_next_to_nothing_get_a_factor_that_is_a_number():
 
 @pytest.mark.parametrize("status", ["running", "interrupted", "stopped", "failed"])
 def test_a_run_that_was_left_in_its_warm_up_is_not_one_that_is_all_warm_up(status):
-    assert causes(replay({}, {}, status=status, updates=0, per_record=90)) == []
+    assert causes(replay({}, {}, status=status, updates=0, per_record=90)) == ["failed run"] * (status == "failed")
 
 
 def test_a_rate_of_another_kind_is_no_target_network():
@@ -391,7 +412,34 @@ def test_returns_that_still_rise_are_a_note_of_a_completed_run():
         "returns still rose when the budget ended, from -689 to -322: rlrun resume RUN stop.env_steps=20_000",
     )
     assert replay({}, status="stopped").notes == ()
-    assert rollout({"evaluation/mean_return": 500, "episode/return": 500}).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("first", "note"),
+    [
+        (400, "the task counts as solved from 475 on"),
+        (500, "the time limit of 500 steps, each of which pays 1"),
+    ],
+)
+def test_at_a_ceiling_no_further_steps_are_advised(first, note):
+    keys = {"loader": {"horizon": 128, "minibatch": 256, "epochs": 4}}
+    series = {"evaluation/mean_return": (first, 500), "evaluation/mean_length": (first, 500)}
+    found = rollout(series, keys, preset=False)
+    assert causes(found) == []
+    assert found.notes == (f"the ceiling is reached: {note}; more steps need not raise returns",)
+
+
+def test_a_run_without_a_preset_is_told_so():
+    note = "no preset chose the numbers of this run: they are defaults for any task"
+    assert rollout({}, {}, preset=False).notes[0] == note
+    assert replay({}, {}, preset=True).notes == replay({}).notes
+
+
+def test_a_fall_is_told_with_its_steps():
+    (finding,) = rollout({"evaluation/mean_return": FELL}).findings
+    assert finding.reason == "returns fell from 400 at step 4,000 to 80, and stayed low from step 6,000 to step 9,000"
+    (finding,) = rollout({"evaluation/mean_return": [*FELL[:8], 70, 60]}).findings
+    assert finding.reason.endswith("to 65, and stayed low from step 6,000 to the end")
 
 
 @pytest.mark.parametrize(
@@ -464,7 +512,7 @@ def test_command_names_cause_reason_and_remedy(run, capsys):
         "at a learning rate of 0.001"
     )
     assert lines[1] == "   a smaller learning rate: algorithm.lr=1.0e-5"
-    assert lines[2].startswith("healthy: warm-up longer than the run, ")
+    assert lines[2].startswith("ruled out: failed run, warm-up longer than the run, ")
 
 
 def test_command_and_twin_say_the_same(run, capsys):
@@ -480,7 +528,26 @@ def test_command_is_silent_on_a_healthy_run(run, capsys):
     run.metrics.write_text("".join(json.dumps(record) + "\n" for record in records(SWINGS)))
     code, out, err = tell(capsys, "runs/sick")
     assert (code, err) == (0, "")
-    assert re.match(r"nothing stands out: 16 checks made\nreturns still rose", out)
+    assert re.match(r"nothing stands out: 18 checks made\nreturns still rose", out)
+
+
+def test_a_failed_run_says_so_and_why(run, capsys):
+    run.write_status("failed")
+    run.note("failed\nTraceback (most recent call last):\n  …\nValueError: boom\n")
+    assert tell(capsys, "runs/sick")[1].startswith("1. failed run: it ended at step 10,000: ValueError: boom\n")
+
+
+@pytest.mark.parametrize(
+    ("set_by", "preset"),
+    [
+        ({"seed": "word", "algorithm.lr": "rlrun/experiment/dqn_cartpole.yaml (tuned pair)"}, True),
+        ({"algorithm.lr": "word"}, False),
+        (None, None),
+    ],
+)
+def test_the_manifest_tells_whether_a_preset_chose_numbers(run, set_by, preset):
+    run.manifest.write_text(json.dumps({"set_by": set_by}))
+    assert read(run).preset is preset
 
 
 def test_a_run_without_records_is_no_failure(run, capsys):

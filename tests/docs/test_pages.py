@@ -93,7 +93,7 @@ def test_a_diagnosis_names_causes_that_there_are():
     *_, healthy = lines = shown("why").splitlines()
     found = [line.split(": ")[0] for line in lines if line[:1].isdigit()]
     assert [name.split(". ")[1] for name in found if name.split(". ")[1] not in causes] == []
-    assert [name for name in healthy.removeprefix("healthy: ").split(", ") if name not in {*causes, "…"}] == []
+    assert [name for name in healthy.removeprefix("ruled out: ").split(", ") if name not in {*causes, "…"}] == []
 
 
 def test_whatever_is_shown_is_looked_at():

@@ -10,7 +10,7 @@ import pytest
 from gymnasium.envs.registration import registry
 
 from rlrun.env import make, spaces_of
-from rlrun.env.find import construct
+from rlrun.env.find import construct, lookup
 from rlrun.errors import BuildError, ConfigError, MissingExtra, RlrunError, SpaceError
 from rlrun.spaces import Box, Discrete
 
@@ -207,3 +207,22 @@ def test_mujoco_that_cannot_be_imported_for_its_way_to_draw_says_so(chosen, impo
     assert (f"; MUJOCO_GL={chosen} draws by a library that is not there" in str(caught.value)) == (
         chosen is not None and not imported
     )
+
+
+@pytest.mark.parametrize("id", ["ALE/Pong-v5", "HalfCheetah-v5"])
+def test_native_libraries_print_no_banner_and_leave_no_file(id, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    lookup(id)().close()
+    assert capfd.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_warnings_of_mujoco_are_logged_but_for_those_of_old_files(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    env = lookup("HalfCheetah-v5")()
+    env.reset(seed=0)
+    env.unwrapped.data.qvel[:] = 1e12
+    env.step(env.action_space.sample())
+    env.close()
+    (text,) = {record.getMessage() for record in caplog.records}
+    assert "unstable" in text

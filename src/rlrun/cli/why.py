@@ -36,9 +36,9 @@ def _lines(found: Diagnosis) -> list[str]:
         lines += [f"{number}. {finding.cause}: {finding.reason}", f"   {finding.remedy}"]
     if not found.findings:
         lines.append(f"nothing stands out{_could(found)}")
-        lines += found.notes
     elif found.healthy:
-        lines.append(f"healthy: {', '.join(found.healthy)}")
+        lines.append(f"ruled out: {', '.join(found.healthy)}")
+    lines += found.notes
     if found.unmade:
         lines.append("not checked: " + "; ".join(f"{rule} (wants {lack})" for rule, lack in found.unmade.items()))
     return lines

@@ -15,11 +15,13 @@ from rlrun.config.tree import dotted, locate, split
 from rlrun.errors import ConfigError, RlrunError, RunDirError
 from rlrun.files import known, open_regular, read_bytes
 from rlrun.rundir import RunDir
+from rlrun.watching import last_line
 
 CONFIG_BYTES = 1 << 20
 METRIC_BYTES = 1 << 26  # of a file of metrics; what lies beyond is not read
 LINE_BYTES = 1 << 18
 RECORDS = 100_000
+ENOUGH = 6  # evaluations that make a curve
 NAMES = 500  # of metrics
 NAME_LENGTH = 200
 HUGE = 1e100  # a larger number is none that a mean could be taken of
@@ -64,6 +66,8 @@ class Facts:
         records: how many there are.
         env_steps, updates: of the newest record.
         damage: what could not be read, a line each.
+        failure: the last line that a failed run logged.
+        preset: whether one chose numbers; None where the run does not say.
     """
 
     path: Path
@@ -75,6 +79,8 @@ class Facts:
     env_steps: float = 0.0
     updates: float = 0.0
     damage: tuple[str, ...] = ()
+    failure: str = ""
+    preset: bool | None = None
 
     def setting(self, key: str) -> Setting | None:
         """Return a value of the config, through links, or None where there is none."""
@@ -131,13 +137,27 @@ class Facts:
     @property
     def limit(self) -> int | None:
         """The time limit in steps that the environment of the config's id is registered with."""
+        return getattr(self._spec, "max_episode_steps", None)
+
+    @property
+    def threshold(self) -> float | None:
+        """The return from which on the environment of the config's id counts as solved."""
+        return getattr(self._spec, "reward_threshold", None)
+
+    @property
+    def _spec(self) -> Any:
         found = self.setting("env.id")
         if found is None or not isinstance(found.value, str):
             return None
         import gymnasium
 
-        spec = gymnasium.registry.get(found.value)  # looked up by name only: nothing is imported or made
-        return None if spec is None else spec.max_episode_steps
+        return gymnasium.registry.get(found.value)  # looked up by name only: nothing is imported or made
+
+    @property
+    def returns(self) -> list[Point]:
+        """The mean returns of evaluations, or of training where there are few of these."""
+        evaluated = self.series.get("evaluation/mean_return", [])
+        return evaluated if len(evaluated) >= ENOUGH else self.series.get("episode/return", [])
 
 
 def read(run: RunDir) -> Facts:
@@ -150,7 +170,11 @@ def read(run: RunDir) -> Facts:
     text = read_bytes(run.config, most=CONFIG_BYTES, follow=True).decode(errors="replace")
     facts = Facts(run.path, str(run.read_status()["status"]), parse_yaml(text, str(run.config)))
     _read_metrics(run.metrics, facts)
-    summary = known(run.summary)
+    set_by, summary = known(run.manifest).get("set_by"), known(run.summary)
+    if isinstance(set_by, dict) and set_by:
+        facts.preset = any("experiment/" in str(label) for label in set_by.values())
+    if facts.status == "failed" and run.log.is_file():
+        facts.failure = last_line(run.log) or ""
     facts.env_steps = max(facts.env_steps, _number(summary.get("env_steps")) or 0.0)
     facts.updates = max(facts.updates, _number(summary.get("updates")) or 0.0)
     return facts

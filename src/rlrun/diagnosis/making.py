@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rlrun.diagnosis.facts import Facts, Unknown, read
+from rlrun.diagnosis.facts import ENOUGH, Facts, Unknown, read
+from rlrun.diagnosis.setting import ceiling
 from rlrun.diagnosis.signs import Beside, shown, word
 from rlrun.diagnosis.table import RULES
 from rlrun.rundir import RunDir
@@ -44,7 +45,7 @@ class Diagnosis:
         findings: the most likely cause first.
         healthy: rules that looked and found nothing.
         unmade: rules that could not look, and for want of what.
-        notes: what is worth knowing of a run that nothing is wrong with.
+        notes: what is worth knowing besides.
         damage: what could not be read of the run, a line each.
     """
 
@@ -101,21 +102,25 @@ def judged(facts: Facts) -> Diagnosis:
         findings=tuple(findings),
         healthy=tuple(healthy),
         unmade=unmade,
-        notes=() if findings else _notes(facts),
+        notes=_notes(facts, healthy=not findings),
         damage=facts.damage,
     )
 
 
-def _notes(facts: Facts) -> tuple[str, ...]:
-    """Tell of returns that still rose when the budget ended: nothing is wrong, but there is more to come."""
-    name = "evaluation/mean_return" if len(facts.series.get("evaluation/mean_return", [])) >= 6 else "episode/return"
-    found = [point.value for point in facts.series.get(name, [])]
-    if facts.status != "completed" or len(found) < 6:
-        return ()
-    third = len(found) // 3
-    before, after = median(found[-2 * third : -third]), median(found[-third:])
-    if after - before <= RISING * (max(found) - min(found)):
-        return ()
-    budget = facts.figure("stop.env_steps")
-    more = "" if budget is None else f": rlrun resume RUN {word(budget.key, 2 * budget.value)}"
-    return (f"returns still rose when the budget ended, from {shown(before)} to {shown(after)}{more}",)
+def _notes(facts: Facts, *, healthy: bool) -> tuple[str, ...]:
+    """Tell of a ceiling, or else of numbers that no preset chose, and of returns that still rose at the end."""
+    top = ceiling(facts)
+    if top is not None:
+        return (f"the ceiling is reached: {top}; more steps need not raise returns",)
+    plain = "no preset chose the numbers of this run: they are defaults for any task"
+    notes = [plain] if facts.preset is False else []
+    values = [point.value for point in facts.returns]
+    if not healthy or facts.status != "completed" or len(values) < ENOUGH:
+        return tuple(notes)
+    third = len(values) // 3
+    before, after = median(values[-2 * third : -third]), median(values[-third:])
+    if after - before > RISING * (max(values) - min(values)):
+        budget = facts.figure("stop.env_steps")
+        more = "" if budget is None else f": rlrun resume RUN {word(budget.key, 2 * budget.value)}"
+        notes.append(f"returns still rose when the budget ended, from {shown(before)} to {shown(after)}{more}")
+    return tuple(notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from rlrun.diagnosis.facts import Facts, Unknown
+from rlrun.diagnosis.facts import ENOUGH, Facts, Unknown
 from rlrun.diagnosis.setting import horizon, rewards_are_changed
 from rlrun.diagnosis.signs import Beside, Sign, shown, word
 
@@ -13,6 +13,7 @@ COLLAPSED = 0.05  # of the entropy that a run began with
 FAR = 2.0  # times what rewards can add up to
 DIVERGED, CLIPPED = 0.04, 0.4  # nats, where 0.01 is usual; share of ratios
 GAP = 0.5  # of the range of returns
+FALLEN, LASTING = 0.5, 0.1  # share of the rise to the peak that is lost; of the run, for which it is
 
 
 def saturated(facts: Facts) -> Sign | None:
@@ -109,3 +110,40 @@ def evaluation(facts: Facts) -> Sign | None:
     reason = f"evaluations have a return of {shown(frozen)}, training of {shown(acting)}"
     evidence = {"evaluation": frozen, "training": acting}
     return Sign(reason, evidence, "rlrun eval RUN --stochastic tells whether the draw of actions makes the difference")
+
+
+def failed(facts: Facts) -> Sign | None:
+    """Fire where the run failed."""
+    if facts.status != "failed":
+        return None
+    reason = f"it ended at step {shown(facts.env_steps)}: {facts.failure or 'log.txt does not say why'}"
+    return Sign(reason, {"env_steps": facts.env_steps}, "see the traceback in log.txt, then: rlrun resume RUN")
+
+
+def fallen(facts: Facts) -> Sign | None:
+    """Fire where returns fell far below their peak for a while, or until the end."""
+    points = facts.returns
+    if len(points) < ENOUGH:
+        raise Unknown(f"{ENOUGH} values of evaluation/mean_return")
+    values = [point.value for point in points]
+    smooth = [median(values[max(index - 1, 0) : index + 2]) for index in range(len(values))]
+    longest, peak, first, best = range(0), 0, 0, 0
+    for index, value in enumerate(smooth):
+        best = index if value > smooth[best] else best
+        rise = smooth[best] - min(smooth[: best + 1])
+        if rise <= 0.25 * (max(smooth) - min(smooth)) or value > smooth[best] - FALLEN * rise:
+            first = index + 1
+        elif index + 1 - first > len(longest):
+            longest, peak = range(first, index + 1), best
+    if len(longest) < max(3, LASTING * len(smooth)):
+        return None
+    lowest = min(smooth[longest.start : longest.stop])
+    until = "the end" if longest.stop == len(smooth) else f"step {shown(points[longest.stop - 1].env_steps)}"
+    reason = (
+        f"returns fell from {shown(smooth[peak])} at step {shown(points[peak].env_steps)} to {shown(lowest)}, and "
+        f"stayed low from step {shown(points[longest.start].env_steps)} to {until}"
+    )
+    evidence = {"peak": smooth[peak], "lowest": lowest, "env_steps": points[longest.start].env_steps}
+    rate = facts.figure("algorithm.lr")
+    smaller = "" if rate is None else f", {word(rate.key, rate.value / 3)}"
+    return Sign(reason, evidence, f"+with=anneal{smaller}; the policy of the peak: rlrun eval RUN --checkpoint best")

@@ -15,6 +15,7 @@ BATCHES = 4  # that a memory must hold at least
 LARGE, SMALL = 1e4, 1e-3  # sums of discounted rewards
 MOST_DIGITS = 300  # of a factor: floats end not far beyond
 LONGEST_TASK = 25  # steps; shorter tasks may well have a fixed length of their own
+FEW = 40  # updates a rollout; stable-baselines3 makes 320, CleanRL 32 or 320
 EPISODES, SAME = 5, 20  # that are enough to judge by; to be all alike by chance
 
 
@@ -188,3 +189,29 @@ def told_as_end(facts: Facts) -> Sign | None:
     )
     remedy = "let the environment, or its wrapper, return truncated in place of terminated where time is up"
     return Sign(reason, {"episodes": counted, "length": lengths[-1], "truncated": 0.0}, remedy)
+
+
+def few_updates(facts: Facts) -> Sign | None:
+    """Fire where a rollout is learned from in few updates, and no preset chose their number."""
+    epochs, batch = facts.figure("loader.epochs"), facts.figure("loader.minibatch")
+    rows = (facts.number("loader.horizon") or 0.0) * (facts.number("num_envs") or 1.0)
+    if facts.preset is not False or epochs is None or batch is None or not batch.value or not rows:
+        raise Beside
+    updates = epochs.value * rows / batch.value
+    if updates >= FEW or ceiling(facts) is not None:
+        return None
+    reason = f"a rollout of {shown(rows)} steps gets {shown(updates)} updates, and no preset chose that for this task"
+    remedy = f"more and smaller batches: {word(epochs.key, 10)} {word(batch.key, 64)}"
+    return Sign(reason, {"rollout": rows, "updates": updates}, remedy)
+
+
+def ceiling(facts: Facts) -> str | None:
+    """Return why returns need not rise any further, or None."""
+    evaluated = [facts.series.get(f"evaluation/mean_{name}", []) for name in ("return", "length")]
+    if not all(evaluated):
+        return None
+    late, steps = (median(point.value for point in points[-(len(points) // 3 + 1) :]) for points in evaluated)
+    if late == steps == facts.limit:
+        return f"the time limit of {shown(steps)} steps, each of which pays 1"
+    threshold = facts.threshold
+    return None if threshold is None or late < threshold else f"the task counts as solved from {shown(threshold)} on"

@@ -18,6 +18,7 @@ class Rule(NamedTuple):
 
 
 RULES = (
+    Rule("failed run", "the run failed", "what log.txt says", outcome.failed),
     Rule(
         "warm-up longer than the run",
         f"no update was made, or the warm-up takes {setting.WARM_UP:.0%} of the budget",
@@ -126,6 +127,18 @@ RULES = (
         f"by {outcome.GAP:.0%} of the range of training's returns, and below the least of them",
         "`rlrun eval RUN --stochastic`",
         outcome.evaluation,
+    ),
+    Rule(
+        "few updates a rollout",
+        f"fewer than {setting.FEW}, no preset chose the numbers, and the ceiling is not reached",
+        "`algorithm.epochs=…`, `algorithm.batch_size=…`",
+        setting.few_updates,
+    ),
+    Rule(
+        "returns fell after a peak",
+        f"by {outcome.FALLEN:.0%} of the rise, for {outcome.LASTING:.0%} of the run and 3 evaluations at least",
+        "`+with=anneal`, `algorithm.lr=…`, the checkpoint `best`",
+        outcome.fallen,
     ),
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, load_env_
 
 from rlrun import trust
 from rlrun.errors import BuildError, ConfigError, MissingExtra, RequestError, did_you_mean
+
+_messages = logging.getLogger("rlrun")
 
 # Packages that register their ids only when they are imported: prefix -> (package, extra).
 _FAMILIES = {
@@ -105,6 +108,7 @@ def lookup(id: str) -> Callable[..., Any]:
     creator: Any = spec.entry_point
     if isinstance(creator, str):
         creator = _guarded(f"env.id '{id}'", creator, partial(load_env_creator, creator))
+    _quiet()
     # gymnasium's checker looks at the first step only and costs a call ever after.
     build = partial(gymnasium.make, spec, disable_env_checker=True)
 
@@ -114,6 +118,19 @@ def lookup(id: str) -> Callable[..., Any]:
     registered.__signature__ = _registered_signature(creator, spec)  # type: ignore[attr-defined]
     registered.__module__ = getattr(creator, "__module__", __name__)
     return registered
+
+
+def _quiet() -> None:
+    """Keep native libraries from printing banners; their warnings are logged, but for those of old file formats."""
+    if ale := sys.modules.get("ale_py"):
+        ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)
+    if mujoco := sys.modules.get("mujoco"):
+        mujoco.set_mju_user_warning(_warned)
+
+
+def _warned(text: str) -> None:
+    if "deprecated" not in text:
+        _messages.warning("mujoco: %s", text)
 
 
 def _registered_signature(creator: Any, spec: EnvSpec) -> inspect.Signature:
