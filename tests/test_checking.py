@@ -9,7 +9,9 @@ from tests.env.test_outputs import Gives
 
 from rlrun.algorithms.dqn import QNetwork
 from rlrun.checking import check
+from rlrun.config import compose
 from rlrun.errors import BuildError
+from rlrun.experiment import Experiment
 
 DQN = ("algorithm=dqn", "env=cartpole", "algorithm.hidden=[4]", "memory.length=100")
 OWN = f"networks.q._target_={__name__}"
@@ -82,3 +84,23 @@ def test_large_images_and_layers_are_reported():
     assert not [line for line in check([*words, "+env.kwargs.side=70"]) if line.startswith(("images", "layers"))]
     (line,) = [line for line in check([*DQN, "algorithm.hidden=[2300,2300]"]) if line.startswith("layers")]
     assert line == "layers    networks.q.layers.layers.1.weight has 5,290,000 parameters"
+
+
+@pytest.mark.parametrize("partial", ["", "_partial_: true, "])
+@pytest.mark.parametrize("place", ["env.wrappers=[{%s}]", "+env.around.mine={%s}"])
+def test_a_wrapper_may_leave_partial_away(partial, place):
+    node = f"_target_: gymnasium.wrappers.TimeLimit, {partial}max_episode_steps: 3"
+    env = Experiment(compose([*DQN, place % node])).builder.get("env")
+    assert env.lanes[0]._max_episode_steps == 3
+
+
+def test_a_files_own_class_becomes_environments(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf" / "env").mkdir(parents=True)
+    (tmp_path / "conf" / "env" / "mine.yaml").write_text(f"_target_: {__name__}.Screen\nside: 20\n")
+    experiment = Experiment(compose(["algorithm=ppo", "env=mine", "num_envs=2", "algorithm.hidden=[4]"]))
+    env = experiment.builder.get("env")
+    assert (env.num_envs, env.name, env.spaces.observation.shape) == (2, "screen", (20, 40, 3))
+    (tmp_path / "conf" / "env" / "mine.yaml").write_text(f"_target_: {__name__}.Screen\nsid: 20\n")
+    with pytest.raises(BuildError, match=r"env.kwargs.sid: .* takes no such argument \(did you mean 'side'\?\)"):
+        check(["algorithm=ppo", "env=mine"])

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -17,7 +18,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from rlrun import learners
 from rlrun.build import Builder
-from rlrun.config.targets import explain
+from rlrun.config.targets import explain, find_target
 from rlrun.errors import RequestError, RlrunError, RunDirError
 from rlrun.manifest import cores, cpu, gpu, versions
 from rlrun.memory import Table
@@ -157,6 +158,12 @@ def builder_of(config: DictConfig, **used: Any) -> Builder:
     live = pickle.loads(pickle.dumps(config))  # a copy, in a fifth of the time
     for key, value in used.items():
         OmegaConf.update(live, key, value, force_add=True)
+    target = OmegaConf.select(live, "env._target_")
+    kind = find_target(target, "env") if isinstance(target, str) and not target.startswith("rlrun.") else None
+    if isinstance(kind, type) and issubclass(kind, gymnasium.Env):  # as if env.target named it
+        kwargs = {name: part for name, part in live.env.items_ex(resolve=False) if not name.startswith("_")}
+        node = {"_target_": "rlrun.env.make", "target": target, "kwargs": kwargs, "num_envs": "${num_envs}"}
+        OmegaConf.update(live, "env", node, merge=False)
     return Builder(live)
 
 

@@ -20,7 +20,7 @@ from rlrun.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_
 from rlrun.trust import admit_attribute
 
 _SUPPORTED = {"_partial_": (True, False), "_convert_": ("all",), "_recursive_": (True,)}  # of Hydra's `instantiate`
-_NOT_ARGUMENTS = ("_target_", "_args_", "_apart_", "_protocol_", *_SUPPORTED)
+_NOT_ARGUMENTS = ("_target_", "_args_", "_apart_", "_protocol_", "_recipes_", *_SUPPORTED)
 
 
 class Builder:
@@ -73,11 +73,11 @@ class Builder:
     def _call(self, path: Path, node: Mapping[str, Any]) -> Any:
         place, text = dotted(path), self._at((*path, "_target_"), path)
         target = find_target(text, place)
-        partial = self._at((*path, "_partial_"), path) if "_partial_" in node else False
+        partial = self._partial(path, node)
         count, names = self.given(path, node)
         protocol = find_target(self._at((*path, "_protocol_"), path), place) if "_protocol_" in node else None
         try:
-            check_arguments(target, text, place, count=count, names=names, partial=bool(partial))
+            check_arguments(target, text, place, count=count, names=names, partial=partial)
         except BuildError as error:
             raise BuildError(f"{error}{lacks(target, protocol) if protocol else ''}") from error
         positional = self._at((*path, "_args_"), path) if "_args_" in node else []
@@ -112,6 +112,13 @@ class Builder:
         count = len(positional) if isinstance(positional, list) else 0
         apart = self._apart(path, node)
         return count, [str(name) for name in node if name not in _NOT_ARGUMENTS and name not in apart]
+
+    def _partial(self, path: Path, node: Mapping[str, Any]) -> bool:
+        """Return whether a node is a recipe: by itself, or because it lies under one of its parent's `_recipes_`."""
+        if "_partial_" in node:
+            return bool(self._at((*path, "_partial_"), path))
+        above = locate(self.tree, path[:-2]).node if len(path) > 2 else None
+        return isinstance(above, Mapping) and path[-2] in above.get("_recipes_", ())
 
     def _apart(self, path: Path, node: Mapping[str, Any]) -> Sequence[str]:
         """Return the keys of a node that belong to other parts: they are settings of it, not arguments."""
@@ -181,7 +188,7 @@ def check_targets(config: Any, path: str = "trainer") -> list[BuildError]:
         try:
             text, (count, names) = builder.get(dotted((*here, "_target_"))), builder.given(here, node)
             target = find_target(text, dotted(here))
-            partial = bool(node.get("_partial_"))
+            partial = builder._partial(here, node)
             check_arguments(target, text, dotted(here), count=count, names=names, partial=partial)
         except BuildError as error:
             errors.append(error)

@@ -138,3 +138,11 @@ def test_dot_in_a_part_name_is_refused():
     space = gymnasium.spaces.Dict({"arm.pos": gymnasium.spaces.Box(-1, 1, (1,))})
     with pytest.raises(SpaceError, match=r"has a part 'arm.pos'"):
         from_gymnasium(space, "the observation space")
+
+
+def test_a_mission_is_refused_with_what_leaves_it_out():
+    class MissionSpace(theirs.Text):
+        """As MiniGrid calls it."""
+
+    with pytest.raises(SpaceError, match=r"mission is MissionSpace; .*as env=minigrid has it, .*FilterObservation"):
+        from_gymnasium(theirs.Dict({"image": theirs.Discrete(2), "mission": MissionSpace(5)}), "env 'e'")

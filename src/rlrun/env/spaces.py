@@ -49,9 +49,13 @@ def from_gymnasium(space: gymnasium.Space[Any], place: str, *, action: bool = Fa
         if "." in name:
             raise SpaceError(f"{place} has a part '{name}'; a dot separates levels here, so rename it by a wrapper")
     if not parts:
+        mission = (
+            type(space).__name__ == "MissionSpace"
+        )  # of MiniGrid, for whose environments env=minigrid leaves it out
+        wrapper = "as env=minigrid has it, gymnasium.wrappers.FilterObservation" if mission else "a wrapper"
         raise SpaceError(
             f"{place} is {type(space).__name__}; wanted Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple "
-            "of these (a wrapper in env.wrappers can turn it into one)"
+            f"of these ({wrapper} in env.wrappers can turn it into one)"
         )
     return Composite({name: from_gymnasium(part, f"{place}.{name}", action=action) for name, part in parts.items()})
 
