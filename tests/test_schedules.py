@@ -22,6 +22,10 @@ def test_linear_without_width_is_at_its_end():
     assert first(Linear(0.0, 1.0, steps=0, begin=2), 4) == [0, 0, 1, 1]
 
 
+def test_linear_holds_its_first_value_for_a_share_of_its_steps():
+    assert first(Linear(2.0, 1.0, steps=4, hold=0.5), 6) == [2, 2, 2, 1.5, 1, 1]
+
+
 def test_linear_without_an_end_stays_at_its_first_value():
     assert first(Linear(1.0, 0.0, steps=None), 3) == [1, 1, 1]
 

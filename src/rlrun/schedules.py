@@ -40,17 +40,22 @@ class Constant:
 
 @dataclass(frozen=True)
 class Linear:
-    """A straight line from `first` to `last` over `steps`, then `last`; without `steps` it stays at `first`."""
+    """A straight line from `first` to `last` over `steps`, then `last`; without `steps` it stays at `first`.
+
+    hold: share of the steps for which it stays at `first` before.
+    """
 
     first: float
     last: float
     steps: int | None
     begin: int = 0
+    hold: float = 0.0
 
     def __call__(self, step: int) -> float:
         if self.steps is None:  # taken from a budget that is not set
             return self.first
-        return self.first + (self.last - self.first) * _fraction(step, self.begin, self.steps)
+        hold = round(self.hold * self.steps)
+        return self.first + (self.last - self.first) * _fraction(step, self.begin + hold, self.steps - hold)
 
 
 @dataclass(frozen=True)
