@@ -35,8 +35,8 @@ class Job:
         run: the run directory.
         checkpoint: name of the one to go on from, or None.
         found: what the first learner found out about the machine.
-        token: by which the first learner, and all others with it, is the one at work on the run.
         limits: what restricts configs in its process.
+        token: by which the first learner, and all others with it, is the one at work on the run.
     """
 
     number: int
@@ -47,8 +47,8 @@ class Job:
     run: Path
     checkpoint: str | None
     found: Any
-    token: str | None
     limits: Sequence[Limit]
+    token: str | None = None
 
 
 class Member:
