@@ -205,6 +205,9 @@ ATTACKS = {
         ),
         FOREIGN,
     ),
+    "the folder of exports": Attack(
+        "symlink", (), linked("runs/evil/exports", "conf"), ("resume", "export-onnx"), "{}"
+    ),
     # hard links among the files of a run and a sweep
     "metrics": Attack("hard link", (), hard_linked("runs/evil/metrics.jsonl"), ("resume",), "{}"),
     "log": Attack("hard link", (), hard_linked("runs/evil/log.txt"), ("resume",), "{}"),
@@ -217,7 +220,20 @@ ATTACKS = {
         lambda project: void(
             (
                 shutil.copytree(project / "runs/evil", project / "sweeps/evil/jobs/job"),
+                write(project / "sweeps/evil/jobs/job/overrides.txt", "\n".join(HONEST)),
                 hard_linked("sweeps/evil/jobs/job/metrics.jsonl")(project),
+            )
+        ),
+        ("resume SWEEP",),
+        "{}",
+    ),
+    "a secret in what a job is resumed with": Attack(
+        "own",
+        ("stop.env_steps=60", f"device=${{oc.env:{VARIABLE}}}"),
+        lambda project: void(
+            (
+                shutil.copytree(project / "runs/evil", project / "sweeps/evil/jobs/job"),
+                write(project / "sweeps/evil/jobs/job/overrides.txt", "\n".join(HONEST)),
             )
         ),
         ("resume SWEEP",),
@@ -358,6 +374,7 @@ def attempt(attack: Attack, command: str, project: Path) -> Trial:
     faults += [] if plain else [f"it printed {len(lines)} lines"]
     faults += [canary.read_text()] if canary.exists() else []
     faults += [f"it read {path}" for path in dict.fromkeys(_opened)]
+    faults += ["it wrote into a folder of the user's"] if list((project / "conf").glob("*.*")) else []
     faults += ["it changed a file of the user's"] if (project / "precious.txt").read_bytes() != precious else []
     faults += ["it told a secret"] if SECRET in text or _kept(project) else []
     return Trial(code, text.strip(), faults)
@@ -443,7 +460,7 @@ def measure(names: Iterable[str] = ()) -> dict[str, Any]:
                 count[attack.shape] += 1
                 if trial.faults:
                     wrong[f"{name}, {command}"] = {"faults": trial.faults, "line": trial.line}
-                    print(f"FAULT {name}, {command}: {'; '.join(trial.faults)}: {trial.line}", flush=True)
+                    print(f"{name}, {command}: {'; '.join(trial.faults)}: {trial.line}", flush=True)
                 os.chdir(folder)
                 shutil.rmtree(project)
         finally:

@@ -92,6 +92,16 @@ def _check(config: DictConfig, path: Path) -> None:
     check_kinds(resolved)
 
 
+def require_own_folder(folder: Path) -> None:
+    """Refuse a link to somewhere else, or no folder, in place of a folder of the run.
+
+    Raises:
+        RunDirError: it is one.
+    """
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise RunDirError(f"{folder} is no folder of the run; a run is written to files of its own only")
+
+
 def require_own_files(run: RunDir) -> None:
     """Refuse to write into what is no plain file of the run itself: a link could lead to any file of the user's.
 
@@ -100,8 +110,7 @@ def require_own_files(run: RunDir) -> None:
     """
     folders = (run.exports, run.videos, run.tensorboard)
     for folder in (run.checkpoints, run.wandb, *folders):
-        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            raise RunDirError(f"{folder} is no folder of the run; a run is written to files of its own only")
+        require_own_folder(folder)
     listed = [folder.iterdir() for folder in (*places_in(run.checkpoints), *folders) if folder.is_dir()]
     for path in (run.metrics, run.log, *sorted(chain.from_iterable(listed))):
         if path.is_symlink() or not path.is_dir():

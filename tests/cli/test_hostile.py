@@ -326,6 +326,21 @@ def test_what_was_unpacked_with_a_run_is_not_imported(run, rlrun, canary, projec
         refused(rlrun(command, "archive/run1", *words[1:]), canary, "archive.helper.Env", "not trusted")
 
 
+def test_a_run_brings_no_plugin_along(run, rlrun, canary, monkeypatch):
+    """Also where the user stands in it."""
+    (run / "plugged").mkdir()
+    (run / "plugged" / "__init__.py").write_text(EVIL)
+    (run / "plugged-1.0.dist-info").mkdir()
+    (run / "plugged-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1.0\n")
+    (run / "plugged-1.0.dist-info" / "entry_points.txt").write_text("[rlrun.plugins]\nplugged = plugged\n")
+    with (run / "overrides.txt").open("a") as file:
+        file.write("env.id=null\nenv.target=plugged.Env\n")
+    change(run, env__id=None, env__target="plugged.Env")
+    monkeypatch.chdir(run)
+    refused(rlrun("train", "--from", ".", "stop.env_steps=60"), canary, "plugged.Env", "not trusted")
+    refused(rlrun("resume", ".", "stop.env_steps=60"), canary, "plugged.Env", "not trusted")
+
+
 def test_the_users_own_resolvers_are_not_for_others(run, rlrun, canary):
     from omegaconf import OmegaConf
 

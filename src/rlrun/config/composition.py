@@ -20,7 +20,6 @@ from rlrun.config.merging import apply
 from rlrun.config.origins import WORD, Layer, origins
 from rlrun.config.peers import hint
 from rlrun.config.plugged import readable_places
-from rlrun.config.resolvers import admit_all_resolvers
 from rlrun.config.sources import PAIR, Repository, one_line
 from rlrun.config.tree import Path as Keys
 from rlrun.config.tree import dotted, leaves, plain, split
@@ -130,7 +129,6 @@ class Composer:
         config, layers = self._library.merged(chosen)
         content: dict[str, Any] = {}
         for word in settings:
-            admit_all_resolvers({word.key: word.value})
             if word.sign != "~":
                 content |= {word.key: word.value}
             apply(config, word, self._library.groups)

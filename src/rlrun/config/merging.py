@@ -66,8 +66,9 @@ def _yield_to_own(pair: Layer, layers: Sequence[Layer]) -> Layer:
 def apply(config: DictConfig, word: Word, groups: Sequence[str]) -> None:
     """Change, add or delete what a word says.
 
-    Raises: ConfigError if the key does not exist, or cannot take the value.
+    Raises: ConfigError if the key does not exist, or cannot take the value, or a resolver is not trusted.
     """
+    admit_all_resolvers({word.key: word.value})
     if "@" in word.key or "/" in word.key:
         raise ConfigError(f"{word.key}: no such group{did_you_mean(word.group, groups)}")
     is_open = any(word.key.startswith(f"{key}.") for key in OPEN)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from rlrun import plugins
 from rlrun.errors import ConfigError
+from rlrun.projects import in_a_run
 
 
 class Place(NamedTuple):
@@ -92,9 +93,10 @@ def add_to_path(project: Path) -> None:
     """Make the user's own classes importable.
 
     Last on the path: a `random.py` or `torch/` in the project must not silently replace an installed
-    package. The other way round the user is told which file was found instead.
+    package. The other way round the user is told which file was found instead. A run is no project: it could
+    bring a plugin along.
     """
-    if str(project) not in sys.path:
+    if str(project) not in sys.path and not in_a_run(project):
         sys.path.append(str(project))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.arrival import require_own_folder
 from rlrun.collect.evaluate import still
 from rlrun.env import Env
 from rlrun.errors import RequestError, did_you_mean
@@ -94,6 +95,8 @@ def export_onnx(
     where = RunDir.open(run).checkpoint(checkpoint)
     with frozen(run, trust, device="cpu") as policy:
         path = policy.directory.exports / f"policy.{format}" if output is None else Path(output).absolute()
+        if output is None:
+            require_own_folder(policy.directory.exports)
         _require_place(path, made=output is None)
         policy.take_only(where)
         agent, env = policy.agent, policy.env.copy(num_envs=1)
