@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable
-
-import typer
 
 
 def show(*names: str) -> None:
@@ -16,11 +13,3 @@ def show(*names: str) -> None:
         handler.setFormatter(logging.Formatter("%(message)s"))
         messages.handlers, messages.propagate = [handler], False
         messages.setLevel(logging.INFO)
-
-
-def show_presets(names: Iterable[str | None]) -> None:
-    """Name the presets that apply."""
-    from rlrun.config.layering import told_presets
-
-    if line := told_presets(names):
-        typer.echo(line, err=True)
