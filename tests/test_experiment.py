@@ -86,7 +86,7 @@ def comparable(run: Path) -> tuple[list[str], bytes]:
 def test_a_run_directory_holds_what_is_promised(dqn):
     names = {path.name for path in dqn.run_dir.iterdir()}
     files = {"config.yaml", "overrides.txt", "manifest.json", "status.json", "metrics.jsonl", "summary.json"}
-    assert names == files | {"checkpoints", "log.txt"}  # which names the preset
+    assert names == files | {"checkpoints", "lock", "log.txt"}  # the last names the preset
     held = {path.name for path in (dqn.run_dir / "checkpoints").iterdir()}
     assert {"latest", "best", "0000000050-0000000015", "0000000100-0000000040"} <= held
     assert all(re.fullmatch(r"latest|best|segments|\d{10}-\d{10}", name) for name in held)
