@@ -24,7 +24,7 @@ from rlrun import cluster, watching
 from rlrun.config import compose
 from rlrun.errors import ConfigError, RequestError, installing
 from rlrun.rundir import RunDir
-from rlrun.sweep import Book, Job, Limits, Means, apart, children, recalled
+from rlrun.sweep import Book, Job, Limits, Means, apart, children, recalled, working
 from rlrun.sweep.book import Entry
 from rlrun.sweep.coordinator import Coordinator
 from rlrun.sweep.elsewhere import Elsewhere
@@ -395,6 +395,8 @@ class Queue:
 
 def test_a_job_that_waits_is_not_hung_and_shown_as_queued(tmp_path, monkeypatch):
     monkeypatch.setattr(watching, "SILENT", 0.2)
+    monkeypatch.setattr(working, "is_completed", lambda run, words: time.monotonic() > end)
+    end = time.monotonic() + 3.0  # its files may take a moment more than its exit code
     shown, book = [], Book(tmp_path / "jobs.sqlite")
     book.add([Job("a", (), "")])
     coordinator = Coordinator(

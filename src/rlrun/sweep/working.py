@@ -96,7 +96,7 @@ class Working:
         now = time.time()
         if self.process.waits():
             self.begun = max(self.begun, now)
-        if self.why is not None or now - self.watched < WATCH:
+        if self.why is not None or self.code is not None or now - self.watched < WATCH:
             return
         self.watched = now
         self.why = quiet_for(self.run, self.log, since=self.begun, stall=stall)
