@@ -16,6 +16,7 @@ from rlrun.collect import Collector, PolicyAgent, RandomAgent
 from rlrun.env import make as make_env
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory import ReplayLoader, Table
+from rlrun.memory.epochs import Epochs
 from rlrun.memory.phasic import PhasicLoader
 from rlrun.memory.rollout import RolloutLoader
 from rlrun.memory.rollout_table import Rollout
@@ -464,3 +465,11 @@ def test_a_rollout_that_is_one_minibatch_goes_on_alike_after_a_resume():
     other, _ = make(minibatch=8, epochs=3)
     other.load_state_dict(copy.deepcopy(loader.state_dict()))
     assert served(other, 2) == [wanted, wanted]
+
+
+def test_a_minibatch_that_is_smaller_than_a_window_holds_one():
+    epochs = Epochs(minibatch=2, epochs=1, length=4, generator=np.random.default_rng(0))
+    epochs.begin({"reward": torch.arange(8.0)}, np.array([0, 4]))
+    batches = [epochs.next()["reward"].tolist() for _ in range(2)]
+    assert sorted(batches) == [[[0.0, 1.0, 2.0, 3.0]], [[4.0, 5.0, 6.0, 7.0]]]
+    assert epochs.over

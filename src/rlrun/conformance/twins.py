@@ -35,6 +35,7 @@ LEFT_OUT = {  # (class, attribute): why it may differ
     ("Jsonl", "_path"): "where files lie",
     ("Checkpointer", "_first"): "where this process began",
     ("Evaluator", "_lanes"): "reset with the same seeds by every evaluation",
+    ("b2World", "allowSleeping"): "an argument, which a copy does not have as an attribute",
     ("SyncEnv", "_sets"): "filled before they are handed out",
     ("SyncEnv", "_turn"): "which of them is next",
     ("Recorded", "_remembered"): "what a resume began with",
@@ -102,6 +103,14 @@ def _engines() -> tuple[dict[type, View], tuple[type, ...]]:
             "whole": env.ale.cloneState(include_rng=True).serialize(),
         }
         opaque += [ale_py.ALEInterface]
+    if "Box2D" in sys.modules:
+        import Box2D
+
+        views[Box2D.b2World] = lambda world: {
+            f"bodies[{number}]": [*body.position, body.angle, *body.linearVelocity, body.angularVelocity]
+            for number, body in enumerate(world.bodies)
+        }
+        opaque += [type(Box2D.b2World().this)]  # SWIG's pointer to what is not written in Python
     return views, tuple(opaque)
 
 

@@ -75,8 +75,9 @@ class Epochs:
 
     @property
     def _count(self) -> int:
-        """Minibatches an epoch."""
-        return max(len(self.starts) * self.length // self.minibatch, 1)
+        """Minibatches an epoch; each holds a window, also where that has more rows than a minibatch."""
+        windows = len(self.starts)
+        return max(min(windows, windows * self.length // self.minibatch), 1)
 
     def _shuffle(self) -> None:
         if self._count > 1:  # a single minibatch has the same mean in any order
