@@ -249,7 +249,8 @@ class LossCallback(Callback):
         if optimiser and self.optimiser is not None:
             self.optimiser.load_state_dict(state["optimiser"])
         if numbers:
-            self.updates, self.turns, self._before = state["updates"], state["turns"], state["metrics"]
+            self.updates, self._before = state["updates"], state["metrics"]
+            self.turns = state.get("turns", self.updates)  # earlier versions saved none
 
 
 def _check_clip(by: str, limit: float | None) -> None:

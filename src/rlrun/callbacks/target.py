@@ -138,4 +138,4 @@ class TargetCallback(Callback):
         if weights:
             self.target.load_state_dict(state["target"])
         if numbers:
-            self._before, self.turns = state["metrics"], state["turns"]
+            self._before, self.turns = state["metrics"], state.get("turns", 0)  # earlier versions saved none
