@@ -6,6 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
+from rlrun.rundir import RunDir
 from rlrun.sweep.book import Book
 from rlrun.sweep.coordinator import Coordinator, Limits
 from rlrun.sweep.expansion import Job
@@ -48,7 +49,8 @@ class Run:
         if self.fails:
             self.log.write_text("rlrun: the arm broke\n")
             return 1
-        (self.path / "summary.json").write_text(json.dumps(self.summary))
+        (self.path / "summary.json").write_text(json.dumps({"status": "completed", **self.summary}))
+        RunDir(self.path).write_status("completed")
         return 0
 
     def terminate(self):
