@@ -29,6 +29,7 @@ from benchmarks import (
     speed,
     startup,
     sweeps,
+    values,
     why,
 )
 from benchmarks.side import CASES
@@ -56,6 +57,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "defaults": lambda given: defaults.measure(
         given.defaults, seeds=given.seeds, sides=given.sides, workers=given.workers, again=given.again
     ),
+    "values": lambda given: values.measure(),
 }
 
 

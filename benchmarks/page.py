@@ -559,6 +559,21 @@ def _mean_and_seeds(runs: list[dict[str, Any]] | None, policy: str) -> str:
     return f"{sum(means) / len(means):.1f} ({', '.join(f'{mean:.1f}' for mean in means)})" if means else ""
 
 
+def values(found: dict[str, Any]) -> Lines:
+    """Learned values next to known ones."""
+    rows = []
+    for name, case in found.items():
+        shown = [", ".join(f"{value:.3f}" for value in case[key]) for key in ("values", "true")]
+        rows.append([name, *shown, f"{case['error']:.1%}", f"≤ {case['bar']:.0%}: {_verdict(case)}"])
+    missed = sum(not case["passed"] for case in found.values())
+    return [
+        "One state, or two that alternate, whose values follow from a linear equation; see `benchmarks/values.py`. "
+        f"The error is the largest of the states', as a share of the value. {len(found)} cases, {missed} missed.",
+        "",
+        *table(["case", "learned", "true", "error", "bar"], rows),
+    ]
+
+
 PARTED = (
     "speed",
     "peers",
@@ -591,6 +606,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "why": why,
     "beside": beside,
     "defaults": defaults,
+    "values": values,
 }
 
 

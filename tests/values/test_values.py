@@ -1,0 +1,42 @@
+"""Every algorithm that has a value learns one that is known exactly."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks import values
+
+from rlrun.config.places import packaged_dir
+
+CASES = {case.name: case for case in values.in_ci()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_known_value_is_learned(name, tmp_path):
+    found = values.learned(CASES[name], tmp_path / "run")
+    assert found["error"] <= found["bar"], (found["values"], found["true"])
+
+
+@pytest.mark.parametrize(("states", "ending"), [(1, "terminated"), (1, "truncated"), (2, "both")])
+def test_values_are_those_of_long_sums(states, ending):
+    env = values.Known(states, ending=ending)
+    stays = 1.0 - env.ends
+    for first, value in enumerate(env.value()):
+        rewards = [values.REWARDS[states][(first + step) % states] for step in range(300)]
+        assert value == pytest.approx(sum((values.DISCOUNT * stays) ** step * r for step, r in enumerate(rewards)))
+
+
+def test_episodes_end_as_often_as_they_should():
+    env = values.Known(ending="both")
+    steps = ended = cut = 0
+    for _ in range(values.EPISODES):
+        env.reset()
+        terminated = truncated = False
+        while not (terminated or truncated):
+            _, _, terminated, truncated, _ = env.step(0)
+            steps, ended, cut = steps + 1, ended + terminated, cut + truncated
+    assert ended / steps == pytest.approx(values.ENDS, abs=0.003)
+    assert cut == pytest.approx(100 * 0.8**5, abs=1.0)
+
+
+def test_algorithms_without_a_value_are_few():
+    assert [name for name in values.WITHOUT if not (packaged_dir() / "algorithm" / f"{name}.yaml").exists()] == []
