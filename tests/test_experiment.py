@@ -25,6 +25,7 @@ from rlrun.callback import Callback
 from rlrun.cli import main
 from rlrun.config import load as load_config
 from rlrun.errors import RequestError
+from rlrun.nn import products
 from rlrun.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
@@ -263,10 +264,11 @@ def settings_of_the_process():
     """Return threads, precision and random states of this process."""
     threads = [(library["filepath"], library["num_threads"]) for library in threadpool_info()]
     states = random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state().tolist()
-    return torch.get_num_threads(), threads, torch.get_float32_matmul_precision(), *map(repr, states)
+    precision = torch.get_float32_matmul_precision()
+    return torch.get_num_threads(), threads, precision, products.in_use(), *map(repr, states)
 
 
-OTHER = ("threads=1", "precision=medium")
+OTHER = ("threads=1", "precision=medium", "matmul=numpy")
 CALLS = {
     "train": lambda run: rlrun.train([*DQN, *TINY, *OTHER], run_dir=run),
     "resume": lambda run: rlrun.resume(run, ["stop.env_steps=120"]),

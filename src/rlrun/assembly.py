@@ -129,6 +129,7 @@ def found_here() -> Found:
 def process_restored() -> Iterator[None]:
     """Leave threads, precision and random generators of the process in the end as they were before."""
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    matmul = products.in_use()
     states = random.getstate(), np.random.get_state()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     with threadpool_limits(), torch.random.fork_rng(devices):  # without limits: the end restores what was there
@@ -136,6 +137,7 @@ def process_restored() -> Iterator[None]:
             yield
         finally:
             torch.set_float32_matmul_precision(precision)
+            products.use(matmul)
             random.setstate(states[0])
             np.random.set_state(states[1])
             torch.set_num_threads(threads)

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ def hold(handle: int) -> bool:
 def release(handle: int) -> None:
     """Close a file, and with it let go of its lock."""
     _held.discard(handle)
-    os.close(handle)
+    with suppress(OSError):  # a process that was forked has closed it already
+        os.close(handle)
 
 
 def _release_all() -> None:

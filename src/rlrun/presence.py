@@ -17,7 +17,7 @@ from rlrun.files import NOTE_BYTES, head, known, reason
 from rlrun.rundir import SILENT, RunDir
 
 OWN = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-ATTEMPTS = 5  # to lock a run, of which others may be asking just now whether it is locked
+ATTEMPTS = 20  # to lock a run, of which others may be asking just now whether it is locked
 PAUSE = 0.05  # seconds between them
 tokens: dict[Path, str] = {}  # of the runs that this process works on: what its signature in their lock says
 

@@ -258,7 +258,7 @@ class RunDir:
 
     def pointed(self, pointer: str) -> str | None:
         path = self.checkpoints / pointer
-        return head(path, NAME).decode(errors="replace").strip() if path.is_file() else None
+        return head(path, NAME).decode(errors="replace").strip() or None
 
     def checkpoint(self, which: str | int = "latest") -> Path:
         """Return the folder of a checkpoint: `latest`, `best`, or a step (with `-updates` if several share it).

@@ -302,6 +302,10 @@ def test_a_budget_holds_before_the_first_update(budget, steps, tmp_path):
 
 
 def test_a_run_that_ended_in_its_warm_up_is_extended_to_the_longer_one(tmp_path):
-    whole = walk(train([*WARMING, "stop.env_steps=110"], run_dir=tmp_path / "whole").trainer)
+    def reached(result):  # but how checkpoints are cut into segments, and when the terminal was written to
+        leaves = walk(result.trainer).items()
+        return {path: leaf for path, leaf in leaves if "._chain" not in path and "._printed" not in path}
+
+    whole = reached(train([*WARMING, "stop.env_steps=110"], run_dir=tmp_path / "whole"))
     train([*WARMING, "stop.env_steps=30"], run_dir=tmp_path / "cut")
-    assert walk(resume(tmp_path / "cut", ["stop.env_steps=110"]).trainer) == whole
+    assert reached(resume(tmp_path / "cut", ["stop.env_steps=110"])) == whole

@@ -39,7 +39,7 @@ def test_its_experiment_trains_with_its_own_parts(rlrun):
     assert outcome.code == 0, outcome.err
     assert outcome.out.startswith("completed: mean return")
     shown = rlrun("explain", "experiment=catch", "+with=conservative").out
-    assert re.search(r"conservative +observation action +trains networks.q", shown)
+    assert re.search(r"q_loss +observation action q_target +trains networks.q", shown)
 
 
 @pytest.mark.usefixtures("made")

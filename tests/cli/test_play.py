@@ -229,7 +229,8 @@ def test_a_window_that_cannot_be_opened_is_refused(chain, rlrun, monkeypatch):
     monkeypatch.setattr(shown, "broken", True)
     monkeypatch.setenv("WAYLAND_DISPLAY", "wayland-0")
     outcome = rlrun("play", "Shown")
-    told = "rlrun: play: environment 'shown' cannot be shown in a window: RuntimeError: no screen\n"
+    why = "env.target 'shown.Shown': reset failed in env 0: RuntimeError: no screen at all"
+    told = f"rlrun: play: environment 'shown' cannot be shown in a window: {why}\n"
     assert outcome == (2, "", told)
 
 

@@ -99,6 +99,15 @@ def test_saved_noise_goes_on():
     np.testing.assert_array_equal(steps(agent, state, 20)[0], steps(other, state, 20)[0])
 
 
+def test_noise_of_other_numbers_of_environments_begins_anew():
+    several, fewer = (exploring("algorithm=sac", num_envs=number)[0] for number in (3, 2))
+    steps(several, several.initial_state(3), 2)
+    fewer.load_state_dict(several.state_dict())
+    steps(fewer, np.full(2, 5), 2)  # amid an episode
+    assert fewer._sequences[0].shape[0] == 2
+    assert np.abs(fewer._sequences[0][:, 5]).min() > 0
+
+
 def test_sequences_are_as_long_as_the_time_limit():
     assert exploring("algorithm=sac")[0].length == 200
     assert exploring("algorithm=sac", "env.id=null", "env.target=rlrun.env.toys.HitTheMiddle")[0].length == 1_000

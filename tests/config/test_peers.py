@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.config import compose
-from rlrun.config.peers import _exists, hint, markdown, rows
+from rlrun.config.peers import _exists, hint, markdown, override_of, rows
 from rlrun.config.tree import plain
 
 ALGORITHMS = ("ppo", "dqn", "sac", "td3", "qrsac")
@@ -33,6 +33,23 @@ def test_a_name_counts_wherever_it_stands(name, configs):
 
 def test_a_name_that_nobody_knows_gets_the_nearest(configs):
     assert hint(("algorithm", "foo"), configs[0], "; near") == "; near"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "algorithm", "expected"),
+    [
+        ("--n-steps", "3", "dqn", "algorithm.n_step=3"),
+        ("--n-steps", "3", "ppo", "algorithm.horizon=…"),  # it says "steps of each environment"
+        ("--num-minibatches", "4", "ppo", "algorithm.batch_size=…"),  # a count is no number of rows
+        ("--ent-coef", "0.1", "ppo", "algorithm.entropy_weight=0.1"),
+        ("--ent-coef", "0.1", "sac", "algorithm.temperature.initial=…"),
+        ("--gamma", "", None, "algorithm.discount=…"),
+        ("--anneal-lr", "False", "ppo", None),
+        ("--anneal-lr", "", "ppo", "+with=anneal"),
+    ],
+)
+def test_an_option_is_answered_for_the_chosen_algorithm(option, value, algorithm, expected):
+    assert override_of(option, value, algorithm) == expected
 
 
 def test_the_page_has_the_table():

@@ -57,7 +57,7 @@ def leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(tree, dict | list | tuple):
         for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
             yield from leaves(value, f"{place}.{key}")
-    elif isinstance(tree, torch.Tensor | int | float) and "seconds" not in place:
+    elif isinstance(tree, torch.Tensor | int | float) and "second" not in place:
         yield place, torch.as_tensor(tree, dtype=torch.float64)
 
 

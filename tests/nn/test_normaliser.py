@@ -71,6 +71,15 @@ def test_each_element_of_a_cumulative_mean_counts_alike(mode, rollout):
     assert torch.allclose(moments(normaliser), expected(data[None], torch.ones(1)))
 
 
+def test_statistics_of_an_earlier_version_are_not_forgotten():
+    normaliser = learnt(batches(9), mode=None)
+    before = moments(normaliser).clone()
+    for statistics in normaliser._by_path.values():
+        statistics.set_extra_state(9)  # the number of updates alone
+    normaliser.update(torch.zeros(4, 3), rollout=True)
+    assert torch.allclose(moments(normaliser), before * 9 / 10)
+
+
 def test_samples_are_averaged_adaptively_unless_the_mode_says_otherwise():
     data = batches(20)
     assert torch.equal(moments(learnt(data)), moments(learnt(data, mode="adaptive")))

@@ -110,8 +110,8 @@ def test_whatever_a_part_forgets_is_found(tmp_path, monkeypatch):
         begin(self, *args, **named)
         self.forgotten = {name: make() for name, (make, _) in FORGOTTEN.items()}
 
-    def end_batch(self, update: int):
-        end(self, update)
+    def end_batch(self):
+        end(self)
         for name, (_, change) in FORGOTTEN.items():
             change(self.forgotten[name])
 

@@ -42,7 +42,7 @@ class PPOLoss(ActorCriticLoss):
 
     provides = ("policy_entropy", "approx_kl")
     momentary = ("_over", "_running")  # what is taken back are the numbers that were made of these
-    inherited = ("optimiser", "names", "updates")
+    inherited = ("optimiser", "names", "updates", "turns")
 
     def __init__(
         self,

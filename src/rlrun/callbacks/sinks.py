@@ -20,7 +20,7 @@ from rlrun.files import finite, head, reason, write_text
 from rlrun.presence import require_own
 from rlrun.rundir import RunDir
 
-LONGEST = 128  # letters of a name or group of theirs
+NAME_LETTERS = 128  # of a name or group of theirs
 _messages = logging.getLogger("rlrun")
 
 LONGEST = 1 << 24  # bytes of a line; a longer one is none of ours
@@ -189,8 +189,8 @@ class Wandb:
         group = " ".join(word for word in overrides if not word.startswith(("seed=", "logger=")))
         self._session = self._wandb.init(
             **self._arguments,
-            name=self._name or (f"{group[: LONGEST - 10]} s{config.get('seed')}" if group else run.path.name),
-            group=self._group or group[:LONGEST] or None,
+            name=self._name or (f"{group[: NAME_LETTERS - 10]} s{config.get('seed')}" if group else run.path.name),
+            group=self._group or group[:NAME_LETTERS] or None,
             reinit="create_new" if self._wandb.run is not None else None,
             id=known,
             mode=self._mode,

@@ -37,9 +37,10 @@ def _overrides(words: Sequence[str], known: list[str]) -> str:
     from rlrun.config.peers import override_of
 
     overrides = []
-    for word, after in zip(words, (*words[1:], ""), strict=True):
-        name, equals, value = word.partition("=")
-        value = value if equals else "true" if after.startswith("-") or not after else after
-        if name.startswith("--") and name not in known and (override := override_of(name, value)):
+    pairs = [word.partition("=") for word in words]
+    algorithm = next((value for name, _, value in pairs if name == "algorithm"), None)
+    for (name, equals, value), after in zip(pairs, (*words[1:], ""), strict=True):
+        value = value if equals else "" if after.startswith("-") or "=" in after else after
+        if name.startswith("--") and name not in known and (override := override_of(name, value, algorithm)):
             overrides.append(override)
     return f": overrides have no dashes (did you mean '{' '.join(overrides)}'?)" if overrides else ""

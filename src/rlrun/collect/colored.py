@@ -91,6 +91,9 @@ class ColoredNoise:
             self._sequences.append(np.zeros((shape[0], self.length, *shape[1:]), np.float32))
             fresh = np.arange(shape[0])
         sequences = self._sequences[number]
+        if sequences.shape[:2] != (shape[0], self.length):  # of a run with other numbers
+            sequences = self._sequences[number] = np.zeros((shape[0], self.length, *shape[1:]), np.float32)
+            fresh = np.arange(shape[0])
         if len(fresh):
             sequences[fresh] = colored(self.rng, (len(fresh), *shape[1:]), length=self.length, beta=self.beta)
         noise: Array = sequences[np.arange(shape[0]), step]

@@ -58,14 +58,28 @@ def hint(path: Keys, tree: Any, near: str = "") -> str:
     return f"; it is {options[0].override} where that exists" if options else near
 
 
-def override_of(option: str, value: str) -> str | None:
-    """Return the override that an option such as `--learning-rate 1e-3` of another library stands for."""
+def override_of(option: str, value: str, algorithm: str | None = None) -> str | None:
+    """Return the override that an option such as `--learning-rate 1e-3` of another library stands for.
+
+    Args:
+        option: with its dashes.
+        value: "" = not known. Where the number means something else here, `…` stands for it.
+        algorithm: of several rows for one name, the first counts whose key it has.
+    """
     name = option.removeprefix("--").replace("-", "_")
     same = [key for key in (name, *(f"{block}.{name}" for block in BLOCKS)) if key in KINDS]
-    key = next((row.override for row in rows() if name in row.names), same[0] if same else None)
+    options = [row for row in rows() if name in row.names] or [Row(key, (), "") for key in same[:1]]
+    tree = dict(_algorithms()).get(algorithm or "", {})
+    of_it = [row for row in options if row.override.startswith("algorithm.") and _exists(row.override, tree)]
+    options = of_it or options
+    if not options:
+        return None
+    key, differs = options[0].override, options[0].differs
     if key == "env.id" and not GYM_ID.fullmatch(value):
         key = "env"
-    return key if key is None or key[0] in "+-~" or "=" in key.removesuffix("=NAME") else f"{key.split('=')[0]}={value}"
+    if key[0] in "+-~" or "=" in key.removesuffix("=NAME"):
+        return None if value.lower() in ("false", "0", "none") else key
+    return f"{key.split('=')[0]}={'…' if differs or not value else value}"
 
 
 def markdown() -> str:

@@ -215,8 +215,9 @@ class BatchedEnv(Env):
 
     def _gone(self, vector: AsyncVectorEnv) -> str | None:
         """Tell which worker has ended, or is about to, and how; None where all are at work."""
-        ready = wait([process.sentinel for process in vector.processes], timeout=DYING)
-        ended = [process for process in vector.processes if process.sentinel in ready]
+        started = [process for process in vector.processes if process.pid is not None]
+        ready = wait([process.sentinel for process in started], timeout=DYING)
+        ended = [process for process in started if process.sentinel in ready]
         for process in ended:
             process.join(DYING)  # it has closed its files, which is not quite its end
         ended.sort(key=lambda process: process.exitcode == 0)  # it may have left because another one was gone
@@ -228,10 +229,11 @@ class BatchedEnv(Env):
 def end_workers(vector: AsyncVectorEnv) -> None:
     """End the processes of a vector environment that are still there, at once."""
     vector.closed = True
-    for process in vector.processes:
+    started = [process for process in vector.processes if process.pid is not None]
+    for process in started:
         process.kill()
     for pipe in vector.parent_pipes:
         if pipe is not None:
             pipe.close()
-    for process in vector.processes:
+    for process in started:
         process.join()

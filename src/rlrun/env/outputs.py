@@ -36,7 +36,7 @@ class Outputs:
     def step(self, result: Any) -> None:
         observation, reward, terminated, truncated, _ = result
         self.observation(observation)
-        said = f"its reward_space says {[self.rewards]}" if self.rewards else "wanted one number"
+        said = f"its reward_space says {[self.rewards]}" if self.rewards else "wanted one number, such as float(reward)"
         _array(reward, (self.rewards,) if self.rewards else (), "it gave a reward", said)
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if flag is None:

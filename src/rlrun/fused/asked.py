@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from rlrun.errors import RlrunError
 from rlrun.fused.places import leaves, rebuilt, structure
 from rlrun.routing import Step
 from rlrun.typing import Groups
@@ -55,7 +56,7 @@ class Asked:
         for group, name in self.names:
             try:
                 tree = groups[group][name]
-            except KeyError:
+            except (KeyError, RlrunError):
                 return None
             if not isinstance(tree, Tensor):
                 form.append(structure(tree))
