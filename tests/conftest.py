@@ -14,6 +14,21 @@ import pytest
 
 from rlrun.export import during
 
+SLOW = {  # files whose tests take four fifths of the time; `.ci/run --quick` leaves them out
+    *("resume/test_completeness.py", "resume/test_exact.py", "values/test_values.py", "export/test_parity.py"),
+    *("export/test_during.py", "fused/test_algorithms.py", "fused/test_update.py", "docs/test_stories.py"),
+    *("sweep/test_sweeps.py", "sweep/test_launchers.py", "sweep/test_search.py", "memory/test_model.py"),
+    *("memory/test_samplers.py", "test_handbook.py", "conf/test_every_config.py", "test_benchmarks.py"),
+    *("test_experiment.py", "collect/test_async.py", "cli/test_async.py", "storage/test_crashes.py"),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of slow files."""
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).as_posix() in SLOW:
+            item.add_marker(pytest.mark.slow)
+
 
 def unskipped(report: Any) -> None:
     """Fail what is skipped in the gate, which installs all that tests need."""
