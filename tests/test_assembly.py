@@ -70,6 +70,14 @@ def set_up():
     ways.set_threads(threads)
 
 
+def test_a_library_of_another_package_changes_no_decision(monkeypatch):
+    before = assembly._machine()
+    other = {"user_api": "blas", "internal_api": "openblas", "version": "0.3.15", "filepath": "opencv.libs/blas.so"}
+    libraries = [*threadpool_info(), other]
+    monkeypatch.setattr(assembly, "threadpool_info", lambda: libraries)
+    assert assembly._machine() == before
+
+
 def test_a_run_stays_with_the_products_that_it_began_with(set_up, anew, monkeypatch):
     for fastest in products.WAYS:
         monkeypatch.setattr(ways, "fastest", lambda fastest=fastest: fastest)

@@ -98,6 +98,8 @@ def set_products(config: DictConfig, found: Found | None = None) -> None:
 def _machine() -> dict[str, Any]:
     """Return what the time of a product hangs on."""
     libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    # Other packages bring a BLAS of their own, such as OpenCV: a process that imports them must decide alike.
+    libraries = [library for library in libraries if "numpy" in library["filepath"]] or libraries
     told = ("internal_api", "version", "architecture")
     return {
         "cpu": cpu(),

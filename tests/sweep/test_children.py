@@ -40,9 +40,13 @@ def test_a_child_is_a_process_of_its_own_with_its_own_log(tmp_path, doing):
     assert log.read_text() == "before\nsaid\nwarned\n"
 
 
-def test_it_does_not_run_the_script_again_that_started_it(monkeypatch):
+@pytest.mark.parametrize("script", ["/a/script.py", None])  # without one, as in a shell, it has no name
+def test_it_does_not_run_the_script_again_that_started_it(script, monkeypatch):
     main, seen = sys.modules["__main__"], []
-    before = main.__file__, main.__spec__
+    monkeypatch.setattr(main, "__file__", script, raising=False)
+    if script is None:
+        monkeypatch.delattr(main, "__file__")
+    before = {**vars(main)}
 
     class Process:
         pid, sentinel = 1, None
@@ -56,7 +60,7 @@ def test_it_does_not_run_the_script_again_that_started_it(monkeypatch):
     monkeypatch.setattr(children, "CONTEXT", SimpleNamespace(Process=Process))
     children.Child(print, paths=[])
     assert seen == [set()]
-    assert (main.__file__, main.__spec__) == before
+    assert vars(main) == before
 
 
 def test_it_ends_with_the_process_that_started_it(tmp_path, doing):

@@ -56,7 +56,8 @@ class Child:
         prepare()
         before, sys.path[:] = [*sys.path], paths
         main = vars(sys.modules["__main__"])  # nameless, or the child runs a user's script that calls `main` unguarded
-        names, main["__file__"], main["__spec__"] = {**main}, None, None
+        names: dict[str, Any] = {name: main[name] for name in ("__file__", "__spec__") if name in main}
+        main.update(dict.fromkeys(names))
         try:
             self._process.start()
         finally:
