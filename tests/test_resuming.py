@@ -369,6 +369,14 @@ def test_a_higher_budget_extends_a_finished_run(whole, tmp_path):
     assert rlrun.resume(tmp_path / "run").trainer is None
 
 
+def test_a_run_keeps_the_memory_length_that_it_began_with(whole, tmp_path, monkeypatch):
+    assert load_config(whole["dqn"].run_dir / "config.yaml").memory.length == 1_000_000
+    shutil.copytree(whole["dqn"].run_dir, tmp_path / "run")
+    monkeypatch.setattr("rlrun.memory.columns.main_memory", lambda: 1_000_000)  # of a smaller machine
+    table = rlrun.resume(tmp_path / "run", ["stop.env_steps=140"]).trainer.loader.table
+    assert (table.length, len(table)) == (1_000_000, 138)  # the newest row of each lane waits for its next
+
+
 def test_the_longer_run_has_the_same_metrics_axis(whole, tmp_path):
     shutil.copytree(whole["sac"].run_dir, tmp_path / "run")
     rlrun.resume(tmp_path / "run", ["stop.env_steps=140"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -16,7 +15,7 @@ from rlrun.callbacks.log import unfit_for
 from rlrun.config import Composed
 from rlrun.errors import RequestError
 from rlrun.experiment import Experiment, composed_of
-from rlrun.files import sized
+from rlrun.files import main_memory, sized
 from rlrun.sharing import count_of
 from rlrun.spaces import Box, Spaces, leaves
 
@@ -42,8 +41,7 @@ def check(words: Iterable[str] | Composed = (), *, config_dir: Path | None = Non
     free, checkpointer = shutil.disk_usage(Path.cwd()).free, experiment.part(Checkpointer)
     held = learners * 4 * 3 * parameters  # and Adam's two
     kept = held + (needed if checkpointer is not None and checkpointer.memory else 0)
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
-    if memory is not None and needed > memory:
+    if needed > (memory := main_memory()):
         raise RequestError(f"memory.length: the memory would grow to {sized(needed)}; this machine has {sized(memory)}")
     return [
         f"config    ok: algorithm={experiment.composed.choices['algorithm']}, environment {experiment.env_name}",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rlrun import config as configuration
 from rlrun import exits, learners
@@ -187,6 +187,7 @@ class Experiment:
             try:
                 if self.fork is not None:
                     self._drawn = self.fork.begin(run_dir, self.parts)[GENERATORS]
+                self._set_lengths()
                 text = configuration.to_yaml(self.config)
                 run_dir.start(config=text, overrides=self.composed.words, manifest=self.describe())
                 if preset := told_presets([self.composed.pair]):
@@ -195,6 +196,12 @@ class Experiment:
                 run_dir.discard()
                 raise
             return self.train(run_dir)
+
+    def _set_lengths(self) -> None:
+        """Write into the config how long memories are whose length nobody set, so that any machine resumes alike."""
+        for path, part in self.builder.built.items():
+            if isinstance(part, Table) and OmegaConf.select(self.config, f"{path}.length", default=0) is None:
+                OmegaConf.update(self.config, f"{path}.length", part.length * count_of(self.config))
 
     def train(self, run_dir: RunDir, resumed: Callable[[list[str]], None] | None = None) -> dict[str, Any]:
         """Train in the directory of a run; its status and summary tell how it ended, whatever happened.

@@ -40,6 +40,16 @@ def sized(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def main_memory() -> float:
+    """Return the bytes of main memory that this machine, or container, has; infinite where the system does not tell."""
+    if not hasattr(os, "sysconf"):
+        return math.inf
+    container = Path("/sys/fs/cgroup/memory.max")
+    limit = container.read_text().strip() if container.is_file() else "max"
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(memory, int(limit)) if limit.isdigit() else memory
+
+
 def counted(number: int, what: str) -> str:
     """Return `1 episode`, `2 episodes`."""
     return f"{number} {what}{'' if number == 1 else 's'}"

@@ -263,10 +263,10 @@ def test_what_nobody_can_learn_from_is_refused(dataset, settings, message):
 
 
 def test_items_that_memory_would_not_hold_are_refused(monkeypatch):
-    monkeypatch.setattr(arrays, "_memory", lambda: 6 * 24 * 2 - 1)
+    monkeypatch.setattr(arrays, "main_memory", lambda: 6 * 24 * 2 - 1)
     with pytest.raises(ConfigError, match=r"its 6 items take .* GB of memory.*rlrun.memory.Lazy"):
         make(Pairs(), columns=["label", "input"])
-    monkeypatch.setattr(arrays, "_memory", lambda: 6 * 24 * 2)
+    monkeypatch.setattr(arrays, "main_memory", lambda: 6 * 24 * 2)
     assert len(make(Pairs(), columns=["label", "input"]).source) == 6
 
 

@@ -266,3 +266,22 @@ def test_seed_decides_the_sample() -> None:
             table.add(None, {"observation": [number], "reward": [number]})
     same, again, other = (table.sample(20)["reward"].tolist() for table in tables)
     assert same == again != other
+
+
+@pytest.mark.parametrize(
+    ("shape", "frame_stack", "memory", "length"),
+    [
+        ((4,), 1, 1 << 34, 1_000_000),
+        ((96, 96, 3), 1, 1 << 34, (1 << 32) // (96 * 96 * 3 + 14)),  # action 8, reward 4, two flags
+        ((4, 84, 84), 4, 1 << 34, (1 << 32) // (84 * 84 + 14)),  # each frame is stored once
+        ((4, 84, 84), 4, 1 << 60, 1_000_000),
+    ],
+)
+def test_a_length_that_nobody_set_fits_a_quarter_of_main_memory(shape, frame_stack, memory, length, monkeypatch):
+    monkeypatch.setattr("rlrun.memory.columns.main_memory", lambda: memory)
+    dtype = "float32" if len(shape) == 1 else "uint8"
+    box = Box(shape, low=np.zeros(shape, dtype), high=np.full(shape, 255, dtype), dtype=dtype)
+    spaces = Spaces(observation=box, action=Discrete(2))
+    table = Table(length=None, spaces=spaces, frame_stack=frame_stack)
+    assert table.length == length
+    assert table.nbytes <= memory / 4 * 1.001

@@ -187,10 +187,13 @@ def test_evaluation_and_video_change_no_bit_of_training(cell, watching, whole, w
 
 
 @pytest.mark.parametrize("cell", ["dqn-cartpole-4-sync", "sac-pendulum-1-sync"])
-def test_a_run_that_is_extended_is_the_longer_run(cell, whole, words, assert_same, tmp_path):
-    rlrun.train([*words(cell), "stop.env_steps=132"], run_dir=tmp_path / "run")
+@pytest.mark.parametrize("length", ["120", "null"])
+def test_a_run_that_is_extended_is_the_longer_run(cell, length, words, assert_same, tmp_path):
+    given = [*words(cell), f"memory.length={length}", "evaluation.every=0", "pair=null"]
+    longer = rlrun.train(given, run_dir=tmp_path / "longer").run_dir
+    rlrun.train([*given, "stop.env_steps=132"], run_dir=tmp_path / "run")
     rlrun.resume(tmp_path / "run", ["stop.env_steps=200"])
-    assert_same(whole(cell, words(cell)), tmp_path / "run")
+    assert_same(longer, tmp_path / "run")
 
 
 def test_a_run_that_was_left_twice_is_the_same(whole, words, assert_same, tmp_path):

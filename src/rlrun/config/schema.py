@@ -209,7 +209,7 @@ KINDS: dict[str, Kind] = {
     "memory.export.min_seconds": number(0),
     "memory.export.path": either(TEXT, NULL),
     "memory.export.public": TRUTH,
-    "memory.length": whole(1),
+    "memory.length": either(whole(1), NULL),
     "memory.min_length": whole(1),
     "memory.short": one_of("skip", "pad"),
     "memory.frame_stack": whole(1),

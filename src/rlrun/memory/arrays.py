@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlrun.errors import ConfigError
-from rlrun.files import reason
+from rlrun.files import main_memory, reason
 from rlrun.memory.episodes import flat, map_tree, nest, stack
 from rlrun.memory.loaders import chosen
 from rlrun.typing import Array, Batch, Tree
@@ -121,7 +120,7 @@ class Items:
             ConfigError: an item differs from the first in shape or kind, or memory would not hold them.
         """
         count, first = len(self), self.item(0)
-        size, limit = count * sum(leaf.nbytes for leaf in flat(first).values()), _memory() // SHARE
+        size, limit = count * sum(leaf.nbytes for leaf in flat(first).values()), main_memory() / SHARE
         if size > limit:
             raise ConfigError(
                 f"loader.dataset: its {count:,} items take {size / 1e9:.1f} GB of memory, more than "
@@ -188,10 +187,3 @@ def _arrays(tree: Any, name: str) -> Tree:
 
 def _take(rows: Array, column: Array) -> Tensor:
     return torch.from_numpy(column.take(rows, axis=0, mode="clip"))  # the rows are right; "clip" spares their check
-
-
-def _memory() -> int:
-    """Return the bytes of this machine's memory."""
-    if not hasattr(os, "sysconf"):
-        return 1 << 62
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,8 +11,12 @@ import torch
 from torch import Tensor
 
 from rlrun.errors import ConfigError, did_you_mean
+from rlrun.files import main_memory
 from rlrun.spaces import Box, Leaf, Space, Spaces, leaves
 from rlrun.typing import Array
+
+LENGTH = 1_000_000  # transitions of a memory whose length nobody set
+SHARE = 0.25  # of main memory that it may take
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,16 @@ def _column(root: str, path: str, leaf: Leaf, dtype: str) -> Column:
 
 def _action_dtype(leaf: Space) -> str:
     return "float32" if isinstance(leaf, Box) else "int64"  # policy actions, whatever the environment takes
+
+
+def default_length(columns: Iterable[Column], frame_stack: int = 1) -> int:
+    """Return how many transitions a memory keeps whose length nobody set.
+
+    The number does not depend on a run's budget: a run that is extended remembers what the longer run does.
+    """
+    shared = {column: frame_stack if column.keys[0] == "observation" else 1 for column in columns if not column.tag}
+    row = sum(column.nbytes // frames for column, frames in shared.items())
+    return int(min(LENGTH, SHARE * main_memory() // max(row, 1)))
 
 
 def refuse_vectors(spaces: Spaces) -> None:

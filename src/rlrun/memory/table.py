@@ -14,7 +14,7 @@ from torch import Tensor
 from rlrun.errors import ConfigError, RlrunError, did_you_mean
 from rlrun.memory import virtual
 from rlrun.memory.adaptors import RELABEL, Adaptor, adapted, arrange, check, spared
-from rlrun.memory.columns import OWN, make_columns, refuse_vectors
+from rlrun.memory.columns import OWN, default_length, make_columns, refuse_vectors
 from rlrun.memory.ejectors import Ejector, Fifo
 from rlrun.memory.recorder import Recorder
 from rlrun.memory.reports import Reports
@@ -32,7 +32,8 @@ class Table(Recorder):
 
     Args:
         length: transitions, all lanes together. Each lane overwrites its oldest rows in an equal share of it,
-            unless an ejector drops whole episodes: then all lanes share it.
+            unless an ejector drops whole episodes: then all lanes share it. None: 1,000,000, or as many as a quarter
+            of main memory holds.
         num_envs: lanes.
         sampler: which windows are served; uniform where none is given.
         ejector: which rows leave a full table; the oldest where none is given.
@@ -56,7 +57,7 @@ class Table(Recorder):
     def __init__(
         self,
         *,
-        length: int,
+        length: int | None,
         num_envs: int = 1,
         sampler: Sampler | None = None,
         ejector: Ejector | None = None,
@@ -71,22 +72,25 @@ class Table(Recorder):
         device: str = "cpu",
         seed: int = 0,
     ) -> None:
+        every, computed = make_columns(spaces, columns)
+        if frame_stack < 1:
+            raise ConfigError(f"memory.frame_stack must be at least 1, not {frame_stack}")
+        if frame_stack > 1 and spaces is not None:
+            refuse_vectors(spaces)
+        if length is None:
+            length = default_length(every, frame_stack)
         if num_envs < 1 or length < num_envs:
             raise ConfigError(f"memory.length must be at least 1 for each of {num_envs} lanes, not {length}")
         if not 1 <= min_length <= length // num_envs:
             share = f"the {length // num_envs} transitions that memory.length leaves a lane"
             raise ConfigError(f"memory.min_length must be from 1 to {share}, not {min_length}")
-        if frame_stack < 1:
-            raise ConfigError(f"memory.frame_stack must be at least 1, not {frame_stack}")
         for name, part, kind in (("sampler", sampler, Sampler), ("ejector", ejector, Ejector)):
             if part is not None and not isinstance(part, kind):
                 wanted = f"rlrun.memory.{kind.__name__}"
                 raise ConfigError(f"memory.{name} wants a {wanted} (inherit from it), not a {type(part).__name__}")
         _one_of("short", short, ("skip", "pad"))
         _one_of("storage", storage, ("ram", "disk"))
-        if frame_stack > 1 and spaces is not None:
-            refuse_vectors(spaces)
-        every, computed = make_columns(spaces, columns)
+        self.length = length
         super().__init__(
             every,
             length=length,

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from rlrun.errors import RlrunError, RunDirError, did_you_mean
-from rlrun.files import JSON_BYTES, parse_json, reason, sync_directory, write_bytes
+from rlrun.files import JSON_BYTES, main_memory, parse_json, reason, sync_directory, write_bytes
 from rlrun.storage import segments, tensorfiles
 from rlrun.storage.encoding import HeldRows, Taker, merge
 from rlrun.storage.manifests import open_rows
@@ -76,8 +76,7 @@ def snapshot(
 
 def _copy(rows: Sequence[Changes]) -> bool:
     """Copy rows that changed, unless main memory may be too small for them twice."""
-    memory = tensorfiles.physical_memory()
-    if memory is not None and COPIED * sum(held.nbytes for held in rows) > memory:
+    if COPIED * sum(held.nbytes for held in rows) > main_memory():
         return False
     for held in rows:
         held.live.copy()

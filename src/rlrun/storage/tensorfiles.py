@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from rlrun.errors import RunDirError
-from rlrun.files import WRITE, open_regular, parse_json, reason, write_all
+from rlrun.files import WRITE, main_memory, open_regular, parse_json, reason, write_all
 from rlrun.typing import Array
 
 HEADER_BYTES = 1 << 25  # room for 200,000 tensors
@@ -230,16 +230,8 @@ def require_memory(size: int, path: Path) -> None:
     Raises:
         RunDirError: names both sizes.
     """
-    memory = physical_memory()
-    if memory is not None and size > memory:
+    if size > (memory := main_memory()):
         raise RunDirError(f"{path} has {size / 1e9:,.1f} GB; this machine has {memory / 1e9:.1f} GB of main memory")
-
-
-def physical_memory() -> int | None:
-    """Return the bytes of main memory; None where the system does not tell."""
-    if not hasattr(os, "sysconf"):
-        return None
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _line(error: BaseException) -> str:
