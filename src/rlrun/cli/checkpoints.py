@@ -36,6 +36,7 @@ def checkpoints(
     from rlrun import inspection
     from rlrun.errors import RunDirError
     from rlrun.rundir import RunDir
+    from rlrun.watching import printable
 
     found = inspection.checkpoints(run, verify=verify, digest=as_json and not no_digest)
     if as_json:
@@ -44,7 +45,7 @@ def checkpoints(
         typer.echo(f"{run} has no checkpoints")
     else:
         for line in aligned([HEADS, *(cells(report, names=parts, verified=verify) for report in found)], left=LEFT):
-            typer.echo(plain(line))
+            typer.echo(printable(line))
         typer.echo(f"{counted(len(found), 'checkpoint')}, {sized(inspection.disk_used(run))} on disk")
     damaged = [report for report in found if report.damage]
     if verify and damaged:
@@ -73,11 +74,6 @@ def cells(report: CheckpointReport, *, names: bool, verified: bool) -> list[str]
         ", ".join(report.parts) if names else str(len(report.parts)),
         state,
     ]
-
-
-def plain(line: str) -> str:
-    """Return a line without what could command a terminal: names in it may come from elsewhere."""
-    return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
 def _local(time: str) -> str:

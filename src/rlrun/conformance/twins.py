@@ -19,6 +19,7 @@ from rlrun.memory import Recent, Table
 from rlrun.memory.index import EpisodeIndex
 from rlrun.memory.rollout_table import Rollout
 from rlrun.rundir import RunDir, checkpoint_key
+from rlrun.storage.digests import is_clock
 
 Found = dict[str, Any]
 
@@ -123,7 +124,7 @@ def walk(trainer: Any, unknown: list[str] | None = None) -> Found:
         TypeError: there is such a thing, and no list for it.
     """
     engines, opaque = _engines()
-    reach = Reach(left_out=LEFT_OUT, views={**VIEWS, **engines}, skipped=clocked, opaque=opaque, unknown=unknown)
+    reach = Reach(left_out=LEFT_OUT, views={**VIEWS, **engines}, skipped=is_clock, opaque=opaque, unknown=unknown)
     return reach.walk({"trainer": trainer, "process": Generators().state_dict()}, "").leaves
 
 
@@ -148,9 +149,4 @@ def leave(run: Path, copy: Path, *, at: int) -> Path:
 def records(run: Path) -> list[Found]:
     """Return the metrics of a run without those that depend on the clock."""
     lines = RunDir(run).metrics.read_text().splitlines()
-    return [{name: value for name, value in json.loads(line).items() if not clocked(name)} for line in lines]
-
-
-def clocked(name: str) -> bool:
-    """Tell whether a metric, or an entry of a state, depends on the clock."""
-    return name == "seconds" or name.startswith("time/") or name.endswith("_per_second")
+    return [{name: value for name, value in json.loads(line).items() if not is_clock(name)} for line in lines]

@@ -58,14 +58,11 @@ class Bill:
         lines.append(f"time   {duration(self.seconds)}{_until(self.seconds)}{who}")
         if any(cost.at_most for _, cost in self.shapes):
             lines.append("       at most: a mean return may end runs before")
-        lines.append(f"disk   up to {sized(self.bytes)} of {sized(self.free)} that are free{self._warning}")
+        warning = ": NOT ENOUGH" if self.bytes > self.free else ""
+        lines.append(f"disk   up to {sized(self.bytes)} of {sized(self.free)} that are free{warning}")
         if self.price is not None:
             lines.append(f"price  {self.price * self.seconds / 3600:.2f}, at {self.price:g} an hour of this machine")
         return "\n".join(lines)
-
-    @property
-    def _warning(self) -> str:
-        return ": NOT ENOUGH" if self.bytes > self.free else ""
 
     @property
     def _rows(self) -> list[tuple[str, ...]]:

@@ -65,7 +65,7 @@ class Reference:
         action, after = self._act(observation, state, given)
         convert = action_writer(self.outer.action, lanes)
         taken = action if convert is None else convert(action)
-        found = {name: np.asarray(value) for name, value in leaves_of(self.outer.action, taken)}
+        found = {name: np.asarray(value) for name, value in parts("action", taken)}
         return found | {ports.named("next_state", path): value for path, value in flat(after)}
 
     def _act(self, observation: Any, state: Any, given: Columns) -> tuple[Any, Any]:
@@ -88,14 +88,11 @@ def contained(space: gymnasium.Space[Any], given: Columns, name: str) -> Any:
     return given[name]
 
 
-def leaves_of(space: gymnasium.Space[Any], value: Any, name: str = "action") -> Iterator[tuple[str, Any]]:
+def parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what lies in the containers of an environment, by name."""
-    if isinstance(space, gymnasium.spaces.Dict):
-        for key, part in space.spaces.items():
-            yield from leaves_of(part, value[key], f"{name}.{key}")
-    elif isinstance(space, gymnasium.spaces.Tuple):
-        for index, part in enumerate(space.spaces):
-            yield from leaves_of(part, value[index], f"{name}.{index}")
+    if isinstance(value, dict | tuple):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from parts(f"{name}.{key}", part)
     else:
         yield name, value
 

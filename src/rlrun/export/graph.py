@@ -14,6 +14,7 @@ from rlrun.env.spaces import from_gymnasium
 from rlrun.errors import RequestError
 from rlrun.export import ports
 from rlrun.export.ports import Port
+from rlrun.memory.episodes import nest
 from rlrun.ops import leaves_of, noise, tree_of
 from rlrun.spaces import Space
 from rlrun.typing import Tree
@@ -81,7 +82,7 @@ class Graph(nn.Module):
             action, after = self.agent.respond(tree_of(self.spaces[0], values), state, self.stochastic)
         leaves = leaves_of(self.spaces[1], action)
         written = [write(value) for write, value in zip(self._writers, leaves, strict=True)]
-        return (*written, *_tensors(after))
+        return (*written, *(value for _, value in flat(after)))
 
     def blank(self, lanes: int) -> list[Tensor]:
         """Return inputs of zeros; choices are at their first."""
@@ -161,21 +162,8 @@ def flat(tree: Tree, path: str = "") -> list[tuple[str, Any]]:
     return [(path, tree)]
 
 
-def _tensors(tree: Tree) -> list[Tensor]:
-    return [value for _, value in flat(tree)]
-
-
 def nested(paths: Sequence[str], values: Sequence[Any]) -> Tree:
     """Return the tree whose leaves lie at some paths; None where there are none."""
     if not paths:
         return None
-    if list(paths) == [""]:
-        return values[0]
-    tree: dict[str, Any] = {}
-    for path, value in zip(paths, values, strict=False):
-        *above, last = path.split(".")
-        node = tree
-        for name in above:
-            node = node.setdefault(name, {})
-        node[last] = value
-    return tree
+    return values[0] if list(paths) == [""] else nest(dict(zip(paths, values, strict=False)))

@@ -19,9 +19,10 @@ from rlrun.config.schema import check_kinds
 from rlrun.config.words import Word, parse
 from rlrun.env import Env
 from rlrun.env.sync import SyncEnv
-from rlrun.errors import MissingExtra, RequestError, RunDirError
+from rlrun.errors import RequestError, RunDirError
 from rlrun.export.acting import FileAgent, cause
 from rlrun.export.graph import Outer
+from rlrun.export.writing import require
 from rlrun.files import place_of, read_bytes, read_json
 from rlrun.rundir import CHECKPOINT
 
@@ -122,7 +123,7 @@ def exported(path: Path | str, words: Iterable[str] = (), packages: Iterable[str
     path, packages, parsed = place_of(path), list(packages), parse(words)
     if path.suffix != ".onnx":
         raise RequestError(f"{path}: a file of torch.export is not played; make another: rlrun export-onnx RUN")
-    _require_runtime()
+    require("a policy that is an .onnx file", "onnxruntime")
     trust.require_of_use(packages)
     for word in parsed:
         if word.key.partition(".")[0] != "env" and word.key != LIMIT:
@@ -140,13 +141,6 @@ def exported(path: Path | str, words: Iterable[str] = (), packages: Iterable[str
             yield found
         finally:
             found.env.close()
-
-
-def _require_runtime() -> None:
-    try:
-        import onnxruntime  # noqa: F401
-    except ModuleNotFoundError:
-        raise MissingExtra("a policy that is an .onnx file", "onnxruntime", "export") from None
 
 
 def _session(path: Path, data: bytes) -> Any:

@@ -9,11 +9,10 @@ import numpy as np
 from rlrun.collect.agents import Agent, begun_anew, initial_state
 from rlrun.collect.evaluate import undisturbed
 from rlrun.env import Env
+from rlrun.export.checking import Columns
 from rlrun.export.graph import Graph, flat
 from rlrun.export.ports import Port, named
-from rlrun.typing import Array, Tree
-
-Columns = dict[str, Array]
+from rlrun.typing import Tree
 
 
 def recorded(env: Env, agent: Agent, graph: Graph, *, count: int, seed: int) -> list[Columns]:
@@ -46,14 +45,8 @@ def columns(inputs: Sequence[Port], observation: Tree) -> Columns:
 def _rows(graph: Graph, observation: Tree, state: Tree) -> list[Columns]:
     """Return the lanes of a tree of ours as rows of what the environment gave."""
     taken = [port for port in graph.inputs if port.role == "observation"]
-    whole = _states(state) | columns(taken, observation)
+    states = {named("state", path): value for path, value in flat(state)}
+    whole = states | columns(taken, observation)
     lanes = range(len(next(iter(whole.values()))))
-    return [_typed(graph, {name: value[[lane]] for name, value in whole.items()}) for lane in lanes]
-
-
-def _states(state: Tree) -> Columns:
-    return {named("state", path): value for path, value in flat(state)}
-
-
-def _typed(graph: Graph, row: Columns) -> Columns:
-    return {port.name: row[port.name].astype(port.dtype) for port in graph.inputs if port.name in row}
+    typed = {port.name: whole[port.name].astype(port.dtype) for port in graph.inputs if port.name in whole}
+    return [{name: value[[lane]] for name, value in typed.items()} for lane in lanes]

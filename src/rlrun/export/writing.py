@@ -21,13 +21,13 @@ DOMAIN = "rlrun"
 OPSET = 18
 
 
-def require(place: str) -> None:
-    """Refuse early where ONNX files cannot be written.
+def require(place: str, *packages: str) -> None:
+    """Refuse early where packages are not installed; without any named, what it takes to write ONNX files.
 
     Raises:
         MissingExtra: a package is not installed.
     """
-    for package in ("onnx", "onnxscript", "onnxruntime"):
+    for package in packages or ("onnx", "onnxscript", "onnxruntime"):
         try:
             __import__(package)
         except ModuleNotFoundError:

@@ -145,11 +145,6 @@ class Findings:
         """Whether scores by task say more than those of all tasks."""
         return bool(self.bounds) or self.tasks != self.common
 
-    @property
-    def several(self) -> bool:
-        """Whether aggregates are over several tasks."""
-        return len(self.common) > 1
-
 
 def find(arms: Sequence[Arm], options: Options, *, words: Iterable[str] = (), troubles: Iterable[str] = ()) -> Findings:
     """Compute everything."""

@@ -48,7 +48,7 @@ def _tasks(findings: Findings) -> Iterator[str]:
         yield "There is no task on which every arm has a run that counts: nothing is aggregated or compared."
     elif apart:
         yield f"Aggregates and comparisons leave out {', '.join(apart)}: not every arm has runs there that count."
-    if findings.several:
+    if len(findings.common) > 1:
         uneven = [
             each.arm.label
             for each in findings.results

@@ -99,7 +99,8 @@ def read(directory: RunDir, source: Path, metrics: tuple[str, ...]) -> Run:
     words = _words(directory)
     status, reason = str(directory.read_status()["status"]), None
     try:
-        settings, task = _settings(directory)
+        config = read_bytes(directory.config, most=CONFIG_BYTES, follow=True).decode(errors="replace")
+        settings, task = _settings(SEED.sub("", config))
     except RlrunError as error:
         settings, task, status, reason = {}, task_of(words), "damaged", str(error)
     if status == "failed":
@@ -206,13 +207,8 @@ def _words(directory: RunDir) -> dict[str, str]:
     return {}
 
 
-def _settings(directory: RunDir) -> tuple[Mapping[str, Any], str]:
-    text = read_bytes(directory.config, most=CONFIG_BYTES, follow=True).decode(errors="replace")
-    return _flat(SEED.sub("", text))
-
-
 @lru_cache(maxsize=32)  # runs of an arm differ by their seeds only
-def _flat(text: str) -> tuple[Mapping[str, Any], str]:
+def _settings(text: str) -> tuple[Mapping[str, Any], str]:
     tree = parse_yaml(text, "config.yaml")
     env = tree.get("env")
     env = env if isinstance(env, dict) else {}

@@ -23,7 +23,9 @@ def digest(state: Any) -> str:
     Raises:
         RlrunError: it holds something else than a checkpoint can.
     """
-    return _Digest(state).hexdigest()
+    found = hashlib.sha256()
+    _take(found, state)
+    return found.hexdigest()
 
 
 def is_clock(name: str) -> bool:
@@ -31,55 +33,41 @@ def is_clock(name: str) -> bool:
     return name == "seconds" or name.endswith("_per_second") or name.startswith("time/")
 
 
-class _Digest:
-    """A hash that a state is poured into, every value after its kind and size."""
-
-    def __init__(self, state: Any) -> None:
-        self._hash = hashlib.sha256()
-        self._take(state)
-
-    def hexdigest(self) -> str:
-        return self._hash.hexdigest()
-
-    def _put(self, kind: str, data: Any = b"") -> None:
-        self._hash.update(f"{kind}:{len(data)}:".encode())
-        self._hash.update(data)
-
-    def _take(self, value: Any) -> None:
-        if value is None or type(value) in (bool, int, str, float):
-            self._put(type(value).__name__, repr(value).encode("utf-8", "surrogatepass"))
-        elif isinstance(value, Tensor):
-            self._take_tensor(value)
-        elif isinstance(value, Column):
-            self._put("tensor", f"{value.dtype} {tuple(value.shape)}".encode())
-            for piece in value.pieces():
-                self._hash.update(_bytes(piece))
-        elif isinstance(value, np.ndarray | np.generic):
-            kind = "array" if isinstance(value, np.ndarray) else "number"
-            self._put(kind, f"{value.dtype.str} {value.shape}".encode())
-            self._hash.update(_bytes(np.asarray(value)))
-        elif isinstance(value, Mapping):
-            self._take_mapping(value)
-        elif isinstance(value, list | tuple):
-            self._put("list" if isinstance(value, list) else "tuple", str(len(value)).encode())
-            for held in value:
-                self._take(held)
-        elif isinstance(value, bytes):
-            self._put("bytes", value)
-        else:
-            raise RlrunError(f"a {type(value).__module__}.{type(value).__qualname__} has no digest")
-
-    def _take_tensor(self, value: Tensor) -> None:
+def _take(hash_: Any, value: Any) -> None:
+    """Add a value to a hash, and all that it holds: each after its kind and size."""
+    if value is None or type(value) in (bool, int, str, float):
+        _put(hash_, type(value).__name__, repr(value).encode("utf-8", "surrogatepass"))
+    elif isinstance(value, Tensor):
         tensor = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
-        self._put("tensor", f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        self._hash.update(bytes_of(tensor).data)
+        _put(hash_, "tensor", f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        hash_.update(bytes_of(tensor).data)
+    elif isinstance(value, Column):
+        _put(hash_, "tensor", f"{value.dtype} {tuple(value.shape)}".encode())
+        for piece in value.pieces():
+            hash_.update(_bytes(piece))
+    elif isinstance(value, np.ndarray | np.generic):
+        kind = "array" if isinstance(value, np.ndarray) else "number"
+        _put(hash_, kind, f"{value.dtype.str} {value.shape}".encode())
+        hash_.update(_bytes(np.asarray(value)))
+    elif isinstance(value, Mapping):
+        kept = [(key, part) for key, part in value.items() if not (isinstance(key, str) and is_clock(key))]
+        _put(hash_, "dict", str(len(kept)).encode())
+        for key, part in sorted(kept, key=lambda pair: (type(pair[0]).__name__, repr(pair[0]))):
+            _take(hash_, key)
+            _take(hash_, part)
+    elif isinstance(value, list | tuple):
+        _put(hash_, "list" if isinstance(value, list) else "tuple", str(len(value)).encode())
+        for part in value:
+            _take(hash_, part)
+    elif isinstance(value, bytes):
+        _put(hash_, "bytes", value)
+    else:
+        raise RlrunError(f"a {type(value).__module__}.{type(value).__qualname__} has no digest")
 
-    def _take_mapping(self, value: Mapping[Any, Any]) -> None:
-        kept = [(key, held) for key, held in value.items() if not (isinstance(key, str) and is_clock(key))]
-        self._put("dict", str(len(kept)).encode())
-        for key, held in sorted(kept, key=lambda pair: (type(pair[0]).__name__, repr(pair[0]))):
-            self._take(key)
-            self._take(held)
+
+def _put(hash_: Any, kind: str, data: bytes) -> None:
+    hash_.update(f"{kind}:{len(data)}:".encode())
+    hash_.update(data)
 
 
 def _bytes(array: np.ndarray[Any, Any]) -> memoryview:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -114,14 +114,13 @@ class Changes(Rows):
         return len(self.live.slots) * self.row_bytes
 
 
-class Link:
+class Link(NamedTuple):
     """A segment in a chain."""
 
-    def __init__(self, number: int, name: str, size: int, rows: int) -> None:
-        self.number = number
-        self.name = name
-        self.size = size
-        self.rows = rows
+    number: int
+    name: str
+    size: int
+    rows: int
 
 
 class Chain:

@@ -17,7 +17,8 @@ import math
 import os
 import stat
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,9 @@ def _write(chain: Chain, rows: Rows, fresh: Array) -> None:
     alive = np.bincount(chain.owner[rows.slots], minlength=number + 1)
     links = [link for link in chain.links if alive[link.number]]
     for link in links:
-        _require(chain.home / link.name, link.size)
+        path = chain.home / link.name
+        if not path.is_file() or path.stat().st_size != link.size:
+            raise RunDirError(f"{path} is damaged: it is gone, or has another size than when it was written")
     merged = _worn(links, alive, len(fresh))
     if merged:
         taken = np.zeros(number + 1, np.bool_)
@@ -141,20 +144,16 @@ def _open(home: Path, link: Link, rows: Rows) -> Segment:
     return Segment(home / link.name, entry, rows.kinds, len(rows.used))
 
 
-def _require(path: Path, size: int) -> None:
-    """Refuse a chain of which a segment was deleted or cut off."""
-    if not path.is_file() or path.stat().st_size != size:
-        raise RunDirError(f"{path} is damaged: it is gone, or has another size than when it was written")
-
-
 def _put(home: Path, sources: Sequence[Source], slots: Array, rows: Rows) -> tuple[str, int]:
     """Write a segment and return its name and size."""
     number = slots.astype(np.int32 if len(rows.used) < 1 << 31 else np.int64)
     items = {"slots": tensorfiles.item(torch.from_numpy(number))}
     for name, (kind, shape) in rows.kinds.items():
-        pieces = _Pieces(sources, name, slots, kind, shape)
+        pieces = partial(_pieces, sources, name, slots, kind, shape)
         items[f"rows/{name}"] = Item(*_described(len(slots), kind, shape), pieces)
-    make_folder(home)
+    if not home.is_dir():
+        home.mkdir(parents=True, exist_ok=True)
+        sync_directory(home.parent)
     temporary = home / f".{os.getpid()}-{threading.get_ident()}.tmp"
     try:
         entry = tensorfiles.write(temporary, items)
@@ -168,22 +167,10 @@ def _put(home: Path, sources: Sequence[Source], slots: Array, rows: Rows) -> tup
     return name, entry["size"]
 
 
-class _Pieces:
-    """A column's bytes, piece by piece."""
-
-    def __init__(self, sources: Sequence[Source], name: str, slots: Array, kind: np.dtype, shape: Any) -> None:
-        self._given = (sources, name, slots, kind, shape)
-
-    def __call__(self) -> Iterable[Any]:
-        for piece in gather(*self._given):
-            yield np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
-
-
-def make_folder(home: Path) -> None:
-    """Make the folder of the segments, and make it last."""
-    if not home.is_dir():
-        home.mkdir(parents=True, exist_ok=True)
-        sync_directory(home.parent)
+def _pieces(sources: Sequence[Source], name: str, slots: Array, kind: np.dtype, shape: Any) -> Iterator[Any]:
+    """Yield a column's bytes, piece by piece."""
+    for piece in gather(sources, name, slots, kind, shape):
+        yield np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
 
 
 def chain_of(rows: Rows) -> Chain:
