@@ -46,7 +46,8 @@ class NStep:
         if most is not None:
             made = np.minimum(made, most)
         if rows.altered("terminated"):  # what was stored ends the episode anyway
-            made = _until(rows.gather("terminated", slots[..., :-1]).numpy(), made)
+            terminated = rows.gather("terminated", slots[..., :-1]).numpy()  # [..., n]
+            made = np.where(terminated.any(-1), np.minimum(made, terminated.argmax(-1) + 1), made)
         flat, first = slots.reshape(-1), np.arange(0, slots.size, self.steps + 1).reshape(made.shape)
         successor, last = flat[first + made], flat[first + made - 1]
         found = {
@@ -63,9 +64,3 @@ class NStep:
         if reward.ndim == counted.ndim:
             return np.einsum("...n,...n->...", reward, counted)  # type: ignore[no-any-return]
         return np.einsum("...nr,...n->...r", reward, counted)  # type: ignore[no-any-return]
-
-
-def _until(terminated: Array, made: Array) -> Array:
-    """Return the steps up to the first that is terminated [..., n], at most those made [...]."""
-    found = terminated.argmax(-1)
-    return np.where(terminated.any(-1), np.minimum(made, found + 1), made)

@@ -52,7 +52,10 @@ def create(path: Path, *, public: bool = False, sealed: bool = True) -> Iterator
                 archive.comment = SEAL + b"0" * DIGITS if sealed else b""
                 yield archive
             if sealed:
-                _seal(file)
+                size = file.seek(-DIGITS, os.SEEK_END)
+                digest = _hash(file, size)
+                file.seek(size)
+                file.write(digest)
             os.chmod(temporary, 0o644 if public else 0o600)
             file.flush()
             os.fsync(file.fileno())
@@ -68,13 +71,6 @@ def sweep(path: Path) -> None:
     """Delete what a killed process left half written beside a file that only this process writes."""
     for left in path.parent.glob(f".{path.name}.*.tmp"):
         left.unlink(missing_ok=True)
-
-
-def _seal(file: IO[bytes]) -> None:
-    size = file.seek(-DIGITS, os.SEEK_END)
-    digest = _hash(file, size)
-    file.seek(size)
-    file.write(digest)
 
 
 def _hash(file: IO[bytes], size: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -86,7 +86,7 @@ class Items:
         self.dataset = dataset
         first = dataset[0]
         if isinstance(first, Mapping):
-            self.names, self._named = chosen(names, tuple(first)), dict
+            self.names = chosen(names, tuple(first))
         else:
             count = len(_parts(first))
             if names is None or len(names) != count:
@@ -94,19 +94,16 @@ class Items:
                 raise ConfigError(
                     f"loader.columns: every item of the data set has {count} parts, one name each; given: {given}"
                 )
-            self.names, self._named = chosen(names, tuple(names)), self._zip
-
-    _named: Callable[[Any], Mapping[str, Any]]
-
-    def _zip(self, item: Any) -> Mapping[str, Any]:
-        return dict(zip(self.names, _parts(item), strict=True))
+            self.names = chosen(names, tuple(names))
+        self._by_name = isinstance(first, Mapping)
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def item(self, row: int) -> Batch:
         """Return one item as a tree of arrays […]."""
-        named = self._named(self.dataset[row])
+        item = self.dataset[row]
+        named = item if self._by_name else dict(zip(self.names, _parts(item), strict=True))
         return {name: _arrays(named[name], name) for name in self.names}
 
     def batch(self, rows: Array) -> Batch:

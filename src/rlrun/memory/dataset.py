@@ -8,17 +8,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.memory import archive, emote, files, minari
+from rlrun.memory import files
 from rlrun.memory.adaptors import Adaptor, adapted, arrange
 from rlrun.memory.arrays import EMPTY, Columns, Source, read_arrays, source_of
 from rlrun.memory.columns import Column
 from rlrun.memory.episodes import add_all, flat, map_tree
 from rlrun.memory.loaders import at_least, chosen
 from rlrun.memory.samplers import Rows, Sampler
-from rlrun.memory.sources import MINARI
+from rlrun.memory.sources import episodes_in
 from rlrun.memory.table import Table
 from rlrun.typing import Array, Batch, Groups
 
@@ -81,25 +80,20 @@ class DatasetLoader:
     def __iter__(self) -> Iterator[Groups]:
         while self.epochs is None or self.epoch < self.epochs:
             count = len(self.source)
-            order = self._order(count)
+            order = np.arange(count)
+            if self.shuffle:  # the number of the epoch alone decides
+                order = np.random.default_rng([self.seed, self.epoch]).permutation(count)
             while self.served < count - (self.batch - 1) * self.drop_last:
                 rows = order[self.served : self.served + self.batch]
                 self.served += len(rows)
                 yield {self.data_group: self._fetch(rows)}
             self.epoch, self.served = self.epoch + 1, 0
 
-    def _order(self, count: int) -> Array:
-        """Return the rows in the order of this epoch, which its number alone decides."""
-        return np.random.default_rng([self.seed, self.epoch]).permutation(count) if self.shuffle else np.arange(count)
-
     def _fetch(self, rows: Array) -> Batch:
         batch = self.source.batch(rows)
         for adaptor in self.adaptors:
             batch = adaptor(batch, None)
-        return batch if self.device.type == "cpu" else map_tree(self._move, batch)
-
-    def _move(self, value: Tensor) -> Tensor:
-        return value.to(self.device)
+        return batch if self.device.type == "cpu" else map_tree(lambda value: value.to(self.device), batch)
 
     def ready(self) -> bool:
         """Tell whether the next batch depends on nothing that is still to come: always."""
@@ -194,17 +188,15 @@ def table_of(source: str) -> Table:
     Raises:
         RequestError: it is missing or damaged.
     """
-    if source.startswith(MINARI):
-        episodes = minari.read(source.removeprefix(MINARI))
-    elif not archive.is_sealed(Path(source)) and emote.is_v1(Path(source)):
-        episodes = emote.read(source)
-    else:
-        about = files.about(source)
+    episodes = episodes_in(source)
+    if episodes is None:
+        path = Path(source).expanduser()
+        about = files.about(path)
         stored = about["table"]["columns"].items()
         table = Table(
             length=about["rows"], columns={name: Column(name, tuple(shape), dtype) for name, (shape, dtype) in stored}
         )
-        files.restore(table, source)
+        files.restore(table, path)
         return table
     if not episodes:
         raise ConfigError(EMPTY)

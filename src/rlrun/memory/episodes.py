@@ -28,6 +28,16 @@ class Episode:
     last: Tree = None  # […]
     tags: dict[str, Any] = field(default_factory=dict)  # one value an episode
 
+    @classmethod
+    def of(cls, stored: Mapping[str, Array], is_open: bool, tags: dict[str, Any]) -> Episode:
+        """Return the episode of columns [L + 1, …] by dotted name; an open one counts as cut off."""
+        row = {name: leaf[:-1] for name, leaf in stored.items()}
+        if is_open and "truncated" in row:
+            row["truncated"] = row["truncated"].copy()
+            row["truncated"][-1] = True
+        last = {name: leaf[-1] for name, leaf in stored.items() if name.split(".")[0] == "observation"}
+        return cls(nest(row), nest(last).get("observation"), tags)
+
     def __len__(self) -> int:
         return len(next(iter(flat(self.row).values())))
 
@@ -244,12 +254,8 @@ class Stored:
             slots = self.slots[begin : begin + length]
             row = {name: self.leaf(name, slots) for name in self.columns}
             begin += length
-            observed = {name: leaf for name, leaf in row.items() if name.split(".")[0] == "observation"}
-            row = {name: leaf[:-1] for name, leaf in row.items()}
-            if "truncated" in row and self.open[number]:
-                row["truncated"][-1] = True
-            last = nest({name: leaf[-1] for name, leaf in observed.items()}).get("observation")
-            yield Episode(nest(row), last, {name: values[number] for name, values in self.tags.items()})
+            tags = {name: values[number] for name, values in self.tags.items()}
+            yield Episode.of(row, bool(self.open[number]), tags)
 
     @property
     def tags(self) -> dict[str, Array]:

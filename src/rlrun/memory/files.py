@@ -28,7 +28,7 @@ from rlrun.memory.archive import ArrayMember
 from rlrun.memory.episodes import Episode, Stored, add_all, fit, nest
 from rlrun.memory.samplers import Sampler
 from rlrun.memory.table import Table
-from rlrun.typing import Array, Stateful
+from rlrun.typing import Stateful
 
 KIND, FORMAT = "rlrun.memory", 2
 
@@ -191,13 +191,4 @@ def _episodes(file: ZipFile, note: Mapping[str, Any], path: Path) -> Iterator[Ep
     for number, (length, is_open) in enumerate(lengths.tolist()):
         row = {name: member.take(length) for name, member in members.items()}
         if length > 1:
-            yield _episode(row, bool(is_open), {name: values[number] for name, values in tags.items()})
-
-
-def _episode(stored: Mapping[str, Array], is_open: bool, tags: dict[str, Any]) -> Episode:
-    row = {name: leaf[:-1] for name, leaf in stored.items()}
-    if is_open and "truncated" in row:
-        row["truncated"] = row["truncated"].copy()
-        row["truncated"][-1] = True
-    last = {name: leaf[-1] for name, leaf in stored.items() if name.split(".")[0] == "observation"}
-    return Episode(nest(row), nest(last).get("observation"), tags)
+            yield Episode.of(row, bool(is_open), {name: values[number] for name, values in tags.items()})

@@ -12,6 +12,7 @@ from torch import Tensor
 from rlrun.errors import ConfigError, DataError, RlrunError, SpaceError, did_you_mean
 from rlrun.generators import put_back
 from rlrun.memory.adaptors import RELABEL
+from rlrun.memory.layout import leaf_of
 from rlrun.memory.samplers import Rows
 from rlrun.spaces import Composite, Space, Spaces, describe
 from rlrun.typing import Array, Batch, Tree
@@ -111,7 +112,7 @@ class Hindsight:
         Raises:
             DataError: it says something else than what is stored.
         """
-        achieved, goal = (_part(batch["next_observation"], path).numpy() for path in (self.achieved, self.goal))
+        achieved, goal = (leaf_of(batch["next_observation"], path).numpy() for path in (self.achieved, self.goal))
         asked = [("reward", self.reward)] + ([("terminated", self.terminated)] if self.terminated is not None else [])
         for name, function in asked:
             said, stored = function(achieved, goal), batch[name].numpy()
@@ -161,7 +162,7 @@ class _Relabelled:
 
     def __call__(self, batch: Batch) -> Batch:
         index, following = self.rows.index, batch["next_observation"]
-        achieved = _part(following, self.achieved_path).numpy()[self.chosen]
+        achieved = leaf_of(following, self.achieved_path).numpy()[self.chosen]
         return batch | {
             "observation": self.observation("observation", batch["observation"], index),
             "next_observation": self.observation("observation", following, index),
@@ -171,7 +172,7 @@ class _Relabelled:
     def observation(self, name: str, value: Tree, slots: Array) -> Tree:
         """Return an observation, or the leaf of that name, at slots [B, …] with the new goals."""
         if "." not in name:
-            return _replace(value, self.goal_path, self._changed(_part(value, self.goal_path), self._spread(slots)))
+            return _replace(value, self.goal_path, self._changed(leaf_of(value, self.goal_path), self._spread(slots)))
         return self._changed(value, self._spread(slots)) if name == self.goal else value
 
     def asked(self, name: str, value: Tensor, slots: Array) -> Tensor:
@@ -195,13 +196,6 @@ class _Relabelled:
         count, *shape = self.goals.shape
         spread: Array = self.goals.reshape(count, *(1,) * (slots.ndim - 1), *shape)
         return spread
-
-
-def _part(tree: Tree, path: list[str]) -> Any:
-    """Return the leaf of a tree at a path."""
-    for name in path:
-        tree = tree[name]
-    return tree
 
 
 def _replace(tree: Tree, path: list[str], leaf: Tensor) -> Tree:

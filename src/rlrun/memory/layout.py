@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,24 +86,12 @@ def fields_of(block: Array, layout: np.dtype[np.void]) -> dict[str, Array]:
     return {name: rows[name] for name in layout.names}
 
 
-def leaf_of(row: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
+def leaf_of(row: Mapping[str, Any], keys: Sequence[str]) -> Any:
     """Return what lies at the end of a way through a tree."""
     value: Any = row
     for key in keys:
         value = value[key]
     return value
-
-
-def nest(names: Iterable[str]) -> dict[str, Any]:
-    """Return dotted names as a tree whose leaves are these names."""
-    tree: dict[str, Any] = {}
-    for name in names:
-        node = tree
-        *parents, last = name.split(".")
-        for key in parents:
-            node = node.setdefault(key, {})
-        node[last] = name
-    return tree
 
 
 def zeros(slots: int, shape: tuple[int, ...], dtype: str, directory: Path | None) -> Array:

@@ -215,10 +215,6 @@ def _fill(minari: Any, data: Path, name: str, table: Table, spaces: Spaces, env_
     storage.update_episodes(buffers())
 
 
-def _appended(rows: Array, last: Array) -> Array:
-    return np.concatenate([rows, last[None]])
-
-
 def _gymnasium(space: Space) -> Any:
     if isinstance(space, Composite):
         return gymnasium.spaces.Dict({name: _gymnasium(part) for name, part in space.parts.items()})

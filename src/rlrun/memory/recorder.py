@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory.columns import Column
 from rlrun.memory.ejectors import Ejector
+from rlrun.memory.episodes import flat, map_tree
 from rlrun.memory.frames import Frames
 from rlrun.memory.index import CLOSED, EMPTY, EpisodeIndex
 from rlrun.memory.pool import PoolIndex
@@ -75,7 +76,7 @@ class Recorder:
         row: every column, [n, …].
         """
         if self._pooled:
-            self._make_room(self._count(lane))
+            self._make_room(self.index.num_envs if lane is None else np.size(lane))
         slots = self.index.advance(lane)
         self.storage.write(slots, self._framed(row))
         if self._on_add is not None:
@@ -122,7 +123,7 @@ class Recorder:
         lane = int(np.argmin(np.where(begun == 0, index.written, np.iinfo(np.int64).max)))
         if begun[lane]:
             raise RlrunError("memory: a whole episode has no place while every lane has an open one")
-        count = len(next(iter(_leaves(row))))
+        count = len(next(iter(flat(row).values())))
         piece = max(1, index.size // index.num_envs // 2)
         for begin in range(0, count, piece):
             part = _part(row, slice(begin, begin + piece))
@@ -164,9 +165,6 @@ class Recorder:
         if len(self.tags):
             self.tags.clear(episodes)
         self.index.drop(episodes)
-
-    def _count(self, lane: int | Array | None) -> int:
-        return self.index.num_envs if lane is None else np.size(lane)
 
     def _lanes(self, lane: int | Array | None) -> Array:
         if lane is None:
@@ -260,16 +258,6 @@ class Recorder:
             self.index.settle()
 
 
-def _leaves(tree: Tree) -> Iterator[Any]:
-    if isinstance(tree, Mapping):
-        for part in tree.values():
-            yield from _leaves(part)
-    else:
-        yield tree
-
-
 def _part(tree: Any, rows: Any) -> Any:
     """Return some rows of a tree of arrays; None: every leaf with a dimension in front."""
-    if isinstance(tree, Mapping):
-        return {name: _part(part, rows) for name, part in tree.items()}
-    return tree if tree is None else np.asarray(tree)[rows]
+    return map_tree(lambda leaf: leaf if leaf is None else np.asarray(leaf)[rows], tree)

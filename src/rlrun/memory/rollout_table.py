@@ -9,7 +9,7 @@ import numpy as np
 
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory.columns import make_columns
-from rlrun.memory.episodes import flat, map_tree
+from rlrun.memory.episodes import flat, map_tree, nest
 from rlrun.spaces import Spaces
 from rlrun.typing import Array, Batch, Tree
 
@@ -55,12 +55,11 @@ class Rollout:
     def reserve(self, horizon: int) -> None:
         """Make room for so many steps of every lane, and forget what there was."""
         self.horizon = horizon
+        arrays = {}
         for column in self.columns:
-            node = self._arrays
-            for key in column.keys[:-1]:
-                node = node.setdefault(key, {})
             rows = horizon + (column.keys[0] == "observation")
-            node[column.keys[-1]] = np.zeros((rows, self.num_envs, *column.shape), column.dtype)
+            arrays[column.name] = np.zeros((rows, self.num_envs, *column.shape), column.dtype)
+        self._arrays = nest(arrays)
         self.clear()
 
     def names(self) -> tuple[str, ...]:

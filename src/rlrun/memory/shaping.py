@@ -9,6 +9,7 @@ import torch
 
 from rlrun.errors import ConfigError
 from rlrun.memory.adaptors import COPIES, SHAPE
+from rlrun.memory.layout import leaf_of
 from rlrun.memory.samplers import Rows
 from rlrun.typing import Batch, Tree
 
@@ -68,9 +69,7 @@ class Select:
 def _part(tree: Tree, chosen: str | Sequence[str]) -> Tree:
     """Return the leaf at a path, or the tree of those at several."""
     if isinstance(chosen, str):
-        for key in chosen.split("."):
-            tree = tree[key]
-        return tree
+        return leaf_of(tree, chosen.split("."))
     heads: dict[str, list[str]] = {}
     for path in chosen:
         head, _, rest = path.partition(".")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlrun.memory import archive, emote, files, minari
-from rlrun.memory.episodes import add_all, fit
+from rlrun.memory.episodes import Episode, add_all, fit
 from rlrun.memory.table import Table
 
 MINARI = "minari:"
@@ -26,12 +26,16 @@ def take_in(table: Table, source: str, *, append: bool = False, ignore_extra: bo
     Raises:
         RequestError: the source is missing or damaged, or does not fit; the table is as it was before.
     """
-    path = Path(source).expanduser()
-    if source.startswith(MINARI):
-        episodes = minari.read(source.removeprefix(MINARI))
-    elif not archive.is_sealed(path) and emote.is_v1(path):
-        episodes = emote.read(path)
-    else:
-        return files.restore(table, path, append=append, ignore_extra=ignore_extra)
+    episodes = episodes_in(source)
+    if episodes is None:
+        return files.restore(table, Path(source).expanduser(), append=append, ignore_extra=ignore_extra)
     add_all(table, [fit(table, each, source, ignore_extra=ignore_extra) for each in episodes], append=append)
     return False
+
+
+def episodes_in(source: str) -> list[Episode] | None:
+    """Return the episodes of a file that Emote (V1) stored, or of `minari:DATASET`; None for any other file."""
+    if source.startswith(MINARI):
+        return minari.read(source.removeprefix(MINARI))
+    path = Path(source).expanduser()
+    return emote.read(path) if not archive.is_sealed(path) and emote.is_v1(path) else None

@@ -17,7 +17,8 @@ from torch import Tensor
 from rlrun import trust
 from rlrun.errors import RlrunError
 from rlrun.memory.columns import Column
-from rlrun.memory.layout import choose_layout, cut, described, fields_of, leaf_of, nest, overlapping, zeros
+from rlrun.memory.episodes import nest
+from rlrun.memory.layout import choose_layout, cut, described, fields_of, leaf_of, overlapping, zeros
 from rlrun.storage.rows import Column as StoredColumn
 from rlrun.typing import Array, Batch, Tree
 
@@ -57,7 +58,7 @@ class Storage:
             if name not in (self.layout.names or ()):
                 self.blocks[name] = zeros(slots, column.shape, column.dtype, directory)
         self.changed = np.zeros(slots, np.bool_)  # rows that `put` has touched, for checkpoints
-        self._tree_of_keys = nest(self.columns)
+        self._tree_of_keys = nest({name: name for name in self.columns})
         self._staging: dict[int, tuple[Array, dict[str, Array]]] = {}
         self._look()
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.files import counted
-from rlrun.memory.adaptors import WEIGHTS, PerStep
+from rlrun.memory.adaptors import WEIGHTS, PerStep, Scale
 from rlrun.memory.samplers import Rows
 from rlrun.nn.tells import Rewards, Tells
 from rlrun.typing import Batch
@@ -28,15 +28,11 @@ class RewardClip(PerStep):
         return value.clamp(self.lowest, self.highest)
 
 
-class RewardScale(PerStep):
+class RewardScale(Scale):
     """Multiply rewards by a factor."""
 
     def __init__(self, factor: float) -> None:
-        super().__init__("reward")
-        self.factor = factor
-
-    def change(self, value: Tensor) -> Tensor:
-        return value * self.factor
+        super().__init__("reward", factor=factor)
 
 
 class RewardShift(PerStep):

@@ -13,11 +13,6 @@ from rlrun.spaces import Box, Discrete, Space, Spaces, leaves
 from rlrun.typing import Tree
 
 
-def action_space(spaces: Spaces | Space) -> Space:
-    """Return the action space of `spaces`, or the space itself."""
-    return spaces.action if isinstance(spaces, Spaces) else spaces
-
-
 class ActionCodec:
     """Split action trees into c [B, A] and k [B, D], join them again, and work on values of choices.
 
@@ -32,7 +27,7 @@ class ActionCodec:
     """
 
     def __init__(self, spaces: Spaces | Space, *, joint_limit: int = 64) -> None:
-        self.space = action_space(spaces)
+        self.space = spaces.action if isinstance(spaces, Spaces) else spaces
         self.parts = [leaf for _, leaf in leaves(self.space)]
         self.sizes = tuple(leaf.size for leaf in self.parts if isinstance(leaf, Box))
         self.continuous = sum(self.sizes)

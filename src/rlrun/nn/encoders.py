@@ -20,11 +20,6 @@ NATURE = ((8, 4, 0, 32), (4, 2, 0, 64), (3, 1, 0, 64))  # Mnih et al. 2015; need
 SMALL = ((3, 1, 1, 32), (3, 2, 1, 64))
 
 
-def observation_space(spaces: Spaces | Space) -> Space:
-    """Return the observation space of `spaces`, or the space itself."""
-    return spaces.observation if isinstance(spaces, Spaces) else spaces
-
-
 def flatten(space: Space, tree: Tree) -> Tensor:
     """Code an observation tree as numbers: [B, …] leaves -> [B, space.size].
 
@@ -61,7 +56,7 @@ class Encoder(nn.Module):
         init: str | Initialiser = "default",
     ) -> None:
         super().__init__()
-        self.space = observation_space(spaces)
+        self.space = spaces.observation if isinstance(spaces, Spaces) else spaces
         self.parts = [leaf for _, leaf in leaves(self.space)]
         self.images = nn.ModuleList(
             ImageEncoder(leaf, features=features, activation=activation, init=init)

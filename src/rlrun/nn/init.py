@@ -38,12 +38,8 @@ def normal_(layer: nn.Module, std: float = 0.01) -> None:
         _zero_bias(layer)
 
 
-def keep_(layer: nn.Module) -> None:
-    """Leave torch's own initial weights."""
-
-
 INITIALISERS: dict[str, Initialiser] = {
-    "default": keep_,
+    "default": lambda layer: None,  # torch's own weights stay
     "orthogonal": orthogonal_,
     "xavier": xavier_uniform_,
     "normal": normal_,

@@ -164,7 +164,9 @@ class _Stacks(torch.autograd.Function):
         if way is arrays and not all(each is None or arrays.takes(each) for each in gradients):
             way, views, kept = products, form.layers(parameters), map(arrays.told, kept)
         bottom, left = way.read(x), iter(kept)
-        whole = _rooms(parameters) if way is arrays and form.members > 1 and of_parameters else []
+        whole: list[Any] = []
+        if way is arrays and form.members > 1 and of_parameters:  # so that members need not be put behind one another
+            whole = [arrays.read(torch.empty_like(parameter)) for parameter in parameters]
         parts: list[Parts] = []
         of_inputs: list[Tensor] = []
         for number, (layers, gradient) in enumerate(zip(views, gradients, strict=True)):
@@ -210,11 +212,6 @@ def _back(
         if layer or of_x:
             gradient = way.of_input(gradient, layers[layer][0])
     return found[::-1], way.told(gradient) if of_x else None
-
-
-def _rooms(parameters: Sequence[Tensor]) -> list[Any]:
-    """Return arrays for the gradients of an ensemble, whose members then need not be put one behind the other."""
-    return [arrays.read(torch.empty_like(parameter)) for parameter in parameters]
 
 
 def _told(parts: list[Parts], form: Form) -> Iterator[Tensor | None]:
