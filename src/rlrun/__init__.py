@@ -40,22 +40,7 @@ _HOMES = {
     "why": "diagnosis",
 }
 
-__all__ = [
-    "Result",
-    "checkpoints",
-    "diff",
-    "doctor",
-    "evaluate",
-    "export_onnx",
-    "init",
-    "ls",
-    "play",
-    "plugin_test",
-    "report",
-    "resume",
-    "train",
-    "why",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

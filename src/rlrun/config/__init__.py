@@ -28,17 +28,7 @@ _HOMES = {
     "to_yaml": "saved",
 }
 
-__all__ = [
-    "Composed",
-    "Composer",
-    "choices",
-    "compose",
-    "group_names",
-    "load",
-    "provenance",
-    "to_yaml",
-    "unread",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

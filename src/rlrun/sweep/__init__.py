@@ -46,22 +46,7 @@ _HOMES = {
     "sweep": "sweeping",
 }
 
-__all__ = [
-    "Book",
-    "Entry",
-    "Job",
-    "Limits",
-    "Means",
-    "Outcome",
-    "Plan",
-    "apart",
-    "expand",
-    "identity",
-    "is_sweep",
-    "recalled",
-    "resume",
-    "sweep",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
