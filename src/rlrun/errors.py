@@ -21,7 +21,7 @@ from __future__ import annotations
 import difflib
 import json
 import shlex
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from importlib import metadata
 from itertools import takewhile
 from pathlib import Path
@@ -125,3 +125,13 @@ def did_you_mean(word: str, choices: Iterable[str], prefix: str = "") -> str:
     """Return ` (did you mean 'x'?)` for the nearest choice, or an empty string."""
     match = nearest(word, choices)
     return f" (did you mean '{prefix}{match}'?)" if match else ""
+
+
+def require_one_of(place: str, value: str, choices: Collection[str]) -> None:
+    """Refuse a value that is none of the choices.
+
+    Raises:
+        ConfigError: naming all choices, and the nearest.
+    """
+    if value not in choices:
+        raise ConfigError(f"{place}: wanted one of {', '.join(choices)}, got '{value}'{did_you_mean(value, choices)}")

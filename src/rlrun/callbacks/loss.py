@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rlrun import ops
 from rlrun.callback import Callback, Hook
 from rlrun.callbacks.vitals import dead_units, hidden_layers, update_ratio
-from rlrun.errors import ConfigError, DataError, did_you_mean
+from rlrun.errors import ConfigError, DataError, require_one_of
 from rlrun.nn import Gradients, Stepper
 from rlrun.schedules import Schedule
 
@@ -75,7 +75,9 @@ class LossCallback(Callback):
         # What is left of an update of this loss is changed by the next one of another, sooner or later than it is read.
         self.by_turns = getattr(network, "by_turns", False)
         self._stepper = None if self.optimiser is None else Stepper(self.optimiser)
-        _check_clip(grad_clip, max_grad_norm)
+        require_one_of("grad_clip", grad_clip, ops.CLIPS)
+        if max_grad_norm is None and grad_clip not in ("global", "none"):
+            raise ConfigError(f"grad_clip '{grad_clip}' wants a limit: max_grad_norm")
         self.max_grad_norm = max_grad_norm
         self.grad_clip = grad_clip
         self.schedule = schedule
@@ -251,13 +253,6 @@ class LossCallback(Callback):
         if numbers:
             self.updates, self._before = state["updates"], state["metrics"]
             self.turns = state.get("turns", self.updates)  # earlier versions saved none
-
-
-def _check_clip(by: str, limit: float | None) -> None:
-    if by not in ops.CLIPS:
-        raise ConfigError(f"grad_clip: wanted one of {', '.join(ops.CLIPS)}, got '{by}'{did_you_mean(by, ops.CLIPS)}")
-    if limit is None and by not in ("global", "none"):
-        raise ConfigError(f"grad_clip '{by}' wants a limit: max_grad_norm")
 
 
 def _check_schedule(schedule: Schedule | None) -> None:

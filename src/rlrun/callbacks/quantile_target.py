@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.target import TargetCallback
-from rlrun.errors import ConfigError, did_you_mean
+from rlrun.errors import require_one_of
 from rlrun.nn import Critics, ImplicitCritics, SoftPolicy, Temperature, told_by
 from rlrun.typing import Tree
 
@@ -76,6 +76,4 @@ def require_least(least: str) -> None:
     Raises:
         ConfigError: naming the nearest.
     """
-    if least not in ops.LEAST:
-        words = ", ".join(ops.LEAST)
-        raise ConfigError(f"least: wanted one of {words}, got '{least}'{did_you_mean(least, ops.LEAST)}")
+    require_one_of("least", least, ops.LEAST)

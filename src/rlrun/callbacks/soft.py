@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, Optimiser
-from rlrun.errors import ConfigError, did_you_mean
+from rlrun.errors import require_one_of
 from rlrun.nn import Critics, ImplicitCritics, SoftPolicy, SquashedGaussian, Temperature, told_by
 from rlrun.typing import Tree
 
@@ -86,6 +86,4 @@ def check_guide(guide: str) -> None:
     Raises:
         ConfigError: with what there is.
     """
-    if guide not in ops.GUIDES:
-        words = ", ".join(ops.GUIDES)
-        raise ConfigError(f"guide: wanted one of {words}, got '{guide}'{did_you_mean(guide, ops.GUIDES)}")
+    require_one_of("guide", guide, ops.GUIDES)

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, did_you_mean
+from rlrun.errors import ConfigError, did_you_mean, require_one_of
 from rlrun.memory.samplers import Rows
 from rlrun.typing import Array, Batch, Tree
 
@@ -230,11 +230,8 @@ class Rename:
     def __init__(
         self, names: Mapping[str, str] | None = None, *, preset: str | None = None, keep: bool = False
     ) -> None:
-        if preset is not None and preset not in PRESETS:
-            near = did_you_mean(preset, PRESETS)
-            raise ConfigError(
-                f"memory.adaptors: Rename.preset: wanted one of {', '.join(PRESETS)}, got '{preset}'{near}"
-            )
+        if preset is not None:
+            require_one_of("memory.adaptors: Rename.preset", preset, PRESETS)
         self.names = {**(PRESETS[preset] if preset else {}), **(names or {})}
         if not self.names:
             raise ConfigError("memory.adaptors: Rename: wanted names or a preset")

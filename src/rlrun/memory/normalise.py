@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, did_you_mean
+from rlrun.errors import require_one_of
 from rlrun.memory.adaptors import PerStep
 from rlrun.memory.samplers import Rows
 from rlrun.nn.normaliser import Normaliser, ReturnNormaliser
@@ -43,10 +43,7 @@ class Normalise(PerStep):
         self, column: str, normaliser: Normaliser, *, update: Update = "replay", limit: int | None = None
     ) -> None:
         super().__init__(column)
-        if update not in UPDATES:
-            place = f"memory.adaptors: {type(self).__name__}.update"
-            wanted = f"wanted one of {', '.join(UPDATES)}, got '{update}'"
-            raise ConfigError(f"{place}: {wanted}{did_you_mean(update, UPDATES)}")
+        require_one_of(f"memory.adaptors: {type(self).__name__}.update", update, UPDATES)
         self.requires = tuple(f"{column}.{path}" if path else column for path in normaliser.leaves)
         self.normaliser = normaliser
         self.update = update

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rlrun.errors import ConfigError, did_you_mean
+from rlrun.errors import require_one_of
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.init import orthogonal_
 from rlrun.nn.tandem import across, layer_by_layer
@@ -67,10 +67,7 @@ class ActionHead(nn.Module):
         joint_limit: int = 64,
     ) -> None:
         super().__init__()
-        if spread not in SPREADS:
-            raise ConfigError(
-                f"spread: wanted one of {', '.join(SPREADS)}, got '{spread}'{did_you_mean(spread, SPREADS)}"
-            )
+        require_one_of("spread", spread, SPREADS)
         self.codec = ActionCodec(spaces, joint_limit=joint_limit)
         count = self.codec.continuous
         free = spread == "free" and count > 0

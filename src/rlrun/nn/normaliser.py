@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun import learners
-from rlrun.errors import ConfigError, SpaceError, did_you_mean
+from rlrun.errors import ConfigError, SpaceError, did_you_mean, require_one_of
 from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Space, Spaces, describe, leaves
 from rlrun.typing import Array, Tree
 
@@ -150,8 +150,8 @@ class Normaliser(nn.Module):
     ) -> None:
         super().__init__()
         if mode is not None:
-            _one_of("mode", mode, MODES)
-        _one_of("form", form, FORMS)
+            require_one_of("Normaliser.mode", mode, MODES)
+        require_one_of("Normaliser.form", form, FORMS)
         if not (speed > 0 and 0 < rate <= 1 and window >= 1 and (clip is None or clip > 0)):
             raise ConfigError(
                 f"Normaliser: wanted speed > 0, 0 < rate <= 1, window >= 1 and clip > 0, "
@@ -254,10 +254,3 @@ def _at(tree: Tree, path: str) -> Tensor:
     for key in path.split(".") if path else ():
         tree = tree[key]
     return tree  # type: ignore[no-any-return]
-
-
-def _one_of(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ConfigError(
-            f"Normaliser.{name}: wanted one of {', '.join(known)}, got '{value}'{did_you_mean(value, known)}"
-        )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from rlrun.errors import ConfigError, RequestError, did_you_mean
+from rlrun.errors import RequestError, require_one_of
 from rlrun.nn.precision import products
 
 KINDS: dict[str, type[nn.GRU | nn.LSTM]] = {"gru": nn.GRU, "lstm": nn.LSTM}
@@ -34,8 +34,7 @@ class Core(nn.Module):
 
     def __init__(self, kind: Kind, inputs: int, size: int) -> None:
         super().__init__()
-        if kind not in KINDS:
-            raise ConfigError(f"core: wanted one of {', '.join(KINDS)}, got '{kind}'{did_you_mean(kind, KINDS)}")
+        require_one_of("core", kind, KINDS)
         self.layer = KINDS[kind](inputs, size, batch_first=True)
         self.size = size
         self.work = size * max(inputs, size)

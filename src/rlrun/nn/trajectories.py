@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, SpaceError, did_you_mean
+from rlrun.errors import SpaceError, require_one_of
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.policy import require_bounded
 from rlrun.spaces import Spaces, describe
@@ -33,10 +33,7 @@ class Trajectories:
     """
 
     def __init__(self, spaces: Spaces, form: Form, *, inverse: bool = True) -> None:
-        if form not in FORMS:
-            raise ConfigError(
-                f"algorithm.trajectory: wanted one of {', '.join(FORMS)}, got '{form}'{did_you_mean(form, FORMS)}"
-            )
+        require_one_of("algorithm.trajectory", form, FORMS)
         self.codec = ActionCodec(spaces)
         if self.codec.discrete:
             raise SpaceError(f"trajectories are of actions that are numbers; here {describe(spaces.action)}")
