@@ -8,14 +8,15 @@ layer maps them to what the environment expects.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from rlrun.errors import SpaceError
-from rlrun.typing import Array
+from rlrun.typing import Array, Tree
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,29 @@ class Spaces:
     observation: Space
     action: Space
     rewards: int = 0
+
+
+def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+    """Apply a function leaf by leaf to trees of the same form."""
+    if isinstance(tree, Mapping):
+        return {name: map_tree(function, part, *(other[name] for other in others)) for name, part in tree.items()}
+    return function(tree, *others)
+
+
+def put_rows(target: Tree, rows: Any, source: Tree) -> None:
+    """Write `source` [n, …] into the rows of a tree that an index, a slice or a boolean array names."""
+    if isinstance(target, dict):
+        for name, part in target.items():
+            put_rows(part, rows, source[name])
+    else:
+        target[rows] = source
+
+
+def take_rows(tree: Tree, rows: Array) -> Tree:
+    """Return the rows of a tree that an index or boolean array names."""
+    if isinstance(tree, dict):
+        return {name: take_rows(part, rows) for name, part in tree.items()}
+    return tree[rows]
 
 
 def require_discrete(space: Space, place: str) -> None:

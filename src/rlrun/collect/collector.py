@@ -18,6 +18,7 @@ from rlrun.collect.tally import Tally
 from rlrun.env import Env, Rejoined, Step
 from rlrun.errors import ConfigError, RequestError, did_you_mean
 from rlrun.memory import Table
+from rlrun.spaces import take_rows
 from rlrun.typing import Array, Tree
 
 _messages = logging.getLogger("rlrun")
@@ -136,7 +137,7 @@ class Collector(Budgeted, Callback):
         """End in memory the episodes of lanes [n] that were open when the run was left."""
         cut_off, index = (getattr(self.table, name, None) for name in ("cut_off", "index"))
         if cut_off is not None:  # a rollout, of which episodes cannot be left out: to learners they are truncated
-            cut_off(lanes, _rows(self.observation, lanes))
+            cut_off(lanes, take_rows(self.observation, lanes))
         elif index is not None:
             held = lanes[index.newest()[index.open[lanes]] >= 0]  # whose open episode has rows in memory
             if len(held):
@@ -220,7 +221,7 @@ class Collector(Budgeted, Callback):
             self.steps += self._round
         else:
             lanes = np.flatnonzero(step.valid)
-            self.table.add(lanes, _rows(row, lanes))
+            self.table.add(lanes, take_rows(row, lanes))
             self.steps += len(lanes)
             self.state = begun_anew(self.state, self._initial, ~step.valid)
         self.tally.add(step.reward, step.valid)
@@ -241,7 +242,7 @@ class Collector(Budgeted, Callback):
 
     def _close(self, lanes: Array, observation: Tree, *, interrupted: Array) -> None:
         """End the episodes of lanes [n] in memory, with those tags that it asks for."""
-        last = _rows(observation, lanes)
+        last = take_rows(observation, lanes)
         if not self._tagged:
             self.table.close(lanes, last)
             return
@@ -275,9 +276,3 @@ class Collector(Budgeted, Callback):
         self.tally.load_state_dict(state)
         self.observation, self.state = state["observation"], state["state"]
         self.random.load_state_dict(state["random"])
-
-
-def _rows(tree: Tree, lanes: Array) -> Tree:
-    if isinstance(tree, dict):
-        return {name: _rows(part, lanes) for name, part in tree.items()}
-    return tree[lanes]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 from rlrun.config.origins import WORD, Layer, origins
@@ -28,7 +29,7 @@ def check_likeness(config: Any, layers: Sequence[Layer]) -> dict[str, Any]:
         key = dotted(path)
         if layer.label != WORD or path not in found or key in KINDS or key.startswith(OPEN):
             continue
-        kind, value = _kind(*found[path]), _value(tree, path)
+        kind, value = _kind(*found[path]), reduce(child, path, tree)
         if kind is None or value is None or (isinstance(value, str) and ("${" in value or value == "???")):
             continue
         try:
@@ -50,9 +51,3 @@ def _kind(value: Any, packaged: bool) -> Kind | None:
 
 NUMBER = number()
 WHOLE = Kind("a whole number", whole(-(2**63)).convert)
-
-
-def _value(tree: Any, path: Path) -> Any:
-    for key in path:
-        tree = child(tree, key)
-    return tree

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import Any
 
 from rlrun.config.tree import Path, child, children, dotted, link_of, locate, mentions, plain, split
@@ -44,7 +45,7 @@ def reached(config: Any, roots: Iterable[str] = ROOTS) -> dict[Path, Any]:
             continue
         place = locate(tree, path, asked=asked)
         for link in place.links:
-            found[link] = text = _at(tree, link)
+            found[link] = text = reduce(child, link, tree)
             if text.count("${") > 1:  # ${a.${b}} reads b
                 waiting += [(target, link) for target in mentions(text, link)]
         if place.path not in found:
@@ -52,12 +53,6 @@ def reached(config: Any, roots: Iterable[str] = ROOTS) -> dict[Path, Any]:
             waiting += [((*place.path, key), ()) for key, _ in children(place.node)]
             waiting += [(target, place.path) for target in mentions(place.node, place.path)]
     return found
-
-
-def _at(tree: Any, path: Path) -> Any:
-    for key in path:
-        tree = child(tree, key)
-    return tree
 
 
 def unread(config: Any, read: Mapping[Path, Any] | None = None) -> list[str]:

@@ -16,17 +16,15 @@ from rlrun.env.spaces import (
     batch_reader,
     from_gymnasium,
     lane_writer,
-    put_rows,
     rewards,
     rewards_of,
-    take_rows,
 )
 from rlrun.env.sync import lane_seeds
 from rlrun.env.vector import Env, Seed, Step, close_softly
 from rlrun.errors import DataError, RlrunError
 from rlrun.exits import said
 from rlrun.interpreter import describe_exit
-from rlrun.spaces import Spaces
+from rlrun.spaces import Spaces, put_rows, take_rows
 from rlrun.typing import Array, Tree
 
 DYING = 2.0  # seconds between the end of a worker's connection and that of its process, which may write a core

@@ -13,10 +13,11 @@ import numpy as np
 from rlrun.callback import Stop
 from rlrun.env.origin import Keeper, Taken, whole_state, written
 from rlrun.env.plain import Reader, Writer, require_sound
-from rlrun.env.spaces import Convert, put_rows, take_rows
-from rlrun.env.tape import LIMIT, Tape, map_leaves
+from rlrun.env.spaces import Convert
+from rlrun.env.tape import LIMIT, Tape
 from rlrun.env.vector import Env, Rejoined
 from rlrun.errors import RlrunError
+from rlrun.spaces import map_tree, put_rows, take_rows
 from rlrun.typing import Tree
 
 PORTION = 1000  # steps played again between two looks at a signal
@@ -154,7 +155,7 @@ class Recorded(Env):
             _require_episodes(state, self.num_envs)
             try:
                 if state["actions"] is not None:
-                    rows = self._rows(map_leaves(lambda array: array[0], state["actions"]))
+                    rows = self._rows(map_tree(lambda array: array[0], state["actions"]))
                     _ = [rows[lane] for lane in range(self.num_envs)]
             except Exception as error:
                 raise RlrunError(f"its actions are none of this environment ({type(error).__name__})") from error
@@ -208,7 +209,7 @@ def _require_episodes(state: dict[str, Any], num_envs: int) -> None:
         raise RlrunError(f"it is of {len(lanes)} lanes, and this environment has {num_envs}")
     shapes: list[tuple[int, ...]] = []
     if actions is not None:
-        map_leaves(lambda array: shapes.append(array.shape if isinstance(array, np.ndarray) else ()), actions)
+        map_tree(lambda array: shapes.append(array.shape if isinstance(array, np.ndarray) else ()), actions)
     steps = shapes[0][0] if shapes and shapes[0] else 0
     if (actions is not None and not steps) or any(shape[:2] != (steps, num_envs) for shape in shapes):
         raise RlrunError(f"its actions are none of {num_envs} lanes")

@@ -112,22 +112,6 @@ def copy_into(target: Tree, source: Tree) -> None:
         np.copyto(target, source)
 
 
-def put_rows(target: Tree, rows: Array, source: Tree) -> None:
-    """Write `source` [n, …] into the rows of a tree that an index or boolean array names."""
-    if isinstance(target, dict):
-        for name, part in target.items():
-            put_rows(part, rows, source[name])
-    else:
-        target[rows] = source
-
-
-def take_rows(tree: Tree, rows: Array) -> Tree:
-    """Return the rows of a tree that an index or boolean array names."""
-    if isinstance(tree, dict):
-        return {name: take_rows(part, rows) for name, part in tree.items()}
-    return tree[rows]
-
-
 def lane_writer(space: gymnasium.Space[Any]) -> Write:
     """Return what writes one lane's observation into a buffer made by `empty`."""
     if parts := _parts(space):

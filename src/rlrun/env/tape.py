@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.spaces import map_tree
 from rlrun.typing import Array, Tree
 
 # Steps. Acting them again takes as long as they took: seconds for control tasks, two minutes for Atari, whose
@@ -106,9 +107,9 @@ class Tape:
     def __iter__(self) -> Iterator[Tree]:
         """Yield the actions of each step that is kept."""
         if self._leaves:
-            actions = map_leaves(lambda leaf: leaf.array(0), self._tree)
+            actions = map_tree(lambda leaf: leaf.array(0), self._tree)
             for step in range(len(self._leaves[0].log)):
-                yield map_leaves(itemgetter(step), actions)
+                yield map_tree(itemgetter(step), actions)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the actions [T, N, …] since the oldest open episode began, and where in them each one did.
@@ -122,7 +123,7 @@ class Tape:
         actions = None
         if steps > first:
             skipped = len(self._leaves[0].log) - (steps - first)
-            actions = map_leaves(lambda leaf: leaf.array(skipped), self._tree)
+            actions = map_tree(lambda leaf: leaf.array(skipped), self._tree)
         return {"begun": begun, "actions": actions}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -130,7 +131,7 @@ class Tape:
         self._rewind()
         actions = state["actions"]
         if actions is not None:
-            self._first(map_leaves(lambda array: array[0], actions))
+            self._first(map_tree(lambda array: array[0], actions))
             _load(self._tree, actions)
         self.begun = [at if at >= 0 else -LIMIT - 1 for at in state["begun"]]
 
@@ -141,13 +142,6 @@ def _note_parts(node: Any, action: Tree) -> None:
             part.note(action[name])
         else:
             _note_parts(part, action[name])
-
-
-def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Return a tree with a function of each leaf."""
-    if isinstance(tree, dict):
-        return {name: map_leaves(function, part) for name, part in tree.items()}
-    return function(tree)
 
 
 def _load(node: Any, actions: Tree) -> None:

@@ -20,11 +20,12 @@ from gymnasium.vector.async_vector_env import _async_worker
 from rlrun.env.batched import BatchedEnv, WorkerFailure
 from rlrun.env.outputs import Outputs, warn
 from rlrun.env.recorded import Episode, Outcome, Recorded, Recorder
-from rlrun.env.spaces import empty, lane_splitter, put_rows, rewards_of, take_rows
+from rlrun.env.spaces import empty, lane_splitter, rewards_of
 from rlrun.env.vector import Step, close_softly
 from rlrun.errors import RlrunError
 from rlrun.exits import said
 from rlrun.interpreter import end_with_parent
+from rlrun.spaces import put_rows, take_rows
 from rlrun.typing import Tree
 
 Build = Callable[[], gymnasium.Env[Any, Any]]

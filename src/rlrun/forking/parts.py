@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from operator import getitem
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -113,13 +115,13 @@ class Counters:
         }
 
     def names(self) -> Mapping[str, str]:
-        return {name: _kind(_at(self.state, path)) for name, path in self.paths.items()}
+        return {name: _kind(reduce(getitem, path, self.state)) for name, path in self.paths.items()}
 
     def follows(self, name: str) -> Tensor | None:
         return None
 
     def misfit(self, name: str, value: Any) -> str | None:
-        held = _at(self.state, self.paths[name])
+        held = reduce(getitem, self.paths[name], self.state)
         if is_optimiser(held):
             return None if is_optimiser(value) and _sizes(value) == _sizes(held) else "optimises other parameters"
         return difference(held, value) if isinstance(held, Tensor) else None
@@ -139,7 +141,7 @@ class Counters:
         for name, value in found.items():
             if name in self.paths:
                 *above, last = self.paths[name]
-                node = _at(state, tuple(above))
+                node = reduce(getitem, above, state)
                 node[last] = {**value, "param_groups": node[last]["param_groups"]} if is_optimiser(value) else value
         return state
 
@@ -184,12 +186,6 @@ def _kind(value: Any) -> str:
     if is_optimiser(value):
         return "optimisers"
     return "weights" if isinstance(value, Tensor) and value.is_floating_point() else "numbers"
-
-
-def _at(state: Any, path: tuple[str, ...]) -> Any:
-    for key in path:
-        state = state[key]
-    return state
 
 
 def _copied(state: Any) -> Any:

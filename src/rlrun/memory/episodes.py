@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from rlrun.errors import RequestError, did_you_mean
 from rlrun.memory.columns import Column
+from rlrun.spaces import map_tree as map_tree
 from rlrun.typing import Array, Tree
 
 if TYPE_CHECKING:
@@ -40,13 +41,6 @@ class Episode:
 
     def __len__(self) -> int:
         return len(next(iter(flat(self.row).values())))
-
-
-def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """Apply a function leaf by leaf to trees of the same form."""
-    if isinstance(tree, Mapping):
-        return {name: map_tree(function, part, *(other[name] for other in others)) for name, part in tree.items()}
-    return function(tree, *others)
 
 
 def stack(trees: list[Tree]) -> Tree:

@@ -13,6 +13,7 @@ from rlrun.errors import require_one_of
 from rlrun.memory.adaptors import PerStep
 from rlrun.memory.samplers import Rows
 from rlrun.nn.normaliser import Normaliser, ReturnNormaliser
+from rlrun.spaces import map_tree
 from rlrun.typing import Batch, Tree
 
 Update = Literal["replay", "rollout", "never"]
@@ -70,7 +71,7 @@ class Normalise(PerStep):
             self._learn(batch[self.column], batch["valid"], rollout=True)
 
     def _observe(self, row: Mapping[str, Tree]) -> None:
-        self._learn(_tensors(row[self.column]))
+        self._learn(map_tree(torch.as_tensor, row[self.column]))
 
     def _learn(self, value: Tree, valid: Tensor | None = None, *, rollout: bool = False) -> None:
         if self.limit is None or self.normaliser.updates < self.limit:
@@ -123,9 +124,3 @@ class ReturnNormalise(Normalise):
         shape = (1, -1) if episode else (-1, 1)
         steps = reward.reshape(shape)
         self.normaliser.advance(steps, ended.reshape(shape), np.ones(steps.shape, np.bool_), env[: len(steps)])
-
-
-def _tensors(tree: Tree) -> Tree:
-    if isinstance(tree, dict):
-        return {name: _tensors(part) for name, part in tree.items()}
-    return torch.as_tensor(tree)

@@ -10,7 +10,7 @@ import numpy as np
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory.columns import make_columns
 from rlrun.memory.episodes import flat, map_tree, nest
-from rlrun.spaces import Spaces
+from rlrun.spaces import Spaces, put_rows
 from rlrun.typing import Array, Batch, Tree
 
 
@@ -86,7 +86,7 @@ class Rollout:
         if lane is not None:
             self._void(self.filled, lanes)
         try:
-            _put(self._arrays, at, row)
+            put_rows(self._arrays, at, row)
         except KeyError as missing:
             wanted, given = ", ".join(self._roots), ", ".join(row)
             raise RlrunError(f"memory: a row lacks {missing}; wanted {wanted}; given {given}") from None
@@ -127,12 +127,12 @@ class Rollout:
         batch = {name: map_tree(lambda array: array[:count], self._arrays[name]) for name in self._roots}
         if "observation" in self._arrays:
             stored = self._arrays["observation"]
-            _put(stored, count, observation)
+            put_rows(stored, count, observation)
             following = map_tree(lambda array: array[1 : count + 1], stored)
             if self._last:  # the observation a row later begins another episode
                 following = map_tree(np.array, following)
                 for row, lanes, last in self._last:
-                    _put(following, (row, lanes), last)
+                    put_rows(following, (row, lanes), last)
             batch["next_observation"] = following
         return batch, self._valid[:count]
 
@@ -165,7 +165,7 @@ class Rollout:
                 f"this one has room for {self.horizon} of {_shapes(here)}"
             )
         self.clear()
-        _put(self._arrays, slice(count), state["rows"])
+        put_rows(self._arrays, slice(count), state["rows"])
         self._valid[:count] = state["valid"]
         self._last = [(last["row"], last["lanes"], last["observation"]) for last in state["last"]]
         self.filled = count
@@ -178,11 +178,3 @@ class Rollout:
 
 def _shapes(arrays: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} {list(shape[1:])}" for name, shape in sorted(arrays.items()))
-
-
-def _put(node: Any, index: Any, value: Tree) -> None:
-    if isinstance(node, dict):
-        for name, part in node.items():
-            _put(part, index, value[name])
-    else:
-        node[index] = value

@@ -7,6 +7,8 @@ normalises. Everything that was learnt is in buffers, so it is saved, exported a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -176,7 +178,7 @@ class Normaliser(nn.Module):
     def update(self, tree: Tree, valid: Tensor | None = None, *, rollout: bool = False) -> None:
         """Learn from a tree of tensors [..., *shape]; `valid` [...] tells which of them count; see `Statistics`."""
         for path, statistics in self._by_path.items():
-            value = _at(tree, path)
+            value: Tensor = reduce(getitem, path.split(".") if path else (), tree)
             statistics.update(value if valid is None else value[valid], rollout=rollout)
 
     def forward(self, tree: Tree, path: str = "") -> Tree:
@@ -248,9 +250,3 @@ def _shapes(
     if needed and not chosen:
         raise SpaceError(f"Normaliser: nothing to normalise in {describe(space)}; it has no Box but images")
     return {path: there[path].shape for path in chosen}
-
-
-def _at(tree: Tree, path: str) -> Tensor:
-    for key in path.split(".") if path else ():
-        tree = tree[key]
-    return tree  # type: ignore[no-any-return]
