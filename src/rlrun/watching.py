@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from rlrun.errors import RunDirError
-from rlrun.files import open_regular
+from rlrun.files import open_regular, reason
 from rlrun.rundir import SILENT, RunDir
 
 TAIL = 16_384  # bytes
+LINE_BYTES = 1 << 18
+HUGE = 1e100  # a larger number is none that a mean could be taken of
 
 
 def last_line(path: Path) -> str | None:
@@ -30,13 +35,40 @@ def progress(metrics: Path) -> dict[str, float]:
     """Return the newest values of a run's metrics, as far as they stand near the end of the file."""
     found: dict[str, float] = {}
     for line in _tail(metrics).splitlines():
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):  # cut off by the beginning of the tail, or being written
-            continue
-        if isinstance(record, dict):
-            found |= {name: value for name, value in record.items() if isinstance(value, int | float)}
+        record = record_of(line) or {}  # the first line may be cut off, and the last one is being written
+        found |= {name: value for name, value in record.items() if isinstance(value, int | float)}
     return found
+
+
+def lines_of(path: Path, most: int) -> Iterator[bytes]:
+    """Yield the lines of a file, a very long one in pieces; what lies beyond `most` bytes is not read.
+
+    Raises:
+        RunDirError: it cannot be read.
+    """
+    try:
+        with open(open_regular(path, follow=True), "rb") as file:
+            while most > 0 and (line := file.readline(LINE_BYTES)):
+                most -= len(line)
+                yield line
+    except OSError as error:
+        raise RunDirError(f"{path} cannot be read: {reason(error)}") from error
+
+
+def record_of(line: str | bytes) -> dict[str, Any] | None:
+    """Return what a line of metrics holds; None where it is no record."""
+    with suppress(ValueError, RecursionError):
+        record = json.loads(line)
+        if isinstance(record, dict):
+            return record
+    return None
+
+
+def number_of(value: Any) -> float | None:
+    """Return a value of a record as a number; None where it is none that can be used."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if -HUGE < value < HUGE else None  # NaN is not
 
 
 def quiet_for(run: RunDir, log: Path, *, since: float, stall: float | None) -> str | None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -12,19 +9,17 @@ from typing import Any, NamedTuple
 
 from rlrun.config.files import parse_yaml
 from rlrun.config.tree import dotted, locate, split
-from rlrun.errors import ConfigError, RlrunError, RunDirError
-from rlrun.files import known, open_regular, read_bytes
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.files import known, read_bytes
 from rlrun.rundir import RunDir
-from rlrun.watching import last_line
+from rlrun.watching import LINE_BYTES, last_line, lines_of, number_of, record_of
 
 CONFIG_BYTES = 1 << 20
 METRIC_BYTES = 1 << 26  # of a file of metrics; what lies beyond is not read
-LINE_BYTES = 1 << 18
 RECORDS = 100_000
 ENOUGH = 6  # evaluations that make a curve
 NAMES = 500  # of metrics
 NAME_LENGTH = 200
-HUGE = 1e100  # a larger number is none that a mean could be taken of
 
 
 class Unknown(Exception):
@@ -93,7 +88,7 @@ class Facts:
     def figure(self, key: str) -> Figure | None:
         """Return a number of the config, through links, or None where there is none."""
         found = self.setting(key)
-        number = None if found is None else _number(found.value)
+        number = None if found is None else number_of(found.value)
         return None if found is None or number is None else Figure(found.key, number)
 
     def number(self, key: str) -> float | None:
@@ -175,8 +170,8 @@ def read(run: RunDir) -> Facts:
         facts.preset = any("experiment/" in str(label) for label in set_by.values())
     if facts.status == "failed" and run.log.is_file():
         facts.failure = last_line(run.log) or ""
-    facts.env_steps = max(facts.env_steps, _number(summary.get("env_steps")) or 0.0)
-    facts.updates = max(facts.updates, _number(summary.get("updates")) or 0.0)
+    facts.env_steps = max(facts.env_steps, number_of(summary.get("env_steps")) or 0.0)
+    facts.updates = max(facts.updates, number_of(summary.get("updates")) or 0.0)
     return facts
 
 
@@ -184,9 +179,9 @@ def _read_metrics(path: Path, facts: Facts) -> None:
     """Take in a file of metrics, as far as it is one."""
     lost = 0
     try:
-        for line in _lines(path):
-            record = _record(line)
-            if record is not None:
+        for line in lines_of(path, METRIC_BYTES):
+            record = record_of(line)
+            if record is not None and number_of(record.get("env_steps")) is not None:
                 _take_in(record, facts)
             elif line.endswith(b"\n") or len(line) == LINE_BYTES:  # a last line without its end is being written
                 lost += 1
@@ -201,40 +196,15 @@ def _read_metrics(path: Path, facts: Facts) -> None:
         facts.damage += (f"{path}: it is very long; only its first {facts.records:,} records were read",)
 
 
-def _lines(path: Path) -> Iterator[bytes]:
-    try:
-        with open(open_regular(path, follow=True), "rb") as file:
-            left = METRIC_BYTES
-            while left > 0 and (line := file.readline(LINE_BYTES)):
-                left -= len(line)
-                yield line
-    except OSError as error:
-        raise RunDirError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _record(line: bytes) -> dict[str, Any] | None:
-    with suppress(ValueError, RecursionError):
-        found = json.loads(line)
-        if isinstance(found, dict) and _number(found.get("env_steps")) is not None:
-            return found
-    return None
-
-
 def _take_in(record: dict[str, Any], facts: Facts) -> None:
-    env_steps, updates = float(record["env_steps"]), _number(record.get("updates")) or 0.0
+    env_steps, updates = float(record["env_steps"]), number_of(record.get("updates")) or 0.0
     facts.records += 1
     facts.env_steps, facts.updates = max(facts.env_steps, env_steps), max(facts.updates, updates)
     for name, value in record.items():
         if len(name) > NAME_LENGTH or (name not in facts.series and len(facts.series) >= NAMES):
             continue
-        number = _number(value)
+        number = number_of(value)
         if number is not None:
             facts.series.setdefault(name, []).append(Point(env_steps, updates, number))
         elif value is None:
             facts.broken.setdefault(name, env_steps)
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if -HUGE < value < HUGE else None  # NaN is not

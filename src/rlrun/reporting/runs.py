@@ -16,15 +16,13 @@ from rlrun.config.schema import CHANGEABLE
 from rlrun.config.tree import dotted, leaves
 from rlrun.contrast import CIRCUMSTANCES
 from rlrun.errors import RlrunError
-from rlrun.files import known, open_regular, read_bytes
+from rlrun.files import known, read_bytes
 from rlrun.rundir import RunDir, runs_beneath
-from rlrun.watching import last_line
+from rlrun.watching import last_line, lines_of, number_of, record_of
 
 EVALUATED, PLAYED = "evaluation/mean_return", "episode/return"
 CONFIG_BYTES = 1 << 20
 METRIC_BYTES = 1 << 28  # of a file of metrics; what lies beyond is not read
-LINE_BYTES = 1 << 18
-HUGE = 1e100  # a larger number is none that a mean could be taken of
 SEED = re.compile(r"^seed:.*$", re.MULTILINE)
 TASK = ("env", "env.id", "env.target", "env.kwargs", "env.reset_options")  # what makes a task
 VIDEOS = (".mp4", ".gif", ".webm")
@@ -159,44 +157,27 @@ def read_curves(path: Path, metrics: tuple[str, ...]) -> tuple[dict[str, Curve],
     for line in _lines(path):
         final = line
         named = [metric for metric, needle in needles.items() if needle in line]
-        record = (_record(line) if named else None) or {}
+        record = (record_of(line) if named else None) or {}
         place = _count(record.get("env_steps") or record.get("updates"))
         last = record or last
         for metric in named if place is not None else ():
-            value = _number(record.get(metric))
+            value = number_of(record.get(metric))
             if value is not None and place is not None:
                 curves[metric][place] = value
                 broken.discard(metric)
             elif metric in record:
                 broken.add(metric)
     ordered = {metric: dict(sorted(curve.items())) for metric, curve in curves.items() if curve}
-    return ordered, frozenset(broken), _record(final) or last
+    return ordered, frozenset(broken), record_of(final) or last
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    with suppress(RlrunError, OSError), open(open_regular(path, follow=True), "rb") as file:
-        left = METRIC_BYTES
-        while left > 0 and (line := file.readline(LINE_BYTES)):
-            left -= len(line)
-            yield line
-
-
-def _record(line: bytes) -> dict[str, Any] | None:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if -HUGE < value < HUGE else None  # NaN is not
+    with suppress(RlrunError):
+        yield from lines_of(path, METRIC_BYTES)
 
 
 def _count(value: Any) -> float | None:
-    found = _number(value)
+    found = number_of(value)
     return found if found is not None and found >= 0 else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from rlrun.errors import RlrunError
 from rlrun.files import known, open_regular
 from rlrun.rundir import RunDir
-from rlrun.watching import progress
+from rlrun.watching import progress, record_of
 
 PIECE = 1 << 20  # bytes that are read at a time
 SAMPLES = 10_000  # of a bootstrap
@@ -54,11 +53,8 @@ class Follower:
         return list(self._values)
 
     def _take(self, line: bytes) -> None:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            return
-        if isinstance(record, dict) and self.name in record:
+        record = record_of(line) or {}
+        if self.name in record:
             value = record[self.name]
             self._values.append(float(value) if _is_number(value) else math.nan)
 
