@@ -101,6 +101,11 @@ class Callback:
             optimiser: take what optimisers have gathered.
             numbers: take counters and schedules.
         """
+        if numbers:
+            self.load_numbers(state)
+
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        """Take back counters and schedules."""
 
     def trained(self) -> Sequence[Any]:
         """Return the parameters that this callback's optimizer steps; others may step them by turns only."""

@@ -259,10 +259,7 @@ class Checkpointer(Callback):
         axis, update = self._newest
         return {"axis": axis, "update": update, "best": list(self._best)}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if numbers:
-            self._saved = self._newest = (state["axis"], state["update"])
-            self._best = [tuple(best) for best in state["best"]]
-            self._due = following(state["axis"], self.every)
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self._saved = self._newest = (state["axis"], state["update"])
+        self._best = [tuple(best) for best in state["best"]]
+        self._due = following(state["axis"], self.every)

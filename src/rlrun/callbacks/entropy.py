@@ -138,13 +138,10 @@ class EntropyTarget(Callback):
         tensors = {"log": self.log, "stage": self.stage, "rate": self.rate, "largest": self.largest}
         return {**tensors, "average": self.average.state_dict()}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if numbers:
-            for name in ("log", "stage", "rate", "largest"):
-                getattr(self, name).copy_(state[name])
-            self.average.load_state_dict(state["average"])
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        for name in ("log", "stage", "rate", "largest"):
+            getattr(self, name).copy_(state[name])
+        self.average.load_state_dict(state["average"])
 
 
 class SGDEntropyTarget(LossCallback):
@@ -200,12 +197,9 @@ class SGDEntropyTarget(LossCallback):
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "average": self.average.state_dict()}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        super().load_state_dict(state, weights=weights, optimiser=optimiser, numbers=numbers)
-        if numbers:
-            self.average.load_state_dict(state["average"])
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        super().load_numbers(state)
+        self.average.load_state_dict(state["average"])
 
 
 def _list(values: Tensor) -> str:

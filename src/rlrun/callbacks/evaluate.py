@@ -222,18 +222,15 @@ class Evaluator(Callback):
         found = {"last": last, "best": best, "next": self._next if self.every else 0, "evaluated": evaluated}
         return found | ({"reward_sum": reward_sum, "reward_steps": reward_steps} if len(self.reward_sum) else {})
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if numbers:
-            self.last, self.best = state["last"], state["best"]
-            self._next = state["next"] or self.every if self.every else math.inf  # `every` may change on resume
-            self._evaluated = None if state["evaluated"] is None else tuple(state["evaluated"])
-            if "reward_sum" in state:
-                self.reward_sum, self.reward_steps = np.array(state["reward_sum"]), state["reward_steps"]
-            self._due = self._newest()
-            if self.checkpointer is not None:
-                self.checkpointer.evaluation = self.last
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self.last, self.best = state["last"], state["best"]
+        self._next = state["next"] or self.every if self.every else math.inf  # `every` may change on resume
+        self._evaluated = None if state["evaluated"] is None else tuple(state["evaluated"])
+        if "reward_sum" in state:
+            self.reward_sum, self.reward_steps = np.array(state["reward_sum"]), state["reward_steps"]
+        self._due = self._newest()
+        if self.checkpointer is not None:
+            self.checkpointer.evaluation = self.last
 
 
 def _reaches(value: float, best: float) -> bool:

@@ -196,14 +196,11 @@ class Logger(Callback):
             **counters,
         }
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if numbers:
-            self._last, self._before = dict(state["last"]), state["seconds"]
-            self._records, self._newest, self._pending = state["records"], state["newest"], state["pending"]
-            self._open = state.get("open")  # states of before had none
-            self._due = self._after(self._last)
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self._last, self._before = dict(state["last"]), state["seconds"]
+        self._records, self._newest, self._pending = state["records"], state["newest"], state["pending"]
+        self._open = state.get("open")  # states of before had none
+        self._due = self._after(self._last)
 
 
 def unfit_for(value: Any) -> str | None:

@@ -74,8 +74,5 @@ class LambdaReturn(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"metrics": plain(self.metrics)}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if numbers:
-            self._before = state["metrics"]
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self._before = state["metrics"]

@@ -250,9 +250,11 @@ class LossCallback(Callback):
     ) -> None:
         if optimiser and self.optimiser is not None:
             self.optimiser.load_state_dict(state["optimiser"])
-        if numbers:
-            self.updates, self._before = state["updates"], state["metrics"]
-            self.turns = state.get("turns", self.updates)  # earlier versions saved none
+        super().load_state_dict(state, numbers=numbers)
+
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self.updates, self._before = state["updates"], state["metrics"]
+        self.turns = state.get("turns", self.updates)  # earlier versions saved none
 
 
 def _check_schedule(schedule: Schedule | None) -> None:

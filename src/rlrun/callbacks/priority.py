@@ -75,11 +75,8 @@ class PriorityFeedback(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"metrics": plain(self.metrics)}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if numbers:
-            self._before = state["metrics"]
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self._before = state["metrics"]
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"errors of {self.loss or 'the first loss'} -> {path_of(self.table)}"

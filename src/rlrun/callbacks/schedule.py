@@ -39,11 +39,8 @@ class Schedule(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"newest": self._last}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if numbers:
-            self._last = state["newest"]
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self._last = state["newest"]
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"follows {type(self.value).__name__.lower()}"

@@ -96,11 +96,8 @@ class Budget(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"seconds": self.elapsed}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if numbers:
-            self._before = state["seconds"]
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self._before = state["seconds"]
 
 
 class Interrupt(Callback):

@@ -137,5 +137,7 @@ class TargetCallback(Callback):
     ) -> None:
         if weights:
             self.target.load_state_dict(state["target"])
-        if numbers:
-            self._before, self.turns = state["metrics"], state.get("turns", 0)  # earlier versions saved none
+        super().load_state_dict(state, numbers=numbers)
+
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self._before, self.turns = state["metrics"], state.get("turns", 0)  # earlier versions saved none

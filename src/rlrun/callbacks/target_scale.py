@@ -62,9 +62,6 @@ class TargetScale(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"statistics": self.statistics.state_dict(), "metrics": plain(self.metrics)}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if numbers:
-            self.statistics.load_state_dict(state["statistics"])
-            self._before = state["metrics"]
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self.statistics.load_state_dict(state["statistics"])
+        self._before = state["metrics"]

@@ -84,11 +84,8 @@ class MemoryImport(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"taken_in": self._taken_in, "sources": self.sources}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if numbers:
-            self._taken_in, self.sources = state["taken_in"], sources_of(state)
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self._taken_in, self.sources = state["taken_in"], sources_of(state)
 
 
 def sources_of(state: Mapping[str, Any]) -> list[str]:
@@ -225,9 +222,6 @@ class MemoryExport(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"axis": self._axis}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if numbers:
-            self._axis = state["axis"]
-            self._due = following(self._axis, self.every)
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self._axis = state["axis"]
+        self._due = following(self._axis, self.every)

@@ -144,11 +144,8 @@ class ValueBias(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"made": self._made}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if numbers:
-            self._made, self._next = state["made"], following(state["made"], self.every)  # `every` may be another one
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self._made, self._next = state["made"], following(state["made"], self.every)  # `every` may be another one
 
 
 class _Judged(Agent):

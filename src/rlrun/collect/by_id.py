@@ -229,14 +229,11 @@ class ByIdCollector(Budgeted, Callback):
             "random": self.random.state_dict(),
         }
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if numbers:
-            self._restored = True
-            self.steps, self.episodes = state["steps"], state["episodes"]
-            self._returns.clear()
-            self._lengths.clear()
-            self._returns.extend(state["returns"])
-            self._lengths.extend(state["lengths"])
-            self.random.load_state_dict(state["random"])
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self._restored = True
+        self.steps, self.episodes = state["steps"], state["episodes"]
+        self._returns.clear()
+        self._lengths.clear()
+        self._returns.extend(state["returns"])
+        self._lengths.extend(state["lengths"])
+        self.random.load_state_dict(state["random"])

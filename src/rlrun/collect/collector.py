@@ -267,11 +267,7 @@ class Collector(Budgeted, Callback):
             "random": self.random.state_dict(),
         }
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if not numbers:
-            return
+    def load_numbers(self, state: dict[str, Any]) -> None:
         self.steps = state["steps"]
         self.tally.load_state_dict(state)
         self.observation, self.state = state["observation"], state["state"]

@@ -151,12 +151,9 @@ class OnnxExport(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count, "newest": self._newest}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if numbers:
-            self.count, self._newest = state["count"], state["newest"]
-            self._due = following(self._newest, self.every)
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self.count, self._newest = state["count"], state["newest"]
+        self._due = following(self._newest, self.every)
 
 
 class _Asked(NamedTuple):

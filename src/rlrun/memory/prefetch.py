@@ -145,12 +145,9 @@ class Prefetch(Callback):
         ahead = [drawn.groups for drawn in self._drawn if drawn.groups is not None]
         return {"ahead": ahead, "loader": self.loader.state_dict()}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if numbers:
-            self.loader.load_state_dict(state["loader"])
-            self._drawn = deque(_Drawn(placed(groups, self.loader), None) for groups in state["ahead"])
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self.loader.load_state_dict(state["loader"])
+        self._drawn = deque(_Drawn(placed(groups, self.loader), None) for groups in state["ahead"])
 
 
 def _adaptors(loader: Any) -> Iterator[Any]:
