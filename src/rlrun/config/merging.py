@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config.origins import Layer
@@ -28,7 +28,8 @@ def merge(repository: Repository, defaults: Sequence[Any]) -> tuple[DictConfig, 
     config = OmegaConf.create()
     for layer in layers:
         try:
-            config.merge_with(OmegaConf.create(layer.content))
+            with flag_override(config, "no_deepcopy_set_nodes", True):  # what is merged in belongs to nobody else
+                config.merge_with(OmegaConf.create(layer.content))
         except OmegaConfBaseException as error:
             raise ConfigError(f"{layer.label}: {one_line(error)}") from error
     OmegaConf.set_struct(config, True)
