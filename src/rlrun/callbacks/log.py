@@ -83,9 +83,12 @@ class Logger(Callback):
         if self._open is not None:
             self._write_open(step, update)
         if (update if step is None else step) >= self._due or due_offline(update, self.every, self.offline):
-            held, self._pending = self._pending, None
-            same = held is not None and held["updates"] == update
-            self._write_all(held if held is not None and same else self._collect(step, update))
+            record, self._pending = self._pending, None
+            if record is None or record["updates"] != update:
+                record = self._collect(step, update)
+            self._last = {name: record[name] for name in ("env_steps", "updates", "seconds")}
+            self._due = self._after(record)
+            self._add(record)
 
     def write(self, step: int | None, update: int, metrics: Mapping[str, Any], *, counted: bool = True) -> None:
         """Add these metrics to the record of this update.
@@ -110,28 +113,22 @@ class Logger(Callback):
         try:
             self._write_open(step, update)
             if update > self._last["updates"] or (step or 0) > self._last["env_steps"]:
-                self._write_last(step, update)
+                # A run that goes on from here forgets this record, unless the update owed one.
+                record = self._collect(step, update)
+                self._pending = record if axis_of(record) >= self._due else None
+                self._uncounted = {**self._uncounted, **record}
             if record := {**self._uncounted, **(self._open or {})}:
                 self._emit(record)
         except Exception:
             if in_order:
                 raise
         finally:
-            self._close(None if in_order else error)
-
-    def _write_all(self, record: Record) -> None:
-        self._last = {name: record[name] for name in ("env_steps", "updates", "seconds")}
-        self._due = self._after(record)
-        self._add(record)
+            for sink in list(self._sinks):
+                self._try(sink, sink.close, None if in_order else error)
+            self._sinks = []
 
     def _after(self, record: Mapping[str, Any]) -> int:
         return following(record["env_steps"] if self.offline else axis_of(record), self.every)
-
-    def _write_last(self, step: int | None, update: int) -> None:
-        """Write where training ends; a run that goes on from here forgets it, unless the update owed a record."""
-        record = self._collect(step, update)
-        self._pending = record if axis_of(record) >= self._due else None
-        self._uncounted = {**self._uncounted, **record}
 
     def _collect(self, step: int | None, update: int) -> Record:
         metrics: dict[str, Any] = {}
@@ -168,11 +165,6 @@ class Logger(Callback):
         for sink in list(self._sinks):
             self._try(sink, sink.write, record)
 
-    def _close(self, error: BaseException | None) -> None:
-        for sink in list(self._sinks):
-            self._try(sink, sink.close, error)
-        self._sinks = []
-
     def _try(self, sink: Sink, method: Callable[..., None], *args: Any, **named: Any) -> None:
         try:
             method(*args, **named)
@@ -187,13 +179,13 @@ class Logger(Callback):
         return f"every {self.every:,} steps" if self.every else "at the end"
 
     def state_dict(self) -> dict[str, Any]:
-        counters = {"records": self._records, "newest": self._newest}
         return {
             "last": dict(self._last),
             "seconds": self.seconds,
             "pending": self._pending,
             "open": self._open,
-            **counters,
+            "records": self._records,
+            "newest": self._newest,
         }
 
     def load_numbers(self, state: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from functools import cached_property, partial
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -102,44 +103,33 @@ class Lane(gymnasium.Wrapper[Any, Any, Any, Any]):
                 os._exit(1)
 
 
-class _Worker:
-    """Build an environment in a worker, which leaves signals to the process that started it."""
+def _lane(build: Build, number: int, parent: int, in_main_thread: bool) -> gymnasium.Env[Any, Any]:
+    """Build an environment in a worker, which leaves signals to the process that started it.
 
-    def __init__(self, build: Build, number: int) -> None:
-        self.build = build
-        self.number = number
-        self.parent = os.getpid()
-        self.in_main_thread = threading.current_thread() is threading.main_thread()
-
-    def __call__(self) -> gymnasium.Env[Any, Any]:
-        apart = os.getpid() != self.parent
-        if apart:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.setpgid(0, 0)  # a signal to the whole group, from a terminal or a scheduler, is the parent's to obey
-            if self.in_main_thread:
-                end_with_parent()
-        return Lane(self.build(), self.number, apart=apart)
-
-
-class _InWords:
-    """Takes what `gymnasium` tells of an exception in a worker, and hands it on as what any process can read."""
-
-    def __init__(self, errors: Any) -> None:
-        self._errors = errors
-
-    def put(self, failure: tuple[int, Any, BaseException, str]) -> None:
-        index, _, error, trace = failure
-        self._errors.put((index, WorkerFailure, f"env {index}: {said(error)}", trace))
+    parent: id of that process; in_main_thread: whether its main thread started the worker.
+    """
+    apart = os.getpid() != parent
+    if apart:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.setpgid(0, 0)  # a signal to the whole group, from a terminal or a scheduler, is the parent's to obey
+        if in_main_thread:
+            end_with_parent()
+    return Lane(build(), number, apart=apart)
 
 
 def _work(index: int, build: Any, pipe: Any, parent_pipe: Any, memory: Any, errors: Any, *rest: Any) -> None:
     """Be the process of an environment, whose failure is told in words: not every exception can be sent."""
-    told: Any = _InWords(errors)
+
+    def put(failure: tuple[int, Any, BaseException, str]) -> None:
+        _, _, error, trace = failure
+        errors.put((index, WorkerFailure, f"env {index}: {said(error)}", trace))
+
+    in_words: Any = SimpleNamespace(put=put)
     try:
-        _async_worker(index, build, pipe, parent_pipe, memory, told, *rest)
+        _async_worker(index, build, pipe, parent_pipe, memory, in_words, *rest)
     except (Exception, SystemExit) as error:  # while the environment was made, or one that asked to exit
-        told.put((index, None, error, traceback.format_exc()))
+        put((index, None, error, traceback.format_exc()))
         pipe.send((None, False))
 
 
@@ -154,7 +144,8 @@ class WorkerEnv(Recorded, BatchedEnv):
     def __init__(
         self, build: Build, count: int, *, reset_options: dict[str, Any] | None = None, place: str = "environment"
     ) -> None:
-        workers = [_Worker(build, lane) for lane in range(count)]
+        started_by = os.getpid(), threading.current_thread() is threading.main_thread()
+        workers = [partial(_lane, build, lane, *started_by) for lane in range(count)]
         self._place, self._closed, self.vector = place, False, AsyncVectorEnv.__new__(AsyncVectorEnv)
         # `copy=False`: the reader copies anyway, and once is enough.
         begin = partial(AsyncVectorEnv.__init__, copy=False, autoreset_mode=AutoresetMode.DISABLED, worker=_work)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rlrun.files import NOTE_BYTES, head, known
+from rlrun.interpreter import describe_exit
 from rlrun.rundir import RunDir
 from rlrun.sweep.book import Entry
 from rlrun.sweep.launching import BUDGET
@@ -110,7 +111,7 @@ class Working:
         if code == -signal.SIGKILL:
             return "killed by SIGKILL: by hand, or for want of memory"
         if code < 0:
-            return f"killed by {_name(-code)}"
+            return describe_exit(code).removeprefix("it was ")
         return last_line(self.log) or f"exit code {code}"
 
 
@@ -126,10 +127,3 @@ def is_completed(run: RunDir, words: Sequence[str]) -> bool:
     reached = {**summary, "mean_return": (summary.get("evaluation") or {}).get("mean_return")}
     limits = (word.removeprefix("stop.").split("=") for word in budget)
     return any((reached.get(name) or 0.0) >= float(limit) for name, limit in limits)
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
