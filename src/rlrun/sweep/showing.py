@@ -66,7 +66,9 @@ class Show:
                 place = f"[{number}/{len(entries)}] {entry.key} {entry.label}".rstrip()
                 told = f": {entry.error}" if entry.error is not None and entry.state != "completed" else ""
                 if entry.state == "completed":
-                    told = "".join(f", {text}" for text in (self._returned(entry), self._to_go(entries)) if text)
+                    value = figures(self.folder, entry)[1]
+                    texts = (f"return {value}" if value else "", self._to_go(entries))
+                    told = "".join(f", {text}" for text in texts if text)
                 print(f"{place}: {entry.state}{told}", file=self.stream, flush=True)
             self._said[entry.key] = news
 
@@ -107,10 +109,6 @@ class Show:
             elif (since := self._since.pop(entry.key, None)) is not None and entry.state == "completed":
                 self._took.append(now - since)
         self._workers = max(self._workers, len(self._since))
-
-    def _returned(self, entry: Entry) -> str:
-        value = figures(self.folder, entry)[1]
-        return f"return {value}" if value else ""
 
     def _to_go(self, entries: Sequence[Entry]) -> str:
         """Return how long all jobs take still, by the mean of those that have ended."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from collections.abc import Iterable
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -157,7 +157,7 @@ def _coordinate(
     with (
         Show(folder, grows=plan is not None) as show,
         closing(launcher),
-        _source(plan, folder, book, typed, show.say) as source,
+        nullcontext() if plan is None else Search(plan, folder, book, typed, show.say) as source,
     ):
         if preset:
             show.say(preset)
@@ -173,13 +173,6 @@ def _coordinate(
     else:
         clear(folder / "launches", book, lambda launch, number: False)
     return Outcome(folder, book.entries(), code, None if source is None else source.result)
-
-
-def _source(
-    plan: Plan | None, folder: Path, book: Book, typed: dict[str, Job] | None, say: Callable[[str], None]
-) -> AbstractContextManager[Search | None]:
-    """Return what adds jobs to the book, if anything does."""
-    return nullcontext() if plan is None else Search(plan, folder, book, typed, say)
 
 
 def _made(folder: Path | None) -> Path:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 
 from rlrun import config as configuration
 from rlrun import exits, experiment, resuming, signals, trust
@@ -59,7 +57,8 @@ def _is_claimed(task: Task) -> bool:
 
 
 def _begun(task: Task) -> experiment.Result:
-    _clear(task.run)
+    if task.run.is_dir() and all(entry.name.lstrip(".").startswith(LEFT_BY_A_START) for entry in task.run.iterdir()):
+        shutil.rmtree(task.run)  # its process was killed before the folder became a run
     if task.composed is not None:
         composed = composed_of(task.composed)
         add_to_path(composed.project)
@@ -76,17 +75,7 @@ def _begun(task: Task) -> experiment.Result:
 
 def _resumed(task: Task) -> experiment.Result:
     """Go on with a run; its budget, and whatever else may change, is that of the words now."""
+    heard = RunDir(task.run).read_overrides()
+    news = [word for word in changeable(task.words) if word not in heard]
     with nullcontext() if task.composed is not None else trust.limited(task.trust, run=task.folder):
-        return resuming.resume(task.run, _news(task), trust=task.trust)
-
-
-def _news(task: Task) -> Sequence[str]:
-    """Return the words that a run has not heard yet."""
-    known = RunDir(task.run).read_overrides()
-    return [word for word in changeable(task.words) if word not in known]
-
-
-def _clear(run: Path) -> None:
-    """Remove what a process left that was killed before its folder became a run."""
-    if run.is_dir() and all(entry.name.lstrip(".").startswith(LEFT_BY_A_START) for entry in run.iterdir()):
-        shutil.rmtree(run)
+        return resuming.resume(task.run, news, trust=task.trust)
