@@ -22,6 +22,7 @@ from benchmarks import bare, bare_lasting, bare_others, bare_ppo, bare_soft, pla
 from benchmarks.clock import Clock
 from rlrun import config as configuration
 from rlrun.assembly import keep_freed_memory, set_products
+from rlrun.memory.columns import LENGTH
 
 LOOPS: dict[str, bare.Loop] = {
     "sac": bare.off_policy(bare_soft.SacUpdate),
@@ -123,7 +124,7 @@ def measure_bare(
 def numbers_of(config: Any) -> dict[str, Any]:
     """Return the numbers of a composed config that a hand-written loop reads."""
     numbers: Any = OmegaConf.to_container(config.algorithm, resolve=True)
-    return {**numbers, "length": OmegaConf.select(config, "memory.length"), "num_envs": config.num_envs}
+    return {**numbers, "length": OmegaConf.select(config, "memory.length") or LENGTH, "num_envs": config.num_envs}
 
 
 SIDES = {"rlrun": measure_rlrun, "bare": measure_bare, "plain": partial(measure_bare, loops={"sac": plain_sac.sac})}

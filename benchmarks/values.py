@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium.spaces import Box, Discrete
 from omegaconf import OmegaConf
 from torch import Tensor
@@ -26,6 +27,7 @@ from rlrun.callbacks.actor_critic import ActorCriticLoss
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.config.places import packaged_dir
 from rlrun.conformance.small import shrink
+from rlrun.memory import ReturnNormalise
 from rlrun.typing import Array
 
 DISCOUNT, LIMIT, ENDS = 0.8, 5, 0.2  # γ, steps of an episode that is cut off, probability that a step ends one
@@ -251,12 +253,18 @@ def learned(case: Case, run_dir: Path) -> dict[str, Any]:
     config.stop.updates = UPDATES
     result = rlrun.train(composed, run_dir=run_dir)
     trainer: Any = result.trainer
-    values = trainer.callbacks["reading"].values
+    values = [value / _reward_scale(trainer.loader) for value in trainer.callbacks["reading"].values]
     true = Known(case.states, ending=case.ending).value()
     error = max(abs(value / exact - 1.0) for value, exact in zip(values, true, strict=True))
     several = OmegaConf.select(config, "algorithm.ensemble") or 1
     bar = SMALLEST_SHARE if several > 1 else SHARE
     return {"values": values, "true": true, "error": error, "bar": bar, "passed": error <= bar}
+
+
+def _reward_scale(loader: Any) -> float:
+    """Return what rewards were multiplied by, where they are divided by the deviation of returns."""
+    scales = [each.normaliser for each in getattr(loader, "adaptors", ()) if isinstance(each, ReturnNormalise)]
+    return float(scales[0](torch.ones(()))) if scales else 1.0
 
 
 def measure(cases: Iterable[Case] | None = None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from rlrun.collect.agents import Agent, Response, initial_state, prepared, to_ar
 from rlrun.collect.evaluate import Moment, evaluate, stage, undisturbed
 from rlrun.env import Env
 from rlrun.errors import ConfigError, WiringError
-from rlrun.memory.adaptors import REWARDS, PerStep
+from rlrun.memory.adaptors import RETURNS, REWARDS, PerStep
 from rlrun.nn import ActionCodec
 from rlrun.typing import Array, Tree
 
@@ -75,7 +75,7 @@ class ValueBias(Callback):
             raise ConfigError("value_bias: every and episodes must be at least 1")
         self.env = env
         self.agent = agent
-        self.rewards = [each for each in table.adaptors if getattr(each, "tier", None) == REWARDS]
+        self.rewards = [each for each in table.adaptors if getattr(each, "tier", None) in (REWARDS, RETURNS)]
         self.discount = discount
         self.every = every
         self.episodes = episodes

@@ -8,6 +8,7 @@ are clipped before they are summed over steps, wherever in the config that stand
     WEIGHTS    several rewards a step made one
     REPRESENTATIONS  features in place of observations
     REWARDS    each step's reward
+    RETURNS    rewards by the size of their returns
     AHEAD      several steps joined: n-step returns
     VALUES     everything else one step at a time: cast, scale, normalise; also adaptors without a tier
     JUDGES     what networks say of the whole window: advantages
@@ -29,8 +30,8 @@ from rlrun.errors import ConfigError, did_you_mean, require_one_of
 from rlrun.memory.samplers import Rows
 from rlrun.typing import Array, Batch, Tree
 
-COPIES, RELABEL, WEIGHTS, REPRESENTATIONS, REWARDS, AHEAD, VALUES, JUDGES, SHAPE, NAMES = range(10)
-SINGLE = (RELABEL, WEIGHTS, REPRESENTATIONS, AHEAD)  # two of them would undo one another
+COPIES, RELABEL, WEIGHTS, REPRESENTATIONS, REWARDS, RETURNS, AHEAD, VALUES, JUDGES, SHAPE, NAMES = range(11)
+SINGLE = (RELABEL, WEIGHTS, REPRESENTATIONS, RETURNS, AHEAD)  # two of them would undo one another
 PRESETS = {
     # the plural names that Emote's losses ask for; its `dones` and `masks` are virtual columns
     "emote": {"action": "actions", "reward": "rewards"},
@@ -66,10 +67,13 @@ class Adaptor(Protocol):
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch: ...
 
 
-def arrange(adaptors: Mapping[str, Any] | Sequence[Any], *, rewards: int = 0) -> tuple[Any, ...]:
+def arrange(
+    adaptors: Mapping[str, Any] | Sequence[Any], *, rewards: int = 0, on_policy: bool = False
+) -> tuple[Any, ...]:
     """Return adaptors in the order in which they work; entries that are None are left out.
 
     rewards: numbers in the environment's reward, which one of them must make one; 0 = it is a plain number.
+    on_policy: they learn from whole rollouts, as the adaptors before them leave those, and not from rows.
 
     Raises:
         ConfigError: there are two of a kind of which there can be one, or the rewards stay several.
@@ -90,7 +94,7 @@ def arrange(adaptors: Mapping[str, Any] | Sequence[Any], *, rewards: int = 0) ->
         )
     for each in weighing:
         each.require(rewards)
-    for each in found if rewards else ():
+    for each in found if rewards and not on_policy else ():
         if getattr(each, "observe", None) is not None and "reward" in each.provides:
             raise ConfigError(
                 f"memory.adaptors: {type(each).__name__} would learn from rows, whose rewards are {rewards} numbers a "

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlrun.errors import require_one_of
-from rlrun.memory.adaptors import PerStep
+from rlrun.memory.adaptors import RETURNS, PerStep
 from rlrun.memory.samplers import Rows
 from rlrun.nn.normaliser import Normaliser, ReturnNormaliser
 from rlrun.spaces import map_tree
@@ -111,6 +111,7 @@ class ReturnNormalise(Normalise):
 
     def __init__(self, normaliser: ReturnNormaliser) -> None:
         super().__init__("reward", normaliser.to("cpu"), update="rollout")
+        self.tier = RETURNS
         self.requires = (*self.requires, "terminated", "truncated")
 
     def _learn_rollout(self, batch: Batch) -> None:
