@@ -474,7 +474,7 @@ def test_records_are_on_disk_before_the_checkpoint_that_counts_them(tmp_path, mo
 
 
 def test_rows_too_many_to_be_copied_are_written_here_and_now(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlrun.storage.tensorfiles.physical_memory", lambda: 1)
+    monkeypatch.setattr("rlrun.storage.states.main_memory", lambda: 1)
     checkpointer, run, _ = begun(tmp_path, every=1, parts={"memory": table()}, kind=Checkpointer)
     checkpointer.end_cycle(1)
     monkeypatch.undo()
