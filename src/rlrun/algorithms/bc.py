@@ -14,7 +14,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from rlrun.callbacks.loss import LossCallback, Optimiser
-from rlrun.errors import ConfigError, did_you_mean
+from rlrun.errors import require_one_of
 from rlrun.nn import Policy
 from rlrun.typing import Tree
 
@@ -45,11 +45,7 @@ class BCLoss(LossCallback):
         edge: float = 0.01,
         **options: Any,
     ) -> None:
-        if objective not in OBJECTIVES:
-            raise ConfigError(
-                f"objective: wanted one of {', '.join(OBJECTIVES)}, got '{objective}'"
-                f"{did_you_mean(objective, OBJECTIVES)}"
-            )
+        require_one_of("objective", objective, OBJECTIVES)
         super().__init__(network, optimiser, **options)
         self.policy = network
         self.objective = objective

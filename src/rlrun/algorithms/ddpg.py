@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import LossCallback, Optimiser
-from rlrun.callbacks.soft import check_guide
 from rlrun.callbacks.target import TargetCallback
+from rlrun.errors import require_one_of
 from rlrun.nn import Critics, DeterministicPolicy, told_by
 from rlrun.typing import Tree
 
@@ -102,7 +102,7 @@ class PolicyLoss(LossCallback):
         action_weight: float = 0.0,
         **options: Any,
     ) -> None:
-        check_guide(guide)
+        require_one_of("guide", guide, ops.GUIDES)
         super().__init__(network, optimiser, **options)
         self.policy = network
         self.critics = critics

@@ -76,6 +76,7 @@ class QTarget(TargetCallback):
     Args:
         double: the network chooses the next action and the slow copy values it (1509.06461 eq. 4).
         drawn: members of the network, drawn at random for each target, of which the smallest value counts; None = all.
+        options: of `TargetCallback`.
 
     Raises:
         ConfigError: there are fewer members than shall be drawn.
@@ -85,14 +86,11 @@ class QTarget(TargetCallback):
         self,
         network: QNetwork,
         *,
-        discount: float = 0.99,
-        rate: float = 0.005,
-        every: int = 1,
         double: bool = True,
         drawn: int | None = None,
-        data_group: str = "default",
+        **options: Any,
     ) -> None:
-        super().__init__(network, discount=discount, rate=rate, every=every, data_group=data_group)
+        super().__init__(network, **options)
         self.codec = network.codec
         self.double = double
         self.draw_from(network, drawn)

@@ -30,9 +30,9 @@ from torch import Tensor
 from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import Optimiser
-from rlrun.callbacks.quantile_target import QuantileTarget, require_least
+from rlrun.callbacks.quantile_target import QuantileTarget
 from rlrun.callbacks.soft import SoftPolicyLoss
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, require_one_of
 from rlrun.nn import ImplicitCritics, SoftPolicy, Temperature, told_by
 from rlrun.typing import Tree
 
@@ -133,7 +133,7 @@ class PolicyLoss(SoftPolicyLoss):
         least: ops.Least = "quantile",
         **options: Any,
     ) -> None:
-        require_least(least)
+        require_one_of("least", least, ops.LEAST)
         if temperature.epistemic is not None and critics.members < 2:
             raise ConfigError(
                 "algorithm.temperature.epistemic: the price of entropy is how far critics lie apart; "

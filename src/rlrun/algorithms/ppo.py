@@ -121,12 +121,10 @@ class PPOLoss(ActorCriticLoss):
         moves = {"step": self._collected, "over": _moves(self._over), "running": _moves(self._running)}
         return {**super().state_dict(), "moves": moves}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        super().load_state_dict(state, weights=weights, optimiser=optimiser, numbers=numbers)
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        super().load_numbers(state)
         moves = state.get("moves")  # runs of older versions have none
-        if numbers and moves is not None:
+        if moves is not None:
             self._collected = moves["step"]
             self._over, self._running = (deque(moves[name], NEWEST) for name in ("over", "running"))
 
@@ -196,11 +194,8 @@ class KLStop(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"stops": self.stops}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if numbers:
-            self.stops = state["stops"]
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self.stops = state["stops"]
 
 
 class KLPenalty(Callback):
@@ -247,9 +242,6 @@ class KLPenalty(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"weight": self.weight, "epoch": self._epoch, "seen": [float(each) for each in self._seen]}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if numbers:
-            self.weight, self._epoch = state["weight"], state.get("epoch", 0)  # runs of older versions have no more
-            self._seen = [*state.get("seen", ())]
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self.weight, self._epoch = state["weight"], state.get("epoch", 0)  # runs of older versions have no more
+        self._seen = [*state.get("seen", ())]

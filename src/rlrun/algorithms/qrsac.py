@@ -23,9 +23,9 @@ from torch import Tensor
 from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import Optimiser
-from rlrun.callbacks.quantile_target import QuantileTarget, require_least
+from rlrun.callbacks.quantile_target import QuantileTarget
 from rlrun.callbacks.soft import SoftPolicyLoss
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, require_one_of
 from rlrun.nn import Critics, Quantiles, SoftPolicy, Temperature, told_by
 from rlrun.spaces import require_continuous
 from rlrun.typing import Tree
@@ -70,7 +70,7 @@ class PolicyLoss(SoftPolicyLoss):
         **options: Any,
     ) -> None:
         _require_quantiles(critics)
-        require_least(least)
+        require_one_of("least", least, ops.LEAST)
         super().__init__(network, optimiser, critics=critics, temperature=temperature, **options)
         self.told, _ = told_by(critics)
         self.least = least

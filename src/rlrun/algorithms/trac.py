@@ -133,11 +133,8 @@ class TrustRegion(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"ratio": self.ratio, "updates": self.updates, "shrunk": self.shrunk}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
-    ) -> None:
-        if numbers:
-            self.ratio, self.updates, self.shrunk = state["ratio"], state["updates"], state["shrunk"]
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self.ratio, self.updates, self.shrunk = state["ratio"], state["updates"], state["shrunk"]
 
 
 def changes(before: Heads, now: Heads) -> Tensor:

@@ -41,7 +41,7 @@ class QuantileTarget(TargetCallback, ABC):
         every: int = 1,
         data_group: str = "default",
     ) -> None:
-        require_least(least)
+        require_one_of("least", least, ops.LEAST)
         super().__init__(critics, discount=discount, rate=rate, every=every, data_group=data_group)
         self.draw_from(critics, drawn)
         self.told, _ = told_by(self.target)
@@ -68,12 +68,3 @@ class QuantileTarget(TargetCallback, ABC):
     @abstractmethod
     def outcomes(self, observation: Tree, c: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the least quantiles of the slow critics, [B, N], and what else the loss is to know of them."""
-
-
-def require_least(least: str) -> None:
-    """Refuse what is no way to choose among members.
-
-    Raises:
-        ConfigError: naming the nearest.
-    """
-    require_one_of("least", least, ops.LEAST)

@@ -40,7 +40,7 @@ class SoftPolicyLoss(LossCallback):
         guide: ops.Guide = "smallest",
         **options: Any,
     ) -> None:
-        check_guide(guide)
+        require_one_of("guide", guide, ops.GUIDES)
         super().__init__(network, optimiser, **options)
         self.policy = network
         self.critics = critics
@@ -78,12 +78,3 @@ class SoftPolicyLoss(LossCallback):
         if self._observation is None or type(gaussian) is not SquashedGaussian:  # another's might draw numbers
             return super().metrics
         return {**super().metrics, "action/saturated": ops.saturated(gaussian.mode(self._observation))}
-
-
-def check_guide(guide: str) -> None:
-    """Refuse a guide that is none.
-
-    Raises:
-        ConfigError: with what there is.
-    """
-    require_one_of("guide", guide, ops.GUIDES)

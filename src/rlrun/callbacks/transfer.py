@@ -200,20 +200,16 @@ class MemoryExport(Callback):
             _messages.warning("memory.export: %s is not written: the run ended before its first step", what)
 
     def _export(self, axis: int) -> None:
-        if self.dataset is not None:
-            self._write_dataset(self.dataset)
+        if self.dataset is not None and self._axis:  # a run that was resumed after its end
+            _messages.warning("the Minari dataset %s is left as this run wrote it before", self.dataset)
+        elif self.dataset is not None:
+            assert self.spaces is not None
+            minari.write(self.table, self.dataset, self.spaces)
         elif self.path is not None:
             files.store(self.table, self.path, public=self.public)
         self._axis = axis
         self._due = following(axis, self.every)
         self._earliest = time.monotonic() + self.min_seconds
-
-    def _write_dataset(self, dataset: str) -> None:
-        assert self.spaces is not None
-        if self._axis:  # a run that was resumed after its end
-            _messages.warning("the Minari dataset %s is left as this run wrote it before", dataset)
-        else:
-            minari.write(self.table, dataset, self.spaces)
 
     def note(self, path_of: Callable[[object], str]) -> str:
         pace = f"every {self.every:,} steps, " if self.every else ""

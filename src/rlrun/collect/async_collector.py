@@ -108,7 +108,7 @@ class AsyncCollector(Collector):
             _messages.warning("resume: approximate: %s", self.approximate)
             self._break_off(np.arange(self.env.num_envs))
         self.state = self._initial
-        make = self._same if self.kind == "thread" else self.env.maker
+        make = (lambda: self.env) if self.kind == "thread" else self.env.maker
         assert make is not None
         if self.kind != "thread":
             self.env.close()  # the worker has its own
@@ -126,9 +126,6 @@ class AsyncCollector(Collector):
         self.link = LINKS[self.kind](recipe)
         self.push()
         return {"step": self.steps}
-
-    def _same(self) -> Env:
-        return self.env
 
     def end_batch(self, update: int) -> None:
         self._update = update

@@ -14,8 +14,8 @@ from rlrun.collect.leaving import Budgeted, Quiet, Signals, branch_seed
 from rlrun.errors import RequestError, RlrunError, SpaceError
 from rlrun.memory.episodes import rows_of
 from rlrun.memory.proxy import AgentId, DictObservation, DictResponse, EpisodeState, MemoryProxy
-from rlrun.spaces import Composite, Leaf, Space, Spaces
-from rlrun.typing import Array, Tree
+from rlrun.spaces import Composite, Space, Spaces
+from rlrun.typing import Tree
 
 Observations = dict[AgentId, DictObservation]
 Responses = dict[AgentId, DictResponse]
@@ -56,11 +56,10 @@ class AgentProxy:
             raise RequestError("agents by id: a recurrent agent needs lanes; take one without a state")
         self.agent = agent
         self.space = spaces.observation
-        self._act: Callable[..., Response] = agent
 
     def __call__(self, observations: Observations, *, explore: bool = True) -> Responses:
         """Return a response for every id whose episode goes on."""
-        return self.respond(self._act, observations, explore=explore)
+        return self.respond(self.agent, observations, explore=explore)
 
     def respond(self, act: Callable[..., Response], observations: Observations, **options: Any) -> Responses:
         """Return a response for every id whose episode goes on, by any function that acts on observations [n, …]."""
@@ -92,14 +91,10 @@ def _stack(space: Space, trees: list[Tree], place: str) -> Tree:
         return {
             name: _stack(part, [tree[name] for tree in trees], f"{place}.{name}") for name, part in space.parts.items()
         }
-    return _leaf(space, trees, place)
-
-
-def _leaf(space: Leaf, leaves: list[Array], place: str) -> Array:
-    for leaf in leaves:
+    for leaf in trees:
         if np.shape(leaf) != tuple(space.shape):
             raise SpaceError(f"an agent's {place} has shape {list(np.shape(leaf))}; the space has {list(space.shape)}")
-    return np.stack(leaves).astype(space.dtype, copy=False)
+    return np.stack(trees).astype(space.dtype, copy=False)
 
 
 class ByIdCollector(Budgeted, Callback):

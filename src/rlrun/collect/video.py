@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -184,9 +183,7 @@ class Recorder:
     def __enter__(self) -> Recorder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._encoder is not None:
             self._encoder.drop()
 
@@ -257,15 +254,12 @@ class Encoder:
         """Leave nothing of an unfinished file; a finished one stays."""
         if self._errors.closed:
             return
-        self._leave()
-        self._errors.close()
-        self._temporary.unlink(missing_ok=True)
-
-    def _leave(self) -> None:
         assert self._process.stdin is not None
         self._process.kill()
         self._process.stdin.close()
         self._process.wait()
+        self._errors.close()
+        self._temporary.unlink(missing_ok=True)
 
     def _failed(self, error: OSError | None) -> RlrunError:
         assert self._process.stdin is not None

@@ -36,11 +36,8 @@ class Inbox:
             return None
         with self._news:
             if not self._held:
-                self._news.wait_for(self._settled, seconds)
+                self._news.wait_for(lambda: self._held or self.closed, seconds)
             return self._held.popleft() if self._held else None
-
-    def _settled(self) -> bool:
-        return bool(self._held) or self.closed
 
     def __len__(self) -> int:
         return len(self._held)

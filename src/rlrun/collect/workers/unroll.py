@@ -18,7 +18,7 @@ from rlrun.collect.workers.inbox import Inbox
 from rlrun.env import Env, Step
 from rlrun.exits import said
 from rlrun.memory.episodes import map_tree
-from rlrun.typing import Array, Stateful, Tree
+from rlrun.typing import Stateful, Tree
 
 
 class Recipe(NamedTuple):
@@ -87,7 +87,9 @@ def unroll(recipe: Recipe, jobs: Inbox, give: Give) -> None:
     try:
         torch.set_num_threads(recipe.threads)  # a new thread would take as many as the machine has
         if recipe.own:
-            _seed(recipe.seed)
+            random.seed(recipe.seed)
+            np.random.seed(recipe.seed)
+            torch.manual_seed(recipe.seed)
         env = recipe.make()
         _Unroller(recipe, env, jobs, give).run()
     except (Exception, SystemExit) as error:
@@ -153,17 +155,14 @@ class _Unroller:
         response = (self.random if self.acting_randomly else self.agent)(observation, self.state)
         step = self.env.step(response["action"])
         ended = step.terminated | step.truncated
-        self._remember(response, ended if step.valid is None else ended | ~step.valid)
+        if self.initial is not None:  # of a recurrent agent, which remembers nothing where an episode begins
+            fresh = ended if step.valid is None else ended | ~step.valid
+            self.state = begun_anew(response.get("state", self.state), self.initial, fresh)
         following = self.env.restart(ended) if ended.any() else None
         self.steps += self.env.num_envs if step.valid is None else int(np.count_nonzero(step.valid))
         random_state = self.random.state_dict() if self.acting_randomly else None
         self.give(Made(response, step._replace(info={}), following, counted(self.agent), random_state, self.update))
         return step.observation if following is None else following
-
-    def _remember(self, response: Response, fresh: Array) -> None:
-        """Keep the state of a recurrent agent, and begin it anew in lanes [N] where an episode does."""
-        if self.initial is not None:
-            self.state = begun_anew(response.get("state", self.state), self.initial, fresh)
 
 
 def counted(agent: Any) -> dict[str, Any] | None:
@@ -185,9 +184,3 @@ def copied(message: Any) -> Any:
     own = map_tree(lambda array: None if array is None else np.array(array), arrays)
     step = Step(**own["step"], valid=None if message.step.valid is None else message.step.valid.copy(), info={})
     return message._replace(response=own["response"], step=step, following=own["following"])
-
-
-def _seed(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
