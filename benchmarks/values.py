@@ -166,7 +166,6 @@ FEW = {"algorithm.batch_size": 100}
 WINDOWS = {**DEEP, **FEW}
 NUMBERS: dict[str, dict[str, Any]] = {
     "a2c": {"algorithm.horizon": 25},
-    "action_repeat": {"algorithm.most_steps": 2},  # longer ones that a time limit cuts are no fair sample
     "qrsac": {**QUANTILES, "algorithm.quantiles": 16},
     "dsac": {**IMPLICIT, **DEEP},
     "doac": {**IMPLICIT, **DEEP},

@@ -58,18 +58,18 @@ def test_a_decision_has_the_discounted_sum_of_its_rewards_and_a_discount_of_its_
     ("end", "expected"),
     [
         ("terminated", (1.5, 0.5, 3.0, 1.0, 3.0)),
-        ("truncated", (1.5, 0.5, 3.0, 0.0, 2.0)),  # as many steps as were made
+        ("truncated", (1.5, 0.5, 3.0, 0.0, 3.0)),  # the sum of the steps that were made, for what was decided
     ],
 )
 def test_an_end_amidst_a_repeat_ends_the_sum(end, expected):
     assert rows(table_of(1, 3, 2, end=end))[1] == expected
 
 
-def test_a_repeat_that_is_still_going_on_counts_as_far_as_it_is_stored():
+def test_a_repeat_that_is_still_going_on_is_summed_as_far_as_it_is_stored():
     assert rows(table_of(1, 3, 2, 1)) == [
         (1.0, 1.0, 1.0, 0.0, 1.0),
-        (1.5, 0.5, 3.0, 0.0, 2.0),
-        (1.0, 1.0, 3.0, 0.0, 1.0),
+        (1.5, 0.5, 3.0, 0.0, 3.0),
+        (1.0, 1.0, 3.0, 0.0, 2.0),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -228,6 +229,19 @@ def test_rows_that_are_no_step_and_whole_episodes_go_into_returns_in_their_order
     table.add_episode(row | {"terminated": [False, False], "truncated": [False, True]}, np.zeros(2, np.float32))
     assert float(second.normaliser(torch.tensor(1.0))) == pytest.approx(1 / np.std([1.0, 2.9]))
     assert second.normaliser.running.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_what_learns_from_rows_learns_from_those_of_a_file(tmp_path: Path) -> None:
+    def table(adaptor: ReturnNormalise) -> Table:
+        return Table(length=50, num_envs=3, spaces=SPACES, adaptors=[adaptor])
+
+    first, second = returns_normalised(), returns_normalised()
+    row = {"observation": np.zeros((2, 2), np.float32), "action": [0, 0], "reward": np.array([1.0, 2.0], np.float32)}
+    stored = table(first)
+    stored.add_episode(row | {"terminated": [False, False], "truncated": [False, True]}, np.zeros(2, np.float32))
+    stored.store(tmp_path / "memory.zip")
+    table(second).restore(tmp_path / "memory.zip")
+    assert float(second.normaliser(torch.tensor(1.0))) == pytest.approx(float(first.normaliser(torch.tensor(1.0))))
 
 
 def test_unknown_place_of_learning_is_refused() -> None:

@@ -8,8 +8,9 @@ choice beside whatever the environment wants.
 
 Memory has a row a step, with how many steps its action lasts from there on. Every row is learned from, those amidst a
 repeat, too: to do a for the steps that are left is what could have been decided there. Where an episode was cut off
-amidst a repeat, or is stored no further, the decision is taken for one of as many steps as were made; a terminal state
-ends the sum, and is what the whole decision led to.
+amidst a repeat, or is stored no further, the sum ends after the steps that were made, and V̄ stands for the rest. Such a
+row counts as the decision that was taken. As one of fewer steps it would make those look better than they are: it is
+none of the rows of which a terminal state came first.
 
 Differences from the paper: its repeats are of two lengths, and its learners DQN and A3C. Environment steps are what is
 stored, counted, logged and evaluated; decisions are joined when a batch is made.
@@ -137,9 +138,8 @@ class Repeats(NStep):
         if rows is None:
             raise RlrunError("memory.adaptors: Repeats looks ahead in a table, and this batch comes from none")
         lasts: Array = batch["lasts"].numpy()
-        found, made = self.ahead(rows, lasts)
-        steps = np.where(found["terminated"].numpy(), np.minimum(lasts, self.steps), made)
-        decision = {"action": batch["action"], "repeats": torch.from_numpy(steps - 1)}
+        found, _ = self.ahead(rows, lasts)
+        decision = {"action": batch["action"], "repeats": torch.from_numpy(np.minimum(lasts, self.steps) - 1)}
         if "next_previous" in batch:  # what was done up to the step after the last one is this very action
             known = torch.ones_like(batch["next_previous"]["known"])
             found = {**found, "next_previous": {"value": batch["action"], "known": known}}

@@ -85,7 +85,7 @@ def restore(table: Table, path: Path | str, *, append: bool = False, ignore_extr
     path = Path(path)
     with archive.read(path) as file:
         note = _note(file, path)
-        if not append and note["table"] == _identity(table):
+        if not append and not table.observed and note["table"] == _identity(table):
             _restore_state(table, file, note, path)
             return True
         nothing = {name: member.take(0) for name, member in _columns(file, note, path).items()}

@@ -84,6 +84,11 @@ class Recorder:
         if self._observers:
             self._show(row, np.arange(self.index.num_envs) if lane is None else np.atleast_1d(np.asarray(lane)))
 
+    @property
+    def observed(self) -> bool:
+        """Tell whether somebody learns from rows as they enter."""
+        return bool(self._observers)
+
     def _show(self, row: Mapping[str, Tree], env: Array) -> None:
         """Show rows [n, …] and the numbers of their environments [n] to whoever learns from them."""
         for observe in self._observers:
