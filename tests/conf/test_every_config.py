@@ -113,14 +113,15 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exporter: None
 def test_a_file_composes_is_read_completely_and_runs(file, tmp_path):
     words = small(words_of(file))
     provide(words)
+    composed = compose(words)
     idle = {"adam"} if file in UNTRAINED else set()
-    assert set(unread(compose(words).config)) == idle
+    assert set(unread(composed.config)) == idle
     if (extra := missing_extra(file)) is not None:
         with pytest.raises(MissingExtra, match=rf"\[{extra}\]'"):
-            train(words, run_dir=tmp_path / "run")
+            train(composed, run_dir=tmp_path / "run")
         assert list(tmp_path.iterdir()) == []
         return
-    summary = train(words, run_dir=tmp_path / "run").summary
+    summary = train(composed, run_dir=tmp_path / "run").summary
     assert (summary["status"], summary["updates"], summary["evaluation"]["episodes"]) == ("completed", 3, 1)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     written = {name for line in lines for name in json.loads(line)}
