@@ -44,8 +44,9 @@ def main_memory() -> float:
     """Return the bytes of main memory that this machine, or container, has; infinite where the system does not tell."""
     if not hasattr(os, "sysconf"):
         return math.inf
-    container = Path("/sys/fs/cgroup/memory.max")
-    limit = container.read_text().strip() if container.is_file() else "max"
+    limit = "max"
+    with suppress(OSError):
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(memory, int(limit)) if limit.isdigit() else memory
 
