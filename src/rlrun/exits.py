@@ -31,7 +31,7 @@ def _exit_at(caller: traceback.FrameSummary, name: str, code: object) -> str:
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Make a failure of `sys.exit` and `os._exit`, whatever the code; processes forked meanwhile leave as ever.
+    """Make a failure of `sys.exit` and `os._exit`, whatever the code; a process forked meanwhile leaves by them.
 
     Code that is not python's can still end the process. Where `os._exit` is called in another thread, the process ends
     with code 1 at least, after a line that names the caller.
@@ -53,8 +53,15 @@ def refused() -> Iterator[None]:
         os._exit = refuse
     try:
         yield
-    except SystemExit as error:
-        raise RlrunError(said(error)) from error
+    except BaseException as error:
+        if os.getpid() != owner:  # the run is its parent's
+            code = getattr(error if isinstance(error, SystemExit) else error.__cause__, "code", None)
+            if not isinstance(code, int):
+                traceback.print_exception(error)
+            leave(code if isinstance(code, int) else 1)
+        if isinstance(error, SystemExit):
+            raise RlrunError(said(error)) from error
+        raise
     finally:
         if os._exit is refuse:
             os._exit = leave

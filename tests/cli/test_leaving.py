@@ -47,6 +47,14 @@ def leave(way):
         ctypes.CDLL(None)._exit(0)
     if way == "hang":
         time.sleep(600)
+    if way.startswith("fork"):
+        child = os.fork()
+        if child == 0:
+            if way == "fork exit":
+                sys.exit(3)
+            raise Odd("fox", "hen")
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code == (3 if way == "fork exit" else 1), code
 
 
 class Leaving(gymnasium.Env):
@@ -146,6 +154,13 @@ def test_code_that_exits_makes_the_run_fail(words, way, rlrun, tiny_run, project
     failing(tiny_run(*DQN, *(word.format(way) for word in words)), project, line)
     failing(rlrun("resume", "run"), project, line)
     assert "Traceback" in (project / "run" / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("way", ["fork exit", "fork raise"])
+def test_a_forked_process_that_leaves_does_nothing_to_the_run(way, tiny_run, project):
+    words = ("env.target=mine.Leaving", f"env.kwargs.way={way}", "stop.env_steps=22")
+    outcome = tiny_run(*DQN, *words)
+    assert (outcome.code, status(project)) == (0, "completed"), outcome.err
 
 
 def test_a_process_that_lost_its_run_stops_at_its_next_write(tiny_run, project):
