@@ -45,7 +45,10 @@ EXACT = {
         "algorithm.batch_size=8",
         "memory.length=100",
     ],
-    "ppo": ["algorithm=ppo", "env=recall", "algorithm.horizon=16", "algorithm.batch_size=8", "algorithm.recurrent=gru"],
+    "ppo": [
+        *("algorithm=ppo", "env=recall", "num_envs=2", "algorithm.horizon=16", "algorithm.batch_size=8"),
+        "algorithm.recurrent=gru",
+    ],
 }
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from rlrun.errors import ConfigError, DataError, require_one_of
 from rlrun.nn import Gradients, Stepper
 from rlrun.schedules import Schedule
 
-LOOKED_AT = 1000  # losses of so many updates are looked at together, if nobody asks for metrics before
+LOOKED_AT = 256  # losses of so many updates are looked at together, if nobody asks for metrics before
 Optimiser = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -93,7 +92,9 @@ class LossCallback(Callback):
         self._compile = compile
         self._compiled: Callable[..., Any] | None = None
         self._last: Tensor | None = None  # loss of the newest update
-        self._losses: deque[Tensor | None] = deque()  # of the updates since they were looked at
+        self._losses = torch.empty(0)  # of the updates since they were looked at
+        self._places: Sequence[Tensor] = ()  # of each of them
+        self._unseen = 0  # how many there are
         self._norm: Tensor | None = None
         self._rate: float | None = None  # of learning, at the newest update, where it was given
         self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
@@ -172,14 +173,19 @@ class LossCallback(Callback):
             DataError: the loss of one of the newest updates was not finite.
         """
         self.updates += 1
-        self._losses.append(self._last)
-        if len(self._losses) == LOOKED_AT:
+        if self._last is None:
+            return
+        if not self._places:
+            self._losses = torch.zeros(LOOKED_AT, device=self._last.device)
+            self._places = self._losses.unbind()
+        self._places[self._unseen].copy_(self._last)  # kept one by one, they would scatter the heap
+        self._unseen += 1
+        if self._unseen == LOOKED_AT:
             self._require_finite()
 
     def _require_finite(self) -> None:
-        losses = [loss for loss in self._losses if loss is not None]
-        self._losses.clear()
-        finite = torch.stack(losses).isfinite().tolist() if losses else []
+        losses, self._unseen = self._losses[: self._unseen], 0
+        finite = losses.isfinite().tolist()
         if not all(finite):
             first = finite.index(False)
             raise DataError(
@@ -187,6 +193,7 @@ class LossCallback(Callback):
                 f"{self.updates - len(losses) + first + 1:,}; a smaller algorithm.lr, algorithm.max_grad_norm "
                 "or rewards of another scale may keep it finite"
             )
+        losses.zero_()
 
     def set_rate(self, given: float | None) -> None:
         """Let the optimiser step with the learning rate of the schedule, or else with the one that is given."""
