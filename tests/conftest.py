@@ -20,6 +20,7 @@ SLOW = {  # files whose tests take four fifths of the time; `.ci/run --quick` le
     *("sweep/test_sweeps.py", "sweep/test_launchers.py", "sweep/test_search.py", "memory/test_model.py"),
     *("memory/test_samplers.py", "test_handbook.py", "conf/test_every_config.py", "test_benchmarks.py"),
     *("test_experiment.py", "collect/test_async.py", "cli/test_async.py", "storage/test_crashes.py"),
+    "cli/test_hostile.py",
 }
 
 
