@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,14 +34,15 @@ class Quiet:
         pass
 
 
-class Budgeted:
+class Budgeted(ABC):
     """A collector that a loader can ask for no more steps than the run's budget allows."""
 
     steps: int
     _budget: Any = None  # the run's, once training has begun
 
+    @abstractmethod
     def collect(self, steps: int, random: bool = False) -> int:
-        raise NotImplementedError
+        """Make so many steps, or the least number of rounds that holds them; return how many were made."""
 
     def fill(self, steps: int, random: bool = False) -> int:
         """Do as `collect` does, in no more rounds than the budget leaves; return how many steps were made.
