@@ -15,7 +15,8 @@ import torch
 
 import rlrun
 from rlrun import resuming, storage
-from rlrun.config import Composed
+from rlrun.assembly import builder_of
+from rlrun.config import Composed, compose
 from rlrun.config import load as load_config
 from rlrun.errors import ConfigError, RunDirError
 from rlrun.experiment import GENERATORS, Experiment
@@ -23,6 +24,7 @@ from rlrun.generators import Generators
 from rlrun.presence import take_over
 from rlrun.resuming import newest
 from rlrun.rundir import RunDir
+from rlrun.sharing import shares
 
 DQN = ("algorithm=dqn", "env=cartpole", "pair=null", "num_envs=2")
 SAC = ("algorithm=sac", "env=pendulum", "pair=null")
@@ -367,6 +369,11 @@ def test_a_higher_budget_extends_a_finished_run(whole, tmp_path):
     assert load_config(tmp_path / "run" / "config.yaml").stop.env_steps == 140
     assert (tmp_path / "run" / "overrides.txt").read_text().splitlines()[-1] == "stop.env_steps=140"
     assert rlrun.resume(tmp_path / "run").trainer is None
+
+
+def test_learners_share_the_memory_length_that_nobody_set():
+    config = compose([*DQN, "learners=2"]).config
+    assert builder_of(config, device="cpu", **shares(config)).get("memory").length == 500_000
 
 
 def test_a_run_keeps_the_memory_length_that_it_began_with(whole, tmp_path, monkeypatch):

@@ -54,14 +54,23 @@ def refused() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if os.getpid() != owner:  # the run is its parent's
-            code = getattr(error if isinstance(error, SystemExit) else error.__cause__, "code", None)
-            if not isinstance(code, int):
-                traceback.print_exception(error)
-            leave(code if isinstance(code, int) else 1)
+        if os.getpid() != owner:
+            leave(_code_of(error))
         if isinstance(error, SystemExit):
             raise RlrunError(said(error)) from error
         raise
     finally:
         if os._exit is refuse:
             os._exit = leave
+
+
+def _code_of(error: BaseException) -> int:
+    """Return the exit code of a process that ends by an error, which is shown unless it is an exit."""
+    leaving = error if isinstance(error, SystemExit) else error.__cause__
+    if not isinstance(leaving, SystemExit):
+        traceback.print_exception(error)
+        return 1
+    if leaving.code is None or isinstance(leaving.code, int):
+        return (leaving.code or 0) & 0xFF
+    print(leaving.code, file=sys.stderr, flush=True)
+    return 1

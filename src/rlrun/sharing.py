@@ -41,6 +41,8 @@ def shares(config: DictConfig) -> dict[str, Any]:
                 better = max(number // count, 1) * count
                 raise ConfigError(f"learners={count}: {key}={number} cannot be shared evenly; {key}={better} can")
             found[key] = number // count
+    if OmegaConf.select(config, "memory.length", default=0) is None:
+        found["memory.learners"] = count
     found["seeds.first_lane"] = rank * found.get("env.num_envs", 0)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
@@ -81,6 +82,7 @@ class Trainer:
             The run's state; `state["stopped_by"]` is the `Stop` that ended it, or None.
         """
         error: BaseException | None = None
+        owner = os.getpid()
         try:
             for call in self.plan.calls("restore_state", "begin_training"):
                 call({}, self.state)
@@ -89,6 +91,8 @@ class Trainer:
             self._finish_update()
             self._loop()
         except BaseException as raised:
+            if os.getpid() != owner:  # forked by the code of a part; the run, and what is to be ended, is its parent's
+                raise
             error = raised
         self.state["stopped_by"] = error
         self._end(error)

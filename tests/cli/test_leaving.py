@@ -52,9 +52,11 @@ def leave(way):
         if child == 0:
             if way == "fork exit":
                 sys.exit(3)
+            if way == "fork huge":
+                sys.exit(2**40)
             raise Odd("fox", "hen")
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        assert code == (3 if way == "fork exit" else 1), code
+        assert code == {"fork exit": 3, "fork huge": 0, "fork raise": 1}[way], code
 
 
 class Leaving(gymnasium.Env):
@@ -156,11 +158,13 @@ def test_code_that_exits_makes_the_run_fail(words, way, rlrun, tiny_run, project
     assert "Traceback" in (project / "run" / "log.txt").read_text()
 
 
-@pytest.mark.parametrize("way", ["fork exit", "fork raise"])
+@pytest.mark.parametrize("way", ["fork exit", "fork huge", "fork raise"])
 def test_a_forked_process_that_leaves_does_nothing_to_the_run(way, tiny_run, project):
     words = ("env.target=mine.Leaving", f"env.kwargs.way={way}", "stop.env_steps=22")
     outcome = tiny_run(*DQN, *words)
     assert (outcome.code, status(project)) == (0, "completed"), outcome.err
+    steps = [json.loads(line)["env_steps"] for line in (project / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [22]  # the forked process wrote no record
 
 
 def test_a_process_that_lost_its_run_stops_at_its_next_write(tiny_run, project):

@@ -242,6 +242,11 @@ def test_what_learns_from_rows_learns_from_those_of_a_file(tmp_path: Path) -> No
     stored.store(tmp_path / "memory.zip")
     table(second).restore(tmp_path / "memory.zip")
     assert float(second.normaliser(torch.tensor(1.0))) == pytest.approx(float(first.normaliser(torch.tensor(1.0))))
+    counted = second.normaliser.updates
+    refilled = table(second)
+    with refilled.unobserved():  # as a resumed run, whose statistics are saved, takes the file in again
+        refilled.restore(tmp_path / "memory.zip")
+    assert (len(refilled), second.normaliser.updates) == (2, counted)
 
 
 def test_unknown_place_of_learning_is_refused() -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,11 @@ class MemoryImport(Callback):
     def restore_state(self) -> None:
         if self._taken_in and len(self.table):
             return
-        for number, source in enumerate(self.sources):
-            self._take(source, append=self.append or number > 0)
-            self._taken_in = True
+        again = self.table.unobserved() if self._taken_in else nullcontext()  # statistics were saved, rows were not
+        with again:
+            for number, source in enumerate(self.sources):
+                self._take(source, append=self.append or number > 0)
+                self._taken_in = True
 
     def _take(self, source: str, *, append: bool) -> None:
         trust.admit_place(source, None if source.startswith(MINARI) else Path(source), "memory.import")

@@ -103,14 +103,12 @@ class Composer:
             choices = self._library.files(chosen).choices
         except ConfigError as error:
             raise ConfigError(mistyped_group(settings, listed) or str(error)) from error
-        pair = tuned_pair(repository, words, choices)
-        if pair is not None:
-            paired = [*chosen, Word(f"{PAIR}={pair}", "" if PAIR in listed else "+", PAIR, pair)]
-            config, layers = self._assemble(paired, settings)
-            if not _env_changed(config, layers):
-                choices = self._library.files(paired).choices
-                return Composed(config, [word.text for word in words], choices, layers, self._project)
         config, layers = self._assemble(chosen, settings)
+        pair = tuned_pair(repository, words, choices)
+        if pair is not None and not _env_changed(config, layers):
+            chosen = [*chosen, Word(f"{PAIR}={pair}", "" if PAIR in listed else "+", PAIR, pair)]
+            choices = self._library.files(chosen).choices
+            config, layers = self._assemble(chosen, settings)
         return Composed(config, [word.text for word in words], choices, layers, self._project)
 
     def _settled(self, words: list[Word]) -> list[Word]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,15 @@ class Recorder:
     def observed(self) -> bool:
         """Tell whether somebody learns from rows as they enter."""
         return bool(self._observers)
+
+    @contextmanager
+    def unobserved(self) -> Iterator[None]:
+        """Let nobody learn from rows that enter within a `with` block, as they did so before."""
+        observers, self._observers = self._observers, ()
+        try:
+            yield
+        finally:
+            self._observers = observers
 
     def _show(self, row: Mapping[str, Tree], env: Array) -> None:
         """Show rows [n, …] and the numbers of their environments [n] to whoever learns from them."""

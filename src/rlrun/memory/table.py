@@ -34,6 +34,7 @@ class Table(Recorder):
         length: transitions, all lanes together. Each lane overwrites its oldest rows in an equal share of it,
             unless an ejector drops whole episodes: then all lanes share it. None: 1,000,000, or as many as a quarter
             of main memory holds.
+        learners: processes that share the length which nobody set.
         num_envs: lanes.
         sampler: which windows are served; uniform where none is given.
         ejector: which rows leave a full table; the oldest where none is given.
@@ -58,6 +59,7 @@ class Table(Recorder):
         self,
         *,
         length: int | None,
+        learners: int = 1,
         num_envs: int = 1,
         sampler: Sampler | None = None,
         ejector: Ejector | None = None,
@@ -78,7 +80,7 @@ class Table(Recorder):
         if frame_stack > 1 and spaces is not None:
             refuse_vectors(spaces)
         if length is None:
-            length = default_length(every, frame_stack)
+            length = default_length(every, frame_stack) // learners
         if num_envs < 1 or length < num_envs:
             raise ConfigError(f"memory.length must be at least 1 for each of {num_envs} lanes, not {length}")
         if not 1 <= min_length <= length // num_envs:
