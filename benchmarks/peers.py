@@ -84,6 +84,7 @@ ZOO_DQN = (  # the settings that stable-baselines3's zoo tuned
     *("algorithm.hidden=[256,256]", "algorithm.batch_size=64", "algorithm.lr=2.3e-3", "algorithm.updates_per_step=0.5"),
     *("algorithm.n_step=1", "algorithm.double=false", "algorithm.warmup_steps=1_000", "memory.length=100_000"),
     *("algorithm.target_rate=1", "algorithm.target_every=128", "algorithm.epsilon.last=0.04", GREEDY),
+    "algorithm.huber=1.0",  # its loss
     "algorithm.collect_steps=256",  # as its `train_freq`; tianshou and torchrl are told the same
 )
 FUSED = RLRUN + COMPILED

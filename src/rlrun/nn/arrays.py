@@ -51,10 +51,9 @@ def takes(gradient: Tensor) -> bool:
     """Tell whether what is made of a gradient here is what tensors give.
 
     It is not of an infinite one, which these products bring to units that it does not reach; nor is a batch of
-    gradients, as `is_grads_batched` and vmap have it, an array.
+    gradients an array.
     """
-    kinds = torch._C._functorch
-    if kinds.is_legacy_batchedtensor(gradient) or kinds.is_functorch_wrapped_tensor(gradient):
+    if products.is_batch(gradient):
         return False
     flat = read(gradient).ravel()
     return math.isfinite(flat.dot(flat))
@@ -83,12 +82,15 @@ def last(below: Array, weight: Array, bias: Array) -> Array:
     return made
 
 
-def before(gradient: Array, reached: Array, kind: Kind) -> Array:
-    """Return the gradient [B, out] in front of an activation, from that behind it and from what it gave."""
+def before(gradient: Array, reached: Array, kind: Kind, *, own: bool = False) -> Array:
+    """Return the gradient [B, out] in front of an activation, from that behind it and from what it gave.
+
+    own: whether nobody else has the gradient, which may then be written over.
+    """
     if kind == "relu":
         if gradient.size < _WIDE:
             return np.multiply(gradient, reached > 0.0, order="C")
-        return read(products.before(torch.from_numpy(gradient), torch.from_numpy(reached), kind))
+        return read(products.before(torch.from_numpy(gradient), torch.from_numpy(reached), kind, own=own))
     made = np.square(reached)
     np.subtract(1.0, made, out=made)
     made *= gradient

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 Kind = Literal["relu", "tanh"]
@@ -24,7 +25,7 @@ WAYS = ("torch", "onednn", "numpy")
 LARGE = 1_400_000
 
 _TANH_BACKWARD = torch.ops.aten.tanh_backward.default
-_RELU_BACKWARD = torch.ops.aten.threshold_backward.default
+_RELU_BACKWARD = torch.ops.aten.threshold_backward
 _MINUS_ONE = torch.tensor(-1.0)
 _operator: Any = getattr(getattr(torch.ops.mkldnn, "_linear_pointwise", None), "default", None)
 _now = "torch"
@@ -68,11 +69,18 @@ def last(below: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return affine(below.float(), weight, bias)
 
 
-def before(gradient: Tensor, reached: Tensor, kind: Kind) -> Tensor:
-    """Return the gradient [B, out] in front of an activation, from that behind it and from what it gave."""
+def before(gradient: Tensor, reached: Tensor, kind: Kind, *, own: bool = False) -> Tensor:
+    """Return the gradient [B, out] in front of an activation, from that behind it and from what it gave.
+
+    own: whether nobody else has the gradient, which is then written over.
+    """
     gradient = gradient.to(reached.dtype)
-    made: Tensor = _RELU_BACKWARD(gradient, reached, 0.0) if kind == "relu" else _TANH_BACKWARD(gradient, reached)
-    return made
+    result: Tensor
+    if own and kind == "relu" and not is_batch(gradient):
+        result = _RELU_BACKWARD.grad_input(gradient, reached, 0.0, grad_input=gradient)
+    else:
+        result = _RELU_BACKWARD.default(gradient, reached, 0.0) if kind == "relu" else _TANH_BACKWARD(gradient, reached)
+    return result
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor, *, times: float = 1.0) -> Tensor:
@@ -80,9 +88,11 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor, *, times: float = 1.0) -> Te
     low = x.dtype != weight.dtype  # then torch goes to oneDNN anyway
     if low:
         weight, bias = weight.to(x.dtype), bias.to(x.dtype)
-    if _large(x, weight) or (low and _operator is not None):
+    if (_now == "onednn" and _large(x, weight)) or (low and _operator is not None):
         made: Tensor = _operator(x, weight, bias, "none", [], "")
         return made if times == 1.0 else made.mul_(times)
+    if times == 1.0:
+        return F.linear(x, weight, bias)
     return torch.addmm(bias, x, weight.t(), beta=times, alpha=times)
 
 
@@ -90,7 +100,7 @@ def of_input(gradient: Tensor, weight: Tensor) -> Tensor:
     """Return the gradient [B, in] of what was multiplied with weight [out, in], from that of the product [B, out]."""
     if gradient.dtype != weight.dtype:
         weight = weight.to(gradient.dtype)
-    if _large(gradient, weight.t()):
+    if _now == "onednn" and _large(gradient, weight.t()):
         made: Tensor = _operator(gradient, weight.t(), None, "none", [], "")
         return made
     if weight.shape[1] < weight.shape[0]:  # MKL takes several times as long for a narrow result as for a flat one
@@ -107,7 +117,7 @@ def of_weight(gradient: Tensor, below: Tensor, *, turned: bool = False) -> Tenso
     left, right = (below, gradient) if turned else (gradient, below)
     if gradient.dtype != torch.float32:
         return left.t().mm(right).float()
-    if _large(left.t(), right.t()):
+    if _now == "onednn" and _large(left.t(), right.t()):
         made: Tensor = _operator(left.t(), right.t(), None, "none", [], "")
         return made
     if right.shape[1] < left.shape[1]:
@@ -120,6 +130,11 @@ def of_bias(gradient: Tensor) -> Tensor:
     return gradient.sum(0, dtype=torch.float32)
 
 
+def is_batch(gradient: Tensor) -> bool:
+    """Return True for a batch of gradients, as `is_grads_batched` and vmap have it."""
+    kinds = torch._C._functorch
+    return kinds.is_legacy_batchedtensor(gradient) or kinds.is_functorch_wrapped_tensor(gradient)
+
+
 def _large(x: Tensor, weight: Tensor) -> bool:
-    by_onednn = _now == "onednn" and x.dtype == torch.float32
-    return by_onednn and x.shape[0] * weight.shape[0] * weight.shape[1] >= LARGE
+    return x.dtype == torch.float32 and x.shape[0] * weight.shape[0] * weight.shape[1] >= LARGE

@@ -202,7 +202,8 @@ def _back(
     gradient = way.read(top)
     for layer in range(len(layers) - 1, -1, -1):
         if form.hidden(number, layer):
-            gradient = way.before(gradient, values[layer + 1], form.kinds[number])
+            above = layer < len(layers) - 1  # another layer's gradient is nobody else's
+            gradient = way.before(gradient, values[layer + 1], form.kinds[number], own=above)
         if rooms:
             way.of_weight(gradient, values[layer], turned=True, out=rooms[layer][0])
             way.of_bias(gradient, out=rooms[layer][1])
