@@ -65,8 +65,8 @@ def _check_about(about: Any, path: Path) -> None:
     if not isinstance(about, dict):
         raise RunDirError(f"{path} is damaged: wanted keys with values, got a {type(about).__name__}")
     past = about.get("resumed", [])
-    for each in (about, *past) if isinstance(past, list) else (None,):
-        if not isinstance(each, dict) or not isinstance(each.get("packages", {}), dict):
+    for record in (about, *past) if isinstance(past, list) else (None,):
+        if not isinstance(record, dict) or not isinstance(record.get("packages", {}), dict):
             raise RunDirError(f"{path} is damaged: it lacks what every run tells")
 
 

@@ -100,19 +100,19 @@ def _machine() -> dict[str, Any]:
     libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
     # Other packages bring a BLAS of their own, such as OpenCV: a process that imports them must decide alike.
     libraries = [library for library in libraries if "numpy" in library["filepath"]] or libraries
-    told = ("internal_api", "version", "architecture")
+    keys = ("internal_api", "version", "architecture")
     return {
         "cpu": cpu(),
         "packages": {name: versions()[name] for name in ("rlrun", "torch", "numpy")},
         "capability": torch.backends.cpu.get_cpu_capability(),
-        "blas": sorted({" ".join(str(library.get(key)) for key in told) for library in libraries}),
+        "blas": sorted({" ".join(str(library.get(key)) for key in keys) for library in libraries}),
     }
 
 
 def process_as_set_up(device: str) -> dict[str, Any]:
     """Return what `prepare_process` made of this process, for a manifest."""
-    found = {"device": device, "gpu": gpu(device), "threads": torch.get_num_threads()}
-    return {**found, "matmul": products.in_use()}
+    settings = {"device": device, "gpu": gpu(device), "threads": torch.get_num_threads()}
+    return {**settings, "matmul": products.in_use()}
 
 
 def found_of(about: Mapping[str, Any]) -> Found:
@@ -177,12 +177,12 @@ def stateful(built: dict[str, Any]) -> dict[str, Stateful]:
     A table's sampler and ejector are left out with all that was built beneath them: what they know of
     the table's rows makes no sense without these, so it is in the table's own state.
     """
-    found: dict[int, tuple[str, Stateful]] = {}
+    by_id: dict[int, tuple[str, Stateful]] = {}
     inside = _inside_tables(built)
     for path, part in sorted(built.items(), key=lambda item: (item[0].count("."), item[0])):
         if isinstance(part, Stateful) and not isinstance(part, type) and not f"{path}.".startswith(inside):
-            found.setdefault(id(part), (path, part))
-    return dict(sorted(found.values()))
+            by_id.setdefault(id(part), (path, part))
+    return dict(sorted(by_id.values()))
 
 
 def take_back(part: Stateful, state: Any, place: str) -> None:

@@ -39,13 +39,13 @@ class Builder:
         """
         return self._at(split(path), ())
 
-    def _at(self, path: Path, asked: Path) -> Any:
+    def _at(self, path: Path, referrer: Path) -> Any:
         try:
-            place = locate(self.tree, path, asked=asked)
+            place = locate(self.tree, path, asked=referrer)
         except ConfigError as error:
             raise BuildError(str(error)) from error
-        found = self._object(place.path, place.node)
-        return self._attribute(found, place, [asked, *place.links][-1]) if place.beyond else found
+        part = self._object(place.path, place.node)
+        return self._attribute(part, place, [referrer, *place.links][-1]) if place.beyond else part
 
     def _object(self, path: Path, node: Any) -> Any:
         if not isinstance(node, (Mapping, list)):
@@ -141,12 +141,12 @@ class Builder:
             if any(place.beyond for place in mentioned):
                 filled = substitute(value, path, lambda target: self._at(target, path))
                 admit_resolvers(filled, dotted(path))  # what was filled in is text of the config, too
-                found = OmegaConf.create({"value": filled})["value"]
+                node = OmegaConf.create({"value": filled})["value"]
             else:
-                found = self._resolved(path)
+                node = self._resolved(path)
         except (OmegaConfBaseException, ConfigError) as error:
             raise BuildError(_placed(str(error).splitlines()[0], path)) from error
-        return OmegaConf.to_container(found, resolve=True) if isinstance(found, (DictConfig, ListConfig)) else found
+        return OmegaConf.to_container(node, resolve=True) if isinstance(node, (DictConfig, ListConfig)) else node
 
     def _resolved(self, path: Path) -> Any:
         from omegaconf import ListConfig, OmegaConf
@@ -158,21 +158,21 @@ class Builder:
             node = node[int(key)] if isinstance(node, ListConfig) else node[key]
         return node
 
-    def _attribute(self, found: Any, place: Place, asked: Path) -> Any:
+    def _attribute(self, value: Any, place: Place, referrer: Path) -> Any:
         """Go on beyond an object: an attribute, or an entry where there is a dict."""
         for index, name in enumerate(place.beyond):
-            if isinstance(found, Mapping) and name in found:
-                found = found[name]
-            elif hasattr(found, name):
-                found = getattr(found, name)
+            if isinstance(value, Mapping) and name in value:
+                value = value[name]
+            elif hasattr(value, name):
+                value = getattr(value, name)
             else:
-                known = [*found] if isinstance(found, Mapping) else [each for each in dir(found) if each[0] != "_"]
+                known = [*value] if isinstance(value, Mapping) else [key for key in dir(value) if key[0] != "_"]
                 so_far = dotted((*place.path, *place.beyond[:index]))
                 near = did_you_mean(name, map(str, known), f"{so_far}.")
-                asker = f"{dotted(asked)}: " if asked else ""
-                raise BuildError(f"{asker}'{so_far}' ({type(found).__name__}) has no '{name}'{near}")
-            admit_attribute(name, found, dotted(asked or place.path))
-        return found
+                asker = f"{dotted(referrer)}: " if referrer else ""
+                raise BuildError(f"{asker}'{so_far}' ({type(value).__name__}) has no '{name}'{near}")
+            admit_attribute(name, value, dotted(referrer or place.path))
+        return value
 
 
 def build(config: Any, path: str) -> Any:

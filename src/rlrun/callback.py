@@ -130,10 +130,10 @@ class Callback:
         """Return the hook for an event, or None where nobody overrode it."""
         if getattr(type(self), event) is getattr(Callback, event):
             return None
-        found = self.hook_of(getattr(self, event), event)
+        hook = self.hook_of(getattr(self, event), event)
         if event == "end_training":  # its first argument is the error, given by the trainer
-            return found._replace(arguments=dict(list(found.arguments.items())[1:]))
-        return found
+            return hook._replace(arguments=dict(list(hook.arguments.items())[1:]))
+        return hook
 
     @staticmethod
     def hook_of(method: Callable[..., Any], label: str) -> Hook:

@@ -39,8 +39,8 @@ def check(words: Iterable[str] | Composed = (), *, config_dir: Path | None = Non
     learners = count_of(experiment.config)
     needed = learners * sum(getattr(part, "nbytes", 0) for part in parts.values())
     free, checkpointer = shutil.disk_usage(Path.cwd()).free, experiment.part(Checkpointer)
-    held = learners * 4 * 3 * parameters  # and Adam's two
-    kept = held + (needed if checkpointer is not None and checkpointer.memory else 0)
+    weights = learners * 4 * 3 * parameters  # and Adam's two
+    checkpoint_size = weights + (needed if checkpointer is not None and checkpointer.memory else 0)
     if needed > (memory := main_memory()):
         raise RequestError(f"memory.length: the memory would grow to {sized(needed)}; this machine has {sized(memory)}")
     return [
@@ -48,11 +48,11 @@ def check(words: Iterable[str] | Composed = (), *, config_dir: Path | None = Non
         f"wiring    ok: {len(experiment.trainer.callbacks)} callbacks",
         f"networks  {parameters:,} parameters on {experiment.device}",
         f"memory    up to {sized(needed)}",
-        f"disk      {sized(free)} free; a checkpoint takes up to {sized(kept)}",
+        f"disk      {sized(free)} free; a checkpoint takes up to {sized(checkpoint_size)}",
         *_large(getattr(experiment.builder.get("env"), "spaces", None), parts),
         *(f"untrained {path}: no loss steps its parameters" for path in experiment.untrained()),
-        *(f"budget    {each}" for each in _beyond_budget(experiment)),
-        *(f"metric    {each}; it is left out: a metric is one number" for each in _no_numbers(experiment)),
+        *(f"budget    {line}" for line in _beyond_budget(experiment)),
+        *(f"metric    {line}; it is left out: a metric is one number" for line in _no_numbers(experiment)),
     ]
 
 
@@ -72,15 +72,15 @@ def _beyond_budget(experiment: Experiment) -> list[str]:
 
 def _no_numbers(experiment: Experiment) -> list[str]:
     """Return which metrics are no numbers, as far as callbacks have some before training."""
-    found = []
+    lines = []
     for name, callback in experiment.trainer.callbacks.items():
         with suppress(Exception):  # most of what there is to log comes with the first step
-            found += [
+            lines += [
                 f"'{key}' of callbacks.{name} has {what}"
                 for key, value in callback.metrics.items()
                 if (what := unfit_for(value))
             ]
-    return found
+    return lines
 
 
 def _large(spaces: Spaces | None, parts: Mapping[str, object]) -> Iterator[str]:

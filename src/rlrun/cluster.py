@@ -48,9 +48,9 @@ def _own_signals() -> Iterator[None]:
         yield
         return
     numbers = (signal.SIGINT, signal.SIGTERM)
-    held = [signal.getsignal(number) for number in numbers]
+    handlers = [signal.getsignal(number) for number in numbers]
     try:
         yield
     finally:
-        for number, handler in zip(numbers, held, strict=True):
+        for number, handler in zip(numbers, handlers, strict=True):
             signal.signal(number, handler)

@@ -100,33 +100,33 @@ def diff(one: Path | str, other: Path | str) -> Difference:
 
 def _flat(about: Mapping[str, Any]) -> dict[str, Any]:
     packages = about.get("packages")
-    found = {name: about.get(name) for name in CIRCUMSTANCES}
-    if found["resume"] == "exact":  # the same run as one that never stopped
-        found["resume"] = None
-    return {**found, **(packages if isinstance(packages, dict) else {})}
+    facts = {name: about.get(name) for name in CIRCUMSTANCES}
+    if facts["resume"] == "exact":  # the same run as one that never stopped
+        facts["resume"] = None
+    return {**facts, **(packages if isinstance(packages, dict) else {})}
 
 
 def _pairs(
-    one: Mapping[str, Any],
-    other: Mapping[str, Any],
+    left: Mapping[str, Any],
+    right: Mapping[str, Any],
     first: Mapping[str, Any] = NOTHING,
     second: Mapping[str, Any] = NOTHING,
 ) -> dict[str, Pair]:
     """Return what two mappings do not have in common, in the order of the first, then of the second."""
-    found = {}
-    for name in dict.fromkeys([*one, *other]):
-        values = one.get(name, ABSENT), other.get(name, ABSENT)
+    pairs = {}
+    for name in dict.fromkeys([*left, *right]):
+        values = left.get(name, ABSENT), right.get(name, ABSENT)
         if values[0] != values[1] or type(values[0]) is not type(values[1]):
             sides = (Side(value, known.get(name)) for value, known in zip(values, (first, second), strict=True))
-            found[name] = Pair(*sides)
-    return found
+            pairs[name] = Pair(*sides)
+    return pairs
 
 
-def _gain(one: Any, other: Any) -> tuple[float, float] | None:
+def _gain(left: Any, right: Any) -> tuple[float, float] | None:
     """Return the difference of two mean returns and its uncertainty, by their standard errors."""
     try:
-        means = [float(each["mean_return"]) for each in (one, other)]
-        variances = [float(each["std_return"]) ** 2 / max(int(each["episodes"]) - 1, 1) for each in (one, other)]
+        means = [float(stats["mean_return"]) for stats in (left, right)]
+        variances = [float(stats["std_return"]) ** 2 / max(int(stats["episodes"]) - 1, 1) for stats in (left, right)]
     except (KeyError, TypeError, ValueError):
         return None
     return means[1] - means[0], CERTAIN * math.sqrt(sum(variances))

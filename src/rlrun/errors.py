@@ -108,17 +108,17 @@ def installing(extra: str = "", options: str = "") -> str:
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """Return the choice most like `word`, or None where none is near."""
-    found = difflib.get_close_matches(word, [str(choice) for choice in choices], n=3, cutoff=0.6)
-    if not found:
+    matches = difflib.get_close_matches(word, [str(choice) for choice in choices], n=3, cutoff=0.6)
+    if not matches:
         return None
-    alike = [difflib.SequenceMatcher(None, choice, word).ratio() for choice in found]
-    best = [choice for choice, share in zip(found, alike, strict=True) if share == alike[0]]
+    alike = [difflib.SequenceMatcher(None, choice, word).ratio() for choice in matches]
+    best = [choice for choice, share in zip(matches, alike, strict=True) if share == alike[0]]
     return max(best, key=lambda choice: _begun_alike(choice, word))  # who mistypes begins well
 
 
-def _begun_alike(one: str, other: str) -> int:
+def _begun_alike(choice: str, word: str) -> int:
     """Return how many letters both begin with."""
-    return len([*takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))])
+    return len([*takewhile(lambda pair: pair[0] == pair[1], zip(choice, word, strict=False))])
 
 
 def did_you_mean(word: str, choices: Iterable[str], prefix: str = "") -> str:

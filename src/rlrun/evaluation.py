@@ -56,8 +56,8 @@ class EvaluationReport(Evaluation):
         if self.damage is not None:
             return about | {"damage": self.damage}
         several = {"totals": self.totals} if self.totals else {}
-        told = self.told
-        success = {"successes": self.successes, "success_rate": sum(told) / len(told)} if told else {}
+        outcomes = self.told
+        success = {"successes": self.successes, "success_rate": sum(outcomes) / len(outcomes)} if outcomes else {}
         numbers = {
             "seed": self.seed,
             "seeds": self.seeds,
@@ -82,13 +82,13 @@ class EvaluationReport(Evaluation):
     def describe(self) -> str:
         lowest, highest = min(self.returns), max(self.returns)
         means = np.mean(self.totals, 0).tolist() if self.totals else []
-        each = f"; means of each reward {', '.join(f'{mean:.2f}' for mean in means)}" if means else ""
+        rewards = f"; means of each reward {', '.join(f'{mean:.2f}' for mean in means)}" if means else ""
         within = self.interval
         sure = "" if within is None else f"the mean {within[0]:.2f} to {within[1]:.2f} at 95 % by Student's t; "
         success = f"; {sum(self.told)} of {len(self.told)} succeeded" if self.told else ""
         return (
             f"mean return {self.mean_return:.2f} ± {self.std_return:.2f} over {counted(len(self.returns), 'episode')} "
-            f"({sure}lowest {lowest:.2f}, highest {highest:.2f}{each}{success}; checkpoint {self.checkpoint})"
+            f"({sure}lowest {lowest:.2f}, highest {highest:.2f}{rewards}{success}; checkpoint {self.checkpoint})"
         )
 
 
@@ -158,8 +158,8 @@ def evaluate(
         with Stage(policy.env, episodes=episodes, seed=seed, max_steps=limit, explore=stochastic, film=film) as stage:
             if isinstance(checkpoint, str):
                 return _report(policy, wanted[0], stage)
-            found = {where: _report_or_damage(policy, where, stage) for where in dict.fromkeys(wanted)}
-    return [found[where] for where in wanted]
+            reports = {where: _report_or_damage(policy, where, stage) for where in dict.fromkeys(wanted)}
+    return [reports[where] for where in wanted]
 
 
 def _film(folder: Path | None, videos: int | None, form: str | None) -> Film | None:
@@ -176,21 +176,21 @@ def _chosen(run: RunDir, words: str | list[str]) -> list[Path]:
     """Return the folders of checkpoints, in the order in which they were asked for."""
     if isinstance(words, str):
         return [run.checkpoint(words)]
-    held = run.checkpoint_dirs()
-    if ALL in words and not held:
+    folders = run.checkpoint_dirs()
+    if ALL in words and not folders:
         raise RunDirError(f"{run.path} has no checkpoints")
-    return [where for word in words for where in (held if word == ALL else [run.checkpoint(word)])]
+    return [where for word in words for where in (folders if word == ALL else [run.checkpoint(word)])]
 
 
 def _report(policy: Frozen, where: Path, stage: Stage, folder: str = "") -> EvaluationReport:
-    found, videos = stage.play(policy.agent, folder)
-    return EvaluationReport(**vars(found), **_about(policy, where), seed=stage.seed, videos=videos)
+    evaluation, videos = stage.play(policy.agent, folder)
+    return EvaluationReport(**vars(evaluation), **_about(policy, where), seed=stage.seed, videos=videos)
 
 
 def _report_of_file(file: Exported, stage: Stage) -> EvaluationReport:
-    found, videos = stage.play(file.agent)
+    evaluation, videos = stage.play(file.agent)
     about: dict[str, Any] = {"run": file.path, "checkpoint": file.checkpoint, "env_steps": file.env_steps}
-    return EvaluationReport(**vars(found), **about, seed=stage.seed, videos=videos)
+    return EvaluationReport(**vars(evaluation), **about, seed=stage.seed, videos=videos)
 
 
 def _report_or_damage(policy: Frozen, where: Path, stage: Stage) -> EvaluationReport:

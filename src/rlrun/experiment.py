@@ -63,11 +63,11 @@ class Result:
 
     def describe(self) -> str:
         """Return two lines: what came out, and where it lies."""
-        found, summary = self.summary["evaluation"], self.summary
+        stats, summary = self.summary["evaluation"], self.summary
         steps = f"{summary['env_steps']:,} env steps, {summary['updates']:,} updates, {summary['seconds']:.0f} s"
-        if found is None:
+        if stats is None:
             return f"{summary['status']}: {steps}\n{self.run_dir}"
-        mean, over = f"{found['mean_return']:.2f} ± {found['std_return']:.2f}", counted(found["episodes"], "episode")
+        mean, over = f"{stats['mean_return']:.2f} ± {stats['std_return']:.2f}", counted(stats["episodes"], "episode")
         outcome = f"mean return {mean} over {over}"
         return f"{summary['status']}: {outcome} ({steps})\n{self.run_dir}"
 
@@ -143,15 +143,15 @@ class Experiment:
 
     def untrained(self) -> list[str]:
         """Return the config paths of networks that could be trained, and that no callback trains."""
-        trained = {id(each) for callback in self.trainer.callbacks.values() for each in callback.trained()}
-        found: list[str] = []
+        trained = {id(param) for callback in self.trainer.callbacks.values() for param in callback.trained()}
+        paths: list[str] = []
         for path, part in sorted(self.parts.items()):
-            if not isinstance(part, torch.nn.Module) or any(path.startswith(f"{above}.") for above in found):
+            if not isinstance(part, torch.nn.Module) or any(path.startswith(f"{above}.") for above in paths):
                 continue
-            free = {id(each) for each in part.parameters() if each.requires_grad}
+            free = {id(param) for param in part.parameters() if param.requires_grad}
             if free and not free & trained:
-                found.append(path)
-        return found
+                paths.append(path)
+        return paths
 
     def restore(self, states: Mapping[str, Any], where: Path) -> None:
         """Take back what a checkpoint holds; a table whose rows it lacks stays empty.
@@ -251,8 +251,8 @@ class Experiment:
         if count == 1:
             return nullcontext()
         known = Composed(self.config, self.composed.words, self.composed.choices, [], self.composed.project)
-        found, token = found_here(), tokens.get(run_dir.path)
-        job = partial(Job, composed=known, run=run_dir.path, checkpoint=self._origin, found=found, token=token)
+        machine, token = found_here(), tokens.get(run_dir.path)
+        job = partial(Job, composed=known, run=run_dir.path, checkpoint=self._origin, found=machine, token=token)
         return crew(count, backend_of(self.device, count), job)
 
     def follow(self, run_dir: RunDir) -> None:
@@ -263,10 +263,10 @@ class Experiment:
     def _go_on(self, resumed: Callable[[list[str]], None] | None) -> None:
         """Do what is left of resuming when all callbacks have begun."""
         self.parts[GENERATORS].load_state_dict(self._drawn)
-        found = (getattr(callback, "approximate", None) for callback in self.trainer.callbacks.values())
-        reasons = learners.gathered([*self._lost, *(reason for reason in found if reason)])
+        causes = (getattr(callback, "approximate", None) for callback in self.trainer.callbacks.values())
+        reasons = learners.gathered([*self._lost, *(reason for reason in causes if reason)])
         if resumed is not None:
-            resumed(list(dict.fromkeys(reason for each in reasons for reason in each)))
+            resumed(list(dict.fromkeys(reason for group in reasons for reason in group)))
 
     def summary(self, status: str) -> dict[str, Any]:
         """Return what `summary.json` holds."""
@@ -341,5 +341,5 @@ def composed_of(words: Iterable[str] | Composed, config_dir: Path | None = None)
 
 def path_of(built: dict[str, Any], part: object) -> str:
     """Return the config path of a built part, or its class where it has none."""
-    paths = [path for path, other in built.items() if other is part]
+    paths = [path for path, candidate in built.items() if candidate is part]
     return min(paths, key=len, default=type(part).__name__)

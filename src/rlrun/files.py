@@ -227,10 +227,10 @@ def read_json(path: Path) -> Any:
 def known(path: Path) -> dict[str, Any]:
     """Return what a JSON file of names and values holds; nothing where it is missing or damaged."""
     try:
-        found = read_json(path)
+        content = read_json(path)
     except RlrunError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def finite(value: Any) -> Any:
@@ -238,8 +238,8 @@ def finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: finite(held) for key, held in value.items()}
-    return [finite(held) for held in value] if isinstance(value, list | tuple) else value
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def duration(seconds: float) -> str:

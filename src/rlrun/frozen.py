@@ -72,12 +72,12 @@ class Frozen:
             raise RequestError(f"{error}; --checkpoint {word} is the newest good one") from error
 
     def _newest_good(self, damaged: Path) -> str | None:
-        for other in self.directory.newest_first():
+        for checkpoint in self.directory.newest_first():
             with suppress(RunDirError):
-                if other != damaged and load(other, self._parts):
-                    step = checkpoint_key(other)[0]
+                if checkpoint != damaged and load(checkpoint, self._parts):
+                    step = checkpoint_key(checkpoint)[0]
                     shared = [path for path in self.directory.checkpoint_dirs() if checkpoint_key(path)[0] == step]
-                    return other.name if len(shared) > 1 else str(step)
+                    return checkpoint.name if len(shared) > 1 else str(step)
         return None
 
 
@@ -94,11 +94,11 @@ def frozen(run: Path | str, trust: Iterable[str] = (), *, device: str | None = N
         RequestError: there is no such run, it is damaged, or it names code that is not trusted.
     """
     with process_restored(), arrived(run, trust) as arrival:
-        found = Frozen(arrival, device)
+        policy = Frozen(arrival, device)
         try:
-            yield found
+            yield policy
         finally:
-            found.env.close()
+            policy.env.close()
 
 
 def _require(fits: bool, path: str, wanted: str, part: Any) -> None:

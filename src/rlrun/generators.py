@@ -26,8 +26,8 @@ def checked(state: Any) -> Any:
     """
     if not isinstance(state, Mapping) or not isinstance(state.get("bit_generator"), str):
         raise RlrunError("the state of a random generator is none")
-    if (found := PLACES.get(state["bit_generator"])) is not None:
-        inner, name, last = found
+    if (entry := PLACES.get(state["bit_generator"])) is not None:
+        inner, name, last = entry
         place = (state if inner is None else state[inner])[name]
         if not isinstance(place, int | np.integer) or not 0 <= place <= last:
             raise RlrunError(f"the state of a random generator is damaged: {name} {str(place)[:40]} is not 0 to {last}")
@@ -51,9 +51,9 @@ def checked_torch(state: Any) -> Tensor:
     """
     if not isinstance(state, Tensor) or state.dtype != torch.uint8 or state.shape != (TORCH_BYTES,):
         raise RlrunError("the state of torch's random generator is none")
-    left, place = state[8:12].numpy().view(np.int32)[0], state[16:24].numpy().view(np.uint64)[0]
-    if left < 1 or int(left) + int(place) > WORDS + 1:
-        raise RlrunError(f"the state of torch's random generator is damaged: {left} numbers left from {place} on")
+    remaining, place = state[8:12].numpy().view(np.int32)[0], state[16:24].numpy().view(np.uint64)[0]
+    if remaining < 1 or int(remaining) + int(place) > WORDS + 1:
+        raise RlrunError(f"the state of torch's random generator is damaged: {remaining} numbers left from {place} on")
     return state
 
 
@@ -63,14 +63,14 @@ class Generators:
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all generators; of CUDA's where there are any."""
         version, words, gauss = random.getstate()
-        found: dict[str, Any] = {
+        states: dict[str, Any] = {
             "python": {"version": version, "words": np.array(words, np.uint64), "gauss": gauss},
             "numpy": np.random.get_state(legacy=False),
             "torch": torch.get_rng_state(),
         }
         if torch.cuda.is_available():
-            found["cuda"] = torch.cuda.get_rng_state_all()
-        return found
+            states["cuda"] = torch.cuda.get_rng_state_all()
+        return states
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set all generators; those of devices that this machine lacks are left out.

@@ -69,13 +69,13 @@ def checkpoints(run: Path | str, *, verify: bool = False, digest: bool = False) 
     directory = RunDir.open(run)
     latest, best = _pointed(directory, "latest"), _pointed(directory, "best")
     try:
-        held = directory.checkpoint_dirs()
+        folders = directory.checkpoint_dirs()
     except OSError as error:
         raise RunDirError(f"{directory.checkpoints} cannot be read: {reason(error)}") from error
-    found = (_look(where, verify=verify, digest=digest) for where in held)
+    reports = (_look(where, verify=verify, digest=digest) for where in folders)
     return [
         replace(report, latest=report.name == latest, best=report.name == best)
-        for report in found
+        for report in reports
         if report is not None
     ]
 

@@ -47,14 +47,14 @@ def ls(
         raise RequestError(f"--status {status}: wanted one of {', '.join(STATUSES)}{did_you_mean(status, STATUSES)}")
     if sort not in SORTS:
         raise RequestError(f"--sort {sort}: wanted one of {', '.join(SORTS)}{did_you_mean(sort, SORTS)}")
-    found = [about(run) for run in runs_beneath(place)]
+    runs = [about(run) for run in runs_beneath(place)]
     wanted = [text for text in match if text]
-    kept = [
+    matching = [
         run
-        for run in found
+        for run in runs
         if status in (None, run["status"]) and all(text in " ".join([run["path"], *run["words"]]) for text in wanted)
     ]
-    return sorted(kept, key=SORTS[sort])
+    return sorted(matching, key=SORTS[sort])
 
 
 def about(run: RunDir) -> dict[str, Any]:

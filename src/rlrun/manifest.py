@@ -48,8 +48,8 @@ def cpu() -> str | None:
 
 def instructions() -> str:
     """Return a digest of what the processor can do; code made for one runs on others of the same digest."""
-    told = (platform.machine(), platform.processor(), _told_of_cpu("model name"), _told_of_cpu("flags", "Features"))
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+    facts = (platform.machine(), platform.processor(), _told_of_cpu("model name"), _told_of_cpu("flags", "Features"))
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
 def _told_of_cpu(*names: str) -> str | None:
@@ -58,8 +58,8 @@ def _told_of_cpu(*names: str) -> str | None:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
         return None
-    told = (line.partition(":") for line in lines)
-    return next((value.strip() for name, _, value in told if name.strip() in names), None)
+    fields = (line.partition(":") for line in lines)
+    return next((value.strip() for name, _, value in fields if name.strip() in names), None)
 
 
 def cores() -> int:
@@ -88,8 +88,8 @@ def has_bfloat16(device: str) -> bool:
     if device != "cpu":
         return False
     tell = getattr(torch.cpu, "get_capabilities", None)  # older versions of torch tell it of x86 alone
-    told = {"avx512_bf16": torch.cpu._is_avx512_bf16_supported()} if tell is None else tell()
-    return any(told.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last one of ARM
+    capabilities = {"avx512_bf16": torch.cpu._is_avx512_bf16_supported()} if tell is None else tell()
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last one of ARM
 
 
 def git(project: Path) -> dict[str, Any] | None:
@@ -117,7 +117,7 @@ def _without(named: bytes | None) -> dict[str, str]:
 
 def _run_git(project: Path, variables: dict[str, str], *words: str) -> bytes | None:
     try:
-        found = subprocess.run(
+        process = subprocess.run(
             ["git", "-c", "core.fsmonitor=false", "-C", str(project), *words],  # or the repository names a program
             capture_output=True,
             timeout=10,
@@ -126,7 +126,7 @@ def _run_git(project: Path, variables: dict[str, str], *words: str) -> bytes | N
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout if found.returncode == 0 else None
+    return process.stdout if process.returncode == 0 else None
 
 
 @functools.cache

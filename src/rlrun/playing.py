@@ -182,7 +182,7 @@ def harmless(line: str) -> str:
     """Return a line in which colours stay, and what else would command a terminal is replaced; it ends in none."""
     parts = COLOUR.split(line)
     shown = (
-        part if COLOUR.fullmatch(part) else "".join(each if each.isprintable() else "?" for each in part)
+        part if COLOUR.fullmatch(part) else "".join(char if char.isprintable() else "?" for char in part)
         for part in parts
     )
     return "".join(shown) + (PLAIN if len(parts) > 1 else "")

@@ -63,14 +63,14 @@ class Plugin:
 
 def installed() -> list[Plugin]:
     """Return all plugins by name; of several with one name the first counts, by the package's name."""
-    found: list[Plugin] = []
-    for plugin in sorted(_entries(), key=lambda one: (one.name, one.package)):
-        first = next((other for other in found if other.name == plugin.name), None)
+    plugins: list[Plugin] = []
+    for plugin in sorted(_entries(), key=lambda entry: (entry.name, entry.package)):
+        first = next((earlier for earlier in plugins if earlier.name == plugin.name), None)
         if first is not None:
-            found.append(plugin.broken(f"it is called like the one of {first.package or first.module}, which counts"))
+            plugins.append(plugin.broken(f"it is called like the one of {first.package or first.module}, which counts"))
         else:
-            found.append(_located(plugin))
-    return found
+            plugins.append(_located(plugin))
+    return plugins
 
 
 def sound() -> list[Plugin]:
@@ -84,13 +84,13 @@ def named(name: str) -> Plugin:
     Raises:
         RequestError: there is none, or it is broken.
     """
-    found = {plugin.name: plugin for plugin in reversed(installed())}  # of two with one name the first
-    if name not in found:
-        near = did_you_mean(name, found) or f"; there are {', '.join(sorted(found)) or 'none'}"
+    by_name = {plugin.name: plugin for plugin in reversed(installed())}  # of two with one name the first
+    if name not in by_name:
+        near = did_you_mean(name, by_name) or f"; there are {', '.join(sorted(by_name)) or 'none'}"
         raise RequestError(f"no plugin '{name}' is installed{near}")
-    if found[name].problem is not None:
-        raise RequestError(f"plugin '{name}' is broken: {found[name].problem}")
-    return found[name]
+    if by_name[name].problem is not None:
+        raise RequestError(f"plugin '{name}' is broken: {by_name[name].problem}")
+    return by_name[name]
 
 
 def packages() -> list[str]:
@@ -116,7 +116,7 @@ def _entries() -> list[Plugin]:
 
 def _installations() -> tuple[tuple[str, int, int], ...]:
     """Return what tells whether any package came, went or changed: reading them all takes ten times as long."""
-    found = []
+    stamps = []
     for place in map(Path, sys.path):
         try:
             inside = [entry.path for entry in os.scandir(place) if entry.name.endswith((".dist-info", ".egg-info"))]
@@ -125,18 +125,18 @@ def _installations() -> tuple[tuple[str, int, int], ...]:
         for path in (str(place), *inside, *(os.path.join(entry, "entry_points.txt") for entry in inside)):
             with suppress(OSError):
                 about = os.stat(path)
-                found.append((path, about.st_mtime_ns, about.st_size))
-    return tuple(found)
+                stamps.append((path, about.st_mtime_ns, about.st_size))
+    return tuple(stamps)
 
 
 def _read_entries() -> list[Plugin]:
-    found = []
+    plugins = []
     for entry in metadata.entry_points(group=GROUP):
         about = getattr(entry, "dist", None)
         # An installation that was broken off may have no metadata.
         package, version = (str(getattr(about, name, None) or "") for name in ("name", "version"))
-        found.append(Plugin(entry.name, entry.value.split(":")[0].strip(), package, version))
-    return found
+        plugins.append(Plugin(entry.name, entry.value.split(":")[0].strip(), package, version))
+    return plugins
 
 
 def _located(plugin: Plugin) -> Plugin:

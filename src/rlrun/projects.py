@@ -41,8 +41,8 @@ def find(module: str, folders: Iterable[Path]) -> bool:
 def in_a_run(folder: Path) -> bool:
     """Say whether a folder is that of a run or a sweep, or inside one."""
     notes = (("manifest.json", "config.yaml"), ("sweep.json", "jobs.sqlite"))
-    above = {each for place in (folder.absolute(), folder.resolve()) for each in (place, *place.parents)}
-    return any(all((each / name).is_file() for name in names) for each in above for names in notes)
+    above = {path for place in (folder.absolute(), folder.resolve()) for path in (place, *place.parents)}
+    return any(all((path / name).is_file() for name in names) for path in above for names in notes)
 
 
 def _append(folder: Path) -> None:
@@ -77,10 +77,10 @@ def _spec_in(folder: Path, module: str) -> ModuleSpec | None:
         return None
 
 
-def _same(one: ModuleSpec | None, other: ModuleSpec | None) -> bool:
-    if one is None or other is None or (one.origin is None) != (other.origin is None):
+def _same(first: ModuleSpec | None, second: ModuleSpec | None) -> bool:
+    if first is None or second is None or (first.origin is None) != (second.origin is None):
         return False
-    if one.origin is not None and other.origin is not None:
-        return Path(one.origin).resolve() == Path(other.origin).resolve()
-    places = [{Path(each).resolve() for each in spec.submodule_search_locations or ()} for spec in (one, other)]
+    if first.origin is not None and second.origin is not None:
+        return Path(first.origin).resolve() == Path(second.origin).resolve()
+    places = [{Path(path).resolve() for path in spec.submodule_search_locations or ()} for spec in (first, second)]
     return places[0] == places[1]

@@ -38,17 +38,17 @@ def remembered(question: str, about: Mapping[str, Any], find: Callable[[], T], f
         path = folder() / f"{question}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
     except RuntimeError:
         return find()
-    held: Any = known(path).get("answer")
-    if fits(held):
-        return cast(T, held)
+    cached: Any = known(path).get("answer")
+    if fits(cached):
+        return cast(T, cached)
     damaged = os.path.exists(path)  # unlike the path's own, it takes what is out of reach for missing
     answer = find()
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         if damaged:
             path.unlink()
-        held = _put(path, json.dumps({"about": about, "answer": answer}, indent=2) + "\n")
-        answer = held if fits(held) else answer
+        cached = _put(path, json.dumps({"about": about, "answer": answer}, indent=2) + "\n")
+        answer = cached if fits(cached) else answer
     return answer
 
 

@@ -64,23 +64,23 @@ def resume(run: Path | str, words: Iterable[str] = (), *, trust: Iterable[str] =
 def _resume(arrival: Arrival, words: list[str], run: Path | str, trace: object) -> Result:
     directory = arrival.directory
     require_idle(directory)
-    before, given = directory.read_overrides(), parse(words)
-    config = changed(arrival.config, given, run)
-    if finished(directory, config, given):
+    before, overrides = directory.read_overrides(), parse(words)
+    config = changed(arrival.config, overrides, run)
+    if finished(directory, config, overrides):
         return Result(directory.path, read_summary(directory), config, None)
     require_own_files(directory)
-    found = newest(directory, count_of(config))
-    if found is not None:
-        _require_ahead(config, given, found[0])
+    loaded = newest(directory, count_of(config))
+    if loaded is not None:
+        _require_ahead(config, overrides, loaded[0])
     composed = Composed(config, [word.text for word in parse([*before, *words])], {}, [], Path.cwd())
     experiment = Experiment(composed, found=found_of(arrival.about))
-    if found is not None:
-        experiment.restore(found[1], found[0])
-    since = {"words": [word.text for word in given], "checkpoint": None if found is None else found[0].name}
+    if loaded is not None:
+        experiment.restore(loaded[1], loaded[0])
+    since = {"words": [word.text for word in overrides], "checkpoint": None if loaded is None else loaded[0].name}
     with ExitStack() as stack:
         try:
             stack.enter_context(take_over(directory, trace))
-            for message in found[2] if found is not None else ():
+            for message in loaded[2] if loaded is not None else ():
                 directory.note(message)
             _record(directory, experiment, arrival.about, since)
         except RlrunError as error:  # nothing was trained yet
@@ -95,7 +95,7 @@ def changed(config: DictConfig, words: Sequence[Word], run: Path | str = "RUN") 
     Raises:
         ConfigError: a word changes what makes the run what it is, or is wrong.
     """
-    given, config = config, config.copy()
+    before, config = config, config.copy()
     OmegaConf.set_struct(config, True)
     for word in words:
         if not any(f"{word.key}.".startswith(f"{key}.") for key in CHANGEABLE):
@@ -109,7 +109,7 @@ def changed(config: DictConfig, words: Sequence[Word], run: Path | str = "RUN") 
         apply(config, word, [])
     for key, value in check_kinds(config).items():
         OmegaConf.update(config, key, value, merge=False)
-    _require_same_numbers(given, config)
+    _require_same_numbers(before, config)
     return config
 
 
@@ -119,7 +119,7 @@ def _require_same_numbers(before: DictConfig, config: DictConfig) -> None:
     Raises:
         ConfigError: naming both.
     """
-    ways = [OmegaConf.select(each, "env.vectorization") for each in (before, config)]
+    ways = [OmegaConf.select(version, "env.vectorization") for version in (before, config)]
     if ways[0] != ways[1] and not set(ways) <= set(IN_PROCESS):
         raise ConfigError(
             f"env.vectorization cannot change from {ways[0]} to {ways[1]} when a run is resumed, "
@@ -153,8 +153,8 @@ def read_summary(run: RunDir) -> dict[str, Any]:
         if summary["evaluation"] is not None:
             figures += [summary["evaluation"][name] for name in ("mean_return", "std_return", "episodes")]
         if all(isinstance(figure, int | float) for figure in figures) and {"status", "stopped_by"} <= {*summary}:
-            found: dict[str, Any] = summary
-            return found
+            result: dict[str, Any] = summary
+            return result
     except (KeyError, TypeError):
         pass
     raise RunDirError(f"{run.summary} is damaged: it lacks what every run tells")
@@ -168,9 +168,9 @@ def newest(run: RunDir, learners: int = 1) -> tuple[Path, dict[str, Any], list[s
     Raises:
         RunDirError: all are damaged, or they are gone.
     """
-    held = run.newest_first()
+    folders = run.newest_first()
     damaged = []
-    for where in held:
+    for where in folders:
         try:
             states = load(where)
             for number in range(1, learners):
@@ -178,12 +178,12 @@ def newest(run: RunDir, learners: int = 1) -> tuple[Path, dict[str, Any], list[s
         except RunDirError as error:
             damaged.append(str(error))
             continue
-        told = [f"{message}; going on from checkpoint {where.name}" for message in damaged]
-        for message in told:
+        messages = [f"{message}; going on from checkpoint {where.name}" for message in damaged]
+        for message in messages:
             _messages.warning("%s", message)
-        return where, states, told
-    if held:
-        raise RunDirError(f"none of the {len(held)} checkpoints can be read; of the newest: {damaged[0]}")
+        return where, states, messages
+    if folders:
+        raise RunDirError(f"none of the {len(folders)} checkpoints can be read; of the newest: {damaged[0]}")
     if run.read_status()["status"] == "completed" or (run.checkpoints / "latest").is_file():
         raise RunDirError(f"{run.path} has no checkpoint any more to go on from")
     return None
@@ -198,8 +198,8 @@ def _require_ahead(config: DictConfig, words: Sequence[Word], where: Path) -> No
     reached = dict(zip(("stop.env_steps", "stop.updates"), checkpoint_key(where), strict=True))
     for key, at in reached.items():
         limit: Any = OmegaConf.select(config, key)
-        given = any(word.key in (key, "stop") for word in words)
-        if given and limit is not None and at >= limit:
+        is_set = any(word.key in (key, "stop") for word in words)
+        if is_set and limit is not None and at >= limit:
             what = "environment steps" if key == "stop.env_steps" else "updates"
             raise ConfigError(f"{key}={limit}: the run is already at {at:,} {what}; give a total beyond that")
 
@@ -230,7 +230,7 @@ def _confirm(run: RunDir, lost: list[str]) -> None:
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Tell what numbers depend on and differs between two processes that worked on a run."""
-    found = [
+    changes = [
         f"{name} {before.get('packages', {}).get(name)} became {now['packages'].get(name)}"
         for name in NUMERIC
         if before.get("packages", {}).get(name) != now["packages"].get(name)
@@ -238,8 +238,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     before = {**before, "matmul": before.get("matmul", "torch")}
     for name in ("device", "threads", "matmul"):
         if before.get(name) != now[name]:
-            found.append(f"{name} {before.get(name)} became {now[name]}")
-    return found
+            changes.append(f"{name} {before.get(name)} became {now[name]}")
+    return changes
 
 
 def _list(names: Sequence[str]) -> str:

@@ -98,9 +98,9 @@ class RunDir:
             if is_run(run.path):
                 way_out = f"go on with it: rlrun resume {run.path}, or name another folder"
                 raise RunDirError(f"run directory {run.path} holds a run already; {way_out}")
-            held = sorted(entry.name for entry in run.path.iterdir())
-            if held or not run._take():
-                raise RunDirError(f"run directory {run.path} is not empty: it holds {_some(held or ['checkpoints'])}")
+            names = sorted(entry.name for entry in run.path.iterdir())
+            if names or not run._take():
+                raise RunDirError(f"run directory {run.path} is not empty: it holds {_some(names or ['checkpoints'])}")
         return run
 
     def _make(self) -> bool:
@@ -213,11 +213,11 @@ class RunDir:
         age = (datetime.now(UTC) - datetime.fromisoformat(status["heartbeat"])).total_seconds()
         if not isinstance(status["pid"], int) or not 1 <= status["pid"] <= PIDS:
             raise ValueError(f"no process has the number {status['pid']}")
-        held = False if ours else locks.is_held(self.lock)
-        if held:
+        locked = False if ours else locks.is_held(self.lock)
+        if locked:
             return True
         signature = known(self.lock)
-        if held is False and signature.get("locked") and signature.get("boot") == locks.boot():
+        if locked is False and signature.get("locked") and signature.get("boot") == locks.boot():
             return False
         alive = locks.is_alive(signature)
         return abs(age) <= SILENT if alive is None else alive
@@ -241,8 +241,8 @@ class RunDir:
 
     def checkpoint_dirs(self, place: Path | None = None) -> list[Path]:
         """Return all checkpoints, oldest step first; those of another learner that lie in a place of their own."""
-        found = folder.iterdir() if (folder := place or self.checkpoints).is_dir() else ()
-        return sorted((path for path in found if CHECKPOINT.fullmatch(path.name)), key=checkpoint_key)
+        paths = folder.iterdir() if (folder := place or self.checkpoints).is_dir() else ()
+        return sorted((path for path in paths if CHECKPOINT.fullmatch(path.name)), key=checkpoint_key)
 
     def newest_first(self) -> list[Path]:
         """Return all checkpoints in the order in which a run goes on from the first that is good.
@@ -251,10 +251,10 @@ class RunDir:
         once went on from an older one left them, and they may be of another course; or a process died before
         `latest` named its newest, and then a resume makes that one again.
         """
-        held = self.checkpoint_dirs()
-        named = [path for path in held if path.name == self.pointed("latest")]
-        past = held[: held.index(named[0]) + 1] if named else held
-        return [*reversed(past), *reversed(held[len(past) :])]
+        folders = self.checkpoint_dirs()
+        named = [path for path in folders if path.name == self.pointed("latest")]
+        past = folders[: folders.index(named[0]) + 1] if named else folders
+        return [*reversed(past), *reversed(folders[len(past) :])]
 
     def pointed(self, pointer: str) -> str | None:
         path = self.checkpoints / pointer
@@ -267,16 +267,16 @@ class RunDir:
             RunDirError: there is no such checkpoint; the message lists those there are.
         """
         word = str(which)
-        held = self.checkpoint_dirs()
+        folders = self.checkpoint_dirs()
         if word in ("latest", "best"):
             name = self.pointed(word)
-            matching = [path for path in held if path.name == name]
+            matching = [path for path in folders if path.name == name]
         else:
             step = int(word.replace("_", "")) if word.replace("_", "").isdecimal() else None
-            matching = [path for path in held if path.name == word or checkpoint_key(path)[0] == step]
+            matching = [path for path in folders if path.name == word or checkpoint_key(path)[0] == step]
         if not matching:
-            steps = [str(checkpoint_key(path)[0]) for path in held]
-            names = [name for name in ("latest", "best") if self.pointed(name) in {path.name for path in held}]
+            steps = [str(checkpoint_key(path)[0]) for path in folders]
+            names = [name for name in ("latest", "best") if self.pointed(name) in {path.name for path in folders}]
             raise RunDirError(f"{self.path} has no checkpoint '{word}'; it has {_some(names + steps)}")
         return matching[-1]
 

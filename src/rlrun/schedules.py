@@ -92,8 +92,8 @@ class Staircase:
     begin: int = 0
 
     def __call__(self, step: int) -> float:
-        held = self.begin + (step - self.begin) // self.every * self.every
-        return self.first + (self.last - self.first) * _fraction(held, self.begin, self.steps)
+        stair = self.begin + (step - self.begin) // self.every * self.every
+        return self.first + (self.last - self.first) * _fraction(stair, self.begin, self.steps)
 
 
 @dataclass(frozen=True)

@@ -33,18 +33,18 @@ def shares(config: DictConfig) -> dict[str, Any]:
     if count == 1:
         return {}
     _require_none(config, count)
-    found: dict[str, Any] = {"seeds.learner": rank}
+    values: dict[str, Any] = {"seeds.learner": rank}
     for key in SHARED:
         number = OmegaConf.select(config, key, default=None)
         if isinstance(number, int):
             if number % count:
                 better = max(number // count, 1) * count
                 raise ConfigError(f"learners={count}: {key}={number} cannot be shared evenly; {key}={better} can")
-            found[key] = number // count
+            values[key] = number // count
     if OmegaConf.select(config, "memory.length", default=0) is None:
-        found["memory.learners"] = count
-    found["seeds.first_lane"] = rank * found.get("env.num_envs", 0)
-    return found
+        values["memory.learners"] = count
+    values["seeds.first_lane"] = rank * values.get("env.num_envs", 0)
+    return values
 
 
 def _require_none(config: DictConfig, count: int) -> None:
@@ -68,7 +68,7 @@ def require_shareable(config: DictConfig, trainer: Trainer, built: Mapping[str, 
     loader, collector = trainer.loader, getattr(trainer.loader, "collector", None)
     for kind, part, known in (("loader", loader, LOADERS), ("collector", collector, (Collector,))):
         if type(part) not in known:
-            names = ", ".join(each.__name__ for each in known)
+            names = ", ".join(cls.__name__ for cls in known)
             what = f"a {type(part).__name__}" if part is not None else "none"
             raise ConfigError(f"learners={count}: the {kind} is {what}; several learners share that of {names} only")
     if collector is not None and collector.env.resets_itself:

@@ -133,7 +133,7 @@ class Spaces:
 def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     """Apply a function leaf by leaf to trees of the same form."""
     if isinstance(tree, Mapping):
-        return {name: map_tree(function, part, *(other[name] for other in others)) for name, part in tree.items()}
+        return {name: map_tree(function, part, *(twin[name] for twin in others)) for name, part in tree.items()}
     return function(tree, *others)
 
 

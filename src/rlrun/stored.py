@@ -95,10 +95,10 @@ def check_manifest(note: Any, path: Path) -> None:
         raise RunDirError(f"{path} is damaged: it lacks {TENSORS} or {STATE}")
 
 
-def _check_evaluation(found: Any, path: Path) -> None:
+def _check_evaluation(stats: Any, path: Path) -> None:
     numbers = ("mean_return", "std_return", "episodes", "env_steps")
-    if found is not None and not (
-        isinstance(found, dict) and all(type(found.get(name, 0)) in (int, float, type(None)) for name in numbers)
+    if stats is not None and not (
+        isinstance(stats, dict) and all(type(stats.get(name, 0)) in (int, float, type(None)) for name in numbers)
     ):
         raise RunDirError(f"{path} is damaged: its evaluation is none")
 

@@ -133,11 +133,11 @@ class Trainer:
 
     def _finish_update(self) -> None:
         """Call the `end_cycle` hooks that a saved state had still before it; the batch is gone, so not its readers."""
-        state, found = self.state, False
+        state, resumed = self.state, False
         for step in self.plan.steps["end_cycle"] if self._reached is not None else ():
-            found = found or step.callback.name == self._reached
+            resumed = resumed or step.callback.name == self._reached
             due = state["update"] % step.callback.cycle == 0
-            if found and due and state.keys() >= set(step.required):
+            if resumed and due and state.keys() >= set(step.required):
                 self._reached = step.callback.name
                 step.call()({step.callback.data_group or "": Group({}, state)}, state)
         self._reached = None

@@ -125,8 +125,8 @@ class Limit:
         self.run = run
         self.carried: set[str] = set()  # top folders of the project in which the run arrived
         if folder is not None and run is not None:
-            arrived = [each for each in (folder, folder / "src") if run.resolve().is_relative_to(each.resolve())]
-            self.carried = {run.resolve().relative_to(each.resolve()).parts[0] for each in arrived}
+            arrived = [root for root in (folder, folder / "src") if run.resolve().is_relative_to(root.resolve())]
+            self.carried = {run.resolve().relative_to(root.resolve()).parts[0] for root in arrived}
 
     def allows(self, name: str) -> bool:
         """Say whether a dotted name may be imported."""
@@ -358,7 +358,7 @@ def _require_there(package: str, limit: Limit) -> None:
         return
     if not all(part.isidentifier() for part in package.split(".")):
         raise ConfigError(f"--trust {package}: wanted the name of a package")
-    top, folders = package.split(".")[0], [each for each in (limit.folder, limit.project) if each is not None]
+    top, folders = package.split(".")[0], [folder for folder in (limit.folder, limit.project) if folder is not None]
     if not package.startswith("oc.") and not projects.find(top, folders):
         nor = "" if limit.project is None else f", nor in the run's project {limit.project}"
         raise ConfigError(f"--trust {package}: there is no module '{top}' here{nor}")

@@ -30,5 +30,5 @@ def names(tree: Any) -> Iterator[str]:
     for key, text in texts(tree):
         if NAME.fullmatch(text):
             yield text
-        elif key == "id" and (found := ID.fullmatch(text)):
-            yield found[1]
+        elif key == "id" and (match := ID.fullmatch(text)):
+            yield match[1]

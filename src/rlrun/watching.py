@@ -22,22 +22,22 @@ HUGE = 1e100  # a larger number is none that a mean could be taken of
 def last_line(path: Path) -> str | None:
     """Return the last line of a log that says something."""
     lines = [line.strip() for line in _tail(path).splitlines()]
-    found = next((line.removeprefix("rlrun: ") for line in reversed(lines) if line), None)
-    return None if found is None else printable(found)
+    text = next((line.removeprefix("rlrun: ") for line in reversed(lines) if line), None)
+    return None if text is None else printable(text)
 
 
 def printable(text: str) -> str:
     """Return a text without what would steer a terminal: it may be somebody else's."""
-    return "".join(each if each.isprintable() else "?" for each in text)
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def progress(metrics: Path) -> dict[str, float]:
     """Return the newest values of a run's metrics, as far as they stand near the end of the file."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for line in _tail(metrics).splitlines():
         record = record_of(line) or {}  # the first line may be cut off, and the last one is being written
-        found |= {name: value for name, value in record.items() if isinstance(value, int | float)}
-    return found
+        values |= {name: value for name, value in record.items() if isinstance(value, int | float)}
+    return values
 
 
 def lines_of(path: Path, most: int) -> Iterator[bytes]:

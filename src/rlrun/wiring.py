@@ -63,32 +63,32 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
     Raises:
         WiringError: a hook asks for what nobody provides, a group is unknown, or hooks wait for each other.
     """
-    made = Plan({group: tuple(held) for group, held in names.items()})
+    plan = Plan({group: tuple(fields) for group, fields in names.items()})
     for position, (name, callback) in enumerate(callbacks.items()):
         callback.name, callback.position = name, position
-        if callback.data_group is not None and callback.data_group not in made.names:
-            hint = did_you_mean(callback.data_group, made.names)
+        if callback.data_group is not None and callback.data_group not in plan.names:
+            hint = did_you_mean(callback.data_group, plan.names)
             raise WiringError(
                 f"callbacks.{name}: data group '{callback.data_group}' does not exist; "
-                f"the loader has {_list(made.names)}{hint}"
+                f"the loader has {_list(plan.names)}{hint}"
             )
     known_state = set(state)
     for event in EVENTS:
-        members = [(each, hook) for each in callbacks.values() if (hook := _hook(each, event)) is not None]
-        made.steps[event] = [_resolve(made, event, *member, callbacks, known_state) for member in members]
-    made.steps["begin_batch"] = _ordered(made, made.steps["begin_batch"])
-    made.steps["end_cycle"].sort(key=lambda step: step.callback.ends)  # whatever may end training comes last
-    _check_backward_order(made)
-    asked = {name for steps in made.steps.values() for step in steps for name in step.asks}
+        members = [(owner, hook) for owner in callbacks.values() if (hook := _hook(owner, event)) is not None]
+        plan.steps[event] = [_resolve(plan, event, *member, callbacks, known_state) for member in members]
+    plan.steps["begin_batch"] = _ordered(plan, plan.steps["begin_batch"])
+    plan.steps["end_cycle"].sort(key=lambda step: step.callback.ends)  # whatever may end training comes last
+    _check_backward_order(plan)
+    requests = {name for steps in plan.steps.values() for step in steps for name in step.asks}
     for callback in callbacks.values():
-        callback.asked = frozenset(asked.intersection(callback.provides))
+        callback.asked = frozenset(requests.intersection(callback.provides))
         if callback.only_provides and not callback.asked:
             unread = _list(callback.provides)
-            raise WiringError(f"callbacks.{callback.name}: nobody asks for '{unread}'{did_you_mean(unread, asked)}")
+            raise WiringError(f"callbacks.{callback.name}: nobody asks for '{unread}'{did_you_mean(unread, requests)}")
     _check_trained(callbacks)
     if learners.rank() > 0:  # only now: all learners compute the same, in the same order
-        made.steps = {event: [step for step in steps if not step.callback.leads] for event, steps in made.steps.items()}
-    return made
+        plan.steps = {event: [step for step in steps if not step.callback.leads] for event, steps in plan.steps.items()}
+    return plan
 
 
 def _check_trained(callbacks: Mapping[str, Callback]) -> None:
@@ -106,10 +106,10 @@ def _check_trained(callbacks: Mapping[str, Callback]) -> None:
 
 def _hook(callback: Callback, event: str) -> Hook | None:
     """Return a hook that will be called; None where there is none, or its cycle is 0 on purpose."""
-    found = callback.hook(event)
-    if found is None or event not in CYCLES or callback.cycle > 0:
-        return found
-    if any("cycle" in vars(each) for each in (callback, *type(callback).__mro__) if each is not Callback):
+    hook = callback.hook(event)
+    if hook is None or event not in CYCLES or callback.cycle > 0:
+        return hook
+    if any("cycle" in vars(owner) for owner in (callback, *type(callback).__mro__) if owner is not Callback):
         return None
     raise WiringError(
         f"callbacks.{callback.name}.{event} would never be called: {type(callback).__name__} sets no cycle; "
@@ -134,17 +134,17 @@ def _in_time(provider: Callback, event: str, reader: Callback) -> bool:
 
 
 def _resolve(
-    made: Plan, event: str, callback: Callback, hook: Hook, callbacks: Mapping[str, Callback], state: set[str]
+    plan: Plan, event: str, callback: Callback, hook: Hook, callbacks: Mapping[str, Callback], state: set[str]
 ) -> Step:
     """Sort a hook's arguments into those it needs and those it takes where they exist."""
     group = callback.data_group
     in_batch = event not in OUTSIDE
     known = set(state)
-    for other in callbacks.values():
-        if (other.data_group is None or (in_batch and other.data_group == group)) and _in_time(other, event, callback):
-            known |= set(other.provides)
+    for peer in callbacks.values():
+        if (peer.data_group is None or (in_batch and peer.data_group == group)) and _in_time(peer, event, callback):
+            known |= set(peer.provides)
     if group is not None and in_batch:
-        known |= set(made.names[group])
+        known |= set(plan.names[group])
     required: list[str] = []
     optional: list[str] = []
     for name, parameter in hook.arguments.items():
@@ -155,7 +155,7 @@ def _resolve(
         elif name in known:
             required.append(name)
         else:
-            holding = [each for each, names in made.names.items() if name in names and in_batch and group is None]
+            holding = [key for key, names in plan.names.items() if name in names and in_batch and group is None]
             hint = f": set data_group = '{holding[0]}' in its class" if holding else did_you_mean(name, known)
             raise WiringError(_unknown(callback, hook, name, known, group if in_batch else None) + hint)
     return Step(callback, event, hook.label, tuple(required), tuple(optional), hook.method)
@@ -163,11 +163,11 @@ def _resolve(
 
 def _unknown(callback: Callback, hook: Hook, name: str, known: set[str], group: str | None) -> str:
     place = f"data group '{group}' has" if group is not None else "the run's state has"
-    held = sorted(known - {"callbacks", "config", "loader", "parts", "run_dir"})
-    return f"callbacks.{callback.name}.{hook.label} asks for '{name}'; {place} {_list(held)} then"
+    names = sorted(known - {"callbacks", "config", "loader", "parts", "run_dir"})
+    return f"callbacks.{callback.name}.{hook.label} asks for '{name}'; {place} {_list(names)} then"
 
 
-def _ordered(made: Plan, steps: list[Step]) -> list[Step]:
+def _ordered(plan: Plan, steps: list[Step]) -> list[Step]:
     """Sort `begin_batch` hooks: first those that provide a name, then those that rewrite it, then its readers."""
     graph: dict[int, set[int]] = {index: set() for index in range(len(steps))}
     providers = [(i, name) for i, step in enumerate(steps) for name in step.callback.provides]
@@ -180,7 +180,7 @@ def _ordered(made: Plan, steps: list[Step]) -> list[Step]:
         for index, step in enumerate(steps):
             if name in step.asks and index not in chain:
                 graph[index] |= {i for i in chain if _sees(step.callback, steps[i].callback)}
-        _check_source(made, name, [steps[i] for i in sources], [steps[i] for i in rewriters])
+        _check_source(plan, name, [steps[i] for i in sources], [steps[i] for i in rewriters])
     return [steps[index] for index in _sort(graph, steps)]
 
 
@@ -188,10 +188,10 @@ def _sees(reader: Callback, provider: Callback) -> bool:
     return provider.data_group is None or provider.data_group == reader.data_group
 
 
-def _check_source(made: Plan, name: str, sources: list[Step], rewriters: list[Step]) -> None:
+def _check_source(plan: Plan, name: str, sources: list[Step], rewriters: list[Step]) -> None:
     for step in rewriters:
         group = step.callback.data_group
-        if not sources and name in step.required and name not in made.names.get(group or "", ()):
+        if not sources and name in step.required and name not in plan.names.get(group or "", ()):
             raise WiringError(
                 f"callbacks.{step.callback.name}.{step.label} rewrites '{name}', but nobody provides it first"
             )
@@ -215,24 +215,24 @@ def _sort(graph: dict[int, set[int]], steps: list[Step]) -> list[int]:
     return order
 
 
-def _check_backward_order(made: Plan) -> None:
+def _check_backward_order(plan: Plan) -> None:
     """Refuse a `backward` hook that asks for what a later one provides: losses run in the config's order."""
     provided_by = {
         name: step.callback
-        for step in made.steps["backward"]
+        for step in plan.steps["backward"]
         if _provided_in(step.callback) == "backward"
         for name in step.callback.provides
     }
     seen: set[str] = set()
-    for step in made.steps["begin_batch"] + made.steps["backward"]:
+    for step in plan.steps["begin_batch"] + plan.steps["backward"]:
         for name in step.required:
             provider = provided_by.get(name)
-            held = made.names.get(step.callback.data_group or "", ())
+            fields = plan.names.get(step.callback.data_group or "", ())
             if (
                 provider is not None
                 and provider.name not in seen
                 and provider is not step.callback
-                and name not in held
+                and name not in fields
             ):
                 raise WiringError(
                     f"callbacks.{step.callback.name}.{step.label} asks for '{name}', which "

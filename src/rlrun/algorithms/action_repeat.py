@@ -138,12 +138,12 @@ class Repeats(NStep):
         if rows is None:
             raise RlrunError("memory.adaptors: Repeats looks ahead in a table, and this batch comes from none")
         lasts: Array = batch["lasts"].numpy()
-        found, _ = self.ahead(rows, lasts)
+        outcome, _ = self.ahead(rows, lasts)
         decision = {"action": batch["action"], "repeats": torch.from_numpy(np.minimum(lasts, self.steps) - 1)}
         if "next_previous" in batch:  # what was done up to the step after the last one is this very action
             known = torch.ones_like(batch["next_previous"]["known"])
-            found = {**found, "next_previous": {"value": batch["action"], "known": known}}
-        return batch | found | {"action": decision}
+            outcome = {**outcome, "next_previous": {"value": batch["action"], "known": known}}
+        return batch | outcome | {"action": decision}
 
 
 def _zeros(space: Space, count: int) -> Tree:

@@ -43,8 +43,8 @@ class Residual(nn.Module):
         self.layers = MLP(self.encoder.size, ActionCodec(spaces).continuous, hidden=hidden)
 
     def forward(self, observation: Tree) -> Tensor:
-        found: Tensor = self.layers(self.encoder(observation))
-        return found
+        error: Tensor = self.layers(self.encoder(observation))
+        return error
 
 
 class PolicyLoss(LossCallback):

@@ -81,8 +81,8 @@ class Discriminator(nn.Module):
 
     def log_prob(self, observation: Tree) -> Tensor:
         """Return log q(z | s) [..., K] of observations without the skill, for skills that are choices."""
-        found: Tensor = self.layers(self.encoder(observation)).log_softmax(-1)
-        return found
+        log_probs: Tensor = self.layers(self.encoder(observation)).log_softmax(-1)
+        return log_probs
 
     def judge(self, observation: Tree, skill: Tensor) -> tuple[Tensor, Tensor]:
         """Return log q(z | s) [...] of skills, up to a constant for numbers, and where they were told [...].

@@ -100,10 +100,10 @@ class QTarget(TargetCallback):
     def begin_batch(
         self, next_observation: Tree, reward: Tensor, terminated: Tensor, discount: Tensor | None = None
     ) -> dict[str, Tensor]:
-        told = self.told(next_observation)  # [M, B, K], or [M, B, K, N]
-        chooser = self.network(next_observation) if self.double else self.tells.mean(told)
+        values = self.told(next_observation)  # [M, B, K], or [M, B, K, N]
+        chooser = self.network(next_observation) if self.double else self.tells.mean(values)
         best = self.codec.best(self.tells.guiding(chooser))  # [M, B, K] -> [B, D]
-        value = self.smallest(self.tells.outcomes(self.tells.select(told, best, self.codec)))  # -> [B], or [B, N]
+        value = self.smallest(self.tells.outcomes(self.tells.select(values, best, self.codec)))  # -> [B], or [B, N]
         return self.bootstrap(reward, terminated, value, discount)
 
 

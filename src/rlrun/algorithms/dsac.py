@@ -98,10 +98,10 @@ class QLoss(CriticLoss):
         c, _ = self.codec.split(action)
         assert c is not None
         points, widths = draw(self.fractions, fixed=self.fixed, like=c)
-        told = self._told(observation, c, points)  # [M, B, N]
-        self._newest, self._target = (told.detach() * widths).sum(-1), (q_target * target_widths).sum(-1)
-        told, q_target = self.scaled(told, q_target)
-        return ops.quantile_distance(told, q_target, points=points, huber=self.huber, widths=target_widths).sum(0)
+        quantiles = self._told(observation, c, points)  # [M, B, N]
+        self._newest, self._target = (quantiles.detach() * widths).sum(-1), (q_target * target_widths).sum(-1)
+        quantiles, q_target = self.scaled(quantiles, q_target)
+        return ops.quantile_distance(quantiles, q_target, points=points, huber=self.huber, widths=target_widths).sum(0)
 
     def error(self, elements: Tensor) -> Tensor:
         if self._newest is None or self._target is None:
@@ -149,12 +149,12 @@ class PolicyLoss(SoftPolicyLoss):
     def values(self, observation: Tree, c: Tensor | None) -> Tensor:
         assert c is not None
         points, widths = draw(self.fractions, fixed=self.fixed, like=c)
-        told = self.told(observation, c, points)  # [M, B, N]
+        quantiles = self.told(observation, c, points)  # [M, B, N]
         if self.temperature.epistemic is not None:
-            self._price = self.temperature.of_each((told * widths).sum(-1))
+            self._price = self.temperature.of_each((quantiles * widths).sum(-1))
         if self.guide == "smallest":
-            told = ops.least_of(told, by=self.least, widths=widths).unsqueeze(0)
-        return (told * widths).sum(-1)
+            quantiles = ops.least_of(quantiles, by=self.least, widths=widths).unsqueeze(0)
+        return (quantiles * widths).sum(-1)
 
     def price(self) -> Tensor:
         return super().price() if self._price is None else self._price

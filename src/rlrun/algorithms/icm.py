@@ -39,8 +39,8 @@ class Curiosity(InverseModel):
 
     def forward_error(self, before: Tensor, action: Tree, after: Tensor) -> Tensor:
         """Return half the mean square [...] between features [..., F] after an action and those foretold (eq. 5)."""
-        given = torch.cat((before, flatten(self.codec.space, action)), -1)
-        error: Tensor = 0.5 * (self.foretell(given) - after).square().mean(-1)
+        inputs = torch.cat((before, flatten(self.codec.space, action)), -1)
+        error: Tensor = 0.5 * (self.foretell(inputs) - after).square().mean(-1)
         return error
 
 

@@ -130,7 +130,7 @@ class LagrangianWeights(Callback):
             raise ConfigError("lagrangian: weights follow evaluations, and evaluation.every=0 makes none")
         self.network = network
         self.optimiser = optimiser([network.raw])
-        self.thresholds = np.array([np.nan if each is None else float(each) for each in thresholds])
+        self.thresholds = np.array([np.nan if threshold is None else float(threshold) for threshold in thresholds])
         self.paid: Paid = getattr(paid, "tally", paid)
         self.shared = hasattr(paid, "tally")  # each learner has rewards of its own; evaluations are told to all
         self.rate = rate
@@ -143,9 +143,9 @@ class LagrangianWeights(Callback):
         if step is not None and step == self._made:
             return
         self._made = 0 if step is None else step
-        found = self._observe()
-        if found is not None:
-            self._update(found)
+        means = self._observe()
+        if means is not None:
+            self._update(means)
 
     def _observe(self) -> Array | None:
         """Return the mean rewards a step [R] that count now, None where nothing new is known."""
@@ -158,8 +158,8 @@ class LagrangianWeights(Callback):
         if new:
             mean = (total - self._read[0]) / new
             self._read = (total.copy(), steps)
-            kept = 0.0 if self.rate is None else (1.0 - self.rate) ** new
-            self.mean = kept * self.mean + (1.0 - kept) * np.stack((mean, np.ones_like(mean)))
+            decay = 0.0 if self.rate is None else (1.0 - self.rate) ** new
+            self.mean = decay * self.mean + (1.0 - decay) * np.stack((mean, np.ones_like(mean)))
         elif self.rate is None:
             return None
         return self.mean[0] / self.mean[1] if self.mean[1, 0] else None
@@ -176,14 +176,14 @@ class LagrangianWeights(Callback):
     @property
     def metrics(self) -> Mapping[str, Any]:
         weights = self.network().detach()
-        found: dict[str, Any] = {f"reward_weight/{index}": weight for index, weight in enumerate(weights)}
+        metrics: dict[str, Any] = {f"reward_weight/{index}": weight for index, weight in enumerate(weights)}
         if self._newest is not None:
-            found |= {f"reward_mean/{index}": float(mean) for index, mean in enumerate(self._newest)}
-        return found
+            metrics |= {f"reward_mean/{index}": float(mean) for index, mean in enumerate(self._newest)}
+        return metrics
 
     def note(self, path_of: Any) -> str:
-        held = [f"reward {index} >= {each:g}" for index, each in enumerate(self.thresholds) if not np.isnan(each)]
-        return f"keeps the mean of {', '.join(held)} a step by {path_of(self.network)}"
+        limits = [f"reward {index} >= {limit:g}" for index, limit in enumerate(self.thresholds) if not np.isnan(limit)]
+        return f"keeps the mean of {', '.join(limits)} a step by {path_of(self.network)}"
 
     def state_dict(self) -> dict[str, Any]:
         newest = None if self._newest is None else self._newest.tolist()
@@ -206,10 +206,10 @@ class LagrangianWeights(Callback):
             self._newest = None if state["newest"] is None else np.array(state["newest"])
 
 
-def _numbers(given: float | Sequence[float], count: int, name: str) -> list[float]:
-    numbers = [float(given)] * count if isinstance(given, float | int) else [float(each) for each in given]
+def _numbers(value: float | Sequence[float], count: int, name: str) -> list[float]:
+    numbers = [float(value)] * count if isinstance(value, float | int) else [float(number) for number in value]
     if len(numbers) != count:
-        raise ConfigError(f"lagrangian.{name}: wanted one number, or one for each of {count} rewards, got {given}")
+        raise ConfigError(f"lagrangian.{name}: wanted one number, or one for each of {count} rewards, got {value}")
     return numbers
 
 

@@ -83,8 +83,8 @@ class BinPolicy(nn.Module):
     @property
     def alpha(self) -> Tensor:
         """The temperature α, without gradient."""
-        found: Tensor = self._borrowed[0].of("continuous")  # type: ignore[operator]
-        return found
+        alpha: Tensor = self._borrowed[0].of("continuous")  # type: ignore[operator]
+        return alpha
 
     @property
     def even(self) -> float:
@@ -158,8 +158,8 @@ class QTarget(TargetCallback):
 
     def judged(self, observation: Tree, c: Tensor) -> Tensor:
         """Return the smallest value [B] that slow critics give to actions c [B, A]."""
-        found: Tensor = self.target(observation, c).amin(0)
-        return found
+        value: Tensor = self.target(observation, c).amin(0)
+        return value
 
 
 class PolicyLoss(LossCallback):

@@ -139,12 +139,12 @@ class AuxiliaryLoss(LossCallback):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        found = dict(super().metrics)
+        metrics = dict(super().metrics)
         if self._terms is not None:
             divergence, auxiliary = self._terms
-            found["auxiliary/kl"] = divergence.mean()
-            found["auxiliary/distance"] = auxiliary.mean()
-        return found
+            metrics["auxiliary/kl"] = divergence.mean()
+            metrics["auxiliary/distance"] = auxiliary.mean()
+        return metrics
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"{super().note(path_of)}, in phases"

@@ -100,8 +100,8 @@ class PPOLoss(ActorCriticLoss):
         distance = ops.distance(value, return_, huber=self.huber)
         if self.value_clip is None:
             return distance
-        held = before + (value - before).clamp(-self.value_clip, self.value_clip)
-        return distance.maximum(ops.distance(held, return_, huber=self.huber))
+        clipped = before + (value - before).clamp(-self.value_clip, self.value_clip)
+        return distance.maximum(ops.distance(clipped, return_, huber=self.huber))
 
     def end_batch(self, step: int | None = None) -> None:
         if step != self._collected:  # the first update of a rollout, at which the policy is still the one that acted
@@ -111,11 +111,11 @@ class PPOLoss(ActorCriticLoss):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        found = dict(super().metrics)
+        metrics = dict(super().metrics)
         moves = _moves(self._over or self._running)
         if len(moves):
-            found["policy/approx_kl"], found["policy/clipped"] = moves.mean(0)
-        return found
+            metrics["policy/approx_kl"], metrics["policy/clipped"] = moves.mean(0)
+        return metrics
 
     def state_dict(self) -> dict[str, Any]:
         moves = {"step": self._collected, "over": _moves(self._over), "running": _moves(self._running)}
@@ -129,15 +129,15 @@ class PPOLoss(ActorCriticLoss):
             self._over, self._running = (deque(moves[name], NEWEST) for name in ("over", "running"))
 
 
-def _moves(held: Iterable[Ratio | Tensor]) -> Tensor:
+def _moves(ratios: Iterable[Ratio | Tensor]) -> Tensor:
     """Return divergence and share of clipped ratios of each update, [updates, 2]; of some they are known already."""
-    found = [each if isinstance(each, Tensor) else _move(*each) for each in held]
-    return torch.stack([each.to(found[-1].device) for each in found]) if found else torch.empty(0, 2)
+    moves = [ratio if isinstance(ratio, Tensor) else _move(*ratio) for ratio in ratios]
+    return torch.stack([move.to(moves[-1].device) for move in moves]) if moves else torch.empty(0, 2)
 
 
 def _move(log_ratio: Tensor, clip: float, valid: Tensor | None) -> Tensor:
     clipped = (log_ratio.expm1().abs() > clip).float()
-    return torch.stack([ops.mean_of(each, valid).float() for each in (_divergence(log_ratio), clipped)])
+    return torch.stack([ops.mean_of(term, valid).float() for term in (_divergence(log_ratio), clipped)])
 
 
 def _divergence(log_ratio: Tensor) -> Tensor:
@@ -240,7 +240,7 @@ class KLPenalty(Callback):
         return {"policy/kl_weight": self.weight}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"weight": self.weight, "epoch": self._epoch, "seen": [float(each) for each in self._seen]}
+        return {"weight": self.weight, "epoch": self._epoch, "seen": [float(divergence) for divergence in self._seen]}
 
     def load_numbers(self, state: dict[str, Any]) -> None:
         self.weight, self._epoch = state["weight"], state.get("epoch", 0)  # runs of older versions have no more

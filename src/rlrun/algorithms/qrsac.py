@@ -76,10 +76,10 @@ class PolicyLoss(SoftPolicyLoss):
         self.least = least
 
     def values(self, observation: Tree, c: Tensor | None) -> Tensor:
-        told = self.told(observation, c)  # [M, B, N]
+        quantiles = self.told(observation, c)  # [M, B, N]
         if self.guide == "smallest":
-            told = ops.least_of(told, by=self.least).unsqueeze(0)
-        return told.mean(-1)
+            quantiles = ops.least_of(quantiles, by=self.least).unsqueeze(0)
+        return quantiles.mean(-1)
 
 
 def _require_quantiles(critics: Critics) -> None:

@@ -47,9 +47,9 @@ class Represent(PerStep):
     @torch.no_grad()
     def apply(self, tree: Tree, path: str = "") -> Tree:
         """Return the features [..., F] of observations [...], where those lie."""
-        lies, home = _device(tree), next(self.network.parameters()).device
+        device, home = _device(tree), next(self.network.parameters()).device
         features: Tensor = self.network.features(map_tree(lambda value: value.to(home), tree))
-        return features.to(lies)
+        return features.to(device)
 
     def change(self, value: Tensor) -> Tensor:
         return self.apply(value)  # type: ignore[no-any-return]
@@ -75,12 +75,12 @@ class RepresentationLoss(LossCallback):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        found = {} if self._inverse is None else {"representation/inverse": self._inverse.mean()}
-        return {**super().metrics, **found}
+        metrics = {} if self._inverse is None else {"representation/inverse": self._inverse.mean()}
+        return {**super().metrics, **metrics}
 
 
 def _device(tree: Tree) -> torch.device:
     while isinstance(tree, dict):
         tree = next(iter(tree.values()))
-    found: torch.device = tree.device
-    return found
+    device: torch.device = tree.device
+    return device

@@ -61,12 +61,12 @@ class Distillation(nn.Module):
                 f"{describe(self.space)}"
             )
 
-        def made(widths: Sequence[int]) -> nn.Sequential:
+        def build(widths: Sequence[int]) -> nn.Sequential:
             encoder = Encoder(space, activation=activation, init=init)
             return nn.Sequential(encoder, MLP(encoder.size, features, hidden=widths, activation=activation, init=init))
 
-        self.random = made(hidden).requires_grad_(False)
-        self.predictor = made((*hidden, *further))
+        self.random = build(hidden).requires_grad_(False)
+        self.predictor = build((*hidden, *further))
 
     def error(self, observation: Tree) -> Tensor:
         """Return the squared distance of prediction and random features [...] (section 2.2)."""

@@ -119,14 +119,14 @@ class TemperatureLoss(LossCallback):
     ) -> None:
         super().__init__(network, optimiser, **options)
         self.temperature = network
-        given = dict(target or {})
+        targets = dict(target or {})
         if divergence is not None:
-            given["continuous"] = -divergence * ActionCodec(spaces).continuous
+            targets["continuous"] = -divergence * ActionCodec(spaces).continuous
         shares = {"continuous": 0.184, "discrete": 0.1, **(share or {})}
         wanted = []
         for part in network.parts:
             default = getattr(ops.target_entropy(spaces.action, min_prob=shares[part]), part)
-            wanted.append(default if given.get(part) is None else given[part])
+            wanted.append(default if targets.get(part) is None else targets[part])
         self.target = torch.tensor(wanted, dtype=torch.float32)  # [parts]
         self._entropy: Tensor | None = None
 
@@ -141,13 +141,13 @@ class TemperatureLoss(LossCallback):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        found = dict(super().metrics)
-        held = self.temperature.epistemic is None  # otherwise no entropy is, and who makes α tells it
+        metrics = dict(super().metrics)
+        constrained = self.temperature.epistemic is None  # otherwise no entropy is, and who makes α tells it
         for index, part in enumerate(self.temperature.parts):
-            if held:
-                found[f"temperature/{part}"] = self.temperature.of(part)
+            if constrained:
+                metrics[f"temperature/{part}"] = self.temperature.of(part)
             if self._entropy is not None:
-                found[f"entropy/{part}"] = self._entropy[..., index].mean()
-                if held:
-                    found[f"entropy_target/{part}"] = self.target[index]
-        return found
+                metrics[f"entropy/{part}"] = self._entropy[..., index].mean()
+                if constrained:
+                    metrics[f"entropy_target/{part}"] = self.target[index]
+        return metrics

@@ -271,5 +271,5 @@ class BurnIn:
             share = rows.windows / np.maximum(rows.windows - burn, 1)
             counted = counted * share * (1.0 - burn / length)
         weight = torch.from_numpy(counted.astype(np.float32))
-        given = batch.get("weight")  # [B] or [B, T]
-        return batch | {"weight": weight if given is None else weight * given.reshape(len(given), -1)}
+        factor = batch.get("weight")  # [B] or [B, T]
+        return batch | {"weight": weight if factor is None else weight * factor.reshape(len(factor), -1)}

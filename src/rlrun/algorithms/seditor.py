@@ -105,9 +105,9 @@ class CostLoss(CriticLoss):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        found = dict(super().metrics)
-        mean = found.pop("value/mean", None)
-        return found if mean is None else {**found, "value/cost": mean}
+        metrics = dict(super().metrics)
+        mean = metrics.pop("value/mean", None)
+        return metrics if mean is None else {**metrics, "value/cost": mean}
 
 
 class Temperatures(nn.Module):
@@ -244,9 +244,9 @@ class TemperaturesLoss(LossCallback):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        found = dict(super().metrics)
+        metrics = dict(super().metrics)
         for index, part in enumerate(self.temperatures.parts):
-            found[f"temperature/{part}"] = self.temperatures.of(part)
+            metrics[f"temperature/{part}"] = self.temperatures.of(part)
             if self._entropy is not None:
-                found[f"entropy/{part}"] = self._entropy[index]
-        return found
+                metrics[f"entropy/{part}"] = self._entropy[index]
+        return metrics

@@ -162,7 +162,7 @@ class SwitchingPolicy(nn.Module):
 
 def both(critics: Callable[..., Tensor], observation: Tree, proposal: Proposal) -> Tensor:
     """Return the smallest value [..., 2] of going on, and of switching."""
-    return torch.stack([critics(observation, each).amin(0) for each in (proposal.kept, proposal.new)], -1)
+    return torch.stack([critics(observation, trajectory).amin(0) for trajectory in (proposal.kept, proposal.new)], -1)
 
 
 class QTarget(TargetCallback):

@@ -139,12 +139,12 @@ class TrustRegion(Callback):
 
 def changes(before: Heads, now: Heads) -> Tensor:
     """Return how far each number and each choice of a distribution has moved, [..., A + width], as squares."""
-    found = []
+    squares = []
     if before.mean is not None and now.mean is not None:
         if before.log_std is None or now.log_std is None:
-            found.append((now.mean - before.mean).square())
+            squares.append((now.mean - before.mean).square())
         else:
-            found.append(ops.gaussian_distance(before.mean, before.log_std, now.mean, now.log_std))
+            squares.append(ops.gaussian_distance(before.mean, before.log_std, now.mean, now.log_std))
     if before.choices is not None and now.choices is not None:
-        found.append((now.choices - before.choices).square())
-    return found[0] if len(found) == 1 else torch.cat(found, -1)
+        squares.append((now.choices - before.choices).square())
+    return squares[0] if len(squares) == 1 else torch.cat(squares, -1)

@@ -96,17 +96,17 @@ class ActorCriticLoss(LossCallback):
     @property
     @torch.no_grad()
     def metrics(self) -> Mapping[str, Any]:
-        found = dict(super().metrics)
+        metrics = dict(super().metrics)
         if self._newest is not None:
             judged, return_, valid = self._newest
             shown = (judged.entropy, judged.value, return_)
-            entropy, value, return_ = shown if valid is None else (each[valid] for each in shown)
+            entropy, value, return_ = shown if valid is None else (tensor[valid] for tensor in shown)
             for index, part in enumerate(self.actor_critic.head.parts):
-                found[f"entropy/{part}"] = entropy[..., index].mean()
+                metrics[f"entropy/{part}"] = entropy[..., index].mean()
             mean = judged.heads.mean
             if mean is not None:
-                found["action/saturated"] = ops.saturated((mean if valid is None else mean[valid]).tanh())
-            found["value/mean"] = value.mean()
+                metrics["action/saturated"] = ops.saturated((mean if valid is None else mean[valid]).tanh())
+            metrics["value/mean"] = value.mean()
             unexplained = (return_ - value).var() / return_.var().clamp(min=1e-12)
-            found["value/explained_variance"] = 1.0 - unexplained
-        return found
+            metrics["value/explained_variance"] = 1.0 - unexplained
+        return metrics

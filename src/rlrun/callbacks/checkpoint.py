@@ -250,7 +250,7 @@ class Checkpointer(Callback):
         if is_best:
             point(run, "best", name)
         with contextlib.suppress(OSError):  # what cannot be deleted does no harm
-            retire(run, newest, {checkpoint_name(*each) for each in best}, keep_last=self.keep_last)
+            retire(run, newest, {checkpoint_name(*key) for key in best}, keep_last=self.keep_last)
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"every {self.every:,} steps" if self.every else "at the end"

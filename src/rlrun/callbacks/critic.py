@@ -35,12 +35,12 @@ class CriticLoss(LossCallback):
 
     def loss(self, observation: Tree, action: Tree, q_target: Tensor) -> Tensor:
         c, k = self.codec.split(action)
-        told = self.told(observation, c)
+        values = self.told(observation, c)
         if k is not None:
-            told = self.tells.select(told, k, self.codec)  # without the axis of choices
-        self._newest, self._target = told.detach(), q_target
-        told, q_target = self.scaled(told, q_target)
-        return self.tells.distance(told, q_target, huber=self.huber).sum(0)
+            values = self.tells.select(values, k, self.codec)  # without the axis of choices
+        self._newest, self._target = values.detach(), q_target
+        values, q_target = self.scaled(values, q_target)
+        return self.tells.distance(values, q_target, huber=self.huber).sum(0)
 
     def scaled(self, told: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Return both as they are compared."""
@@ -67,5 +67,5 @@ class CriticLoss(LossCallback):
     def metrics(self) -> Mapping[str, Any]:
         if self._newest is None or self._target is None:
             return super().metrics
-        told = {**self.tells.means(self.tells.mean(self._newest)), **self.tells.metrics(self._target)}
-        return {**super().metrics, **told}
+        summary = {**self.tells.means(self.tells.mean(self._newest)), **self.tells.metrics(self._target)}
+        return {**super().metrics, **summary}

@@ -110,8 +110,8 @@ def require_reader(provider: Callback, callbacks: Mapping[str, Callback]) -> Non
     Raises:
         WiringError: nobody does.
     """
-    others = [other.hook("backward") for other in callbacks.values() if other.data_group == provider.data_group]
-    if not any(hook is not None and "entropy_weight" in hook.arguments for hook in others):
+    hooks = [callback.hook("backward") for callback in callbacks.values() if callback.data_group == provider.data_group]
+    if not any(hook is not None and "entropy_weight" in hook.arguments for hook in hooks):
         raise WiringError(
             f"callbacks.{provider.name}: no loss of data group '{provider.data_group}' asks for 'entropy_weight', so "
             "no entropy can be held; leave it out where an algorithm has a temperature of its own"

@@ -151,8 +151,8 @@ class Evaluator(Callback):
             self.checkpointer.evaluation = self.last
         if self.logger is not None:
             length = sum(result.lengths) / len(result.lengths)
-            found = {"mean_return": result.mean_return, "std_return": result.std_return, "mean_length": length}
-            record = {f"evaluation/{name}": value for name, value in found.items()}
+            summary = {"mean_return": result.mean_return, "std_return": result.std_return, "mean_length": length}
+            record = {f"evaluation/{name}": value for name, value in summary.items()}
             record |= by_reward("evaluation", result.totals)
             self.logger.write(step, update, record, counted=not final)
         if self.best is None or _reaches(result.mean_return, self.best["mean_return"]):
@@ -168,11 +168,11 @@ class Evaluator(Callback):
         except Stop as stop:
             learners.told(stop)
             raise
-        found = learners.told(result)
-        if isinstance(found, Stop):
-            raise found
-        assert found is not None
-        return found
+        outcome = learners.told(result)
+        if isinstance(outcome, Stop):
+            raise outcome
+        assert outcome is not None
+        return outcome
 
     def _played(self, step: int | None, update: int) -> Evaluation:
         with undisturbed():
@@ -219,8 +219,8 @@ class Evaluator(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Return the state without the evaluation at the very end: a run that goes on never made it."""
         last, best, evaluated, reward_sum, reward_steps = self._due
-        found = {"last": last, "best": best, "next": self._next if self.every else 0, "evaluated": evaluated}
-        return found | ({"reward_sum": reward_sum, "reward_steps": reward_steps} if len(self.reward_sum) else {})
+        state = {"last": last, "best": best, "next": self._next if self.every else 0, "evaluated": evaluated}
+        return state | ({"reward_sum": reward_sum, "reward_steps": reward_steps} if len(self.reward_sum) else {})
 
     def load_numbers(self, state: dict[str, Any]) -> None:
         self.last, self.best = state["last"], state["best"]

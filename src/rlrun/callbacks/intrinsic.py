@@ -27,5 +27,5 @@ class BonusLoss(LossCallback):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        found = {f"intrinsic/{self.name}_{name}": value.float().mean() for name, value in self._found.items()}
-        return {**super().metrics, **found}
+        means = {f"intrinsic/{self.name}_{name}": value.float().mean() for name, value in self._found.items()}
+        return {**super().metrics, **means}

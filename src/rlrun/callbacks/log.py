@@ -171,7 +171,7 @@ class Logger(Callback):
         except RlrunError:
             raise
         except Exception as error:
-            self._sinks = [other for other in self._sinks if other is not sink]
+            self._sinks = [active for active in self._sinks if active is not sink]
             name, kind = type(sink).__name__.lower(), type(error).__name__
             _messages.warning("logger %s failed and is left out from here: %s: %s", name, kind, error)
 
@@ -208,14 +208,14 @@ def unfit_for(value: Any) -> str | None:
 
 def to_host(metrics: Mapping[str, Any]) -> dict[str, float | int]:
     """Return python numbers, in the same order; all tensors of a device come over in one copy."""
-    found: dict[str, Any] = dict(metrics)
+    numbers: dict[str, Any] = dict(metrics)
     by_device: dict[torch.device, list[str]] = {}
-    for name, value in found.items():
+    for name, value in numbers.items():
         if isinstance(value, Tensor):
             by_device.setdefault(value.device, []).append(name)
         elif type(value) not in (int, float):
-            found[name] = float(value)
+            numbers[name] = float(value)
     for names in by_device.values():
-        stacked = torch.stack([found[name].detach().reshape(()).float() for name in names])  # [number of metrics]
-        found.update(zip(names, stacked.tolist(), strict=True))
-    return found
+        stacked = torch.stack([numbers[name].detach().reshape(()).float() for name in names])  # [number of metrics]
+        numbers.update(zip(names, stacked.tolist(), strict=True))
+    return numbers

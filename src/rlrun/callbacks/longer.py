@@ -63,9 +63,9 @@ class LambdaReturn(Callback):
         factor = self.discount if discount is None else discount
         if isinstance(factor, Tensor):  # [B, T], and rewards may have dimensions
             factor = factor.reshape(factor.shape + (1,) * (reward.dim() - factor.dim()))
-        found = ops.lengthened(q_target, reward, ended=ended, discount=factor, lambda_=self.lambda_)
-        self._change = (found - q_target).abs().mean()
-        return {"q_target": found}
+        target = ops.lengthened(q_target, reward, ended=ended, discount=factor, lambda_=self.lambda_)
+        self._change = (target - q_target).abs().mean()
+        return {"q_target": target}
 
     @property
     def metrics(self) -> Mapping[str, Any]:

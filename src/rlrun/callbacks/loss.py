@@ -223,15 +223,15 @@ class LossCallback(Callback):
         self._require_finite()  # before a checkpoint as well: its state has the metrics
         if self.optimiser is None:
             return {}
-        found: dict[str, Any] = {f"loss/{self.name}": self._last}
+        metrics: dict[str, Any] = {f"loss/{self.name}": self._last}
         if self._norm is not None:
-            found[f"grad_norm/{self.name}"] = self._norm
+            metrics[f"grad_norm/{self.name}"] = self._norm
         if self._rate is not None:
-            found[f"learning_rate/{self.name}"] = self._rate
+            metrics[f"learning_rate/{self.name}"] = self._rate
         if self.by_turns:
-            return found
+            return metrics
         vitals = {"update_ratio": update_ratio(self.optimiser), "dead_units": dead_units(self._hidden)}
-        return found | {f"{name}/{self.name}": value for name, value in vitals.items() if value is not None}
+        return metrics | {f"{name}/{self.name}": value for name, value in vitals.items() if value is not None}
 
     def note(self, path_of: Callable[[object], str]) -> str:
         if self.optimiser is None:
@@ -240,11 +240,11 @@ class LossCallback(Callback):
         return f"trains {path_of(self.network)} ({type(self.optimiser).__name__.lower()}, {count:,} parameters)"
 
     def hook(self, event: str) -> Hook | None:
-        found = super().hook(event)
-        if event != "backward" or found is None:
-            return found
+        hook = super().hook(event)
+        if event != "backward" or hook is None:
+            return hook
         loss = Callback.hook_of(self.loss, "loss")
-        own = {name: found.arguments[name] for name in ("weight", "learning_rate") if name in found.arguments}
+        own = {name: hook.arguments[name] for name in ("weight", "learning_rate") if name in hook.arguments}
         return Hook(self.backward, {**own, **loss.arguments}, "loss")
 
     def state_dict(self) -> dict[str, Any]:

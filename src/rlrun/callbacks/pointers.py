@@ -21,8 +21,8 @@ def point(run: RunDir, pointer: str, name: str) -> None:
 def point_back(run: RunDir, newest: tuple[int, int], best: Sequence[tuple[int, int]]) -> None:
     """Let the pointers name what a resumed run goes on from and what was its best, and nothing beyond it."""
     point(run, "latest", checkpoint_name(*newest))
-    held = [checkpoint_name(*each) for each in best]
-    there = [name for name in held if (run.checkpoints / name).is_dir()]
+    names = [checkpoint_name(*key) for key in best]
+    there = [name for name in names if (run.checkpoints / name).is_dir()]
     if there:
         point(run, "best", there[0])
     elif _pointed(run, "best"):
@@ -35,10 +35,10 @@ def retire(run: RunDir, newest: tuple[int, int], best: Set[str], *, keep_last: i
         return
     past = [path for path in run.checkpoint_dirs() if checkpoint_key(path) <= newest]
     named = best | {_pointed(run, "best")}
-    kept = named | {path.name for path in past[-keep_last:]}
+    protected = named | {path.name for path in past[-keep_last:]}
     for place in places_in(run.checkpoints):  # another learner may have some that the first one never came to write
         there = [path for path in run.checkpoint_dirs(place) if checkpoint_key(path) <= newest]
-        retired = [path for path in there if path.name not in kept]
+        retired = [path for path in there if path.name not in protected]
         for path in retired:
             storage.remove(path)
         if retired:

@@ -218,11 +218,11 @@ class Wandb:
 
 def _identity(note: Path) -> str:
     """Return the name by which the service knows a run, noted in its folder so that a resumed run goes on with it."""
-    if note.is_file() and re.fullmatch("[0-9a-f]{8}", found := head(note, 9).decode(errors="replace")):
-        return found
-    made = secrets.token_hex(4)  # not from a generator that training uses
-    write_text(note, made)
-    return made
+    if note.is_file() and re.fullmatch("[0-9a-f]{8}", text := head(note, 9).decode(errors="replace")):
+        return text
+    identity = secrets.token_hex(4)  # not from a generator that training uses
+    write_text(note, identity)
+    return identity
 
 
 SINKS: dict[str, type[Any]] = {"terminal": Terminal, "jsonl": Jsonl, "tensorboard": TensorBoard, "wandb": Wandb}
@@ -242,10 +242,10 @@ def make_sinks(names: Iterable[Any] | None = None, *, total: int | None = None, 
         MissingExtra: a sink's package is not installed.
     """
     wanted: dict[str, Mapping[str, Any]] = {"jsonl": {}}
-    made: list[Sink] = []
+    sinks: list[Sink] = []
     for entry in names or ():
         if hasattr(entry, "write"):
-            made.append(entry)
+            sinks.append(entry)
             continue
         if isinstance(entry, Mapping) and len(entry) == 1:
             ((name, arguments),) = entry.items()
@@ -255,7 +255,7 @@ def make_sinks(names: Iterable[Any] | None = None, *, total: int | None = None, 
             raise ConfigError(f"logger '{name}' is unknown; there are {', '.join(SINKS)}{did_you_mean(name, SINKS)}")
         ours = {"total": total, "offline": offline} if name == "terminal" else {"offline": offline}
         wanted[name] = {**(ours if name != "jsonl" else {}), **(arguments or {})}
-    return [_make(name, arguments) for name, arguments in wanted.items()] + made
+    return [_make(name, arguments) for name, arguments in wanted.items()] + sinks
 
 
 def _make(name: str, arguments: Mapping[str, Any]) -> Sink:

@@ -64,8 +64,8 @@ class SoftPolicyLoss(LossCallback):
 
     def values(self, observation: Tree, c: Tensor | None) -> Tensor:
         """Return values [M, B], or [M, B, K] of each choice; of several rewards [M, R, B] or [M, R, B, K]."""
-        found: Tensor = self.critics(observation, c)
-        return found
+        values: Tensor = self.critics(observation, c)
+        return values
 
     def price(self) -> Tensor:
         """Return α of the continuous part: one number, or [B] for the actions that were valued last."""

@@ -90,8 +90,8 @@ class Budget(Callback):
             "seconds": self.seconds,
             "mean return": self.mean_return,
         }
-        given = [f"{limit:,} {what}" for what, limit in limits.items() if limit != float("inf")]
-        return "stops at " + ", ".join(given) if given else "no limit"
+        texts = [f"{limit:,} {what}" for what, limit in limits.items() if limit != float("inf")]
+        return "stops at " + ", ".join(texts) if texts else "no limit"
 
     def state_dict(self) -> dict[str, Any]:
         return {"seconds": self.elapsed}

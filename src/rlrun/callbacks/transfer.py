@@ -57,7 +57,7 @@ class MemoryImport(Callback):
             _require_table(table, "memory.import")
         self.table = table
         self.one_learner = "" if path is None else "each learner would take in all of it (memory.import)"
-        self.sources = [_fixed(each) for each in ([path] if isinstance(path, str) else path or ())]
+        self.sources = [_fixed(source) for source in ([path] if isinstance(path, str) else path or ())]
         self.append = append
         self.ignore_extra = ignore_extra
         self._taken_in = False

@@ -75,7 +75,7 @@ class ValueBias(Callback):
             raise ConfigError("value_bias: every and episodes must be at least 1")
         self.env = env
         self.agent = agent
-        self.rewards = [each for each in table.adaptors if getattr(each, "tier", None) in (REWARDS, RETURNS)]
+        self.rewards = [adaptor for adaptor in table.adaptors if getattr(adaptor, "tier", None) in (REWARDS, RETURNS)]
         self.discount = discount
         self.every = every
         self.episodes = episodes
@@ -89,10 +89,10 @@ class ValueBias(Callback):
         self._loss: CriticLoss | None = None
 
     def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
-        found = [callback for callback in callbacks.values() if isinstance(callback, CriticLoss)]
-        if not found:
+        losses = [callback for callback in callbacks.values() if isinstance(callback, CriticLoss)]
+        if not losses:
             raise WiringError(f"callbacks.{self.name}: no critics are trained; sac, td3, ddpg and dqn have some")
-        self._loss = found[0]
+        self._loss = losses[0]
         own, codec = ActionCodec(self.env.spaces), self._loss.codec
         if getattr(self.agent, "recurrent", False) or (codec.continuous, codec.width) != (own.continuous, own.width):
             raise WiringError(

@@ -57,13 +57,13 @@ def dead_units(layers: Sequence[nn.Module]) -> Tensor | None:
 
 def hidden_layers(network: nn.Module) -> list[nn.Module]:
     """Return the layers of a network behind which an activation stands."""
-    found: list[nn.Module] = []
+    layers: list[nn.Module] = []
     for module in network.modules():
         if isinstance(module, Ensemble):
-            found += [*module.layers][:-1]
+            layers += [*module.layers][:-1]
         elif isinstance(module, nn.Sequential):
-            found += _before_activations(module)
-    return found
+            layers += _before_activations(module)
+    return layers
 
 
 def _before_activations(layers: nn.Sequential) -> Iterator[nn.Module]:

@@ -38,22 +38,22 @@ def checkpoints(
     from rlrun.rundir import RunDir
     from rlrun.watching import printable
 
-    found = inspection.checkpoints(run, verify=verify, digest=as_json and not no_digest)
+    reports = inspection.checkpoints(run, verify=verify, digest=as_json and not no_digest)
     if as_json:
-        typer.echo(json.dumps([report.to_json() for report in found], allow_nan=False))
-    elif not found:
+        typer.echo(json.dumps([report.to_json() for report in reports], allow_nan=False))
+    elif not reports:
         typer.echo(f"{run} has no checkpoints")
     else:
-        for line in aligned([HEADS, *(cells(report, names=parts, verified=verify) for report in found)], left=LEFT):
+        for line in aligned([HEADS, *(cells(report, names=parts, verified=verify) for report in reports)], left=LEFT):
             typer.echo(printable(line))
-        typer.echo(f"{counted(len(found), 'checkpoint')}, {sized(inspection.disk_used(run))} on disk")
-    damaged = [report for report in found if report.damage]
+        typer.echo(f"{counted(len(reports), 'checkpoint')}, {sized(inspection.disk_used(run))} on disk")
+    damaged = [report for report in reports if report.damage]
     if verify and damaged:
-        whole = {report.name for report in found if not report.damage}
+        whole = {report.name for report in reports if not report.damage}
         good = next((path.name for path in RunDir(run).newest_first() if path.name in whole), None)
         way_out = "none is left to resume from" if good is None else f"resume takes the newest good one, {good}"
         verb = "is" if len(damaged) == 1 else "are"
-        raise RunDirError(f"{run}: {len(damaged)} of {counted(len(found), 'checkpoint')} {verb} damaged; {way_out}")
+        raise RunDirError(f"{run}: {len(damaged)} of {counted(len(reports), 'checkpoint')} {verb} damaged; {way_out}")
 
 
 def cells(report: CheckpointReport, *, names: bool, verified: bool) -> list[str]:

@@ -21,22 +21,22 @@ def diff(
     """Tell what differs between two runs: config and who set it, versions, source, machine, outcome."""
     from rlrun.contrast import diff as compare
 
-    found = compare(one, other)
+    delta = compare(one, other)
     if as_json:
-        typer.echo(json.dumps(found.as_dict(), indent=2))
+        typer.echo(json.dumps(delta.as_dict(), indent=2))
         return
-    if found.empty:
-        typer.echo("no difference" + (" but the time that it took" if found.outcome else ""))
+    if delta.empty:
+        typer.echo("no difference" + (" but the time that it took" if delta.outcome else ""))
     else:
-        for title, pairs in (("config", found.config), ("made with", found.circumstances), ("outcome", found.outcome)):
+        for title, pairs in (("config", delta.config), ("made with", delta.circumstances), ("outcome", delta.outcome)):
             _show(title, pairs)
-    if found.gain is not None and "objective" in found.outcome:
-        gain, within = found.gain
-        told = "" if abs(gain) > within else ": not distinguishable"
-        typer.echo(f"mean return {gain:+.2f}, ± {within:.2f} in 95 of 100 cases{told}")
+    if delta.gain is not None and "objective" in delta.outcome:
+        gain, within = delta.gain
+        verdict = "" if abs(gain) > within else ": not distinguishable"
+        typer.echo(f"mean return {gain:+.2f}, ± {within:.2f} in 95 of 100 cases{verdict}")
         typer.echo("  the interval covers evaluation episodes only: each side is one seed; of several: rlrun report")
-    elif found.environments:
-        typer.echo(f"the environments differ ({', '.join(map(_plain, found.environments))}): returns are not compared")
+    elif delta.environments:
+        typer.echo(f"the environments differ ({', '.join(map(_plain, delta.environments))}): returns are not compared")
 
 
 def _show(title: str, pairs: Mapping[str, Pair]) -> None:

@@ -13,12 +13,12 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON 
     from rlrun.health import doctor as examine
     from rlrun.watching import printable
 
-    found = examine()
+    diagnosis = examine()
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=2))
+        typer.echo(json.dumps(diagnosis.to_json(), indent=2))
     else:
-        width = max(len(f"{finding.group} {finding.name}") for finding in found.findings)
-        for finding in found.findings:
+        width = max(len(f"{finding.group} {finding.name}") for finding in diagnosis.findings)
+        for finding in diagnosis.findings:
             place = f"{finding.group} {finding.name}".ljust(width)
             typer.echo(printable(f"{finding.status:<7}  {place}  {finding.describe()}"))
-    raise typer.Exit(0 if found.healthy else 1)
+    raise typer.Exit(0 if diagnosis.healthy else 1)

@@ -93,7 +93,7 @@ def list_jobs(jobs: Sequence[Job], workers: int | None) -> None:
     from rlrun.files import counted
 
     keys, values = differing(jobs)
-    rows = [(job.key, *each) for job, each in zip(jobs, values, strict=True)]
+    rows = [(job.key, *cells) for job, cells in zip(jobs, values, strict=True)]
     for line in table(("job", *keys), rows):
         typer.echo(line)
     typer.echo(f"{counted(len(jobs), 'job')}; {_known(jobs, workers)}", err=True)
@@ -105,8 +105,8 @@ def _known(jobs: Sequence[Job], workers: int | None) -> str:
     from rlrun.files import sized
     from rlrun.sweep.launching import room
 
-    found = estimates.shapes(jobs)
-    costs = dict(zip((shape.words for shape in found), estimates.known_costs(found), strict=True))
+    shapes = estimates.shapes(jobs)
+    costs = dict(zip((shape.words for shape in shapes), estimates.known_costs(shapes), strict=True))
     of_jobs = [cost for job in jobs if (cost := costs[estimates.shape_of(job.words)]) is not None]
     if not of_jobs:
         return "time and disk: unknown, as there is no completed run like these; --estimate measures them"

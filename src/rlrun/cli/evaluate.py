@@ -55,8 +55,8 @@ def evaluate(
     from rlrun.files import counted
     from rlrun.watching import printable
 
-    asked = [word for given in checkpoint or ["latest"] for word in given.split(",")]
-    one = len(asked) == 1 and asked != [evaluation.ALL]
+    names = [word for text in checkpoint or ["latest"] for word in text.split(",")]
+    single = len(names) == 1 and names != [evaluation.ALL]
     options: evaluation.Options = {
         "episodes": episodes,
         "seed": seed,
@@ -67,15 +67,15 @@ def evaluate(
         "trust": trust or [],
         "words": words or [],
     }
-    if one:
-        reports = [evaluation.evaluate(run, checkpoint=asked[0], **options)]
+    if single:
+        reports = [evaluation.evaluate(run, checkpoint=names[0], **options)]
     else:
-        reports = evaluation.evaluate(run, checkpoint=asked, **options)
+        reports = evaluation.evaluate(run, checkpoint=names, **options)
     if as_json:
         objects = [report.to_json() for report in reports]
-        typer.echo(json.dumps(objects[0] if one else objects, allow_nan=False))
+        typer.echo(json.dumps(objects[0] if single else objects, allow_nan=False))
     else:
-        _print(reports, one=one, table=table)
+        _print(reports, single=single, table=table)
     damaged = {report.checkpoint: report.damage for report in reports if report.damage is not None}
     for damage in damaged.values():
         typer.echo(printable(damage), err=True)
@@ -85,18 +85,18 @@ def evaluate(
         raise RunDirError(f"{run}: {len(damaged)} of {number} {verb} damaged")
 
 
-def _print(reports: list[EvaluationReport], *, one: bool, table: bool) -> None:
+def _print(reports: list[EvaluationReport], *, single: bool, table: bool) -> None:
     from rlrun.cli.tables import aligned
 
     different = {report.checkpoint: report for report in reports}.values()
     good = [report for report in different if report.damage is None]
-    lines = [report.describe() for report in good] if one else aligned([SEVERAL, *map(_row, good)], left=LEFT)
+    lines = [report.describe() for report in good] if single else aligned([SEVERAL, *map(_row, good)], left=LEFT)
     for line in lines:
         typer.echo(line)
     if not table:
         return
-    heads = EPISODES if one else ("checkpoint", *EPISODES)
-    rows = [row if one else (_step(report), *row) for report in good for row in _episodes(report)]
+    heads = EPISODES if single else ("checkpoint", *EPISODES)
+    rows = [row if single else (_step(report), *row) for report in good for row in _episodes(report)]
     typer.echo()
     for line in aligned([heads, *rows], left=LEFT):
         typer.echo(line)
@@ -105,12 +105,12 @@ def _print(reports: list[EvaluationReport], *, one: bool, table: bool) -> None:
 def _row(report: EvaluationReport) -> tuple[str, ...]:
     low, high = report.interval or (None, None)
     numbers = (report.mean_return, report.std_return, low, high, min(report.returns), max(report.returns))
-    told = report.told
+    outcomes = report.told
     return (
         _step(report),
         *("-" if number is None else f"{number:.2f}" for number in numbers),
         f"{sum(report.lengths) / len(report.lengths):.1f}",
-        f"{sum(told)} of {len(told)}" if told else "-",
+        f"{sum(outcomes)} of {len(outcomes)}" if outcomes else "-",
         " ".join(name for name in ("latest", "best") if getattr(report, name)),
     )
 

@@ -29,7 +29,7 @@ def export_onnx(
     """Write the policy of a run as a file that runs without rlrun, and prove that it acts the same."""
     from rlrun.export.making import export_onnx
 
-    made = export_onnx(
+    export = export_onnx(
         run,
         output,
         checkpoint=checkpoint,
@@ -39,4 +39,4 @@ def export_onnx(
         seed=seed,
         trust=trust or [],
     )
-    typer.echo(json.dumps({"path": str(made.path), **made.about}) if as_json else made.describe())
+    typer.echo(json.dumps({"path": str(export.path), **export.about}) if as_json else export.describe())

@@ -36,10 +36,10 @@ def listing(
     for name, group in KINDS.items():
         if kind not in (None, name):
             continue
-        found = offers(group, places)
-        if kind is None and found:
+        options = offers(group, places)
+        if kind is None and options:
             typer.echo(f"{name} ({group}=…)")
-        width = max(map(len, found), default=0)
-        for choice, (line, place) in found.items():
+        width = max(map(len, options), default=0)
+        for choice, (line, place) in options.items():
             whose = f" ({place.owner})" if place.owner else ""
             typer.echo(printable(f"{'' if kind else '  '}{choice.ljust(width)}  {line}{whose}".rstrip()))

@@ -32,13 +32,13 @@ def ls(
     from rlrun.files import counted
     from rlrun.lineup import ls as find
 
-    found = find(folder, status=status, match=match or [], sort=sort)
+    runs = find(folder, status=status, match=match or [], sort=sort)
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(runs, indent=2))
         return
-    for line in aligned([HEAD, *map(_row, found)], left=("run", "status", "overrides")) if found else ():
+    for line in aligned([HEAD, *map(_row, runs)], left=("run", "status", "overrides")) if runs else ():
         typer.echo(line)
-    typer.echo(counted(len(found), "run"), err=True)
+    typer.echo(counted(len(runs), "run"), err=True)
 
 
 def _row(run: dict[str, Any]) -> tuple[str, str, str, str, str]:

@@ -139,5 +139,5 @@ def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
     line = " ".join(message.split())
-    print("rlrun:", "".join(each if each.isprintable() else "?" for each in line), file=sys.stderr)
+    print("rlrun:", "".join(char if char.isprintable() else "?" for char in line), file=sys.stderr)
     return code

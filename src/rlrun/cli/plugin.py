@@ -51,15 +51,15 @@ def conformance(
     """Try what a plugin brings: seeds, checkpoints, exact resume, ends of episodes; exit code 1 where one fails."""
     from rlrun.conformance import plugin_test
 
-    report = plugin_test(name, words or [], config_dir=config_dir, tell=(lambda found: None) if as_json else _show)
+    report = plugin_test(name, words or [], config_dir=config_dir, tell=(lambda command: None) if as_json else _show)
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2))
     raise typer.Exit(0 if report.passed else 1)
 
 
-def _show(found: Examined) -> None:
+def _show(command: Examined) -> None:
     from rlrun.watching import printable
 
-    typer.echo(printable(" ".join(found.words)))
-    for verdict in found.verdicts:
+    typer.echo(printable(" ".join(command.words)))
+    for verdict in command.verdicts:
         typer.echo(printable(f"  {verdict.outcome:<7}  {verdict.check:<12}  {verdict.text}".rstrip()))

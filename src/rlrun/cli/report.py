@@ -42,7 +42,7 @@ def report(
     """Write one page about many runs: curves, final scores with intervals, what can be told apart and what not."""
     from rlrun.reporting.making import report as make
 
-    made = make(
+    report = make(
         *folders,
         out=out,
         metric=metric,
@@ -56,11 +56,11 @@ def report(
         svg=svg,
         png=png,
     )
-    printed = [text for where, text in ((csv, made.csv), (markdown, made.markdown)) if where == OUTPUT]
+    printed = [text for where, text in ((csv, report.csv), (markdown, report.markdown)) if where == OUTPUT]
     for text in printed:
         typer.echo(text, nl=False)
-    typer.echo(made.verdict, err=True)
-    typer.echo(made.path, err=bool(printed))
+    typer.echo(report.verdict, err=True)
+    typer.echo(report.path, err=bool(printed))
 
 
 def _bounds(text: str) -> tuple[str, tuple[float, float]]:

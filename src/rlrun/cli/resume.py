@@ -63,14 +63,14 @@ def resume(
                 trust=trust or [],
             )
         )
-    given = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
+    options = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
     refuse_without_sweep(
         f", and {run} is none",
         config_dir=config_dir,
         retry_failed=retry_failed,
         workers=workers,
         launcher=launcher,
-        **given,
+        **options,
     )
     _go_on(run, words or [], trust or [])
 

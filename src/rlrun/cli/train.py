@@ -64,7 +64,7 @@ def train(
     stall: Stall = None,
 ) -> None:
     """Train an agent: rlrun train algorithm=sac env=cartpole seed=3"""
-    asked = asked_for(estimate=estimate, probe=probe, price=price)
+    request = asked_for(estimate=estimate, probe=probe, price=price)
     if multirun:
         refuse_with_multirun(run_dir=run_dir, start=start, trust=trust)
         limits = limits_of(fail_fast=fail_fast, max_failures=max_failures, retries=retries, stall=stall)
@@ -75,15 +75,15 @@ def train(
             workers=workers,
             limits=limits,
             dry_run=dry_run,
-            estimate=asked,
+            estimate=request,
         )
         raise typer.Exit(code)
-    given = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
+    options = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
     refuse_without_sweep(
-        " of several runs: rlrun train -m …", sweep_dir=sweep_dir, workers=workers, launcher=launcher, **given
+        " of several runs: rlrun train -m …", sweep_dir=sweep_dir, workers=workers, launcher=launcher, **options
     )
-    if asked is not None:
-        print_bill_of_one(words or [], asked, start=start, run_dir=run_dir, config_dir=config_dir)
+    if request is not None:
+        print_bill_of_one(words or [], request, start=start, run_dir=run_dir, config_dir=config_dir)
         return
     _one(words or [], start=start, run_dir=run_dir, trust=trust or [], dry_run=dry_run, config_dir=config_dir)
 

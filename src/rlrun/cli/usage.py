@@ -20,11 +20,11 @@ def explain(error: Any, words: Sequence[str] = ()) -> str:
     command = path.removeprefix("rlrun").strip()
     place = f"{command}: " if command else ""
     if hasattr(error, "possibilities") and hasattr(error, "option_name"):
-        given = error.option_name
+        flag = error.option_name
         known = [name for option in context.command.params for name in option.opts if name.startswith("--")]
         overrides = _overrides(words, known) if any(item.name == "words" for item in context.command.params) else ""
-        near = overrides or did_you_mean(given, known) or f"; there are {_list(known)}"
-        return f"{place}there is no option {given}{near}"
+        near = overrides or did_you_mean(flag, known) or f"; there are {_list(known)}"
+        return f"{place}there is no option {flag}{near}"
     return f"{place}{error.format_message()} ({path} --help)"
 
 

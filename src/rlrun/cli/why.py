@@ -20,32 +20,32 @@ def why(
     from rlrun.diagnosis import why as diagnose
     from rlrun.watching import printable
 
-    found = diagnose(run)
-    for line in found.damage:
+    diagnosis = diagnose(run)
+    for line in diagnosis.damage:
         typer.echo(f"rlrun: {printable(line)}", err=True)
     if as_json:
-        typer.echo(json.dumps(found.as_dict(), allow_nan=False))
+        typer.echo(json.dumps(diagnosis.as_dict(), allow_nan=False))
         return
-    for line in _lines(found):
+    for line in _lines(diagnosis):
         typer.echo(printable(line))
 
 
-def _lines(found: Diagnosis) -> list[str]:
+def _lines(diagnosis: Diagnosis) -> list[str]:
     lines = []
-    for number, finding in enumerate(found.findings, 1):
+    for number, finding in enumerate(diagnosis.findings, 1):
         lines += [f"{number}. {finding.cause}: {finding.reason}", f"   {finding.remedy}"]
-    if not found.findings:
-        lines.append(f"nothing stands out{_could(found)}")
-    elif found.healthy:
-        lines.append(f"ruled out: {', '.join(found.healthy)}")
-    lines += found.notes
-    if found.unmade:
-        lines.append("not checked: " + "; ".join(f"{rule} (wants {lack})" for rule, lack in found.unmade.items()))
+    if not diagnosis.findings:
+        lines.append(f"nothing stands out{_could(diagnosis)}")
+    elif diagnosis.healthy:
+        lines.append(f"ruled out: {', '.join(diagnosis.healthy)}")
+    lines += diagnosis.notes
+    if diagnosis.unmade:
+        lines.append("not checked: " + "; ".join(f"{rule} (wants {lack})" for rule, lack in diagnosis.unmade.items()))
     return lines
 
 
-def _could(found: Diagnosis) -> str:
+def _could(diagnosis: Diagnosis) -> str:
     from rlrun.files import counted
 
-    unmade = f", {len(found.unmade)} could not be made for want of data" if found.unmade else ""
-    return f": {counted(found.checks, 'check')} made{unmade}"
+    unmade = f", {len(diagnosis.unmade)} could not be made for want of data" if diagnosis.unmade else ""
+    return f": {counted(diagnosis.checks, 'check')} made{unmade}"

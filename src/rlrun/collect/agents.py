@@ -90,8 +90,8 @@ def chain(preprocess: Preprocess | Mapping[str, Preprocess] | None) -> tuple[Pre
     An adaptor of the memory stands for its `preprocess`, and comes where its `tier` has it in memory, too.
     """
     functions = preprocess.values() if isinstance(preprocess, Mapping) else (preprocess,)
-    given = sorted((each for each in functions if each is not None), key=lambda each: getattr(each, "tier", VALUES))
-    return tuple(getattr(function, "preprocess", function) for function in given)
+    ordered = sorted((fn for fn in functions if fn is not None), key=lambda fn: getattr(fn, "tier", VALUES))
+    return tuple(getattr(function, "preprocess", function) for function in ordered)
 
 
 def acting(act: Callable[..., Any], preprocess: tuple[Preprocess, ...]) -> Callable[..., Any]:
@@ -166,8 +166,8 @@ class PolicyAgent(Agent):
         """Return an action and the state after it, all trees of tensors; what an export consists of."""
         if not self.recurrent:
             return self._act(observation, explore), None
-        found: tuple[Tree, Tree] = self._act(observation, state, explore)
-        return found
+        response: tuple[Tree, Tree] = self._act(observation, state, explore)
+        return response
 
     @torch.no_grad()
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:

@@ -220,11 +220,11 @@ class AsyncCollector(Collector):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        found = {**super().metrics}
+        metrics = {**super().metrics}
         if self.link is not None:
-            found["async/queued"] = len(self.link.rows) * self.env.num_envs
-            found["async/age"] = self._update - self._acted  # of the newest stored action, in updates
-        return found
+            metrics["async/queued"] = len(self.link.rows) * self.env.num_envs
+            metrics["async/age"] = self._update - self._acted  # of the newest stored action, in updates
+        return metrics
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"{super().note(path_of)}, up to {self.queue} steps ahead ({self.kind})"

@@ -206,11 +206,11 @@ class ByIdCollector(Budgeted, Callback):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        found = {**getattr(self.agent.agent, "metrics", {}), **self.memory.metrics, "episode/count": self.episodes}
+        metrics = {**getattr(self.agent.agent, "metrics", {}), **self.memory.metrics, "episode/count": self.episodes}
         if self._returns:
-            found["episode/return"] = float(np.mean(self._returns))
-            found["episode/length"] = float(np.mean(self._lengths))
-        return found
+            metrics["episode/return"] = float(np.mean(self._returns))
+            metrics["episode/length"] = float(np.mean(self._lengths))
+        return metrics
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"agents by id -> {path_of(self.memory.table)}, acting by {path_of(self.agent.agent)}"

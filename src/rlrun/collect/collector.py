@@ -107,14 +107,14 @@ class Collector(Budgeted, Callback):
 
     def _rejoin(self) -> Tree:
         """Bring the lanes back to where the run was left, begin new episodes in those that cannot."""
-        found = self.env.rejoin(self._signals.check)
-        if found is None:
+        rejoined = self.env.rejoin(self._signals.check)
+        if rejoined is None:
             why = f"{self.env.name} ({self.env.vectorization}) has no record of its open episodes"
             lost = dict.fromkeys(range(self.env.num_envs), why)
         else:
-            lost = {**self._astray(found), **found.lost}
+            lost = {**self._astray(rejoined), **rejoined.lost}
             if not lost:
-                return found.observation
+                return rejoined.observation
         self.approximate = told(lost, self.env.num_envs)
         _messages.warning("resume: approximate: %s; new episodes begin there", self.approximate)
         lanes = np.array(sorted(lost))
@@ -126,11 +126,11 @@ class Collector(Budgeted, Callback):
         chosen[lanes] = True
         return self.env.reset_lanes(chosen, [seed + lane for lane in lanes.tolist()])
 
-    def _astray(self, found: Rejoined) -> dict[int, str]:
+    def _astray(self, rejoined: Rejoined) -> dict[int, str]:
         """Compare lanes with what was saved of them; return those that differ."""
-        played = found.length >= 0
-        equal = rows_equal(found.observation, self.observation)
-        equal &= ~played | self.tally.agrees(found.episode_return, found.length)
+        played = rejoined.length >= 0
+        equal = rows_equal(rejoined.observation, self.observation)
+        equal &= ~played | self.tally.agrees(rejoined.episode_return, rejoined.length)
         return dict.fromkeys(np.flatnonzero(~equal).tolist(), "the environment went another way after the restart")
 
     def _break_off(self, lanes: Array) -> None:
@@ -139,9 +139,9 @@ class Collector(Budgeted, Callback):
         if cut_off is not None:  # a rollout, of which episodes cannot be left out: to learners they are truncated
             cut_off(lanes, take_rows(self.observation, lanes))
         elif index is not None:
-            held = lanes[index.newest()[index.open[lanes]] >= 0]  # whose open episode has rows in memory
-            if len(held):
-                self._close(held, self.observation, interrupted=np.ones(len(held), np.bool_))
+            stored_lanes = lanes[index.newest()[index.open[lanes]] >= 0]  # whose open episode has rows in memory
+            if len(stored_lanes):
+                self._close(stored_lanes, self.observation, interrupted=np.ones(len(stored_lanes), np.bool_))
         self.tally.drop(lanes)
         chosen = np.zeros(self.env.num_envs, np.bool_)
         chosen[lanes] = True

@@ -168,8 +168,8 @@ class _Tally:
         if max_steps is not None:
             ended = ended | (active & (self.lengths[np.minimum(playing, len(self.lengths) - 1)] >= max_steps))
         for lane in np.flatnonzero(ended & active).tolist():
-            told = "terminated" if step.terminated[lane] else "truncated" if step.truncated[lane] else "cut"
-            self.endings[playing[lane]] = told
+            ending = "terminated" if step.terminated[lane] else "truncated" if step.truncated[lane] else "cut"
+            self.endings[playing[lane]] = ending
             self.successes[playing[lane]] = _success(step.info.get(lane))
         return ended
 
@@ -200,8 +200,8 @@ class _Tally:
 
 
 def _success(info: dict[str, Any] | None) -> bool | None:
-    told = None if info is None else info.get(SUCCESS)
-    return bool(np.ravel(told)[0]) if told is not None and np.size(told) == 1 else None
+    flag = None if info is None else info.get(SUCCESS)
+    return bool(np.ravel(flag)[0]) if flag is not None and np.size(flag) == 1 else None
 
 
 def _advance(playing: Any, ended: Any, pending: int, episodes: int) -> int:

@@ -75,5 +75,5 @@ def told(lost: dict[int, str], count: int) -> str:
     if list(map(len, lanes.values())) == [count]:
         return f"every lane: {next(iter(lanes))}"
     return "; ".join(
-        f"{'lane' if len(held) == 1 else 'lanes'} {', '.join(map(str, held))}: {why}" for why, held in lanes.items()
+        f"{'lane' if len(group) == 1 else 'lanes'} {', '.join(map(str, group))}: {why}" for why, group in lanes.items()
     )

@@ -92,8 +92,8 @@ class Noisy(PolicyAgent):
         if self.damping == 1.0:
             return drawn
         if [part.shape for part in self._noise] == [part.shape for part in action]:
-            kept = np.float32(1.0 - self.damping)
-            drawn = [kept * before + new for before, new in zip(self._noise, drawn, strict=True)]
+            decay = np.float32(1.0 - self.damping)
+            drawn = [decay * before + new for before, new in zip(self._noise, drawn, strict=True)]
         self._noise = drawn
         return drawn
 

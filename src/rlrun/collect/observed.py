@@ -20,18 +20,18 @@ def observed(tree: Tree, space: Space, preprocess: Sequence[Any] = ()) -> dict[s
     Images and choices do not count. Nothing is said where there is nothing else, or where something beside
     normalisers is done to observations first.
     """
-    if not all(isinstance(each, Normaliser) for each in preprocess):
+    if not all(isinstance(function, Normaliser) for function in preprocess):
         return {}
     if preprocess:
         seen = to_tensors(tree, _device(preprocess[0]))
         for normaliser in preprocess:
             seen = normaliser(seen)
         tree = to_arrays(seen)
-    found = _numbers(tree, space)
-    count = sum(part.size for part in found)
+    parts = _numbers(tree, space)
+    count = sum(part.size for part in parts)
     if not count:
         return {}
-    total = sum(float((part.astype(float) ** 2).sum()) for part in found)
+    total = sum(float((part.astype(float) ** 2).sum()) for part in parts)
     return {"observation/size": (total / count) ** 0.5}
 
 

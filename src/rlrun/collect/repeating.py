@@ -117,5 +117,5 @@ class RandomRepeating(RandomAgent):
         switch = self.rng.integers(0, 2, len(state)).astype(bool)
         drawn = to_tensors(self.draw(len(state))["action"])
         action, after = self.keeping.follow(to_tensors(state), drawn, torch.from_numpy(switch))
-        kept = to_arrays(after)
-        return {"action": to_arrays(action), "state": kept, "next_state": kept}
+        next_state = to_arrays(after)
+        return {"action": to_arrays(action), "state": next_state, "next_state": next_state}

@@ -87,21 +87,21 @@ class Stage:
         """
         with undisturbed():
             torch.manual_seed(self.seed)
-            found: Evaluation = Evaluation([], [], [])
+            evaluation: Evaluation = Evaluation([], [], [])
             videos: list[Path] = []
             if self._screen is not None and self.film is not None:
-                found, videos = self._filming(agent, self._screen, self.film, folder)
+                evaluation, videos = self._filming(agent, self._screen, self.film, folder)
             if self._lanes is not None:
                 rest = self._play(self._lanes, agent, episodes=self._rest, seed=self.seed + self._filmed)
-                found = found.then(rest)
-        return found, videos
+                evaluation = evaluation.then(rest)
+        return evaluation, videos
 
     def _filming(self, agent: Agent, screen: Env, film: Film, folder: str) -> tuple[Evaluation, list[Path]]:
         place = film.folder / folder
         recorder = Recorder(screen, lambda now: place / f"episode_{now.episode:03d}_seed_{now.seed}.{film.form}")
         with recorder:
-            found = self._play(screen, agent, episodes=self._filmed, seed=self.seed, watch=recorder)
-        return found, recorder.paths
+            evaluation = self._play(screen, agent, episodes=self._filmed, seed=self.seed, watch=recorder)
+        return evaluation, recorder.paths
 
     def __enter__(self) -> Stage:
         return self

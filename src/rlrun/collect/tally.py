@@ -82,16 +82,16 @@ class Tally:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"episode/count": self.episodes}
+        metrics: dict[str, Any] = {"episode/count": self.episodes}
         if self._returns:
-            found["episode/return"] = float(np.mean(self._returns))
-            found["episode/length"] = float(np.mean(self._lengths))
+            metrics["episode/return"] = float(np.mean(self._returns))
+            metrics["episode/length"] = float(np.mean(self._lengths))
         if self._truncated:
-            found["episode/truncated"] = float(np.mean(self._truncated))
-        return found | by_reward("episode", list(self._totals))
+            metrics["episode/truncated"] = float(np.mean(self._truncated))
+        return metrics | by_reward("episode", list(self._totals))
 
     def state_dict(self) -> dict[str, Any]:
-        found = {
+        state = {
             "episodes": self.episodes,
             "returns": list(self._returns),
             "lengths": list(self._lengths),
@@ -100,16 +100,16 @@ class Tally:
             "length": self.length,
         }
         if self.rewards:
-            found |= {"totals": list(self._totals), "reward_sum": self.reward_sum, "reward_steps": self.reward_steps}
-        return found
+            state |= {"totals": list(self._totals), "reward_sum": self.reward_sum, "reward_steps": self.reward_steps}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.episodes = state["episodes"]
         self.total[:], self.length[:] = state["return"], state["length"]
-        held: deque[Any]
-        for held, name in ((self._returns, "returns"), (self._lengths, "lengths"), (self._truncated, "truncated")):
-            held.clear()
-            held.extend(state.get(name, []))  # older runs did not count what was truncated
+        history: deque[Any]
+        for history, name in ((self._returns, "returns"), (self._lengths, "lengths"), (self._truncated, "truncated")):
+            history.clear()
+            history.extend(state.get(name, []))  # older runs did not count what was truncated
         if self.rewards:
             self._totals.clear()
             self._totals.extend(state["totals"])

@@ -100,8 +100,8 @@ def rehearsed(
     try:
         with undisturbed():
             lane = env.copy(num_envs=1, render_mode=render_mode)
-            for each in lane.lanes if fps is not None else ():
-                each.unwrapped.metadata = {**each.metadata, "render_fps": fps}
+            for inner in lane.lanes if fps is not None else ():
+                inner.unwrapped.metadata = {**inner.metadata, "render_fps": fps}
             lane.renew()  # the episode of this look counts for nothing that is played later
             lane.reset(0)
             look(lane)
@@ -130,8 +130,8 @@ def picture_of(env: Env) -> Array:
     """
     frame = env.render()
     if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
-        given = f"{list(frame.shape)} {frame.dtype}" if isinstance(frame, np.ndarray) else type(frame).__name__
-        raise RlrunError(f"render() gave no picture ([H, W, 3] uint8): {given}")
+        kind = f"{list(frame.shape)} {frame.dtype}" if isinstance(frame, np.ndarray) else type(frame).__name__
+        raise RlrunError(f"render() gave no picture ([H, W, 3] uint8): {kind}")
     return frame
 
 
@@ -267,8 +267,8 @@ class Encoder:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(PATIENCE)  # to hear what it has to say
         self._errors.seek(0)
-        told = [PREFIX.sub("", line) for line in self._errors.read().decode(errors="replace").splitlines()]
-        cause = told[0] if told else reason(error) if error is not None else "ffmpeg failed"
+        lines = [PREFIX.sub("", line) for line in self._errors.read().decode(errors="replace").splitlines()]
+        cause = lines[0] if lines else reason(error) if error is not None else "ffmpeg failed"
         return RlrunError(f"{self.path} cannot be written: {cause}")
 
 

@@ -43,8 +43,8 @@ class Composed:
     @property
     def pair(self) -> str | None:
         """The tuned pair that was applied."""
-        found: str | None = self.choices.get(PAIR)
-        return found
+        pair: str | None = self.choices.get(PAIR)
+        return pair
 
 
 def compose(
@@ -150,9 +150,9 @@ def _is_group(repository: Repository, word: Word) -> bool:
 
 def _env_changed(config: DictConfig, layers: list[Layer]) -> bool:
     """Say whether the environment is another one than the env file names."""
-    found = origins(config, layers)
+    setters = origins(config, layers)
     for key in ("env.id", "env.target"):
-        origin = found.get(split(key))
+        origin = setters.get(split(key))
         if origin is not None and not origin.config_path.startswith("env/"):
             return True
     return False
@@ -193,12 +193,12 @@ def _check_unread(composed: Composed, read: Mapping[Keys, Any]) -> None:
     for key in reading.unread(tree, read):
         inside = [path for path in setters if path[: len(split(key))] == split(key)]
         if not inside or not all(setters[path].packaged for path in inside):
-            near = did_you_mean(key, [other for other in keys if not other.startswith(key)])
+            near = did_you_mean(key, [candidate for candidate in keys if not candidate.startswith(key)])
             raise ConfigError(f"{key}: no part reads this key{hint(split(key), tree, near)}")
-    given = {path for layer in composed.layers if layer.label != WORD for path, _ in leaves(layer.content)}
+    in_files = {path for layer in composed.layers if layer.label != WORD for path, _ in leaves(layer.content)}
     for path, layer in setters.items():
         block = path[0]
-        if layer.label == WORD and block in schema.SETTINGS and path not in given:
+        if layer.label == WORD and block in schema.SETTINGS and path not in in_files:
             names = schema.known(block)
             if dotted(path[1:]) not in names:
                 near = did_you_mean(dotted(path[1:]), names, f"{block}.")

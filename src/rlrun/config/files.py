@@ -39,8 +39,8 @@ class _Loader(_Base):  # type: ignore[misc]
             if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
                 raise yaml.constructor.ConstructorError(None, None, f"key '{key.value}' stands twice", key.start_mark)
             seen.add(key.value)
-        found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-        return found
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return mapping
 
 
 def _whole(loader: Any, node: yaml.ScalarNode) -> int:

@@ -36,12 +36,12 @@ def hydra_as_of_now() -> Iterator[None]:
         yield
         return
     base = version.VersionBase.instance()
-    found = base.version_base
+    previous = base.version_base
     base.setbase(version._get_version("1.3"))
     try:
         yield
     finally:
-        base.version_base = found
+        base.version_base = previous
 
 
 def listed_groups(repository: Repository, config_path: str) -> dict[str, Any]:
@@ -49,14 +49,14 @@ def listed_groups(repository: Repository, config_path: str) -> dict[str, Any]:
     result = repository.load_config(config_path)
     if result is None:
         raise ConfigError(f"no '{config_path}.yaml' on the search path: {places(repository)}")
-    found: dict[str, Any] = {}
+    groups: dict[str, Any] = {}
     for item in result.defaults_list or ():
         if isinstance(item, GroupDefault) and not item.override:
-            found[str(item.group).removeprefix("/")] = item.value
+            groups[str(item.group).removeprefix("/")] = item.value
         elif isinstance(item, ConfigDefault) and not item.is_self():
             inner = str(item.path).removeprefix("/")
-            found |= listed_groups(repository, inner) if repository.config_exists(inner) else {}
-    return found
+            groups |= listed_groups(repository, inner) if repository.config_exists(inner) else {}
+    return groups
 
 
 def places(repository: Repository) -> str:
@@ -104,7 +104,7 @@ def list_files(repository: Repository, words: Sequence[Word], *, primary: str) -
     Raises: ConfigError for whatever Hydra refuses.
     """
     try:
-        found = create_defaults_list(
+        defaults_list = create_defaults_list(
             repo=repository,
             config_name=primary,
             overrides_list=hydra_words(words),
@@ -116,27 +116,27 @@ def list_files(repository: Repository, words: Sequence[Word], *, primary: str) -
     except (HydraException, OmegaConfBaseException, ValueError, AssertionError) as error:
         raise ConfigError(_rewritten(repository, error)) from error
     chosen = {word.key: word.value for word in words if isinstance(word.value, list)}
-    return Files(found.defaults, {**found.overrides.known_choices, **chosen})
+    return Files(defaults_list.defaults, {**defaults_list.overrides.known_choices, **chosen})
 
 
 def _rewritten(repository: Repository, error: BaseException) -> str:
     text = str(error)
-    if found := re.search(r"You must specify '([^']+)'", text):
-        group = found[1].split("@")[0]
+    if match := re.search(r"You must specify '([^']+)'", text):
+        group = match[1].split("@")[0]
         options = repository.get_group_options(group)
         return f"{group}: nothing is chosen: {group}=NAME with one of {', '.join(options) or 'none'}"
-    if found := re.search(r"In '([^']+)': Could not (?:find|load) '([^']+)'", text):
-        parent, asked = found.groups()
-        group, _, option = asked.rpartition("/")
+    if match := re.search(r"In '([^']+)': Could not (?:find|load) '([^']+)'", text):
+        parent, choice = match.groups()
+        group, _, option = choice.rpartition("/")
         near = unknown_option(repository, group, option) if group else "no such file"
-        return f"{_label(repository, parent)}: its defaults name '{asked}': {near}"
-    if found := re.search(r"In '([^']+)': Could not override '([^']+)'", text):
-        place, group = _label(repository, found[1]), found[2]
+        return f"{_label(repository, parent)}: its defaults name '{choice}': {near}"
+    if match := re.search(r"In '([^']+)': Could not override '([^']+)'", text):
+        place, group = _label(repository, match[1]), match[2]
         return (
             f"{place}: this file cannot choose '{group}', which comes later: {group}=NAME, or a file of {PRESETS}/, can"
         )
-    if found := re.search(r"In '([^']+)': (.*)", text, re.S):
-        return f"{_label(repository, found[1])}: {one_line(found[2])}"
+    if match := re.search(r"In '([^']+)': (.*)", text, re.S):
+        return f"{_label(repository, match[1])}: {one_line(match[2])}"
     return one_line(text)
 
 

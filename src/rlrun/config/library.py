@@ -42,8 +42,8 @@ class Library:
         key = _names(chosen)
         if key not in self._files:
             self._files[key] = list_files(self.repository, chosen, primary=self._primary)
-        kept = self._files[key]
-        return kept._replace(choices=dict(kept.choices))
+        files = self._files[key]
+        return files._replace(choices=dict(files.choices))
 
     def merged(self, chosen: Sequence[Word]) -> tuple[DictConfig, list[Layer]]:
         """Return the files merged, and what each of them put in: copies, which are the caller's to change.
@@ -76,8 +76,8 @@ def _shared(place: Place, primary: str, stamp: Stamp) -> Library:
 def _stamp(folder: Path) -> Stamp:
     """Return what tells apart a folder's files from those that were read before."""
     paths = [os.path.join(top, name) for top, _, names in os.walk(folder) for name in names]
-    found = [(path, os.stat(path, follow_symlinks=False)) for path in paths]
-    return tuple((path, about.st_ino, about.st_size, about.st_mtime_ns) for path, about in found)
+    entries = [(path, os.stat(path, follow_symlinks=False)) for path in paths]
+    return tuple((path, about.st_ino, about.st_size, about.st_mtime_ns) for path, about in entries)
 
 
 def _names(chosen: Sequence[Word]) -> tuple[str, ...]:

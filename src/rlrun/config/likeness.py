@@ -21,15 +21,15 @@ def check_likeness(config: Any, layers: Sequence[Layer]) -> dict[str, Any]:
     Raises: ConfigError if a value is of another type.
     """
     tree, changed = plain(config), {}
-    found: dict[Path, tuple[Any, bool]] = {}
+    file_values: dict[Path, tuple[Any, bool]] = {}
     for layer in layers:
         if layer.label != WORD:
-            found.update({path: (value, layer.packaged) for path, value in leaves(layer.content)})
+            file_values.update({path: (value, layer.packaged) for path, value in leaves(layer.content)})
     for path, layer in origins(config, layers).items():
         key = dotted(path)
-        if layer.label != WORD or path not in found or key in KINDS or key.startswith(OPEN):
+        if layer.label != WORD or path not in file_values or key in KINDS or key.startswith(OPEN):
             continue
-        kind, value = _kind(*found[path]), reduce(child, path, tree)
+        kind, value = _kind(*file_values[path]), reduce(child, path, tree)
         if kind is None or value is None or (isinstance(value, str) and ("${" in value or value == "???")):
             continue
         try:

@@ -54,14 +54,14 @@ def _layer(repository: Repository, default: Any) -> Layer:
 def _yield_to_own(pair: Layer, layers: Sequence[Layer]) -> Layer:
     """Take out of a tuned pair what a user's own file sets, wherever in the order that file stands."""
     own = {path for layer in layers if not layer.packaged for path, _ in leaves(layer.content)}
-    kept: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     for path, value in leaves(pair.content):
-        if not any(path[: len(other)] == other or other[: len(path)] == path for other in own):
-            node = kept
+        if not any(path[: len(own_path)] == own_path or own_path[: len(path)] == path for own_path in own):
+            node = content
             for key in path[:-1]:
                 node = node.setdefault(key, {})
             node[path[-1]] = value
-    return pair._replace(content=kept)
+    return pair._replace(content=content)
 
 
 def apply(config: DictConfig, word: Word, groups: Sequence[str]) -> None:

@@ -33,11 +33,11 @@ def origins(config: Any, layers: Sequence[Layer]) -> dict[Path, Layer]:
     for number, layer in enumerate(layers):
         for path, value in leaves(layer.content):
             # Neither an empty block nor `???` takes the place of what is there.
-            if path and not (value in ({}, "???") and any(other[: len(path)] == path for other in setters)):
+            if path and not (value in ({}, "???") and any(leaf[: len(path)] == path for leaf in setters)):
                 setters[path] = number, layer
-    found = {}
+    layer_of = {}
     for path, _ in leaves(plain(config)):
         candidates = [setters[path[:length]] for length in range(len(path) + 1) if path[:length] in setters]
         if candidates:
-            found[path] = max(candidates, key=lambda candidate: candidate[0])[1]
-    return found
+            layer_of[path] = max(candidates, key=lambda candidate: candidate[0])[1]
+    return layer_of

@@ -48,13 +48,13 @@ def hint(path: Keys, tree: Any, near: str = "") -> str:
     if fitting:
         return f" (did you mean '{fitting[0].override}'?)" + (f"; {fitting[0].differs}" if fitting[0].differs else "")
     key, last = ".".join(path), path[-1]
-    same = [other for other in (last, *(f"{block}.{last}" for block in BLOCKS)) if _exists(other, tree)]
+    same = [candidate for candidate in (last, *(f"{block}.{last}" for block in BLOCKS)) if _exists(candidate, tree)]
     if same and key not in same:
         return f" (did you mean '{same[0]}'?)"
-    for other in (key, f"algorithm.{last}", *(row.override for row in options)):
-        if names := [name for name, keys in _algorithms() if _exists(other, keys)]:
+    for candidate in (key, f"algorithm.{last}", *(row.override for row in options)):
+        if names := [name for name, keys in _algorithms() if _exists(candidate, keys)]:
             several = ", …" if len(names) > SHOWN else ""
-            return f"; {other} is a key of algorithm={', '.join(names[:SHOWN])}{several}"
+            return f"; {candidate} is a key of algorithm={', '.join(names[:SHOWN])}{several}"
     return f"; it is {options[0].override} where that exists" if options else near
 
 

@@ -70,12 +70,12 @@ def search_path(
     Raises: ConfigError if `config_dir` is not a folder.
     """
     ours = Path(packaged or packaged_dir()).resolve()
-    found = {path: Place(path) for path in own_dirs(config_dir)}
+    by_path = {path: Place(path) for path in own_dirs(config_dir)}
     for plugin in plugins.installed() if installed is None else installed:
         if plugin.folder is not None:
-            found.setdefault(plugin.folder, Place(plugin.folder, plugin=plugin.name))
+            by_path.setdefault(plugin.folder, Place(plugin.folder, plugin=plugin.name))
     # In a checkout of rlrun ./conf is the packaged folder itself, and nobody's own.
-    return [place for place in found.values() if place.path != ours] + [Place(ours, packaged=True)]
+    return [place for place in by_path.values() if place.path != ours] + [Place(ours, packaged=True)]
 
 
 def own_dirs(config_dir: Path | None = None) -> list[Path]:
@@ -102,11 +102,11 @@ def add_to_path(project: Path) -> None:
 
 def group_names(config_dir: Path | None = None, *, packaged: Path | None = None) -> list[str]:
     """Return the names of all config groups."""
-    found = set()
+    names = set()
     for place in search_path(config_dir, packaged=packaged):
         with os.scandir(place.path) as entries:
-            found |= {entry.name for entry in entries if entry.is_dir() and entry.name[0] not in "._"}
-    return sorted(found)
+            names |= {entry.name for entry in entries if entry.is_dir() and entry.name[0] not in "._"}
+    return sorted(names)
 
 
 def choices(group: str, config_dir: Path | None = None, *, packaged: Path | None = None) -> dict[str, str]:
@@ -116,13 +116,13 @@ def choices(group: str, config_dir: Path | None = None, *, packaged: Path | None
 
 def offers(group: str, places: Sequence[Place]) -> dict[str, Offer]:
     """Return each option of a group; of files with one name the first counts."""
-    found: dict[str, Offer] = {}
+    options: dict[str, Offer] = {}
     for place in places:
         folder = place.inside(group)
         for entry in sorted(folder.glob("*.yaml")):
             with suppress(ConfigError):  # it leads elsewhere, which is told to whoever chooses it
-                found.setdefault(entry.stem, Offer(first_comment(place.inside(f"{group}/{entry.name}")), place))
-    return dict(sorted(found.items()))
+                options.setdefault(entry.stem, Offer(first_comment(place.inside(f"{group}/{entry.name}")), place))
+    return dict(sorted(options.items()))
 
 
 def first_comment(path: str | Path) -> str:

@@ -54,7 +54,7 @@ class Hidden(NamedTuple):
 def hidden(places: Sequence[Place]) -> Iterator[Hidden]:
     """Yield which files of plugins and of rlrun are hidden by those of a plugin; the user's own hide on purpose."""
     first: dict[str, Place] = {}
-    for place in (each for each in places if each.packaged or each.plugin is not None):
+    for place in (candidate for candidate in places if candidate.packaged or candidate.plugin is not None):
         for config_path in brought(place.path):
             by = first.setdefault(config_path, place)
             if by is not place:

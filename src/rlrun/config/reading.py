@@ -37,22 +37,22 @@ def reached(config: Any, roots: Iterable[str] = ROOTS) -> dict[Path, Any]:
     Raises: ConfigError if an interpolation on the way dangles or goes round in a circle.
     """
     tree = plain(config)
-    found: dict[Path, Any] = {}
+    nodes: dict[Path, Any] = {}
     waiting: list[tuple[Path, Path]] = [(split(root), ()) for root in roots if split(root)[0] in tree]
     while waiting:
-        path, asked = waiting.pop()
-        if path in found:
+        path, referrer = waiting.pop()
+        if path in nodes:
             continue
-        place = locate(tree, path, asked=asked)
+        place = locate(tree, path, asked=referrer)
         for link in place.links:
-            found[link] = text = reduce(child, link, tree)
+            nodes[link] = text = reduce(child, link, tree)
             if text.count("${") > 1:  # ${a.${b}} reads b
                 waiting += [(target, link) for target in mentions(text, link)]
-        if place.path not in found:
-            found[place.path] = place.node
+        if place.path not in nodes:
+            nodes[place.path] = place.node
             waiting += [((*place.path, key), ()) for key, _ in children(place.node)]
             waiting += [(target, place.path) for target in mentions(place.node, place.path)]
-    return found
+    return nodes
 
 
 def unread(config: Any, read: Mapping[Path, Any] | None = None) -> list[str]:

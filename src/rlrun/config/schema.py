@@ -256,10 +256,10 @@ def _check_closed(tree: Any) -> None:
 def instead(block: str, key: str) -> str:
     """Return what may be meant by a key that a closed block has not."""
     names = known(block)
-    other = next((each for each in CLOSED if each != block and key in known(each)), None)
-    if other is None:
+    owner = next((candidate for candidate in CLOSED if candidate != block and key in known(candidate)), None)
+    if owner is None:
         return did_you_mean(key, names, f"{block}.") or f"; there are {', '.join(names)}"
-    return f" (did you mean '{other}.{key}={'skip' if other == 'init' else 'false'}'?)"
+    return f" (did you mean '{owner}.{key}={'skip' if owner == 'init' else 'false'}'?)"
 
 
 def shown(value: Any) -> str:

@@ -174,8 +174,8 @@ def package_header(path: Path) -> str | None:
         for line in lines:
             if line.strip() and not line.lstrip().startswith("#"):
                 break
-            if found := _HEADER.match(line.strip()):
-                return found[1]
+            if match := _HEADER.match(line.strip()):
+                return match[1]
     return None
 
 

@@ -26,21 +26,21 @@ def find_target(text: Any, place: str) -> Any:
         raise BuildError(f"{place}: `_target_` wants a path such as my_package.MyClass, got {text!r}")
     trust.admit(text, text, place)
     name, *rest = text.split(".")
-    found: Any = _import(name, text, place)
+    target: Any = _import(name, text, place)
     for index, part in enumerate(rest):
         name = f"{name}.{part}"
-        inner = _attribute(found, part, name, place)
-        if inner is _ABSENT and isinstance(found, ModuleType) and _is_module(name):
+        inner = _attribute(target, part, name, place)
+        if inner is _ABSENT and isinstance(target, ModuleType) and _is_module(name):
             inner = _import(name, text, place)
         if inner is _ABSENT:
-            raise BuildError(f"{place}: {_unknown(found, '.'.join(rest[: index + 1]), text)}")
-        found = inner
-        if isinstance(found, ModuleType):
-            trust.admit(found.__name__, text, place)
-    if not callable(found):
-        raise BuildError(f"{place}: {text} is a {type(found).__name__}, wanted a class or function")
-    trust.admit_object(found, text, place)
-    return found
+            raise BuildError(f"{place}: {_unknown(target, '.'.join(rest[: index + 1]), text)}")
+        target = inner
+        if isinstance(target, ModuleType):
+            trust.admit(target.__name__, text, place)
+    if not callable(target):
+        raise BuildError(f"{place}: {text} is a {type(target).__name__}, wanted a class or function")
+    trust.admit_object(target, text, place)
+    return target
 
 
 def _attribute(owner: Any, part: str, name: str, place: str) -> Any:
@@ -73,8 +73,8 @@ def _import(name: str, text: str, place: str) -> ModuleType:
         raise BuildError(f"{place}: importing {name} failed: {explain(error)}") from error
 
 
-def _unknown(owner: Any, asked: str, text: str) -> str:
-    last = asked.rpartition(".")[2]
+def _unknown(owner: Any, path: str, text: str) -> str:
+    last = path.rpartition(".")[2]
     names = [name for name in dir(owner) if not name.startswith("_")]
     if not isinstance(owner, ModuleType):
         return f"{text}: {owner.__qualname__} has no '{last}'{did_you_mean(last, names)}"
@@ -93,13 +93,13 @@ def explain(error: BaseException) -> str:
 
 def _parameters(target: Any) -> list[inspect.Parameter]:
     """Return what a target takes; our own classes hand `**options` on to the class above."""
-    found = dict(inspect.signature(target).parameters)
+    parameters = dict(inspect.signature(target).parameters)
     for above in target.__mro__[1:] if inspect.isclass(target) and within(target.__module__, ["rlrun"]) else ():
-        options = [name for name, one in found.items() if one.kind is one.VAR_KEYWORD]
+        options = [name for name, parameter in parameters.items() if parameter.kind is parameter.VAR_KEYWORD]
         if options and "__init__" in vars(above) and above is not object:
-            del found[options[0]]
-            found = {**dict([*inspect.signature(above).parameters.items()]), **found}
-    return [*found.values()]
+            del parameters[options[0]]
+            parameters = {**dict([*inspect.signature(above).parameters.items()]), **parameters}
+    return [*parameters.values()]
 
 
 def _refused(refused: list[str], known: list[str], text: str, place: str) -> str:
@@ -133,19 +133,19 @@ def check_arguments(target: Any, text: str, place: str, *, count: int, names: It
     except (ValueError, TypeError):  # some classes written in C have none
         return
     kinds = {parameter.kind for parameter in parameters}
-    named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    named = [param for param in parameters if param.kind in (param.POSITIONAL_OR_KEYWORD, param.KEYWORD_ONLY)]
+    positional = [param for param in parameters if param.kind in (param.POSITIONAL_ONLY, param.POSITIONAL_OR_KEYWORD)]
     if count > len(positional) and inspect.Parameter.VAR_POSITIONAL not in kinds:
         raise BuildError(f"{place}: {text} takes {len(positional)} positional arguments, got {count} in `_args_`")
-    taken = {one.name for one in positional[:count]}
+    taken = {param.name for param in positional[:count]}
     for name in (names := list(names)):
         if name in taken:
             raise BuildError(f"{place}.{name}: {text} gets '{name}' twice, by name and in `_args_`")
-    known = [one.name for one in named]
+    known = [param.name for param in named]
     if inspect.Parameter.VAR_KEYWORD not in kinds and (refused := [name for name in names if name not in known]):
         raise BuildError(_refused(refused, known, text, place))
     if partial:
         return
-    for one in (*positional, *(each for each in named if each not in positional)):
-        if one.default is one.empty and one.name not in taken and one.name not in names:
-            raise BuildError(f"{place}: {text} needs the argument '{one.name}'")
+    for param in (*positional, *(keyword for keyword in named if keyword not in positional)):
+        if param.default is param.empty and param.name not in taken and param.name not in names:
+            raise BuildError(f"{place}: {text} needs the argument '{param.name}'")

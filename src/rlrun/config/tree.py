@@ -76,10 +76,10 @@ def link_of(tree: Any, here: Path, value: Any) -> Path | None:
     if not isinstance(value, str) or not value.startswith("${"):
         return None
     if value.count("${") > 1 and value.endswith("}"):  # ${networks.${which}}: the inner ones are scalars
-        inner = re.sub(_LINK, lambda found: str(locate(tree, absolute(found[1], here), asked=here).node), value[2:])
+        inner = re.sub(_LINK, lambda match: str(locate(tree, absolute(match[1], here), asked=here).node), value[2:])
         value = "${" + inner
-    found = _LINK.fullmatch(value)
-    return absolute(found[1], here) if found else None
+    match = _LINK.fullmatch(value)
+    return absolute(match[1], here) if match else None
 
 
 def mentions(value: Any, here: Path) -> list[Path]:
@@ -87,13 +87,13 @@ def mentions(value: Any, here: Path) -> list[Path]:
     if not isinstance(value, str) or "${" not in value:
         return []
     unescaped = re.sub(r"\\\$\{", "", value)
-    found = re.findall(_LINK, unescaped) + re.findall(_SELECT, unescaped)
-    return [absolute(text, here) for text in found]
+    texts = re.findall(_LINK, unescaped) + re.findall(_SELECT, unescaped)
+    return [absolute(text, here) for text in texts]
 
 
 def substitute(value: str, here: Path, read: Any) -> str:
     """Replace each `${path}` in a value by what `read` returns for its absolute path."""
-    return re.sub(_LINK, lambda found: str(read(absolute(found[1], here))), value)
+    return re.sub(_LINK, lambda match: str(read(absolute(match[1], here))), value)
 
 
 def absolute(text: str, here: Path) -> Path:
@@ -120,17 +120,17 @@ def locate(tree: Any, path: Path, *, asked: Path = (), trail: tuple[Path, ...] =
             return locate(tree, link + path[index:], asked=here, trail=(*trail, here))
         if key is None:
             break
-        found = child(node, key)
-        if found is _ABSENT:
+        next_node = child(node, key)
+        if next_node is _ABSENT:
             if isinstance(node, Mapping) and "_target_" in node:
                 return Place(here, node, path[index:], trail)
             raise ConfigError(_dangling(node, path, here, asked))
-        node, here = found, (*here, key)
+        node, here = next_node, (*here, key)
     return Place(here, node, (), trail)
 
 
-def _dangling(node: Any, path: Path, here: Path, asked: Path) -> str:
-    place = f"{dotted(asked)}: '${{{dotted(path)}}}' leads nowhere" if asked else f"{dotted(path)}: no such key"
+def _dangling(node: Any, path: Path, here: Path, referrer: Path) -> str:
+    place = f"{dotted(referrer)}: '${{{dotted(path)}}}' leads nowhere" if referrer else f"{dotted(path)}: no such key"
     prefix = f"{dotted(here)}." if here else ""
     return place + did_you_mean(path[len(here)], [key for key, _ in children(node)], prefix)
 

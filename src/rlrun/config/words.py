@@ -55,7 +55,7 @@ def parse(texts: Iterable[str]) -> list[Word]:
 
 def _joined(before: Word, word: Word) -> Word:
     """Return one word that chooses what two choose."""
-    chosen = [each for one in (before, word) for each in (one.value if isinstance(one.value, list) else [one.value])]
+    chosen = [opt for part in (before, word) for opt in (part.value if isinstance(part.value, list) else [part.value])]
     options = list(dict.fromkeys(option for option in chosen if option is not None))
     return word._replace(value=options, text=f"+{word.key}=[{','.join(map(str, options))}]")
 
@@ -70,18 +70,18 @@ def _parse(text: str) -> Word:
     if key.split(".")[0].split("/")[0] == "hydra":
         raise ConfigError(f"{key}: Hydra's own settings play no part here; --run-dir names the run directory")
     try:
-        found = OverridesParser.create().parse_overrides([text])[0]
+        override = OverridesParser.create().parse_overrides([text])[0]
     except HydraException as error:
         raise ConfigError(f"'{text}': {_malformed(text, error)}") from error
     except RecursionError as error:
         raise ConfigError(f"{key}: nested too deeply") from error
-    if found.is_sweep_override():
-        example = f"; a list is written {key}=[{text.partition('=')[2]}]" if found.is_choice_sweep() else ""
+    if override.is_sweep_override():
+        example = f"; a list is written {key}=[{text.partition('=')[2]}]" if override.is_choice_sweep() else ""
         raise ConfigError(f"'{text}': one run takes one value; a sweep, rlrun train -m, takes several{example}")
-    sign = "~" if found.is_delete() else "++" if found.is_force_add() else "+" if found.is_add() else ""
-    key = found.key_or_group + (f"@{found.package}" if found.package is not None else "")
-    quoted = isinstance(found.value(), str) and text.endswith(("'", '"'))
-    return Word(text, sign, key, found.value() if quoted else decimal(found.value()))
+    sign = "~" if override.is_delete() else "++" if override.is_force_add() else "+" if override.is_add() else ""
+    key = override.key_or_group + (f"@{override.package}" if override.package is not None else "")
+    quoted = isinstance(override.value(), str) and text.endswith(("'", '"'))
+    return Word(text, sign, key, override.value() if quoted else decimal(override.value()))
 
 
 def decimal(value: Any) -> Any:

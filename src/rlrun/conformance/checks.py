@@ -55,9 +55,9 @@ def examine(
         own: those among the words that the user typed; their numbers are not made small.
         of_environment: it is an environment that is tried, not what learns in it.
     """
-    given = {word.key: word.value for word in parse(own)}
+    settings = {word.key: word.value for word in parse(own)}
     numbers = {"num_envs": LANES, **RESUMED}
-    numbers = {key: value for key, value in numbers.items() if key not in given}
+    numbers = {key: value for key, value in numbers.items() if key not in settings}
 
     def small(seed: int) -> Composed:
         composed = shrink(compose(list(words), config_dir), numbers)
@@ -66,15 +66,15 @@ def examine(
 
     verdicts: list[Verdict] = []
     try:
-        one = ended(train(small(0), run_dir=folder / "one"))
+        baseline = ended(train(small(0), run_dir=folder / "one"))
     except Exception as error:
         return Examined([*words], [Verdict("training", "failed", explain(error))])
-    verdicts.append(Verdict("training", "ok", f"{one.result.summary['updates']} updates"))
-    verdicts += _tried("seeding", lambda: seeding(one, small, folder))
-    verdicts += _tried("exact resume", lambda: resumed(one, folder, trust=_trusted(given)))
+    verdicts.append(Verdict("training", "ok", f"{baseline.result.summary['updates']} updates"))
+    verdicts += _tried("seeding", lambda: seeding(baseline, small, folder))
+    verdicts += _tried("exact resume", lambda: resumed(baseline, folder, trust=_trusted(settings)))
     if not of_environment:
-        verdicts += _tried(endings.NAME, lambda: [endings.check(words, folder / "endings", config_dir, given)])
-    verdicts += _tried("export", lambda: [export(one.run)])
+        verdicts += _tried(endings.NAME, lambda: [endings.check(words, folder / "endings", config_dir, settings)])
+    verdicts += _tried("export", lambda: [export(baseline.run)])
     return Examined([*words], verdicts)
 
 
@@ -92,12 +92,12 @@ def digests(run: Path) -> dict[str, str | None]:
 def seeding(one: Ended, small: Callable[[int], Composed], folder: Path) -> list[Verdict]:
     """Train again with the same seed, and with another one."""
     same = ended(train(small(0), run_dir=folder / "same"))
-    found = differences(one.leaves, same.leaves)
-    if found or records(one.run) != records(same.run):
-        text = f"the same seed gives another run: {several(found) or 'its metrics differ'}"
+    mismatches = differences(one.leaves, same.leaves)
+    if mismatches or records(one.run) != records(same.run):
+        text = f"the same seed gives another run: {several(mismatches) or 'its metrics differ'}"
         return [Verdict("seeding", "failed", text)]
-    other = train(small(1), run_dir=folder / "other")
-    if digests(one.run) == digests(other.run_dir):
+    result = train(small(1), run_dir=folder / "other")
+    if digests(one.run) == digests(result.run_dir):
         return [Verdict("seeding", "failed", "another seed gives the same run")]
     return [Verdict("seeding", "ok", "the same seed gives the same run, another one another")]
 
@@ -108,7 +108,7 @@ def resumed(one: Ended, folder: Path, *, trust: Sequence[str]) -> list[Verdict]:
     leave(one.run, copy, at=AT)
     again = ended(resume(copy, trust=trust))
     about = json.loads((copy / "manifest.json").read_text())
-    reasons = [reason for each in about["resumed"] for reason in each.get("approximate", ())]
+    reasons = [reason for entry in about["resumed"] for reason in entry.get("approximate", ())]
     here, there = digests(one.run), digests(again.run)
     parts = [path for path in here if here[path] != there.get(path)]
     if parts or records(copy) != records(one.run) or about["resume"] != "exact":
@@ -119,10 +119,10 @@ def resumed(one: Ended, folder: Path, *, trust: Sequence[str]) -> list[Verdict]:
     return [exact, _complete(differences(one.leaves, again.leaves), one.unknown)]
 
 
-def _trusted(given: Mapping[str, Any]) -> list[str]:
+def _trusted(settings: Mapping[str, Any]) -> list[str]:
     """Return the names of code that the user typed; other texts can look like one, such as that of a file."""
-    found = typed.names(given)
-    return [name for name in found if name.startswith("oc.") or projects.find(name.split(".")[0], [Path.cwd()])]
+    names = typed.names(settings)
+    return [name for name in names if name.startswith("oc.") or projects.find(name.split(".")[0], [Path.cwd()])]
 
 
 def _complete(forgotten: list[str], unknown: list[str]) -> Verdict:
@@ -137,10 +137,10 @@ def _complete(forgotten: list[str], unknown: list[str]) -> Verdict:
 def export(run: Path) -> Verdict:
     """Export a run's policy, and compare."""
     try:
-        found = export_onnx(run, episodes=2)
+        exported = export_onnx(run, episodes=2)
     except MissingExtra as error:
         return Verdict("export", "skipped", str(error))
-    return Verdict("export", "ok", f"as it acts, within {found.about['parity']['largest']:.1e}")
+    return Verdict("export", "ok", f"as it acts, within {exported.about['parity']['largest']:.1e}")
 
 
 def _tried(name: str, check: Callable[[], list[Verdict]]) -> list[Verdict]:

@@ -33,14 +33,14 @@ def check(words: Sequence[str], folder: Path, config_dir: Path | None, given: Ma
     words: of a command that uses the algorithm, whose environment is replaced; folder: for the runs; given: numbers
     that the user typed, which count.
     """
-    kept = [word for word in words if word.partition("=")[0].lstrip("+~").split(".")[0] != "env"]
+    base_words = [word for word in words if word.partition("=")[0].lstrip("+~").split(".")[0] != "env"]
     numbers = {key: value for key, value in NUMBERS.items() if key not in given}
 
     @cache
     def learned(ending: str, last: float, reward: float = 1.0, continuous: bool = False) -> Learned:
         kwargs = {"ending": ending, "last": last, "reward": reward, "continuous": str(continuous).lower()}
         own = ["env=gym", "env.target=rlrun.env.toys.Ending", *(f"+env.kwargs.{k}={v}" for k, v in kwargs.items())]
-        composed = shrink(compose([*kept, "pair=null", *own], config_dir), numbers)
+        composed = shrink(compose([*base_words, "pair=null", *own], config_dir), numbers)
         name = f"{ending}_{last}_{reward}_{continuous}"
         return parameters(train(composed, run_dir=folder / name).trainer)
 

@@ -58,21 +58,21 @@ def plugin_test(
         with tempfile.TemporaryDirectory(prefix="rlrun-") as folder:
             of_environment = file.startswith("env/")
             fitting = command if set(ENVS) & set(words) else _fitting(command, config_dir)
-            found = examine(fitting, Path(folder), config_dir=config_dir, own=words, of_environment=of_environment)
-        examined.append(found)
-        tell(found)
+            result = examine(fitting, Path(folder), config_dir=config_dir, own=words, of_environment=of_environment)
+        examined.append(result)
+        tell(result)
     return Report(name, examined)
 
 
 def command_of(folder: Path, file: str, words: Sequence[str]) -> list[str] | None:
     """Return the words of a command that uses a config file, or None where the words choose another one."""
     group, _, option = file.partition("/")
-    given = {word.key: word.value for word in parse(words)}
-    if group != "with" and given.get(group, option) != option:
+    settings = {word.key: word.value for word in parse(words)}
+    if group != "with" and settings.get(group, option) != option:
         return None
     choice = f"+with={option}" if group == "with" else f"{group}={option}"
     wanted = [choice, *(_example(folder / f"{file}.yaml") or BESIDE[group])]
-    beside = [word for word in wanted if word == choice or parse([word])[0].key not in given]
+    beside = [word for word in wanted if word == choice or parse([word])[0].key not in settings]
     return list(dict.fromkeys([*beside, *words]))
 
 
@@ -96,12 +96,12 @@ def _example(path: Path) -> list[str]:
 def _fitting(command: list[str], config_dir: Path | None) -> list[str]:
     """Return a command with an environment that what learns in it can handle."""
     for env in sorted(ENVS, key=lambda env: env not in command):
-        other = [env if word in ENVS else word for word in command]
+        candidate = [env if word in ENVS else word for word in command]
         try:
-            checking.check(other, config_dir=config_dir)
+            checking.check(candidate, config_dir=config_dir)
         except SpaceError:
             continue
         except Exception:  # told by what is tried
-            return other
-        return other
+            return candidate
+        return candidate
     return command

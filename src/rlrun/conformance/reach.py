@@ -81,10 +81,10 @@ class Reach:
                 leaf = _leaf(value)
                 if leaf is not None:
                     self.leaves[path] = leaf
-                found = [*self._parts(value, path)]
-                if not found and leaf is None and not _is_empty(value):
+                parts = [*self._parts(value, path)]
+                if not parts and leaf is None and not _is_empty(value):
                     self._miss(f"{path}: nothing is known of what a {type(value)} holds")
-                pending.extend(reversed(found))
+                pending.extend(reversed(parts))
         return self
 
     def _miss(self, message: str) -> None:
@@ -150,15 +150,15 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]] | None:
         slots = [parameter for group in value.param_groups for parameter in group["params"]]
         return ((f".state[{number}]", value.state.get(slot, {})) for number, slot in enumerate(slots))
     if isinstance(value, Mapping | types.MappingProxyType):
-        return ((f"[{key!r}]", held) for key, held in value.items() if not isinstance(key, torch.Tensor))
+        return ((f"[{key!r}]", item) for key, item in value.items() if not isinstance(key, torch.Tensor))
     if isinstance(value, list | tuple | deque):
         if hasattr(value, "_fields"):  # a named tuple; its names are attributes
             return iter(())
-        return ((f"[{number}]", held) for number, held in enumerate(value))
+        return ((f"[{number}]", item) for number, item in enumerate(value))
     if isinstance(value, set | frozenset):
-        return ((f"{{{number}}}", held) for number, held in enumerate(sorted(value, key=repr)))
+        return ((f"{{{number}}}", item) for number, item in enumerate(sorted(value, key=repr)))
     if isinstance(value, np.ndarray):
-        return ((f"[{number}]", held) for number, held in enumerate(value.flat)) if value.dtype.hasobject else iter(())
+        return ((f"[{number}]", item) for number, item in enumerate(value.flat)) if value.dtype.hasobject else iter(())
     if isinstance(value, np.random.Generator):
         return iter([(".state", value.bit_generator.state)])
     if isinstance(value, np.random.RandomState):
@@ -196,7 +196,7 @@ def _attributes(value: Any) -> list[tuple[str, Any]]:
         return [("grad", value.grad)] if value.is_leaf and value.grad is not None else []
     if isinstance(value, types.FunctionType | types.MethodType | np.random.Generator | np.random.RandomState):
         return []
-    found = dict(getattr(value, "__dict__", {})) | {
+    attributes = dict(getattr(value, "__dict__", {})) | {
         name: getattr(value, name) for name in getattr(value, "_fields", ())
     }
     for kind in type(value).__mro__:
@@ -204,10 +204,10 @@ def _attributes(value: Any) -> list[tuple[str, Any]]:
         for name in (names,) if isinstance(names, str) else names:
             name = f"_{kind.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
             if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                found[name] = getattr(value, name)
+                attributes[name] = getattr(value, name)
     if isinstance(value, torch.optim.Optimizer):
-        found.pop("state")
-    return sorted(found.items())
+        attributes.pop("state")
+    return sorted(attributes.items())
 
 
 def _is_empty(value: Any) -> bool:

@@ -131,19 +131,19 @@ def walk(trainer: Any, unknown: list[str] | None = None) -> Found:
 def leave(run: Path, copy: Path, *, at: int) -> Path:
     """Copy a run as it lies there when it was killed after its first checkpoint at or after some steps."""
     shutil.copytree(run, copy)
-    left = RunDir(copy)
-    keys = {path: checkpoint_key(path) for path in left.checkpoint_dirs()}
-    held = [path for path, (steps, updates) in keys.items() if (steps or updates) >= at]  # updates, offline
-    for path in held[1:]:
+    directory = RunDir(copy)
+    keys = {path: checkpoint_key(path) for path in directory.checkpoint_dirs()}
+    checkpoints = [path for path, (steps, updates) in keys.items() if (steps or updates) >= at]  # updates, offline
+    for path in checkpoints[1:]:
         shutil.rmtree(path)
-    if len(held) < 2:
+    if len(checkpoints) < 2:
         raise RequestError("the run was over before its second checkpoint: stop.updates=… makes it longer")
-    left.summary.unlink()
+    directory.summary.unlink()
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait()
-    status = {**json.loads(left.status.read_text()), "status": "running", "pid": gone.pid}
-    left.status.write_text(json.dumps(status))
-    return held[0]
+    status = {**json.loads(directory.status.read_text()), "status": "running", "pid": gone.pid}
+    directory.status.write_text(json.dumps(status))
+    return checkpoints[0]
 
 
 def records(run: Path) -> list[Found]:

@@ -44,11 +44,11 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        return all(each.passed for each in self.examined)
+        return all(trial.passed for trial in self.examined)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `rlrun plugin test --json` prints."""
-        return {"plugin": self.plugin, "passed": self.passed, "examined": [asdict(each) for each in self.examined]}
+        return {"plugin": self.plugin, "passed": self.passed, "examined": [asdict(trial) for trial in self.examined]}
 
 
 def several(found: list[str], shown: int = 3) -> str:

@@ -87,19 +87,19 @@ class Facts:
 
     def figure(self, key: str) -> Figure | None:
         """Return a number of the config, through links, or None where there is none."""
-        found = self.setting(key)
-        number = None if found is None else number_of(found.value)
-        return None if found is None or number is None else Figure(found.key, number)
+        setting = self.setting(key)
+        number = None if setting is None else number_of(setting.value)
+        return None if setting is None or number is None else Figure(setting.key, number)
 
     def number(self, key: str) -> float | None:
         """Return the value of `figure`."""
-        found = self.figure(key)
-        return None if found is None else found.value
+        figure = self.figure(key)
+        return None if figure is None else figure.value
 
     def names(self, key: str) -> list[str]:
         """Return the keys of a part of the config."""
-        found = self.setting(key)
-        return [str(name) for name in found.value] if found is not None and isinstance(found.value, dict) else []
+        setting = self.setting(key)
+        return [str(name) for name in setting.value] if setting is not None and isinstance(setting.value, dict) else []
 
     def points(self, name: str, least: int = 1) -> list[Point]:
         """Return the values of a metric.
@@ -107,10 +107,10 @@ class Facts:
         Raises:
             Unknown: there are fewer than `least`.
         """
-        found = self.series.get(name, [])
-        if len(found) < least:
-            raise Unknown(name if not found else f"{least} values of {name}")
-        return found
+        points = self.series.get(name, [])
+        if len(points) < least:
+            raise Unknown(name if not points else f"{least} values of {name}")
+        return points
 
     def values(self, name: str, least: int = 1) -> list[float]:
         """Return the numbers of `points`."""
@@ -122,8 +122,8 @@ class Facts:
         Raises:
             Unknown: there are fewer than `least` values.
         """
-        found = self.values(name, least)
-        return median(found[len(found) // 2 :])
+        values = self.values(name, least)
+        return median(values[len(values) // 2 :])
 
     def under(self, family: str) -> list[str]:
         """Return what stands behind `family/` in the names of metrics."""
@@ -141,12 +141,12 @@ class Facts:
 
     @property
     def _spec(self) -> Any:
-        found = self.setting("env.id")
-        if found is None or not isinstance(found.value, str):
+        setting = self.setting("env.id")
+        if setting is None or not isinstance(setting.value, str):
             return None
         import gymnasium
 
-        return gymnasium.registry.get(found.value)  # looked up by name only: nothing is imported or made
+        return gymnasium.registry.get(setting.value)  # looked up by name only: nothing is imported or made
 
     @property
     def returns(self) -> list[Point]:

@@ -39,10 +39,10 @@ def observations(facts: Facts) -> Sign | None:
 def clipping(facts: Facts) -> Sign | None:
     """Fire where gradients are clipped to next to nothing."""
     limits = {name: facts.figure(f"callbacks.{name}.max_grad_norm") for name in facts.under("grad_norm")}
-    held = {name: limit for name, limit in limits.items() if limit is not None}
-    if not held:
+    clips = {name: limit for name, limit in limits.items() if limit is not None}
+    if not clips:
         raise Beside
-    for name, limit in held.items():
+    for name, limit in clips.items():
         norms = facts.values(f"grad_norm/{name}", 3)
         share = sum(norm > limit.value for norm in norms) / len(norms)
         if share < 0.9 or limit.value > LIMIT or median(norms) < CLIPPED * limit.value:
@@ -57,11 +57,11 @@ def entropy_weight(facts: Facts) -> Sign | None:
     """Fire where entropy is worth nothing although it lies below its target, or so much that nothing else counts."""
     parts = [part for part in facts.under("temperature") if f"entropy_target/{part}" in facts.series]
     weights = {name: facts.figure(f"callbacks.{name}.entropy_weight") for name in facts.under("loss")}
-    held = [weight for weight in weights.values() if weight is not None and weight.value > 0]
-    if not held and not parts:
+    bonuses = [weight for weight in weights.values() if weight is not None and weight.value > 0]
+    if not bonuses and not parts:
         raise Beside
     signs = [_worthless(facts, part) for part in parts]
-    signs += [_overrated(facts, weight, part) for weight in held for part in facts.under("entropy")]
+    signs += [_overrated(facts, weight, part) for weight in bonuses for part in facts.under("entropy")]
     return next((sign for sign in signs if sign is not None), None)
 
 
@@ -83,8 +83,8 @@ def _worthless(facts: Facts, part: str) -> Sign | None:
 
 def _overrated(facts: Facts, weight: Figure, part: str) -> Sign | None:
     """Fire where a bonus keeps entropy at the most that there is."""
-    found = facts.values(f"entropy/{part}", 4)
-    late, most = median(found[len(found) // 2 :]), max(found)
+    entropies = facts.values(f"entropy/{part}", 4)
+    late, most = median(entropies[len(entropies) // 2 :]), max(entropies)
     if weight.value < BONUS or most <= 0 or late < 0.97 * most:
         return None
     reason = f"the entropy stays at {shown(late)} nats: its weight of {shown(weight.value)} outweighs returns"
@@ -101,7 +101,7 @@ def rate_high(facts: Facts) -> Sign | None:
     ratios = {name: max(facts.values(f"update_ratio/{name}")) for name in facts.under("update_ratio")}
     if not ratios:
         raise Unknown("update_ratio")
-    name = max(ratios, key=lambda each: ratios[each])
+    name = max(ratios, key=lambda key: ratios[key])
     rate = facts.number(f"callbacks.{name}.optimiser.lr")
     if ratios[name] < FAST and (rate is None or rate < RATE):
         return None
@@ -114,7 +114,7 @@ def rate_low(facts: Facts) -> Sign | None:
     ratios = {name: max(facts.values(f"update_ratio/{name}", 3)) for name in facts.under("update_ratio")}
     if not ratios or facts.updates < UPDATES:
         raise Unknown(f"update_ratio over {UPDATES} updates")
-    name = min(ratios, key=lambda each: ratios[each])
+    name = min(ratios, key=lambda key: ratios[key])
     if ratios[name] > SLOW:
         return None
     rate = facts.number(f"callbacks.{name}.optimiser.lr")
@@ -144,7 +144,7 @@ def dead(facts: Facts) -> Sign | None:
     shares = {name: facts.late(f"dead_units/{name}") for name in facts.under("dead_units")}
     if not shares:
         raise Unknown("dead_units")
-    name = max(shares, key=lambda each: shares[each])
+    name = max(shares, key=lambda key: shares[key])
     if shares[name] < DEAD:
         return None
     reason = f"no gradient reaches {shares[name]:.0%} of the hidden units of {name}"

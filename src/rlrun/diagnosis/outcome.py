@@ -47,9 +47,9 @@ def collapse(facts: Facts) -> Sign | None:
 
 def _improved(facts: Facts) -> bool:
     """Tell whether returns rose clearly over the run, by a quarter of their range."""
-    found = facts.values("episode/return", 4)
-    late = median(found[len(found) // 2 :])
-    return late - found[0] > 0.25 * (max(found) - min(found)) > 0
+    returns = facts.values("episode/return", 4)
+    late = median(returns[len(returns) // 2 :])
+    return late - returns[0] > 0.25 * (max(returns) - min(returns)) > 0
 
 
 def overestimation(facts: Facts) -> Sign | None:
@@ -73,7 +73,7 @@ def overestimation(facts: Facts) -> Sign | None:
 def _rewards(facts: Facts, returns: str, lengths: str) -> list[float]:
     """Return the mean rewards of a step."""
     pairs = zip(facts.series.get(returns, []), facts.series.get(lengths, []), strict=False)
-    return [one.value / max(other.value, 1.0) for one, other in pairs]
+    return [total.value / max(length.value, 1.0) for total, length in pairs]
 
 
 def _entropy_worth(facts: Facts) -> float:

@@ -73,12 +73,12 @@ def no_end(facts: Facts) -> Sign | None:
     if facts.values("episode/count")[-1] > 0:
         return None
     lanes = facts.number("num_envs") or 1.0
-    each, limit = facts.env_steps / lanes, facts.limit
+    steps, limit = facts.env_steps / lanes, facts.limit
     least = 2 * limit if limit is not None else ENDLESS
-    if each < least:
+    if steps < least:
         raise Unknown(f"{least:,} steps a lane")
     known = f" although its time limit is {limit:,} steps" if limit is not None else ""
-    reason = f"no episode ended in {shown(each)} steps of each lane{known}"
+    reason = f"no episode ended in {shown(steps)} steps of each lane{known}"
     wrapper = "'env.wrappers=[{_target_: gymnasium.wrappers.TimeLimit, _partial_: true, max_episode_steps: 1000}]'"
     evidence = {"env_steps": facts.env_steps, "lanes": lanes, "episodes": 0.0}
     return Sign(reason, evidence, f"give it a time limit: {wrapper}")
@@ -87,12 +87,12 @@ def no_end(facts: Facts) -> Sign | None:
 def stuck_target(facts: Facts) -> Sign | None:
     """Fire where the slow copy that targets come from has no time to follow its network."""
     rates = {name: facts.figure(f"callbacks.{name}.rate") for name in facts.under("target_distance")}
-    held = {name: rate for name, rate in rates.items() if rate is not None}
-    if not held:
+    target_rates = {name: rate for name, rate in rates.items() if rate is not None}
+    if not target_rates:
         raise Beside
     if facts.updates < SETTLED:
         raise Unknown(f"{SETTLED:,} updates")
-    for name, rate in held.items():
+    for name, rate in target_rates.items():
         every = facts.number(f"callbacks.{name}.every") or 1.0
         time = every / rate.value if rate.value > 0 else math.inf
         if time <= facts.updates or (facts.status == "running" and time < PATIENCE):
@@ -139,7 +139,7 @@ def reward_scale(facts: Facts) -> Sign | None:
     if discount is None or not 0 <= discount <= 1 or rewards_are_changed(facts):
         raise Beside
     returns, lengths = facts.values("episode/return", 3), facts.values("episode/length", 3)
-    steps = [abs(one) / max(other, 1.0) for one, other in zip(returns, lengths, strict=False)]
+    steps = [abs(total) / max(length, 1.0) for total, length in zip(returns, lengths, strict=False)]
     ended = facts.series.get("episode/truncated", [])
     far = horizon(discount)
     reach = far if not ended or ended[-1].value > 0.5 else min(far, max(lengths))

@@ -109,7 +109,7 @@ class BatchedEnv(Env):
         seeds = lane_seeds(seed, self.num_envs)
         if self._remake is not None and seed is not None:
             self.vector.close()
-            self.vector = self._remake([one or 0 for one in seeds])
+            self.vector = self._remake([lane_seed or 0 for lane_seed in seeds])
         options = dict(self._options) if self._options else None
         return self._reset(self._seed_argument(seed, seeds), options)
 

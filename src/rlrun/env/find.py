@@ -93,13 +93,13 @@ def find_target(target: str) -> Callable[..., Any]:
         raise BuildError(f"{place}: wanted an import path such as 'my_package.MyEnv'")
     trust.admit(target, target, "env.target")
     module = _import(module_name, place)
-    found = getattr(module, name, None)
-    if not callable(found):
+    factory = getattr(module, name, None)
+    if not callable(factory):
         hint = did_you_mean(name, [word for word in vars(module) if not word.startswith("_")], f"{module_name}.")
-        what = "has no" if found is None else "has no class or function"
+        what = "has no" if factory is None else "has no class or function"
         raise BuildError(f"{place}: module '{module_name}' {what} '{name}'{hint}")
-    trust.admit_object(found, target, "env.target")
-    return found  # type: ignore[no-any-return]
+    trust.admit_object(factory, target, "env.target")
+    return factory  # type: ignore[no-any-return]
 
 
 def lookup(id: str) -> Callable[..., Any]:

@@ -224,8 +224,8 @@ class _Batched:
             return np.zeros(shape, self.dtype)
         if self.at_once is None:
             self.at_once = self._agrees(achieved[: self.tried], desired[: self.tried])
-        found = self._all(achieved, desired) if self.at_once else self._each(achieved, desired)
-        return found.reshape(shape)
+        rewards = self._all(achieved, desired) if self.at_once else self._each(achieved, desired)
+        return rewards.reshape(shape)
 
     def _theirs(self, goals: Array, lead: int) -> Array:
         """Return goals [n, …] as the environment itself writes them."""
@@ -239,19 +239,19 @@ class _Batched:
 
     def _each(self, achieved: Array, desired: Array) -> Array:
         try:
-            found = [self.function(one, other, {}) for one, other in zip(achieved, desired, strict=True)]
+            rewards = [self.function(got, wanted, {}) for got, wanted in zip(achieved, desired, strict=True)]
         except Exception as error:
             raise RlrunError(
                 f"{self.place} failed for a goal of the memory, with an empty info: {type(error).__name__}: {error}"
             ) from error
-        return np.asarray(found).astype(self.dtype, copy=False)
+        return np.asarray(rewards).astype(self.dtype, copy=False)
 
     def _agrees(self, achieved: Array, desired: Array) -> bool:
         """Compare both ways, on goals that are reached, too."""
-        one = np.concatenate([achieved, achieved, achieved])
-        other = np.concatenate([desired, achieved, np.roll(achieved, 1, axis=0)])
+        got = np.concatenate([achieved, achieved, achieved])
+        wanted = np.concatenate([desired, achieved, np.roll(achieved, 1, axis=0)])
         try:
-            found = self._all(one, other)
+            reward = self._all(got, wanted)
         except Exception:
             return False
-        return found.shape == (len(one),) and bool(np.allclose(found, self._each(one, other), rtol=1e-5, atol=1e-6))
+        return reward.shape == (len(got),) and bool(np.allclose(reward, self._each(got, wanted), rtol=1e-5, atol=1e-6))

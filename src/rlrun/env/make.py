@@ -100,8 +100,8 @@ def make(
         RequestError: the environment cannot be found, built or read by any network; the message names the key.
     """
     if (id is None) == (target is None):
-        given = "neither" if id is None else "both"
-        raise ConfigError(f"env wants one of env.id and env.target, got {given}")
+        choice = "neither" if id is None else "both"
+        raise ConfigError(f"env wants one of env.id and env.target, got {choice}")
     if vectorization not in VECTORIZATIONS:
         hint = did_you_mean(vectorization, VECTORIZATIONS)
         raise ConfigError(f"env.vectorization is one of {', '.join(VECTORIZATIONS)}, got '{vectorization}'{hint}")
@@ -141,12 +141,12 @@ def _copy(recipe: Recipe, spaces: Spaces, num_envs: int, render_mode: str | None
     return _assemble(again, num_envs)
 
 
-def _alike(one: Spaces, other: Spaces) -> bool:
+def _alike(first: Spaces, second: Spaces) -> bool:
     def layout(spaces: Spaces) -> list[tuple[str, type, tuple[int, ...], str, int]]:
         both = [*leaves(spaces.observation), *leaves(spaces.action)]
         return [(path, type(leaf), leaf.shape, leaf.dtype, leaf.size) for path, leaf in both]
 
-    return layout(one) == layout(other)
+    return layout(first) == layout(second)
 
 
 def _sync(recipe: Recipe, num_envs: int) -> Env:

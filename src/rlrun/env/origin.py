@@ -64,19 +64,19 @@ class _Watched:
         if not self._opened:
             self._opened = True
             _open(self.layer)
-        held: dict[str, Any] = vars(self.layer)
-        return held
+        attributes: dict[str, Any] = vars(self.layer)
+        return attributes
 
     def take(self, writer: Writer) -> Taken:
-        held = self.held()
-        shape = list(held), list(map(type, held.values()))
+        attributes = self.held()
+        shape = list(attributes), list(map(type, attributes.values()))
         if shape != self._shape:
             self._shape = shape
             kinds = dict(zip(*shape, strict=True))
             self._changing = [name for name, kind in kinds.items() if kind not in SCALARS and name not in _NEVER]
         copies, left_out = {}, self._left_out
         for name in self._changing:
-            value = held[name]
+            value = attributes[name]
             if left_out.get(name, _NOTHING) is value:
                 continue
             try:
@@ -89,13 +89,13 @@ class _Watched:
                 own = writer.whole(self.layer.state_dict())
         if self._is_emulator:
             emulator = self.layer.clone_state(include_rng=True).serialize()
-        return Taken(held.copy() if self._names is None else held, copies, own, emulator)
+        return Taken(attributes.copy() if self._names is None else attributes, copies, own, emulator)
 
     def put_back(self, state: dict[str, Any], reader: Reader) -> None:
-        layer, held = self.layer, self.held()
-        before = held.copy()
-        _put_back(held, state["attributes"], reader, type(layer))
-        for name, value in held.items() if self._names is not None else ():
+        layer, attributes = self.layer, self.held()
+        before = attributes.copy()
+        _put_back(attributes, state["attributes"], reader, type(layer))
+        for name, value in attributes.items() if self._names is not None else ():
             if before.get(name, _NOTHING) is not value:
                 setattr(layer, name, value)
         if "own" in state:
@@ -106,9 +106,9 @@ class _Watched:
 
     def prune(self, names: set[str]) -> None:
         """Delete plain attributes of other names."""
-        held = self.held()
-        for name in [name for name, value in held.items() if name not in names and _plain(value)]:
-            del held[name]
+        attributes = self.held()
+        for name in [name for name, value in attributes.items() if name not in names and _plain(value)]:
+            del attributes[name]
 
 
 class Keeper:
@@ -178,9 +178,9 @@ def _open(layer: Layer) -> None:
     Up to python 3.12 the first `vars` of an object moves its attributes to a kind of dict for which the interpreter
     has no quick access: CartPole's step would take a tenth longer ever after. For an ordinary dict it has.
     """
-    held = vars(layer)
-    if sys.version_info < (3, 13) and sys.getrefcount(held) <= 3:  # ours, the argument's and the object's own
-        object.__setattr__(layer, "__dict__", {**held})
+    attributes = vars(layer)
+    if sys.version_info < (3, 13) and sys.getrefcount(attributes) <= 3:  # ours, the argument's and the object's own
+        object.__setattr__(layer, "__dict__", {**attributes})
 
 
 def _has(layer: Layer, *names: str) -> bool:
@@ -201,27 +201,27 @@ def _plain(value: Any) -> bool:
     return True
 
 
-def _put_back(held: dict[str, Any], wanted: dict[str, Any], reader: Reader, kind: type) -> None:
+def _put_back(attrs: dict[str, Any], wanted: dict[str, Any], reader: Reader, kind: type) -> None:
     """Set the attributes that differ.
 
     What is equal stays the very object it is: others may refer to it. So does an array whose memory other
     attributes show: it is written in place. Any other attribute gets a value of its own, as the present one may be
     an entry of a table of tasks. An object of another kind that took the place of a plain value stays: a window.
     """
-    arrays = {id(value): value for value in held.values() if isinstance(value, np.ndarray)}
+    arrays = {id(value): value for value in attrs.values() if isinstance(value, np.ndarray)}
     shown = {id(value.base) for value in arrays.values() if value.base is not None}
-    for name in sorted(wanted, key=lambda name: id(held.get(name)) not in shown):  # so that views follow their base
-        written, present = wanted[name], held.get(name, _NOTHING)
+    for name in sorted(wanted, key=lambda name: id(attrs.get(name)) not in shown):  # so that views follow their base
+        written, present = wanted[name], attrs.get(name, _NOTHING)
         if present is _NOTHING:
             _require_data(name, kind)
-            held[name] = reader.read(written)
+            attrs[name] = reader.read(written)
         elif not _settled(present, written):
             _require_data(name, kind)
             value = reader.read(written, present)
             if id(present) in shown and _alike(present, value):
                 present[...] = value
-            elif id(getattr(present, "base", None)) not in arrays or _base_name(held, present) in wanted:
-                held[name] = value
+            elif id(getattr(present, "base", None)) not in arrays or _base_name(attrs, present) in wanted:
+                attrs[name] = value
 
 
 def _require_data(name: str, kind: type) -> None:
@@ -230,8 +230,8 @@ def _require_data(name: str, kind: type) -> None:
     Raises:
         RlrunError: python gives it its meaning, or it would take the place of a method, or is a property.
     """
-    held = getattr(kind, name, None)
-    if name.startswith("__") or callable(held) or hasattr(type(held), "__set__"):
+    member = getattr(kind, name, None)
+    if name.startswith("__") or callable(member) or hasattr(type(member), "__set__"):
         raise RlrunError(f"'{name[:80]}' is no attribute of a {kind.__name__} that a checkpoint can hold")
 
 
@@ -243,24 +243,24 @@ def _settled(present: Any, written: Any) -> bool:
         return True
 
 
-def _base_name(held: dict[str, Any], view: Array) -> str:
-    return next(name for name, value in held.items() if value is view.base)
+def _base_name(attrs: dict[str, Any], view: Array) -> str:
+    return next(name for name, value in attrs.items() if value is view.base)
 
 
-def _alike(one: Array, other: Any) -> bool:
-    return isinstance(other, np.ndarray) and bool(
-        one.shape == other.shape and one.dtype == other.dtype and one.flags.writeable
+def _alike(present: Array, value: Any) -> bool:
+    return isinstance(value, np.ndarray) and bool(
+        present.shape == value.shape and present.dtype == value.dtype and present.flags.writeable
     )
 
 
 def whole_state(env: Layer) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
     """Return `get_state()` and `set_state(state)` of an environment that offers these two; else None."""
-    found = []
-    for name, given in (("get_state", ()), ("set_state", (None,))):
+    functions = []
+    for name, arguments in (("get_state", ()), ("set_state", (None,))):
         function = getattr(env.unwrapped, name, None)
         try:
-            inspect.signature(function).bind(*given)  # type: ignore[arg-type]
+            inspect.signature(function).bind(*arguments)  # type: ignore[arg-type]
         except (TypeError, ValueError):  # none there; of MuJoCo's the second wants two arguments
             return None
-        found.append(function)
-    return found[0], found[1]  # type: ignore[return-value]
+        functions.append(function)
+    return functions[0], functions[1]  # type: ignore[return-value]

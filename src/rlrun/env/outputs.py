@@ -36,8 +36,8 @@ class Outputs:
     def step(self, result: Any) -> None:
         observation, reward, terminated, truncated, _ = result
         self.observation(observation)
-        said = f"its reward_space says {[self.rewards]}" if self.rewards else "wanted one number, such as float(reward)"
-        _array(reward, (self.rewards,) if self.rewards else (), "it gave a reward", said)
+        spec = f"its reward_space says {[self.rewards]}" if self.rewards else "wanted one number, such as float(reward)"
+        _array(reward, (self.rewards,) if self.rewards else (), "it gave a reward", spec)
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if flag is None:
                 self.remarks[name] = f"it gave {name}=None, which counts as False"
@@ -57,15 +57,15 @@ class Outputs:
             self._part(part, inner, f"{what} with part '{name}'")
 
     def _leaf(self, space: gymnasium.Space[Any], value: Any, what: str) -> None:
-        said = f"its observation_space says {type(space).__name__}{list(space.shape or ())} {space.dtype}"
-        array = _array(value, space.shape or (), what, said)
+        spec = f"its observation_space says {type(space).__name__}{list(space.shape or ())} {space.dtype}"
+        array = _array(value, space.shape or (), what, spec)
         if (array.dtype.kind == "f") != (np.dtype(space.dtype).kind == "f"):
-            self.remarks["dtype"] = f"{what} of dtype {array.dtype}, which is cast; {said}"
+            self.remarks["dtype"] = f"{what} of dtype {array.dtype}, which is cast; {spec}"
         elif array.dtype.kind == "f":
             array = array.astype(space.dtype)
         numbers = array.astype(np.float64)
         least, largest = numbers.min(initial=np.inf), numbers.max(initial=-np.inf)
-        between = f"{what} from {least:g} to {largest:g}, out of its bounds; {said}"
+        between = f"{what} from {least:g} to {largest:g}, out of its bounds; {spec}"
         if not isinstance(space, spaces.Box):
             if not space.contains(array.astype(space.dtype)):  # a choice that no network has
                 raise DataError(between)
@@ -73,12 +73,12 @@ class Outputs:
             self.remarks["bounds"] = between
 
 
-def _array(value: Any, shape: tuple[int, ...], what: str, said: str) -> Array:
+def _array(value: Any, shape: tuple[int, ...], what: str, spec: str) -> Array:
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
-        raise DataError(f"{what} of {type(value).__name__} {str(value)[:40]!r}; {said}")
+        raise DataError(f"{what} of {type(value).__name__} {str(value)[:40]!r}; {spec}")
     if array.shape != shape:
-        raise DataError(f"{what} of shape {list(array.shape)}; {said}")
+        raise DataError(f"{what} of shape {list(array.shape)}; {spec}")
     return array
 
 

@@ -78,10 +78,10 @@ class Writer:
         """Refuse what is of no known kind; running means are known by their attributes."""
         if not all(hasattr(value, name) for name in _MOMENTS):  # a look at its dict could make an object slower
             raise LeftOut
-        held = getattr(value, "__dict__", {})
-        if held.keys() != _MOMENTS:
+        attributes = getattr(value, "__dict__", {})
+        if attributes.keys() != _MOMENTS:
             raise LeftOut
-        return {"moments": {name: self._write(part) for name, part in held.items()}}
+        return {"moments": {name: self._write(part) for name, part in attributes.items()}}
 
     def array(self, value: Array) -> Array:
         base = value.base
@@ -122,11 +122,11 @@ class Writer:
 
     def space(self, value: gymnasium.Space[Any]) -> dict[str, Any]:
         """Write down the generators of a space and of its parts, where they exist already."""
-        found = {} if value._np_random is None else {"": self.generator(value._np_random)}
+        generators = {} if value._np_random is None else {"": self.generator(value._np_random)}
         for name, part in _parts(value).items():
-            if held := self.space(part)["space"]:
-                found[name] = {"space": held}
-        return {"space": found}
+            if inner := self.space(part)["space"]:
+                generators[name] = {"space": inner}
+        return {"space": generators}
 
 
 Write = Callable[[Writer, Any], Any]
@@ -162,10 +162,10 @@ def _itself(writer: Writer, value: Any) -> Any:
 
 
 def _parts(space: gymnasium.Space[Any]) -> dict[str, gymnasium.Space[Any]]:
-    held = getattr(space, "spaces", None)
-    if isinstance(held, tuple | list):
-        return {str(index): part for index, part in enumerate(held)}
-    return dict(held) if held else {}
+    parts = getattr(space, "spaces", None)
+    if isinstance(parts, tuple | list):
+        return {str(index): part for index, part in enumerate(parts)}
+    return dict(parts) if parts else {}
 
 
 class Reader:
@@ -200,18 +200,18 @@ class Reader:
         number = written["generator"]
         if number in self._generators:
             return self._generators[number]
-        if any(present is other for other in self._generators.values()):
+        if any(present is known for known in self._generators.values()):
             present = None  # two that were one before the first reset
-        self._generators[number] = made = _set_generator(written, present)
-        return made
+        self._generators[number] = generator = _set_generator(written, present)
+        return generator
 
     def _space(self, written: dict[str, Any], present: gymnasium.Space[Any]) -> None:
         parts = _parts(present)
-        for name, held in written.items():
+        for name, state in written.items():
             if name:
-                self._space(held["space"], parts[name])
+                self._space(state["space"], parts[name])
             else:
-                present._np_random = self._generator(held, present._np_random)
+                present._np_random = self._generator(state, present._np_random)
 
 
 def _set_generator(written: dict[str, Any], present: Any) -> Any:

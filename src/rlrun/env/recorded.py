@@ -225,6 +225,6 @@ def _is_origin(lane: Any) -> bool:
     if not isinstance(lane, dict) or not isinstance(lane.get("layers"), list):
         return False
     known = "whole" in lane if "seed" not in lane else lane["seed"] is None or type(lane["seed"]) is int
-    names = [each["attributes"] for each in lane["layers"] if isinstance(each, dict) and "attributes" in each]
-    named = all(isinstance(held, dict) and not any(name.startswith("__") for name in held) for held in names)
+    names = [layer["attributes"] for layer in lane["layers"] if isinstance(layer, dict) and "attributes" in layer]
+    named = all(isinstance(attrs, dict) and not any(name.startswith("__") for name in attrs) for attrs in names)
     return known and named and len(names) == len(lane["layers"])

@@ -85,8 +85,8 @@ class SyncEnv(Recorded):
     def reset(self, seed: Seed = None) -> Tree:
         seeds = lane_seeds(seed, self.num_envs)
         observation = self._sets[self._turn].observation
-        for lane, one in enumerate(seeds):
-            self._begin(lane, one, observation)
+        for lane, lane_seed in enumerate(seeds):
+            self._begin(lane, lane_seed, observation)
         if self._tape is not None:
             self._tape.begin(range(self.num_envs))
         return observation
@@ -177,7 +177,7 @@ class SyncEnv(Recorded):
         return self._sets[self._turn].observation
 
     def _written(self, long: list[bool]) -> list[dict[str, Any] | None]:
-        return [recorder.written(one) for recorder, one in zip(self._recorders, long, strict=True)]
+        return [recorder.written(is_long) for recorder, is_long in zip(self._recorders, long, strict=True)]
 
     def _replay(self, episodes: list[Episode | None], abandon: Callable[[], None] | None) -> list[Outcome]:
         return [
@@ -204,4 +204,4 @@ def lane_seeds(seed: Seed, count: int) -> list[int | None]:
         return [None] * count
     if isinstance(seed, (int, np.integer)):
         return [int(seed) + lane for lane in range(count)]
-    return [None if one is None else int(one) for one in seed]
+    return [None if lane_seed is None else int(lane_seed) for lane_seed in seed]

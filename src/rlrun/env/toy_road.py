@@ -53,8 +53,8 @@ class Road(gymnasium.Env[Any, Array]):
         while self.next < len(self.waypoints) - 1 and self._distance(self.next) < 5.0:
             self.next += 1
         self.step_number += 1
-        left = self._distance(-1)
-        return self._observe(), before - left, left < 1.0, self.step_number >= self.steps, {}
+        after = self._distance(-1)
+        return self._observe(), before - after, after < 1.0, self.step_number >= self.steps, {}
 
     def _distance(self, waypoint: int) -> float:
         return float(np.linalg.norm(self.waypoints[waypoint] - self.position))

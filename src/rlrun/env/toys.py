@@ -144,8 +144,8 @@ class Chain(gymnasium.Env[Array, Any]):
 
     def value(self, state: int, discount: float) -> float:
         """Return the true value of a state."""
-        left = discount ** (self.length - state) if self.terminates else 0.0
-        return (1.0 - left) / (1.0 - discount)
+        end_discount = discount ** (self.length - state) if self.terminates else 0.0
+        return (1.0 - end_discount) / (1.0 - discount)
 
     def _observe(self) -> Array:
         if not self.one_hot:

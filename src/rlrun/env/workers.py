@@ -204,15 +204,15 @@ class WorkerEnv(Recorded, BatchedEnv):
     def _replay(self, episodes: list[Episode | None], abandon: Callable[[], None] | None) -> list[Outcome]:
         self._next = empty(self.spaces.observation, self.num_envs)
         self._rejoined = True
-        given = [None if episode is None else (episode, self._options) for episode in episodes]
-        self._call("rejoin", lambda: self.vector.set_attr("episode", given))
-        found: list[Outcome | None] = [None] * self.num_envs
-        while any(outcome is None for outcome in found):
+        replays = [None if episode is None else (episode, self._options) for episode in episodes]
+        self._call("rejoin", lambda: self.vector.set_attr("episode", replays))
+        outcomes: list[Outcome | None] = [None] * self.num_envs
+        while any(outcome is None for outcome in outcomes):
             if abandon is not None:
                 abandon()
             news = self._call("rejoin", lambda: self.vector.call("lane_replay"))
-            found = [old or new for old, new in zip(found, news, strict=True)]
-        return [outcome for outcome in found if outcome is not None]
+            outcomes = [old or new for old, new in zip(outcomes, news, strict=True)]
+        return [outcome for outcome in outcomes if outcome is not None]
 
     def _show(self, lane: int, observation: Any) -> None:
         self._write(self._next, lane, observation)

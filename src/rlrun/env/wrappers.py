@@ -243,8 +243,8 @@ class Costs(gymnasium.Wrapper[Any, Any, Any, Any]):
         observation, reward, terminated, truncated, info = self.env.step(action)
         for name in self.names:
             if name not in info:
-                told = ", ".join(map(str, info)) or "nothing"
-                raise RlrunError(f"env.wrappers: Costs: the info of a step has no '{name}'; it has {told}")
+                keys = ", ".join(map(str, info)) or "nothing"
+                raise RlrunError(f"env.wrappers: Costs: the info of a step has no '{name}'; it has {keys}")
         paid = [float(reward), *(-float(info[name]) for name in self.names)]
         return observation, np.array(paid, np.float32), terminated, truncated, info
 

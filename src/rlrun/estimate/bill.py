@@ -75,8 +75,8 @@ class Bill:
 def makespan(seconds: Iterable[float], workers: int) -> float:
     """Return how long jobs take of which each, in this order, begins as soon as one of the workers is free."""
     free = [0.0] * max(workers, 1)
-    for each in seconds:
-        heapq.heapreplace(free, free[0] + each)
+    for job_seconds in seconds:
+        heapq.heapreplace(free, free[0] + job_seconds)
     return max(free)
 
 

@@ -111,38 +111,38 @@ def due(begin: float, end: float, every: int) -> int:
     return math.floor(end / every) - math.floor(begin / every) if every and end > begin else 0
 
 
-def _evaluation(found: Measured) -> float:
+def _evaluation(probe: Measured) -> float:
     """Return what an evaluation takes that is still to come."""
-    return found.newest if found.longest is None else (found.newest + max(found.longest, found.newest)) / 2
+    return probe.newest if probe.longest is None else (probe.newest + max(probe.longest, probe.newest)) / 2
 
 
-def _way(found: Measured) -> tuple[float, float]:
+def _way(probe: Measured) -> tuple[float, float]:
     """Return where the run ends on the axis, and the seconds of training until then."""
-    if found.complete:
-        return found.axis, found.loop
-    begin = found.axis + found.skipped
-    before = found.loop + found.skipped * found.skipped_pace
-    end = math.inf if found.end is None else max(found.end, begin)
-    often = 1 / found.evaluate_every if found.evaluate_every else 0.0
-    if found.seconds is not None:
-        share = found.pace + often * _evaluation(found)  # seconds a unit, evaluations spread out
-        end = min(end, max(begin, begin + (found.seconds - before) / share))
+    if probe.complete:
+        return probe.axis, probe.loop
+    begin = probe.axis + probe.skipped
+    before = probe.loop + probe.skipped * probe.skipped_pace
+    end = math.inf if probe.end is None else max(probe.end, begin)
+    often = 1 / probe.evaluate_every if probe.evaluate_every else 0.0
+    if probe.seconds is not None:
+        share = probe.pace + often * _evaluation(probe)  # seconds a unit, evaluations spread out
+        end = min(end, max(begin, begin + (probe.seconds - before) / share))
     if math.isinf(end):
         return end, end
-    count = due(begin, end, found.evaluate_every)
-    return math.ceil(end), before + (end - begin) * found.pace + count * _evaluation(found)
+    count = due(begin, end, probe.evaluate_every)
+    return math.ceil(end), before + (end - begin) * probe.pace + count * _evaluation(probe)
 
 
-def _disk(found: Measured, end: float, loop: float) -> int:
+def _disk(probe: Measured, end: float, loop: float) -> int:
     """Return the bytes of the run's folder in the end; the most that they can be, where it depends."""
-    evaluations = due(0, end, found.evaluate_every) + bool(found.evaluate_every)
-    made = 1 + due(0, end, found.save_every) + (evaluations if found.keep_best else 0)
-    made += math.floor(loop / found.save_seconds) if found.save_seconds else 0
-    kept = made if found.keep is None else min(made, found.keep + min(found.keep_best, evaluations))
-    rows, written = float(found.held), float(found.held)
-    if found.grows:
-        written = found.held + end - found.axis
-        rows = min(written, found.room)
+    evaluations = due(0, end, probe.evaluate_every) + bool(probe.evaluate_every)
+    saves = 1 + due(0, end, probe.save_every) + (evaluations if probe.keep_best else 0)
+    saves += math.floor(loop / probe.save_seconds) if probe.save_seconds else 0
+    checkpoints = saves if probe.keep is None else min(saves, probe.keep + min(probe.keep_best, evaluations))
+    rows, written = float(probe.held), float(probe.held)
+    if probe.grows:
+        written = probe.held + end - probe.axis
+        rows = min(written, probe.room)
     overwritten = 2 if written > rows else 1  # rows that count no more are on disk as well, at most as many
-    segments = found.rows * overwritten * rows / found.held if found.held else 0.0
-    return round(found.fixed + found.records * end / max(found.axis, 1) + kept * found.state + segments)
+    segments = probe.rows * overwritten * rows / probe.held if probe.held else 0.0
+    return round(probe.fixed + probe.records * end / max(probe.axis, 1) + checkpoints * probe.state + segments)

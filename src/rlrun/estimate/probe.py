@@ -197,7 +197,7 @@ def _keep_within(config: Any) -> None:
     """Let a probe tell nobody of itself, and write nothing beside its folder."""
     sinks = OmegaConf.select(config, "logger")
     names = [sinks] if isinstance(sinks, str) else list(sinks or [])
-    config.logger = [each for each in names if {*([each] if isinstance(each, str) else each)} <= {*WITHIN}]
+    config.logger = [sink for sink in names if {*([sink] if isinstance(sink, str) else sink)} <= {*WITHIN}]
     if OmegaConf.select(config, "memory.export.path") is not None:
         config.memory.export.path = None
 
@@ -265,7 +265,7 @@ def _evaluations(probe: Probe) -> tuple[float, float | None]:
     if evaluator is None or not probe.evaluations:
         return 0.0, None
     usual = probe.evaluations[1:] or probe.evaluations  # the first one builds environments
-    each = sum(seconds for seconds, _ in usual) / sum(rounds for _, rounds in usual)
+    pace = sum(seconds for seconds, _ in usual) / sum(rounds for _, rounds in usual)
     lanes = stage(evaluator.env, evaluator.episodes)
     try:
         spec = getattr(lanes.lanes[0], "spec", None) if lanes.lanes else None
@@ -273,8 +273,8 @@ def _evaluations(probe: Probe) -> tuple[float, float | None]:
         waves = math.ceil(evaluator.episodes / lanes.num_envs)
     finally:
         lanes.close()
-    longest = None if limits[0] is None else each * waves * min(limit for limit in limits if limit is not None)
-    return each * probe.evaluations[-1][1], longest
+    longest = None if limits[0] is None else pace * waves * min(limit for limit in limits if limit is not None)
+    return pace * probe.evaluations[-1][1], longest
 
 
 def _sizes(run: RunDir) -> dict[str, int]:

@@ -46,8 +46,8 @@ class _Probe:
     def start(self, config_dir: Path | None, seconds: float, place: int) -> None:
         """Begin, on one of the accelerators where there are any."""
         self.begun = time.perf_counter()
-        given = (self.job.words, config_dir, seconds, self.folder)
-        self.child = children.start(begin, *given, log=self.log, variables=share(place))
+        arguments = (self.job.words, config_dir, seconds, self.folder)
+        self.child = children.start(begin, *arguments, log=self.log, variables=share(place))
 
     def look(self) -> bool:
         """Return whether it has ended.
@@ -79,8 +79,8 @@ class _Probe:
 
     def found(self) -> Measured:
         """Return what it found, with what its process took around training."""
-        found = Measured(**read_json(self.folder / "probe.json"))
-        return replace(found, around=max((self.took or 0.0) - found.loop - found.last, 0.0))
+        measured = Measured(**read_json(self.folder / "probe.json"))
+        return replace(measured, around=max((self.took or 0.0) - measured.loop - measured.last, 0.0))
 
 
 def estimate(
@@ -111,27 +111,27 @@ def estimate(
         RlrunError: one fails.
     """
     count = min(workers or room(jobs), len(jobs))
-    found = shapes(jobs)
-    turns = -(-len(found) // count)
+    groups = shapes(jobs)
+    turns = -(-len(groups) // count)
     at_once = f", {count} at a time" if count > 1 else ""
     tell(
-        f"probing {counted(len(found), 'shape')} of run for {seconds:g} s each{at_once}: {turns * seconds:.0f} s or so"
+        f"probing {counted(len(groups), 'shape')} of run for {seconds:g} s each{at_once}: {turns * seconds:.0f} s or so"
     )
     home = _existing(folder or Path.cwd())
     with _scratch(home) as scratch:
         launch = _launch(scratch)
-        measured: list[list[Measured]] = [[] for _ in found]
-        for batch in _batches(found, turns, count):
+        measured: list[list[Measured]] = [[] for _ in groups]
+        for batch in _batches(groups, turns, count):
             probes = [_Probe(number, job, Path(tempfile.mkdtemp(dir=scratch))) for number, job in batch]
             _carry_out(probes, config_dir, seconds)
             for probe in probes:
                 measured[probe.number].append(probe.found())
-    costs = [Cost.mean([cost_of(each) for each in of]) for of in measured]
-    for shape, cost in zip(found, costs, strict=True):
+    costs = [Cost.mean([cost_of(sample) for sample in of]) for of in measured]
+    for shape, cost in zip(groups, costs, strict=True):
         if math.isinf(cost.seconds):
             raise RequestError(f"{_named(shape)}no limit of steps, updates or seconds ends this run: stop.env_steps=…")
     free = shutil.disk_usage(home).free
-    return Bill(tuple(jobs), tuple(zip(found, costs, strict=True)), count, launch, free, price)
+    return Bill(tuple(jobs), tuple(zip(groups, costs, strict=True)), count, launch, free, price)
 
 
 def begin(words: tuple[str, ...], config_dir: Path | None, seconds: float, folder: Path) -> int:
@@ -146,15 +146,15 @@ def ready() -> int:
     return 0
 
 
-def _batches(found: Sequence[Shape], turns: int, count: int) -> Iterator[list[tuple[int, Job]]]:
+def _batches(groups: Sequence[Shape], turns: int, count: int) -> Iterator[list[tuple[int, Job]]]:
     """Return so many batches of `count` jobs with the numbers of their shapes, all shapes by turns.
 
     So that as many are at work as will be, shapes are probed more than once where it takes that.
     """
-    held = [cycle(shape.jobs) for shape in found]
-    numbers = cycle(range(len(found)))
+    cycles = [cycle(shape.jobs) for shape in groups]
+    numbers = cycle(range(len(groups)))
     for _ in range(turns):
-        yield [(number, next(held[number])) for number in islice(numbers, count)]
+        yield [(number, next(cycles[number])) for number in islice(numbers, count)]
 
 
 def _launch(scratch: Path) -> float:
@@ -192,7 +192,7 @@ def _scratch(home: Path) -> Iterator[Path]:
 def _existing(folder: Path) -> Path:
     """Return a folder, or the nearest one above it that exists."""
     place = folder.absolute()
-    return next(each for each in (place, *place.parents) if each.is_dir())
+    return next(path for path in (place, *place.parents) if path.is_dir())
 
 
 def _named(shape: Shape) -> str:

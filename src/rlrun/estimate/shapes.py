@@ -42,11 +42,11 @@ def shape_of(words: Iterable[str]) -> tuple[str, ...]:
 
 def shapes(jobs: Iterable[Job]) -> list[Shape]:
     """Return jobs by what they cost, in the order in which they come."""
-    found: dict[tuple[str, ...], list[Job]] = {}
+    kinds: dict[tuple[str, ...], list[Job]] = {}
     for job in jobs:
-        found.setdefault(shape_of(job.words), []).append(job)
-    common = set.intersection(*map(set, found)) if found else set()
-    return [Shape(words, " ".join(word for word in words if word not in common), (*of,)) for words, of in found.items()]
+        kinds.setdefault(shape_of(job.words), []).append(job)
+    common = set.intersection(*map(set, kinds)) if kinds else set()
+    return [Shape(words, " ".join(word for word in words if word not in common), (*of,)) for words, of in kinds.items()]
 
 
 def differing(jobs: Sequence[Job]) -> tuple[list[str], list[list[str]]]:

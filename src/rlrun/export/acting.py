@@ -53,11 +53,11 @@ class FileAgent(Agent):
 
     def __init__(self, session: Any, about: Mapping[str, Any], outer: Outer, place: str) -> None:
         self.session, self.outer, self.place = session, outer, place
-        inputs, outputs = (_slots(found, place) for found in (session.get_inputs(), session.get_outputs()))
-        told = {port["name"]: port for key in ("inputs", "outputs") for port in ports_told(about, key)}
+        inputs, outputs = (_slots(nodes, place) for nodes in (session.get_inputs(), session.get_outputs()))
+        entries = {port["name"]: port for key in ("inputs", "outputs") for port in ports_told(about, key)}
         self._noise = {name: _width(inputs.pop(name), place) for name in NOISE if name in inputs}
         states = [inputs.pop(name) for name in list(inputs) if name.partition(".")[0] == "state"]
-        self._initial = {slot.name: _initial(slot, told, place) for slot in states}
+        self._initial = {slot.name: _initial(slot, entries, place) for slot in states}
         after = [f"next_{name}" for name in self._initial]
         rest = {name: slot for name, slot in outputs.items() if name not in after}
         self._read = _pairs([port for port, _ in ports.observations(outer.observation)], inputs, place)
@@ -67,7 +67,7 @@ class FileAgent(Agent):
         if missing := [name for name in after if name not in outputs]:
             raise RequestError(f"{place} gives no '{missing[0]}', so its state cannot be kept")
         for port, slot in (*self._read, *self._written):
-            _require_fit(port, slot, told.get(slot.name, {}), place)
+            _require_fit(port, slot, entries.get(slot.name, {}), place)
         self._names = [*(slot.name for _, slot in self._written), *after]
 
     @property
@@ -83,12 +83,12 @@ class FileAgent(Agent):
         """
         lanes = lanes_of(observation)
         own = columns([port for port, _ in self._read], observation)
-        given = {slot.name: own[port.name].astype(slot.dtype) for port, slot in self._read}
-        found = self._run({**given, **(state or {})}, lanes)
-        action = {port.name: self._own(port, found[slot.name], lanes) for port, slot in self._written}
+        inputs = {slot.name: own[port.name].astype(slot.dtype) for port, slot in self._read}
+        outputs = self._run({**inputs, **(state or {})}, lanes)
+        action = {port.name: self._own(port, outputs[slot.name], lanes) for port, slot in self._written}
         response: Response = {"action": contained(self.outer.action, action, "action")}
         if self._initial:
-            response["state"] = {name: found[f"next_{name}"] for name in self._initial}
+            response["state"] = {name: outputs[f"next_{name}"] for name in self._initial}
         return response
 
     def initial_state(self, count: int) -> Tree | None:
@@ -96,10 +96,10 @@ class FileAgent(Agent):
         begun = {name: np.broadcast_to(value, (count, *value.shape)) for name, value in self._initial.items()}
         return begun or None
 
-    def _run(self, given: dict[str, Array], lanes: int) -> dict[str, Array]:
+    def _run(self, inputs: dict[str, Array], lanes: int) -> dict[str, Array]:
         try:
             noise = {name: NOISE[name](torch.zeros(lanes, width)).numpy() for name, width in self._noise.items()}
-            return dict(zip(self._names, self.session.run(self._names, given | noise), strict=True))
+            return dict(zip(self._names, self.session.run(self._names, inputs | noise), strict=True))
         except Exception as error:
             raise RlrunError(f"{self.place} cannot act: {cause(error)}") from error
 
@@ -117,20 +117,20 @@ def cause(error: Exception) -> str:
 
 def ports_told(about: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     """Return the inputs or outputs that FILE.json tells of, whatever stands there."""
-    told = about.get(key)
-    entries = told if isinstance(told, list) else []
+    value = about.get(key)
+    entries = value if isinstance(value, list) else []
     return [port for port in entries if isinstance(port, dict) and isinstance(port.get("name"), str)]
 
 
-def _slots(found: Sequence[Any], place: str) -> dict[str, Slot]:
+def _slots(nodes: Sequence[Any], place: str) -> dict[str, Slot]:
     slots = {}
-    for each in found:
-        dtype = TYPES.get(each.type, each.type.removeprefix("tensor(").removesuffix(")"))
+    for node in nodes:
+        dtype = TYPES.get(node.type, node.type.removeprefix("tensor(").removesuffix(")"))
         try:
             np.dtype(dtype)
         except TypeError:
-            raise RequestError(f"{place}: '{each.name}' is a {each.type}; wanted a tensor of numbers") from None
-        slots[each.name] = Slot(each.name, dtype, tuple(each.shape))
+            raise RequestError(f"{place}: '{node.name}' is a {node.type}; wanted a tensor of numbers") from None
+        slots[node.name] = Slot(node.name, dtype, tuple(node.shape))
     return slots
 
 
@@ -140,9 +140,9 @@ def _width(slot: Slot, place: str) -> int:
     return slot.shape[1]
 
 
-def _initial(slot: Slot, told: Mapping[str, Any], place: str) -> Array:
+def _initial(slot: Slot, entries: Mapping[str, Any], place: str) -> Array:
     try:
-        value = np.asarray(told[slot.name]["initial"], slot.dtype)
+        value = np.asarray(entries[slot.name]["initial"], slot.dtype)
         return np.broadcast_to(value, slot.shape[1:])  # type: ignore[arg-type]  # a name fails, too
     except (KeyError, TypeError, ValueError, OverflowError):
         raise RequestError(f"{place}.json does not say how '{slot.name}' begins, which {place} takes") from None
@@ -161,7 +161,7 @@ def _pairs(
     return [(port, slots[port.name]) for port in wanted]
 
 
-def _require_fit(port: Port, slot: Slot, told: Mapping[str, Any], place: str) -> None:
+def _require_fit(port: Port, slot: Slot, entry: Mapping[str, Any], place: str) -> None:
     """Refuse a file for another space.
 
     Raises:
@@ -171,15 +171,15 @@ def _require_fit(port: Port, slot: Slot, told: Mapping[str, Any], place: str) ->
         made_for = f"for {slot.shape[0]} lanes only" if slot.shape else slot
         raise RequestError(f"{place}: '{slot.name}' is {made_for}; its first axis has to be open, for lanes")
     fits = len(slot.shape) == 1 + len(port.shape) and all(
-        not isinstance(given, int) or given == wanted for given, wanted in zip(slot.shape[1:], port.shape, strict=True)
+        not isinstance(size, int) or size == wanted for size, wanted in zip(slot.shape[1:], port.shape, strict=True)
     )
     wanted = _shown(port.shape, port.dtype)
     if not fits or _sort(slot.dtype) != _sort(port.dtype):
         raise SpaceError(f"{place}: '{slot.name}' is {slot}, but {_space(port)} of the environment is {wanted}")
     for key in (*ALIKE, *(BOUNDS if port.role == "action" else ())):
-        if key in told and told[key] != port.space.get(key):
+        if key in entry and entry[key] != port.space.get(key):
             raise SpaceError(
-                f"{place}: '{slot.name}' was made for {key} {repr(told[key])[:200]}, "
+                f"{place}: '{slot.name}' was made for {key} {repr(entry[key])[:200]}, "
                 f"but {_space(port)} of the environment has {port.space.get(key)!r}"
             )
 

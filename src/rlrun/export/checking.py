@@ -65,14 +65,14 @@ class Reference:
         action, after = self._act(observation, state, given)
         convert = action_writer(self.outer.action, lanes)
         taken = action if convert is None else convert(action)
-        found = {name: np.asarray(value) for name, value in parts("action", taken)}
-        return found | {ports.named("next_state", path): value for path, value in flat(after)}
+        outputs = {name: np.asarray(value) for name, value in parts("action", taken)}
+        return outputs | {ports.named("next_state", path): value for path, value in flat(after)}
 
-    def _act(self, observation: Any, state: Any, given: Columns) -> tuple[Any, Any]:
+    def _act(self, observation: Any, state: Any, inputs: Columns) -> tuple[Any, Any]:
         if not self.graph.stochastic:
             response = self.agent(observation, state, explore=False)
             return response["action"], response.get("state")
-        noises = {port: torch.from_numpy(given[port]) for port in self.graph.widths}
+        noises = {port: torch.from_numpy(inputs[port]) for port in self.graph.widths}
         with torch.no_grad(), noise.given(Dealer(noises)):
             seen, before = to_tensors(observation), None if state is None else to_tensors(state)
             action, after = self.agent.respond(seen, before, True)
@@ -126,16 +126,16 @@ def running(data: bytes, graph: Graph, format: str) -> Run:
     if format == "pt2":
         module = torch.export.load(io.BytesIO(data)).module()
 
-        def run(given: Columns) -> Columns:
+        def run(inputs: Columns) -> Columns:
             with torch.no_grad():
-                found = module(*[torch.from_numpy(given[port.name]) for port in graph.inputs])
-            return {name: value.numpy() for name, value in zip(names, found, strict=True)}
+                outputs = module(*[torch.from_numpy(inputs[port.name]) for port in graph.inputs])
+            return {name: value.numpy() for name, value in zip(names, outputs, strict=True)}
 
         return run
     from rlrun.export import play_onnx  # which needs onnxruntime
 
     session = play_onnx.session(data)
-    return lambda given: dict(zip(names, session.run(names, given), strict=True))
+    return lambda inputs: dict(zip(names, session.run(names, inputs), strict=True))
 
 
 def compare(run: Run, reference: Reference, rows: Sequence[Columns], *, seed: int = 0, lenient: bool = False) -> Parity:
@@ -157,26 +157,26 @@ def compare(run: Run, reference: Reference, rows: Sequence[Columns], *, seed: in
     for size in BATCHES:
         for begin in range(0, SINGLES if size == 1 else len(rows), size):
             chosen = [rows[(begin + index) % len(rows)] for index in range(size)]
-            given = {name: np.concatenate([row[name] for row in chosen]) for name in chosen[0]}
+            inputs = {name: np.concatenate([row[name] for row in chosen]) for name in chosen[0]}
             for name, width in reference.graph.widths.items():
                 draw = generator.standard_normal if name == "epsilon" else generator.gumbel
-                given[name] = draw(size=(size, width)).astype(np.float32)
+                inputs[name] = draw(size=(size, width)).astype(np.float32)
             try:
-                found = run(given)
+                outputs = run(inputs)
             except Exception as error:
                 raise RlrunError(f"the exported policy fails on {size} observations: {_first(error)}") from error
-            near = [reference(_changed(given, generator)) for _ in range(CHANGES if lenient else 0)]
-            largest = max(largest, differing(found, reference(given), near))
+            near = [reference(_changed(inputs, generator)) for _ in range(CHANGES if lenient else 0)]
+            largest = max(largest, differing(outputs, reference(inputs), near))
     return Parity(len(rows), largest)
 
 
-def _changed(given: Columns, generator: np.random.Generator) -> Columns:
+def _changed(inputs: Columns, generator: np.random.Generator) -> Columns:
     """Return inputs of which each real number is larger or smaller by a share of itself."""
     return {
         name: (value * (1.0 + CHANGE * generator.choice((-1.0, 1.0), value.shape))).astype(value.dtype)
         if value.dtype.kind == "f"
         else value
-        for name, value in given.items()
+        for name, value in inputs.items()
     }
 
 
@@ -190,11 +190,11 @@ def differing(found: Columns, wanted: Columns, near: Sequence[Columns] = ()) -> 
     """
     largest = 0.0
     for name, value in wanted.items():
-        other = found[name]
-        if other.shape != value.shape:
-            raise RlrunError(f"the exported policy disagrees: '{name}' is {list(other.shape)}, not {list(value.shape)}")
-        own = np.max([_apart(each[name], value) for each in near], axis=0) if near else np.zeros(value.shape)
-        apart = _apart(other, value)
+        got = found[name]
+        if got.shape != value.shape:
+            raise RlrunError(f"the exported policy disagrees: '{name}' is {list(got.shape)}, not {list(value.shape)}")
+        own = np.max([_apart(answer[name], value) for answer in near], axis=0) if near else np.zeros(value.shape)
+        apart = _apart(got, value)
         if np.issubdtype(value.dtype, np.integer):
             wrong = ((apart > 0.0) & (own == 0.0)).reshape(len(value), -1).any(-1)
             if wrong.any():
@@ -211,9 +211,9 @@ def differing(found: Columns, wanted: Columns, near: Sequence[Columns] = ()) -> 
     return largest
 
 
-def _apart(one: Array, other: Array) -> Array:
+def _apart(value: Array, reference: Array) -> Array:
     """Return how far numbers lie apart, as a share of those whose size is above 1."""
-    distance: Array = np.abs(one.astype(np.float64) - other) / np.maximum(1.0, np.abs(other))
+    distance: Array = np.abs(value.astype(np.float64) - reference) / np.maximum(1.0, np.abs(reference))
     return distance
 
 

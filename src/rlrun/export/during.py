@@ -186,8 +186,8 @@ class _Worker:
 
     def __init__(self, items: Items) -> None:
         self.items = items
-        for left in items.folder.glob(f".{PREFIX}*.request"):  # by a run that was killed
-            left.unlink(missing_ok=True)
+        for path in items.folder.glob(f".{PREFIX}*.request"):  # by a run that was killed
+            path.unlink(missing_ok=True)
         self.process = start()
         self._newest = 0
         self._waiting: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
@@ -206,28 +206,28 @@ class _Worker:
         self._newest = asked.handle
         self._waiting.put(asked)
 
-    def _place(self, asked: _Asked) -> Path:
-        return self.items.folder / f".{PREFIX}{asked.handle}.request"
+    def _place(self, job: _Asked) -> Path:
+        return self.items.folder / f".{PREFIX}{job.handle}.request"
 
     def _hear(self) -> None:
-        while (asked := self._waiting.get()) is not None:
-            if asked.spare and asked.keep is not None and self._newest - asked.handle >= asked.keep:
+        while (job := self._waiting.get()) is not None:
+            if job.spare and job.keep is not None and self._newest - job.handle >= job.keep:
                 with suppress(OSError):
-                    self._place(asked).unlink()  # newer ones wait that would take its place at once
-                asked.future.cancel()
+                    self._place(job).unlink()  # newer ones wait that would take its place at once
+                job.future.cancel()
                 continue
-            problem = self._carried_out(self._place(asked))
+            problem = self._carried_out(self._place(job))
             if problem:
-                _fail(asked.future, asked.handle, problem)
+                _fail(job.future, job.handle, problem)
                 continue
             try:
-                item = self.items.add(asked.handle)
+                item = self.items.add(job.handle)
             except RlrunError as error:  # somebody else removed it
-                _fail(asked.future, asked.handle, str(error))
+                _fail(job.future, job.handle, str(error))
                 continue
-            asked.future.set_result(item)
+            job.future.set_result(item)
             try:
-                for item in self.items.items()[: -asked.keep if asked.keep else 0]:
+                for item in self.items.items()[: -job.keep if job.keep else 0]:
                     self.items.delete(item.handle)
             except (RlrunError, OSError) as error:  # somebody else removed a file, or the folder lets nobody do so
                 _messages.warning("%s", error)

@@ -35,14 +35,14 @@ def played(data: bytes, reference: Reference, env: Env, about: Mapping[str, Any]
     watch = _Watch(policy, reference)
     with undisturbed():
         env.renew()
-        found = [
+        results = [
             play_onnx.episode(watch, env.lanes[0], seed + index, limits["max_steps"], limits["reset_options"])
             for index in range(count)
         ]
     return {
         "seeds": [seed + index for index in range(count)],
-        "returns": [total for total, _ in found],
-        "lengths": [steps for _, steps in found],
+        "returns": [total for total, _ in results],
+        "lengths": [steps for _, steps in results],
         "largest": watch.largest,
     }
 
@@ -65,12 +65,12 @@ class _Watch:
 
     def run(self, names: list[str], given: Columns) -> list[Any]:
         """Return what the file answers, if the policy answers the same."""
-        found = self._run(names, given)
+        outputs = self._run(names, given)
         wanted = self.reference(given)
-        for name, value in zip(names, found, strict=True):
+        for name, value in zip(names, outputs, strict=True):
             if name.startswith("action"):
                 self._compare(name, value, wanted[name])
-        return list(found)
+        return list(outputs)
 
     def _compare(self, name: str, value: Any, wanted: Any) -> None:
         whole = np.issubdtype(wanted.dtype, np.integer)

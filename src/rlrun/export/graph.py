@@ -86,11 +86,11 @@ class Graph(nn.Module):
 
     def blank(self, lanes: int) -> list[Tensor]:
         """Return inputs of zeros; choices are at their first."""
-        found = []
+        inputs = []
         for port in self.inputs:
             value = torch.zeros((lanes, *port.shape), dtype=getattr(torch, port.dtype))
-            found.append(value + torch.as_tensor(port.space.get("start", 0)).to(value.dtype))
-        return found
+            inputs.append(value + torch.as_tensor(port.space.get("start", 0)).to(value.dtype))
+        return inputs
 
     def _measure(self) -> dict[ports.Role, int]:
         """Return how many numbers of each kind an action takes."""
@@ -128,7 +128,7 @@ class Dealer:
 
 def _modules(agent: Any) -> list[nn.Module]:
     """Return the modules that an agent holds, those that networks only borrow among them, each once."""
-    found: dict[int, nn.Module] = {}
+    modules: dict[int, nn.Module] = {}
     waiting: list[Any] = list(vars(agent).values())
     seen: set[int] = set()
     while waiting:
@@ -137,14 +137,14 @@ def _modules(agent: Any) -> list[nn.Module]:
             continue
         seen.add(id(value))
         if isinstance(value, nn.Module):
-            found[id(value)] = value
+            modules[id(value)] = value
             for module in value.modules():
                 waiting += [part for part in vars(module).values() if isinstance(part, tuple | list)]
         elif isinstance(value, tuple | list):
             waiting += value
         elif hasattr(value, "__self__"):  # a method of a module
             waiting.append(value.__self__)
-    return list(found.values())
+    return list(modules.values())
 
 
 def _brief(value: Any) -> Any:

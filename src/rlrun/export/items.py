@@ -44,10 +44,10 @@ class Items:
         folder.mkdir(parents=True, exist_ok=True)
         pattern = re.compile(rf"{re.escape(prefix)}(\d+)\.{re.escape(extension)}")
         for path in folder.iterdir():
-            found = pattern.fullmatch(path.name)
-            if found and path.is_file():
+            match = pattern.fullmatch(path.name)
+            if match and path.is_file():
                 created = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-                self._items[int(found[1])] = Item(int(found[1]), created, path)
+                self._items[int(match[1])] = Item(int(match[1]), created, path)
 
     def path_of(self, handle: int) -> Path:
         """Return where the file of a number lies, or would."""

@@ -46,11 +46,11 @@ class Export:
 
     def describe(self) -> str:
         """Return in a few lines what was written and what was found."""
-        found = self.about["parity"]
+        parity = self.about["parity"]
         lines = [f"{self.path} ({sized(self.size)}; checkpoint {self.about['checkpoint']})"]
         lines.append(
-            f"{counted(found['rows'], 'observation')}: largest difference {found['largest']:.1e}, "
-            f"{found['largest_at_edges']:.1e} at {counted(found['edges'], 'edge')}"
+            f"{counted(parity['rows'], 'observation')}: largest difference {parity['largest']:.1e}, "
+            f"{parity['largest_at_edges']:.1e} at {counted(parity['edges'], 'edge')}"
         )
         episodes = self.about["episodes"]
         if episodes is not None and episodes["returns"]:
@@ -97,7 +97,7 @@ def export_onnx(
         path = policy.directory.exports / f"policy.{format}" if output is None else Path(output).absolute()
         if output is None:
             require_own_folder(policy.directory.exports)
-        _require_place(path, made=output is None)
+        _require_place(path, create=output is None)
         policy.take_only(where)
         agent, env = policy.agent, policy.env.copy(num_envs=1)
         try:
@@ -112,10 +112,10 @@ def export_onnx(
     return Export(path, about, len(data))
 
 
-def _require_place(path: Path, *, made: bool) -> None:
+def _require_place(path: Path, *, create: bool) -> None:
     if path.is_dir():
         raise RequestError(f"{path} is a folder; --output names the file")
-    if made:
+    if create:
         path.parent.mkdir(exist_ok=True)
     elif not path.parent.is_dir():
         raise RequestError(f"{path.parent} is no folder; make it, or name another --output")
@@ -164,7 +164,7 @@ def _proven(data: bytes, reference: Reference, env: Env, about: Mapping[str, Any
     met = recorded(env, reference.agent, graph, count=RECORDED, seed=seed)
     parity = compare(run, reference, met, seed=seed)
     edge = compare(run, reference, edges(graph), seed=seed, lenient=True)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "parity": {
             "rows": parity.rows,
             "largest": parity.largest,
@@ -174,8 +174,8 @@ def _proven(data: bytes, reference: Reference, env: Env, about: Mapping[str, Any
         }
     }
     if about["format"] == "onnx" and env.lanes:
-        found["episodes"] = played(data, reference, env, about, episodes)
-    return {"episodes": None, **found}
+        results["episodes"] = played(data, reference, env, about, episodes)
+    return {"episodes": None, **results}
 
 
 def _write(path: Path, data: bytes, about: Mapping[str, Any]) -> None:

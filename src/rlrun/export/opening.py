@@ -67,14 +67,14 @@ class Exported:
     @property
     def checkpoint(self) -> str:
         """The name of the checkpoint that it was made of, where the file says so; else its own name."""
-        told = self.about.get("checkpoint")
-        return told if isinstance(told, str) and CHECKPOINT.fullmatch(told) else self.path.name
+        name = self.about.get("checkpoint")
+        return name if isinstance(name, str) and CHECKPOINT.fullmatch(name) else self.path.name
 
     @property
     def env_steps(self) -> int:
         """Environment steps of training; 0 where nobody says."""
-        told = self.about.get("env_steps")
-        return told if isinstance(told, int) else 0
+        steps = self.about.get("env_steps")
+        return steps if isinstance(steps, int) else 0
 
     def require(self, *, checkpoint: str | Sequence[str], stochastic: bool) -> None:
         """Refuse options of runs that a file cannot follow.
@@ -134,13 +134,13 @@ def exported(path: Path | str, words: Iterable[str] = (), packages: Iterable[str
     limits = trust.limited(packages, run=path, typed={word.key: word.value for word in parsed})
     with contextlib.nullcontext() if own else limits:
         try:
-            found = Exported(path, data, about, (_chosen if own else _config)(path, about, parsed))
+            policy = Exported(path, data, about, (_chosen if own else _config)(path, about, parsed))
         except RecursionError as error:
             raise RunDirError(f"{path}.json is damaged: a value in it is nested too deeply") from error
         try:
-            yield found
+            yield policy
         finally:
-            found.env.close()
+            policy.env.close()
 
 
 def _session(path: Path, data: bytes) -> Any:
@@ -151,22 +151,22 @@ def _session(path: Path, data: bytes) -> Any:
     try:
         return play_onnx.session(data)
     except Exception as error:
-        said = cause(error)
-        if any(word in said for word in NEWER):
+        message = cause(error)
+        if any(word in message for word in NEWER):
             version = onnxruntime.__version__
             raise RequestError(
                 f"{path} is for a newer onnxruntime than {version}: pip install -U onnxruntime"
             ) from error
-        raise RequestError(f"{path} is no ONNX file, or is damaged: {said}") from error
+        raise RequestError(f"{path} is no ONNX file, or is damaged: {message}") from error
 
 
 def _about(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
-    told = read_json(path)
-    if not isinstance(told, dict) or not isinstance(told.get("env", {}), dict):
+    about = read_json(path)
+    if not isinstance(about, dict) or not isinstance(about.get("env", {}), dict):
         raise RunDirError(f"{path} is damaged: wanted what an export tells")
-    return told
+    return about
 
 
 def _config(path: Path, about: Mapping[str, Any], words: Sequence[Word]) -> DictConfig:
@@ -175,13 +175,13 @@ def _config(path: Path, about: Mapping[str, Any], words: Sequence[Word]) -> Dict
     Raises:
         RequestError: nobody names an environment, or something is wrong with how it is named.
     """
-    told = about.get("env", {})
-    if told.get("id") is None and told.get("target") is None:
+    section = about.get("env", {})
+    if section.get("id") is None and section.get("target") is None:
         raise RequestError(f"{path.name} does not say what it acts in; name that: rlrun eval {path.name} env=NAME")
-    if "${" in json.dumps(told) or isinstance(told.get("max_steps"), dict):
+    if "${" in json.dumps(section) or isinstance(section.get("max_steps"), dict):
         raise RunDirError(f"{path}.json is damaged: what it says of its environment is no plain value")
-    env = {key: value for key, value in told.items() if key in ENV and value is not None}
-    config = OmegaConf.create({"env": BLANK | env, "evaluation": {"max_steps": told.get("max_steps")}})
+    env = {key: value for key, value in section.items() if key in ENV and value is not None}
+    config = OmegaConf.create({"env": BLANK | env, "evaluation": {"max_steps": section.get("max_steps")}})
     for word in words:
         apply(config, word, ())
     check_kinds(config)
@@ -205,13 +205,13 @@ def _chosen(path: Path, about: Mapping[str, Any], words: Sequence[Word]) -> Dict
 
 def _lane(config: DictConfig) -> Env:
     """Return one lane that takes the environment's own actions, and whose copies do."""
-    made = Builder(config).get("env")
-    if not isinstance(made, Env):
-        raise RequestError(f"env: wanted an environment, got a {type(made).__name__}")
+    env = Builder(config).get("env")
+    if not isinstance(env, Env):
+        raise RequestError(f"env: wanted an environment, got a {type(env).__name__}")
     try:
-        return _direct(made.copy(num_envs=1))
+        return _direct(env.copy(num_envs=1))
     finally:
-        made.close()
+        env.close()
 
 
 def _direct(env: Env) -> Env:

@@ -44,22 +44,22 @@ class Policy:
 
     def act(self, observation: Any) -> Any:
         """Return an action for one observation, both as the environment has them."""
-        found = self.run({name: np.asarray(value)[None] for name, value in parts("observation", observation)})
-        values = {port["name"]: found[port["name"]][0].astype(port["env_dtype"]) for port in self.actions}
+        outputs = self.run({name: np.asarray(value)[None] for name, value in parts("observation", observation)})
+        values = {port["name"]: outputs[port["name"]][0].astype(port["env_dtype"]) for port in self.actions}
         return values["action"] if list(values) == ["action"] else nested(self.about["action"], values, "action")
 
     def run(self, observations: dict[str, Any]) -> dict[str, Any]:
         """Return the outputs for observations [N, ...] by name, and keep the state after them."""
         ports = self.inputs["observation"]
-        given = {port["name"]: np.asarray(observations[port["name"]]).astype(port["dtype"]) for port in ports}
-        lanes = len(next(iter(given.values())))
+        inputs = {port["name"]: np.asarray(observations[port["name"]]).astype(port["dtype"]) for port in ports}
+        lanes = len(next(iter(inputs.values())))
         for port in self.inputs["epsilon"]:
-            given[port["name"]] = self.noise.standard_normal((lanes, *port["shape"]), dtype=np.float32)
+            inputs[port["name"]] = self.noise.standard_normal((lanes, *port["shape"]), dtype=np.float32)
         for port in self.inputs["gumbel"]:
-            given[port["name"]] = self.noise.gumbel(size=(lanes, *port["shape"])).astype(np.float32)
-        found = dict(zip(self.outputs, self.session.run(self.outputs, {**given, **self.state}), strict=True))
-        self.state = {name: found["next_" + name] for name in self.state}
-        return found
+            inputs[port["name"]] = self.noise.gumbel(size=(lanes, *port["shape"])).astype(np.float32)
+        outputs = dict(zip(self.outputs, self.session.run(self.outputs, {**inputs, **self.state}), strict=True))
+        self.state = {name: outputs["next_" + name] for name in self.state}
+        return outputs
 
 
 def session(file: Any) -> Any:
@@ -128,15 +128,15 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0, help="episode i begins with reset(seed=seed + i)")
     parser.add_argument("--render", action="store_true", help="in a window")
-    given = parser.parse_args()
-    policy = Policy(given.file, seed=given.seed)
+    args = parser.parse_args()
+    policy = Policy(args.file, seed=args.seed)
     about = policy.about["env"]
-    env = make(about, "human" if given.render else None)
+    env = make(about, "human" if args.render else None)
     returns = []
-    for index in range(given.episodes):
-        total, steps = episode(policy, env, given.seed + index, about["max_steps"], about["reset_options"])
+    for index in range(args.episodes):
+        total, steps = episode(policy, env, args.seed + index, about["max_steps"], about["reset_options"])
         returns.append(total)
-        print(f"episode {index}: seed {given.seed + index}, return {total:.6g}, {steps} steps")
+        print(f"episode {index}: seed {args.seed + index}, return {total:.6g}, {steps} steps")
     env.close()
     if returns:
         print(f"mean return {np.mean(returns):.6g} over {len(returns)} episodes")

@@ -53,15 +53,15 @@ def named(role: str, path: str) -> str:
 
 def observations(space: gymnasium.Space[Any]) -> list[tuple[Port, Convert]]:
     """Return the inputs that an observation comes by, each with what makes it what networks read."""
-    found = []
+    pairs = []
     ours = dict(leaves(from_gymnasium(space, "the observation space")))
     for path, leaf in walk(space):
         inside = getattr(torch, ours[path].dtype)
         dtype = ours[path].dtype if leaf.dtype.name in UNKNOWN else leaf.dtype.name
         start = getattr(leaf, "start", None)
         port = Port(named("observation", path), "observation", tuple(leaf.shape), dtype, about(leaf))
-        found.append((port, _reader(inside, start if start is not None and np.any(start) else None)))
-    return found
+        pairs.append((port, _reader(inside, start if start is not None and np.any(start) else None)))
+    return pairs
 
 
 def _reader(dtype: torch.dtype, start: Any) -> Convert:
@@ -73,13 +73,13 @@ def _reader(dtype: torch.dtype, start: Any) -> Convert:
 
 def actions(space: gymnasium.Space[Any]) -> list[tuple[Port, Convert]]:
     """Return the outputs that an action consists of, each with what makes it of a policy's own action."""
-    found = []
+    pairs = []
     for path, leaf in walk(space):
         whole = not isinstance(leaf, gymnasium.spaces.Box) or leaf.dtype.kind in "iu"
         dtype = "int64" if whole else leaf.dtype.name
         port = Port(named("action", path), "action", tuple(leaf.shape), dtype, about(leaf))
-        found.append((port, _box_writer(leaf) if isinstance(leaf, gymnasium.spaces.Box) else _choice_writer(leaf)))
-    return found
+        pairs.append((port, _box_writer(leaf) if isinstance(leaf, gymnasium.spaces.Box) else _choice_writer(leaf)))
+    return pairs
 
 
 def _choice_writer(space: Any) -> Convert:

@@ -38,8 +38,8 @@ def recorded(env: Env, agent: Agent, graph: Graph, *, count: int, seed: int) -> 
 def columns(inputs: Sequence[Port], observation: Tree) -> Columns:
     """Return a tree of ours [N, …] as what the environment gave, by the names of inputs."""
     starts = {port.name: port.space.get("start", 0) for port in inputs}
-    found = {named("observation", path): value for path, value in flat(observation)}
-    return {name: value + np.asarray(starts[name]) if np.any(starts[name]) else value for name, value in found.items()}
+    values = {named("observation", path): value for path, value in flat(observation)}
+    return {name: value + np.asarray(starts[name]) if np.any(starts[name]) else value for name, value in values.items()}
 
 
 def _rows(graph: Graph, observation: Tree, state: Tree) -> list[Columns]:

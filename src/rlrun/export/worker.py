@@ -27,8 +27,8 @@ from rlrun.files import replace, write_json
 
 def request(agent: Any, outer: Outer, *, stochastic: bool, path: Path, about: Mapping[str, Any]) -> tuple[bytes, ...]:
     """Return what a worker makes a file of, in parts: a copy of the agent, at once and without a look at its graph."""
-    told = {"stochastic": stochastic, "path": str(path), "about": json.dumps(about), "paths": sys.path}
-    return pickle.dumps(told), pickle.dumps(tuple(outer)), freeze(agent)
+    header = {"stochastic": stochastic, "path": str(path), "about": json.dumps(about), "paths": sys.path}
+    return pickle.dumps(header), pickle.dumps(tuple(outer)), freeze(agent)
 
 
 def carry_out(place: Path) -> None:
@@ -39,20 +39,20 @@ def carry_out(place: Path) -> None:
     """
     try:
         with place.open("rb") as file:  # of our own process, by which this one was started
-            told = pickle.load(file)
-            sys.path[:] = told["paths"]  # where the classes of the rest are
+            header = pickle.load(file)
+            sys.path[:] = header["paths"]  # where the classes of the rest are
             outer, frozen = pickle.load(file), file.read()
     finally:
         place.unlink(missing_ok=True)
-    agent, path, said = thaw(frozen), Path(told["path"]), json.loads(told["about"])
-    graph = Graph(agent, Outer(*outer), stochastic=told["stochastic"])
-    about = {**said, **interface(graph)}
+    agent, path, metadata = thaw(frozen), Path(header["path"]), json.loads(header["about"])
+    graph = Graph(agent, Outer(*outer), stochastic=header["stochastic"])
+    about = {**metadata, **interface(graph)}
     text = f"a policy after {about['env_steps']:,} environment steps"
     program = writing.traced(graph)
-    brief = {name: value for name, value in said.items() if not isinstance(value, dict)}
+    brief = {name: value for name, value in metadata.items() if not isinstance(value, dict)}
     data = writing.onnx_bytes(graph, program, about=brief, version=about["model_version"], text=text)
-    found = compare(running(data, graph, "onnx"), Reference(agent, graph), edges(graph), lenient=True)
-    about["parity"] = {"edges": found.rows, "largest_at_edges": found.largest}
+    parity = compare(running(data, graph, "onnx"), Reference(agent, graph), edges(graph), lenient=True)
+    about["parity"] = {"edges": parity.rows, "largest_at_edges": parity.largest}
     write_json(path.with_name(f"{path.name}.json"), about)
     replace(path, data)
 

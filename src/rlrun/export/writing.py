@@ -83,7 +83,7 @@ def onnx_bytes(
     from rlrun import __version__
 
     with _quiet():
-        made = torch.onnx.export(
+        onnx_program = torch.onnx.export(
             program,
             input_names=[port.name for port in graph.inputs],
             output_names=[port.name for port in graph.outputs],
@@ -92,8 +92,8 @@ def onnx_bytes(
             dynamo=True,
             verbose=False,
         )
-    assert made is not None
-    proto = made.model_proto
+    assert onnx_program is not None
+    proto = onnx_program.model_proto
     proto.producer_name, proto.producer_version, proto.domain = DOMAIN, __version__, DOMAIN
     proto.model_version, proto.doc_string = version, text
     _name_lanes(proto.graph)
@@ -101,8 +101,8 @@ def onnx_bytes(
     for key, value in about.items():
         if value is not None:
             proto.metadata_props.add(key=key, value=str(value))
-    found: bytes = proto.SerializeToString()
-    return found
+    serialized: bytes = proto.SerializeToString()
+    return serialized
 
 
 def _name_lanes(graph: Any) -> None:

@@ -42,10 +42,10 @@ def nearest_renaming(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> tup
     return (old, new) if old else ("*", f"{new}.*")
 
 
-def _alike(one: list[str], other: list[str]) -> int:
+def _alike(source: list[str], target: list[str]) -> int:
     """Return how many components two names have in common at their ends."""
     count = 0
-    for left, right in zip(reversed(one), reversed(other), strict=False):
+    for left, right in zip(reversed(source), reversed(target), strict=False):
         if left != right:
             return count
         count += 1
@@ -53,6 +53,6 @@ def _alike(one: list[str], other: list[str]) -> int:
 
 
 def _some(names: Iterable[str]) -> str:
-    held = list(names)
-    more = f" and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
-    return (", ".join(held[:SHOWN]) or "no tensor") + more
+    all_names = list(names)
+    more = f" and {len(all_names) - SHOWN} more" if len(all_names) > SHOWN else ""
+    return (", ".join(all_names[:SHOWN]) or "no tensor") + more

@@ -56,8 +56,8 @@ class Loss(Counters):
             return super().misfit(name, value)
         assert self.optimiser is not None
         parameter = self.parameters[name.removeprefix(MOMENTS)]
-        wanted, given = _shapes(kept(self.optimiser, parameter)), _shapes(value)
-        return None if wanted == given else f"{_list(given)} there, {_list(wanted)} here"
+        wanted, stored = _shapes(kept(self.optimiser, parameter)), _shapes(value)
+        return None if wanted == stored else f"{_list(stored)} there, {_list(wanted)} here"
 
     def take(self, found: Mapping[str, Any]) -> None:
         if self.optimiser is not None:
@@ -80,8 +80,8 @@ class SlowCopy(Counters):
         self.network = part.network.state_dict(keep_vars=True)
 
     def follows(self, name: str) -> Tensor | None:
-        found = self.network.get(name.removeprefix("target."))
-        return found if isinstance(found, Tensor) else None
+        value = self.network.get(name.removeprefix("target."))
+        return value if isinstance(value, Tensor) else None
 
     def take(self, found: Mapping[str, Any]) -> None:
         self.part.catch_up()
@@ -91,7 +91,7 @@ class SlowCopy(Counters):
 
 def kept(optimiser: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any]:
     """Return what an optimiser keeps for a parameter after its first step, found by a step on another one like it."""
-    group = next(group for group in optimiser.param_groups if any(each is parameter for each in group["params"]))
+    group = next(group for group in optimiser.param_groups if any(member is parameter for member in group["params"]))
     twin = nn.Parameter(torch.zeros_like(parameter))
     twin.grad = torch.zeros_like(parameter)
     trial = copy.copy(optimiser)
@@ -102,8 +102,8 @@ def kept(optimiser: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str,
 
 
 def _shapes(state: Mapping[str, Any]) -> dict[str, list[int] | None]:
-    found = {name: list(value.shape) if isinstance(value, Tensor) else None for name, value in state.items()}
-    return {name: shape for name, shape in found.items() if state[name] is not None}
+    shapes = {name: list(value.shape) if isinstance(value, Tensor) else None for name, value in state.items()}
+    return {name: shape for name, shape in shapes.items() if state[name] is not None}
 
 
 def _list(shapes: Mapping[str, list[int] | None]) -> str:

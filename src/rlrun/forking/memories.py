@@ -48,9 +48,9 @@ class Memory:
             raise RunDirError("its length, its lanes or its kind differ, and frames are stacked")
         before = cast(Table, _rebuilt(self.table, state))  # all of it that reading needs
         cut_off(before)
-        held = Stored.of(before)
-        add_all(self.table, held, append=False)
-        self.how = f"{len(self.table):,} of {int(held.rows.sum()):,} transitions, as new episodes"
+        episodes = Stored.of(before)
+        add_all(self.table, episodes, append=False)
+        self.how = f"{len(self.table):,} of {int(episodes.rows.sum()):,} transitions, as new episodes"
 
     def _alike(self, state: Mapping[str, Any]) -> bool:
         table = self.table

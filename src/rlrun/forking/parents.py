@@ -43,9 +43,9 @@ class Parent:
     @property
     def path(self) -> Path:
         """The checkpoint or the file, as far as it is decided; else the run."""
-        found = self.place if self.place is not None else self.run.path if self.run is not None else None
-        assert found is not None
-        return found
+        path = self.place if self.place is not None else self.run.path if self.run is not None else None
+        assert path is not None
+        return path
 
 
 def find(text: str) -> Parent:
@@ -105,12 +105,12 @@ def started(
     packages = list(packages)
     trust.require_of_use(packages)
     parent, words = find(start), words.words if isinstance(words, Composed) else list(words)
-    given = [*words, f"init.from={_quoted(str(parent.path))}"]
+    overrides = [*words, f"init.from={_quoted(str(parent.path))}"]
     typed = {word.key: word.value for word in parse(words)}
     if "init.from" in typed:
         raise ConfigError("--from and init.from both say where the run starts from; leave one away")
     with _limits(parent, packages, typed):
-        composed = _compose(parent, given, config_dir)
+        composed = _compose(parent, overrides, config_dir)
     folders = own_dirs(config_dir)
     own = [layer.content for layer in composed.layers if _is_own(layer, folders, parent)]
     with _limits(parent, packages, typed, own):
@@ -124,17 +124,17 @@ def _is_own(layer: Layer, folders: Iterable[Path], parent: Parent) -> bool:
         return False
     inside = [path.relative_to(folder).parts for folder in folders if path.is_relative_to(folder)]
     brought = [run.relative_to(folder).parts for folder in folders if run.is_relative_to(folder)]
-    return bool(inside) and not any(parts[0] == others[0] for parts in inside for others in brought)
+    return bool(inside) and not any(parts[0] == run_parts[0] for parts in inside for run_parts in brought)
 
 
-def _compose(parent: Parent, given: list[str], config_dir: Path | None) -> Composed:
+def _compose(parent: Parent, words: list[str], config_dir: Path | None) -> Composed:
     before = words_of(parent)
     try:
-        return configuration.compose([*before, *given], config_dir=config_dir)
+        return configuration.compose([*before, *words], config_dir=config_dir)
     except ConfigError as error:
         if not before:
             raise
-        raise ConfigError(_whose(error, before, given, parent, config_dir)) from error
+        raise ConfigError(_whose(error, before, words, parent, config_dir)) from error
 
 
 def _limits(
@@ -148,20 +148,20 @@ def _limits(
         return nullcontext()
     about = read_json(parent.run.manifest)
     project = about.get("project") if isinstance(about, dict) else None
-    given, *files = [
+    overrides, *files = [
         {key: value for key, value in tree.items() if key.split(".")[0] not in BLOCKS} for tree in (typed, *own)
     ]
-    return trust.limited(packages, run=parent.run.path, project=project, typed={**given, "": files})
+    return trust.limited(packages, run=parent.run.path, project=project, typed={**overrides, "": files})
 
 
-def _whose(error: ConfigError, before: list[str], given: list[str], parent: Parent, config_dir: Path | None) -> str:
+def _whose(error: ConfigError, before: list[str], words: list[str], parent: Parent, config_dir: Path | None) -> str:
     """Tell whether the words of the parent, those given now, or both together are wrong."""
     assert parent.run is not None
-    alone = shlex.join(["rlrun", "train", *given])
+    alone = shlex.join(["rlrun", "train", *words])
     if _fails(before, config_dir):
         return f"the words of {parent.run.path} do not compose any more: {error}; without them: {alone}"
     place = f"{(NAME.match(str(error)) or [''])[0]}."  # every such error begins with the key that it is about
-    if any(f"{word.key}.".startswith(place) for word in parse(given)) or _fails(given, config_dir) == str(error):
+    if any(f"{word.key}.".startswith(place) for word in parse(words)) or _fails(words, config_dir) == str(error):
         return str(error)
     return f"{error}; the words of {parent.run.path} come before these; without them: {alone}"
 
@@ -188,8 +188,8 @@ def words_of(parent: Parent) -> list[str]:
 def pin(composed: Composed, place: Path) -> None:
     """Let a config and its words name the very checkpoint that was taken."""
     composed.config.init["from"] = str(place)
-    kept = [word for word in composed.words if parse([word])[0].key != "init.from"]
-    composed.words[:] = [*kept, f"init.from={_quoted(str(place))}"]
+    words = [word for word in composed.words if parse([word])[0].key != "init.from"]
+    composed.words[:] = [*words, f"init.from={_quoted(str(place))}"]
 
 
 def _quoted(text: str) -> str:

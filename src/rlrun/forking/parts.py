@@ -121,10 +121,10 @@ class Counters:
         return None
 
     def misfit(self, name: str, value: Any) -> str | None:
-        held = reduce(getitem, self.paths[name], self.state)
-        if is_optimiser(held):
-            return None if is_optimiser(value) and _sizes(value) == _sizes(held) else "optimises other parameters"
-        return difference(held, value) if isinstance(held, Tensor) else None
+        current = reduce(getitem, self.paths[name], self.state)
+        if is_optimiser(current):
+            return None if is_optimiser(value) and _sizes(value) == _sizes(current) else "optimises other parameters"
+        return difference(current, value) if isinstance(current, Tensor) else None
 
     def take(self, found: Mapping[str, Any]) -> None:
         kinds = {kind for name, kind in self.names().items() if name in found}
@@ -149,7 +149,7 @@ class Counters:
 def difference(held: Any, value: Any) -> str | None:
     """Tell why a value cannot take the place of another; None where it can."""
     if not isinstance(held, Tensor) or not isinstance(value, Tensor):
-        kinds = [type(each).__name__ for each in (value, held)]
+        kinds = [type(entry).__name__ for entry in (value, held)]
         return None if isinstance(held, Tensor) == isinstance(value, Tensor) else f"{kinds[0]} there, {kinds[1]} here"
     if held.shape != value.shape:
         return f"{list(value.shape)} there, {list(held.shape)} here"
@@ -161,7 +161,7 @@ def difference(held: Any, value: Any) -> str | None:
 def _taken(flags: dict[str, bool], *, by: Callable[..., Any]) -> dict[str, bool]:
     """Return those keywords that a function takes: a callback of a user's own may do without."""
     parameters = inspect.signature(by).parameters
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return flags
     return {name: wanted for name, wanted in flags.items() if name in parameters}
 

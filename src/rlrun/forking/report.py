@@ -50,5 +50,5 @@ class Report:
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         for part in dict.fromkeys(entry.part for entry in self.entries):
-            held = [entry.fate for entry in self.entries if entry.part == part]
-            yield part, *(str(held.count(fate) or "") for fate in FATES)
+            fates = [entry.fate for entry in self.entries if entry.part == part]
+            yield part, *(str(fates.count(fate) or "") for fate in FATES)

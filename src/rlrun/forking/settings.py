@@ -37,8 +37,8 @@ class Settings:
 
     def explicit(self, name: str) -> bool | None:
         """Return what the last pattern that matches a name says; None where none does."""
-        found = [loads for pattern, loads in self.parts.items() if matches(pattern, name)]
-        return found[-1] if found else None
+        flags = [loads for pattern, loads in self.parts.items() if matches(pattern, name)]
+        return flags[-1] if flags else None
 
     def loads(self, name: str, kind: str) -> bool:
         """Tell whether a name of this kind is to be taken over."""
@@ -68,20 +68,20 @@ class Settings:
             ConfigError: a renaming is about nothing, or two things would get one name.
         """
         names = list(names)
-        found: dict[str, str] = {}
+        new_names: dict[str, str] = {}
         for old, new in self.rename.items():
-            meant = {name: other for name in names if (other := _rename(old, new, name)) is not None}
+            meant = {name: new_name for name in names if (new_name := _rename(old, new, name)) is not None}
             if not meant:
                 raise ConfigError(
                     f"init.rename: the parent holds nothing named '{old}'{did_you_mean(old.removesuffix('.*'), names)}"
                 )
-            found |= meant
+            new_names |= meant
         taken: dict[str, str] = {}
-        for name, other in found.items():
-            if other in taken:
-                raise ConfigError(f"init.rename: both '{taken[other]}' and '{name}' would be '{other}'")
-            taken[other] = name
-        return {name: found.get(name, name) for name in names if name in found or name not in taken}
+        for name, new_name in new_names.items():
+            if new_name in taken:
+                raise ConfigError(f"init.rename: both '{taken[new_name]}' and '{name}' would be '{new_name}'")
+            taken[new_name] = name
+        return {name: new_names.get(name, name) for name in names if name in new_names or name not in taken}
 
 
 def read(composed: Composed) -> Settings | None:
@@ -120,8 +120,8 @@ def _rename(old: str, new: str, name: str) -> str | None:
     if old.count("*") != new.count("*") or old.count("*") > 1:
         raise ConfigError(f"init.rename: '{old}: {new}': wanted names, or one * on both sides")
     if "*" in old:
-        found = re.fullmatch(re.escape(old).replace(r"\*", "(.+)"), name)
-        return None if found is None else new.replace("*", found[1])
+        match = re.fullmatch(re.escape(old).replace(r"\*", "(.+)"), name)
+        return None if match is None else new.replace("*", match[1])
     return new + name[len(old) :] if f"{name}.".startswith(f"{old}.") else None
 
 

@@ -57,10 +57,10 @@ def read(parent: Parent, wanted: Callable[[str], bool]) -> Source:
     if parent.place is not None:
         return _file(parent.place) if parent.place.is_file() else _checkpoint(parent.place, parent.run, wanted)
     assert parent.run is not None
-    held, damaged = parent.run.newest_first(), []
-    if not held:
+    checkpoints, damaged = parent.run.newest_first(), []
+    if not checkpoints:
         raise RunDirError(f"{parent.run.path} has no checkpoint yet to start from")
-    for place in held:
+    for place in checkpoints:
         try:
             source = _checkpoint(place, parent.run, wanted)
         except RunDirError as error:
@@ -69,7 +69,7 @@ def read(parent: Parent, wanted: Callable[[str], bool]) -> Source:
         for message in damaged:
             _messages.warning("%s; starting from checkpoint %s", message, place.name)
         return source
-    raise RunDirError(f"none of the {len(held)} checkpoints can be read; of the newest: {damaged[0]}")
+    raise RunDirError(f"none of the {len(checkpoints)} checkpoints can be read; of the newest: {damaged[0]}")
 
 
 def _checkpoint(place: Path, run: RunDir | None, wanted: Callable[[str], bool]) -> Source:

@@ -131,7 +131,7 @@ class _Taker:
         self.tensors: dict[str, Tensor] = {}  # of networks
         for path, part in parts.items():
             if isinstance(part, nn.Module):
-                self.tensors |= {_full(path, name): held for name, held in part.state_dict(keep_vars=True).items()}
+                self.tensors |= {_full(path, name): value for name, value in part.state_dict(keep_vars=True).items()}
         self.homes: dict[int, list[str]] = {}  # where each of them is found
         for name, tensor in self.tensors.items():
             self.homes.setdefault(id(tensor), []).append(name)
@@ -158,37 +158,37 @@ class _Taker:
             ConfigError: something does not fit, or a pattern that says load finds nothing.
         """
         names = self.settings.renamed(source.nodes)
-        given = {new: source.nodes[old] for old, new in names.items()}
+        nodes = {new: source.nodes[old] for old, new in names.items()}
         networks = [path for path, part in self.parts.items() if isinstance(part, Network)]
         for path in [*networks, *(path for path in self.parts if path not in networks)]:
-            self.report.entries += self._of_part(path, given)
+            self.report.entries += self._of_part(path, nodes)
         order = list(self.parts)
         self.report.entries.sort(key=lambda entry: order.index(entry.part))
         self._require_fit(source)
-        self._require_taken(source, given)
+        self._require_taken(source, nodes)
         self._tell(source)
-        self._settle_import(given)
+        self._settle_import(nodes)
 
-    def _of_part(self, path: str, given: Mapping[str, Any]) -> Iterator[Entry]:
-        part, known = self.parts[path], any(f"{name}.".startswith(f"{path}.") for name in given)
+    def _of_part(self, path: str, nodes: Mapping[str, Any]) -> Iterator[Entry]:
+        part, known = self.parts[path], any(f"{name}.".startswith(f"{path}.") for name in nodes)
         strict = known and isinstance(part, Network)
         for name, kind in part.names().items():
             full = _full(path, name)
-            fate, why = self._fate(part, name, full, kind, given)
+            fate, why = self._fate(part, name, full, kind, nodes)
             if fate == "missing" and strict:
                 fate, why = "misfit", "not there"
             if fate == "loaded":
-                self.found.setdefault(path, {})[name] = given[full]
+                self.found.setdefault(path, {})[name] = nodes[full]
                 self.loaded.add(full)
             yield Entry(path, full, fate, why)
         if strict:
-            held = {_full(path, name) for name in part.names()}
-            for full, value in given.items():
-                beyond = full.startswith(f"{path}.") and full not in held and not isinstance(value, Mapping)
+            names = {_full(path, name) for name in part.names()}
+            for full, value in nodes.items():
+                beyond = full.startswith(f"{path}.") and full not in names and not isinstance(value, Mapping)
                 if beyond and self.settings.loads(full, "weights"):
                     yield Entry(path, full, "misfit", "not here")
 
-    def _fate(self, part: Part, name: str, full: str, kind: str, given: Mapping[str, Any]) -> tuple[Fate, str]:
+    def _fate(self, part: Part, name: str, full: str, kind: str, nodes: Mapping[str, Any]) -> tuple[Fate, str]:
         if not self.settings.loads(full, kind):
             return "skipped", ""
         leader = part.follows(name)
@@ -197,9 +197,9 @@ class _Taker:
                 return "skipped", "its parameter begins anew"
             if self.settings.explicit(full) is None:
                 return "skipped", "what it follows begins anew"
-        if full not in given:
+        if full not in nodes:
             return "missing", ""
-        why = part.misfit(name, given[full])
+        why = part.misfit(name, nodes[full])
         return ("loaded", "") if why is None else ("misfit", why)
 
     def _loaded(self, tensor: object) -> bool:
@@ -215,17 +215,17 @@ class _Taker:
                 "init.mismatch=skip begins these anew"
             )
 
-    def _require_taken(self, source: Source, given: Mapping[str, Any]) -> None:
+    def _require_taken(self, source: Source, nodes: Mapping[str, Any]) -> None:
         for pattern, loads in self.settings.parts.items():
             if loads and not any(init.matches(pattern, name) for name in self.loaded):
                 raise ConfigError(f"init.parts: '{pattern}: load' finds nothing to load in {source.place}")
         if not self.loaded:
-            raise ConfigError(f"init.from: nothing of {source.place} is taken over by this run{self._why_not(given)}")
+            raise ConfigError(f"init.from: nothing of {source.place} is taken over by this run{self._why_not(nodes)}")
 
-    def _why_not(self, given: Mapping[str, Any]) -> str:
-        if not self.kinds.keys().isdisjoint(given):
+    def _why_not(self, nodes: Mapping[str, Any]) -> str:
+        if not self.kinds.keys().isdisjoint(nodes):
             return ""  # it is settings that leave it out
-        tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+        tensors = {name: value for name, value in nodes.items() if isinstance(value, Tensor)}
         return f": {names_differ(tensors, self.tensors)}"
 
     def _tell(self, source: Source) -> None:
@@ -233,7 +233,7 @@ class _Taker:
         if source.place.is_file():
             lacking = {full for full, kind in self.kinds.items() if kind != "weights"}
             self.report.entries = [
-                each for each in self.report.entries if each.fate != "missing" or each.name not in lacking
+                entry for entry in self.report.entries if entry.fate != "missing" or entry.name not in lacking
             ]
         if self.tensors and self.loaded.isdisjoint(self.tensors):
             paces = [path for path, part in self.parts.items() if isinstance(part, Pace)]
@@ -241,7 +241,7 @@ class _Taker:
             warm_up = ", and the warm-up is over; init.numbers=skip begins with it" if begun else ""
             self.report.remarks.append(f"no network was taken over: all begin anew{warm_up}")
 
-    def _settle_import(self, given: Mapping[str, Any]) -> None:
+    def _settle_import(self, nodes: Mapping[str, Any]) -> None:
         """Let a memory that the parent had from a file not be read from there again.
 
         Raises:
@@ -250,7 +250,7 @@ class _Taker:
         for path, part in self.built.items():
             if not isinstance(part, MemoryImport) or not part.sources or not self.loaded & self.tables:
                 continue
-            before = given.get(path)
+            before = nodes.get(path)
             if before is None or not before["taken_in"] or sources_of(before) != part.sources:
                 raise ConfigError(
                     f"memory.import={', '.join(part.sources)} and init.memory=load both say what the memory holds; "
@@ -276,7 +276,7 @@ class _Taker:
                 raise RunDirError(f"init.from: {path} does not fit: {explain(error)}{hint}") from error
             if isinstance(part, Memory) and part.how:
                 entries = self.report.entries
-                entries[:] = [each._replace(why=part.how) if each.part == path else each for each in entries]
+                entries[:] = [entry._replace(why=part.how) if entry.part == path else entry for entry in entries]
 
 
 def _full(path: str, name: str) -> str:

@@ -52,7 +52,7 @@ class Moments:
         self._kept = list(self._state.values())
         tensors = [(self.means[number], self.squares[number], self.counts[number]) for number in self._moved]
         entries = [self._state[self.parameters[number]] for number in self._moved]
-        self._used = [(entry, *kept) for entry, kept in zip(entries, tensors, strict=True)]
+        self._used = [(entry, *moments) for entry, moments in zip(entries, tensors, strict=True)]
 
     def fits(self, optimiser: torch.optim.Optimizer) -> bool:
         """Tell whether the optimiser still keeps these very tensors, and has the same settings."""
@@ -60,8 +60,8 @@ class Moments:
             return False
         if not is_plain(optimiser):
             return False
-        kept = optimiser.state.values()  # to find a parameter by its hash takes longer
-        if len(kept) != len(self._kept) or not all(map(is_, kept, self._kept)):
+        states = optimiser.state.values()  # to find a parameter by its hash takes longer
+        if len(states) != len(self._kept) or not all(map(is_, states, self._kept)):
             return False
         for entry, mean, square, count in self._used:
             averages = entry.get("exp_avg") is mean and entry.get("exp_avg_sq") is square
@@ -76,12 +76,12 @@ class Moments:
         """
         (first, second), eps, decay = self._settings
         self._moved = [number for number, gradient in enumerate(gradients) if gradient is not None]
-        kept = list(zip(self.parameters, self.counts, self.means, self.squares, gradients, strict=True))
-        for parameter, count, mean, square, gradient in (kept[number] for number in self._moved):
+        rows = list(zip(self.parameters, self.counts, self.means, self.squares, gradients, strict=True))
+        for parameter, count, mean, square, gradient in (rows[number] for number in self._moved):
             assert gradient is not None
-            value, made, average, spread = map(of, (parameter, count, mean, square))
-            made.add_(1.0)
-            bias, wide = ((1.0 - beta ** made.double()).float() for beta in (first, second))
+            value, steps, average, spread = map(of, (parameter, count, mean, square))
+            steps.add_(1.0)
+            bias, wide = ((1.0 - beta ** steps.double()).float() for beta in (first, second))
             gradient = gradient.add(value, alpha=decay) if decay else gradient
             average.lerp_(gradient, 1.0 - first)
             spread.mul_(second).addcmul_(gradient, gradient, value=1.0 - second)
@@ -96,6 +96,6 @@ def is_plain(optimiser: torch.optim.Optimizer | None) -> bool:
     if type(optimiser) is not torch.optim.Adam or len(optimiser.param_groups) != 1:
         return False
     group = optimiser.param_groups[0]
-    others = ("amsgrad", "maximize", "differentiable", "decoupled_weight_decay")
+    variants = ("amsgrad", "maximize", "differentiable", "decoupled_weight_decay")
     fixed = isinstance(group["lr"], torch.Tensor)
-    return not (any(group[name] for name in others) or fixed or hooked(optimiser))
+    return not (any(group[name] for name in variants) or fixed or hooked(optimiser))

@@ -30,7 +30,7 @@ class Given(NamedTuple):
     @property
     def pattern(self) -> tuple[Any, ...]:
         """The form but for sizes."""
-        return tuple(len(each) if isinstance(each, torch.Size) else each for each in self.form)
+        return tuple(len(part) if isinstance(part, torch.Size) else part for part in self.form)
 
 
 class Asked:
@@ -41,12 +41,12 @@ class Asked:
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self.names: list[tuple[str, str]] = []
-        made: set[tuple[str, str]] = set()
+        provided: set[tuple[str, str]] = set()
         for step in steps:
             group = step.callback.data_group or ""
             wanted = [(group, name) for name in step.asks if name != "learning_rate" and step.event != "end_batch"]
-            self.names += [each for each in wanted if each not in made and each not in self.names]
-            made |= {(group, name) for name in step.callback.provides}
+            self.names += [key for key in wanted if key not in provided and key not in self.names]
+            provided |= {(group, name) for name in step.callback.provides}
 
     def of(self, groups: Groups) -> Given | None:
         """Find it in the groups of an update; None where it is absent, as a loss provides it that is not due."""
@@ -75,12 +75,12 @@ class Asked:
         self, groups: Groups, tensors: Iterator[Tensor], numbers: Iterator[Tensor]
     ) -> Mapping[str, dict[str, Any]]:
         """Return the groups with others in place of tensors and numbers."""
-        found: dict[str, dict[str, Any]] = {name: {} for name in groups}
+        result: dict[str, dict[str, Any]] = {name: {} for name in groups}
         for group, name in self.names:
             tree = groups[group][name]
-            others = [
+            stand_ins = [
                 next(tensors) if isinstance(leaf, Tensor) else next(numbers) if type(leaf) is float else leaf
                 for leaf in leaves(tree)
             ]
-            found[group][name] = rebuilt(tree, iter(others))
-        return found
+            result[group][name] = rebuilt(tree, iter(stand_ins))
+        return result

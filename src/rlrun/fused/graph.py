@@ -46,14 +46,14 @@ class Sizes:
         self._symbols: list[tuple[int, int, Any]] = []  # number of an input, dimension, and what stands for its size
         self._fixed: list[tuple[int, int, int]] = []  # likewise, and the size
         for number, (tensor, free) in enumerate(zip(inputs, varying, strict=True)):
-            kinds = [DimDynamic.DUCK if each in free else DimDynamic.STATIC for each in range(tensor.dim())]
+            kinds = [DimDynamic.DUCK if dim in free else DimDynamic.STATIC for dim in range(tensor.dim())]
             self.stand_ins.append(
                 mode.from_tensor(_bare(tensor), symbolic_context=StatelessSymbolicContext(dynamic_sizes=kinds))
             )
             for dimension in free:
                 size: Any = self.stand_ins[-1].shape[dimension]
                 self._symbols.append((number, dimension, size.node.expr))
-            self._fixed += [(number, each, size) for each, size in enumerate(tensor.shape) if each not in free]
+            self._fixed += [(number, dim, size) for dim, size in enumerate(tensor.shape) if dim not in free]
         self._known: dict[tuple[Any, ...], bool] = {}
 
     def allow(self, shapes: tuple[torch.Size, ...]) -> bool:
@@ -78,11 +78,11 @@ def traced(
     mode: Any = "fake" if sizes is None else "symbolic"
     # a stand-in draws nothing; what is not one must not draw for it
     with torch.random.fork_rng(devices=[]), torch.compiler._compile_session_context():
-        made = make_fx(function, table, tracing_mode=mode, _allow_non_fake_inputs=True)(
+        module = make_fx(function, table, tracing_mode=mode, _allow_non_fake_inputs=True)(
             *(map(_bare, inputs) if sizes is None else sizes.stand_ins)
         )
-    made.graph.eliminate_dead_code()
-    return made
+    module.graph.eliminate_dead_code()
+    return module
 
 
 def _bare(tensor: Tensor) -> Tensor:
@@ -92,13 +92,13 @@ def _bare(tensor: Tensor) -> Tensor:
 
 def used(made: fx.GraphModule) -> list[int]:
     """Take out the inputs that the graph does not read, and return the numbers of the others."""
-    found = []
+    numbers = []
     for number, node in enumerate(made.graph.find_nodes(op="placeholder")):
         if node.users:
-            found.append(number)
+            numbers.append(number)
         else:
             made.graph.erase_node(node)
-    return found
+    return numbers
 
 
 def constants(made: fx.GraphModule) -> list[Tensor]:
@@ -107,15 +107,15 @@ def constants(made: fx.GraphModule) -> list[Tensor]:
     Raises:
         Untraceable: it would learn from one, or write to it; it has copies of them once it is compiled.
     """
-    found = []
+    tensors = []
     for node in made.graph.find_nodes(op="get_attr"):
         tensor = getattr(made, node.target, None)
         if not isinstance(tensor, Tensor):
             continue
         if isinstance(tensor, torch.nn.Parameter) or _written(node):
             raise Untraceable(None, "they learn from tensors, or write to some, that are out of sight")
-        found.append(tensor)
-    return found
+        tensors.append(tensor)
+    return tensors
 
 
 def _written(node: fx.Node) -> bool:
@@ -123,8 +123,8 @@ def _written(node: fx.Node) -> bool:
     for user in node.users:
         schema = getattr(user.target, "_schema", None)
         for position, argument in enumerate(schema.arguments if schema is not None else ()):
-            given = user.args[position] if position < len(user.args) else user.kwargs.get(argument.name)
-            if argument.alias_info is None or not (given is node or (isinstance(given, list) and node in given)):
+            value = user.args[position] if position < len(user.args) else user.kwargs.get(argument.name)
+            if argument.alias_info is None or not (value is node or (isinstance(value, list) and node in value)):
                 continue
             if argument.alias_info.is_write or _written(user):
                 return True
@@ -149,13 +149,13 @@ def compiled(made: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, siz
         "alignment_asserts": False,
     }
     with torch.no_grad():
-        found: Compiled = standalone_compile(
+        function: Compiled = standalone_compile(
             made,
             list(inputs),
             dynamic_shapes="from_example_inputs" if sized else "from_graph",
             options={"config_patches": settings},
         )
-    return found
+    return function
 
 
 def _tanh(x: Tensor) -> Any:

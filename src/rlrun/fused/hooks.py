@@ -80,9 +80,9 @@ def call(step: Step, given: Mapping[str, Any], traced: Traced) -> dict[str, Any]
     return result
 
 
-def _learn(callback: LossCallback, step: Step, given: Mapping[str, Any], traced: Traced) -> dict[str, Any] | None:
-    values = [given[name] for name in step.required]
-    optional = {name: given[name] for name in step.optional if name != "learning_rate"}
+def _learn(callback: LossCallback, step: Step, inputs: Mapping[str, Any], traced: Traced) -> dict[str, Any] | None:
+    values = [inputs[name] for name in step.required]
+    optional = {name: inputs[name] for name in step.optional if name != "learning_rate"}
     with torch.set_grad_enabled(callback.optimiser is not None):
         loss, named = callback.evaluate(*values, **optional)
     if callback.optimiser is not None:

@@ -52,83 +52,83 @@ class Piece:
     ) -> None:
         callbacks = list({id(step.callback): step.callback for step in steps}.values())
         self.learning = [
-            Learning(each, each.optimiser, Moments(each.optimiser), torch.zeros(()))
-            for each in callbacks
-            if isinstance(each, LossCallback) and each.optimiser is not None and due[id(each)]
+            Learning(callback, callback.optimiser, Moments(callback.optimiser), torch.zeros(()))
+            for callback in callbacks
+            if isinstance(callback, LossCallback) and callback.optimiser is not None and due[id(callback)]
         ]
         moved = {id(step.callback) for step in steps if step.event == "end_batch"}
-        self._turned = [each for each in callbacks if isinstance(each, LossCallback) or id(each) in moved]
+        self._turned = [turned for turned in callbacks if isinstance(turned, LossCallback) or id(turned) in moved]
         self._rated = [
-            any("learning_rate" in step.asks for step in steps if step.callback is each.callback)
-            for each in self.learning
+            any("learning_rate" in step.asks for step in steps if step.callback is loss.callback)
+            for loss in self.learning
         ]
-        self._numbers = [torch.tensor(each) for each in given.numbers]
-        held = Held(callbacks)
-        apart = [each.rate for each in self.learning] + self._numbers
-        apart += [tensor for each in self.learning for tensor in each.moments.tensors]
-        trace = Trace(steps, held, self.learning, due)
+        self._numbers = [torch.tensor(value) for value in given.numbers]
+        scope = Held(callbacks)
+        apart = [loss.rate for loss in self.learning] + self._numbers
+        apart += [tensor for loss in self.learning for tensor in loss.moments.tensors]
+        trace = Trace(steps, scope, self.learning, due)
         # the same tensor may lie in several places, and be one of the parameters that are stepped
-        own = {id(tensor): tensor for tensor in [*apart, *(place.read() for place in held.places)]}
+        own = {id(tensor): tensor for tensor in [*apart, *(place.read() for place in scope.places)]}
         if any(id(tensor) in own for tensor in given.tensors):
             raise Untraceable(None, "they are given a tensor that they hold")  # the next time it may be another one
         inputs = [*own.values(), *given.tensors]
 
         def whole(*stand_ins: Tensor) -> list[Tensor]:
-            others = dict(zip(map(id, inputs), stand_ins, strict=True))
-            return trace(asked, groups, given, self._numbers, others)
+            replacements = dict(zip(map(id, inputs), stand_ins, strict=True))
+            return trace(asked, groups, given, self._numbers, replacements)
 
         try:
             self._sizes = None if varying is None else graph.Sizes(inputs, [*[()] * len(own), *varying])
-            made = graph.traced(whole, inputs, self._sizes)
-            self._constants = graph.constants(made)
-            used = graph.used(made)
+            module = graph.traced(whole, inputs, self._sizes)
+            self._constants = graph.constants(module)
+            used = graph.used(module)
             # no gradient is to be thought of
             read = [inputs[number].detach() for number in used]
-            self._run = graph.compiled(made, read, device, sized=varying is None)
+            self._run = graph.compiled(module, read, device, sized=varying is None)
         except Untraceable:
             raise
         except Exception as error:  # of torch's compiler, which has many
             raise Untraceable(None, f"torch's compiler fails: {first_line(error)}") from error
         finally:
-            for each in self.learning:
-                each.moments.settle()
+            for loss in self.learning:
+                loss.moments.settle()
         self._leave(trace)
         self._given = [number - len(own) for number in used if number >= len(own)]
         self._own_shapes = tuple(tensor.shape for tensor in own.values())
-        self._take_for_granted(held, trace, [inputs[number] for number in used if number < len(own)])
+        self._take_for_granted(scope, trace, [inputs[number] for number in used if number < len(own)])
 
     def _leave(self, trace: Trace) -> None:
         """Note what the graph leaves behind; most of it is one tensor, for which there is a short way."""
         self._gradients = trace.gradients
-        short = [(each.holder, each.key, each.output) for each in trace.results]
+        short = [(result.holder, result.key, result.output) for result in trace.results]
         self._simple = [(holder, key, output) for holder, key, output in short if output is not None]
-        self._results = [each for each in trace.results if each.output is None]
+        self._results = [result for result in trace.results if result.output is None]
 
-    def _take_for_granted(self, held: Held, trace: Trace, mine: list[Tensor]) -> None:
+    def _take_for_granted(self, scope: Held, trace: Trace, mine: list[Tensor]) -> None:
         """Note what is looked at before each update: where the graph's own tensors lie, and what hooks read."""
         self._read = [tensor.detach() for tensor in mine]
         numbers = {id(tensor): number for number, tensor in enumerate(mine)}
-        self._places = [(numbers[id(place.read())], place) for place in held.places if id(place.read()) in numbers]
-        self._shared = {number for number, lies in Counter(number for number, _ in self._places).items() if lies > 1}
+        self._places = [(numbers[id(place.read())], place) for place in scope.places if id(place.read()) in numbers]
+        self._shared = {number for number, count in Counter(number for number, _ in self._places).items() if count > 1}
         on_the_way = {(id(step[0]), step[1]): step for _, place in self._places for step in place.way}
         self._ways = list(on_the_way.values())
         self._led = [part for _, _, part in self._ways]
         self._lay = [place.read() for _, place in self._places]
         self._storage = list(map(Tensor.data_ptr, self._lay))
-        self._reads = [each for each in trace.watch.reads if (id(each[0]), each[1]) not in on_the_way]
+        self._reads = [read for read in trace.watch.reads if (id(read[0]), read[1]) not in on_the_way]
         self._found = [value for _, _, value in self._reads]
         self._arrays = [(value, value.copy()) for value in self._found if isinstance(value, np.ndarray)]
         self._versions = [tensor._version for tensor in self._constants]
-        self._contain(held, trace, set(on_the_way))
-        self._parameters = [parameter for each in self.learning for parameter in each.moments.parameters]
+        self._contain(scope, trace, set(on_the_way))
+        self._parameters = [parameter for loss in self.learning for parameter in loss.moments.parameters]
 
-    def _contain(self, held: Held, trace: Trace, on_the_way: set[tuple[int, Any]]) -> None:
+    def _contain(self, scope: Held, trace: Trace, on_the_way: set[tuple[int, Any]]) -> None:
         """Note what the dicts, lists, deques, sets and modules hold that hooks may have looked into."""
-        written = {(id(each.holder), each.key) for each in trace.results}
-        seen = [each for each in held.containers if held.below.get(id(each)) in trace.watch.read]
-        hooked = [kind for module in held.modules for kind in hooks_of(module)]
+        written = {(id(result.holder), result.key) for result in trace.results}
+        seen = [container for container in scope.containers if scope.below.get(id(container)) in trace.watch.read]
+        hooked = [kind for module in scope.modules for kind in hooks_of(module)]
         self._unhooked = [kind for kind in hooked if not kind]
-        self._containers = [*seen, *(kind for kind in hooked if kind), *(module._modules for module in held.modules)]
+        self._containers = [*seen, *(kind for kind in hooked if kind), *(module._modules for module in scope.modules)]
         self._lengths = list(map(len, self._containers))
         self._entries = [  # tensors are looked at by themselves, and what leads to some
             (holder, key)
@@ -137,8 +137,8 @@ class Piece:
             if (id(holder), key) not in written | on_the_way and not isinstance(part, Tensor)
         ]
         self._contained = [holder[key] for holder, key in self._entries]
-        gathering = [each for each in held.gathering if held.below.get(id(each)) in trace.watch.read]
-        self._gathered = [(each, list(each)) for each in gathering]
+        gathering = [container for container in scope.gathering if scope.below.get(id(container)) in trace.watch.read]
+        self._gathered = [(container, list(container)) for container in gathering]
 
     def allows(self, given: Given) -> bool:
         """Tell whether tensors of other sizes than at first can go by the graph."""
@@ -161,15 +161,15 @@ class Piece:
             return False
         if not all(map(is_, contained, self._contained)) and not all(map(_equal, contained, self._contained)):
             return False
-        if any(self._unhooked) or not all(unchanged(each, before) for each, before in self._gathered):
+        if any(self._unhooked) or not all(unchanged(container, before) for container, before in self._gathered):
             return False
-        if not all(np.array_equal(each, before) for each, before in self._arrays):
+        if not all(np.array_equal(array, before) for array, before in self._arrays):
             return False
         if [tensor._version for tensor in self._constants] != self._versions:
             return False
         if not self._follow(tensors) or any(map(hooks.is_hooked, self._parameters)):
             return False
-        return all(each.moments.fits(each.optimiser) for each in self.learning)
+        return all(loss.moments.fits(loss.optimiser) for loss in self.learning)
 
     def _follow(self, now: list[Any]) -> bool:
         """Take others of the same kind where tensors have been replaced; tell whether that was possible."""
@@ -205,8 +205,8 @@ class Piece:
             parameter.grad = None if reached is None else outputs[reached]
         for result in self._results:
             result.put(groups, outputs, given)
-        for each in self.learning:
-            each.callback.stepped()
+        for loss in self.learning:
+            loss.callback.stepped()
         for turned in self._turned:
             turned.passed()
 

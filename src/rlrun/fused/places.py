@@ -77,8 +77,8 @@ class Held:
         if isinstance(part, dict | list):
             self._go_through(part, way, inside=bool(way) and way[-1][1] in TORCH_OWN)
         elif isinstance(part, tuple):  # nobody writes into it
-            for each in part:
-                self._look(each, way)
+            for element in part:
+                self._look(element, way)
         elif isinstance(part, deque | set):
             self.gathering.append(part)
             self._lies(part, way)
@@ -167,9 +167,9 @@ def structure(tree: Any) -> Any:
 def rebuilt(tree: Any, found: Iterator[Any]) -> Any:
     """Return a tree of the same form with other leaves."""
     if isinstance(tree, dict):
-        made = {} if type(tree) is dict else copy.copy(tree)
-        made.update({key: rebuilt(value, found) for key, value in tree.items()})
-        return made
+        result = {} if type(tree) is dict else copy.copy(tree)
+        result.update({key: rebuilt(value, found) for key, value in tree.items()})
+        return result
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(rebuilt(value, found) for value in tree))
     if isinstance(tree, tuple | list):

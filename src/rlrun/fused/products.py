@@ -28,9 +28,9 @@ def by_numpy(graph: fx.Graph) -> None:
             continue
         if node.target in _ADDED:
             with graph.inserting_before(node):
-                made = graph.call_function(product, node.args[1:])
-            made.meta.update(node.meta)
-            node.target, node.args = _ATEN.add.Tensor, (made, node.args[0])
+                matmul = graph.call_function(product, node.args[1:])
+            matmul.meta.update(node.meta)
+            node.target, node.args = _ATEN.add.Tensor, (matmul, node.args[0])
         else:
             node.target = product
 
@@ -72,20 +72,20 @@ def _called_directly(operator: Any) -> None:
 
 def _write(left: Tensor, right: Tensor, *, out: Tensor) -> None:
     """Write left [B, K] times right [K, N], or that of each member [M, …]."""
-    one, other, room = left.numpy(), right.numpy(), out.numpy()
-    if one.ndim == 2:
-        one.dot(other, room)  # 0.5 µs less than matmul
-    elif len(one) == 1:
-        one[0].dot(other[0], room[0])
+    left_array, right_array, room = left.numpy(), right.numpy(), out.numpy()
+    if left_array.ndim == 2:
+        left_array.dot(right_array, room)  # 0.5 µs less than matmul
+    elif len(left_array) == 1:
+        left_array[0].dot(right_array[0], room[0])
     else:
-        for each, another, place in zip(one, other, room, strict=True):
-            each.dot(another, place)
+        for left_matrix, right_matrix, place in zip(left_array, right_array, room, strict=True):
+            left_matrix.dot(right_matrix, place)
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    made = _room(left, right)
-    _write(left, right, out=made)
-    return made
+    out = _room(left, right)
+    _write(left, right, out=out)
+    return out
 
 
 def _room(left: Tensor, right: Tensor) -> Tensor:

@@ -68,11 +68,11 @@ class Result(NamedTuple):
         sources: dict[str, Sequence[Any]] = {
             "output": outputs, "given": given.tensors, "number": given.numbers, "known": self.fixed
         }  # fmt: skip
-        made = rebuilt(self.tree, iter([sources[kind][number] for kind, number in self.places]))
+        value = rebuilt(self.tree, iter([sources[kind][number] for kind, number in self.places]))
         if self.group is not None:
-            groups[self.group][self.key] = made
+            groups[self.group][self.key] = value
         else:
-            self.holder[self.key] = made
+            self.holder[self.key] = value
 
 
 class Trace:
@@ -98,7 +98,7 @@ class Trace:
         self._outputs: dict[int, tuple[int, Tensor]] = {}  # by the identity of what is put out
         self._callbacks = list({id(step.callback): step.callback for step in steps}.values())
         self._objects = set(map(id, held.objects))
-        self._parameters = {id(each.callback): [*each.callback.parameters] for each in learning}
+        self._parameters = {id(loss.callback): [*loss.callback.parameters] for loss in learning}
 
     def __call__(
         self, asked: Asked, groups: Groups, given: Given, numbers: Sequence[Tensor], others: Mapping[int, Tensor]
@@ -107,14 +107,14 @@ class Trace:
 
         others: stand-ins, by the identity of what they stand for.
         """
-        tensors, floats = [others[id(each)] for each in given.tensors], [others[id(each)] for each in numbers]
+        tensors, floats = [others[id(tensor)] for tensor in given.tensors], [others[id(value)] for value in numbers]
         data = asked.instead(groups, iter(tensors), iter(floats))
-        known = {id(each): ("given", place) for place, each in enumerate(tensors)}
-        known |= {id(each): ("number", place) for place, each in enumerate(floats)}
+        known = {id(tensor): ("given", place) for place, tensor in enumerate(tensors)}
+        known |= {id(value): ("number", place) for place, value in enumerate(floats)}
         traced = hooks.Traced(
             others,
-            {id(each.callback): others[id(each.rate)] for each in self.learning},
-            {id(each.callback): each.moments for each in self.learning},
+            {id(loss.callback): others[id(loss.rate)] for loss in self.learning},
+            {id(loss.callback): loss.moments for loss in self.learning},
             self.due,
         )
         with standing_in(self.held, others) as before, self.watch.over(self.held.objects):
@@ -128,8 +128,8 @@ class Trace:
                     raise Untraceable(number, "it hands on a gradient, which ends where a graph does")
                 for name, tree in result.items():
                     self._note(number, group, None, name, tree, known)
-            for each in self.learning:
-                for real, stood in zip(self._parameters[id(each.callback)], each.callback.parameters, strict=True):
+            for loss in self.learning:
+                for real, stood in zip(self._parameters[id(loss.callback)], loss.callback.parameters, strict=True):
                     self.gradients.append((real, None if stood.grad is None else self._output(stood.grad)))
         return [tensor for _, tensor in self._outputs.values()]
 
@@ -179,7 +179,7 @@ class Trace:
                 raise Untraceable(number, f"it leaves '{key}', which holds a {type(leaf).__name__}")
         form = rebuilt(tree, iter([None] * len(places)))  # stand-ins are not kept
         self.results = [
-            each for each in self.results if not (each.holder is holder and each.key == key and each.group == group)
+            old for old in self.results if not (old.holder is holder and old.key == key and old.group == group)
         ]
         self.results.append(Result(group, holder, key, form, places, fixed))
 

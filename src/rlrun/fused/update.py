@@ -95,23 +95,23 @@ class _Run:
 
     def __call__(self, groups: Groups, state: State) -> None:
         if self._apart is None and self._group in groups:
-            given = self._asked.of(groups)
-            piece = self._piece(given, groups) if given is not None else None
-            if given is not None and piece is not None:
-                piece(groups, given)
+            inputs = self._asked.of(groups)
+            piece = self._piece(inputs, groups) if inputs is not None else None
+            if inputs is not None and piece is not None:
+                piece(groups, inputs)
                 return
         for call in self._apart or self._calls:
             call(groups, state)
 
-    def _piece(self, given: Given, groups: Groups) -> Piece | None:
+    def _piece(self, inputs: Given, groups: Groups) -> Piece | None:
         """Return the graph for what is given; None where there can be none."""
         due = {key: copy.due() for key, copy in self._copies.items()}
         due |= {key: loss.due() for key, loss in self._losses.items()}
-        form = (given.form, tuple(due.values()))
+        form = (inputs.form, tuple(due.values()))
         try:
             piece = self._pieces.get(form)
             if piece is None or not piece.fits():
-                piece = self._pieces[form] = self._made(given, groups, due)
+                piece = self._pieces[form] = self._made(inputs, groups, due)
         except Untraceable as error:
             self._leave_out(error)
             return None
@@ -120,42 +120,42 @@ class _Run:
             return None
         return piece
 
-    def _made(self, given: Given, groups: Groups, due: dict[int, bool]) -> Piece:
+    def _made(self, inputs: Given, groups: Groups, due: dict[int, bool]) -> Piece:
         """Return a graph; one for any size of what comes in more than one size."""
-        pattern = (given.pattern, tuple(due.values()))
+        pattern = (inputs.pattern, tuple(due.values()))
         known = self._of_any_size.get(pattern)
-        if known is not None and known.allows(given) and known.fits():
+        if known is not None and known.allows(inputs) and known.fits():
             return known
         if self._count == LIMIT:
             raise Untraceable(None, f"{LIMIT} graphs of them were not enough")
         for number, step in enumerate(self.steps):
             if not hooks.fits(step):
                 raise Untraceable(number, "its optimiser or its parameters are not what they were")
-        if any(tensor.requires_grad for tensor in given.tensors):
+        if any(tensor.requires_grad for tensor in inputs.tensors):
             raise Untraceable(None, "what they are given has a gradient, which ends where a graph does")
         self._count += 1
         seen = self._shapes.setdefault(pattern, [])
-        seen.append([tensor.shape for tensor in given.tensors])
+        seen.append([tensor.shape for tensor in inputs.tensors])
         varying = [
-            [place for place, sizes in enumerate(zip(*each, strict=True)) if len({*sizes}) > 1]
-            for each in zip(*seen, strict=True)
+            [place for place, sizes in enumerate(zip(*shapes, strict=True)) if len({*sizes}) > 1]
+            for shapes in zip(*seen, strict=True)
         ]
         # of one row or none much is not what it is of several
         single = any(
-            tensor.shape[place] < 2 for tensor, places in zip(given.tensors, varying, strict=True) for place in places
+            tensor.shape[place] < 2 for tensor, places in zip(inputs.tensors, varying, strict=True) for place in places
         )
         if single or not any(varying):
-            return Piece(self.steps, self._asked, given, groups, due, self.device)
-        made = Piece(self.steps, self._asked, given, groups, due, self.device, varying)
-        self._of_any_size[pattern] = made
-        return made
+            return Piece(self.steps, self._asked, inputs, groups, due, self.device)
+        piece = Piece(self.steps, self._asked, inputs, groups, due, self.device, varying)
+        self._of_any_size[pattern] = piece
+        return piece
 
     def _leave_out(self, error: Untraceable) -> None:
         """Call a hook as ever that no graph can be made of, or all of them."""
         self._pieces.clear()
         self._of_any_size.clear()
-        left = self.steps if error.step is None else [self.steps[error.step]]
-        names = ", ".join(f"callbacks.{step.callback.name}.{step.label}" for step in left)
+        steps = self.steps if error.step is None else [self.steps[error.step]]
+        names = ", ".join(f"callbacks.{step.callback.name}.{step.label}" for step in steps)
         _messages.warning("compile: not %s: %s", names, error)
         if error.step is None:
             self._apart = self._calls

@@ -51,7 +51,7 @@ class Watch:
         Raises:
             Untraceable: a callback or a module cannot be looked at.
         """
-        begun = {id(each): dict(vars(each)) for each in objects}
+        begun = {id(instance): dict(vars(instance)) for instance in objects}
         watch = self
 
         class Watched:
@@ -77,25 +77,25 @@ class Watch:
 
         watched: list[tuple[Any, type]] = []
         try:
-            for each in objects:
-                kind = type(each)
+            for instance in objects:
+                kind = type(instance)
                 try:
-                    object.__setattr__(each, "__class__", type(kind.__name__, (Watched, kind), {}))
+                    object.__setattr__(instance, "__class__", type(kind.__name__, (Watched, kind), {}))
                 except Exception as error:  # its class has slots, or minds what is derived from it
-                    if isinstance(each, Callback | nn.Module):
+                    if isinstance(instance, Callback | nn.Module):
                         raise Untraceable(None, f"{kind.__name__} cannot be looked at: {first_line(error)}") from error
                 else:
-                    watched.append((each, kind))
+                    watched.append((instance, kind))
             yield
         finally:
-            for each, kind in watched:
-                object.__setattr__(each, "__class__", kind)
+            for instance, kind in watched:
+                object.__setattr__(instance, "__class__", kind)
 
 
 @contextmanager
 def blamed(number: int, held: Held) -> Iterator[None]:
     """Say which hook it was that failed, drew numbers that no graph draws, or gathered something."""
-    drawn, gathered = _drawn(held), [list(each) for each in held.gathering]
+    drawn, gathered = _drawn(held), [list(container) for container in held.gathering]
     try:
         yield
     except Untraceable:
@@ -107,9 +107,9 @@ def blamed(number: int, held: Held) -> Iterator[None]:
         if moved:
             _put_back(drawn, held)
         more = not all(map(unchanged, held.gathering, gathered))
-        for each, before in zip(held.gathering, gathered, strict=True) if more else ():
-            each.clear()
-            each.extend(before) if isinstance(each, deque) else each.update(before)
+        for container, before in zip(held.gathering, gathered, strict=True) if more else ():
+            container.clear()
+            container.extend(before) if isinstance(container, deque) else container.update(before)
     if moved:
         raise Untraceable(number, "it draws numbers that torch does not draw")
     if more:
@@ -121,9 +121,9 @@ def unchanged(gathering: Any, before: list[Any]) -> bool:
     return len(gathering) == len(before) and all(map(is_, gathering, before))
 
 
-def _drawn(held: Held) -> list[Any]:
+def _drawn(scope: Held) -> list[Any]:
     """Return where generators stand."""
-    return [random.getstate(), np.random.get_state(), *map(_state, held.generators)]
+    return [random.getstate(), np.random.get_state(), *map(_state, scope.generators)]
 
 
 def _state(generator: Any) -> Any:
@@ -132,18 +132,18 @@ def _state(generator: Any) -> Any:
     return generator.get_state() if isinstance(generator, np.random.RandomState) else generator.getstate()
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, dict):
-        return all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return all(map(_same, one, other))
-    return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray | Tensor) else bool(one == other)
+def _same(before: Any, after: Any) -> bool:
+    if isinstance(before, dict):
+        return all(_same(before[key], after[key]) for key in before)
+    if isinstance(before, list | tuple):
+        return all(map(_same, before, after))
+    return bool(np.array_equal(before, after)) if isinstance(before, np.ndarray | Tensor) else bool(before == after)
 
 
-def _put_back(drawn: list[Any], held: Held) -> None:
+def _put_back(drawn: list[Any], scope: Held) -> None:
     random.setstate(drawn[0])
     np.random.set_state(drawn[1])
-    for generator, state in zip(held.generators, drawn[2:], strict=True):
+    for generator, state in zip(scope.generators, drawn[2:], strict=True):
         if isinstance(generator, np.random.Generator):
             generator.bit_generator.state = state
         elif isinstance(generator, np.random.RandomState):

@@ -38,7 +38,7 @@ def _room(folder: Path) -> Finding:
 
 def _existing(folder: Path) -> Path:
     """Return a folder, or the one above in which it would be made."""
-    return next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def _runs(place: Path) -> Finding:

@@ -40,13 +40,13 @@ def try_imports(modules: Iterable[str]) -> dict[str, Tried]:
 
 
 def _try(modules: Sequence[str]) -> dict[str, Tried]:
-    found: dict[str, Tried] = {}
-    while left := modules[len(found) :]:
-        answers, end = _ask(left)
-        found |= answers
-        if len(answers) < len(left):
-            found[left[len(answers)]] = Tried(error=end)
-    return found
+    results: dict[str, Tried] = {}
+    while remaining := modules[len(results) :]:
+        answers, end = _ask(remaining)
+        results |= answers
+        if len(answers) < len(remaining):
+            results[remaining[len(answers)]] = Tried(error=end)
+    return results
 
 
 def _ask(modules: Sequence[str]) -> tuple[dict[str, Tried], str]:
@@ -59,4 +59,4 @@ def _ask(modules: Sequence[str]) -> tuple[dict[str, Tried], str]:
     except subprocess.TimeoutExpired as error:
         text, end = error.stdout or b"", f"importing it takes more than {PATIENCE:.0f} s"
     answers = [json.loads(line) for line in text.decode(errors="replace").splitlines() if line.endswith("}")]
-    return {each["module"]: Tried(each["error"], each["about"]) for each in answers}, end
+    return {answer["module"]: Tried(answer["error"], answer["about"]) for answer in answers}, end

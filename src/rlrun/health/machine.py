@@ -21,10 +21,10 @@ def threads(tried: Mapping[str, Tried]) -> Iterator[Finding]:
     model = (manifest.cpu() or "").rpartition(", ")[0]
     text = f"{usable} of {there} may be used" + (f" ({model})" if model else "")
     yield Finding("ok", "threads", "cores", text)
-    given = os.environ.get(OMP)
+    value = os.environ.get(OMP)
     begun = tried.get("torch", Tried()).about.get("threads")
-    text = f"{OMP}={given or 'unset'}" + ("" if begun is None else f"; torch would begin {begun}, a run sets `threads`")
-    if given is not None and not (given.isdecimal() and 1 <= int(given) <= usable):
+    text = f"{OMP}={value or 'unset'}" + ("" if begun is None else f"; torch would begin {begun}, a run sets `threads`")
+    if value is not None and not (value.isdecimal() and 1 <= int(value) <= usable):
         yield Finding("note", "threads", OMP, text, f"export {OMP}=1")
     else:
         yield Finding("ok", "threads", OMP, text)
@@ -32,11 +32,11 @@ def threads(tried: Mapping[str, Tried]) -> Iterator[Finding]:
 
 def bfloat16(tried: Mapping[str, Tried]) -> Iterator[Finding]:
     """Tell whether `precision=bf16` is for the CPU of this machine; nothing where torch cannot say it."""
-    told = tried.get("torch", Tried()).about.get("bfloat16")
-    if told is not None:
+    supported = tried.get("torch", Tried()).about.get("bfloat16")
+    if supported is not None:
         text = "has instructions for it; precision=bf16 trains large networks faster"
         yield Finding(
-            "ok", "cpu", "bfloat16", text if told else "has no instructions for it; precision=bf16 is refused"
+            "ok", "cpu", "bfloat16", text if supported else "has no instructions for it; precision=bf16 is refused"
         )
 
 
@@ -63,7 +63,7 @@ def git(folder: Path) -> Finding:
     """Tell whether manifests can say from which source a run was made."""
     if shutil.which("git") is None:
         return Finding("note", "git", "git", "is missing: no manifest names the commit of your code", "install git")
-    found = manifest.git(folder)
-    if found is None:
+    state = manifest.git(folder)
+    if state is None:
         return Finding("ok", "git", "git", "there is no commit here for manifests to name")
-    return Finding("ok", "git", "git", f"{found['commit'][:12]}{', changed since' if found['dirty'] else ''}")
+    return Finding("ok", "git", "git", f"{state['commit'][:12]}{', changed since' if state['dirty'] else ''}")

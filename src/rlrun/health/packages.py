@@ -48,41 +48,41 @@ def wanted() -> dict[str | None, list[Package]]:
     except metadata.PackageNotFoundError:
         return {}
     requirements = [Requirement(text) for text in texts]
-    core = [one for one in requirements if _applies(one, None)]
-    found: dict[str | None, list[Package]] = {None: _packages(core)}
+    core = [requirement for requirement in requirements if _applies(requirement, None)]
+    packages: dict[str | None, list[Package]] = {None: _packages(core)}
     for extra in extras:
-        own = [one for one in requirements if one not in core and _applies(one, extra)]
-        found[extra] = _packages(own)
-    return found
+        own = [requirement for requirement in requirements if requirement not in core and _applies(requirement, extra)]
+        packages[extra] = _packages(own)
+    return packages
 
 
 def modules(found: Mapping[str | None, Sequence[Package]]) -> list[str]:
     """Return the modules of all packages that are installed."""
-    return [one.module for packages in found.values() for one in packages if one.module is not None]
+    return [pkg.module for packages in found.values() for pkg in packages if pkg.module is not None]
 
 
 def python() -> Finding:
     """Compare Python with what rlrun asks for."""
     version = platform.python_version()
     try:
-        (asked,) = metadata.metadata(OURS).get_all("Requires-Python") or [""]
+        (specifier,) = metadata.metadata(OURS).get_all("Requires-Python") or [""]
     except metadata.PackageNotFoundError:
         return Finding("note", "package", "python", f"{version}; rlrun itself is not installed", installing())
-    if SpecifierSet(asked).contains(version, prereleases=True):
-        return Finding("ok", "package", "python", f"{version} ({asked})")
-    return Finding("problem", "package", "python", f"{version}, wanted {asked}", f"install Python {asked}")
+    if SpecifierSet(specifier).contains(version, prereleases=True):
+        return Finding("ok", "package", "python", f"{version} ({specifier})")
+    return Finding("problem", "package", "python", f"{version}, wanted {specifier}", f"install Python {specifier}")
 
 
 def core(found: Mapping[str | None, Sequence[Package]], tried: Mapping[str, Tried]) -> Iterator[Finding]:
     """Tell of rlrun, and of each package that it cannot do without."""
     yield Finding("ok", "package", OURS, __version__)
-    for one in found.get(None, ()):
-        fault = _fault(one, tried)
+    for pkg in found.get(None, ()):
+        fault = _fault(pkg, tried)
         if fault is None:
-            yield Finding("ok", "package", one.name, f"{one.version} ({one.range})" if one.range else f"{one.version}")
+            yield Finding("ok", "package", pkg.name, f"{pkg.version} ({pkg.range})" if pkg.range else f"{pkg.version}")
         else:
-            again = "" if one.version is None or not one.fits else "--force-reinstall "
-            yield Finding("problem", "package", one.name, fault, f"pip install {again}'{one.name}{one.range}'")
+            again = "" if pkg.version is None or not pkg.fits else "--force-reinstall "
+            yield Finding("problem", "package", pkg.name, fault, f"pip install {again}'{pkg.name}{pkg.range}'")
 
 
 def extras(found: Mapping[str | None, Sequence[Package]], tried: Mapping[str, Tried]) -> Iterator[Finding]:
@@ -90,23 +90,23 @@ def extras(found: Mapping[str | None, Sequence[Package]], tried: Mapping[str, Tr
     for extra, packages in found.items():
         if extra is None:
             continue
-        faults = [f"{one.name} {fault}" for one in packages if (fault := _fault(one, tried)) is not None]
-        there = [f"{one.name} {one.version}" for one in packages if _fault(one, tried) is None]
+        faults = [f"{pkg.name} {fault}" for pkg in packages if (fault := _fault(pkg, tried)) is not None]
+        there = [f"{pkg.name} {pkg.version}" for pkg in packages if _fault(pkg, tried) is None]
         if not faults:
             yield Finding("ok", "extra", extra, ", ".join(there))
             continue
-        again = "" if any(one.version is None or not one.fits for one in packages) else "--force-reinstall "
+        again = "" if any(pkg.version is None or not pkg.fits for pkg in packages) else "--force-reinstall "
         yield Finding("note", "extra", extra, ", ".join([*faults, *there]), installing(extra, again))
 
 
-def _fault(one: Package, tried: Mapping[str, Tried]) -> str | None:
+def _fault(pkg: Package, tried: Mapping[str, Tried]) -> str | None:
     """Return what is wrong with a package, or None."""
-    if one.version is None:
-        return f"is missing (wanted {one.range})" if one.range else "is missing"
-    if not one.fits:
-        return f"{one.version} is installed, wanted {one.range}"
-    error = None if one.module is None else tried.get(one.module, Tried()).error
-    return None if error is None else f"{one.version} is broken: {error}"
+    if pkg.version is None:
+        return f"is missing (wanted {pkg.range})" if pkg.range else "is missing"
+    if not pkg.fits:
+        return f"{pkg.version} is installed, wanted {pkg.range}"
+    error = None if pkg.module is None else tried.get(pkg.module, Tried()).error
+    return None if error is None else f"{pkg.version} is broken: {error}"
 
 
 def _applies(requirement: Requirement, extra: str | None) -> bool:
@@ -114,11 +114,11 @@ def _applies(requirement: Requirement, extra: str | None) -> bool:
 
 
 def _packages(requirements: Iterable[Requirement]) -> list[Package]:
-    found: dict[str, Package] = {}
+    packages: dict[str, Package] = {}
     for requirement in requirements:
-        for one in (requirement, *_beneath(requirement)):
-            found.setdefault(canonicalize_name(one.name), _package(one))
-    return list(found.values())
+        for dependency in (requirement, *_beneath(requirement)):
+            packages.setdefault(canonicalize_name(dependency.name), _package(dependency))
+    return list(packages.values())
 
 
 def _beneath(requirement: Requirement) -> list[Requirement]:
@@ -128,17 +128,17 @@ def _beneath(requirement: Requirement) -> list[Requirement]:
     except metadata.PackageNotFoundError:
         return []
     named = [Requirement(text) for text in texts]
-    inner = [one for one in named if not _applies(one, None)]
-    return [one for one in inner if any(_applies(one, extra) for extra in requirement.extras)]
+    inner = [dependency for dependency in named if not _applies(dependency, None)]
+    return [dependency for dependency in inner if any(_applies(dependency, extra) for extra in requirement.extras)]
 
 
 def _package(requirement: Requirement) -> Package:
-    asked = str(requirement.specifier)
+    specifier = str(requirement.specifier)
     try:
         installed = metadata.distribution(requirement.name)
     except metadata.PackageNotFoundError:
-        return Package(requirement.name, asked, None, None)
-    return Package(requirement.name, asked, installed.version, _module(installed))
+        return Package(requirement.name, specifier, None, None)
+    return Package(requirement.name, specifier, installed.version, _module(installed))
 
 
 def _module(installed: metadata.Distribution) -> str | None:

@@ -27,10 +27,10 @@ def findings(tried: Mapping[str, Tried]) -> Iterator[Finding]:
 
 def _mujoco(screen: str | None) -> Finding:
     chosen = os.environ.get("MUJOCO_GL", "").lower()
-    found = [way for way, library in LIBRARIES.items() if find_library(library) is not None]
-    text = f"MUJOCO_GL={chosen or 'unset'}, libraries for {', '.join(found) or 'none'}"
+    backends = [way for way, library in LIBRARIES.items() if find_library(library) is not None]
+    text = f"MUJOCO_GL={chosen or 'unset'}, libraries for {', '.join(backends) or 'none'}"
     way = chosen or "egl"  # what videos set where nothing is said
-    if way not in LIBRARIES or (way in found and not (way == "glfw" and screen is None)):
+    if way not in LIBRARIES or (way in backends and not (way == "glfw" and screen is None)):
         return Finding("ok", "pictures", "mujoco", text)
     if way == "glfw" and screen is None:
         return Finding("note", "pictures", "mujoco", f"{text}: glfw needs a display", "export MUJOCO_GL=egl")

@@ -17,12 +17,12 @@ def modules() -> list[str]:
 
 def findings(tried: Mapping[str, Tried]) -> Iterator[Finding]:
     """Tell of each plugin, and of the files that those of one hide."""
-    found = plugins.installed()
-    if not found:
+    installed = plugins.installed()
+    if not installed:
         return
     from rlrun.config import places, plugged
 
-    for plugin in found:
+    for plugin in installed:
         about = f"{plugin.package} {plugin.version} ({plugin.module})".strip()
         error = tried.get(plugin.module, Tried()).error
         problem = plugin.problem or (plugin.folder and plugged.fault(plugin.folder))

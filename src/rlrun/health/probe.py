@@ -43,15 +43,15 @@ ABOUT: dict[str, Callable[[], dict[str, Any]]] = {"torch": about_torch, "imageio
 
 def examine(module: str) -> dict[str, Any]:
     """Import a module; return what is known of it, or the first line of what went wrong."""
-    found: dict[str, Any] = {"module": module, "error": None, "about": {}}
+    record: dict[str, Any] = {"module": module, "error": None, "about": {}}
     try:
         importlib.import_module(module)
         if module in ABOUT:
-            found["about"] = ABOUT[module]()
+            record["about"] = ABOUT[module]()
     except BaseException as error:  # also SystemExit: some packages leave where they do not fit
         lines = str(error).strip().splitlines() or [""]
-        found["error"] = f"{type(error).__name__}: {lines[0]}".rstrip(": ")
-    return found
+        record["error"] = f"{type(error).__name__}: {lines[0]}".rstrip(": ")
+    return record
 
 
 def main() -> None:

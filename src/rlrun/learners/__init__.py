@@ -90,24 +90,24 @@ def _begin(backend: str, place: Path, learners: int) -> None:
         raise
 
 
-def _call(function: Callable[..., Any], *given: Any) -> Any:
+def _call(function: Callable[..., Any], *args: Any) -> Any:
     """Call what all learners call.
 
     Raises:
         LearnerError: another one is gone.
     """
     try:
-        return function(*given)
+        return function(*args)
     except RuntimeError as error:  # of the connection
         raise LearnerError("another learner is gone") if _cause is None else _cause() from error
 
 
-def _send(function: Callable[..., Any], value: Tensor, *given: Any) -> Tensor:
+def _send(function: Callable[..., Any], value: Tensor, *args: Any) -> Tensor:
     """Exchange a tensor in place by what all learners call."""
     if value.is_cuda:  # which nobody waits for here
-        _call(function, value, *given)
+        _call(function, value, *args)
     else:
-        _call(_wait, _call(partial(function, async_op=True), value, *given))
+        _call(_wait, _call(partial(function, async_op=True), value, *args))
     return value
 
 
@@ -179,9 +179,9 @@ def _told_by(learner: int, value: T) -> T:
 
     data = bytearray(pickle.dumps(value) if learner == _rank else b"")
     size = int(_of(learner, torch.tensor(len(data))))
-    held = torch.frombuffer(data or bytearray(size), dtype=torch.uint8)
-    found: T = pickle.loads(_of(learner, held).numpy().tobytes())
-    return found
+    buffer = torch.frombuffer(data or bytearray(size), dtype=torch.uint8)
+    received: T = pickle.loads(_of(learner, buffer).numpy().tobytes())
+    return received
 
 
 def every(flag: bool) -> bool:
@@ -206,5 +206,5 @@ def require_same(modules: Mapping[str, nn.Module]) -> None:
     }
     first = told(sums)
     differs = [path for path, numbers in sums.items() if repr(numbers) != repr(first.get(path))]
-    if found := [path for paths in gathered(differs) for path in paths]:
-        raise LearnerError(f"learners={_count}: {found[0]} is not the same in all of them")
+    if unequal := [path for paths in gathered(differs) for path in paths]:
+        raise LearnerError(f"learners={_count}: {unequal[0]} is not the same in all of them")

@@ -71,10 +71,10 @@ class Member:
         with suppress(EOFError, OSError):
             if not self._connection.poll(POLL):
                 return False
-            said = self._connection.recv()
-            if said == READY:
+            message = self._connection.recv()
+            if message == READY:
                 return True
-            self.failure = said
+            self.failure = message
         raise self.error()
 
     def lost(self) -> bool:

@@ -79,28 +79,28 @@ def arrange(
         ConfigError: there are two of a kind of which there can be one, or the rewards stay several.
     """
     named = adaptors.items() if isinstance(adaptors, Mapping) else enumerate(adaptors)
-    entries = sorted(((name, each) for name, each in named if each is not None), key=lambda entry: _tier(entry[1]))
-    for (name, first), (other, second) in pairwise(entries):
+    entries = sorted(((name, value) for name, value in named if value is not None), key=lambda entry: _tier(entry[1]))
+    for (name, first), (later, second) in pairwise(entries):
         if _tier(first) == _tier(second) and _tier(first) in SINGLE:
             raise ConfigError(
-                f"memory.adaptors.{other}: {type(second).__name__} would undo {name}, there can be one of its kind"
+                f"memory.adaptors.{later}: {type(second).__name__} would undo {name}, there can be one of its kind"
             )
-    found = tuple(each for _, each in entries)
-    weighing = [each for each in found if _tier(each) == WEIGHTS]
+    arranged = tuple(adaptor for _, adaptor in entries)
+    weighing = [adaptor for adaptor in arranged if _tier(adaptor) == WEIGHTS]
     if rewards and not weighing:
         raise ConfigError(
             f"memory.adaptors: the environment's reward has {rewards} numbers a step, and learning wants one; "
             "+with=reward_weights or +with=lagrangian weighs them"
         )
-    for each in weighing:
-        each.require(rewards)
-    for each in found if rewards and not on_policy else ():
-        if getattr(each, "observe", None) is not None and "reward" in each.provides:
+    for adaptor in weighing:
+        adaptor.require(rewards)
+    for adaptor in arranged if rewards and not on_policy else ():
+        if getattr(adaptor, "observe", None) is not None and "reward" in adaptor.provides:
             raise ConfigError(
-                f"memory.adaptors: {type(each).__name__} would learn from rows, whose rewards are {rewards} numbers a "
-                "step; +with=reward_norm and update=replay take those that were weighed"
+                f"memory.adaptors: {type(adaptor).__name__} would learn from rows, whose rewards are {rewards} numbers "
+                "a step; +with=reward_norm and update=replay take those that were weighed"
             )
-    return found
+    return arranged
 
 
 def _tier(adaptor: Any) -> int:
@@ -126,23 +126,23 @@ def check(adaptors: Iterable[Any], names: Iterable[str]) -> None:
 
 def adapted(names: Iterable[str], adaptors: Iterable[Any]) -> tuple[str, ...]:
     """Return the names of a batch with these names once it went through the adaptors."""
-    found = list(names)
+    columns = list(names)
     for adaptor in adaptors:
-        found = [name for name in found if name not in adaptor.removes]
-        found += [name for name in adaptor.provides if name not in found]
-    return tuple(found)
+        columns = [name for name in columns if name not in adaptor.removes]
+        columns += [name for name in adaptor.provides if name not in columns]
+    return tuple(columns)
 
 
 def spared(adaptors: Iterable[Any]) -> set[str]:
     """Return the names that a table need not fetch: an adaptor gives them before any other reads them."""
-    found: set[str] = set()
+    replaced: set[str] = set()
     read: set[str] = set()
     for adaptor in adaptors:
-        found |= {name for name in adaptor.replaces if name not in read}
+        replaced |= {name for name in adaptor.replaces if name not in read}
         if not hasattr(adaptor, "requires"):  # it may read anything
             break
         read |= {name.partition(".")[0] for name in adaptor.requires}
-    return found
+    return replaced
 
 
 class PerStep(ABC):

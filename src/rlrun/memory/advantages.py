@@ -96,26 +96,26 @@ class Advantages:
         if self.v_trace or (self.log_prob and stored is None):
             over = self._over_windows if self.recurrent else self._over_rows
             value, log_prob = over(self._both, reward, *seen, *before)
-            found = {"value": value, "log_prob": log_prob}
+            entries = {"value": value, "log_prob": log_prob}
             following = self._following(value, ended, batch)
         elif self.recurrent:
             value = self._over_windows(self._value, reward, seen[0], *before)[0]
-            found, following = {"value": value}, self._following(value, ended, batch)
+            entries, following = {"value": value}, self._following(value, ended, batch)
         else:
             value, following = self._values(ended, batch)
-            found = {"value": value}
+            entries = {"value": value}
         options = {"terminated": terminated, "ended": ended, "discount": self.discount}
         if self.v_trace:
-            log_ratio = torch.zeros_like(value) if stored is None else found["log_prob"] - stored
+            log_ratio = torch.zeros_like(value) if stored is None else entries["log_prob"] - stored
             targets = ops.v_trace(reward, value, following, log_ratio, lambda_=self.lambda_, **options)
-            found["return_"], found["advantage"] = targets
-            return batch | found | ({} if stored is None else {"log_prob": stored})
-        found["advantage"] = ops.gae(reward, value, following, lambda_=self.lambda_, **options)
+            entries["return_"], entries["advantage"] = targets
+            return batch | entries | ({} if stored is None else {"log_prob": stored})
+        entries["advantage"] = ops.gae(reward, value, following, lambda_=self.lambda_, **options)
         if self.return_lambda is None:
-            found["return_"] = found["advantage"] + value
+            entries["return_"] = entries["advantage"] + value
         else:
-            found["return_"] = ops.lambda_return(reward, value, following, lambda_=self.return_lambda, **options)
-        return batch | found
+            entries["return_"] = ops.lambda_return(reward, value, following, lambda_=self.return_lambda, **options)
+        return batch | entries
 
     def _values(self, ended: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the values of observations and of next ones, by one pass."""
@@ -135,8 +135,8 @@ class Advantages:
         names = ("next_observation", "observation", "state") if self.recurrent else ("next_observation",)
         seen = [map_tree(lambda tensor: tensor[last], batch[name]) for name in names]
         function = self._value_after if self.recurrent else self._value
-        found = self._in_pieces(function, self.chunk, *seen)[0]
-        following[last] = found.to(following.device)
+        next_value = self._in_pieces(function, self.chunk, *seen)[0]
+        following[last] = next_value.to(following.device)
         return following
 
     def _value(self, observation: Tree, *before: Tensor) -> tuple[Tensor]:
@@ -152,15 +152,15 @@ class Advantages:
 
     def _over_windows(self, function: Callable[..., tuple[Tensor, ...]], like: Tensor, *trees: Tree) -> list[Tensor]:
         """Call a function of windows [b, T, …], or rows [b, …] before them; return what it gives as [B, T]."""
-        found = self._in_pieces(function, max(1, self.chunk // like.shape[1]), *trees)
-        return [each.to(like.device) for each in found]
+        outputs = self._in_pieces(function, max(1, self.chunk // like.shape[1]), *trees)
+        return [output.to(like.device) for output in outputs]
 
     def _over_rows(self, function: Callable[..., tuple[Tensor, ...]], like: Tensor, *trees: Tree) -> list[Tensor]:
         """Call a function of rows [n, …] for trees [B, T, …]; return what it gives as [B, T], where `like` is."""
         windows, steps = like.shape[:2]
         rows = [map_tree(_rows, tree) for tree in trees]
-        found = self._in_pieces(function, self.chunk, *rows)
-        return [each.view(steps, windows).transpose(0, 1).to(like.device) for each in found]
+        outputs = self._in_pieces(function, self.chunk, *rows)
+        return [output.view(steps, windows).transpose(0, 1).to(like.device) for output in outputs]
 
     def _in_pieces(self, function: Callable[..., tuple[Tensor, ...]], size: int, *trees: Tree) -> list[Tensor]:
         """Call a function with so many rows [n, …] at a time, where the network lies; join what it gives."""
@@ -173,7 +173,7 @@ class Advantages:
         pieces = [slice(first, first + size) for first in range(0, count, size)]
         with self.around:
             parts = [function(*(map_tree(itemgetter(piece), tree) for tree in placed)) for piece in pieces]
-        return [torch.cat(found) for found in zip(*parts, strict=True)]
+        return [torch.cat(chunks) for chunks in zip(*parts, strict=True)]
 
 
 def _last(ended: Tensor) -> Tensor:

@@ -42,25 +42,25 @@ class NStep:
 
     def ahead(self, rows: Rows, most: Array | None = None) -> tuple[Batch, Array]:
         """Return what becomes of rows, and how many steps of each are joined [B]; most: [B], where there is a limit."""
-        slots, made = rows.onward(self.steps)  # [B, n + 1], [B] or [B, T, n + 1], [B, T]
+        slots, reach = rows.onward(self.steps)  # [B, n + 1], [B] or [B, T, n + 1], [B, T]
         if most is not None:
-            made = np.minimum(made, most)
+            reach = np.minimum(reach, most)
         if rows.altered("terminated"):  # what was stored ends the episode anyway
             terminated = rows.gather("terminated", slots[..., :-1]).numpy()  # [..., n]
-            made = np.where(terminated.any(-1), np.minimum(made, terminated.argmax(-1) + 1), made)
-        flat, first = slots.reshape(-1), np.arange(0, slots.size, self.steps + 1).reshape(made.shape)
-        successor, last = flat[first + made], flat[first + made - 1]
-        found = {
-            "reward": torch.from_numpy(self._sum(rows.gather("reward", slots[..., :-1]).numpy(), made)),
+            reach = np.where(terminated.any(-1), np.minimum(reach, terminated.argmax(-1) + 1), reach)
+        flat, first = slots.reshape(-1), np.arange(0, slots.size, self.steps + 1).reshape(reach.shape)
+        successor, last = flat[first + reach], flat[first + reach - 1]
+        batch = {
+            "reward": torch.from_numpy(self._sum(rows.gather("reward", slots[..., :-1]).numpy(), reach)),
             "next_observation": rows.gather("observation", successor),
             "terminated": rows.gather("terminated", last),
             "truncated": rows.gather("truncated", last),
-            "discount": torch.from_numpy(self.powers[made]),
+            "discount": torch.from_numpy(self.powers[reach]),
         }
-        return found, made
+        return batch, reach
 
-    def _sum(self, reward: Array, made: Array) -> Array:
-        counted = self.counted[made]
+    def _sum(self, reward: Array, reach: Array) -> Array:
+        counted = self.counted[reach]
         if reward.ndim == counted.ndim:
             return np.einsum("...n,...n->...", reward, counted)  # type: ignore[no-any-return]
         return np.einsum("...nr,...n->...r", reward, counted)  # type: ignore[no-any-return]

@@ -69,8 +69,8 @@ def create(path: Path, *, public: bool = False, sealed: bool = True) -> Iterator
 
 def sweep(path: Path) -> None:
     """Delete what a killed process left half written beside a file that only this process writes."""
-    for left in path.parent.glob(f".{path.name}.*.tmp"):
-        left.unlink(missing_ok=True)
+    for leftover in path.parent.glob(f".{path.name}.*.tmp"):
+        leftover.unlink(missing_ok=True)
 
 
 def _hash(file: IO[bytes], size: int) -> bytes:
@@ -125,8 +125,8 @@ def _sealed_part(file: IO[bytes]) -> tuple[int, bytes] | None:
     if size < len(SEAL) + DIGITS:
         return None
     file.seek(size - len(SEAL) - DIGITS)
-    found = re.fullmatch(re.escape(SEAL) + rb"([0-9a-f]{%d})" % DIGITS, file.read())
-    return None if found is None else (size - DIGITS, found[1])
+    match = re.fullmatch(re.escape(SEAL) + rb"([0-9a-f]{%d})" % DIGITS, file.read())
+    return None if match is None else (size - DIGITS, match[1])
 
 
 def _verify(file: IO[bytes], path: Path) -> None:

@@ -55,8 +55,8 @@ class Columns:
         self.columns = {name: _arrays(columns[name], name) for name in self.names}
         lengths = {name: len(leaf) if leaf.ndim else 0 for name, leaf in flat(self.columns).items()}
         if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{name} has {length:,}" for name, length in lengths.items())
-            raise ConfigError(f"loader.dataset: columns differ in length: {told}")
+            sizes = ", ".join(f"{name} has {length:,}" for name, length in lengths.items())
+            raise ConfigError(f"loader.dataset: columns differ in length: {sizes}")
         self._length = min(lengths.values(), default=0)
         if not self._length:
             raise ConfigError(EMPTY)
@@ -90,9 +90,9 @@ class Items:
         else:
             count = len(_parts(first))
             if names is None or len(names) != count:
-                given = "none" if names is None else ", ".join(names)
+                listing = "none" if names is None else ", ".join(names)
                 raise ConfigError(
-                    f"loader.columns: every item of the data set has {count} parts, one name each; given: {given}"
+                    f"loader.columns: every item of the data set has {count} parts, one name each; given: {listing}"
                 )
             self.names = chosen(names, tuple(names))
         self._by_name = isinstance(first, Mapping)

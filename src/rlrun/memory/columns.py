@@ -99,10 +99,10 @@ def make_columns(spaces: Spaces | None, extra: Mapping[str, Any] | None) -> tupl
     for name in extra or {}:
         if spaces is not None and name.partition(".")[0] in OWN:
             raise ConfigError(f"memory.columns.{name}: the memory has that column already; choose another name")
-    virtual = {name: given for name, given in (extra or {}).items() if callable(given)}
-    for name, given in (extra or {}).items():
+    virtual = {name: value for name, value in (extra or {}).items() if callable(value)}
+    for name, value in (extra or {}).items():
         if name not in virtual:
-            column = given if isinstance(given, Column) else _parse(name, given)
+            column = value if isinstance(value, Column) else _parse(name, value)
             if 0 not in column.shape:  # the state of what has none
                 columns[name] = column
     if not columns:
@@ -110,10 +110,10 @@ def make_columns(spaces: Spaces | None, extra: Mapping[str, Any] | None) -> tupl
     return list(columns.values()), virtual
 
 
-def _parse(name: str, given: Mapping[str, Any] | None) -> Column:
-    if given is not None and not isinstance(given, Mapping):
-        raise ConfigError(f"memory.columns.{name}: wanted settings such as {{shape: [2]}} or a _target_, got {given!r}")
-    settings = dict(given or {})
+def _parse(name: str, value: Mapping[str, Any] | None) -> Column:
+    if value is not None and not isinstance(value, Mapping):
+        raise ConfigError(f"memory.columns.{name}: wanted settings such as {{shape: [2]}} or a _target_, got {value!r}")
+    settings = dict(value or {})
     shape, dtype = settings.pop("shape", ()), settings.pop("dtype", "float32")
     tag = bool(settings.pop("tag", False))
     for key in settings:

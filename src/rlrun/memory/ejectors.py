@@ -73,8 +73,8 @@ class Fifo(Ejector):
 
     def pick(self, count: int) -> Array:
         ended = np.array(self._ended[:count], np.int64)  # each has a slot at least
-        held = np.cumsum(self.index.held(ended))
-        return ended[: int(np.searchsorted(held, count)) + 1]
+        rows = np.cumsum(self.index.held(ended))
+        return ended[: int(np.searchsorted(rows, count)) + 1]
 
     def state_dict(self) -> dict[str, Any]:
         return {"ended": list(self._ended)}

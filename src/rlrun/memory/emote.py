@@ -86,7 +86,7 @@ def _configuration(file: ZipFile, path: Path) -> dict[str, Any]:
     kinds = {"ids": (list, int), "part_keys": (list, str), "columns": (list, list), "length_key": (str, str)}
     for key, (kind, inner) in kinds.items():
         value = about.get(key)
-        if not isinstance(value, kind) or not all(type(each) is inner for each in value):
+        if not isinstance(value, kind) or not all(type(entry) is inner for entry in value):
             raise RequestError(f"{path} is damaged: configuration.json has no proper '{key}'")
         if inner is not list and kind is list and len(set(value)) < len(value):
             raise RequestError(f"{path} is damaged: '{key}' in configuration.json holds something twice")
@@ -101,10 +101,10 @@ def _part(file: ZipFile, key: str, ids: list[int], path: Path) -> Part:
     ranges = archive.ArrayMember(file, f"{key}.ranges.npy", path).all()
     if ranges.ndim != 2 or ranges.shape[1] != 3 or ranges.dtype.kind not in "iu":
         raise RequestError(f"{path} is damaged: {key}.ranges.npy holds no (id, start, length)")
-    found = {int(number): row for row, number in enumerate(ranges[:, 0].tolist())}
-    if found.keys() != set(ids) or len(found) < len(ranges):
+    row_of = {int(number): row for row, number in enumerate(ranges[:, 0].tolist())}
+    if row_of.keys() != set(ids) or len(row_of) < len(ranges):
         raise RequestError(f"{path} is damaged: the ids of {key}.ranges.npy are not those of configuration.json")
-    order = np.array([found[number] for number in ids], np.int64)
+    order = np.array([row_of[number] for number in ids], np.int64)
     start, length = ranges[order, 1].astype(np.int64), ranges[order, 2].astype(np.int64)
     by_start = np.argsort(start, kind="stable")
     begins, ends = start[by_start], (start + length)[by_start]
@@ -122,10 +122,10 @@ def _episodes(
     for number, length in enumerate(rows.tolist()):
         if length == 0:
             continue
-        held = {key: part.of(number) for key, part in parts.items()}
-        row = {names.get(key, key): held[key] for key, rest in more.items() if rest == 0}
-        observed = {_observation(key, names): held[key] for key, rest in more.items() if rest == 1}
-        tags = {names.get(key, key): held[key][0] for key, rest in more.items() if rest is None}
+        values = {key: part.of(number) for key, part in parts.items()}
+        row = {names.get(key, key): values[key] for key, rest in more.items() if rest == 0}
+        observed = {_observation(key, names): values[key] for key, rest in more.items() if rest == 1}
+        tags = {names.get(key, key): values[key][0] for key, rest in more.items() if rest is None}
         row = _with_flags(row, tags, length, ended) | {name: leaf[:-1] for name, leaf in observed.items()}
         last = nest({name: leaf[-1] for name, leaf in observed.items()}).get("observation")
         yield Episode(nest(row), last, tags)

@@ -57,10 +57,10 @@ def flat(tree: Tree, prefix: str = "") -> dict[str, Any]:
     """Return the leaves of a tree by dotted name."""
     if not isinstance(tree, Mapping):
         return {prefix: tree}
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for name, part in tree.items():
-        found |= flat(part, f"{prefix}.{name}" if prefix else str(name))
-    return found
+        leaves |= flat(part, f"{prefix}.{name}" if prefix else str(name))
+    return leaves
 
 
 def nest(leaves: Mapping[str, Any]) -> dict[str, Tree]:
@@ -85,26 +85,26 @@ def fit(table: Table, episode: Episode, source: str, *, ignore_extra: bool = Fal
         RequestError: a column is missing or cannot be converted, or there is one too many.
     """
     columns = table.storage.columns
-    given, last = flat(episode.row), flat(episode.last, "observation") if episode.last is not None else {}
-    parts = [name for name in given if name.startswith("observation.")]
+    leaves, last = flat(episode.row), flat(episode.last, "observation") if episode.last is not None else {}
+    parts = [name for name in leaves if name.startswith("observation.")]
     if "observation" in columns and len(parts) == 1:
-        given["observation"], last = given.pop(parts[0]), {"observation": last[parts[0]]} if last else {}
+        leaves["observation"], last = leaves.pop(parts[0]), {"observation": last[parts[0]]} if last else {}
     for name in FLAGS:
         if name not in columns:
-            given.pop(name, None)
+            leaves.pop(name, None)
     for name in columns:
-        if name not in given:
+        if name not in leaves:
             raise RequestError(
-                f"{source} has no column '{name}', which the memory stores; it has {', '.join(given)}"
-                f"{did_you_mean(name, given)}"
+                f"{source} has no column '{name}', which the memory stores; it has {', '.join(leaves)}"
+                f"{did_you_mean(name, leaves)}"
             )
-    for name in given:
+    for name in leaves:
         if name not in columns and not ignore_extra:
             raise RequestError(
                 f"{source} has the column '{name}', which the memory does not store; the memory has "
                 f"{', '.join(columns)}{did_you_mean(name, columns)}"
             )
-    row = {name: _convert(table, given[name], column, source) for name, column in columns.items()}
+    row = {name: _convert(table, leaves[name], column, source) for name, column in columns.items()}
     ends = {
         name: _convert(table, leaf[None], columns[name], source)[0] for name, leaf in last.items() if name in columns
     }
@@ -220,17 +220,17 @@ class Stored:
     def cut_off(self) -> Array:
         """Tell which episodes did not end by themselves, [E]."""
         last = self.slots[self._last() - 1]
-        held = {name: self.leaf(name, last) for name in ("terminated", "truncated") if name in self.columns}
-        ended = held.get("terminated", np.zeros(len(self), np.bool_))
-        return ~ended & (self.open | held.get("truncated", np.zeros(len(self), np.bool_)))
+        flags = {name: self.leaf(name, last) for name in ("terminated", "truncated") if name in self.columns}
+        ended = flags.get("terminated", np.zeros(len(self), np.bool_))
+        return ~ended & (self.open | flags.get("truncated", np.zeros(len(self), np.bool_)))
 
     def leaf(self, name: str, slots: Array, *, frames: bool = False) -> Array:
         """Return a column at the slots, as an array; frames: of stacked observations the newest frame only."""
         stacks = self.table.frames
         if stacks is not None and not frames and name in stacks.stacks:
             return np.asarray(stacks.read(self.table.index, self.table.storage, name, slots))
-        found: Array = self.table.storage.arrays[name][slots]
-        return found
+        values: Array = self.table.storage.arrays[name][slots]
+        return values
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of one value of a column."""
@@ -254,11 +254,11 @@ class Stored:
     @property
     def tags(self) -> dict[str, Array]:
         """Return the values that belong to whole episodes, by name: [E, …]; zeros where an episode is open."""
-        found = {}
+        tags = {}
         for name, values in self.table.tags.values.items():
             known = self.number < len(values)
-            found[name] = np.zeros((len(self), *values.shape[1:]), values.dtype)
-            found[name][known] = values[self.number[known]]
+            tags[name] = np.zeros((len(self), *values.shape[1:]), values.dtype)
+            tags[name][known] = values[self.number[known]]
             if name == INTERRUPTED:
-                found[name][self.open] = 1
-        return found
+                tags[name][self.open] = 1
+        return tags

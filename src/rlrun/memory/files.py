@@ -44,21 +44,21 @@ def store(table: Table, path: Path | str, *, public: bool = False) -> None:
     Raises:
         RlrunError: the disk does not take it; what was there before stays.
     """
-    held = Stored.of(table, partial=True)
+    stored = Stored.of(table, partial=True)
     tensors, tree = storage.split(_state(table))
-    rows = len(held.slots)
+    rows = len(stored.slots)
     with archive.create(Path(path), public=public) as file:
-        note = {"kind": KIND, "format": FORMAT, "rlrun": __version__, "rows": rows, "episodes": len(held)}
+        note = {"kind": KIND, "format": FORMAT, "rlrun": __version__, "rows": rows, "episodes": len(stored)}
         archive.write_json(file, "table.json", {**note, "table": _identity(table), "state": tree})
         file.writestr("state.safetensors", safetensors.torch.save(tensors))
-        archive.write_array(file, "slots.npy", (rows,), np.int64, [held.slots])
-        episodes = np.stack([held.length, held.open], 1)
+        archive.write_array(file, "slots.npy", (rows,), np.int64, [stored.slots])
+        episodes = np.stack([stored.length, stored.open], 1)
         archive.write_array(file, "episodes.npy", episodes.shape, np.int64, [episodes])
-        for name, values in held.tags.items():
+        for name, values in stored.tags.items():
             archive.write_array(file, f"tags/{name}.npy", values.shape, values.dtype, [values])
-        for name, column in held.columns.items():
+        for name, column in stored.columns.items():
             shape = (rows, *column.shape)
-            archive.write_array(file, f"columns/{name}.npy", shape, column.dtype, held.pieces(name, frames=True))
+            archive.write_array(file, f"columns/{name}.npy", shape, column.dtype, stored.pieces(name, frames=True))
 
 
 def restore(table: Table, path: Path | str, *, append: bool = False, ignore_extra: bool = False) -> bool:
@@ -92,7 +92,7 @@ def restore(table: Table, path: Path | str, *, append: bool = False, ignore_extr
         sample = Episode(nest(nothing), tags=dict.fromkeys(note["table"]["tags"], 0))
         fit(table, sample, str(path), ignore_extra=ignore_extra)  # before anything is forgotten
         episodes = _episodes(file, note, path)
-        add_all(table, (fit(table, each, str(path), ignore_extra=ignore_extra) for each in episodes), append=append)
+        add_all(table, (fit(table, record, str(path), ignore_extra=ignore_extra) for record in episodes), append=append)
         return False
 
 
@@ -125,7 +125,7 @@ def _identity(table: Table) -> dict[str, Any]:
 
 def _kind(part: object) -> str:
     """Return the class of a part, and of the sampler within it where there is one."""
-    inner = [_kind(held) for held in getattr(part, "__dict__", {}).values() if isinstance(held, Sampler)]
+    inner = [_kind(value) for value in getattr(part, "__dict__", {}).values() if isinstance(value, Sampler)]
     return f"{type(part).__module__}.{type(part).__qualname__}" + (f"({', '.join(inner)})" if inner else "")
 
 

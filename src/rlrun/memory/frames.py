@@ -52,11 +52,11 @@ class Frames:
     def read(self, index: EpisodeIndex, storage: Storage, name: str, slots: Array) -> Tree:
         """Return the stacks of a column, or a leaf of it, at slots of any shape."""
         back = np.minimum(np.arange(self.count)[::-1], index.step(slots)[..., None])
-        found = storage.gather(name, index.before(slots[..., None], back))
-        return self._join(found, name, slots.ndim)
+        frames = storage.gather(name, index.before(slots[..., None], back))
+        return self._join(frames, name, slots.ndim)
 
-    def _join(self, found: Any, name: str, lead: int) -> Tree:
-        if isinstance(found, dict):
-            return {key: self._join(part, f"{name}.{key}", lead) for key, part in found.items()}
-        frames: Tensor = found
+    def _join(self, tree: Any, name: str, lead: int) -> Tree:
+        if isinstance(tree, dict):
+            return {key: self._join(part, f"{name}.{key}", lead) for key, part in tree.items()}
+        frames: Tensor = tree
         return self.stacks[name].join(frames, lead)

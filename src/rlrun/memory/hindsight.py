@@ -113,19 +113,19 @@ class Hindsight:
             DataError: it says something else than what is stored.
         """
         achieved, goal = (leaf_of(batch["next_observation"], path).numpy() for path in (self.achieved, self.goal))
-        asked = [("reward", self.reward)] + ([("terminated", self.terminated)] if self.terminated is not None else [])
-        for name, function in asked:
-            said, stored = function(achieved, goal), batch[name].numpy()
-            if said.shape != stored.shape:
-                shapes = f"{list(said.shape)} for goals {list(goal.shape)}, stored are {list(stored.shape)}"
+        checks = [("reward", self.reward)] + ([("terminated", self.terminated)] if self.terminated is not None else [])
+        for name, function in checks:
+            answer, stored = function(achieved, goal), batch[name].numpy()
+            if answer.shape != stored.shape:
+                shapes = f"{list(answer.shape)} for goals {list(goal.shape)}, stored are {list(stored.shape)}"
                 raise DataError(f"memory.adaptors: Hindsight asked the environment for {name} and was told {shapes}")
-            wrong = ~np.isclose(said, stored, rtol=1e-4, atol=1e-5)
+            wrong = ~np.isclose(answer, stored, rtol=1e-4, atol=1e-5)
             if valid is not None:
                 wrong &= valid
             if wrong.any():
                 at = tuple(np.argwhere(wrong)[0])
                 raise DataError(
-                    f"memory.adaptors: Hindsight asked the environment for {name} and was told {said[at]}; stored is "
+                    f"memory.adaptors: Hindsight asked the environment for {name} and was told {answer[at]}; stored is "
                     f"{stored[at]} (achieved {achieved[at].tolist()}, desired {goal[at].tolist()}; so with "
                     f"{np.count_nonzero(wrong)} of {wrong.size} rows): a wrapper changes rewards or goals after "
                     f"compute_reward; Hindsight.check=0 lets it pass"
@@ -215,13 +215,13 @@ def _last(rows: Rows) -> Array:
 
 def _require_goals(observation: Space, *paths: str) -> None:
     """Refuse an observation that lacks one of the goals, or whose goals are of different shapes."""
-    found: list[Space | None] = []
+    spaces: list[Space | None] = []
     for path in paths:
         space: Space | None = observation
         for name in path.split("."):
             space = space.parts.get(name) if isinstance(space, Composite) else None
-        found.append(space)
-    if len({getattr(space, "shape", None) for space in found}) > 1 or not hasattr(found[0], "shape"):
+        spaces.append(space)
+    if len({getattr(space, "shape", None) for space in spaces}) > 1 or not hasattr(spaces[0], "shape"):
         wanted = " and ".join(f"'{path}'" for path in paths)
         raise SpaceError(
             f"Hindsight wants an observation that is a Dict with goals {wanted} of one shape, as Gymnasium-Robotics' "

@@ -97,9 +97,9 @@ class EpisodeIndex(SavedIndex):
         self.complete[previous[taken > self.min_length]] = True
         shown = slots[taken == self.min_length]  # long enough from now on: all its rows at once
         back = np.arange(1, self.min_length)
-        held = self.before(shown[:, None], back)
-        still = self.stamp[held] == self.stamp[shown][:, None] - back  # some may have left already
-        self.complete[held[still]] = True
+        earlier = self.before(shown[:, None], back)
+        still = self.stamp[earlier] == self.stamp[shown][:, None] - back  # some may have left already
+        self.complete[earlier[still]] = True
 
     @abstractmethod
     def extend(self, lane: int, count: int) -> Array:

@@ -69,18 +69,18 @@ class Bonus(ABC):
         if self.observation is not None:
             self.observation.update(step["next_observation"], valid)
         view = self.view(step)
-        found = self._measured(view, step["reward"])
+        raw = self._measured(view, step["reward"])
         if self.reward is not None:
-            self.reward.update(found, valid)
-        bonus = self._scaled(found)
+            self.reward.update(raw, valid)
+        bonus = self._scaled(raw)
         return bonus, view | {"bonus": bonus}
 
     def read(self, step: Batch) -> Tensor:
         """Return the bonus of transitions [...] that somebody looks up; nothing is learned from them."""
         return self._scaled(self._measured(self.view(step), step["reward"]))
 
-    def _scaled(self, found: Tensor) -> Tensor:
-        return found if self.reward is None else self.reward(found)
+    def _scaled(self, raw: Tensor) -> Tensor:
+        return raw if self.reward is None else self.reward(raw)
 
     def _measured(self, view: Batch, like: Tensor) -> Tensor:
         """Measure a view, some rows of its first dimension at a time; return what is found where `like` is."""

@@ -72,9 +72,9 @@ class JointLoader:
                 if groups is None:
                     return
                 self._given[part] = {self._groups[part][group]: batch for group, batch in groups.items()}
-            found = {group: batch for part in self.parts for group, batch in self._given[part].items()}
+            merged = {group: batch for part in self.parts for group, batch in self._given[part].items()}
             self._given = {}
-            yield found if self.nested is None else {self.nested: found}
+            yield merged if self.nested is None else {self.nested: merged}
 
     def ready(self) -> bool:
         """Tell whether no loader makes a step of the environment before its next batch."""
@@ -131,8 +131,8 @@ class Mix:
     """
 
     def __init__(self, parts: Sequence[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]]) -> None:
-        given = parts.items() if isinstance(parts, Mapping) else ((str(i), part) for i, part in enumerate(parts))
-        self.parts = [_part(name, entry) for name, entry in given]
+        entries = parts.items() if isinstance(parts, Mapping) else ((str(i), part) for i, part in enumerate(parts))
+        self.parts = [_part(name, entry) for name, entry in entries]
         if not self.parts:
             raise ConfigError("loader.parts: there are no tables to mix")
         unit = math.lcm(*(part.share.denominator for part in self.parts))
@@ -144,9 +144,9 @@ class Mix:
         self._picked: list[tuple[Table, int]] = []  # of the newest sample: tables and how many rows each gave
 
     def _check_names(self) -> None:
-        first, *others = self.parts
+        first, *rest = self.parts
         names = set(first.table.names(2)) - {"weight"}
-        for part in others:
+        for part in rest:
             differing = sorted(names ^ (set(part.table.names(2)) - {"weight"}))
             if differing:
                 raise ConfigError(
@@ -191,19 +191,19 @@ class Mix:
             for part in self.parts:
                 part.owed = 0
         total = sum(part.weight for part in holding)
-        given = dict.fromkeys((part.name for part in self.parts), 0)
+        counts = dict.fromkeys((part.name for part in self.parts), 0)
         for part in holding:
             part.owed += count * part.weight
-            given[part.name] = max(part.owed // total, 0)
-        missing = count - sum(given.values())
-        by_rest = sorted(holding, key=lambda part: given[part.name] * total - part.owed)
+            counts[part.name] = max(part.owed // total, 0)
+        missing = count - sum(counts.values())
+        by_rest = sorted(holding, key=lambda part: counts[part.name] * total - part.owed)
         if missing < 0:
-            by_rest = [part for part in reversed(by_rest) if given[part.name]]
+            by_rest = [part for part in reversed(by_rest) if counts[part.name]]
         for part in by_rest[: abs(missing)]:
-            given[part.name] += 1 if missing > 0 else -1
+            counts[part.name] += 1 if missing > 0 else -1
         for part in holding:
-            part.owed -= given[part.name] * total
-        return list(given.values())
+            part.owed -= counts[part.name] * total
+        return list(counts.values())
 
     def feedback(self, priority: Tensor) -> None:
         """Hand each table the part of the newest sample's priorities that is its own; [B] or [B, T].
@@ -231,8 +231,8 @@ class Mix:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what rounding owes each table, and what each was seen to hold."""
-        owed, held = ({part.name: getattr(part, name) for part in self.parts} for name in ("owed", "held"))
-        return {"owed": owed, "held": held, "holding": self._holding}
+        owed, longest = ({part.name: getattr(part, name) for part in self.parts} for name in ("owed", "held"))
+        return {"owed": owed, "held": longest, "holding": self._holding}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on owing the same."""

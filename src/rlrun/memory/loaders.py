@@ -163,15 +163,15 @@ class ReplayLoader:
 
     def _fill(self, collector: Steps, *, random: bool) -> None:
         """Collect to where filling ends, and further until the table holds a window."""
-        fill, told = getattr(collector, "fill", collector.collect), False
+        fill, warned = getattr(collector, "fill", collector.collect), False
         while True:
             missing = self._until - collector.steps
             windows = self.table.windows(self.length)
             if missing <= 0 and learners.every(windows > 0 or self.table.full()):
                 return
             ended = getattr(collector, "episodes", 0)
-            if not told and not windows and ended >= ENOUGH:
-                told = True
+            if not warned and not windows and ended >= ENOUGH:
+                warned = True
                 _messages.warning(
                     "loader: of %s episodes none holds a window of %s transitions, so there are no updates; shorter "
                     "windows help, or memory.short=pad, or a smaller memory.min_length", ended, self.length

@@ -49,9 +49,9 @@ def read(dataset: str) -> list[Episode]:
         if not {"observation_space", "action_space"} <= json.loads((data / METADATA).read_text()).keys():
             # Minari would make the environment, by whatever callable the file names
             raise ValueError("it does not tell its spaces, and no code is run to find them out")
-        found = minari.MinariDataset(data)
-        observe, act = _reader(found.observation_space), _actor(found.action_space)
-        return [_episode(each, observe, act) for each in found.iterate_episodes()]
+        source = minari.MinariDataset(data)
+        observe, act = _reader(source.observation_space), _actor(source.action_space)
+        return [_episode(episode, observe, act) for episode in source.iterate_episodes()]
     except ImportError as error:
         raise MissingExtra(PLACE, error.name or "pyarrow", "minari") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
@@ -72,15 +72,15 @@ def _data(minari: Any, dataset: str) -> Path:
     )
 
 
-def _episode(given: Any, observe: Callable[[Any], Tree], act: Callable[[Any], Tree]) -> Episode:
-    length = len(given.rewards)
-    observation = observe(given.observations)
+def _episode(episode: Any, observe: Callable[[Any], Tree], act: Callable[[Any], Tree]) -> Episode:
+    length = len(episode.rewards)
+    observation = observe(episode.observations)
     row = {
         "observation": rows_of(observation, slice(length)),
-        "action": act(given.actions),
-        "reward": np.asarray(given.rewards, np.float32),
-        "terminated": np.asarray(given.terminations, np.bool_),
-        "truncated": np.asarray(given.truncations, np.bool_),
+        "action": act(episode.actions),
+        "reward": np.asarray(episode.rewards, np.float32),
+        "terminated": np.asarray(episode.terminations, np.bool_),
+        "truncated": np.asarray(episode.truncations, np.bool_),
     }
     return Episode(row, rows_of(observation, length))
 

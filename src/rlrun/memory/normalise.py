@@ -61,10 +61,10 @@ class Normalise(PerStep):
         acted_on = self.column == "observation"
         if not acted_on:
             self._learn_rollout(batch)
-        found = super().__call__(batch, None)
+        normalised = super().__call__(batch, None)
         if acted_on:
             self._learn_rollout(batch)
-        return found
+        return normalised
 
     def _learn_rollout(self, batch: Batch) -> None:
         if self.update != "never":

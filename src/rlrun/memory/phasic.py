@@ -72,7 +72,7 @@ class PhasicLoader(RolloutLoader):
 
     def _begin(self) -> None:
         """Begin a phase over all that was kept."""
-        rows = {name: joined([kept[name] for kept, _ in self._kept]) for name in self._phase_columns}
+        rows = {name: joined([batch[name] for batch, _ in self._kept]) for name in self._phase_columns}
         rollout = self.horizon * self.table.num_envs  # rows of one
         starts = np.concatenate([starts + number * rollout for number, (_, starts) in enumerate(self._kept)])
         self._kept = []
@@ -80,13 +80,13 @@ class PhasicLoader(RolloutLoader):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the rollout that is served, the rows kept, and the rest of a phase."""
-        kept = [{"rows": rows, "starts": starts} for rows, starts in self._kept]
-        return {**super().state_dict(), "phase": self.phase.state_dict(), "kept": kept}
+        rollouts = [{"rows": rows, "starts": starts} for rows, starts in self._kept]
+        return {**super().state_dict(), "phase": self.phase.state_dict(), "kept": rollouts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.phase.load_state_dict(state["phase"], self.device)
         self._kept = [
-            (map_tree(lambda value: value.to(self.device), kept["rows"]), np.array(kept["starts"]))
-            for kept in state["kept"]
+            (map_tree(lambda value: value.to(self.device), rollout["rows"]), np.array(rollout["starts"]))
+            for rollout in state["kept"]
         ]

@@ -91,28 +91,28 @@ class PoolIndex(EpisodeIndex):
 
     def _reserve(self, episode: int, more: int) -> None:
         """Move an episode's stretch to where it can grow by at least `more`, and to twice its size."""
-        held = int(self.rows[episode] - self.gone[episode])
-        room = max(2 * held, held + more, ROOM)
+        length = int(self.rows[episode] - self.gone[episode])
+        room = max(2 * length, length + more, ROOM)
         if self._tip + room > len(self.log):
             self._tidy(room)
         old, new = int(self.start[episode] + self.gone[episode]), self._tip
-        self.log[new : new + held] = self.log[old : old + held]
+        self.log[new : new + length] = self.log[old : old + length]
         self.start[episode] = new - self.gone[episode]
         self.limit[episode] = self._tip = new + room
 
     def _tidy(self, room: int) -> None:
         """Make the log anew without gaps, and with place for `room` more."""
-        kept = np.flatnonzero(self.status != FREE)
-        held = (self.rows - self.gone)[kept]
-        wanted = np.where(self.status[kept] == CLOSED, held, np.maximum(2 * held, ROOM))
+        episodes = np.flatnonzero(self.status != FREE)
+        lengths = (self.rows - self.gone)[episodes]
+        wanted = np.where(self.status[episodes] == CLOSED, lengths, np.maximum(2 * lengths, ROOM))
         begin = np.cumsum(wanted) - wanted
         needed = int(wanted.sum()) + room
         log = np.zeros(max(len(self.log), 2 * needed), self.log.dtype)
-        ramp = np.arange(int(held.sum())) - np.repeat(np.cumsum(held) - held, held)
-        log[np.repeat(begin, held) + ramp] = self.log[np.repeat((self.start + self.gone)[kept], held) + ramp]
+        ramp = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        log[np.repeat(begin, lengths) + ramp] = self.log[np.repeat((self.start + self.gone)[episodes], lengths) + ramp]
         self.log, self._tip = log, int(wanted.sum())
-        self.start[kept] = begin - self.gone[kept]
-        self.limit[kept] = begin + wanted
+        self.start[episodes] = begin - self.gone[episodes]
+        self.limit[episodes] = begin + wanted
 
     def _end(self, episodes: Array, slots: Any) -> None:
         self._previous[self.lane[episodes]] = self.size  # no row goes on from a last observation
@@ -130,9 +130,9 @@ class PoolIndex(EpisodeIndex):
 
     def slots_of(self, episodes: Array) -> Array:
         """Return all slots of episodes [n], one after another."""
-        held = (self.rows - self.gone)[episodes]
-        ramp = np.arange(int(held.sum())) - np.repeat(np.cumsum(held) - held, held)
-        slots: Array = self.log[np.repeat((self.start + self.gone)[episodes], held) + ramp].astype(np.int64)
+        lengths = (self.rows - self.gone)[episodes]
+        ramp = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        slots: Array = self.log[np.repeat((self.start + self.gone)[episodes], lengths) + ramp].astype(np.int64)
         return slots
 
     def drop(self, episodes: Array) -> None:
@@ -152,9 +152,9 @@ class PoolIndex(EpisodeIndex):
         """Free at least `count` slots at the front of the longest open episodes."""
         self.version += 1
         while count > 0:
-            held = (self.rows - self.gone) * (self.status == OPEN)
-            longest = int(held.argmax())
-            lost = min(count, int(held[longest]) - 1)
+            lengths = (self.rows - self.gone) * (self.status == OPEN)
+            longest = int(lengths.argmax())
+            lost = min(count, int(lengths[longest]) - 1)
             if lost < 1:
                 raise RlrunError("memory.length: the memory has no place for one more row of each lane")
             first = int(self.start[longest] + self.gone[longest])
@@ -222,15 +222,15 @@ class PoolIndex(EpisodeIndex):
         freed = torch.from_numpy(self._stack[self.size - self._high : self.vacant].copy())
         return super().books() | {"freed": freed, "high": self._high, "tip": self._tip, "log_size": len(self.log)}
 
-    def _bounds(self, held: dict[str, Array], state: dict[str, Any]) -> dict[str, int]:
-        log = 16 * (self.size + ROOM * len(held["lane"]))  # far more than there ever is
+    def _bounds(self, arrays: dict[str, Array], state: dict[str, Any]) -> dict[str, int]:
+        log = 16 * (self.size + ROOM * len(arrays["lane"]))  # far more than there ever is
         bounds = {"high": self.size + 1, "freed": state["high"], "log_size": log, "tip": state["log_size"] + 1}
-        return super()._bounds(held, state) | bounds
+        return super()._bounds(arrays, state) | bounds
 
     def check_state(self, state: dict[str, Any]) -> None:
         super().check_state(state)
-        kept = state["status"].numpy() != FREE
-        start, limit, rows, gone = (state[name].numpy()[kept] for name in ("start", "limit", "rows", "gone"))
+        used = state["status"].numpy() != FREE
+        start, limit, rows, gone = (state[name].numpy()[used] for name in ("start", "limit", "rows", "gone"))
         inside = (start + gone >= 0) & (gone >= 0) & (rows >= gone) & (start + rows <= limit)
         fits = inside.all() and (limit <= state["log_size"]).all() and (rows - gone).sum() == len(state["used"])
         if not fits or len(state["freed"]) != state["high"] - len(state["used"]):

@@ -130,8 +130,8 @@ class Prioritised(Sampler):
         """Tell which rows begin a window."""
         index = self.index
         if length == 1 and not index.margin:
-            found: Array = index.complete.take(start, mode="clip")
-            return found
+            fits: Array = index.complete.take(start, mode="clip")
+            return fits
         return index.unbroken(start, index.after(start, length), length)
 
     def _replace(self, start: Array, length: int) -> Array:
@@ -140,14 +140,14 @@ class Prioritised(Sampler):
         Each is drawn from all windows, by its priority alone. So chances stay exact where the first ones were drawn
         from parts of the sum, too.
         """
-        count, found = len(start), self._sift(start, length)
-        tries = int(1.25 * (count - len(found)) * count / max(len(found), 1)) + 8
+        count, accepted = len(start), self._sift(start, length)
+        tries = int(1.25 * (count - len(accepted)) * count / max(len(accepted), 1)) + 8
         for _ in range(ROUNDS):
-            if len(found) == count or LISTING * tries > self.index.size or self.tree.total <= 0.0:
+            if len(accepted) == count or LISTING * tries > self.index.size or self.tree.total <= 0.0:
                 break
             drawn = self.tree.find(self.generator.random(tries) * self.tree.total)
-            found = np.concatenate([found, self._sift(drawn, length)])[:count]
-        return found if len(found) == count else self._list(found, count, length)
+            accepted = np.concatenate([accepted, self._sift(drawn, length)])[:count]
+        return accepted if len(accepted) == count else self._list(accepted, count, length)
 
     def _sift(self, start: Array, length: int) -> Array:
         """Return those of the rows that begin a window; a rounding error may have led to others."""
@@ -164,7 +164,7 @@ class Prioritised(Sampler):
         if len(dead):
             self.tree.set(dead, 0.0)
 
-    def _list(self, found: Array, count: int, length: int) -> Array:
+    def _list(self, accepted: Array, count: int, length: int) -> Array:
         """Complete a sample from a list of all windows, for few slots begin one."""
         windows = self.index.windows(length)
         episode = np.repeat(np.arange(len(windows)), windows)
@@ -172,9 +172,9 @@ class Prioritised(Sampler):
             raise self.none(count, length)
         start = self.index.window(episode, np.arange(len(episode)) - np.repeat(windows.cumsum() - windows, windows))
         edges = self.tree.get(start).cumsum()
-        drawn = edges.searchsorted(self.generator.random(count - len(found)) * edges[-1], "right")
+        drawn = edges.searchsorted(self.generator.random(count - len(accepted)) * edges[-1], "right")
         self._bury(np.flatnonzero(self.tree.leaves[: self.index.size]))
-        return np.concatenate([found, start[np.minimum(drawn, len(start) - 1)]])
+        return np.concatenate([accepted, start[np.minimum(drawn, len(start) - 1)]])
 
     def feedback(self, rows: Rows, priority: Tensor) -> None:
         """Learn how surprising the rows of a pick were, such as by the size of their TD errors.

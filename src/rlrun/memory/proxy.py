@@ -136,13 +136,13 @@ class MemoryProxy:
             episode.rewards.append(self._kept(seen.rewards))
         # an environment may fill the same arrays again in the next round
         episode.observations.append(map_tree(np.array, seen.array_data))
-        given = {**response.scalar_data, **response.array_data}
-        episode.responses.append(map_tree(np.array, self._kept(given)))
+        values = {**response.scalar_data, **response.array_data}
+        episode.responses.append(map_tree(np.array, self._kept(values)))
         if seen.metadata is not None:
             episode.info |= seen.metadata.info
 
-    def _kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in given.items() if name in self.table.storage}
+    def _kept(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if name in self.table.storage}
 
     def _finish(self, agent: AgentId, seen: DictObservation) -> None:
         episode = self._open.pop(agent)
@@ -159,17 +159,17 @@ class MemoryProxy:
             self.short += 1
             return
         try:
-            given = {**stack(episode.rewards), **stack(episode.responses)}
+            columns = {**stack(episode.rewards), **stack(episode.responses)}
         except KeyError as missing:
             raise RlrunError(f"agent {agent}: {missing} is missing in some rounds of its episode") from None
         last = np.arange(length) == length - 1
-        given["terminated"], given["truncated"] = (
+        columns["terminated"], columns["truncated"] = (
             last & (state is EpisodeState.TERMINAL),
             last & (state is EpisodeState.INTERRUPTED),
         )
         observations = self._observation(agent, stack(episode.observations))
-        given["observation"] = rows_of(observations, slice(length))
-        row = {name: _named(given, name, agent) for name in self.table.storage}
+        columns["observation"] = rows_of(observations, slice(length))
+        row = {name: _named(columns, name, agent) for name in self.table.storage}
         tags = {name: _named(episode.info, name, agent) for name in self.tags}
         self.table.add_episode(row, rows_of(observations, length), tags=tags)
 
@@ -216,13 +216,13 @@ class MemoryProxy:
         self._open = {agent: _unpack(packed) for agent, packed in state["open"].items()}
 
 
-def _named(given: Mapping[str, Any], name: str, agent: AgentId) -> Any:
-    if name not in given:
+def _named(values: Mapping[str, Any], name: str, agent: AgentId) -> Any:
+    if name not in values:
         raise RlrunError(
-            f"agent {agent}: nothing gives the memory's column '{name}'; there is {', '.join(given)}"
-            f"{did_you_mean(name, given)}"
+            f"agent {agent}: nothing gives the memory's column '{name}'; there is {', '.join(values)}"
+            f"{did_you_mean(name, values)}"
         )
-    return given[name]
+    return values[name]
 
 
 def _pack(episode: _Open) -> dict[str, Any]:

@@ -150,8 +150,8 @@ class Recorder:
             if self._on_add is not None:
                 self._on_add(slots)
             self._show(part, np.full(size, lane))
-        given = {name: np.asarray(value)[None] for name, value in (tags or {}).items()}
-        self.close(lane, _part(last, None), given)
+        values = {name: np.asarray(value)[None] for name, value in (tags or {}).items()}
+        self.close(lane, _part(last, None), values)
 
     def _framed(self, row: Mapping[str, Tree]) -> Mapping[str, Tree]:
         """Return a row with single frames in place of stacks, where frames are kept once."""

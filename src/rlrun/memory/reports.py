@@ -44,21 +44,21 @@ class Reports:
         """Return fill, episodes, lengths, ages in rows of a lane, and seconds a part of a sample takes."""
         index = self.index
         windows = index.windows(1)
-        held = windows > 0
-        over = held & (index.status != OPEN)
+        filled = windows > 0
+        over = filled & (index.status != OPEN)
         rows = int(windows.sum())
-        found: dict[str, Any] = {
+        metrics: dict[str, Any] = {
             "memory/rows": rows,
             "memory/fill": rows / (index.size - index.num_envs),
-            "memory/episodes": int(np.count_nonzero(held)),
+            "memory/episodes": int(np.count_nonzero(filled)),
         }
         if index.min_length > 1:
-            found["memory/too_short"] = index.too_short
+            metrics["memory/too_short"] = index.too_short
         if over.any():
-            found["memory/episode_length"] = float(windows[over].mean())
+            metrics["memory/episode_length"] = float(windows[over].mean())
         if picked is not None:
-            found |= self._ages(picked)
-        return found | {f"time/memory_{part}_seconds": value for part, value in self.times.items()}
+            metrics |= self._ages(picked)
+        return metrics | {f"time/memory_{part}_seconds": value for part, value in self.times.items()}
 
     def _ages(self, picked: Rows) -> dict[str, float]:
         """Return how old the rows of a sample are, and which share comes from each part of the table by age."""

@@ -205,18 +205,18 @@ class RingIndex(EpisodeIndex):
         return slots
 
     def resize(self, size: int) -> tuple[Array, Array]:
-        old, held = self.used(), self._held()
+        old, starts = self.used(), self._held()
         lane = old // self.slots
-        oldest = held[lane]
+        oldest = starts[lane]
         count = (old - oldest) % self.slots  # counted anew from each lane's oldest row, so that its ring begins with it
         wider = RingIndex(num_envs=self.num_envs, slots=size // self.num_envs)
         wider.stamp = wider.stamp.astype(self.stamp.dtype)
         new = wider.base[lane] + count
         wider.stamp[new], wider.complete[new] = self.stamp[old], self.complete[old]
         inside = self._previous < self.size
-        self._lanes[COUNT] -= held
-        self.first -= held[self.lane]
-        self.last -= held[self.lane]
+        self._lanes[COUNT] -= starts
+        self.first -= starts[self.lane]
+        self.last -= starts[self.lane]
         self._previous = np.where(inside, wider.base + self.written - 1, wider.size)
         self.stamp, self.complete, self.base = wider.stamp, wider.complete, wider.base
         self.slots, self.size = wider.slots, wider.size
@@ -229,8 +229,8 @@ class RingIndex(EpisodeIndex):
 
     def _held(self) -> Array:
         """Return the count of each lane's oldest slot that is not overwritten."""
-        held: Array = np.maximum(self.written - self.slots, 0)
-        return held
+        starts: Array = np.maximum(self.written - self.slots, 0)
+        return starts
 
     def _taken(self) -> Array:
         """Each lane counts what it writes: no slot is marked."""

@@ -88,8 +88,8 @@ class RolloutLoader:
         self.generator = np.random.Generator(np.random.PCG64(seed))
         names = self._names()
         beside = [name for name in ("state", "ended", "valid") if self.stateful and name in names]
-        kept = [name for each in self.adaptors for name in getattr(each, "keeps", ())]
-        self._columns = tuple(dict.fromkeys((*chosen(columns, names), *beside, *kept)))
+        extra = [name for adaptor in self.adaptors for name in getattr(adaptor, "keeps", ())]
+        self._columns = tuple(dict.fromkeys((*chosen(columns, names), *beside, *extra)))
         self._rollout = self._epochs(minibatch, epochs)  # rows [T * N, …], those of a step side by side
         table.reserve(horizon)
 

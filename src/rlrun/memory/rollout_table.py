@@ -88,8 +88,8 @@ class Rollout:
         try:
             put_rows(self._arrays, at, row)
         except KeyError as missing:
-            wanted, given = ", ".join(self._roots), ", ".join(row)
-            raise RlrunError(f"memory: a row lacks {missing}; wanted {wanted}; given {given}") from None
+            wanted, names = ", ".join(self._roots), ", ".join(row)
+            raise RlrunError(f"memory: a row lacks {missing}; wanted {wanted}; given {names}") from None
         self.filled += 1
 
     def _void(self, row: int, lanes: Array) -> None:

@@ -71,13 +71,13 @@ class Rows:
 
     def gather(self, column: str, slots: Array) -> Tree:
         """Fetch a column as earlier adaptors changed it; slots [B, …], the batch in front."""
-        found = self.stored(column, slots)
+        values = self.stored(column, slots)
         if self.readers:
             root = column.partition(".")[0]
             for name, reader in self.readers:
                 if name == root:
-                    found = reader(column, found, slots)
-        return found
+                    values = reader(column, values, slots)
+        return values
 
     def through(self, column: str, reader: Reader) -> None:
         """Let what is gathered from now on of a top-level column pass a reader: (name, values, slots) -> values.
@@ -205,10 +205,10 @@ class Uniform(Sampler):
         missed = count * (1.0 / self._rate - 1.0)
         drawn = count + int(missed + 3.0 * math.sqrt(missed)) + 1
         start = self._reject(drawn, length)
-        found = len(start)
-        if found < count:
+        accepted = len(start)
+        if accepted < count:
             start = self._more(start, count, drawn, length)
-        self._rate = max(0.95 * self._rate + 0.05 * found / drawn, 0.5)
+        self._rate = max(0.95 * self._rate + 0.05 * accepted / drawn, 0.5)
         return self.rows(start[:count], length)
 
     def _more(self, start: Array, count: int, drawn: int, length: int) -> Array:

@@ -47,8 +47,8 @@ class SavedIndex(ABC):
         if self._rewritten:
             return self.used()
         slots = np.sort(self._taken())
-        held: Array = slots[self.stamp[slots] != EMPTY]
-        return held
+        occupied: Array = slots[self.stamp[slots] != EMPTY]
+        return occupied
 
     @abstractmethod
     def _taken(self) -> Array:
@@ -83,23 +83,23 @@ class SavedIndex(ABC):
                 f"memory: the saved table has {lanes} lanes and room for {size - lanes} transitions; "
                 f"this one has {self.num_envs} and room for {self.size - self.num_envs}"
             )
-        held = {name: state[name].numpy() for name in self.saved}
-        for name, values in held.items():
+        arrays = {name: state[name].numpy() for name in self.saved}
+        for name, values in arrays.items():
             now = getattr(self, name)
-            count = lanes if name in self.by_lane else len(held["lane"])
+            count = lanes if name in self.by_lane else len(arrays["lane"])
             if values.dtype != now.dtype or values.ndim != now.ndim or (values.shape[-1] != count and name != "free"):
                 raise RlrunError(f"memory: the saved index is damaged: '{name}' is {values.dtype} {values.shape}")
-        for name, most in self._bounds(held, state).items():
-            _require(name, held.get(name, state.get(name)), most)
-        self._check_stamps(state, held)
+        for name, most in self._bounds(arrays, state).items():
+            _require(name, arrays.get(name, state.get(name)), most)
+        self._check_stamps(state, arrays)
 
-    def _bounds(self, held: dict[str, Array], state: dict[str, Any]) -> dict[str, int]:
+    def _bounds(self, arrays: dict[str, Array], state: dict[str, Any]) -> dict[str, int]:
         """Return below what each number has to be."""
-        numbers = len(held["lane"])
+        numbers = len(arrays["lane"])
         bounds = {"written": LONGEST, "open": numbers, "lane": self.num_envs, "status": CLOSED + 1}
         return bounds | {"free": numbers, "_previous": self.size + 1}
 
-    def _check_stamps(self, state: dict[str, Any], held: dict[str, Array]) -> None:
+    def _check_stamps(self, state: dict[str, Any], arrays: dict[str, Array]) -> None:
         used, stamp, complete = (state[name].numpy() for name in ("used", "stamp", "complete"))
         kinds = (used.dtype, stamp.dtype, complete.dtype)
         if state["bits"] not in (NARROW, WIDE) or type(state["too_short"]) is not int or used.ndim != 1:
@@ -109,8 +109,8 @@ class SavedIndex(ABC):
         if not used.shape == stamp.shape == complete.shape or (np.diff(used) <= 0).any():
             raise RlrunError("memory: the saved index is damaged: its slots, stamps and flags do not fit")
         _require("used", used, self.size)
-        _require("stamp", stamp, len(held["lane"]) << state["bits"])
-        if len(used) and (held["status"][stamp >> state["bits"]] == FREE).any():
+        _require("stamp", stamp, len(arrays["lane"]) << state["bits"])
+        if len(used) and (arrays["status"][stamp >> state["bits"]] == FREE).any():
             raise RlrunError("memory: the saved index is damaged: a slot belongs to no episode")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -25,57 +25,57 @@ def spaces_in(source: str | Sequence[str]) -> Spaces:
     Raises:
         RequestError: a source is missing or damaged, holds no observations or actions, or others than the first one.
     """
-    first, *others = [source] if isinstance(source, str) else source
-    found = _spaces_of(first)
-    for other in others:
-        here = _spaces_of(other)
-        if found.rewards != here.rewards:
-            counts = [each.rewards or "one" for each in (here, found)]
-            raise RequestError(f"{other}: it has {counts[0]} rewards a step, and {first} has {counts[1]}")
+    first, *rest = [source] if isinstance(source, str) else source
+    common = _spaces_of(first)
+    for later in rest:
+        here = _spaces_of(later)
+        if common.rewards != here.rewards:
+            counts = [spaces.rewards or "one" for spaces in (here, common)]
+            raise RequestError(f"{later}: it has {counts[0]} rewards a step, and {first} has {counts[1]}")
         both = {}
         for name in ("observation", "action"):
-            one, same = getattr(found, name), getattr(here, name)
-            both[name] = _joined(one, same)
+            known, same = getattr(common, name), getattr(here, name)
+            both[name] = _joined(known, same)
             if both[name] is None:
-                told = f"{name}s are {describe(same)}, and those of {first} are {describe(one)}"
-                raise RequestError(f"{other}: its {told}; what one run learns from has the same spaces")
-        found = Spaces(both["observation"], both["action"], found.rewards)
-    return found
+                difference = f"{name}s are {describe(same)}, and those of {first} are {describe(known)}"
+                raise RequestError(f"{later}: its {difference}; what one run learns from has the same spaces")
+        common = Spaces(both["observation"], both["action"], common.rewards)
+    return common
 
 
 def _spaces_of(source: str) -> Spaces:
     """Return the spaces of one source."""
     table = table_of(source)
-    held = Stored.of(table)
-    rows = held.row_slots()
-    found: dict[str, Any] = {}
+    stored = Stored.of(table)
+    rows = stored.row_slots()
+    leaves: dict[str, Any] = {}
     for name in table.storage.columns:
         root = name.partition(".")[0]
         if root in ("observation", "action") and len(rows):
-            found[name] = _leaf(held.leaf(name, rows), action=root == "action")
-    spaces = {name: _space(tree) for name, tree in nest(found).items()}
+            leaves[name] = _leaf(stored.leaf(name, rows), action=root == "action")
+    spaces = {name: _space(tree) for name, tree in nest(leaves).items()}
     if len(spaces) < 2:
         raise RequestError(f"{source}: it holds {', '.join(spaces) or 'no rows'}; wanted observations and actions")
     rewards = table.storage.columns["reward"].shape if "reward" in table.storage.columns else ()
     return Spaces(spaces["observation"], spaces["action"], *rewards)
 
 
-def _joined(one: Space, other: Space) -> Any:
+def _joined(first: Space, second: Space) -> Any:
     """Return the space that both are part of, for each choice the larger number of them; None if there is none."""
-    if isinstance(one, Composite) and isinstance(other, Composite):
-        if one.parts.keys() != other.parts.keys():
+    if isinstance(first, Composite) and isinstance(second, Composite):
+        if first.parts.keys() != second.parts.keys():
             return None
-        parts = {name: _joined(part, other.parts[name]) for name, part in one.parts.items()}
+        parts = {name: _joined(part, second.parts[name]) for name, part in first.parts.items()}
         return None if None in parts.values() else Composite(parts)
-    if type(one) is not type(other) or isinstance(one, Composite) or isinstance(other, Composite):
+    if type(first) is not type(second) or isinstance(first, Composite) or isinstance(second, Composite):
         return None
-    if (one.shape, one.dtype) != (other.shape, other.dtype):
+    if (first.shape, first.dtype) != (second.shape, second.dtype):
         return None
-    if isinstance(one, Discrete) and isinstance(other, Discrete):
-        return Discrete(max(one.n, other.n))
-    if isinstance(one, MultiDiscrete) and isinstance(other, MultiDiscrete):
-        return MultiDiscrete(np.maximum(one.nvec, other.nvec), one.start)
-    return one
+    if isinstance(first, Discrete) and isinstance(second, Discrete):
+        return Discrete(max(first.n, second.n))
+    if isinstance(first, MultiDiscrete) and isinstance(second, MultiDiscrete):
+        return MultiDiscrete(np.maximum(first.nvec, second.nvec), first.start)
+    return first
 
 
 def _leaf(values: Array, *, action: bool) -> Leaf:

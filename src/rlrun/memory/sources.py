@@ -29,7 +29,7 @@ def take_in(table: Table, source: str, *, append: bool = False, ignore_extra: bo
     episodes = episodes_in(source)
     if episodes is None:
         return files.restore(table, Path(source).expanduser(), append=append, ignore_extra=ignore_extra)
-    add_all(table, [fit(table, each, source, ignore_extra=ignore_extra) for each in episodes], append=append)
+    add_all(table, [fit(table, episode, source, ignore_extra=ignore_extra) for episode in episodes], append=append)
     return False
 
 

@@ -94,8 +94,8 @@ class Storage:
             elif len(slots):
                 self._write_many(slots, row)
         except KeyError as missing:
-            wanted, given = ", ".join(self), ", ".join(row)
-            raise RlrunError(f"memory: a row lacks {missing}; wanted {wanted}; given {given}") from None
+            wanted, names = ", ".join(self), ", ".join(row)
+            raise RlrunError(f"memory: a row lacks {missing}; wanted {wanted}; given {names}") from None
 
     def _write_many(self, slots: Array, row: Mapping[str, Tree]) -> None:
         """Put rows side by side first: one scattered write in place of one a column."""
@@ -116,12 +116,12 @@ class Storage:
     def _stage(self, count: int) -> tuple[Array, dict[str, Array]]:
         block = np.zeros((count, self.layout.itemsize), np.uint8)
         fields = fields_of(block, self.layout)
-        found = (block.view(f"V{self.layout.itemsize}").reshape(-1) if block.size else block), fields
+        staged = (block.view(f"V{self.layout.itemsize}").reshape(-1) if block.size else block), fields
         if count <= STAGED:
             if len(self._staging) > 128:  # lanes that end together come in any number
                 self._staging.clear()
-            self._staging[count] = found
-        return found
+            self._staging[count] = staged
+        return staged
 
     def write_last(self, slots: Any, observation: Tree) -> None:
         """Put last observations at slots that are new, and zeros in all other columns.
@@ -230,8 +230,8 @@ class Storage:
     def state_dict(self, slots: Array) -> dict[str, Any]:
         """Return the blocks at the slots, and how the packed one is laid out."""
         full = len(slots) == self._slots
-        held = slice(0, self._slots) if full else slots
-        blocks = {name: torch.from_numpy(block[held]) for name, block in self.blocks.items()}
+        index = slice(0, self._slots) if full else slots
+        blocks = {name: torch.from_numpy(block[index]) for name, block in self.blocks.items()}
         return {"blocks": blocks, "layout": described(self.layout)}
 
     def changed_state(self, columns: Mapping[str, Any]) -> dict[str, Any]:

@@ -129,8 +129,8 @@ class Table(Recorder):
         self._neighbours = self._follows and not self.frames and self.storage.mirrored
         self._beside = bool(len(self.tags) or self.virtual or self.sampler.provides)
         self._on_sample = self.ejector.on_sample if type(self.ejector).on_sample is not Ejector.on_sample else None
-        found = (getattr(adaptor, "observe", None) for adaptor in self.adaptors)
-        self._observers = tuple(observe for observe in found if observe is not None)
+        hooks = (getattr(adaptor, "observe", None) for adaptor in self.adaptors)
+        self._observers = tuple(observe for observe in hooks if observe is not None)
 
     def _refuse_relabelled(self) -> None:
         """Refuse virtual columns of what an adaptor puts in place of what was stored: they would show the old."""

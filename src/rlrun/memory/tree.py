@@ -58,8 +58,8 @@ class SumTree:
 
     def get(self, slots: Array) -> Array:
         """Return the numbers at some slots."""
-        found: Array = self.leaves.take(slots, mode="clip")
-        return found
+        values: Array = self.leaves.take(slots, mode="clip")
+        return values
 
     @property
     def total(self) -> float:
@@ -76,17 +76,17 @@ class SumTree:
         """
         if self._changed:
             self._add_up()
-        found = self._inner.searchsorted(prefix.view(np.int64), "right")
-        rest = prefix - self._edges.take(found)
-        before = self._blocks.take(found, axis=0, mode="clip") @ BEFORE  # [B, 16]
+        nodes = self._inner.searchsorted(prefix.view(np.int64), "right")
+        rest = prefix - self._edges.take(nodes)
+        before = self._blocks.take(nodes, axis=0, mode="clip") @ BEFORE  # [B, 16]
         child = _child(before, rest)
         rest -= before.reshape(-1).take(child + np.arange(0, before.size, FAN))
-        found <<= BITS
-        found += child
-        child = _child(self._slots.take(found, axis=0, mode="clip") @ BEFORE, rest)
-        found <<= BITS
-        found += child
-        return found
+        nodes <<= BITS
+        nodes += child
+        child = _child(self._slots.take(nodes, axis=0, mode="clip") @ BEFORE, rest)
+        nodes <<= BITS
+        nodes += child
+        return nodes
 
     def _add_up(self) -> None:
         blocks = self._changed[0] if len(self._changed) == 1 else np.concatenate(self._changed)
@@ -108,14 +108,14 @@ class SumTree:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back the numbers of a tree of the same size."""
-        held = state["leaves"].numpy()
+        leaves = state["leaves"].numpy()
         self.leaves[:] = 0.0
-        self.leaves[: len(held)] = held
+        self.leaves[: len(leaves)] = leaves
         self._changed = [np.arange(len(self._sums))]
 
 
 def _child(before: Array, rest: Array) -> Array:
     """Return the number [B] of the child in which `rest` [B] of a sum ends; before: [B, 16], what lies before each."""
     passed = np.packbits(before <= rest[:, None]).view(np.uint16)
-    found: Array = LAST.take(passed)
-    return found
+    child: Array = LAST.take(passed)
+    return child

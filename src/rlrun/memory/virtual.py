@@ -81,8 +81,8 @@ class Previous:
 
     def __call__(self, rows: Rows) -> Tree:
         if self.steps:
-            slots, made = rows.onward(self.steps)
-            slots, known = _taken(slots, made - 1), np.ones(made.shape, np.bool_)
+            slots, reach = rows.onward(self.steps)
+            slots, known = _taken(slots, reach - 1), np.ones(reach.shape, np.bool_)
         else:
             before = rows.where.before(rows.index, 1)
             known = rows.where.within(np.stack([before, rows.index], -1), np.arange(2))[..., 0]
@@ -163,11 +163,11 @@ class NStepReturn:
         self.powers = np.power(discount, np.arange(steps)).astype(np.float32)
 
     def __call__(self, rows: Rows) -> Tensor:
-        slots, made = rows.onward(self.steps)
-        counted = torch.from_numpy(self.powers * (np.arange(self.steps) < made[..., None]))
+        slots, reach = rows.onward(self.steps)
+        counted = torch.from_numpy(self.powers * (np.arange(self.steps) < reach[..., None]))
         reward = rows.stored("reward", slots[..., :-1])
         counted = counted.reshape(*counted.shape, *[1] * (reward.dim() - counted.dim()))  # [B, n, 1] for [B, n, R]
-        summed: Tensor = (reward * counted).sum(made.ndim)
+        summed: Tensor = (reward * counted).sum(reach.ndim)
         return summed
 
 
@@ -181,21 +181,21 @@ class NStepDiscount:
         self.powers = np.power(discount, np.arange(steps + 1)).astype(np.float32)
 
     def __call__(self, rows: Rows) -> Tensor:
-        slots, made = rows.onward(self.steps)
-        terminated: Tensor = rows.stored("terminated", _taken(slots, made - 1))
-        return torch.from_numpy(self.powers[made]).masked_fill_(terminated, 0.0)
+        slots, reach = rows.onward(self.steps)
+        terminated: Tensor = rows.stored("terminated", _taken(slots, reach - 1))
+        return torch.from_numpy(self.powers[reach]).masked_fill_(terminated, 0.0)
 
 
 def ahead(rows: Rows, column: str, steps: int) -> tuple[Array, Array]:
     """Look up to `steps` steps ahead: slots [..., steps + 1], and how far each row's column reaches [...]."""
-    slots, made = rows.onward(steps)
+    slots, reach = rows.onward(steps)
     if column.partition(".")[0] == "observation":
-        return slots, made
-    final = _taken(slots, made)
+        return slots, reach
+    final = _taken(slots, reach)
     # the slot of a last observation holds nothing else; the newest row of a running episode holds all
     where = rows.where
     bare = ~where.complete[final] & (where.status[where.episode(final)] == CLOSED)
-    return slots, made - bare
+    return slots, reach - bare
 
 
 def _last_rows(rows: Rows) -> Rows:
@@ -220,8 +220,8 @@ def _positive(name: str, value: int) -> int:
     return value
 
 
-def _dtype(name: str, given: str) -> torch.dtype:
-    dtype = getattr(torch, given, None)
+def _dtype(name: str, dtype_name: str) -> torch.dtype:
+    dtype = getattr(torch, dtype_name, None)
     if not isinstance(dtype, torch.dtype):
-        raise ConfigError(f"memory.columns: {name} '{given}' is not a torch dtype")
+        raise ConfigError(f"memory.columns: {name} '{dtype_name}' is not a torch dtype")
     return dtype

@@ -102,9 +102,9 @@ class ActorCritic(Policy):
         ended: [B, T] where episodes are over within windows.
         """
         trunk, value_trunk, head = self.trunk, self.value_trunk, self.head
-        found = across(self, observation, OWN, VALUED) if value_trunk is not None and trunk.simple else None
-        if found is not None:
-            return self._judged(head.read(found[0]), action, found[1].squeeze(-1))
+        outputs = across(self, observation, OWN, VALUED) if value_trunk is not None and trunk.simple else None
+        if outputs is not None:
+            return self._judged(head.read(outputs[0]), action, outputs[1].squeeze(-1))
         own, valued = self._parts(state)
         features = trunk(observation, own, ended)
         below = features if value_trunk is None else value_trunk(observation, valued, ended)

@@ -34,12 +34,12 @@ def read(tensor: Tensor) -> Array:
     """Return a tensor of the CPU as what products are made of: itself, unless torch has put off computing it."""
     tensor = tensor.detach()
     try:
-        made: Array = tensor.numpy()
+        array: Array = tensor.numpy()
     except (RuntimeError, TypeError):  # zeros that nobody made, a sign that nobody changed; or it is sparse
         if not tensor.is_cpu:
             raise
-        made = tensor.to_dense().numpy(force=True)
-    return made
+        array = tensor.to_dense().numpy(force=True)
+    return array
 
 
 def told(made: Array) -> Tensor:
@@ -61,25 +61,25 @@ def takes(gradient: Tensor) -> bool:
 
 def hidden(below: Array, weight: Array, bias: Array, kind: Kind, low: object = None) -> Array:
     """Return what a layer makes of below [B, in], [B, out], with the activation behind it."""
-    made = last(below, weight, bias)
+    output = last(below, weight, bias)
     if kind == "tanh":
-        np.tanh(made, out=made)
-    elif made.size < _RECTIFIED:
-        np.maximum(made, 0.0, out=made)
+        np.tanh(output, out=output)
+    elif output.size < _RECTIFIED:
+        np.maximum(output, 0.0, out=output)
     else:
-        torch.from_numpy(made).relu_()
-    return made
+        torch.from_numpy(output).relu_()
+    return output
 
 
 def last(below: Array, weight: Array, bias: Array) -> Array:
     """Return what a layer without an activation makes of below [B, in]: [B, out]."""
     try:
-        made: Array = below.dot(weight.T)  # 0.5 µs less than matmul
+        output: Array = below.dot(weight.T)  # 0.5 µs less than matmul
     except ValueError:
         wanted = f"a layer of {weight.shape[1]} inputs cannot take rows of {below.shape[1]} numbers"
         raise RuntimeError(wanted) from None  # as torch's layers do
-    made += bias
-    return made
+    output += bias
+    return output
 
 
 def before(gradient: Array, reached: Array, kind: Kind, *, own: bool = False) -> Array:
@@ -91,16 +91,16 @@ def before(gradient: Array, reached: Array, kind: Kind, *, own: bool = False) ->
         if gradient.size < _WIDE:
             return np.multiply(gradient, reached > 0.0, order="C")
         return read(products.before(torch.from_numpy(gradient), torch.from_numpy(reached), kind, own=own))
-    made = np.square(reached)
-    np.subtract(1.0, made, out=made)
-    made *= gradient
-    return made
+    result = np.square(reached)
+    np.subtract(1.0, result, out=result)
+    result *= gradient
+    return result
 
 
 def of_input(gradient: Array, weight: Array) -> Array:
     """Return the gradient [B, in] of what was multiplied with weight [out, in], from that of the product [B, out]."""
-    made: Array = gradient.dot(weight)
-    return made
+    product: Array = gradient.dot(weight)
+    return product
 
 
 def of_weight(gradient: Array, below: Array, *, turned: bool = False, out: Array | None = None) -> Array:
@@ -112,14 +112,14 @@ def of_weight(gradient: Array, below: Array, *, turned: bool = False, out: Array
     left, right = (below, gradient) if turned else (gradient, below)
     if len(left) == 1:  # an outer product, for which OpenBLAS takes ten times as long
         return np.multiply(left.T, right, out=out, order="C")
-    made: Array = left.T.dot(right, out)
-    return made
+    product: Array = left.T.dot(right, out)
+    return product
 
 
 def of_bias(gradient: Array, *, out: Array | None = None) -> Array:
     """Return the gradient [out] of what was added, from that of the sum [B, out]; out: where to, if anywhere."""
-    made: Array = _ones(len(gradient)).dot(gradient, out)  # half of the time of a sum
-    return made
+    total: Array = _ones(len(gradient)).dot(gradient, out)  # half of the time of a sum
+    return total
 
 
 @functools.lru_cache(maxsize=64)

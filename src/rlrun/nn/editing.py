@@ -34,8 +34,8 @@ class Editor(nn.Module):
         self.gaussian = SquashedGaussian(Spaces(seen, action), **options)
 
     def forward(self, observation: Tree, c: Tensor) -> tuple[Tensor, Tensor]:
-        found: tuple[Tensor, Tensor] = self.gaussian({"observation": observation, "action": c})
-        return found
+        delta: tuple[Tensor, Tensor] = self.gaussian({"observation": observation, "action": c})
+        return delta
 
     def mode(self, observation: Tree, c: Tensor) -> Tensor:
         """Return Δ [B, A] without noise."""

@@ -146,12 +146,12 @@ class Ensemble(nn.Module):
             return None
         if value.dim() == 3 and len(value) != self.members:  # which the other ways refuse
             return None
-        held, owners = self._held, [layer._parameters for layer in self.layers]
-        if held is None or not held.is_of(owners) or not held.lies():
+        cached, owners = self._held, [layer._parameters for layer in self.layers]
+        if cached is None or not cached.is_of(owners) or not cached.lies():
             if self.layers[0].weight.dtype != value.dtype or not all(owner.keys() >= _OWN for owner in owners):
                 return None
-            held = self._held = Held(self._form, owners, self.work)
-        results = held(value)
+            cached = self._held = Held(self._form, owners, self.work)
+        results = cached(value)
         return results[0].unsqueeze(0) if self.members == 1 else torch.stack(results)
 
     def _apart(self, value: Tensor, shared: bool) -> Tensor:

@@ -45,10 +45,10 @@ class InverseModel(nn.Module):
 
         Minus the log-probability of choices, half the mean square of numbers.
         """
-        told = self.tell(torch.cat((before, after), -1))
-        numbers, logits = told.split((self.codec.continuous, self.codec.width), -1)
+        prediction = self.tell(torch.cat((before, after), -1))
+        numbers, logits = prediction.split((self.codec.continuous, self.codec.width), -1)
         c, k = self.codec.split(action)
-        error: Tensor = told.new_zeros(told.shape[:-1])
+        error: Tensor = prediction.new_zeros(prediction.shape[:-1])
         if c is not None:
             error = error + 0.5 * (numbers - c).square().mean(-1)
         return error if k is None else error - self.codec.select(self.codec.log_softmax(logits), k)

@@ -43,8 +43,8 @@ class Dense(nn.Sequential):
     """Layers one after the other, rows [B, in] of dense ones by `rlrun.nn.stacks`."""
 
     def forward(self, value: Tensor) -> Tensor:
-        found = across(self, value, ())
-        return layer_by_layer(value, tuple(self)) if found is None else found[0]
+        outputs = across(self, value, ())
+        return layer_by_layer(value, tuple(self)) if outputs is None else outputs[0]
 
 
 class MLP(Dense):

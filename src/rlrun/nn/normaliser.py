@@ -56,8 +56,8 @@ class Statistics(nn.Module):
         self.elements = 0  # of all updates, those of all learners
         # single precision would lose a variance beside the square of a mean a thousand times as large
         self.register_buffer("moments", torch.zeros(2, *self.shape, dtype=torch.float64))
-        held = (window, 2, *self.shape) if mode == "window" else (0,)
-        self.register_buffer("recent", torch.zeros(held, dtype=torch.float64))
+        recent_shape = (window, 2, *self.shape) if mode == "window" else (0,)
+        self.register_buffer("recent", torch.zeros(recent_shape, dtype=torch.float64))
         self.register_buffer("shift", torch.zeros(self.shape))
         self.register_buffer("scale", torch.ones(self.shape))
 
@@ -100,12 +100,12 @@ class Statistics(nn.Module):
 
     def _slide(self, newest: Tensor) -> None:
         window = len(self.recent)
-        place, held = self.updates % window, min(self.updates, window)
-        total = self.moments * held + newest - self.recent[place]
+        place, count = self.updates % window, min(self.updates, window)
+        total = self.moments * count + newest - self.recent[place]
         self.recent[place] = newest
         # summed anew once a round, so that rounding errors do not gather
         again = place == window - 1
-        self.moments.copy_(self.recent.mean(0) if again else total / min(held + 1, window))
+        self.moments.copy_(self.recent.mean(0) if again else total / min(count + 1, window))
 
     def get_extra_state(self) -> list[int]:
         return [self.updates, self.elements]
@@ -161,13 +161,13 @@ class Normaliser(nn.Module):
             )
         self.form = form
         self.clip = clip
-        found = {
+        statistics = {
             path: Statistics(shape, mode=mode, speed=speed, rate=rate, window=window, form=form)
             for path, shape in _shapes(space, leaves, needed).items()
         }
-        self.leaves = tuple(found)
-        self.statistics = nn.ModuleList(found.values())
-        self._by_path = found  # a path may have dots in it, a name of a module may not
+        self.leaves = tuple(statistics)
+        self.statistics = nn.ModuleList(statistics.values())
+        self._by_path = statistics  # a path may have dots in it, a name of a module may not
 
     @property
     def updates(self) -> int:
@@ -216,10 +216,10 @@ class ReturnNormaliser(Normaliser):
         """Learn from steps [n, T] of environments [n] in the order of time; valid [n, T]: those that were made."""
         running, returns = self.running[env], np.zeros(reward.shape)
         for at in range(reward.shape[1]):
-            made = valid[:, at]
-            running = np.where(made, self.discount * running + reward[:, at], running)
+            counts = valid[:, at]
+            running = np.where(counts, self.discount * running + reward[:, at], running)
             returns[:, at] = running
-            running = np.where(made & ended[:, at], 0.0, running)
+            running = np.where(counts & ended[:, at], 0.0, running)
         self.running[env] = running
         self.update(torch.from_numpy(returns[valid]))
 

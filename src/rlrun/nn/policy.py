@@ -200,8 +200,8 @@ class Policy(nn.Module):
         raw = across(self, observation, OWN) if trunk.simple else None
         if raw is not None:
             return head.read(raw[0])
-        found: Heads = head(trunk(observation, state, ended))
-        return found
+        heads: Heads = head(trunk(observation, state, ended))
+        return heads
 
     def act(self, observation: Tree, explore: bool = True) -> Tree:
         """Return an action: drawn, or the most likely one."""

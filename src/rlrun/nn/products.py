@@ -56,8 +56,8 @@ def told(made: Tensor) -> Tensor:
 def hidden(below: Tensor, weight: Tensor, bias: Tensor, kind: Kind, low: torch.dtype | None) -> Tensor:
     """Return what a layer makes of below [B, in], [B, out], with the activation behind it; low: what it computes in."""
     if low is not None:
-        made = affine(below.to(low), weight, bias)
-        return made.relu_() if kind == "relu" else made.tanh_()  # the other way is as exact as numbers near half are
+        above = affine(below.to(low), weight, bias)
+        return above.relu_() if kind == "relu" else above.tanh_()  # the other way is as exact as numbers near half are
     if kind == "relu":
         return affine(below, weight, bias).relu_()  # oneDNN's own makes a zero of what is no number
     # tanh(x) = 2 σ(2x) - 1: torch's own tanh takes eight times as long on many processors, this one is 2e-7 off at most
@@ -89,8 +89,8 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor, *, times: float = 1.0) -> Te
     if low:
         weight, bias = weight.to(x.dtype), bias.to(x.dtype)
     if (_now == "onednn" and _large(x, weight)) or (low and _operator is not None):
-        made: Tensor = _operator(x, weight, bias, "none", [], "")
-        return made if times == 1.0 else made.mul_(times)
+        output: Tensor = _operator(x, weight, bias, "none", [], "")
+        return output if times == 1.0 else output.mul_(times)
     if times == 1.0:
         return F.linear(x, weight, bias)
     return torch.addmm(bias, x, weight.t(), beta=times, alpha=times)
@@ -101,8 +101,8 @@ def of_input(gradient: Tensor, weight: Tensor) -> Tensor:
     if gradient.dtype != weight.dtype:
         weight = weight.to(gradient.dtype)
     if _now == "onednn" and _large(gradient, weight.t()):
-        made: Tensor = _operator(gradient, weight.t(), None, "none", [], "")
-        return made
+        product: Tensor = _operator(gradient, weight.t(), None, "none", [], "")
+        return product
     if weight.shape[1] < weight.shape[0]:  # MKL takes several times as long for a narrow result as for a flat one
         return weight.t().mm(gradient.t()).t()
     return gradient.mm(weight)
@@ -118,8 +118,8 @@ def of_weight(gradient: Tensor, below: Tensor, *, turned: bool = False) -> Tenso
     if gradient.dtype != torch.float32:
         return left.t().mm(right).float()
     if _now == "onednn" and _large(left.t(), right.t()):
-        made: Tensor = _operator(left.t(), right.t(), None, "none", [], "")
-        return made
+        product: Tensor = _operator(left.t(), right.t(), None, "none", [], "")
+        return product
     if right.shape[1] < left.shape[1]:
         return right.t().mm(left).t().contiguous()
     return left.t().mm(right)

@@ -54,8 +54,8 @@ class Core(nn.Module):
 
     def _weights(self) -> list[nn.Parameter]:
         """Return what a cell wants: weights of features and state, biases of both."""
-        found: list[nn.Parameter] = self.layer.all_weights[0]
-        return found
+        weights: list[nn.Parameter] = self.layer.all_weights[0]
+        return weights
 
     def forward(self, features: Tensor, state: Tensor | None, ended: Tensor | None = None) -> Tensor:
         """Return features that know what came before.
@@ -77,8 +77,8 @@ class Core(nn.Module):
         if features.dim() < 3:
             return self.step(features, state)[0]
         if ended is None or features.shape[1] == 1 or not bool(ended[:, :-1].any()):
-            found: Tensor = self._through(features, state)
-            return found.to(features.dtype)
+            output: Tensor = self._through(features, state)
+            return output.to(features.dtype)
         return self._cut(features, state, ended)
 
     def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,8 +87,8 @@ class Core(nn.Module):
             if self.state_size == self.size:  # a cell by itself takes a fifth of the time of the layer
                 state = torch.gru_cell(features, state, *self._weights()).to(features.dtype)
                 return state, state
-            found = torch.lstm_cell(features, state.chunk(2, -1), *self._weights())
-        parts = [part.to(features.dtype) for part in found]
+            states = torch.lstm_cell(features, state.chunk(2, -1), *self._weights())
+        parts = [part.to(features.dtype) for part in states]
         return parts[0], torch.cat(parts, -1)
 
     def _through(self, features: Tensor | PackedSequence, state: Tensor) -> Any:
@@ -116,12 +116,12 @@ class Core(nn.Module):
         packed = PackedSequence(features.flatten(0, 1)[order], torch.bincount(at).cpu())
         before = state.new_zeros(len(first), self.state_size)
         before = before.index_put((rank[piece.view(windows, steps)[:, 0]],), state)
-        found: Tensor = self._through(packed, before).data.to(features.dtype)
-        return found[inverse(order)].view(windows, steps, self.size)
+        output: Tensor = self._through(packed, before).data.to(features.dtype)
+        return output[inverse(order)].view(windows, steps, self.size)
 
 
 def inverse(permutation: Tensor) -> Tensor:
     """Return the permutation that undoes another one."""
-    found = torch.empty_like(permutation)
-    found[permutation] = torch.arange(len(permutation), device=permutation.device)
-    return found
+    inverted = torch.empty_like(permutation)
+    inverted[permutation] = torch.arange(len(permutation), device=permutation.device)
+    return inverted

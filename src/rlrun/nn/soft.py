@@ -63,8 +63,8 @@ class Temperature(nn.Module):
     def of_each(self, values: Tensor) -> Tensor:
         """Return an epistemic α [B] of actions that critics value so, [M, B], without gradient."""
         assert self.epistemic is not None
-        found = self.epistemic * values.detach().std(0)
-        return found if self.largest is None else found.clamp(max=math.exp(self.largest))
+        alpha = self.epistemic * values.detach().std(0)
+        return alpha if self.largest is None else alpha.clamp(max=math.exp(self.largest))
 
 
 class SoftPolicy(nn.Module):

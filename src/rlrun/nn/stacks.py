@@ -38,11 +38,11 @@ class Form(NamedTuple):
 
     def layers(self, parameters: Sequence[Tensor]) -> list[Layers]:
         """Return the layers of each stack."""
-        left = _pairs(parameters)
+        pairs = _pairs(parameters)
         if not self.members:
-            return [list(islice(left, depth)) for depth in self.depths]
-        apart = [(weights.transpose(1, 2).unbind(), biases.flatten(1).unbind()) for weights, biases in left]
-        return [[(weights[one], biases[one]) for weights, biases in apart] for one in range(self.members)]
+            return [list(islice(pairs, depth)) for depth in self.depths]
+        apart = [(weights.transpose(1, 2).unbind(), biases.flatten(1).unbind()) for weights, biases in pairs]
+        return [[(weights[member], biases[member]) for weights, biases in apart] for member in range(self.members)]
 
     @property
     def way(self) -> Any:
@@ -107,19 +107,19 @@ def through(x: Tensor, form: Form, parameters: Sequence[Tensor]) -> tuple[Tensor
 
 def _through(x: Tensor, form: Form, way: Any, parameters: Sequence[Tensor], views: Views) -> tuple[Tensor, ...]:
     if torch.is_grad_enabled():
-        found: tuple[Tensor, ...] = _Stacks.apply(x, form, way, views, *parameters)  # type: ignore[no-untyped-call]
-        return found
+        tops: tuple[Tensor, ...] = _Stacks.apply(x, form, way, views, *parameters)  # type: ignore[no-untyped-call]
+        return tops
     return tuple([way.told(outputs[-1]) for outputs in _run(way.read(x), form, views, way)])
 
 
 def _pairs(parameters: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    left = iter(parameters)
-    return zip(left, left, strict=True)
+    remaining = iter(parameters)
+    return zip(remaining, remaining, strict=True)
 
 
 def _run(x: Any, form: Form, stacks: Views, way: Any) -> list[list[Any]]:
     """Return the outputs of every layer of every stack; way: `products` for tensors, `arrays` for arrays."""
-    found = []
+    results = []
     for number, layers in enumerate(stacks):
         below, outputs = x if x.ndim == 2 else x[number], []
         for depth, (weight, bias) in enumerate(layers):
@@ -128,8 +128,8 @@ def _run(x: Any, form: Form, stacks: Views, way: Any) -> list[list[Any]]:
             else:
                 below = way.last(below, weight, bias)
             outputs.append(below)
-        found.append(outputs)
-    return found
+        results.append(outputs)
+    return results
 
 
 class _Stacks(torch.autograd.Function):
@@ -139,14 +139,14 @@ class _Stacks(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, form: Form, way: Any, views: Views, *parameters: Tensor) -> tuple[Tensor, ...]:
         ctx.form, ctx.way, ctx.views = form, way, views
         ctx.set_materialize_grads(bool(form.members))  # of a stack that no loss reached, there is no gradient
-        found = _run(way.read(x), form, views, way)
-        tops = tuple(way.told(outputs[-1]) for outputs in found)
+        results = _run(way.read(x), form, views, way)
+        tops = tuple(way.told(outputs[-1]) for outputs in results)
         # what no activation stands behind is not needed again, and others may change it in place
-        kept = list(chain.from_iterable(outputs[:-1] if form.open else outputs for outputs in found))
+        activations = list(chain.from_iterable(outputs[:-1] if form.open else outputs for outputs in results))
         if way is products:
-            ctx.save_for_backward(x, *parameters, *kept)
+            ctx.save_for_backward(x, *parameters, *activations)
         else:  # nobody else has arrays, but for those of the last layers
-            ctx.kept = kept
+            ctx.kept = activations
             ctx.save_for_backward(x, *parameters, *(() if form.open else tops))
         return tops
 
@@ -160,17 +160,17 @@ class _Stacks(torch.autograd.Function):
             return _with_graph(x, form, parameters, gradients)
         wanted = [_is_wanted(node) for node, _ in ctx.next_functions]
         of_x, of_parameters = wanted[0], any(wanted[1:])
-        way, views, kept = ctx.way, ctx.views, outputs if ctx.way is products else ctx.kept
-        if way is arrays and not all(each is None or arrays.takes(each) for each in gradients):
-            way, views, kept = products, form.layers(parameters), map(arrays.told, kept)
-        bottom, left = way.read(x), iter(kept)
+        way, views, activations = ctx.way, ctx.views, outputs if ctx.way is products else ctx.kept
+        if way is arrays and not all(grad is None or arrays.takes(grad) for grad in gradients):
+            way, views, activations = products, form.layers(parameters), map(arrays.told, activations)
+        bottom, remaining = way.read(x), iter(activations)
         whole: list[Any] = []
         if way is arrays and form.members > 1 and of_parameters:  # so that members need not be put behind one another
             whole = [arrays.read(torch.empty_like(parameter)) for parameter in parameters]
         parts: list[Parts] = []
         of_inputs: list[Tensor] = []
         for number, (layers, gradient) in enumerate(zip(views, gradients, strict=True)):
-            values = [bottom if x.dim() == 2 else bottom[number], *islice(left, len(layers) - form.open)]
+            values = [bottom if x.dim() == 2 else bottom[number], *islice(remaining, len(layers) - form.open)]
             if gradient is None:
                 parts.append([(None, None)] * len(layers))
                 continue
@@ -178,8 +178,8 @@ class _Stacks(torch.autograd.Function):
             part, of_input = _back(gradient, form, number, layers, values, way, of_x, of_parameters, room)
             parts.append(part)
             of_inputs += [] if of_input is None else [of_input]
-        told = map(way.told, whole) if whole else _told(parts, form) if of_parameters else [None] * count
-        return (_together(of_inputs, x), None, None, None, *told)
+        param_grads = map(way.told, whole) if whole else _told(parts, form) if of_parameters else [None] * count
+        return (_together(of_inputs, x), None, None, None, *param_grads)
 
 
 def _back(
@@ -198,7 +198,7 @@ def _back(
     values: the input and the output of each layer.
     rooms: where the gradients of each layer go, if there is any such place.
     """
-    found: list[tuple[Tensor, Tensor]] = []
+    grads: list[tuple[Tensor, Tensor]] = []
     gradient = way.read(top)
     for layer in range(len(layers) - 1, -1, -1):
         if form.hidden(number, layer):
@@ -209,10 +209,10 @@ def _back(
             way.of_bias(gradient, out=rooms[layer][1])
         elif of_parameters:
             of_weight = way.of_weight(gradient, values[layer], turned=form.members > 0)
-            found.append((way.told(of_weight), way.told(way.of_bias(gradient))))
+            grads.append((way.told(of_weight), way.told(way.of_bias(gradient))))
         if layer or of_x:
             gradient = way.of_input(gradient, layers[layer][0])
-    return found[::-1], way.told(gradient) if of_x else None
+    return grads[::-1], way.told(gradient) if of_x else None
 
 
 def _told(parts: list[Parts], form: Form) -> Iterator[Tensor | None]:
@@ -232,10 +232,10 @@ def _together(of_inputs: list[Tensor], x: Tensor) -> Tensor | None:
         return None
     if x.dim() == 3:
         return torch.stack(of_inputs)
-    found = of_inputs[0]
-    for other in of_inputs[1:]:
-        found = found + other
-    return found
+    total = of_inputs[0]
+    for part in of_inputs[1:]:
+        total = total + part
+    return total
 
 
 def _is_wanted(node: Any) -> bool:
@@ -266,6 +266,6 @@ def _with_graph(
                 below = below.relu() if form.kinds[number] == "relu" else below.tanh()
         tops.append(below)
     wanted = [part for part in (x, *parameters) if part.requires_grad]
-    found = iter(torch.autograd.grad(tops, wanted, reached, create_graph=True, allow_unused=True))
-    of_x, *others = [next(found) if part.requires_grad else None for part in (x, *parameters)]
-    return (of_x, None, None, None, *others)
+    grads = iter(torch.autograd.grad(tops, wanted, reached, create_graph=True, allow_unused=True))
+    of_x, *of_parameters = [next(grads) if part.requires_grad else None for part in (x, *parameters)]
+    return (of_x, None, None, None, *of_parameters)

@@ -28,9 +28,9 @@ class _Ready(NamedTuple):
 
     def gradients(self) -> list[Tensor] | None:
         """Return the gradients; None where there is one too few or too many."""
-        found = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        fit = len(found) == len(self.parameters) and all(parameter.grad is None for parameter in self.idle)
-        return found if fit else None
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        fit = len(gradients) == len(self.parameters) and all(parameter.grad is None for parameter in self.idle)
+        return gradients if fit else None
 
 
 class Stepper:
@@ -85,8 +85,8 @@ def _ready(optimiser: torch.optim.Optimizer) -> _Ready | None:
 
     A parameter takes part from its first gradient on.
     """
-    group, *others = optimiser.param_groups
-    if type(optimiser) is not torch.optim.Adam or others or not _is_plain(group):
+    group, *rest = optimiser.param_groups
+    if type(optimiser) is not torch.optim.Adam or rest or not _is_plain(group):
         return None
     parameters: list[Tensor] = []
     idle: list[Tensor] = []
@@ -100,16 +100,16 @@ def _ready(optimiser: torch.optim.Optimizer) -> _Ready | None:
     states = [optimiser.state[parameter] or _begun(optimiser, parameter) for parameter in parameters]
     counter = torch.stack([state["step"] for state in states])
     counts = list(counter.unbind())
-    for state, one in zip(states, counts, strict=True):
-        state["step"] = one
+    for state, count in zip(states, counts, strict=True):
+        state["step"] = count
     means, squares = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
     return _Ready(group, parameters, idle, means, squares, counts, counter, len(optimiser.state))
 
 
 def _is_plain(group: dict[str, Any]) -> bool:
     """Tell whether a group of Adam follows the rule that the kernel is called with."""
-    other = group["amsgrad"] or group["maximize"] or group["differentiable"] or group["decoupled_weight_decay"]
-    return bool(group["fused"] and not other)
+    variant = group["amsgrad"] or group["maximize"] or group["differentiable"] or group["decoupled_weight_decay"]
+    return bool(group["fused"] and not variant)
 
 
 def _begun(optimiser: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:

@@ -102,8 +102,8 @@ def layer_by_layer(x: Tensor, layers: Sequence[nn.Module]) -> Tensor:
 def _one(layer: nn.Module, x: Tensor) -> Tensor:
     if type(layer) is nn.Linear and layer.bias is not None and not watched(layer):
         return affine(x, layer.weight, layer.bias)
-    made: Tensor = layer(x)
-    return made
+    output: Tensor = layer(x)
+    return output
 
 
 def _widest(weights: Iterable[Tensor]) -> int:
@@ -122,13 +122,13 @@ def _line(owner: nn.Module, places: Iterable[Iterable[str]]) -> _Line | None:
             last = owner.get_submodule(place)
             layers += [*last] if isinstance(last, nn.Sequential) else [last]
         stacks.append(tuple(layers))
-    held = _made(stacks)
-    if held is None or watched(*on_the_way.values()):
+    cached = _made(stacks)
+    if cached is None or watched(*on_the_way.values()):
         return None
     inside = [module._modules for module in (owner, *on_the_way.values())]
-    found: list[nn.Module | None] = list(chain.from_iterable(map(dict.values, inside)))
+    modules: list[nn.Module | None] = list(chain.from_iterable(map(dict.values, inside)))
     parts = (*on_the_way.values(), *chain.from_iterable(stacks))
-    return _Line(inside, found, tuple(chain.from_iterable(map(hooks_of, parts))), held)
+    return _Line(inside, modules, tuple(chain.from_iterable(map(hooks_of, parts))), cached)
 
 
 def _made(stacks: list[tuple[nn.Module, ...]]) -> Held | None:

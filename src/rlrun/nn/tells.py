@@ -34,8 +34,8 @@ class Tells(ABC):
 
     def laid_out(self, output: Tensor, codec: ActionCodec) -> Tensor:
         """Return what is told from a network's outputs [M, B, width · N], of width 1 without choices."""
-        told = output.reshape(*output.shape[:-1], -1, self.size)
-        return told if codec.discrete else told.squeeze(-2)
+        values = output.reshape(*output.shape[:-1], -1, self.size)
+        return values if codec.discrete else values.squeeze(-2)
 
     def select(self, told: Tensor, k: Tensor, codec: ActionCodec) -> Tensor:
         """Return what is told of the choices k [B, D]: [M, B, N]."""
@@ -115,8 +115,8 @@ class Rewards(Numbers):
         return self._weights() if callable(self._weights) else self._weights
 
     def laid_out(self, output: Tensor, codec: ActionCodec) -> Tensor:
-        told = output.reshape(*output.shape[:-1], -1, self.size).movedim(-1, 1)
-        return told if codec.discrete else told.squeeze(-1)
+        values = output.reshape(*output.shape[:-1], -1, self.size).movedim(-1, 1)
+        return values if codec.discrete else values.squeeze(-1)
 
     def distance(self, told: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
         """Return how far what is told lies from targets [B, R]: [M, B], the mean over rewards."""
@@ -127,15 +127,15 @@ class Rewards(Numbers):
         return ops.least_weighed(value, self.weights().to(value.device))
 
     def weighed(self, value: Tensor, axis: int = 1) -> Tensor:
-        found: Tensor = torch.tensordot(value, self.weights().to(value.device), dims=([axis], [0]))
-        return found
+        total: Tensor = torch.tensordot(value, self.weights().to(value.device), dims=([axis], [0]))
+        return total
 
     def guiding(self, value: Tensor, guide: ops.Guide = "smallest") -> Tensor:
         return self.weighed(self.smallest(value) if guide == "smallest" else ops.guiding(value, guide), axis=0)
 
     def means(self, value: Tensor) -> Mapping[str, Tensor]:
-        each = {f"value/mean_{index}": part.mean() for index, part in enumerate(value.unbind(1))}
-        return {**super().means(self.weighed(value)), **each}
+        means = {f"value/mean_{index}": part.mean() for index, part in enumerate(value.unbind(1))}
+        return {**super().means(self.weighed(value)), **means}
 
 
 class Quantiles(Tells):

@@ -45,11 +45,11 @@ class Trajectories:
 
     def advance(self, kept: Tensor) -> Tensor:
         """Return trajectories [..., size] one step further."""
-        *others, last = kept.chunk(self.order + 1, -1)
-        found = [last]
-        for part in reversed(others):
-            found.append((part + 2.0 * found[-1]).clamp(-1.0, 1.0))
-        return torch.cat(found[::-1], -1)
+        *rest, last = kept.chunk(self.order + 1, -1)
+        parts = [last]
+        for part in reversed(rest):
+            parts.append((part + 2.0 * parts[-1]).clamp(-1.0, 1.0))
+        return torch.cat(parts[::-1], -1)
 
     def towards(self, kept: Tensor, c: Tensor) -> Tensor:
         """Return the trajectories [..., size] that begin where others are, by what was chosen, c [..., A].
@@ -60,12 +60,12 @@ class Trajectories:
         if not self.inverse and self.order:
             still = [torch.zeros_like(c)] * (self.order - 1)
             return self.advance(torch.cat((self.numbers(kept), *still, c), -1))
-        found = [c]
+        parts = [c]
         if self.order:
-            found.append(0.5 * (c - self.numbers(kept)))
+            parts.append(0.5 * (c - self.numbers(kept)))
         if self.order > 1:
-            found.append(0.5 * found[-1])
-        return torch.cat(found, -1)
+            parts.append(0.5 * parts[-1])
+        return torch.cat(parts, -1)
 
     def numbers(self, trajectory: Tensor) -> Tensor:
         """Return the actions c [..., A] that trajectories are at."""

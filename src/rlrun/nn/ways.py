@@ -74,13 +74,13 @@ def _there() -> list[str]:
 
 def _least(network: Dense, x: torch.Tensor, so_far: float) -> float:
     """Return the least seconds of some rounds, by whatever way; infinity, if a pass takes far longer than so far."""
-    found = []
+    times = []
     for way in _there():
         first = min(_seconds(way, network, x, passes=1) for _ in range(2))  # the first of all wakes threads
         if first * _PASSES > _LOST * so_far:
             return math.inf
-        found.append(min(_seconds(way, network, x) for _ in range(_ROUNDS)))
-    return min(found)
+        times.append(min(_seconds(way, network, x) for _ in range(_ROUNDS)))
+    return min(times)
 
 
 def _network(width: int, activation: Callable[[], nn.Module], generator: torch.Generator) -> Dense:
@@ -97,8 +97,8 @@ def _network(width: int, activation: Callable[[], nn.Module], generator: torch.G
 
 def _output(way: str, network: Dense, x: torch.Tensor) -> torch.Tensor:
     products.use(way)
-    made: torch.Tensor = network(x)
-    return made
+    output: torch.Tensor = network(x)
+    return output
 
 
 @torch.no_grad()

@@ -63,8 +63,8 @@ def quantile_distance(
         share = torch.where(error < 0.0, 1.0 - points, points)
     sizes = error.abs() if huber is None else distance(error, error.new_zeros(()), huber=huber) / huber
     pairs = share * sizes
-    each = pairs.mean(-2) if widths is None else (pairs * widths.unsqueeze(-1)).sum(-2)
-    return each.sum(-1) if summed else each.mean(-1)
+    losses = pairs.mean(-2) if widths is None else (pairs * widths.unsqueeze(-1)).sum(-2)
+    return losses.sum(-1) if summed else losses.mean(-1)
 
 
 def least_of(told: Tensor, *, by: Least = "quantile", widths: Tensor | None = None) -> Tensor:

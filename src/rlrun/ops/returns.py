@@ -105,13 +105,13 @@ def n_step_return(
     steps: int,
 ) -> Tensor:
     """Return sums of up to `steps` rewards [B, T], fewer at the end of episode or window, bootstrapped after them."""
-    found = one_step_return(reward, next_value, terminated=terminated, discount=discount)
-    one = found
+    returns = one_step_return(reward, next_value, terminated=terminated, discount=discount)
+    one_step = returns
     going = _carry(ended, reward)[:, :-1].bool()
     for _ in range(steps - 1):  # with one reward more each time, except where nothing follows
-        longer = reward[:, :-1] + discount * found[:, 1:]
-        found = torch.cat((torch.where(going, longer, one[:, :-1]), one[:, -1:]), 1)
-    return found
+        longer = reward[:, :-1] + discount * returns[:, 1:]
+        returns = torch.cat((torch.where(going, longer, one_step[:, :-1]), one_step[:, -1:]), 1)
+    return returns
 
 
 @torch.no_grad()
@@ -160,11 +160,11 @@ def _backwards(earned: Tensor, carry: Tensor) -> Tensor:
             before += now[:, step]
             after = before
         return torch.from_numpy(result)
-    found, following = [], torch.zeros_like(earned[:, 0])
+    sums, following = [], torch.zeros_like(earned[:, 0])
     for row, weight in zip(reversed(earned.unbind(1)), reversed(carry.unbind(1)), strict=True):
         following = torch.addcmul(row, weight, following)
-        found.append(following)
-    return torch.stack(found[::-1], 1)
+        sums.append(following)
+    return torch.stack(sums[::-1], 1)
 
 
 def _carry(ended: Tensor, like: Tensor) -> Tensor:

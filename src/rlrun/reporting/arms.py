@@ -71,13 +71,13 @@ def arms_of(runs: Sequence[Run], metric: str, by: Sequence[str] = ()) -> tuple[l
     """
     marks = [_marks_by(run, by, runs) if by else _marks(run) for run in runs]
     common = set.intersection(*(set(mark) for mark in marks)) if marks else set()
-    kept = common if any(set(mark) <= common for mark in marks) else set()
-    kept = common if by else {word for word in kept if word.startswith(("algorithm=", "experiment="))}
+    core_words = common if any(set(mark) <= common for mark in marks) else set()
+    core_words = common if by else {word for word in core_words if word.startswith(("algorithm=", "experiment="))}
     groups: dict[str, list[Run]] = {}
     for run, mark in zip(runs, marks, strict=True):
-        label = " ".join(word for word in mark if word in kept or word not in common)
+        label = " ".join(word for word in mark if word in core_words or word not in common)
         groups.setdefault(label or "as configured", []).append(run)
-    shared = sorted(common - kept) + sorted(set.intersection(*(set(_tasks(run)) for run in runs)) if runs else ())
+    shared = sorted(common - core_words) + sorted(set.intersection(*(set(_tasks(run)) for run in runs)) if runs else ())
     return [Arm(label, _fates(groups[label], metric)) for label in sorted(groups, key=naturally)], shared
 
 
@@ -86,19 +86,19 @@ def differences(arms: Iterable[Arm]) -> dict[str, list[str]]:
 
     Keys that only follow others (`${algorithm.lr}`) are left out.
     """
-    held = [_values(arm) for arm in arms]
-    known = [values for values in held if values]  # of others nothing was begun
-    found = {}
+    by_arm = [_values(arm) for arm in arms]
+    known = [values for values in by_arm if values]  # of others nothing was begun
+    differing = {}
     for key in dict.fromkeys(key for values in known for key in values):
         by_task: dict[str, set[frozenset[str]]] = {}
         for values in known:
             for task, texts in values.get(key, {}).items():
                 by_task.setdefault(task, set()).add(frozenset(texts))
-        differs = any(key not in values for values in known) or any(len(each) > 1 for each in by_task.values())
-        told = [sorted(set().union(*values.get(key, {}).values())) for values in held]
-        if differs and not all(text.startswith("${") for each in told for text in each):
-            found[key] = [" | ".join(map(shown, each)) or NONE for each in told]
-    return dict(sorted(found.items(), key=lambda item: not item[0].startswith("algorithm.")))
+        differs = any(key not in values for values in known) or any(len(variants) > 1 for variants in by_task.values())
+        cells = [sorted(set().union(*values.get(key, {}).values())) for values in by_arm]
+        if differs and not all(text.startswith("${") for cell in cells for text in cell):
+            differing[key] = [" | ".join(map(shown, cell)) or NONE for cell in cells]
+    return dict(sorted(differing.items(), key=lambda item: not item[0].startswith("algorithm.")))
 
 
 def variations(arm: Arm) -> dict[str, list[str]]:
@@ -112,12 +112,12 @@ def variations(arm: Arm) -> dict[str, list[str]]:
 
 def missing_seeds(arms: Sequence[Arm], task: str) -> dict[str, list[int]]:
     """Return the seeds of a task that other arms have, and one has not, by label."""
-    held = {
+    by_arm = {
         arm.label: {fate.run.seed for fate in arm.fates if fate.run.task == task and fate.run.seed is not None}
         for arm in arms
     }
-    wanted = set().union(*held.values())
-    return {label: sorted(wanted - seeds) for label, seeds in held.items() if seeds and wanted - seeds}
+    wanted = set().union(*by_arm.values())
+    return {label: sorted(wanted - seeds) for label, seeds in by_arm.items() if seeds and wanted - seeds}
 
 
 def text_of(value: Any) -> str:
@@ -152,13 +152,13 @@ def _tasks(run: Run) -> list[str]:
 
 
 def _marks_by(run: Run, by: Sequence[str], runs: Sequence[Run]) -> tuple[str, ...]:
-    marks, alike = [], sum(source.name == run.source.name for source in {other.source for other in runs})
+    marks, alike = [], sum(source.name == run.source.name for source in {peer.source for peer in runs})
     for key in by:
         typed = run.words[key].partition("=")[2] if key in run.words else None
         folder = run.source.name if alike == 1 else str(run.source)
         value = folder if key == FOLDER else run.settings.get(key, typed)
-        if value is None and not any(key in other.settings or key in other.words for other in runs):
-            keys = {FOLDER, *(name for other in runs for name in (*other.settings, *other.words))}
+        if value is None and not any(key in peer.settings or key in peer.words for peer in runs):
+            keys = {FOLDER, *(name for peer in runs for name in (*peer.settings, *peer.words))}
             raise RequestError(f"--by {key}: no run has this key{did_you_mean(key, keys)}")
         marks.append(f"{key}={NONE if value is None else text_of(value)}")
     return tuple(marks)
@@ -192,7 +192,7 @@ def _fate(run: Run, metric: str, *, again: bool) -> Fate:
 
 def _values(arm: Arm) -> dict[str, dict[str, set[str]]]:
     """Return the values, as texts, of each key on each task."""
-    found: dict[str, dict[str, set[str]]] = {}
+    values: dict[str, dict[str, set[str]]] = {}
     seen: set[tuple[int, str]] = set()
     for run in (fate.run for fate in arm.fates):
         settings: Mapping[str, Any] = run.settings
@@ -200,5 +200,5 @@ def _values(arm: Arm) -> dict[str, dict[str, set[str]]]:
             continue
         seen.add((id(settings), run.task))
         for key, value in settings.items():
-            found.setdefault(key, {}).setdefault(run.task, set()).add(text_of(value))
-    return found
+            values.setdefault(key, {}).setdefault(run.task, set()).add(text_of(value))
+    return values

@@ -60,14 +60,14 @@ def curves_of(
     if not every:
         return None
     grid = _grid([run.curves[metric] for run in every])
-    found, runs, names = {}, {}, list(tasks)
+    intervals, runs, names = {}, {}, list(tasks)
     for label, group in fates.items():
         if group:
             rows = [normalised(_on(grid, fate.run.curves[metric]), tasks[fate.run.task]) for fate in group]
             runs[label] = np.isfinite(rows).sum(0)
             places = np.array([names.index(fate.run.task) for fate in group])
-            found[label] = _bands(np.array(rows), places, len(names), resamples=resamples, seed=seed)
-    return Curves(grid, found, runs, "environment steps" if any(run.env_steps for run in every) else "updates")
+            intervals[label] = _bands(np.array(rows), places, len(names), resamples=resamples, seed=seed)
+    return Curves(grid, intervals, runs, "environment steps" if any(run.env_steps for run in every) else "updates")
 
 
 def _grid(curves: Sequence[Curve]) -> Floats:
@@ -84,11 +84,11 @@ def _on(grid: Floats, curve: Curve) -> Floats:
 
 def _bands(values: Floats, places: Indices, tasks: int, *, resamples: int, seed: int) -> Interval:
     """Return the bands of curves that do not all reach everywhere, [n, P]; points with the same runs go together."""
-    found = np.full((3, values.shape[1]), np.nan)
+    estimates = np.full((3, values.shape[1]), np.nan)
     present = np.isfinite(values)
     for pattern in np.unique(present, axis=1).T:
         if len(np.unique(places[pattern])) == tasks:
             points = (present == pattern[:, None]).all(0)
             part = values[np.ix_(pattern, points)]
-            found[:, points] = bands(part, places[pattern], resamples=resamples, seed=seed)
-    return Interval(*found)
+            estimates[:, points] = bands(part, places[pattern], resamples=resamples, seed=seed)
+    return Interval(*estimates)

@@ -41,7 +41,7 @@ def draw(findings: Findings) -> Iterator[Drawing]:
 
 def _learning(findings: Findings, title: str, curves: Curves, name: str) -> Drawing:
     figure = Figure(f"{title}: {findings.options.metric}", PANEL + 2 * LINE + 4)
-    hues = {each.arm.label: hue for hue, each in enumerate(findings.drawn)}
+    hues = {result.arm.label: hue for hue, result in enumerate(findings.drawn)}
     across = scale(curves.grid, LEFT, WIDTH - RIGHT, margin=0.0)
     up = scale(np.concatenate([np.ravel(band) for band in curves.bands.values()]), PANEL, TOP)
     figure.up(up, LEFT, WIDTH - RIGHT)
@@ -54,13 +54,13 @@ def _learning(findings: Findings, title: str, curves: Curves, name: str) -> Draw
         if len(xs) == 1:
             figure.dot(xs[0], up(float(band.value[0])), hues[label])
     counts = [count for runs in curves.runs.values() for count in runs]
-    told = span(map(int, counts), "run")
+    sizes = span(map(int, counts), "run")
     if min(counts) < max(counts):
         _count_runs(figure, curves, xs, hues)
-    figure.legend([each.arm.label for each in findings.drawn])
+    figure.legend([result.arm.label for result in findings.drawn])
     last = "; ".join(f"{label}: {_last(band.value)}" for label, band in curves.bands.items())
     unit = "normalised scores" if title == TOGETHER else "the score"
-    caption = f"Interquartile mean of {unit}, with pointwise 95 % intervals; {told} of an arm at a point."
+    caption = f"Interquartile mean of {unit}, with pointwise 95 % intervals; {sizes} of an arm at a point."
     return Drawing(name, figure, f"{caption} At its last point: {last}.", caption)
 
 
@@ -81,20 +81,20 @@ def _finals(findings: Findings) -> Drawing:
     bottom = TOP + ROW * len(drawn)
     what = "normalised score" if findings.bounds else findings.options.metric
     figure = Figure("Final scores", bottom + 2 * LINE + 4)
-    found = [(each, each.aggregates["iqm"], each.scores) for each in drawn if each.scores is not None]
-    values = [value for _, estimate, scores in found for value in (*estimate, *scores.values)]
+    rows = [(result, result.aggregates["iqm"], result.scores) for result in drawn if result.scores is not None]
+    values = [value for _, estimate, scores in rows for value in (*estimate, *scores.values)]
     across = scale(values, 12, WIDTH - RIGHT)
     figure.across(across, TOP, bottom, what)
-    for hue, (each, estimate, scores) in enumerate(found):
+    for hue, (result, estimate, scores) in enumerate(rows):
         y = TOP + ROW * hue + LINE + 14
-        figure.text(12, y - 13, cut(each.arm.label, int((WIDTH - 24) / LETTER)), strong=True)
+        figure.text(12, y - 13, cut(result.arm.label, int((WIDTH - 24) / LETTER)), strong=True)
         for value in scores.values[:500]:
             figure.dot(across(float(value)), y + 10, hue, radius=2.6, opacity=0.55)
         figure.whiskers(y, across(estimate.low), across(estimate.high), hue)
         figure.dot(across(float(estimate.value)), y, hue)
-    told = "; ".join(f"{each.arm.label}: {interval(estimate)}" for each, estimate, _ in found)
+    intervals = "; ".join(f"{result.arm.label}: {interval(estimate)}" for result, estimate, _ in rows)
     caption = "Interquartile mean with its 95 % interval; each small dot is a run."
-    return Drawing("final-scores", figure, f"{caption} {told}.", caption)
+    return Drawing("final-scores", figure, f"{caption} {intervals}.", caption)
 
 
 def _profiles(findings: Findings) -> Drawing:
@@ -105,7 +105,7 @@ def _profiles(findings: Findings) -> Drawing:
     what = "normalised score" if findings.bounds else "score"
     figure.across(across, TOP, PANEL, f"{what} τ")
     xs = placed(findings.thresholds, across)
-    profiles = [(each.arm.label, each.profile) for each in findings.drawn if each.profile is not None]
+    profiles = [(result.arm.label, result.profile) for result in findings.drawn if result.profile is not None]
     for hue, (_, profile) in enumerate(profiles):
         figure.band(xs, placed(profile.low, up), placed(profile.high, up), hue)
     for hue, (_, profile) in enumerate(profiles):
@@ -127,17 +127,17 @@ def _improvements(findings: Findings) -> Drawing:
     across = scale([0.0, 1.0], 12, WIDTH - RIGHT)
     figure.across(across, TOP, bottom, "P(a run of the first scores higher)")
     figure.add(f'<path class="axis" stroke-dasharray="3 3" d="M{across(0.5):.1f} {TOP}V{bottom}"/>')
-    for place, each in enumerate(rows):
+    for place, row in enumerate(rows):
         y = TOP + (ROW - 4) * place + LINE + 14
         half = int((WIDTH - 24) / LETTER / 2) - 2
-        figure.text(12, y - 12, f"{cut(each.one, half)}  >  {cut(each.other, half)}", strong=True)
-        figure.whiskers(y, across(each.improvement.low), across(each.improvement.high), 0)
-        figure.dot(across(each.improvement.value), y, 0)
+        figure.text(12, y - 12, f"{cut(row.one, half)}  >  {cut(row.other, half)}", strong=True)
+        figure.whiskers(y, across(row.improvement.low), across(row.improvement.high), 0)
+        figure.dot(across(row.improvement.value), y, 0)
     caption = "Probability that a run of the first arm scores higher than one of the second, with its 95 % interval."
     if len(rows) < len(findings.comparisons):
         caption += " The best arm against the others; all pairs are in the table."
-    told = "; ".join(f"{each.one} over {each.other}: {interval(each.improvement)}" for each in rows)
-    return Drawing("probability-of-improvement", figure, f"{caption} {told}.", caption)
+    intervals = "; ".join(f"{row.one} over {row.other}: {interval(row.improvement)}" for row in rows)
+    return Drawing("probability-of-improvement", figure, f"{caption} {intervals}.", caption)
 
 
 def _last(values: np.ndarray) -> str:

@@ -138,7 +138,7 @@ class Findings:
     @property
     def pairs(self) -> int:
         """Of all arms that have runs that count."""
-        return math.comb(sum(bool(each.tasks) for each in self.results), 2)
+        return math.comb(sum(bool(result.tasks) for result in self.results), 2)
 
     @property
     def apart(self) -> bool:
@@ -153,7 +153,7 @@ def find(arms: Sequence[Arm], options: Options, *, words: Iterable[str] = (), tr
     common = [task for task in tasks if able and all(arm.scores(task) for arm in able)]
     bounds = _bounds(arms, common, options)
     thresholds = _thresholds([_joined(arm, common, bounds) for arm in arms])
-    results = sorted((_result(arm, common, bounds, thresholds, options) for arm in arms), key=lambda each: each.order)
+    results = sorted((_result(arm, common, bounds, thresholds, options) for arm in arms), key=lambda res: res.order)
     drawn = results[:DRAWN]
     return Findings(
         options=options,
@@ -164,8 +164,8 @@ def find(arms: Sequence[Arm], options: Options, *, words: Iterable[str] = (), tr
         bounds=bounds,
         thresholds=thresholds,
         comparisons=_compare(drawn, math.comb(len(able), 2), options),
-        curves=_curves([each.arm for each in drawn], tasks, bounds, options),
-        differing=differences(each.arm for each in drawn),
+        curves=_curves([result.arm for result in drawn], tasks, bounds, options),
+        differing=differences(result.arm for result in drawn),
         troubles=list(troubles),
     )
 
@@ -177,20 +177,20 @@ def _curves(
     wanted: dict[str, Mapping[str, Bounds]] = {task: {task: AS_IT_IS} for task in tasks}
     if len(bounds) > 1:
         wanted = {TOGETHER: bounds, **wanted}
-    found = {title: curves_of(arms, each, options.metric, **few) for title, each in wanted.items()}
-    return {title: curves for title, curves in found.items() if curves is not None}
+    by_title = {title: curves_of(arms, task_bounds, options.metric, **few) for title, task_bounds in wanted.items()}
+    return {title: curves for title, curves in by_title.items() if curves is not None}
 
 
 def _bounds(arms: Iterable[Arm], common: Sequence[str], options: Options) -> dict[str, Bounds]:
     """Return what counts as 0 and 1 on each task: as the user says, else the extremes of all that was measured."""
     if len(common) < 2 and not set(common) & set(options.bounds):
         return {}
-    found = {}
+    bounds = {}
     for task in common:
         fates = [fate for arm in arms for fate in arm.fates if fate.run.task == task and fate.drawn]
         values = [value for fate in fates for value in fate.run.curves[options.metric].values()]
-        found[task] = options.bounds.get(task, (min(values), max(values)))
-    return found
+        bounds[task] = options.bounds.get(task, (min(values), max(values)))
+    return bounds
 
 
 def _joined(arm: Arm, common: Sequence[str], bounds: Mapping[str, Bounds]) -> Scores | None:
@@ -223,8 +223,8 @@ def _result(
     for task in dict.fromkeys(fate.run.task for fate in arm.fates if fate.score is not None):
         own = Scores.of([arm.scores(task)])
         alike = common == [task] and not bounds
-        found = aggregates if alike else statistics.estimate(wanted, own, **drawn)
-        tasks[task] = (own, found["iqm"], found["mean"])
+        estimates = aggregates if alike else statistics.estimate(wanted, own, **drawn)
+        tasks[task] = (own, estimates["iqm"], estimates["mean"])
     return Result(arm, scores, aggregates, tasks, profile)
 
 
@@ -232,21 +232,21 @@ def _compare(drawn: Sequence[Result], family: int, options: Options) -> list[Com
     """Compare each pair; p is corrected for as many as there are, also those that are not shown."""
     settings = {"resamples": options.resamples, "seed": options.seed}
     pairs = [
-        (one.arm.label, one.scores, other.arm.label, other.scores)
-        for one, other in combinations(drawn, 2)
-        if one.scores is not None and other.scores is not None
+        (first.arm.label, first.scores, second.arm.label, second.scores)
+        for first, second in combinations(drawn, 2)
+        if first.scores is not None and second.scores is not None
     ]
     chances = [statistics.permutation(scores, opposed, **settings) for _, scores, _, opposed in pairs]
     corrected = statistics.holm(chances, family)
     return [
         Comparison(
-            one,
-            other,
+            label,
+            opponent,
             *statistics.compare(scores, opposed, **settings),
             chance,
             min(1.0, family * statistics.least_p(scores, opposed)),
         )
-        for (one, scores, other, opposed), chance in zip(pairs, corrected, strict=True)
+        for (label, scores, opponent, opposed), chance in zip(pairs, corrected, strict=True)
     ]
 
 

@@ -37,22 +37,22 @@ def complete(runs: list[Run], folders: Iterable[Path]) -> tuple[list[Run], list[
     Returns:
         The runs, and what could not be read.
     """
-    found, troubles = {run.path.resolve(): run for run in runs}, []
+    by_path, troubles = {run.path.resolve(): run for run in runs}, []
     tasks = {_env_words(run.words): run.task for run in runs}
     for folder, source in _sweeps(runs, folders):
         try:
-            told = dict(_read(folder / BOOK))
+            jobs = dict(_read(folder / BOOK))
         except RunDirError as error:
             troubles.append(str(error))
             continue
-        for key, job in told.items():
+        for key, job in jobs.items():
             place = folder / "jobs" / key
-            known = found.get(place.resolve())  # one folder may be named twice
+            known = by_path.get(place.resolve())  # one folder may be named twice
             if known is None:
-                found[place.resolve()] = _without_run(place, source, job, tasks)
+                by_path[place.resolve()] = _without_run(place, source, job, tasks)
             elif known.status != "completed" and (why := job.error or REASONS.get(job.state)):
-                found[place.resolve()] = replace(known, reason=why)
-    return list(found.values()), troubles
+                by_path[place.resolve()] = replace(known, reason=why)
+    return list(by_path.values()), troubles
 
 
 def _without_run(place: Path, source: Path, job: Told, tasks: dict[Any, str]) -> Run:
@@ -89,14 +89,14 @@ def _read(path: Path) -> Iterator[tuple[str, Told]]:
             rows = book.execute("SELECT key, words, state, error FROM jobs ORDER BY rowid LIMIT ?", (MOST,)).fetchall()
     except sqlite3.Error as error:
         raise RunDirError(f"{path} cannot be read: {error}") from error
-    for key, words, state, said in rows:
+    for key, words, state, reason in rows:
         if isinstance(key, str) and KEY.fullmatch(key):
-            yield key, Told(_listed(words), str(state), None if said is None else printable(str(said)[:TEXT]))
+            yield key, Told(_listed(words), str(state), None if reason is None else printable(str(reason)[:TEXT]))
 
 
 def _listed(words: Any) -> dict[str, str]:
     try:
-        found = json.loads(words)
+        parsed = json.loads(words)
     except (TypeError, ValueError, RecursionError):
         return {}
-    return by_key(map(str, found)) if isinstance(found, list) else {}
+    return by_key(map(str, parsed)) if isinstance(parsed, list) else {}

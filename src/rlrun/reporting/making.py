@@ -45,11 +45,11 @@ class Report:
     @property
     def verdict(self) -> str:
         """The highest of all arms and how many pairs can be told apart, in one line."""
-        best = next((each for each in self.findings.results if each.aggregates), None)
+        best = next((result for result in self.findings.results if result.aggregates), None)
         if best is None:
             return "no run has a score"
         pairs, mean = self.findings.comparisons, interval(best.aggregates["iqm"])
-        apart = f"; {sum(each.distinguishable for each in pairs)} of {counted(len(pairs), 'pair')} can be told apart"
+        apart = f"; {sum(pair.distinguishable for pair in pairs)} of {counted(len(pairs), 'pair')} can be told apart"
         return printable(f"{best.arm.label}: interquartile mean {mean}") + (apart if pairs else "")
 
 
@@ -120,32 +120,32 @@ def _write(
     svg: Place | None,
     png: Place | None,
 ) -> Report:
-    drawings, told = list(draw(findings)), notes(findings)
-    text = printable(page(findings, drawings, told, path.parent))
-    made = Report(path, findings, printable(_markdown(findings, told)), printable(tables.to_csv(findings)))
+    drawings, caveats = list(draw(findings)), notes(findings)
+    text = printable(page(findings, drawings, caveats, path.parent))
+    result = Report(path, findings, printable(_markdown(findings, caveats)), printable(tables.to_csv(findings)))
     files = {path: text.encode()}
-    files |= {place_of(place): found.encode() for place, found in ((csv, made.csv), (markdown, made.markdown)) if place}
+    files |= {place_of(place): doc.encode() for place, doc in ((csv, result.csv), (markdown, result.markdown)) if place}
     if svg is not None:
-        alone = {each.name: each.figure.svg(each.name, each.description, alone=True) for each in drawings}
+        alone = {plot.name: plot.figure.svg(plot.name, plot.description, alone=True) for plot in drawings}
         files |= {place_of(svg) / f"{name}.svg": printable(drawn).encode() for name, drawn in alone.items()}
     if png is not None:
-        files |= {place_of(png) / f"{each.name}.png": pictures.pixels(each) for each in drawings}
+        files |= {place_of(png) / f"{plot.name}.png": pictures.pixels(plot) for plot in drawings}
     for place, data in files.items():
         _put(place, data)
-    return made
+    return result
 
 
 def printable(text: str) -> str:
     """Return a text without what is no letter, but for ends of lines: names of files and words may be anything."""
-    return "".join(each if each.isprintable() or each == "\n" else "?" for each in text)
+    return "".join(char if char.isprintable() or char == "\n" else "?" for char in text)
 
 
-def _markdown(findings: Findings, told: Iterable[str]) -> str:
+def _markdown(findings: Findings, caveats: Iterable[str]) -> str:
     several = [tables.by_task(findings)] if findings.apart else []
     shown = [tables.finals(findings), tables.comparisons(findings), *several, tables.left_out(findings)]
-    found = tables.markdown(table for table in shown if table.rows)
-    listed = "".join(f"* {tables.plain_markdown(each)}\n" for each in told)
-    return f"{found}\n{listed}" if listed else found
+    text = tables.markdown(table for table in shown if table.rows)
+    listed = "".join(f"* {tables.plain_markdown(caveat)}\n" for caveat in caveats)
+    return f"{text}\n{listed}" if listed else text
 
 
 def _put(place: Path, data: bytes) -> None:

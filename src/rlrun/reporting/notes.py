@@ -17,23 +17,23 @@ KEYS = 6  # named of those that differ
 
 def notes(findings: Findings) -> list[str]:
     """Return them, what weighs most first."""
-    found = [*_left_out(findings), *_tasks(findings), *_few(findings), *_unlike(findings), *_scale(findings)]
-    return [*found, *findings.troubles]
+    lines = [*_left_out(findings), *_tasks(findings), *_few(findings), *_unlike(findings), *_scale(findings)]
+    return [*lines, *findings.troubles]
 
 
 def _left_out(findings: Findings) -> Iterator[str]:
-    fates = [fate for each in findings.results for fate in each.arm.fates]
+    fates = [fate for result in findings.results for fate in result.arm.fates]
     if findings.options.metric == PLAYED:
         yield f"Scores are {PLAYED}: returns of episodes played in training, while exploring. No evaluation is shown."
     gone = Counter(_kind(fate) for fate in fates if fate.why_not is not None)
     if gone:
-        told = ", ".join(f"{count} {kind}" for kind, count in gone.most_common())
+        kinds = ", ".join(f"{count} {kind}" for kind, count in gone.most_common())
         yield (
             f"{gone.total()} of {counted(len(fates), 'run')} {'does' if gone.total() == 1 else 'do'} not count in "
-            f"scores: {told}. If that depends on the arm, the others flatter it."
+            f"scores: {kinds}. If that depends on the arm, the others flatter it."
         )
     for task in findings.tasks:
-        for label, seeds in missing_seeds([each.arm for each in findings.results], task).items():
+        for label, seeds in missing_seeds([result.arm for result in findings.results], task).items():
             named = ", ".join(map(str, seeds[:20])) + (" …" if len(seeds) > 20 else "")
             yield f"{label} has no run on {task} of seed {named}, which others have."
 
@@ -50,9 +50,9 @@ def _tasks(findings: Findings) -> Iterator[str]:
         yield f"Aggregates and comparisons leave out {', '.join(apart)}: not every arm has runs there that count."
     if len(findings.common) > 1:
         uneven = [
-            each.arm.label
-            for each in findings.results
-            if each.scores is not None and each.scores.counts.min() < each.scores.counts.max()
+            result.arm.label
+            for result in findings.results
+            if result.scores is not None and result.scores.counts.min() < result.scores.counts.max()
         ]
         if uneven:
             named = ", ".join(uneven[:DRAWN]) + (" …" if len(uneven) > DRAWN else "")
@@ -65,7 +65,7 @@ def _tasks(findings: Findings) -> Iterator[str]:
 
 
 def _few(findings: Findings) -> Iterator[str]:
-    counts = {each.arm.label: int(each.scores.counts.min()) for each in findings.results if each.scores is not None}
+    counts = {res.arm.label: int(res.scores.counts.min()) for res in findings.results if res.scores is not None}
     few = [f"{label} ({counted(count, 'run')})" for label, count in counts.items() if count < FEW]
     if few:
         named = ", ".join(few[:DRAWN]) + (" …" if len(few) > DRAWN else "")
@@ -73,9 +73,9 @@ def _few(findings: Findings) -> Iterator[str]:
             f"Few seeds: {named}. Below {FEW} runs a task, percentile intervals are too narrow; one run has none. "
             "Run more seeds before deciding by these numbers."
         )
-    hopeless = [each for each in findings.comparisons if each.least >= LEVEL]
+    hopeless = [comparison for comparison in findings.comparisons if comparison.least >= LEVEL]
     if hopeless:
-        least = min(each.least for each in hopeless)
+        least = min(comparison.least for comparison in hopeless)
         yield (
             f"In {counted(len(hopeless), 'comparison')} no difference, however large, could be told from chance: the "
             f"smallest p that so few runs can reach is {chance(least)}, corrected for the number of comparisons."
@@ -83,21 +83,21 @@ def _few(findings: Findings) -> Iterator[str]:
 
 
 def _unlike(findings: Findings) -> Iterator[str]:
-    for each in findings.results:
-        found = variations(each.arm)
-        if found:
-            told = "; ".join(f"{key}: {' | '.join(values[:4])}" for key, values in list(found.items())[:KEYS])
-            more = f" and {len(found) - KEYS} more keys" if len(found) > KEYS else ""
-            yield f"Runs of {each.arm.label} on the same task have different configs: {told}{more}."
+    for result in findings.results:
+        differing = variations(result.arm)
+        if differing:
+            listed = "; ".join(f"{key}: {' | '.join(values[:4])}" for key, values in list(differing.items())[:KEYS])
+            more = f" and {len(differing) - KEYS} more keys" if len(differing) > KEYS else ""
+            yield f"Runs of {result.arm.label} on the same task have different configs: {listed}{more}."
     for task in findings.tasks:
-        fates = [fate for each in findings.results for fate in each.arm.fates if fate.run.task == task]
+        fates = [fate for result in findings.results for fate in result.arm.fates if fate.run.task == task]
         steps = [fate.run.steps for fate in fates if fate.score is not None]
         if steps and max(steps) > APART * min(steps):
             yield (
                 f"On {task} runs that count have made {between(steps, whole)} steps: scores after "
                 "different budgets are compared."
             )
-    runs = [fate.run for each in findings.results for fate in each.arm.fates if fate.score is not None]
+    runs = [fate.run for result in findings.results for fate in result.arm.fates if fate.score is not None]
     for name, what in (("host", "machines"), ("rlrun", "versions of rlrun"), ("torch", "versions of torch")):
         if len({str(run.circumstances.get(name)) for run in runs}) > 1:
             yield f"Runs were made with different {what}; the table of machines says which."
@@ -105,7 +105,7 @@ def _unlike(findings: Findings) -> Iterator[str]:
 
 def _scale(findings: Findings) -> Iterator[str]:
     if findings.bounds:
-        told = "; ".join(f"{task}: {number(low)} to {number(high)}" for task, (low, high) in findings.bounds.items())
+        ranges = "; ".join(f"{task}: {number(low)} to {number(high)}" for task, (low, high) in findings.bounds.items())
         chosen = all(task in findings.options.bounds for task in findings.bounds)
         how = "as was asked for" if chosen else "from the lowest to the highest value that any run shown here had"
-        yield f"Normalised scores are 0 to 1 on each task, {how}: {told}. Intervals take these bounds as given."
+        yield f"Normalised scores are 0 to 1 on each task, {how}: {ranges}. Intervals take these bounds as given."

@@ -118,7 +118,7 @@ def _section(title: str, content: str) -> str:
 
 
 def _overview(findings: Findings) -> str:
-    runs = sum(len(each.arm.fates) for each in findings.results)
+    runs = sum(len(result.arm.fates) for result in findings.results)
     sizes = f"{counted(runs, 'run')}, {counted(len(findings.results), 'arm')}, {counted(len(findings.tasks), 'task')}"
     shared = f"; all with <code>{escape(' '.join(findings.words))}</code>" if findings.words else ""
     tasks = escape(", ".join(findings.tasks[:12]) + (" …" if len(findings.tasks) > 12 else ""))
@@ -127,25 +127,25 @@ def _overview(findings: Findings) -> str:
 
 
 def _verdicts(findings: Findings) -> str:
-    found = [_verdict(each) for each in findings.comparisons[:VERDICTS]]
+    paragraphs = [_verdict(comparison) for comparison in findings.comparisons[:VERDICTS]]
     if len(findings.comparisons) > VERDICTS:
-        apart = sum(each.distinguishable for each in findings.comparisons)
-        found.append(
+        apart = sum(comparison.distinguishable for comparison in findings.comparisons)
+        paragraphs.append(
             f"<p>Of {len(findings.comparisons)} pairs {apart or 'none'} can be told apart; all are listed below.</p>\n"
         )
-    if not found and findings.results and findings.results[0].aggregates:
+    if not paragraphs and findings.results and findings.results[0].aggregates:
         best = findings.results[0]
-        told = f"<b>{escape(best.arm.label)}</b>: interquartile mean {interval(best.aggregates['iqm'])}."
-        found = [f'<p class="verdict">{told}</p>\n']
-    return "".join(found)
+        text = f"<b>{escape(best.arm.label)}</b>: interquartile mean {interval(best.aggregates['iqm'])}."
+        paragraphs = [f'<p class="verdict">{text}</p>\n']
+    return "".join(paragraphs)
 
 
-def _verdict(each: Comparison) -> str:
-    numbers = f"IQM differs by {interval(each.difference)}, p = {chance(each.chance)}".replace("= <", "<")
-    one, other = f"<b>{escape(each.one)}</b>", f"<b>{escape(each.other)}</b>"
-    if not each.distinguishable:
-        return f'<p class="verdict">{one} and {other}: not distinguishable ({numbers}).</p>\n'
-    higher, lower = (one, other) if each.difference.value > 0 else (other, one)
+def _verdict(comparison: Comparison) -> str:
+    numbers = f"IQM differs by {interval(comparison.difference)}, p = {chance(comparison.chance)}".replace("= <", "<")
+    first, second = f"<b>{escape(comparison.one)}</b>", f"<b>{escape(comparison.other)}</b>"
+    if not comparison.distinguishable:
+        return f'<p class="verdict">{first} and {second}: not distinguishable ({numbers}).</p>\n'
+    higher, lower = (first, second) if comparison.difference.value > 0 else (second, first)
     return f'<p class="verdict">{higher} scores higher than {lower} ({numbers}).</p>\n'
 
 
@@ -155,12 +155,12 @@ def _listed(texts: Iterable[str]) -> str:
 
 
 def _figures(drawings: Iterable[Drawing]) -> str:
-    found = [
-        f"<figure>\n<h3>{escape(each.figure.title)}</h3>\n{each.figure.svg(each.name, each.description)}"
-        f"<figcaption>{escape(each.caption)}</figcaption>\n</figure>\n"
-        for each in drawings
+    figures = [
+        f"<figure>\n<h3>{escape(drawing.figure.title)}</h3>\n{drawing.figure.svg(drawing.name, drawing.description)}"
+        f"<figcaption>{escape(drawing.caption)}</figcaption>\n</figure>\n"
+        for drawing in drawings
     ]
-    return f'<div class="figures">\n{"".join(found)}</div>\n' if found else ""
+    return f'<div class="figures">\n{"".join(figures)}</div>\n' if figures else ""
 
 
 def _table(table: Table, folder: Path) -> str:

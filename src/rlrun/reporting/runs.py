@@ -81,14 +81,14 @@ class Run:
 
 def gather(folders: Iterable[Path], metrics: Iterable[str]) -> list[Run]:
     """Return the runs in some folders and beneath them, each once."""
-    found: dict[Path, Run] = {}
+    runs: dict[Path, Run] = {}
     wanted = tuple(metrics)
     for folder in folders:
         for directory in runs_beneath(folder):
             place = directory.path.resolve()
-            if place not in found:
-                found[place] = read(directory, folder, wanted)
-    return list(found.values())
+            if place not in runs:
+                runs[place] = read(directory, folder, wanted)
+    return list(runs.values())
 
 
 def read(directory: RunDir, source: Path, metrics: tuple[str, ...]) -> Run:
@@ -126,11 +126,11 @@ def read(directory: RunDir, source: Path, metrics: tuple[str, ...]) -> Run:
 
 def by_key(lines: Iterable[str]) -> dict[str, str]:
     """Return the words of a command line by key, the last of a key; of `+with=…` each one counts."""
-    found = {}
+    words = {}
     for line in filter(None, map(str.strip, lines)):
         key = line.partition("=")[0].lstrip("+~").strip()
-        found[line.lstrip("+") if key == "with" else key] = line
-    return found
+        words[line.lstrip("+") if key == "with" else key] = line
+    return words
 
 
 def task_of(words: Mapping[str, str]) -> str:
@@ -177,8 +177,8 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _count(value: Any) -> float | None:
-    found = number_of(value)
-    return found if found is not None and found >= 0 else None
+    number = number_of(value)
+    return number if number is not None and number >= 0 else None
 
 
 def _words(directory: RunDir) -> dict[str, str]:
@@ -201,10 +201,10 @@ def _settings(text: str) -> tuple[Mapping[str, Any], str]:
 
 def _circumstances(about: Mapping[str, Any]) -> dict[str, Any]:
     packages = about.get("packages")
-    found = {name: about.get(name) for name in CIRCUMSTANCES if name not in ("resume", "parent")}
-    git = found.pop("git", None)
+    circumstances = {name: about.get(name) for name in CIRCUMSTANCES if name not in ("resume", "parent")}
+    git = circumstances.pop("git", None)
     commit = git.get("commit") if isinstance(git, dict) else None
-    return {**found, "commit": commit, **(packages if isinstance(packages, dict) else {})}
+    return {**circumstances, "commit": commit, **(packages if isinstance(packages, dict) else {})}
 
 
 def _videos(directory: RunDir) -> tuple[Path, ...]:

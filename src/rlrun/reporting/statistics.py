@@ -71,8 +71,8 @@ def iqm(times: Floats, scores: Scores) -> Floats:
     """Return the mean of the middle half of all scores: a quarter, rounded down, is cut off at each end."""
     order, count = np.argsort(scores.values), round(float(times[0].sum()))
     reached, cut = np.cumsum(times[:, order], axis=1), count // 4
-    kept = np.diff(np.clip(reached, cut, count - cut), axis=1, prepend=cut)
-    return np.asarray(kept @ scores.values[order] / (count - 2 * cut))
+    weights = np.diff(np.clip(reached, cut, count - cut), axis=1, prepend=cut)
+    return np.asarray(weights @ scores.values[order] / (count - 2 * cut))
 
 
 def mean(times: Floats, scores: Scores) -> Floats:
@@ -102,10 +102,10 @@ def shares(thresholds: Floats) -> Statistic:
 def estimate(statistics: Mapping[str, Statistic], scores: Scores, *, resamples: int, seed: int) -> dict[str, Interval]:
     """Return statistics of scores, by name, with their intervals by the stratified bootstrap."""
     drawn = _times(scores.tasks, resamples, seed) if scores.counts.min() > 1 else iter(())
-    found = [[statistic(times, scores) for statistic in statistics.values()] for times in drawn]
+    samples = [[statistic(times, scores) for statistic in statistics.values()] for times in drawn]
     values = [statistic(np.ones((1, len(scores.values))), scores)[0] for statistic in statistics.values()]
-    parts = zip(*found, strict=True) if found else ([] for _ in values)
-    return {name: _interval(*each) for name, *each in zip(statistics, values, parts, strict=True)}
+    parts = zip(*samples, strict=True) if samples else ([] for _ in values)
+    return {name: _interval(*pair) for name, *pair in zip(statistics, values, parts, strict=True)}
 
 
 def compare(one: Scores, other: Scores, *, resamples: int, seed: int) -> tuple[Interval, Interval]:
@@ -123,9 +123,9 @@ def compare(one: Scores, other: Scores, *, resamples: int, seed: int) -> tuple[I
 
     enough = min(one.counts.min(), other.counts.min()) > 1
     tasks = np.concatenate([one.tasks, other.tasks + len(one.counts)])
-    found = [both(times) for times in _times(tasks, resamples, seed)] if enough else []
+    samples = [both(times) for times in _times(tasks, resamples, seed)] if enough else []
     values = both(np.ones((1, len(tasks))))
-    gaps, chances = zip(*found, strict=True) if found else ((), ())
+    gaps, chances = zip(*samples, strict=True) if samples else ((), ())
     return _interval(values[0][0], gaps), _interval(values[1][0], chances)
 
 
@@ -178,12 +178,12 @@ def bands(values: Floats, tasks: Indices, *, resamples: int, seed: int) -> Inter
     """
     points = [Scores(point, tasks) for point in values.T]
     value = np.array([iqm(np.ones((1, len(tasks))), point)[0] for point in points])
-    found: list[list[Floats]] = [[] for _ in points]
+    samples: list[list[Floats]] = [[] for _ in points]
     for times in _times(tasks, resamples, seed) if np.bincount(tasks).min() > 1 else ():
-        for point, parts in zip(points, found, strict=True):
+        for point, parts in zip(points, samples, strict=True):
             parts.append(iqm(times, point))
-    ends = [_interval(*each) for each in zip(value, found, strict=True)]
-    return Interval(value, np.array([each.low for each in ends]), np.array([each.high for each in ends]))
+    ends = [_interval(*pair) for pair in zip(value, samples, strict=True)]
+    return Interval(value, np.array([bounds.low for bounds in ends]), np.array([bounds.high for bounds in ends]))
 
 
 def _interval(value: Any, parts: Sequence[Floats]) -> Interval:
@@ -194,11 +194,11 @@ def _interval(value: Any, parts: Sequence[Floats]) -> Interval:
     return Interval(value, *np.percentile(np.concatenate(parts), [edge, 100.0 - edge], axis=0))
 
 
-def _wins(one: Scores, other: Scores) -> Floats:
+def _wins(first: Scores, second: Scores) -> Floats:
     """Return the share of each pair of runs in the probability of improvement, [C, C']; 0 across tasks."""
-    gaps = one.values[:, None] - other.values[None]
-    same = one.tasks[:, None] == other.tasks[None]
-    weights = one.weights[:, None] * other.weights[None] * len(one.counts)
+    gaps = first.values[:, None] - second.values[None]
+    same = first.tasks[:, None] == second.tasks[None]
+    weights = first.weights[:, None] * second.weights[None] * len(first.counts)
     return np.asarray(0.5 * (1.0 + np.sign(gaps)) * same * weights)
 
 

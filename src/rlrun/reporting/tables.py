@@ -50,14 +50,14 @@ class Table(NamedTuple):
 def finals(findings: Findings) -> Table:
     """Return the final scores of each arm, over the common tasks."""
     names = {"iqm": "IQM [95 %]", "mean": "mean [95 %]", "median": "median [95 %]", "optimality_gap": "gap to 1 [95 %]"}
-    wanted = [name for name in names if any(name in each.aggregates for each in findings.results)]
+    wanted = [name for name in names if any(name in res.aggregates for res in findings.results)]
     rows: list[list[Cell]] = []
-    for each in findings.results:
-        figures = [interval(each.aggregates[name]) if name in each.aggregates else NONE for name in wanted]
-        counting = [fate.run for fate in each.arm.fates if fate.score is not None]
+    for res in findings.results:
+        figures = [interval(res.aggregates[name]) if name in res.aggregates else NONE for name in wanted]
+        counting = [fate.run for fate in res.arm.fates if fate.score is not None]
         speed = middle(run.speed for run in counting)
         rows.append(
-            [each.arm.label, counts(each.arm), *figures, between((run.steps for run in counting), whole), number(speed)]
+            [res.arm.label, counts(res.arm), *figures, between((run.steps for run in counting), whole), number(speed)]
         )
     head = ["arm", "runs that count", *(names[name] for name in wanted), "steps", "steps/s"]
     return Table("Final scores" + (", normalised" if findings.bounds else ""), head, rows, words=2)
@@ -67,11 +67,11 @@ def by_task(findings: Findings) -> Table:
     """Return the final scores of each arm on each task, as they are."""
     rows: list[list[Cell]] = []
     for task in findings.tasks:
-        for each in findings.results:
-            if task in each.tasks:
-                scores, middle_half, mean = each.tasks[task]
+        for result in findings.results:
+            if task in result.tasks:
+                scores, middle_half, mean = result.tasks[task]
                 extremes = [number(float(value)) for value in (scores.values.min(), scores.values.max())]
-                rows.append([task, each.arm.label, str(len(scores.values)), interval(middle_half), interval(mean)])
+                rows.append([task, result.arm.label, str(len(scores.values)), interval(middle_half), interval(mean)])
                 rows[-1] += extremes
     head = ["task", "arm", "runs", "IQM [95 %]", "mean [95 %]", "lowest", "highest"]
     return Table("Final scores by task", head, rows, words=2)
@@ -81,13 +81,13 @@ def comparisons(findings: Findings) -> Table:
     """Return each pair of arms, with a verdict."""
     rows: list[list[Cell]] = [
         [
-            f"{each.one} − {each.other}",
-            each.verdict,
-            interval(each.difference),
-            interval(each.improvement),
-            chance(each.chance),
+            f"{comparison.one} − {comparison.other}",
+            comparison.verdict,
+            interval(comparison.difference),
+            interval(comparison.improvement),
+            chance(comparison.chance),
         ]
-        for each in findings.comparisons
+        for comparison in findings.comparisons
     ]
     head = ["first − second", "verdict", "difference of IQM [95 %]", "P(first > second) [95 %]", "p, corrected"]
     return Table("Comparisons", head, rows, words=2)
@@ -96,9 +96,9 @@ def comparisons(findings: Findings) -> Table:
 def left_out(findings: Findings) -> Table:
     """Return the runs that do not count, and why."""
     rows: list[list[Cell]] = [
-        [each.arm.label, fate.run.task, _seed(fate.run), fate.run.status, fate.why_not, fate.run.path.name]
-        for each in findings.results
-        for fate in each.arm.fates
+        [result.arm.label, fate.run.task, _seed(fate.run), fate.run.status, fate.why_not, fate.run.path.name]
+        for result in findings.results
+        for fate in result.arm.fates
         if fate.why_not is not None
     ]
     return Table("Runs that do not count", ["arm", "task", "seed", "status", "why", "run"], rows[:RUNS], words=6)
@@ -107,20 +107,20 @@ def left_out(findings: Findings) -> Table:
 def differing(findings: Findings) -> Table:
     """Return the keys of the config by which arms differ."""
     rows: list[list[Cell]] = [[key, *values] for key, values in findings.differing.items()]
-    labels = [each.arm.label for each in findings.drawn]
+    labels = [result.arm.label for result in findings.drawn]
     return Table("Differences of config", ["key", *labels], rows, words=1 + len(labels))
 
 
 def machines(findings: Findings) -> Table:
     """Return on what the runs of each arm were made, and how fast they were."""
     rows: list[list[Cell]] = []
-    for each in findings.results:
-        runs = [fate.run for fate in each.arm.fates if fate.run.circumstances]
+    for result in findings.results:
+        runs = [fate.run for fate in result.arm.fates if fate.run.circumstances]
         for machine, group in groupby(sorted(runs, key=_machine), key=_machine):
             members = list(group)
             speeds = between((run.speed for run in members if run.speed is not None), number)
             seconds = middle(run.seconds for run in members)
-            rows.append([each.arm.label, *machine, str(len(members)), speeds, number(seconds)])
+            rows.append([result.arm.label, *machine, str(len(members)), speeds, number(seconds)])
     head = ["arm", "host", "processor", "device", "versions", "runs", "steps/s", "seconds, median"]
     return Table("Machines and speed", head, rows, words=5)
 
@@ -129,7 +129,7 @@ def all_runs(findings: Findings) -> Table:
     """Return every run, with its videos."""
     rows: list[list[Cell]] = [
         [
-            each.arm.label,
+            result.arm.label,
             fate.run.task,
             _seed(fate.run),
             fate.run.status,
@@ -139,8 +139,8 @@ def all_runs(findings: Findings) -> Table:
             whole(fate.run.steps),
             number(fate.run.seconds),
         ]
-        for each in findings.results
-        for fate in each.arm.fates
+        for result in findings.results
+        for fate in result.arm.fates
     ]
     head = ["arm", "task", "seed", "status", "run", "videos", "score", "steps", "seconds"]
     return Table("All runs", head, rows[:RUNS], words=6)
@@ -172,10 +172,10 @@ def to_csv(findings: Findings) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for each in findings.results:
-        for fate in each.arm.fates:
+    for result in findings.results:
+        for fate in result.arm.fates:
             run = fate.run
-            words = [each.arm.label, run.task, run.seed, run.status, fate.score is not None]
+            words = [result.arm.label, run.task, run.seed, run.status, fate.score is not None]
             figures = [fate.score, run.env_steps, run.updates, run.seconds]
             writer.writerow([_harmless(value) for value in (*words, *figures, fate.why_not, str(run.path))])
     return text.getvalue()
@@ -188,9 +188,9 @@ def _harmless(value: object) -> object:
 def counts(arm: Arm) -> str:
     """Return how many runs of an arm count, and what became of the others."""
     here = sum(fate.score is not None for fate in arm.fates)
-    others = Counter(fate.run.status for fate in arm.fates if fate.score is None)
-    told = ", ".join(f"{count} {status}" for status, count in others.most_common())
-    return f"{here} of {len(arm.fates)} ({told})" if others else str(here)
+    statuses = Counter(fate.run.status for fate in arm.fates if fate.score is None)
+    text = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
+    return f"{here} of {len(arm.fates)} ({text})" if statuses else str(here)
 
 
 def _seed(run: Run) -> str:

@@ -31,7 +31,7 @@ def interval(estimate: Interval) -> str:
     if not math.isfinite(estimate.low):
         return f"{number(estimate.value)} (no interval)"
     size = max(map(abs, estimate))
-    value, low, high = (number(each, size) for each in estimate)
+    value, low, high = (number(part, size) for part in estimate)
     return f"{value} [{low}, {high}]"
 
 
@@ -48,7 +48,7 @@ def between(values: Iterable[float], write: Callable[[float], str]) -> str:
 
 def span(counts: Iterable[int], what: str) -> str:
     """Return `5 runs`, or `3 to 5 runs`."""
-    low, high = min(found := list(counts)), max(found)
+    low, high = min(values := list(counts)), max(values)
     return counted(high, what) if low == high else f"{low} to {counted(high, what)}"
 
 

@@ -23,9 +23,9 @@ def digest(state: Any) -> str:
     Raises:
         RlrunError: it holds something else than a checkpoint can.
     """
-    found = hashlib.sha256()
-    _take(found, state)
-    return found.hexdigest()
+    hash_ = hashlib.sha256()
+    _take(hash_, state)
+    return hash_.hexdigest()
 
 
 def is_clock(name: str) -> bool:
@@ -50,9 +50,9 @@ def _take(hash_: Any, value: Any) -> None:
         _put(hash_, kind, f"{value.dtype.str} {value.shape}".encode())
         hash_.update(_bytes(np.asarray(value)))
     elif isinstance(value, Mapping):
-        kept = [(key, part) for key, part in value.items() if not (isinstance(key, str) and is_clock(key))]
-        _put(hash_, "dict", str(len(kept)).encode())
-        for key, part in sorted(kept, key=lambda pair: (type(pair[0]).__name__, repr(pair[0]))):
+        entries = [(key, part) for key, part in value.items() if not (isinstance(key, str) and is_clock(key))]
+        _put(hash_, "dict", str(len(entries)).encode())
+        for key, part in sorted(entries, key=lambda pair: (type(pair[0]).__name__, repr(pair[0]))):
             _take(hash_, key)
             _take(hash_, part)
     elif isinstance(value, list | tuple):

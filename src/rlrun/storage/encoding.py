@@ -84,8 +84,8 @@ class Taker:
         if isinstance(value, Mapping):
             return self._take_mapping(value, place)
         if isinstance(value, list | tuple):
-            held = [self.take(part, f"{place}/{index}") for index, part in enumerate(value)]
-            return held if isinstance(value, list) else {"$tuple": held}
+            parts = [self.take(part, f"{place}/{index}") for index, part in enumerate(value)]
+            return parts if isinstance(value, list) else {"$tuple": parts}
         if isinstance(value, bytes):
             return {"$bytes": value.hex()}
         raise RlrunError(
@@ -104,8 +104,8 @@ class Taker:
     def _take_column(self, column: Column, place: str) -> Any:
         if self.rows is None:
             return self._take_tensor(column.tensor(), place)
-        for number, held in enumerate(self.rows):
-            if held.rows is column.rows:
+        for number, entry in enumerate(self.rows):
+            if entry.rows is column.rows:
                 return {"$rows": [number, column.name]}
         used = self._store(torch.from_numpy(np.packbits(column.rows.used)), f"{place}/used")
         self.rows.append(HeldRows(column.rows, self.part, used))
@@ -114,8 +114,8 @@ class Taker:
     def _take_mapping(self, value: Mapping[Any, Any], place: str) -> Any:
         inner = f"{place}/" if place else ""
         if all(type(key) is str for key in value) and not any(key.startswith("$") for key in value):
-            return {key: self.take(held, inner + key) for key, held in value.items()}
-        pairs = [[self.take(key, place), self.take(held, f"{inner}{key}")] for key, held in value.items()]
+            return {key: self.take(part, inner + key) for key, part in value.items()}
+        pairs = [[self.take(key, place), self.take(part, f"{inner}{key}")] for key, part in value.items()]
         return {"$dict": pairs}
 
     def _take_array(self, value: Any, place: str) -> Any:
@@ -159,24 +159,24 @@ class _Putter:
 
     def put(self, tree: Any) -> Any:
         if isinstance(tree, list):
-            return [self.put(held) for held in tree]
+            return [self.put(part) for part in tree]
         if not isinstance(tree, dict):
             return tree
         if len(tree) == 1:
-            ((kind, held),) = tree.items()
+            ((kind, content),) = tree.items()
             if kind in _KINDS:
-                return _KINDS[kind](self, held)
-        return {key: self.put(held) for key, held in tree.items()}
+                return _KINDS[kind](self, content)
+        return {key: self.put(part) for key, part in tree.items()}
 
     def _tensor(self, name: Any) -> Tensor:
         if not isinstance(name, str) or name not in self._tensors:
             raise ValueError(f"there is no tensor {str(name)[:200]!r}")
         return self._tensors[name]
 
-    def _complex(self, held: Any) -> Tensor:
-        tensor = self._tensor(held)
+    def _complex(self, name: Any) -> Tensor:
+        tensor = self._tensor(name)
         if tensor.dtype not in (torch.float16, torch.float32, torch.float64) or tensor.shape[-1:] != (2,):
-            raise ValueError(f"tensor {held[:200]!r} is no pair of numbers")
+            raise ValueError(f"tensor {name[:200]!r} is no pair of numbers")
         return torch.view_as_complex(tensor)
 
     def _raw(self, name: Any) -> np.ndarray[Any, Any]:
@@ -185,13 +185,13 @@ class _Putter:
             raise ValueError(f"tensor {name[:200]!r} holds no bytes")
         return tensor.numpy()
 
-    def _bits(self, held: Any) -> Tensor:
-        name, shape = held
+    def _bits(self, content: Any) -> Tensor:
+        name, shape = content
         raw, count = self._raw(name), math.prod(_shape(shape))
         return torch.from_numpy(bits(raw, count).reshape(shape))
 
-    def _array(self, held: Any) -> Any:
-        name, note = held
+    def _array(self, content: Any) -> Any:
+        name, note = content
         if not isinstance(note["dtype"], str) or not DTYPE.fullmatch(note["dtype"]):
             raise ValueError(f"{str(note['dtype'])[:200]!r} is no type of numbers or text")
         dtype, shape, raw = np.dtype(note["dtype"]), _shape(note["shape"]), self._raw(name)
@@ -202,16 +202,16 @@ class _Putter:
             array.reshape(-1).view(np.uint8)[:] = raw
         return array[()] if note["scalar"] else array
 
-    def _float(self, held: Any) -> float:
-        if held not in ("inf", "-inf", "nan"):
-            raise ValueError(f"{str(held)[:200]!r} is no number that JSON lacks")
-        return float(held)
+    def _float(self, text: Any) -> float:
+        if text not in ("inf", "-inf", "nan"):
+            raise ValueError(f"{str(text)[:200]!r} is no number that JSON lacks")
+        return float(text)
 
-    def _dict(self, held: Any) -> dict[Any, Any]:
-        return {self.put(key): self.put(part) for key, part in held}
+    def _dict(self, pairs: Any) -> dict[Any, Any]:
+        return {self.put(key): self.put(part) for key, part in pairs}
 
-    def _column(self, held: Any) -> Any:
-        number, name = held
+    def _column(self, content: Any) -> Any:
+        number, name = content
         if type(number) is not int or not 0 <= number < len(self._rows):
             raise ValueError("there are no such rows")
         columns = self._rows[number]
@@ -226,8 +226,8 @@ _KINDS: dict[str, Callable[[_Putter, Any], Any]] = {
     "$bits": _Putter._bits,
     "$array": _Putter._array,
     "$float": _Putter._float,
-    "$bytes": lambda putter, held: bytes.fromhex(held),
-    "$tuple": lambda putter, held: tuple([putter.put(part) for part in held]),
+    "$bytes": lambda putter, text: bytes.fromhex(text),
+    "$tuple": lambda putter, parts: tuple([putter.put(part) for part in parts]),
     "$dict": _Putter._dict,
     "$rows": _Putter._column,
 }

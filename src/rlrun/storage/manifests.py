@@ -25,11 +25,11 @@ def open_rows(
         RunDirError: a segment is missing, damaged, or does not fit.
         KeyError, TypeError, ValueError: what is said of the rows is wrong.
     """
-    home, held = home_of(directory.parent), []
+    home, columns = home_of(directory.parent), []
     wanted = set(wanted)
     for entry in rows:
-        held.append(_open(home, note, entry, tensors).columns() if entry["part"] in wanted else None)
-    return held
+        columns.append(_open(home, note, entry, tensors).columns() if entry["part"] in wanted else None)
+    return columns
 
 
 def _open(home: Path, note: Mapping[str, Any], entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Rows:

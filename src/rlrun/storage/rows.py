@@ -180,12 +180,12 @@ class Column:
 
     def numpy(self) -> Array:
         """Return the whole as an array."""
-        found = np.empty(self.shape, self.kind)
+        array = np.empty(self.shape, self.kind)
         begin = 0
         for piece in self.pieces():
-            found[begin : begin + len(piece)] = piece
+            array[begin : begin + len(piece)] = piece
             begin += len(piece)
-        return found
+        return array
 
     def tensor(self) -> Tensor:
         """Return the whole as a tensor."""
@@ -206,15 +206,15 @@ def gather(
         if whole:
             yield sources[0].read(name, begin, begin + len(wanted))
             continue
-        found = np.empty((len(wanted), *shape), kind)
+        rows = np.empty((len(wanted), *shape), kind)
         for source in sources:
             first, last = np.searchsorted(source.slots, (wanted[0], wanted[-1] + 1)).tolist()
             if first < last:
-                held = source.slots[first:last]
-                place = np.searchsorted(wanted, held)
-                same = wanted[np.minimum(place, len(wanted) - 1)] == held
-                found[place[same]] = source.read(name, first, last)[same]
-        yield found
+                source_slots = source.slots[first:last]
+                place = np.searchsorted(wanted, source_slots)
+                same = wanted[np.minimum(place, len(wanted) - 1)] == source_slots
+                rows[place[same]] = source.read(name, first, last)[same]
+        yield rows
 
 
 def home_of(checkpoints: Path) -> Path:

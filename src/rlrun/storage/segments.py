@@ -55,12 +55,12 @@ class Segment:
         self._file = TensorFile(path, entry)
         self._file.verify()
         wanted = {"slots", *(f"rows/{name}" for name in kinds)}
-        held = self._file.tensors
-        code, shape = held.get("slots", ("", ()))[:2]
-        if held.keys() != wanted or len(shape) != 1 or code not in ("I32", "I64"):
-            raise RunDirError(f"{path} is damaged: it holds {', '.join(sorted(held))[:200]!r}")
+        tensors = self._file.tensors
+        code, shape = tensors.get("slots", ("", ()))[:2]
+        if tensors.keys() != wanted or len(shape) != 1 or code not in ("I32", "I64"):
+            raise RunDirError(f"{path} is damaged: it holds {', '.join(sorted(tensors))[:200]!r}")
         for name, kind in kinds.items():
-            if held[f"rows/{name}"][:2] != _described(shape[0], *kind):
+            if tensors[f"rows/{name}"][:2] != _described(shape[0], *kind):
                 raise RunDirError(f"{path} is damaged: its column {name!r} is not as the checkpoint says")
         slots = self._file.read("slots", 0, shape[0]).view(np.int32 if code == "I32" else np.int64)
         self.slots: Array = slots.astype(np.int64)

@@ -62,24 +62,24 @@ def snapshot(
     alone = sorted(set(apart) & set(states))
     groups = {TENSORS: [part for part in states if part not in alone]}
     groups |= {f"tensors.{number}.safetensors": [part] for number, part in enumerate(alone, 1)}
-    made = Snapshot(False, {**(about or {}), "parts": sorted(states)}, {}, {}, [])
+    result = Snapshot(False, {**(about or {}), "parts": sorted(states)}, {}, {}, [])
     for name, parts in groups.items():
-        taker = Taker(copy=copy, rows=made.rows)
+        taker = Taker(copy=copy, rows=result.rows)
         for part in parts:
             taker.part = part
-            made.tree[part] = taker.take(states[part], part)
-        made.files[name] = (parts, {key: tensorfiles.item(tensor) for key, tensor in taker.tensors.items()})
+            result.tree[part] = taker.take(states[part], part)
+        result.files[name] = (parts, {key: tensorfiles.item(tensor) for key, tensor in taker.tensors.items()})
     if copy:
-        made.copied = _copy([held.rows for held in made.rows if isinstance(held.rows, Changes)])
-    return made
+        result.copied = _copy([memory.rows for memory in result.rows if isinstance(memory.rows, Changes)])
+    return result
 
 
 def _copy(rows: Sequence[Changes]) -> bool:
     """Copy rows that changed, unless main memory may be too small for them twice."""
-    if COPIED * sum(held.nbytes for held in rows) > main_memory():
+    if COPIED * sum(changes.nbytes for changes in rows) > main_memory():
         return False
-    for held in rows:
-        held.live.copy()
+    for changes in rows:
+        changes.live.copy()
     return True
 
 
@@ -130,10 +130,10 @@ def save(
 def _write_rows(home: Path, rows: Iterable[HeldRows]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Bring rows to disk; return how to find them, and the segments for the manifest."""
     notes, entries = [], {}
-    for held in rows:
-        chain = segments.write(held.rows, home)
-        blocks = {name: [kind.str, list(shape)] for name, (kind, shape) in held.rows.kinds.items()}
-        note = {"part": held.part, "size": len(held.rows.used), "used": held.used, "blocks": blocks}
+    for memory in rows:
+        chain = segments.write(memory.rows, home)
+        blocks = {name: [kind.str, list(shape)] for name, (kind, shape) in memory.rows.kinds.items()}
+        note = {"part": memory.part, "size": len(memory.rows.used), "used": memory.used, "blocks": blocks}
         notes.append({**note, "segments": [link.name for link in chain.links]})
         for link in chain.links:
             entries[link.name] = {"size": link.size, "sha256": link.name.partition(".")[0]}
@@ -191,7 +191,7 @@ def verify(directory: Path) -> list[str]:
         note = read_manifest(directory)
     except RunDirError as error:
         return [str(error)]
-    home, found = home_of(directory.parent), []
+    home, problems = home_of(directory.parent), []
     files = [(directory / name, entry) for name, entry in note["files"].items()]
     files += [(home / name, entry) for name, entry in note["segments"].items()]
     for path, entry in files:
@@ -204,13 +204,13 @@ def verify(directory: Path) -> list[str]:
                     tensorfiles.require_memory(entry["size"], path)
                 file.verify()
         except RunDirError as error:
-            found.append(str(error))
-    if not found:
+            problems.append(str(error))
+    if not problems:
         try:
             load(directory)
         except RunDirError as error:
-            found.append(str(error))
-    return found
+            problems.append(str(error))
+    return problems
 
 
 def remove(directory: Path) -> None:

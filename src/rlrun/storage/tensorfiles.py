@@ -80,17 +80,17 @@ def write(path: Path, items: Mapping[str, Item]) -> dict[str, Any]:
     ordered = sorted(items.items(), key=lambda pair: -TORCH[pair[1].code].itemsize)  # aligned without gaps
     header: dict[str, Any] = {}
     end = 0
-    for name, held in ordered:
-        begin, end = end, end + held.nbytes
-        header[name] = {"dtype": held.code, "shape": list(held.shape), "data_offsets": [begin, end]}
+    for name, entry in ordered:
+        begin, end = end, end + entry.nbytes
+        header[name] = {"dtype": entry.code, "shape": list(entry.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
     handle = os.open(path, WRITE, 0o666)
     try:
         size = _put(handle, digest, len(text).to_bytes(8, "little") + text)
-        for _, held in ordered:
-            size += sum(_put(handle, digest, piece) for piece in held.pieces())
+        for _, entry in ordered:
+            size += sum(_put(handle, digest, piece) for piece in entry.pieces())
         os.fsync(handle)
     finally:
         os.close(handle)
@@ -139,7 +139,7 @@ class TensorFile:
 
     def _parse(self, header: Any, size: int) -> dict[str, tuple[str, tuple[int, ...], int, int]]:
         """Return code, shape, begin and end of each tensor, in the order of their bytes."""
-        found = {}
+        tensors = {}
         try:
             for name, entry in header.items():
                 if name == "__metadata__":
@@ -150,10 +150,10 @@ class TensorFile:
                     raise ValueError(f"tensor {name[:80]!r} has no type or shape that there is")
                 if end - begin != math.prod(shape) * TORCH[code].itemsize:
                     raise ValueError(f"tensor {name[:80]!r} has {end - begin} bytes, which its shape does not fit")
-                found[name] = (code, tuple(shape), begin, end)
-            found = dict(sorted(found.items(), key=lambda pair: pair[1][2:]))
+                tensors[name] = (code, tuple(shape), begin, end)
+            tensors = dict(sorted(tensors.items(), key=lambda pair: pair[1][2:]))
             after = 0
-            for name, (_, _, begin, end) in found.items():
+            for name, (_, _, begin, end) in tensors.items():
                 if begin != after:
                     raise ValueError(f"tensor {name[:80]!r} does not begin where the one before it ends")
                 after = end
@@ -161,7 +161,7 @@ class TensorFile:
                 raise ValueError(f"its tensors have {after} bytes, and the file {size}")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RunDirError(f"{self.path} is damaged: {_line(error)}") from error
-        return found
+        return tensors
 
     def _take(self, into: Array, place: int) -> Array:
         """Fill an array with the next bytes, and hash them."""
@@ -203,17 +203,17 @@ class TensorFile:
             RunDirError: they do not match it, or main memory has no place for them.
         """
         require_memory(self.entry["size"], self.path)
-        found = {}
+        tensors = {}
         for name, (code, shape, begin, _) in self.tensors.items():
             try:
-                tensor = found[name] = torch.empty(shape, dtype=TORCH[code])
+                tensor = tensors[name] = torch.empty(shape, dtype=TORCH[code])
             except (RuntimeError, OverflowError, TypeError) as error:
                 raise RunDirError(f"{self.path} is damaged: {_line(error)}") from error
             raw = bytes_of(tensor)
             for place in range(0, len(raw), CHUNK):
                 self._take(raw[place : place + CHUNK], self._begin + begin + place)
         self._compare()
-        return found
+        return tensors
 
     def read(self, name: str, begin: int, end: int) -> Array:
         """Return the bytes of the rows of a tensor from `begin` to `end`; the hash is not compared."""

@@ -116,8 +116,8 @@ class Book:
     def is_owner(self, owner: str, key: str) -> bool:
         """Tell whether somebody works on a job."""
         with self._writing() as book:
-            found = book.execute("SELECT owner FROM jobs WHERE key = ? AND state = 'running'", (key,)).fetchone()
-        return bool(found == (owner,))
+            row = book.execute("SELECT owner FROM jobs WHERE key = ? AND state = 'running'", (key,)).fetchone()
+        return bool(row == (owner,))
 
     def beat(self, owner: str, keys: Iterable[str]) -> set[str]:
         """Say that somebody works on these jobs; return those that it has lost."""
@@ -202,8 +202,8 @@ class Book:
         Raises:
             RunDirError: naming the file.
         """
-        journal, *others = [self.path.with_name(f"{self.path.name}-{name}") for name in ("journal", "wal", "shm")]
-        for path in (self.path, journal, *others):
+        journal, *sidecars = [self.path.with_name(f"{self.path.name}-{name}") for name in ("journal", "wal", "shm")]
+        for path in (self.path, journal, *sidecars):
             require_own_file(path)
         with suppress(FileNotFoundError), open(journal, "rb") as file:
             file.seek(-min(len(SHARED), file.seek(0, os.SEEK_END)), os.SEEK_END)
@@ -235,10 +235,10 @@ def _entry(row: tuple[Any, ...], path: Path) -> Entry:
     key, label, words, state, owner, attempts, code, error = row
     with suppress(TypeError, ValueError, RecursionError):
         words = tuple(json.loads(words))
-        texts = (key, label, *words, *(each for each in (owner, error) if each is not None))
+        texts = (key, label, *words, *(text for text in (owner, error) if text is not None))
         numbers = (attempts, *(() if code is None else (code,)))
-        plain = all(isinstance(each, str) for each in texts) and all(isinstance(each, int) for each in numbers)
+        plain = all(isinstance(text, str) for text in texts) and all(isinstance(number, int) for number in numbers)
         if plain and KEY.fullmatch(key) and state in get_args(State):
-            told = None if error is None else printable(error)
-            return Entry(key, printable(label), words, state, owner, attempts, code, told)
+            message = None if error is None else printable(error)
+            return Entry(key, printable(label), words, state, owner, attempts, code, message)
     raise RunDirError(f"{path} is damaged: it lists a job that is none")

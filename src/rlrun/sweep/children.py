@@ -174,20 +174,20 @@ def _idle() -> Child:
 
 
 def _give(
-    child: Child, work: Callable[..., int], given: Sequence[Any], log: Path, variables: Mapping[str, str] | None
+    child: Child, work: Callable[..., int], args: Sequence[Any], log: Path, variables: Mapping[str, str] | None
 ) -> None:
     assert child.held is not None
     os.close(open_own(log))  # else its process would end without a word
     paths = [os.getcwd(), *sys.path]
     child.held.send((paths, str(log), dict(variables or {})))
-    child.held.send((work, given))  # can be read where its module can be imported
+    child.held.send((work, args))  # can be read where its module can be imported
 
 
-def _begin(target: Callable[..., None], *given: Any) -> None:
+def _begin(target: Callable[..., None], *args: Any) -> None:
     """Hear again what the process does not that this was forked from."""
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # by which schedulers warn all that descends from a keeper of theirs
     signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_GROUPS)
-    target(*given)
+    target(*args)
 
 
 def _serve(parent: Connection) -> None:
@@ -200,12 +200,12 @@ def _serve(parent: Connection) -> None:
         handle = open_own(Path(log))
         for number in (1, 2):
             os.dup2(handle, number)
-        work, given = parent.recv()
+        work, args = parent.recv()
     except EOFError:  # there is no more work, or nobody to give it
         sys.exit()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored below a shell that runs this in its background
     threading.Thread(target=_leave_with, args=(parent, os.getpid()), daemon=True).start()
-    sys.exit(work(*given))
+    sys.exit(work(*args))
 
 
 def _leave_with(parent: Connection, own: int) -> None:

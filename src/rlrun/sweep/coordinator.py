@@ -228,7 +228,7 @@ class Coordinator:
             self._shown = time.monotonic()
             queued = {job.entry.key for job in self._working.values() if job.process.waits()}
             entries = self.book.entries()
-            self.show([replace(each, state="queued") if each.key in queued else each for each in entries])
+            self.show([replace(entry, state="queued") if entry.key in queued else entry for entry in entries])
 
     def _ask_to_leave(self, *, again: bool = False) -> None:
         for job in self._working.values():

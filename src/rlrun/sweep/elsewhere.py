@@ -25,8 +25,8 @@ class Elsewhere:
     @classmethod
     def of(cls, entry: Entry, run: RunDir) -> Elsewhere | None:
         """Return the job, or None where a process has to be started for it."""
-        found = cls(entry, run)
-        return None if found.poll() == STOPPED else found
+        job = cls(entry, run)
+        return None if job.poll() == STOPPED else job
 
     def waits(self) -> bool:
         return False

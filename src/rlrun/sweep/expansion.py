@@ -57,7 +57,7 @@ def expand(words: Iterable[str], config_dir: Path | None = None) -> list[Job]:
     alternatives = [_alternatives(text.strip(), config_dir) for text in words]
     composer, jobs = Composer(config_dir), dict[str, Job]()
     for chosen in product(*alternatives):
-        label = " ".join(word for word, each in zip(chosen, alternatives, strict=True) if len(each) > 1)
+        label = " ".join(word for word, options in zip(chosen, alternatives, strict=True) if len(options) > 1)
         try:
             composed = composer.compose(chosen)
         except ConfigError as error:
@@ -76,8 +76,8 @@ def job_of(composed: Composed, label: str, key: str | None = None) -> Job:
 
 def composed_of(job: bytes) -> Composed:
     """Return what the words of a job were composed to, by this process or the one that started it."""
-    found: Composed = pickle.loads(zlib.decompress(job))
-    return found
+    composed: Composed = pickle.loads(zlib.decompress(job))
+    return composed
 
 
 def identity(config: DictConfig) -> str:
@@ -116,17 +116,17 @@ def read(text: str) -> Override:
 
 def _alternatives(text: str, config_dir: Path | None) -> list[str]:
     """Return a word for each value of a word that may have several."""
-    found = read(text)
-    if not found.is_sweep_override():
+    override = read(text)
+    if not override.is_sweep_override():
         return [text]
-    if found.is_interval_sweep():
+    if override.is_interval_sweep():
         raise ConfigError(
             f"'{text}': an interval has no end of values: +sweep=optuna searches it; a sweep tries a,b,c or range(…)"
         )
-    named = list(values(found, config_dir))
+    named = list(values(override, config_dir))
     if not named:
         raise ConfigError(f"'{text}': this stands for no value at all")
-    return [f"{found.get_key_element()}={value}" for value in named]
+    return [f"{override.get_key_element()}={value}" for value in named]
 
 
 def values(found: Override, config_dir: Path | None) -> Iterator[str]:

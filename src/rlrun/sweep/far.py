@@ -68,9 +68,9 @@ class Job:
 
     def _code(self) -> int | None:
         """Return how it ended, by the words of its keeper, or for want of them."""
-        said = code_in(self._words())
-        if said is not None:
-            return said
+        code = code_in(self._words())
+        if code is not None:
+            return code
         if self._killed is not None and time.monotonic() - self._killed > GRACE:
             self._far.cancel([self.handle])
             self._far.lost = True

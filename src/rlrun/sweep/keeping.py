@@ -65,8 +65,8 @@ class Keeper:
         before = _on_terminate(self._leave)
         try:
             # A scheduler that starts several jobs in one process gives each its own accelerators.
-            given = {name: os.environ[name] for name in (VISIBLE,) if name in os.environ}
-            self._child = children.start(work, errand.task, log=errand.log, variables=given)
+            variables = {name: os.environ[name] for name in (VISIBLE,) if name in os.environ}
+            self._child = children.start(work, errand.task, log=errand.log, variables=variables)
             errand.notes.say(errand.ticket, "begun")  # it has imported everything by now
             return self._end(self._watch(self._child))
         finally:
@@ -75,13 +75,13 @@ class Keeper:
 
     def _watch(self, child: children.Child) -> int:
         """Return the exit code of a process when it ended; hand on what the coordinator says."""
-        heard, told = 0.0, set()
+        heard, handled = 0.0, set()
         while (code := child.poll()) is None:
             if time.monotonic() - heard > HEAR:
                 heard = time.monotonic()
                 for word, pass_on in (("leave", self._ask), ("kill", child.kill)):
-                    if word not in told and self.errand.notes.said(self.errand.ticket, word):
-                        told.add(word)
+                    if word not in handled and self.errand.notes.said(self.errand.ticket, word):
+                        handled.add(word)
                         pass_on()
             time.sleep(PAUSE)
         return code

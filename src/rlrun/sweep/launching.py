@@ -54,8 +54,8 @@ class Tasks:
             return None if job is None else job.composed
         if all(map(BUDGET.fullmatch, {*entry.words} - {*job.words})):
             with suppress(ConfigError):
-                found = job_of(configuration.compose(entry.words, self.config_dir), entry.label)
-                return found.composed if found.key == entry.key else None
+                recomposed = job_of(configuration.compose(entry.words, self.config_dir), entry.label)
+                return recomposed.composed if recomposed.key == entry.key else None
         return None
 
     def log(self, entry: Entry) -> Path:

@@ -33,11 +33,11 @@ def clear(launches: Path, book: Book, gone: Gone, *, own: Path | None = None, pa
         patience: seconds that its last results may take.
     """
     try:
-        found = [each for each in launches.iterdir() if each.is_dir() and not each.is_symlink()]
+        folders = [path for path in launches.iterdir() if path.is_dir() and not path.is_symlink()]
     except OSError:  # there is none
         return
     until = time.monotonic() + patience
-    for launch in found:
+    for launch in folders:
         if not all(entry.state in DONE for entry in book.entries()):  # others may have been added just now
             return
         while launch == own and not is_over(launch, gone) and time.monotonic() < until:

@@ -33,14 +33,14 @@ class Local:
 
 def share(place: int) -> dict[str, str]:
     """Return the variables by which a process has one of the accelerators, which are handed out in turn."""
-    held = accelerators()
-    return {VISIBLE: held[place % len(held)]} if held else {}
+    gpus = accelerators()
+    return {VISIBLE: gpus[place % len(gpus)]} if gpus else {}
 
 
 def accelerators() -> list[str]:
     """Return the GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
     named = os.environ.get(VISIBLE)
     if named is not None:
-        return [each.strip() for each in named.split(",") if each.strip()]
-    found = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
-    return sorted((name for name in found if name.isdigit()), key=int)
+        return [name.strip() for name in named.split(",") if name.strip()]
+    names = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
+    return sorted((name for name in names if name.isdigit()), key=int)

@@ -26,9 +26,9 @@ PLAIN = re.compile(
 
 def apart(words: Iterable[str]) -> tuple[list[str], list[str]]:
     """Return the words of the jobs, and those of the sweep itself."""
-    given = list(words)
-    own = [word for word in given if word.strip().lstrip("+~").partition("=")[0].split(".")[0] in OF_SWEEPS]
-    return [word for word in given if word not in own], own
+    all_words = list(words)
+    own = [word for word in all_words if word.strip().lstrip("+~").partition("=")[0].split(".")[0] in OF_SWEEPS]
+    return [word for word in all_words if word not in own], own
 
 
 def of_launcher(words: Iterable[str]) -> list[str]:
@@ -44,16 +44,16 @@ def recalled(words: Iterable[str], about: Path) -> list[str]:
     Raises:
         ConfigError: a noted word is one that the user has to type.
     """
-    given, noted = list(words), known(about).get("launcher", [])
-    if of_launcher(given) or not isinstance(noted, list):
-        return given
+    typed, noted = list(words), known(about).get("launcher", [])
+    if of_launcher(typed) or not isinstance(noted, list):
+        return typed
     for word in noted:
         if not isinstance(word, str) or not PLAIN.fullmatch(word):
             raise ConfigError(
                 f"this sweep was begun with {str(word)[:80]!r}, which is not taken from its folder: "
                 "type all words of the launcher again, or launcher=local"
             )
-    return [*noted, *given]
+    return [*noted, *typed]
 
 
 class Means:

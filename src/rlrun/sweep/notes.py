@@ -43,11 +43,11 @@ class Notes:
 
     def all(self) -> dict[str, set[str]]:
         """Return the words that were said of each job."""
-        found: dict[str, set[str]] = defaultdict(set)
+        words: dict[str, set[str]] = defaultdict(set)
         for name in os.listdir(self.folder):
             ticket, _, word = name.partition(".")
-            found[ticket].add(word)
-        return found
+            words[ticket].add(word)
+        return words
 
     def forget(self, ticket: str) -> None:
         """Remove what was said of a job that ended."""

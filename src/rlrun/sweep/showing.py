@@ -64,12 +64,12 @@ class Show:
             news = (entry.state, entry.error)
             if self._said.get(entry.key, ("pending", None)) != news:
                 place = f"[{number}/{len(entries)}] {entry.key} {entry.label}".rstrip()
-                told = f": {entry.error}" if entry.error is not None and entry.state != "completed" else ""
+                details = f": {entry.error}" if entry.error is not None and entry.state != "completed" else ""
                 if entry.state == "completed":
                     value = figures(self.folder, entry)[1]
                     texts = (f"return {value}" if value else "", self._to_go(entries))
-                    told = "".join(f", {text}" for text in texts if text)
-                print(f"{place}: {entry.state}{told}", file=self.stream, flush=True)
+                    details = "".join(f", {text}" for text in texts if text)
+                print(f"{place}: {entry.state}{details}", file=self.stream, flush=True)
             self._said[entry.key] = news
 
     def say(self, line: str) -> None:
@@ -97,8 +97,8 @@ class Show:
     def _figures(self, entry: Entry) -> tuple[str, str, str]:
         """Return steps, return and time left of a job, as far as they are known."""
         steps, value = figures(self.folder, entry)
-        left = self._left(entry, float(steps)) if entry.state == "running" else ""
-        return f"{steps:,}" if steps else "", value, left
+        remaining = self._left(entry, float(steps)) if entry.state == "running" else ""
+        return f"{steps:,}" if steps else "", value, remaining
 
     def _follow(self, entries: Sequence[Entry]) -> None:
         """Note how long jobs take that begin and end while this looks on."""
@@ -145,9 +145,9 @@ def figures(folder: Path, entry: Entry) -> tuple[float, str]:
     """Return steps and return of a job, as far as they are known."""
     if entry.state in ("pending", "queued"):
         return 0, ""
-    found = progress(RunDir(folder / "jobs" / entry.key).metrics)
-    value = found.get("evaluation/mean_return", found.get("episode/return"))
-    return found.get("env_steps") or found.get("updates") or 0, "" if value is None else f"{value:.2f}"
+    metrics = progress(RunDir(folder / "jobs" / entry.key).metrics)
+    value = metrics.get("evaluation/mean_return", metrics.get("episode/return"))
+    return metrics.get("env_steps") or metrics.get("updates") or 0, "" if value is None else f"{value:.2f}"
 
 
 def rows(folder: Path, entries: Sequence[Entry]) -> list[tuple[str, ...]]:

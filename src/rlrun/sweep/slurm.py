@@ -118,15 +118,15 @@ class Slurm(Far):
 
     def submit(self, keepers: Sequence[Keeper], entries: Sequence[Entry]) -> Sequence[Any]:
         self._executor.update_parameters(cpus_per_task=self.cpus or threads(entries))
-        found: list[Any] = []
+        jobs: list[Any] = []
         try:
             with _deaf() if self.here else nullcontext():
                 for first in range(0, len(keepers), ARRAY):
-                    found += self._executor.submit_array(keepers[first : first + ARRAY])
+                    jobs += self._executor.submit_array(keepers[first : first + ARRAY])
         except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-            told = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-            raise RequestError(f"launcher=slurm: the jobs cannot be submitted: {told[-1]}") from error
-        return found
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+            raise RequestError(f"launcher=slurm: the jobs cannot be submitted: {lines[-1]}") from error
+        return jobs
 
     def fate(self, handle: Any) -> str | None:
         state = handle.state.upper().split()[0] if self._knows else ""

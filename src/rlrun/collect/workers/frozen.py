@@ -58,7 +58,7 @@ def freeze(agent: Any) -> bytes:
 def thaw(frozen: bytes) -> Any:
     """Return the agent, with nothing shared, to act on the CPU."""
     structure, flat = pickle.loads(frozen)
-    agent = _Thawer(io.BytesIO(structure), [_tensor(*one) for one in flat]).load()
+    agent = _Thawer(io.BytesIO(structure), [_tensor(*entry) for entry in flat]).load()
     if getattr(agent, "device", "cpu") != "cpu":
         agent.device = "cpu"
     return agent
@@ -69,7 +69,7 @@ def _bytes(tensor: Tensor) -> tuple[bytes, torch.dtype, tuple[int, ...]]:
     return flat.view(torch.uint8).numpy().tobytes(), tensor.dtype, tuple(tensor.shape)
 
 
-def _tensor(held: bytes, dtype: torch.dtype, shape: tuple[int, ...], parameter: bool) -> Tensor:
-    tensor = torch.frombuffer(bytearray(held), dtype=dtype) if held else torch.empty(0, dtype=dtype)
+def _tensor(raw: bytes, dtype: torch.dtype, shape: tuple[int, ...], parameter: bool) -> Tensor:
+    tensor = torch.frombuffer(bytearray(raw), dtype=dtype) if raw else torch.empty(0, dtype=dtype)
     tensor = tensor.reshape(shape)
     return nn.Parameter(tensor, requires_grad=False) if parameter else tensor

@@ -30,12 +30,12 @@ class Host:
     def fetch(self, seconds: float) -> list[Any] | None:
         """Return what was made since the last call, at the latest after so many seconds; None: that was all."""
         rows = self.link.rows
-        found = [first] if (first := rows.get(seconds)) is not None else []
-        if not found and rows.closed:
+        messages = [first] if (first := rows.get(seconds)) is not None else []
+        if not messages and rows.closed:
             return None
         while (more := rows.get(0.0)) is not None:
-            found.append(more)
-        return found
+            messages.append(more)
+        return messages
 
 
 class RayLink:
@@ -58,8 +58,8 @@ class RayLink:
 
     def _read(self) -> None:
         try:
-            while (found := self._ray.get(self._fetch.remote(0.5))) is not None:
-                for message in found:
+            while (messages := self._ray.get(self._fetch.remote(0.5))) is not None:
+                for message in messages:
                     self.rows.put(message)
         except Exception as error:
             self._why = f"Ray lost it: {type(error).__name__}"

@@ -35,16 +35,16 @@ class Candidate:
 def answer(plan: Plan, trials: Sequence[Trial], candidates: Sequence[Candidate], path: Path) -> dict[str, Any]:
     """Return what was found, and write it into a file; the best candidate over fresh seeds is the first one."""
     sign = -1.0 if plan.settings.directions[0] == "maximise" else 1.0
-    found = [_about(plan, rank, each) for rank, each in enumerate(candidates, start=1)]
-    found.sort(key=lambda each: math.inf if each["mean"] is None else sign * each["mean"][0])
+    rows = [_about(plan, rank, candidate) for rank, candidate in enumerate(candidates, start=1)]
+    rows.sort(key=lambda row: math.inf if row["mean"] is None else sign * row["mean"][0])
     content = {
         "objective": plan.settings.objectives,
         "direction": plan.settings.directions,
-        "trials": dict(Counter(each.state for each in trials)),
+        "trials": dict(Counter(trial.state for trial in trials)),
         "seeds": plan.seeds,
-        "fresh_seeds": plan.fresh if any(each.runs for each in candidates) else [],
-        "best": found[0] if found else None,
-        "candidates": found,
+        "fresh_seeds": plan.fresh if any(candidate.runs for candidate in candidates) else [],
+        "best": rows[0] if rows else None,
+        "candidates": rows,
     }
     write_json(path, content)
     return content
@@ -53,7 +53,7 @@ def answer(plan: Plan, trials: Sequence[Trial], candidates: Sequence[Candidate],
 def _about(plan: Plan, rank: int, candidate: Candidate) -> dict[str, Any]:
     """Return what is known of a candidate; it has no mean where one of its runs failed."""
     whole = bool(candidate.runs) and all(
-        len(each) == len(candidate.runs) and not any(map(math.isnan, each)) for each in candidate.scores
+        len(scores) == len(candidate.runs) and not any(map(math.isnan, scores)) for scores in candidate.scores
     )
     return {
         "words": plan.words_of(candidate.trial.values),
@@ -61,8 +61,8 @@ def _about(plan: Plan, rank: int, candidate: Candidate) -> dict[str, Any]:
         "trial": candidate.trial.number,
         "rank": rank,  # in the search
         "searched": candidate.trial.results,
-        "mean": [sum(each) / len(each) for each in candidate.scores] if whole else None,
-        "interval": [interval(each) for each in candidate.scores] if whole else None,
+        "mean": [sum(scores) / len(scores) for scores in candidate.scores] if whole else None,
+        "interval": [interval(scores) for scores in candidate.scores] if whole else None,
         "scores": candidate.scores,
     }
 
@@ -70,23 +70,23 @@ def _about(plan: Plan, rank: int, candidate: Candidate) -> dict[str, Any]:
 def told(plan: Plan, found: Mapping[str, Any]) -> str:
     """Return the answer in words; its last line is a command."""
     counts = found["trials"]
-    left = [f"{counts[state]} {state}" for state in ("pruned", "failed") if state in counts]
-    number = counted(sum(counts.values()), "trial") + (f" ({', '.join(left)})" if left else "")
+    incomplete = [f"{counts[state]} {state}" for state in ("pruned", "failed") if state in counts]
+    number = counted(sum(counts.values()), "trial") + (f" ({', '.join(incomplete)})" if incomplete else "")
     if not found["best"]:
         return f"{number}: none came to a number"
     fresh = found["fresh_seeds"]
     over = f"over the fresh seeds {fresh[0]} to {fresh[-1]}" if fresh else "in the search, which flatters"
     lines = [f"{number}; {', '.join(plan.settings.objectives)} {over}:"]
-    lines += [f"  {_figures(each)}  {' '.join(each['words'])}  (trial {each['trial']})" for each in found["candidates"]]
+    lines += [f"  {_figures(row)}  {' '.join(row['words'])}  (trial {row['trial']})" for row in found["candidates"]]
     best, several = found["best"], len(plan.settings.objectives) > 1
     if fresh and best["rank"] != 1 and not several:
-        first = next(each for each in found["candidates"] if each["rank"] == 1)
+        first = next(row for row in found["candidates"] if row["rank"] == 1)
         lines.append(f"the search itself had trial {first['trial']} first, at {first['searched'][0]:.4g}")
     return "\n".join(map(printable, [*lines, best["command"]]))
 
 
 def _figures(candidate: Mapping[str, Any]) -> str:
-    searched = ", ".join(f"{each:.4g}" for each in candidate["searched"])
+    searched = ", ".join(f"{value:.4g}" for value in candidate["searched"])
     if candidate["mean"] is None:
         why = "a run failed" if candidate["scores"] and any(candidate["scores"]) else "not run again"
         return f"{why}, in the search {searched}"

@@ -57,10 +57,10 @@ class Plan:
         self._packages = tuple(packages)
         fixed, self.dimensions = divide(self.words, settings.params, config_dir)
         self.fixed = [word.text for word in parse(fixed) if word.key != "seed"]
-        given = [word.value for word in parse(fixed) if word.key == "seed"]
-        if given and not isinstance(given[0], int):
-            raise ConfigError(f"seed: wanted a whole number from 0, got {given[0]!r}")
-        self.seeds = settings.seeds_from(given[0] if given else 0)
+        seeds = [word.value for word in parse(fixed) if word.key == "seed"]
+        if seeds and not isinstance(seeds[0], int):
+            raise ConfigError(f"seed: wanted a whole number from 0, got {seeds[0]!r}")
+        self.seeds = settings.seeds_from(seeds[0] if seeds else 0)
         after = max(self.seeds) + 1
         self.fresh = list(range(after, after + settings.fresh_seeds))
         self.points = self._grid() if settings.sampler == "grid" else []
@@ -92,7 +92,7 @@ class Plan:
         """
         chosen = self.words_of(values)
         words = [[*chosen, f"seed={seed}"] for seed in seeds]
-        return [job_of(self._compose([*self.fixed, *each]), " ".join(each)) for each in words]
+        return [job_of(self._compose([*self.fixed, *overrides]), " ".join(overrides)) for overrides in words]
 
     def command(self, values: Mapping[str, Any]) -> str:
         """Return the command that trains with a choice."""
@@ -101,14 +101,14 @@ class Plan:
     @cached_property
     def start(self) -> dict[str, Any]:
         """The values that the config has by itself, as far as they are among those to choose from."""
-        composed, held = self._base, {}
+        composed, values = self._base, {}
         for dimension in self.dimensions:
             try:
-                held[dimension.key] = OmegaConf.select(composed.config, dimension.key)
+                values[dimension.key] = OmegaConf.select(composed.config, dimension.key)
             except OmegaConfBaseException:  # it stands for an object
                 continue
-        found = {each.name: chosen_in(held, composed.choices, each) for each in self.dimensions}
-        return {name: value for name, value in found.items() if value is not None}
+        chosen = {dimension.name: chosen_in(values, composed.choices, dimension) for dimension in self.dimensions}
+        return {name: value for name, value in chosen.items() if value is not None}
 
     @cached_property
     def evaluations(self) -> int | None:
@@ -123,24 +123,24 @@ class Plan:
         Raises:
             ConfigError: naming the key that is wrong, or what stands against the search.
         """
-        asked = self.settings
-        if asked.sampler == "cmaes" and all(each.choices for each in self.dimensions):
+        settings = self.settings
+        if settings.sampler == "cmaes" and all(dimension.choices for dimension in self.dimensions):
             raise ConfigError("sweep.sampler=cmaes: it chooses numbers, interval(…) or range(…), and there are none")
-        ends = [each.choices or (each.low, each.high) for each in self.dimensions]
+        ends = [dimension.choices or (dimension.low, dimension.high) for dimension in self.dimensions]
         for at in range(max(map(len, ends))):
-            values = [each[at % len(each)] for each in ends]
+            values = [options[at % len(options)] for options in ends]
             self._compose([*self.fixed, *map(Dimension.word, self.dimensions, values)])
-        reports = [name for name in asked.objectives if name.startswith("evaluation/")]
+        reports = [name for name in settings.objectives if name.startswith("evaluation/")]
         if reports and not self._base.config.evaluation.every:
             raise ConfigError(f"sweep.objective: evaluation.every=0 leaves no {reports[0]} to compare")
 
     def describe(self) -> str:
         """Return what is searched, and how many jobs that takes at most."""
-        asked, trials = self.settings, self.trials
-        lines = [f"{each.key}: {_told(each)}" for each in self.dimensions]
-        again = min(asked.top, trials)
+        settings, trials = self.settings, self.trials
+        lines = [f"{dimension.key}: {_told(dimension)}" for dimension in self.dimensions]
+        again = min(settings.top, trials)
         lines.append(
-            f"{counted(trials, 'trial')} by {asked.sampler}, {counted(len(self.seeds), 'seed')} each: "
+            f"{counted(trials, 'trial')} by {settings.sampler}, {counted(len(self.seeds), 'seed')} each: "
             f"{counted(trials * len(self.seeds), 'job')}"
         )
         if again:
@@ -159,7 +159,7 @@ class Plan:
             words, settings = _noted(path)
             name = "words" if sorted(words) != sorted(self.words) else self.settings.differs_from(settings)
             if name is not None:
-                grow = ", ".join(f"sweep.{each}" for each in MAY_GROW)
+                grow = ", ".join(f"sweep.{key}" for key in MAY_GROW)
                 raise RunDirError(
                     f"{folder} holds a search with other {name}; only {grow} may change; name another folder"
                 )
@@ -208,15 +208,15 @@ def _noted(path: Path) -> tuple[list[str], Optuna]:
     Raises:
         RunDirError: the note is missing or damaged.
     """
-    held = read_json(path)
+    note = read_json(path)
     try:
-        words, settings = [str(word) for word in held["words"]], held["sweep"]
-        if words != held["words"] or not set(settings) <= {each.name for each in fields(Optuna)}:
+        words, settings = [str(word) for word in note["words"]], note["sweep"]
+        if words != note["words"] or not set(settings) <= {field.name for field in fields(Optuna)}:
             raise ValueError
         return words, Optuna(**settings)
     except (KeyError, TypeError, ValueError, ConfigError) as error:
-        told = str(error) if isinstance(error, ConfigError) else "it is no note of a search"
-        raise RunDirError(f"{path} is damaged: {told}") from error
+        message = str(error) if isinstance(error, ConfigError) else "it is no note of a search"
+        raise RunDirError(f"{path} is damaged: {message}") from error
 
 
 def _told(dimension: Dimension) -> str:

@@ -38,25 +38,25 @@ def propose(
 def _evolved(plan: Plan, trials: Sequence[Trial], notes: Mapping[int, Mapping[str, Any]], seed: int) -> Proposal:
     from cmaes import CMA
 
-    numbers = [each for each in plan.dimensions if not each.choices]
+    numbers = [dim for dim in plan.dimensions if not dim.choices]
     start = plan.start
-    mean = np.array([each.share(start[each.name]) if each.name in start else 0.5 for each in numbers])
+    mean = np.array([dim.share(start[dim.name]) if dim.name in start else 0.5 for dim in numbers])
     bounds = np.array([[0.0, 1.0]] * len(numbers))
     state = CMA(mean=mean, sigma=WIDTH, bounds=bounds, seed=seed % 2**31)
     sign = -1.0 if plan.settings.directions[0] == "maximise" else 1.0
     while True:
-        ended = [each for each in trials if notes[each.number].get(GENERATION) == state.generation and _counts(each)]
+        ended = [past for past in trials if notes[past.number].get(GENERATION) == state.generation and _counts(past)]
         if len(ended) < state.population_size:
             break
         # Who was pruned or failed is behind all others: only the order counts.
         state.tell(
             [
-                (np.array([each.share(trial.values[each.name]) for each in numbers]), _rank(trial, sign))
+                (np.array([dim.share(trial.values[dim.name]) for dim in numbers]), _rank(trial, sign))
                 for trial in ended[: state.population_size]
             ]
         )
     point = state.ask()
-    values = {each.name: each.at(float(share)) for each, share in zip(numbers, point, strict=True)}
+    values = {dim.name: dim.at(float(share)) for dim, share in zip(numbers, point, strict=True)}
     return values, {GENERATION: state.generation}
 
 

@@ -73,9 +73,9 @@ def of_run(run: RunDir, name: str, score: str, *, highest: bool) -> float:
         score: `mean`, `last` or `best` of the metric's values.
         highest: whether the largest is the best.
     """
-    held = known(run.summary).get(name)
-    if _is_number(held):
-        return float(held)
+    value = known(run.summary).get(name)
+    if _is_number(value):
+        return float(value)
     return of_values(Follower(run.metrics, name).read(), score, highest=highest)
 
 

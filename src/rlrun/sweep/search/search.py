@@ -197,12 +197,12 @@ class Search:
             ConfigError: naming it.
         """
         assert self._study is not None
-        held = set().union(*map(scores.names, runs))
+        names = set().union(*map(scores.names, runs))
         complete = any(trial.state == "complete" for trial in self._study.trials)
         for name in () if complete else self.plan.settings.objectives:
             values = (value for run in runs for value in scores.Follower(run.metrics, name).read())
-            if name not in held and next(values, None) is None:
-                raise ConfigError(f"sweep.objective: a run has no metric '{name}'{did_you_mean(name, held)}")
+            if name not in names and next(values, None) is None:
+                raise ConfigError(f"sweep.objective: a run has no metric '{name}'{did_you_mean(name, names)}")
 
     def _compare(self, at_work: _Open, keys: set[str]) -> set[str]:
         """Leave a trial where others were better by then, and which has further evaluations before it."""
@@ -221,11 +221,11 @@ class Search:
         That is less noisy than the evaluation alone, and what trials are ordered by in the end.
         """
         assert self._study is not None
-        values, asked = [follower.read() for follower in at_work.followers], self.plan.settings
-        highest = asked.directions[0] == "maximise"
+        values, settings = [follower.read() for follower in at_work.followers], self.plan.settings
+        highest = settings.directions[0] == "maximise"
         for step in range(at_work.reports + 1, min(map(len, values)) + 1):
             value = self._over_seeds(
-                [scores.of_values(each[:step], asked.score, highest=highest) for each in values], 0
+                [scores.of_values(series[:step], settings.score, highest=highest) for series in values], 0
             )
             if math.isfinite(value):
                 self._study.report(at_work.trial.number, step, value)
@@ -241,7 +241,7 @@ class Search:
         assert self._study is not None
         self._study.tell(trial.number, results, state)
         self._open.pop(trial.number, None)
-        came_to = ", ".join(f"{each:.4g}" for each in results) if results else state
+        came_to = ", ".join(f"{result:.4g}" for result in results) if results else state
         about = f": {why}" if why else ""
         self.say(f"trial {trial.number} {' '.join(self.plan.words_of(trial.values))}: {came_to}{about}")
 
@@ -250,13 +250,13 @@ class Search:
         return [self._over_seeds(self._scores(runs, at), at) for at in range(len(self.plan.settings.objectives))]
 
     def _scores(self, runs: list[RunDir], at: int) -> list[float]:
-        asked = self.plan.settings
-        highest = asked.directions[at] == "maximise"
-        return [scores.of_run(run, asked.objectives[at], asked.score, highest=highest) for run in runs]
+        settings = self.plan.settings
+        highest = settings.directions[at] == "maximise"
+        return [scores.of_run(run, settings.objectives[at], settings.score, highest=highest) for run in runs]
 
     def _over_seeds(self, values: list[float], at: int) -> float:
-        asked = self.plan.settings
-        return scores.over_seeds(values, asked.over_seeds, highest=asked.directions[at] == "maximise")
+        settings = self.plan.settings
+        return scores.over_seeds(values, settings.over_seeds, highest=settings.directions[at] == "maximise")
 
     def _conclude(self, entries: Mapping[str, Entry]) -> None:
         """Run the best trials again with fresh seeds; when that is over, write the answer."""
@@ -267,11 +267,11 @@ class Search:
             self._candidates = [Candidate(trial, self._add(trial, self.plan.fresh)) for trial in again]
             self._candidates = self._candidates or [Candidate(trial, {}) for trial in best[:1]]
             entries = {entry.key: entry for entry in self.book.entries()}
-        keys = [key for each in self._candidates for key in each.runs]
+        keys = [key for candidate in self._candidates for key in candidate.runs]
         if any(entries[key].state in ("pending", "running") for key in keys):
             return
-        for each in self._candidates:
-            ended = [run for key, run in each.runs.items() if entries[key].state == "completed"]
-            each.scores = [self._scores(ended, at) for at in range(len(self.plan.settings.objectives))]
-        found = answer(self.plan, self._study.trials, self._candidates, self.folder / ANSWER)
-        self.result, self.fruitless = told(self.plan, found), found["best"] is None
+        for candidate in self._candidates:
+            ended = [run for key, run in candidate.runs.items() if entries[key].state == "completed"]
+            candidate.scores = [self._scores(ended, at) for at in range(len(self.plan.settings.objectives))]
+        content = answer(self.plan, self._study.trials, self._candidates, self.folder / ANSWER)
+        self.result, self.fruitless = told(self.plan, content), content["best"] is None

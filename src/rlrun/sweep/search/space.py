@@ -115,11 +115,11 @@ def divide(
     Raises:
         ConfigError: a word is malformed, or its values are none that a search chooses.
     """
-    found = [read(text.strip()) for text in words]
-    typed = {each.get_key_element().lstrip("+") for each in found}
+    overrides = [read(text.strip()) for text in words]
+    typed = {override.get_key_element().lstrip("+") for override in overrides}
     added = [read(text) for key, text in _texts(params) if key.lstrip("+") not in typed]
     fixed, dimensions = [], {}
-    for override in (*added, *found):
+    for override in (*added, *overrides):
         if override.is_sweep_override():
             dimension = _dimension(override, config_dir)
             dimensions[dimension.key] = dimension
@@ -159,7 +159,7 @@ def _dimension(override: Override, config_dir: Path | None) -> Dimension:
     key = name.lstrip("+")
     if key == "seed":
         raise ConfigError(f"'{text}': a seed is nothing to choose; every trial has those of sweep.seeds=[0,1,2]")
-    if any(f"{key}.".startswith(f"{each}.") for each in CHANGEABLE):
+    if any(f"{key}.".startswith(f"{prefix}.") for prefix in CHANGEABLE):
         raise ConfigError(f"'{text}': a search chooses what is learned by, and {key} may differ within one run")
     if isinstance(value, IntervalSweep):
         low, high = _bounds(value.start, value.end, str(text))
@@ -177,7 +177,7 @@ def _stepped(name: str, value: RangeSweep, text: str) -> Dimension:
     count = math.ceil(((value.stop or 0) - first) / step) if step else 0
     if count < 1:
         raise ConfigError(f"'{text}': this stands for no value at all")
-    kind = int if all(isinstance(each, int) for each in (first, step)) else float
+    kind = int if all(isinstance(number, int) for number in (first, step)) else float
     low, high = sorted((kind(first), kind(first + (count - 1) * step)))
     return Dimension(name, low=low, high=high, step=abs(step))
 
@@ -199,8 +199,8 @@ def chosen_in(config: Mapping[str, Any], choices: Mapping[str, Any], dimension: 
 
     config: key -> value, resolved; choices: group -> file.
     """
-    held = choices.get(dimension.key, config.get(dimension.key))
+    current = choices.get(dimension.key, config.get(dimension.key))
     if not dimension.choices:
-        return held if dimension.takes(held) else None
+        return current if dimension.takes(current) else None
     named = {text: parse([f"{dimension.key}={text}"])[0].value for text in dimension.choices}
-    return next((text for text, value in named.items() if value == held), None)
+    return next((text for text, value in named.items() if value == current), None)

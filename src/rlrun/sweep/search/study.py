@@ -60,7 +60,7 @@ class Study:
         self._mend()
         self._study = self._guarded(self._opened)
         self._handles: dict[int, Any] = {}
-        if [each.name.lower() for each in self._study.directions] != self._directions():
+        if [direction.name.lower() for direction in self._study.directions] != self._directions():
             raise RunDirError(f"{path} is of a search with other objectives")
         if not self._study.trials and plan.settings.start and not plan.points:
             self._enqueue(plan.start)
@@ -68,23 +68,23 @@ class Study:
     @property
     def trials(self) -> list[Trial]:
         """All trials, in the order in which they were asked for."""
-        return [self._trial(each) for each in self._frozen()]
+        return [self._trial(frozen) for frozen in self._frozen()]
 
     @property
     def asked(self) -> int:
         """How many trials count: all but those that wait, and those whose failed jobs were tried again."""
-        return sum(1 for each in self._frozen() if each.state.name != "WAITING") - len(self._again())
+        return sum(1 for trial in self._frozen() if trial.state.name != "WAITING") - len(self._again())
 
     @property
     def waits(self) -> bool:
         """Whether values wait that the next trial will have."""
-        return any(each.state.name == "WAITING" for each in self._frozen())
+        return any(trial.state.name == "WAITING" for trial in self._frozen())
 
     def ask(self) -> Trial:
         """Return a new trial."""
-        found = self._frozen()
-        number = next((each.number for each in found if each.state.name == "WAITING"), len(found))
-        if number == len(found):
+        trials = self._frozen()
+        number = next((trial.number for trial in trials if trial.state.name == "WAITING"), len(trials))
+        if number == len(trials):
             self._enqueue(*proposals.propose(self.plan, self.trials, self._notes(), self.asked, self._seed(number)))
         return self._suggested(number, self._study.ask)
 
@@ -121,22 +121,22 @@ class Study:
 
     def best(self) -> list[Trial]:
         """Return trials that are complete, the best one first; of several objectives those that no other beats."""
-        signs = [-1.0 if each == "maximise" else 1.0 for each in self.plan.settings.directions]
-        complete = [each for each in self.trials if each.state == "complete"]
+        signs = [-1.0 if direction == "maximise" else 1.0 for direction in self.plan.settings.directions]
+        complete = [trial for trial in self.trials if trial.state == "complete"]
         if len(signs) > 1:
-            front = {each.number for each in self._study.best_trials} if complete else set()
-            complete = [each for each in complete if each.number in front]
+            front = {trial.number for trial in self._study.best_trials} if complete else set()
+            complete = [trial for trial in complete if trial.number in front]
         ordered = sorted(
-            complete, key=lambda each: [sign * value for sign, value in zip(signs, each.results, strict=True)]
+            complete, key=lambda trial: [sign * value for sign, value in zip(signs, trial.results, strict=True)]
         )
-        found: dict[tuple[str, ...], Trial] = {}
+        by_words: dict[tuple[str, ...], Trial] = {}
         for trial in ordered:  # values may have come twice
-            found.setdefault(tuple(self.plan.words_of(trial.values)), trial)
-        return list(found.values())
+            by_words.setdefault(tuple(self.plan.words_of(trial.values)), trial)
+        return list(by_words.values())
 
     def _directions(self) -> list[str]:
         """Return them as Optuna spells them."""
-        return [{"maximise": "maximize", "minimise": "minimize"}[each] for each in self.plan.settings.directions]
+        return [{"maximise": "maximize", "minimise": "minimize"}[name] for name in self.plan.settings.directions]
 
     def _opened(self) -> Any:
         storages = self._optuna.storages
@@ -161,10 +161,10 @@ class Study:
         """Take off what a process that was killed has begun to write."""
         try:
             with os.fdopen(open_own(self.path), "r+b") as file:
-                held = file.read(LARGEST + 1)
-                if len(held) > LARGEST:
+                content = file.read(LARGEST + 1)
+                if len(content) > LARGEST:
                     raise RunDirError(f"{self.path} is damaged: it has more than {LARGEST:,} bytes")
-                file.truncate(held.rfind(b"\n") + 1)
+                file.truncate(content.rfind(b"\n") + 1)
         except OSError as error:
             raise RunDirError(f"{self.path} cannot be used: {reason(error)}") from error
 
@@ -185,12 +185,12 @@ class Study:
         return int(np.random.SeedSequence([self.plan.settings.seed, number, place]).generate_state(1)[0])
 
     def _frozen(self) -> list[Any]:
-        found: list[Any] = self._study.get_trials(deepcopy=False)
-        return found
+        trials: list[Any] = self._study.get_trials(deepcopy=False)
+        return trials
 
     def _trial(self, frozen: Any) -> Trial:
         values, state = dict(frozen.params), STATES[frozen.state.name]
-        by_name = {each.name: each for each in self.plan.dimensions}
+        by_name = {dimension.name: dimension for dimension in self.plan.dimensions}
         fine = all(name in by_name and by_name[name].takes(value) for name, value in values.items())
         whole = set(values) == set(by_name) or state in ("running", "waiting")
         if not fine or not whole:
@@ -199,7 +199,7 @@ class Study:
         return Trial(frozen.number, values, state, results)
 
     def _notes(self) -> dict[int, Mapping[str, Any]]:
-        return {each.number: each.user_attrs for each in self._frozen()}
+        return {trial.number: trial.user_attrs for trial in self._frozen()}
 
     def _again(self) -> set[Any]:
         return {notes[AGAIN] for notes in self._notes().values() if isinstance(notes.get(AGAIN), int)}
@@ -209,28 +209,28 @@ class Study:
             self._study.enqueue_trial(dict(values), user_attrs=dict(notes or {}))
 
     def _sampler(self, seed: int) -> Any:
-        samplers, asked = self._optuna.samplers, self.plan.settings
-        if asked.sampler == "tpe":  # which takes trials at work for bad ones, so that two do not try the same
-            return samplers.TPESampler(seed=seed, n_startup_trials=asked.startup, constant_liar=True)
-        if asked.sampler == "nsga2":
-            population = min(50, max(4, asked.trials // 5))  # some generations have to fit in
+        samplers, config = self._optuna.samplers, self.plan.settings
+        if config.sampler == "tpe":  # which takes trials at work for bad ones, so that two do not try the same
+            return samplers.TPESampler(seed=seed, n_startup_trials=config.startup, constant_liar=True)
+        if config.sampler == "nsga2":
+            population = min(50, max(4, config.trials // 5))  # some generations have to fit in
             return samplers.NSGAIISampler(seed=seed, population_size=population)
         return samplers.RandomSampler(seed=seed)
 
     def _pruner(self) -> Any:
-        pruners, asked = self._optuna.pruners, self.plan.settings
-        if not asked.prunes:
+        pruners, config = self._optuna.pruners, self.plan.settings
+        if not config.prunes:
             return pruners.NopPruner()
-        share = 2 if asked.pruner in ("auto", "median") else 3  # what learns late is left by a median that looks early
-        wait = max(1, (self.plan.evaluations or 6) // share) if asked.warmup is None else asked.warmup
+        share = 2 if config.pruner in ("auto", "median") else 3  # what learns late is left by a median that looks early
+        wait = max(1, (self.plan.evaluations or 6) // share) if config.warmup is None else config.warmup
         first = max(1, wait)
-        if asked.pruner == "successive_halving":
+        if config.pruner == "successive_halving":
             return pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=3)
-        if asked.pruner == "hyperband":
+        if config.pruner == "hyperband":
             known = self.plan.evaluations
             most = "auto" if known is None else max(first, known)
             return pruners.HyperbandPruner(min_resource=first, max_resource=most, reduction_factor=3)
-        return pruners.MedianPruner(n_startup_trials=asked.compare, n_warmup_steps=wait, n_min_trials=asked.compare)
+        return pruners.MedianPruner(n_startup_trials=config.compare, n_warmup_steps=wait, n_min_trials=config.compare)
 
 
 class _Free:
