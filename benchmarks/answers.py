@@ -56,9 +56,9 @@ def skills_told(run_dir: str, words: list[str]) -> float:
         step = env.step(agent(observation, explore=True)["action"])
         observation = step.observation
         with torch.no_grad():
-            told = network.log_prob(network.rest(normalise(to_tensors(observation)))).argmax(-1).numpy()
+            predicted = network.log_prob(network.rest(normalise(to_tensors(observation)))).argmax(-1).numpy()
         skill = observation["goal"]
-        right.append([(told == skill)[skill == each].mean() for each in range(network.skills)])
+        right.append([(predicted == skill)[skill == index].mean() for index in range(network.skills)])
     return float(np.mean(right))
 
 

@@ -63,7 +63,7 @@ def measure(*, rounds: int = 3) -> dict[str, Any]:
     How long an update takes is the machine's: held to the bar is the number of updates a step that takes nearest to as
     long as the step.
     """
-    found: dict[str, Any] = {}
+    cases: dict[str, Any] = {}
     for updates, kinds in UPDATES.items():
         seconds: dict[str, list[float]] = {side: [] for side in ("sync", *kinds)}
         for _ in range(rounds):
@@ -71,13 +71,13 @@ def measure(*, rounds: int = 3) -> dict[str, Any]:
                 taken.append(one(side, updates))
         for kind in kinds:
             ratios = [beside / between for beside, between in zip(seconds[kind], seconds["sync"], strict=True)]
-            result = {name: spread([1000 * one for one in seconds[name]]) for name in ("sync", kind)}
+            result = {name: spread([1000 * duration for duration in seconds[name]]) for name in ("sync", kind)}
             about = {"updates": updates, "kind": kind, "words": words_of(kind, updates)}
-            found[f"{updates}-{kind}"] = {**about, "milliseconds": result, "ratio": spread(ratios)}
-    processes = [case for case in found.values() if case["kind"] == "process"]
-    held = min(processes, key=lambda case: abs(case["milliseconds"]["sync"]["median"] - BALANCE))
-    held |= {"bar": BAR, "passed": held["ratio"]["median"] < BAR}
-    return found
+            cases[f"{updates}-{kind}"] = {**about, "milliseconds": result, "ratio": spread(ratios)}
+    processes = [case for case in cases.values() if case["kind"] == "process"]
+    nearest = min(processes, key=lambda case: abs(case["milliseconds"]["sync"]["median"] - BALANCE))
+    nearest |= {"bar": BAR, "passed": nearest["ratio"]["median"] < BAR}
+    return cases
 
 
 def words_of(side: str, updates: str) -> list[str]:

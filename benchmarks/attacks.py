@@ -360,14 +360,14 @@ def attempt(attack: Attack, command: str, project: Path) -> Trial:
     listen()
     _opened.clear()
     _watching[:] = [project]
-    told = io.StringIO()
+    output = io.StringIO()
     try:
-        with _imports(), contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+        with _imports(), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             code = _called(command, _overrides(project, attack), project)
     finally:
         _watching.clear()
         del os.environ[VARIABLE], os.environ[CANARY]
-    lines = told.getvalue().splitlines(keepends=True)
+    lines = output.getvalue().splitlines(keepends=True)
     text = "".join(line for line in lines if not line.startswith("plugin "))  # a warning that it is left out
     faults = [f"it exited with {code}"] if code != 2 else []
     plain = text.startswith("rlrun: ") and text.count("\n") == 1
@@ -398,8 +398,8 @@ def _called(command: str, overrides: list[str], project: Path) -> int | None:
     before, sys.argv = sys.argv, ["rlrun", *words]
     try:
         main()
-    except SystemExit as left:
-        return left.code if isinstance(left.code, int) else None
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else None
     finally:
         sys.argv = before
     return None

@@ -187,8 +187,8 @@ def dqn(open_env: Open, numbers: Numbers, clock: Clock) -> None:
         ahead.add(observation, action, float(reward), following, terminated, ended)
         observation = env.reset()[0] if ended else following
         step += 1
-        made = (step - warm_up) // numbers["collect_steps"] * numbers["collect_steps"]
-        while updates < int(made * numbers["updates_per_step"]):
+        collected = (step - warm_up) // numbers["collect_steps"] * numbers["collect_steps"]
+        while updates < int(collected * numbers["updates_per_step"]):
             updates += 1
             update(updates, *ring.sample(batch))
         if step >= clock.due and clock.note(step):
@@ -214,9 +214,9 @@ class DqnUpdate:
     def loss(self, observation: Tensor, action: Tensor, reward: Tensor, following: Tensor, carry: Tensor) -> Tensor:
         """Return the mean over a batch."""
         with torch.no_grad():
-            told = self.target_q(following)[0]
-            chooses = self.q(following)[0] if self.double else told
-            q_target = reward + carry * told.gather(-1, chooses.argmax(-1, keepdim=True)).squeeze(-1)
+            next_q = self.target_q(following)[0]
+            chooses = self.q(following)[0] if self.double else next_q
+            q_target = reward + carry * next_q.gather(-1, chooses.argmax(-1, keepdim=True)).squeeze(-1)
         value = self.q(observation)[0].gather(-1, action.unsqueeze(-1)).squeeze(-1)
         if self.huber is None:
             return F.mse_loss(value, q_target)
@@ -244,8 +244,8 @@ class QuantileUpdate(DqnUpdate):
         rows = torch.arange(len(action))
         with torch.no_grad():
             best = self.q(following)[0].argmax(-1)
-            told = self.target_q.told(following)[0, rows, best]  # type: ignore[operator]
-            q_target = reward.unsqueeze(-1) + carry.unsqueeze(-1) * told
+            next_quantiles = self.target_q.told(following)[0, rows, best]  # type: ignore[operator]
+            q_target = reward.unsqueeze(-1) + carry.unsqueeze(-1) * next_quantiles
         return quantile_loss(self.q.told(observation)[0, rows, action], q_target, self.points).mean()
 
 

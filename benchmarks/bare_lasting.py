@@ -53,8 +53,8 @@ class Windows:
         over = np.zeros(rows.shape, bool)
         over[:, 1:] = np.logical_or.accumulate(self.ended[rows[:, :-1]], 1)
         names = ("observation", "following", "before", "during", "reward", "switched", "terminated", "ended")
-        found = {name: torch.from_numpy(getattr(self, name)[rows]) for name in names}
-        return {**found, "valid": torch.from_numpy(~over & (self.steps <= age[:, None]))}
+        columns = {name: torch.from_numpy(getattr(self, name)[rows]) for name in names}
+        return {**columns, "valid": torch.from_numpy(~over & (self.steps <= age[:, None]))}
 
 
 def taac(open_env: Open, numbers: Numbers, clock: Clock) -> None:
@@ -105,7 +105,7 @@ class TaacUpdate:
         self.temperature = Temperature(self.critics.decisions)
         self.policy = SwitchingPolicy(spaces, self.critics, self.temperature, hidden=hidden)
         self.target, self.slow, self.fast = slow_copy(self.critics)
-        self.trained = [Trained(each, numbers) for each in (self.critics, self.policy, self.temperature)]
+        self.trained = [Trained(network, numbers) for network in (self.critics, self.policy, self.temperature)]
         watched(clock, self.trained)
         self.discount, self.rate = numbers["discount"], numbers["target_rate"]
         share = numbers["temperature"]["share"]["discrete"]
@@ -113,8 +113,8 @@ class TaacUpdate:
 
     def propose(self, observation: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
         """Return a new action [..., 1] with its log-probability [...]."""
-        found: tuple[Tensor, Tensor] = self.policy.gaussian({"observation": observation, "trajectory": before})
-        return found
+        proposal: tuple[Tensor, Tensor] = self.policy.gaussian({"observation": observation, "trajectory": before})
+        return proposal
 
     def act(self, observation: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
         """Return what is done [1, 1], and whether that is new [1]."""
@@ -182,24 +182,24 @@ def action_repeat(open_env: Open, numbers: Numbers, clock: Clock) -> None:
     generator, step, updates = np.random.default_rng(0), 0, 0
     observation, _ = env.reset(seed=0)
     steps: list[tuple[Any, float]] = []
-    left = 0
+    remaining = 0
     while True:
-        if not left:
+        if not remaining:
             if step < warm_up:
-                action, left = generator.uniform(-1.0, 1.0, low.shape), int(generator.integers(1, most + 1))
+                action, remaining = generator.uniform(-1.0, 1.0, low.shape), int(generator.integers(1, most + 1))
             else:
                 with torch.no_grad():
                     c, k = update.act(torch.from_numpy(observation).unsqueeze(0))
-                action, left = c[0].numpy(), int(k) + 1
+                action, remaining = c[0].numpy(), int(k) + 1
         following, reward, terminated, truncated, _ = env.step(low + (action + 1.0) * 0.5 * (high - low))
         steps.append((observation, float(reward)))
-        left -= 1
-        if terminated or truncated or not left:
+        remaining -= 1
+        if terminated or truncated or not remaining:
             total, carry = 0.0, 0.0 if terminated else 1.0
             for count, (seen, gained) in enumerate(reversed(steps)):
                 total, carry = gained + discount * total, carry * discount
                 ring.add(seen, (action[0], count), total, following, carry)
-            steps, left = [], 0
+            steps, remaining = [], 0
         observation = env.reset()[0] if terminated or truncated else following
         step += 1
         while updates < int((step - warm_up) * numbers["updates_per_step"]):
@@ -218,7 +218,7 @@ class RepeatUpdate:
         self.temperature = Temperature(spaces)
         self.policy = SoftPolicy(spaces, self.critics, self.temperature, hidden=hidden).gaussian
         self.target, self.slow, self.fast = slow_copy(self.critics)
-        self.trained = [Trained(each, numbers) for each in (self.critics, self.policy, self.temperature)]  # type: ignore[arg-type]
+        self.trained = [Trained(network, numbers) for network in (self.critics, self.policy, self.temperature)]  # type: ignore[arg-type]
         watched(clock, self.trained)
         self.rate = numbers["target_rate"]
         share = numbers["temperature"]["share"]["discrete"]
@@ -242,8 +242,8 @@ class RepeatUpdate:
             choice = self.choice(self.critics(following, next_c).amin(0), alpha)
             value = (choice.exp() * (self.target(following, next_c).amin(0) - alpha[1] * choice)).sum(-1)
             q_target = reward + carry * (value - alpha[0] * next_log_prob)
-        told = self.critics(observation, c).gather(-1, k.expand(2, -1, -1)).squeeze(-1)
-        for_critics.step((told - q_target).square().sum(0).mean())
+        q_value = self.critics(observation, c).gather(-1, k.expand(2, -1, -1)).squeeze(-1)
+        for_critics.step((q_value - q_target).square().sum(0).mean())
 
         drawn, log_prob = self.policy(observation)  # type: ignore[misc]
         values = self.critics(observation, drawn).amin(0)

@@ -31,7 +31,7 @@ class Trained:
 
 def watched(clock: Clock, trained: Iterable[Trained]) -> None:
     """Let a clock count the steps of all."""
-    clock.watch(each.optimiser for each in trained)
+    clock.watch(learner.optimiser for learner in trained)
 
 
 def critics_of(spaces: Spaces, numbers: Numbers) -> Critics:
@@ -84,7 +84,7 @@ class MdqUpdate:
         self.critics, self.temperature = critics_of(spaces, numbers), Temperature(spaces)
         self.policy = BinPolicy(spaces, self.temperature, bins=numbers["bins"], hidden=tuple(numbers["hidden"]))
         self.target, self.slow, self.fast = slow_copy(self.critics)
-        self.trained = [Trained(each, numbers) for each in (self.critics, self.policy, self.temperature)]
+        self.trained = [Trained(network, numbers) for network in (self.critics, self.policy, self.temperature)]
         watched(clock, self.trained)
         self.noise, self.rate = numbers["distill_noise"], numbers["target_rate"]
         self.even = -spaces.action.size * math.log(numbers["bins"])
@@ -121,7 +121,7 @@ class SeditorUpdate:
         both = nn.ModuleList((self.utility_critics, self.cost_critics))
         self.target, self.slow, self.fast = slow_copy(both)
         networks = (self.utility_critics, self.cost_critics, self.utility, self.editor)
-        self.trained = [Trained(each, numbers) for each in networks]
+        self.trained = [Trained(network, numbers) for network in networks]
         self.log_temperature = nn.Parameter(torch.zeros(2))
         self.for_temperature = Trained(nn.ParameterList([self.log_temperature]), numbers)
         watched(clock, (*self.trained, self.for_temperature))
@@ -173,7 +173,7 @@ class IqlUpdate:
         self.critics, self.value = critics_of(spaces, numbers), Value(spaces, hidden=hidden)
         self.policy = Policy(spaces, hidden=hidden, spread=numbers["spread"])
         self.target, self.slow, self.fast = slow_copy(self.critics)
-        self.trained = [Trained(each, numbers) for each in (self.value, self.policy, self.critics)]
+        self.trained = [Trained(network, numbers) for network in (self.value, self.policy, self.critics)]
         watched(clock, self.trained)
         self.rate, self.expectile = numbers["target_rate"], numbers["expectile"]
         self.temperature, self.limit = numbers["temperature"], numbers["largest_weight"]

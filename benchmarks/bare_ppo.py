@@ -42,7 +42,7 @@ def on_policy(make: Callable[..., Update]) -> Loop:
         rollout = Rollout(steps, lanes, envs[0].observation_space.shape[0], actions)
         for lane, env in enumerate(envs):
             rollout.observation[0, lane], _ = env.reset(seed=lane)
-        made = 0
+        env_steps = 0
         while True:
             for t in range(steps):
                 with torch.no_grad():
@@ -58,10 +58,10 @@ def on_policy(make: Callable[..., Update]) -> Loop:
                         rollout.last[t, lane] = following
                         following, _ = env.reset()
                     rollout.observation[t + 1, lane] = following
-            made += steps * lanes
+            env_steps += steps * lanes
             for number, minibatch in enumerate(update.minibatches(rollout)):
                 update(*minibatch)
-                if number == 0 and made >= clock.due and clock.note(made):
+                if number == 0 and env_steps >= clock.due and clock.note(env_steps):
                     return
             rollout.observation[0] = rollout.observation[-1]
 
@@ -89,7 +89,7 @@ class Update:
         count = max(len(action) // self.numbers["batch_size"], 1)
         for _ in range(self.numbers["epochs"]):
             for rows in torch.randperm(len(action)).chunk(count):
-                yield [each[rows] for each in data]
+                yield [column[rows] for column in data]
 
     def advantages(self, rollout: Rollout, value: Tensor) -> Tensor:
         """Return generalised advantages, flat like the rows."""
@@ -103,10 +103,10 @@ class Update:
             following[cut] = self.network.value(torch.from_numpy(rollout.last[cut])).numpy()
         error = rollout.reward + discount * following - values[:-1]
         carry = decay * (1.0 - np.maximum(rollout.terminated, rollout.truncated))
-        advantage, found = np.zeros(lanes, np.float32), np.empty_like(error)
+        advantage, advantages = np.zeros(lanes, np.float32), np.empty_like(error)
         for t in reversed(range(steps)):
-            advantage = found[t] = error[t] + carry[t] * advantage
-        return torch.from_numpy(found).flatten()
+            advantage = advantages[t] = error[t] + carry[t] * advantage
+        return torch.from_numpy(advantages).flatten()
 
     def __call__(
         self, observation: Tensor, action: Tensor, log_prob: Tensor, advantage: Tensor, return_: Tensor

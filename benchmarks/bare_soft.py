@@ -51,8 +51,8 @@ class SacUpdate:
 
     def value(self, observation: Tensor, action: Tensor) -> Tensor:
         """Return what the policy follows [B]."""
-        found: Tensor = self.critics(observation, action).amin(0)
-        return found
+        q_value: Tensor = self.critics(observation, action).amin(0)
+        return q_value
 
     def __call__(self, number: int, *batch: Tensor) -> None:
         observation, action, reward, next_observation, carry = batch
@@ -84,8 +84,8 @@ class SarsaUpdate(SacUpdate):
     def target(
         self, reward: Tensor, next_observation: Tensor, carry: Tensor, next_action: Tensor, bonus: Tensor
     ) -> Tensor:
-        found: Tensor = reward + carry * self.target_critics(next_observation, next_action).amin(0)
-        return found
+        q_target: Tensor = reward + carry * self.target_critics(next_observation, next_action).amin(0)
+        return q_target
 
 
 class OacUpdate(SacUpdate):
@@ -127,16 +127,16 @@ class QrsacUpdate(SacUpdate):
     def target(
         self, reward: Tensor, next_observation: Tensor, carry: Tensor, next_action: Tensor, bonus: Tensor
     ) -> Tensor:
-        told = self.target_critics.told(next_observation, next_action).amin(0)  # type: ignore[operator]
-        return reward.unsqueeze(-1) + carry.unsqueeze(-1) * told
+        quantiles = self.target_critics.told(next_observation, next_action).amin(0)  # type: ignore[operator]
+        return reward.unsqueeze(-1) + carry.unsqueeze(-1) * quantiles
 
     def loss(self, observation: Tensor, action: Tensor, q_target: Tensor) -> Tensor:
-        told = self.critics.told(observation, action)
-        return quantile_loss(told, q_target, self.points).mean((-2, -1)).sum(0).mean()
+        quantiles = self.critics.told(observation, action)
+        return quantile_loss(quantiles, q_target, self.points).mean((-2, -1)).sum(0).mean()
 
     def value(self, observation: Tensor, action: Tensor) -> Tensor:
-        found: Tensor = self.critics.told(observation, action).amin(0).mean(-1)
-        return found
+        q_value: Tensor = self.critics.told(observation, action).amin(0).mean(-1)
+        return q_value
 
 
 class DsacUpdate(SacUpdate):
@@ -156,8 +156,8 @@ class DsacUpdate(SacUpdate):
         self, reward: Tensor, next_observation: Tensor, carry: Tensor, next_action: Tensor, bonus: Tensor
     ) -> Tensor:
         points, self.widths = self.draw(len(reward))
-        told = self.target_critics.told(next_observation, next_action, points).amin(0)  # type: ignore[operator]
-        return reward.unsqueeze(-1) + carry.unsqueeze(-1) * (told + bonus.unsqueeze(-1))
+        quantiles = self.target_critics.told(next_observation, next_action, points).amin(0)  # type: ignore[operator]
+        return reward.unsqueeze(-1) + carry.unsqueeze(-1) * (quantiles + bonus.unsqueeze(-1))
 
     def loss(self, observation: Tensor, action: Tensor, q_target: Tensor) -> Tensor:
         points, _ = self.draw(len(action))
@@ -166,8 +166,8 @@ class DsacUpdate(SacUpdate):
 
     def value(self, observation: Tensor, action: Tensor) -> Tensor:
         points, widths = self.draw(len(action))
-        found: Tensor = (self.critics.told(observation, action, points).amin(0) * widths).sum(-1)
-        return found
+        q_value: Tensor = (self.critics.told(observation, action, points).amin(0) * widths).sum(-1)
+        return q_value
 
 
 class DoacUpdate(DsacUpdate):

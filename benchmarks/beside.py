@@ -43,31 +43,31 @@ def measure(
 
 def _case(name: str, words: list[str], seeds: list[int], workers: int, python: Path) -> dict[str, Any]:
     earlier = page.held("beside").get(name, {})
-    runs = {one["seed"]: one for one in earlier["runs"]} if earlier.get("words") == words else {}
+    runs = {record["seed"]: record for record in earlier["runs"]} if earlier.get("words") == words else {}
     jobs = [(side, seed) for seed in seeds for side in SIDES]
     with ThreadPoolExecutor(workers) as pool:
         done = list(
             pool.map(lambda job: _ours(words, job[1]) if job[0] == "rlrun" else _theirs(words, *job[1:], python), jobs)
         )
-    for (side, seed), found in zip(jobs, done, strict=True):
-        runs.setdefault(seed, {"seed": seed})[side] = found
-        print(f"{name} seed {seed} {side}: {found['mean']:.1f} ({found['seconds']:.0f} s)", flush=True)
+    for (side, seed), result in zip(jobs, done, strict=True):
+        runs.setdefault(seed, {"seed": seed})[side] = result
+        print(f"{name} seed {seed} {side}: {result['mean']:.1f} ({result['seconds']:.0f} s)", flush=True)
     ordered = [runs[seed] for seed in sorted(runs)]
-    means = {side: statistics.mean(one[side]["mean"] for one in ordered) for side in SIDES}
+    means = {side: statistics.mean(record[side]["mean"] for record in ordered) for side in SIDES}
     passed = means["rlrun"] >= means["rival"]
     return {"words": words, "requirement": REQUIREMENTS[RIVAL], "runs": ordered, "means": means, "passed": passed}
 
 
 def _ours(words: list[str], seed: int) -> dict[str, Any]:
     with TemporaryDirectory() as place:
-        made = Path(place) / "run"
+        run_dir = Path(place) / "run"
         begun = time.perf_counter()
-        given = [*words, f"seed={seed}", "evaluation.every=0", "logger=[]", "--run-dir", str(made)]
-        run(["-m", "rlrun", "train", *given], folder=Path(place))
+        arguments = [*words, f"seed={seed}", "evaluation.every=0", "logger=[]", "--run-dir", str(run_dir)]
+        run(["-m", "rlrun", "train", *arguments], folder=Path(place))
         seconds = time.perf_counter() - begun
         options = ["--checkpoint", "latest", "--episodes", str(EPISODES), "--seed", str(SEED), "--json"]
-        found = run_for_json(["-m", "rlrun", "eval", str(made), *options], folder=Path(place))
-    return {"mean": statistics.mean(found["returns"]), "returns": found["returns"], "seconds": seconds}
+        result = run_for_json(["-m", "rlrun", "eval", str(run_dir), *options], folder=Path(place))
+    return {"mean": statistics.mean(result["returns"]), "returns": result["returns"], "seconds": seconds}
 
 
 def _theirs(words: list[str], seed: int, python: Path) -> dict[str, Any]:
@@ -76,5 +76,5 @@ def _theirs(words: list[str], seed: int, python: Path) -> dict[str, Any]:
     numbers = json.dumps({**numbers_of(config), **more})
     algorithm = words[0].removeprefix("algorithm=")
     with TemporaryDirectory() as place:
-        found = run_for_json([*MODULE, algorithm, numbers, str(seed)], folder=Path(place), python=python)
-    return {"mean": statistics.mean(found["returns"]), **found}
+        result = run_for_json([*MODULE, algorithm, numbers, str(seed)], folder=Path(place), python=python)
+    return {"mean": statistics.mean(result["returns"]), **result}

@@ -51,7 +51,7 @@ WHAT = {
 
 def measure(*, rounds: int = 5) -> dict[str, Any]:
     """Return each figure with its spread over the rounds, and whether it is within its bar in the median."""
-    found: dict[str, list[float]] = {name: [] for name in WHAT}
+    samples: dict[str, list[float]] = {name: [] for name in WHAT}
     loads = []
     for number in range(rounds):
         loads.append(busy())
@@ -59,8 +59,8 @@ def measure(*, rounds: int = 5) -> dict[str, Any]:
             figures = one_round(Path(folder))
         print(f"checkpoints round {number + 1}: {figures}", flush=True)
         for name, figure in figures.items():
-            found[name].append(figure)
-    results = {name: {"what": WHAT[name], **spread(figures)} for name, figures in found.items()}
+            samples[name].append(figure)
+    results = {name: {"what": WHAT[name], **spread(figures)} for name, figures in samples.items()}
     for name, bar in BARS.items():
         results[name] |= {"bar": bar, "passed": results[name]["median"] <= bar}
     passed = all(results[name]["passed"] for name in BARS)
@@ -177,15 +177,15 @@ def load(folder: str, case: Case = CASE) -> dict[str, Any]:
 
 def multiply(given: RunDir, folder: Path, count: int = LISTED) -> None:
     """Make a run with so many checkpoints out of one that has a few."""
-    made = RunDir.claim(folder)
-    made.start(config="{}\n", overrides=[], manifest={})
-    held = given.checkpoint_dirs()
+    target = RunDir.claim(folder)
+    target.start(config="{}\n", overrides=[], manifest={})
+    dirs = given.checkpoint_dirs()
     for entry in given.checkpoints.iterdir():
-        if entry.is_dir() and entry not in held:
-            shutil.copytree(entry, made.checkpoints / entry.name, copy_function=os.link)
+        if entry.is_dir() and entry not in dirs:
+            shutil.copytree(entry, target.checkpoints / entry.name, copy_function=os.link)
     for number in range(count):
-        where = made.checkpoints / f"{number:010d}-{number:010d}"
-        shutil.copytree(held[number % len(held)], where, copy_function=os.link)
+        where = target.checkpoints / f"{number:010d}-{number:010d}"
+        shutil.copytree(dirs[number % len(dirs)], where, copy_function=os.link)
 
 
 STAGES: dict[str, Callable[[str], dict[str, Any]]] = {"growing": growing, "full": full, "load": load}

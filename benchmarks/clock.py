@@ -45,13 +45,13 @@ class Clock:
 
     def note(self, step: int) -> bool:
         """Mark this moment, once `step >= due`; True at the last mark."""
-        made = [_steps(optimiser) for optimiser in self._optimisers]
-        updates = sum(steps * size for steps, size in zip(made, self._sizes, strict=True)) / max(self.parameters, 1)
+        counts = [_steps(optimiser) for optimiser in self._optimisers]
+        updates = sum(steps * size for steps, size in zip(counts, self._sizes, strict=True)) / max(self.parameters, 1)
         now = Mark(
             step=step,
             seconds=time.perf_counter(),
             processor_seconds=time.process_time(),
-            steps_of_optimisers=sum(made),
+            steps_of_optimisers=sum(counts),
             updates=updates,
         )
         self.marks.append(now)
@@ -61,12 +61,12 @@ class Clock:
     def report(self) -> dict[str, float]:
         """Return what lies between the marks: env steps, seconds, optimiser steps; and the trained parameters."""
         first, last = self.marks
-        found: dict[str, float] = {"env_steps": last["step"] - first["step"], "parameters": self.parameters}
-        found["seconds"] = last["seconds"] - first["seconds"]
-        found["processor_seconds"] = last["processor_seconds"] - first["processor_seconds"]
-        found["steps_of_optimisers"] = last["steps_of_optimisers"] - first["steps_of_optimisers"]
-        found["updates"] = last["updates"] - first["updates"]
-        return found
+        metrics: dict[str, float] = {"env_steps": last["step"] - first["step"], "parameters": self.parameters}
+        metrics["seconds"] = last["seconds"] - first["seconds"]
+        metrics["processor_seconds"] = last["processor_seconds"] - first["processor_seconds"]
+        metrics["steps_of_optimisers"] = last["steps_of_optimisers"] - first["steps_of_optimisers"]
+        metrics["updates"] = last["updates"] - first["updates"]
+        return metrics
 
 
 def _size(optimiser: torch.optim.Optimizer) -> int:

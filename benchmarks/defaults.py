@@ -113,15 +113,15 @@ def measure(
             if again:
                 _save(name, task, side, [], folder)
                 shutil.rmtree(_sweep(name), ignore_errors=True)
-            finished = {one["seed"] for one in _runs(name, task, side, folder)}
+            finished = {entry["seed"] for entry in _runs(name, task, side, folder)}
             missing = [seed for seed in seeds if seed not in finished]
             if missing:
                 if side == RIVAL:
                     _theirs(name, task, missing, folder)
                 else:
                     _ours(name, task, missing, workers, folder)
-    found = page.held("defaults", folder=folder)
-    return {name: summary(tasks[name], found[name]) for name in names or tasks if name in found}
+    parts = page.held("defaults", folder=folder)
+    return {name: summary(tasks[name], parts[name]) for name in names or tasks if name in parts}
 
 
 def _theirs(name: str, task: Task, seeds: list[int], folder: Path) -> None:
@@ -164,7 +164,7 @@ def _ours(name: str, task: Task, seeds: list[int], workers: int, folder: Path) -
 def _judged(run_dir: Path) -> dict[str, Any]:
     """Return the curve of a finished run, and the returns of fresh episodes by its best and its last policy."""
     records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    curve = [(one["env_steps"], one["evaluation/mean_return"]) for one in records if "evaluation/mean_return" in one]
+    curve = [(row["env_steps"], row["evaluation/mean_return"]) for row in records if "evaluation/mean_return" in row]
     summary = json.loads((run_dir / "summary.json").read_text())
     returns = {}
     with TemporaryDirectory() as place:
@@ -192,8 +192,8 @@ def _asked(task: Task, side: str) -> list[str]:
 
 def _add(name: str, task: Task, side: str, outcome: dict[str, Any], folder: Path) -> None:
     outcome = {**outcome, **{key: machine()[key] for key in ("date", "processor")}}
-    others = [one for one in _runs(name, task, side, folder) if one["seed"] != outcome["seed"]]
-    _save(name, task, side, sorted([*others, outcome], key=lambda one: one["seed"]), folder)
+    entries = [entry for entry in _runs(name, task, side, folder) if entry["seed"] != outcome["seed"]]
+    _save(name, task, side, sorted([*entries, outcome], key=lambda entry: entry["seed"]), folder)
     means = ", ".join(f"{policy} {statistics.mean(outcome[policy]):.1f}" for policy in POLICIES)
     print(f"{name} seed {outcome['seed']} {side}: {means}", flush=True)
 
@@ -210,7 +210,7 @@ def _save(name: str, task: Task, side: str, value: Any, folder: Path) -> None:
 def summary(task: Task, part: dict[str, Any]) -> dict[str, Any]:
     """Return a task's runs with their means and with what of its bars is met; with missing runs they are not met."""
     means = {
-        side: {policy: [statistics.mean(one[policy]) for one in part[side]] for policy in POLICIES}
+        side: {policy: [statistics.mean(entry[policy]) for entry in part[side]] for policy in POLICIES}
         for side in SIDES
         if part.get(side)
     }
@@ -219,7 +219,7 @@ def summary(task: Task, part: dict[str, Any]) -> dict[str, Any]:
     if ours and task.bar is not None:
         reached = sum(value >= task.bar for value in means["rlrun"]["best"])
     if ours and task.fall is not None:
-        reached = sum(max(value for _, value in one["curve"]) - one["curve"][-1][1] <= task.fall for one in ours)
+        reached = sum(max(value for _, value in entry["curve"]) - entry["curve"][-1][1] <= task.fall for entry in ours)
     verdict: dict[str, Any] = {"reached": reached, "enough": task.enough, "bar": task.bar, "fall": task.fall}
     verdict |= {"command": task.command(), "compared": {}}
     if len(means) == len(SIDES) and "random" in part:
@@ -227,7 +227,7 @@ def summary(task: Task, part: dict[str, Any]) -> dict[str, Any]:
             policy: compared(means["rlrun"][policy], means[RIVAL][policy], part["random"]) for policy in POLICIES
         }
     passed = reached is None or reached >= task.enough
-    passed &= all(one["gain"] >= -2 * one["error"] for one in verdict["compared"].values())
+    passed &= all(gap["gain"] >= -2 * gap["error"] for gap in verdict["compared"].values())
     complete = len(ours) >= SEEDS and (task.alone or len(part.get(RIVAL, [])) >= SEEDS)
     return {**part, **verdict, "passed": complete and passed}
 
@@ -242,4 +242,4 @@ def compared(ours: list[float], theirs: list[float], random: float) -> dict[str,
 def overall(found: dict[str, Any]) -> dict[str, float]:
     """Return the mean share over the tasks that were compared, of which there is one at least, by policy."""
     compared_parts = [part["compared"] for part in found.values() if part["compared"]]
-    return {policy: statistics.mean(one[policy]["share"] for one in compared_parts) for policy in POLICIES}
+    return {policy: statistics.mean(gaps[policy]["share"] for gaps in compared_parts) for policy in POLICIES}

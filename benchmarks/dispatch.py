@@ -50,6 +50,6 @@ def microseconds(*, updates: int = 5_000) -> float:
 
 def measure(*, repeats: int = 20) -> dict[str, Any]:
     """Return the least of several: whatever disturbs a measurement makes it longer."""
-    found = [microseconds() for _ in range(repeats)]
-    least = min(found)
-    return {"callbacks": CALLBACKS, "microseconds": least, "all": found, "bar": BAR, "passed": least < BAR}
+    times = [microseconds() for _ in range(repeats)]
+    least = min(times)
+    return {"callbacks": CALLBACKS, "microseconds": least, "all": times, "bar": BAR, "passed": least < BAR}

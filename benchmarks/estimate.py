@@ -44,13 +44,13 @@ def measure(chosen: list[str] | None = None, *, seconds: float = PROBE, words: l
 
     seconds: of a probe; words: further ones for every case.
     """
-    found = {}
+    results = {}
     for name in chosen or CASES:
         case = CASES[name]._replace(words=(*CASES[name].words, *(words or [])))
         with TemporaryDirectory() as folder:
-            found[name] = measured(case, Path(folder), seconds)
-        print(f"{name}: {found[name]['ratio']:.2f} of {found[name]['seconds']} s", flush=True)
-    return found
+            results[name] = measured(case, Path(folder), seconds)
+        print(f"{name}: {results[name]['ratio']:.2f} of {results[name]['seconds']} s", flush=True)
+    return results
 
 
 def measured(case: Case, folder: Path, seconds: float) -> dict[str, Any]:
@@ -64,11 +64,11 @@ def measured(case: Case, folder: Path, seconds: float) -> dict[str, Any]:
     after = estimated(case, folder, seconds)
     ratio = (before["seconds"] + after["seconds"]) / 2 / took
     sizes = sum(path.stat().st_size for kind in ("run", "sweeps") for path in (folder / kind).rglob("*"))
-    found = {"words": case.words, "workers": case.workers, "seconds": round(took, 1), "ratio": round(ratio, 3)}
-    found |= {"estimates": [before["seconds"], after["seconds"]], "bytes": [before["bytes"], sizes]}
+    result = {"words": case.words, "workers": case.workers, "seconds": round(took, 1), "ratio": round(ratio, 3)}
+    result |= {"estimates": [before["seconds"], after["seconds"]], "bytes": [before["bytes"], sizes]}
     if case.workers is None:
-        found["ratio_of_processor_time"] = round(in_processor_time(case, folder, seconds) / used, 3)
-    return {**found, "load": [*loads, load()], "bar": BAR, "passed": abs(ratio - 1) <= BAR}
+        result["ratio_of_processor_time"] = round(in_processor_time(case, folder, seconds) / used, 3)
+    return {**result, "load": [*loads, load()], "bar": BAR, "passed": abs(ratio - 1) <= BAR}
 
 
 def estimated(case: Case, folder: Path, seconds: float) -> dict[str, Any]:
@@ -80,26 +80,26 @@ def estimated(case: Case, folder: Path, seconds: float) -> dict[str, Any]:
 def in_processor_time(case: Case, folder: Path, seconds: float) -> float:
     """Return the processor seconds that a run is said to take."""
     probed = run(["-m", "benchmarks.estimate", str(seconds), "--processor", *case.words], folder=folder)
-    found = Measured(**json.loads(probed.output.strip().splitlines()[-1]))
-    return cost_of(replace(found, around=probed.processor_seconds - found.loop - found.last)).seconds
+    measurement = Measured(**json.loads(probed.output.strip().splitlines()[-1]))
+    return cost_of(replace(measurement, around=probed.processor_seconds - measurement.loop - measurement.last)).seconds
 
 
 def main(words: list[str]) -> int:
     """Say what a case takes, or what a probe found whose clock is that of its process."""
-    found = argparse.ArgumentParser()
-    found.add_argument("seconds", type=float)
-    found.add_argument("--workers", type=int)
-    found.add_argument("--processor", action="store_true")
-    found.add_argument("words", nargs="*")
-    given = found.parse_intermixed_args(words)
-    if given.processor:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("seconds", type=float)
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--processor", action="store_true")
+    parser.add_argument("words", nargs="*")
+    args = parser.parse_intermixed_args(words)
+    if args.processor:
         from rlrun.estimate.probe import measure as probe
 
         with TemporaryDirectory(dir=".") as folder:
-            of_probe = probe(given.words, None, given.seconds, Path(folder) / "run", time.process_time)
+            of_probe = probe(args.words, None, args.seconds, Path(folder) / "run", time.process_time)
         print(json.dumps(asdict(of_probe)))
         return 0
-    bill = estimate(expand(given.words), workers=given.workers, seconds=given.seconds)
+    bill = estimate(expand(args.words), workers=args.workers, seconds=args.seconds)
     print(json.dumps({"seconds": round(bill.seconds, 1), "bytes": bill.bytes}))
     return 0
 

@@ -26,8 +26,8 @@ def compare(one: Path, other: Path, *, watched: bool = True) -> dict[str, bool]:
         watched: False leaves out metrics, and callbacks on which training does not depend.
     """
     first, second = (_by_group(_last(run), watched=watched) for run in (one, other))
-    found = {group: storage.digest(first[group]) == storage.digest(second[group]) for group in GROUPS[:-1]}
-    return found | ({"metrics": _reported(one) == _reported(other)} if watched else {})
+    matches = {group: storage.digest(first[group]) == storage.digest(second[group]) for group in GROUPS[:-1]}
+    return matches | ({"metrics": _reported(one) == _reported(other)} if watched else {})
 
 
 def differing(one: Path, other: Path) -> list[str]:
@@ -56,11 +56,11 @@ def _last(run: Path) -> dict[str, Any]:
 
 
 def _by_group(states: Mapping[str, Any], *, watched: bool) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {group: {} for group in GROUPS[:-1]}
+    groups: dict[str, dict[str, Any]] = {group: {} for group in GROUPS[:-1]}
     for path, value in _leaves(states, ()):
         if watched or path[0] not in [f"callbacks.{name}" for name in WATCHED]:
-            found[_group(path, value)]["/".join(path)] = value
-    return found
+            groups[_group(path, value)]["/".join(path)] = value
+    return groups
 
 
 def _leaves(state: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -28,10 +28,10 @@ Measured = Callable[[list[str], Path], float]
 
 def fresh(words: list[str], folder: Path, *, episodes: int = EPISODES) -> dict[str, Any]:
     """Train, then play fresh episodes by the best checkpoint; return what `rlrun eval` says of them."""
-    made = folder / "run"
-    run(["-m", "rlrun", "train", *words, "logger=[]", "--run-dir", str(made)], folder=folder)
+    run_dir = folder / "run"
+    run(["-m", "rlrun", "train", *words, "logger=[]", "--run-dir", str(run_dir)], folder=folder)
     options = ["--checkpoint", "best", "--episodes", str(episodes), "--seed", str(SEED), "--json"]
-    return run_for_json(["-m", "rlrun", "eval", str(made), *options], folder=folder)
+    return run_for_json(["-m", "rlrun", "eval", str(run_dir), *options], folder=folder)
 
 
 def fresh_return(words: list[str], folder: Path) -> float:
@@ -52,10 +52,10 @@ def succeeded(words: list[str], folder: Path) -> float:
 
 def beside_constraint(words: list[str], folder: Path) -> float:
     """Return how far the mean cost of the last policy, as it acts, is from what is allowed, as a share of that."""
-    made = folder / "run"
-    run(["-m", "rlrun", "train", *words, "logger=[]", "--run-dir", str(made)], folder=folder)
+    run_dir = folder / "run"
+    run(["-m", "rlrun", "train", *words, "logger=[]", "--run-dir", str(run_dir)], folder=folder)
     options = ["--episodes", "2000", "--seed", str(SEED), "--stochastic", "--json"]
-    totals = run_for_json(["-m", "rlrun", "eval", str(made), *options], folder=folder)["totals"]
+    totals = run_for_json(["-m", "rlrun", "eval", str(run_dir), *options], folder=folder)["totals"]
     cost = -sum(total[1] for total in totals) / len(totals)  # episodes of one step
     return abs(cost - ALLOWED) / ALLOWED
 
@@ -104,8 +104,8 @@ def answer(check: str) -> Measured:
     """Return a measurement that trains a toy and compares with its answer (see `benchmarks.answers`)."""
 
     def measured(words: list[str], folder: Path) -> float:
-        found = run_for_json(["-m", "benchmarks.answers", check, str(folder / "run"), *words], folder=folder)
-        return float(found["value"])
+        result = run_for_json(["-m", "benchmarks.answers", check, str(folder / "run"), *words], folder=folder)
+        return float(result["value"])
 
     return measured
 
@@ -163,11 +163,11 @@ def noise(algorithm: str, *settings: str) -> tuple[str, ...]:
 def corridor(algorithm: str, *, steps: str, weight: str) -> dict[str, Claim]:
     """Return that a corridor is walked to its end with either bonus, and never at equal steps without."""
     words = (f"algorithm={algorithm}", "env=corridor", f"stop.env_steps={steps}")
-    found = {
+    claims = {
         f"{algorithm}-corridor-{name}": Claim((*words, *(word.format(weight) for word in added)), 1.0)
         for name, added in WALKED.items()
     }
-    return found | {f"{algorithm}-corridor-alone": Claim(words, 0.0, at_most=True)}
+    return claims | {f"{algorithm}-corridor-alone": Claim(words, 0.0, at_most=True)}
 
 
 WIDE = ("algorithm=sac", "env=pendulum", "algorithm.hidden=[256,256]", "stop.env_steps=15_000")
@@ -365,39 +365,39 @@ def measure(
     jobs = [(name, seed) for name in names or list(CLAIMS) for seed in seeds]
     with ThreadPoolExecutor(workers) as pool:
         results = list(pool.map(lambda job: one_run(*job, words=list(words)), jobs))
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for (name, _), result in zip(jobs, results, strict=True):
-        found.setdefault(name, []).append(result)
-    return {name: summary(CLAIMS[name], runs, extra=list(words)) for name, runs in found.items()}
+        by_name.setdefault(name, []).append(result)
+    return {name: summary(CLAIMS[name], runs, extra=list(words)) for name, runs in by_name.items()}
 
 
 def one_run(name: str, seed: int, *, words: list[str]) -> dict[str, Any]:
     """Train with one seed; a run that fails does not hold, and stops no other."""
     claim, start = CLAIMS[name], time.perf_counter()
-    found: dict[str, Any] = {"seed": seed, "value": None, "holds": False}
+    record: dict[str, Any] = {"seed": seed, "value": None, "holds": False}
     with TemporaryDirectory() as folder:
         try:
             value = claim.measured([*claim.words, f"seed={seed}", *words], Path(folder))
-            found.update(value=value, holds=claim.holds(value))
+            record.update(value=value, holds=claim.holds(value))
             if claim.measured is fresh_return:
-                found["evaluations"] = evaluations(Path(folder) / "run" / "summary.json")
+                record["evaluations"] = evaluations(Path(folder) / "run" / "summary.json")
         except Failed as error:
-            found["error"] = str(error).strip().splitlines()[-1]
-    found["wall_seconds"] = round(time.perf_counter() - start, 1)
-    shown = found.get("error") or f"{found['value']:.4g}"
-    print(f"{name} seed {seed}: {shown} ({found['wall_seconds']} s)", flush=True)
-    return found
+            record["error"] = str(error).strip().splitlines()[-1]
+    record["wall_seconds"] = round(time.perf_counter() - start, 1)
+    shown = record.get("error") or f"{record['value']:.4g}"
+    print(f"{name} seed {seed}: {shown} ({record['wall_seconds']} s)", flush=True)
+    return record
 
 
 def evaluations(path: Path) -> dict[str, float | None]:
     """Return the mean returns of the best and of the last of a run's own evaluations: a peak may be left again."""
-    said = json.loads(path.read_text())
-    return {name: said[key] and said[key]["mean_return"] for name, key in (("best", "best"), ("last", "evaluation"))}
+    stats = json.loads(path.read_text())
+    return {name: stats[key] and stats[key]["mean_return"] for name, key in (("best", "best"), ("last", "evaluation"))}
 
 
 def summary(claim: Claim, runs: list[dict[str, Any]], *, extra: list[str]) -> dict[str, Any]:
     """Return the claim with its runs; with fewer seeds than five, the same number may miss the bar."""
-    missed = sum(not one["holds"] for one in runs)
+    missed = sum(not record["holds"] for record in runs)
     return {
         "words": [*claim.words, *extra],
         "unit": claim.unit,

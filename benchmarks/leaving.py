@@ -92,12 +92,12 @@ def one_cell(*, times: int, workers: int) -> dict[str, Any]:
     cases = [(place, way) for _ in range(times) for place in PLACES for way in WAYS]
     with ThreadPoolExecutor(workers) as pool:
         endings = list(pool.map(lambda case: _both(*case), cases))
-    wrong = [message for found in endings for message in found if message is not None]
-    found: dict[str, Any] = {"words": list(WORDS), "wanted": 2 * len(cases), "kills": 2 * len(cases) - len(wrong)}
-    found |= {"resumes": len(cases), "passed": not wrong, "wrong": wrong[:20]}
-    found["wall_seconds"] = round(time.perf_counter() - begun, 1)
-    print(f"leaving: {found['kills']} of {found['wanted']} as they should", *wrong[:20], sep="\n", flush=True)
-    return found
+    wrong = [message for messages in endings for message in messages if message is not None]
+    result: dict[str, Any] = {"words": list(WORDS), "wanted": 2 * len(cases), "kills": 2 * len(cases) - len(wrong)}
+    result |= {"resumes": len(cases), "passed": not wrong, "wrong": wrong[:20]}
+    result["wall_seconds"] = round(time.perf_counter() - begun, 1)
+    print(f"leaving: {result['kills']} of {result['wanted']} as they should", *wrong[:20], sep="\n", flush=True)
+    return result
 
 
 def _both(place: str, way: str) -> list[str | None]:
@@ -105,10 +105,10 @@ def _both(place: str, way: str) -> list[str | None]:
     words, gone, failed = PLACES[place]
     pattern = (gone if way in GONE else failed) + WAYS[way]
     with TemporaryDirectory() as folder:
-        given = ["train", *WORDS, *words, f"env.kwargs.way={way}", "--run-dir", "run"]
+        command = ["train", *WORDS, *words, f"env.kwargs.way={way}", "--run-dir", "run"]
         return [
             _wrong(f"{place}-{way}", request, pattern, Path(folder))
-            for request in (given, ["resume", "run", "--trust", "benchmarks"])
+            for request in (command, ["resume", "run", "--trust", "benchmarks"])
         ]
 
 

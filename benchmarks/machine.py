@@ -30,9 +30,9 @@ def machine() -> dict[str, object]:
 
 def kernels() -> str:
     """Return by what numpy multiplies matrices: the library, and the processor that its kernels are for."""
-    found = [library for library in threadpool_info() if library["user_api"] == "blas"]
-    told = ", ".join(f"{library['internal_api']} for {library.get('architecture', 'any')}" for library in found)
-    return told or "its own"
+    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    names = ", ".join(f"{library['internal_api']} for {library.get('architecture', 'any')}" for library in libraries)
+    return names or "its own"
 
 
 def processor() -> str:

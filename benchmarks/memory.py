@@ -35,8 +35,8 @@ def measure(names: list[str] | None = None, *, rivals: list[str] | None = None, 
     """
     chosen = names or list(PARTS)
     cases = {name: CASES[name] for name in chosen if name in CASES}
-    found = measure_cases(cases, rivals=rivals or list(REQUIREMENTS), rounds=rounds) if cases else {}
-    return found | {name: memory_bytes.measure(name) for name in chosen if name not in CASES}
+    results = measure_cases(cases, rivals=rivals or list(REQUIREMENTS), rounds=rounds) if cases else {}
+    return results | {name: memory_bytes.measure(name) for name in chosen if name not in CASES}
 
 
 def measure_cases(cases: dict[str, Case], *, rivals: list[str], rounds: int) -> dict[str, Any]:
@@ -89,21 +89,21 @@ def summary(name: str, rounds: list[dict[str, float]], absent: Absent) -> dict[s
 
     A bar against a side that should have been measured and was not is missed.
     """
-    thousands = {side: spread([one[side] for one in rounds]) for side in rounds[0]}
+    thousands = {side: spread([speeds[side] for speeds in rounds]) for side in rounds[0]}
     ratio = {
-        side: spread([one[RLRUN] / one[side] for one in rounds])
+        side: spread([speeds[RLRUN] / speeds[side] for speeds in rounds])
         for side in thousands
         if side != RLRUN and RLRUN in thousands
     }
     bars = {side: bar for side, bar in BARS.get(name, {}).items() if absent.get(side) != NOT_ASKED}
     missed = [side for side, bar in bars.items() if side not in ratio or ratio[side]["median"] < bar]
-    found: dict[str, Any] = {"thousands": thousands, "ratio": ratio, "bars": bars, "absent": absent}
+    result: dict[str, Any] = {"thousands": thousands, "ratio": ratio, "bars": bars, "absent": absent}
     most = MOST_MICROSECONDS.get(name)
     if RLRUN in thousands:
-        found |= {"microseconds": spread([1e3 / one[RLRUN] for one in rounds]), "most_microseconds": most}
-    if RLRUN not in thousands or (most is not None and found["microseconds"]["median"] > most):
+        result |= {"microseconds": spread([1e3 / speeds[RLRUN] for speeds in rounds]), "most_microseconds": most}
+    if RLRUN not in thousands or (most is not None and result["microseconds"]["median"] > most):
         missed.append(RLRUN)
-    return {**found, "missed": missed, "passed": not missed}
+    return {**result, "missed": missed, "passed": not missed}
 
 
 def _shown(speeds: dict[str, float]) -> str:

@@ -34,12 +34,12 @@ def measure(name: str) -> dict[str, Any]:
     bar = {"what": WHAT[name], "bar": BARS[name]}
     with TemporaryDirectory() as folder:
         try:
-            found = run_for_json(["-m", "benchmarks.memory_bytes", name], folder=Path(folder))
+            result = run_for_json(["-m", "benchmarks.memory_bytes", name], folder=Path(folder))
         except Failed as failure:
             return {**bar, "error": str(failure).strip().splitlines()[-1], "passed": False}
-    ratio = found["grown"] / found["stored"]
+    ratio = result["grown"] / result["stored"]
     print(f"{name}: {ratio:.3f}", flush=True)
-    return {**bar, **found, "ratio": ratio, "passed": ratio <= BARS[name]}
+    return {**bar, **result, "ratio": ratio, "passed": ratio <= BARS[name]}
 
 
 def growth(name: str) -> dict[str, int]:

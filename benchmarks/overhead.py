@@ -29,17 +29,17 @@ WORDS = (
 def measure(*, rounds: int = 3, jobs: int = JOBS) -> dict[str, Any]:
     """Return the seconds from the command to its end, and the memory of the processes that stay, in MB."""
     ideal = jobs * STEPS * SECONDS / WORKERS
-    found = [one(jobs) for _ in range(rounds)]
-    ratio = spread([each["seconds"] / ideal for each in found])
-    growth = spread([each["late"] / each["early"] for each in found])
+    records = [one(jobs) for _ in range(rounds)]
+    ratio = spread([record["seconds"] / ideal for record in records])
+    growth = spread([record["late"] / record["early"] for record in records])
     return {
         "jobs": jobs,
         "workers": WORKERS,
         "ideal": ideal,
-        "seconds": spread([each["seconds"] for each in found]),
+        "seconds": spread([record["seconds"] for record in records]),
         "ratio": ratio,
-        "early": spread([each["early"] for each in found]),
-        "late": spread([each["late"] for each in found]),
+        "early": spread([record["early"] for record in records]),
+        "late": spread([record["late"] for record in records]),
         "growth": growth,
         "bar": BAR,
         "bar_growth": GROWTH,
@@ -76,12 +76,12 @@ def _watch(pid: int, jobs: Path, sizes: list[tuple[int, float]]) -> None:
     """Note twice a second how many jobs were begun, and what coordinator and fork server hold."""
     while True:
         try:
-            held = [_resident(each) for each in (pid, *_servers(pid))]
+            usage = [_resident(process) for process in (pid, *_servers(pid))]
             begun = len(os.listdir(jobs)) if jobs.is_dir() else 0
         except OSError:  # it is over
             return
-        if None not in held:
-            sizes.append((begun, sum(filter(None, held))))
+        if None not in usage:
+            sizes.append((begun, sum(filter(None, usage))))
         time.sleep(0.5)
 
 
@@ -92,5 +92,5 @@ def _servers(pid: int) -> list[int]:
 
 def _resident(pid: int) -> float | None:
     """Return what a process holds, in MB; None of one that is just ending."""
-    held = Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2].split()
-    return int(held[0]) / 1024 if held else None
+    fields = Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2].split()
+    return int(fields[0]) / 1024 if fields else None

@@ -19,17 +19,17 @@ def save(name: str, found: dict[str, Any], *, folder: Path = RESULTS) -> None:
     here = machine()
     folder.mkdir(parents=True, exist_ok=True)
     earlier = held(name, folder=folder)
-    kept = {part: result for part, result in earlier.items() if name in PARTED and part not in found}
+    old_parts = {part: result for part, result in earlier.items() if name in PARTED and part not in found}
     if name in PARTED:
         found = {part: {**result, "machine": here} for part, result in found.items()}
-    path.write_text(json.dumps({"machine": here, "found": {**kept, **found}}, indent=1) + "\n")
+    path.write_text(json.dumps({"machine": here, "found": {**old_parts, **found}}, indent=1) + "\n")
 
 
 def held(name: str, *, folder: Path = RESULTS) -> dict[str, Any]:
     """Return a result that is there already, else nothing."""
     path = folder / f"{name}.json"
-    found: dict[str, Any] = json.loads(path.read_text())["found"] if path.exists() else {}
-    return found
+    result: dict[str, Any] = json.loads(path.read_text())["found"] if path.exists() else {}
+    return result
 
 
 def write(*, folder: Path = RESULTS) -> None:
@@ -47,8 +47,8 @@ def write(*, folder: Path = RESULTS) -> None:
 def conditions(here: dict[str, Any]) -> str:
     """Return date, machine and versions in a line."""
     versions = ", ".join(f"{name} {here[name]}" for name in ("python", "torch", "numpy", "gymnasium"))
-    made = f" ({here[PRODUCTS]})" if PRODUCTS in here else ""  # earlier results do not tell
-    return f"{here['date']}, {here['cores']} cores of {here['processor']}, {versions}{made}"
+    products = f" ({here[PRODUCTS]})" if PRODUCTS in here else ""  # earlier results do not tell
+    return f"{here['date']}, {here['cores']} cores of {here['processor']}, {versions}{products}"
 
 
 def table(heads: list[str], rows: list[list[str]]) -> Lines:
@@ -71,7 +71,7 @@ def speed(found: dict[str, Any]) -> Lines:
     ]
     rows = []
     for name, case in found.items():
-        speeds, loads = case["env_steps_per_second"], [one["load"] for one in case["rounds"]]
+        speeds, loads = case["env_steps_per_second"], [record["load"] for record in case["rounds"]]
         ratios = [_spread(case[key], ".3f") for key in ("ratio", "ratio_of_processor_time")]
         bar = f"≥ {case['bar']}: {_verdict(case)}"
         counts = [str(len(loads)), f"{min(loads)}–{max(loads)}"]
@@ -102,7 +102,7 @@ def startup(found: dict[str, Any]) -> Lines:
         "config": "`rlrun config algorithm=sac env=cartpole`",
         "first_step": "`rlrun train algorithm=sac env=cartpole` to its first environment step",
     }
-    rows = [[shown[name], _spread(one, ".2f"), f"< {one['bar']}: {_verdict(one)}"] for name, one in found.items()]
+    rows = [[shown[name], _spread(case, ".2f"), f"< {case['bar']}: {_verdict(case)}"] for name, case in found.items()]
     return table(["command", "processor seconds", "bar"], rows)
 
 
@@ -120,8 +120,8 @@ def learning(found: dict[str, Any]) -> Lines:
         runs = claim["runs"]
         values = ", ".join(map(_learned, runs))
         bar = f"{'≤' if claim['at_most'] else '≥'} {claim['bar']:g}, {claim['enough']}: {_verdict(claim)}"
-        seeds = ", ".join(str(one["seed"]) for one in runs)
-        seconds = sum(one["wall_seconds"] for one in runs) / len(runs)
+        seeds = ", ".join(str(run["seed"]) for run in runs)
+        seconds = sum(run["wall_seconds"] for run in runs) / len(runs)
         rows.append(
             [name, claim["unit"], bar, seeds, claim["held"], values, f"{seconds:.0f}", claim["machine"]["date"]]
         )
@@ -129,10 +129,10 @@ def learning(found: dict[str, Any]) -> Lines:
     return [*table(heads, rows), "", *words]
 
 
-def _learned(one: dict[str, Any]) -> str:
+def _learned(run: dict[str, Any]) -> str:
     """Return what a run came to, with its last evaluation where that is known."""
-    last = one.get("evaluations", {}).get("last")
-    value = "failed" if one["value"] is None else f"{one['value']:.4g}"
+    last = run.get("evaluations", {}).get("last")
+    value = "failed" if run["value"] is None else f"{run['value']:.4g}"
     return value if last is None else f"{value} (last evaluation {last:.4g})"
 
 
@@ -154,19 +154,19 @@ def _beside_peers(name: str, case: dict[str, Any]) -> Lines:
     """Return the table of a case, who is not in it, and where rlrun is behind."""
     heads = ["side", "version", "steps/s", "rlrun's ratio", "first step, s", "peak, MB"]
     rows, ratio = [], case["ratio"]
-    for side, one in case["sides"].items():
+    for side, stats in case["sides"].items():
         beside = _spread(ratio["rlrun"][side], ".2f") if side in ratio["rlrun"] else ""
-        figures = [_spread(one[key], form) for key, form in (("first_step", ".1f"), ("megabytes", ".0f"))]
-        counts = [f"{one[key]:,}" for key in ("steps_of_optimisers", "parameters")]
-        version = next((told for package, told in one["versions"].items() if package not in case["machine"]), "")
-        rows.append([side, version, _spread(one["speed"], ",.0f"), beside, *figures, *counts])
+        figures = [_spread(stats[key], form) for key, form in (("first_step", ".1f"), ("megabytes", ".0f"))]
+        counts = [f"{stats[key]:,}" for key in ("steps_of_optimisers", "parameters")]
+        version = next((number for package, number in stats["versions"].items() if package not in case["machine"]), "")
+        rows.append([side, version, _spread(stats["speed"], ",.0f"), beside, *figures, *counts])
     bars = [
         f"{bar['side']} ≥ {bar['least']:g} × {bar['peer']}: {_spread(reached, '.2f') if reached else 'not measured'}, "
         f"{_verdict(bar)}"
         for bar in case["bars"]
         for reached in [ratio.get(bar["side"], {}).get(bar["peer"])]
     ]
-    slower = [side for side, one in ratio["rlrun"].items() if one["median"] < 1]
+    slower = [side for side, spread in ratio["rlrun"].items() if spread["median"] < 1]
     loads, first, last = case["load"], *case["window"]
     about = f"{len(loads)} rounds, load {min(loads)}–{max(loads)}, {case['machine']['date']}"
     return [
@@ -185,11 +185,11 @@ def _solved(name: str, part: dict[str, Any]) -> Lines:
     """Return the way to a return, seed by seed."""
     rival = next(side for side in part["seconds"] if side != "rlrun")
     rows = [
-        [str(one["seed"]), *(f"{side['seconds']:.1f} s, {_reached(side)}" for side in one["sides"].values())]
-        for one in part["runs"]
+        [str(run["seed"]), *(f"{side['seconds']:.1f} s, {_reached(side)}" for side in run["sides"].values())]
+        for run in part["runs"]
     ]
     rows.append(["median", *(_spread(part["seconds"][side], ".1f") + " s" for side in ("rlrun", rival))])
-    loads = [one["load"] for one in part["runs"]]
+    loads = [run["load"] for run in part["runs"]]
     return [
         f"### {name}",
         "",
@@ -206,7 +206,7 @@ def _solved(name: str, part: dict[str, Any]) -> Lines:
 
 def _begun(name: str, part: dict[str, Any]) -> Lines:
     """Return seconds to the first step."""
-    loads = [one["load"] for one in part["rounds"]]
+    loads = [record["load"] for record in part["rounds"]]
     rows = [[f"`{' '.join(words)}`", _spread(part[side], ".2f")] for side, words in part["commands"].items()]
     return [
         f"### {name}",
@@ -234,8 +234,8 @@ def memory(found: dict[str, Any]) -> Lines:
     uses = {side: (use, part["versions"][side]) for part in timed.values() for side, use in part["how"].items()}
     notes = [f"* {side} ({', '.join(map(' '.join, version.items()))}): {use}" for side, (use, version) in uses.items()]
     sizes = [
-        [one["what"], f"{one['ratio']:.3f}" if "ratio" in one else one["error"], f"≤ {one['bar']}: {_verdict(one)}"]
-        for name, one in found.items()
+        [row["what"], f"{row['ratio']:.3f}" if "ratio" in row else row["error"], f"≤ {row['bar']}: {_verdict(row)}"]
+        for name, row in found.items()
         if name not in timed
     ]
     lines = [how, "", *table(heads, rows), "", *(_about(name, part) for name, part in timed.items()), "", *notes, ""]
@@ -246,10 +246,10 @@ def chain(found: dict[str, Any]) -> Lines:
     """Updates that priorities save."""
     heads = ["length", "rows", "updates, uniform", "updates, prioritised", "ratio of medians", "bar"]
     rows = []
-    for length, one in found.items():
-        counts = [", ".join(f"{count:,}" for count in one[name]) for name in ("uniform", "prioritised")]
-        bar = f"≤ {one['bar']:g}: {_verdict(one)}"
-        rows.append([length, f"{2 ** (int(length) + 1) - 2:,}", *counts, f"{one['ratio']:.2f}", bar])
+    for length, case in found.items():
+        counts = [", ".join(f"{count:,}" for count in case[name]) for name in ("uniform", "prioritised")]
+        bar = f"≤ {case['bar']:g}: {_verdict(case)}"
+        rows.append([length, f"{2 ** (int(length) + 1) - 2:,}", *counts, f"{case['ratio']:.2f}", bar])
     how = "The blind cliffwalk of arXiv 1511.05952: one row has a reward; one-row updates of a table until it is right."
     return [how, "", *table(heads, rows)]
 
@@ -257,9 +257,9 @@ def chain(found: dict[str, Any]) -> Lines:
 def checkpoints(found: dict[str, Any]) -> Lines:
     """What saving, loading and listing take."""
     rows = []
-    for one in found["figures"].values():
-        bar = f"≤ {one['bar']:g}: {_verdict(one)}" if "bar" in one else ""
-        rows.append([one["what"], _spread(one, ".3f"), bar])
+    for figure in found["figures"].values():
+        bar = f"≤ {figure['bar']:g}: {_verdict(figure)}" if "bar" in figure else ""
+        rows.append([figure["what"], _spread(figure, ".3f"), bar])
     loads = found["load"]
     how = (
         f"A memory of {found['memory']}, with two networks and their optimisers, saved by the callback of a run; "
@@ -348,9 +348,9 @@ def sweeps(found: dict[str, Any]) -> Lines:
         states = [", ".join(f"{count} {state}" for state, count in kill["states"].items()) for kill in case["kills"]]
         counts = [str(case.get(key.replace(" ", "_"), "")) for key in counted]
         same = [f"{case['identical'][group]} of {case['jobs']}" if "jobs" in case else "" for group in groups]
-        told = "; ".join(states) if "jobs" in case else case["error"]
+        outcome = "; ".join(states) if "jobs" in case else case["error"]
         ended = [_verdict(case), f"{case['wall_seconds']:.0f}", case["machine"]["date"]]
-        rows.append([name, told, *counts, *same, *ended])
+        rows.append([name, outcome, *counts, *same, *ended])
     how = (
         "A sweep, four jobs at a time, whose processes were all killed by SIGKILL at two random moments and which was "
         "resumed by the command, against one that nobody disturbed. Finished once: jobs of which one process said so; "
@@ -381,9 +381,9 @@ def estimate(found: dict[str, Any]) -> Lines:
     heads = ["run", "estimated before and after, s", "measured, s", "ratio", "of processor time", "bar", "load", "date"]
     rows = []
     for name, case in found.items():
-        said = " and ".join(f"{seconds:.0f}" for seconds in case["estimates"])
+        estimates = " and ".join(f"{seconds:.0f}" for seconds in case["estimates"])
         processor = f"{case['ratio_of_processor_time']:.2f}" if "ratio_of_processor_time" in case else ""
-        rows.append([name, said, f"{case['seconds']:.0f}", f"{case['ratio']:.2f}", processor])
+        rows.append([name, estimates, f"{case['seconds']:.0f}", f"{case['ratio']:.2f}", processor])
         rows[-1] += [f"1 ± {case['bar']:g}: {_verdict(case)}", f"{min(case['load'])}–{max(case['load'])}"]
         rows[-1] += [case["machine"]["date"]]
     how = (
@@ -403,13 +403,13 @@ def search(found: dict[str, Any]) -> Lines:
 
 def _drawn(part: dict[str, Any]) -> Lines:
     curves = list(part["curves"].values())
-    made = {side: f"{number:.0f}" for side, number in part["evaluations"].items()}
+    counts = {side: f"{number:.0f}" for side, number in part["evaluations"].items()}
     return [
         f"DQN on CartPole, learning rate and target period: {len(curves)} points, {len(curves[0])} runs at each, were "
         f"measured once; {part['studies']} studies of 30 trials, of {part['seeds']} runs each, draw theirs from these "
         f"on both sides. The answer of a study is expected to come to {part['means']['search']:.1f} by the search "
-        f"(tpe, pruned; {made['search']} evaluations a study), {part['means']['random']:.1f} at random "
-        f"({made['random']}); {part['best']:.1f} is the most that there is. Gain {part['gain']:.1f} with a standard "
+        f"(tpe, pruned; {counts['search']} evaluations a study), {part['means']['random']:.1f} at random "
+        f"({counts['random']}); {part['best']:.1f} is the most that there is. Gain {part['gain']:.1f} with a standard "
         f"error of {part['error']:.1f}, bar: more than two of these: {_verdict(part)}; ahead in "
         f"{part['ahead']} studies. The number of runs a trial, and how long a median waits, were chosen on these "
         "curves, so the gain is a flattering one.",
@@ -420,11 +420,11 @@ def _cartpole(part: dict[str, Any]) -> Lines:
     rows = []
     for study in part["studies"]:
         for side in part["sides"]:
-            one = study[side]
-            counts = ", ".join(f"{number} {state}" for state, number in one["trials"].items())
-            low, high = one["interval"]
-            row = [f"{one['mean']:.1f} [{low:.1f}, {high:.1f}]", f"{one['searched']:.1f}", counts]
-            row += [f"{one['env_steps']:,.0f}", f"{one['seconds']:.0f}", f"`{' '.join(one['values'])}`"]
+            result = study[side]
+            counts = ", ".join(f"{number} {state}" for state, number in result["trials"].items())
+            low, high = result["interval"]
+            row = [f"{result['mean']:.1f} [{low:.1f}, {high:.1f}]", f"{result['searched']:.1f}", counts]
+            row += [f"{result['env_steps']:,.0f}", f"{result['seconds']:.0f}", f"`{' '.join(result['values'])}`"]
             rows.append([str(study["seed"]), side, *row])
     heads = ["study", "side", "mean over fresh seeds", "in the search", "trials", "steps", "seconds", "values"]
     first = part["studies"][0]["search"]
@@ -455,15 +455,15 @@ def why(found: dict[str, Any]) -> Lines:
     what = {"sabotaged": "the planted cause is named first", "healthy": "nothing is found"}
     for group, part in found.items():
         rows = []
-        for one in part["runs"]:
-            said = ", ".join(one["said"]) or "nothing"
-            counts = [str(one["checks"]), str(one["unmade"]), str(one["seconds"])]
-            rows.append([one["name"], str(one["seed"]), said, "right" if one["right"] else "wrong", *counts])
+        for run in part["runs"]:
+            causes = ", ".join(run["said"]) or "nothing"
+            counts = [str(run["checks"]), str(run["unmade"]), str(run["seconds"])]
+            rows.append([run["name"], str(run["seed"]), causes, "right" if run["right"] else "wrong", *counts])
         heads = ["run", "seed", "found, in order", "", "checks", "not made", "seconds"]
         bar = f"{part['right']} of {len(part['runs'])}, bar ≥ {part['bar']}: {_verdict(part)}"
         date = part["machine"]["date"]
         lines += [f"{group.capitalize()} runs, {date}: {what[group]} in {bar}.", "", *table(heads, rows), ""]
-        lines += [*(f"* {one['name']}: `{' '.join(one['words'])}`" for one in part["runs"]), ""]
+        lines += [*(f"* {run['name']}: `{' '.join(run['words'])}`" for run in part["runs"]), ""]
     return lines[:-1]
 
 
@@ -502,9 +502,9 @@ def beside(found: dict[str, Any]) -> Lines:
     """Off-policy algorithms beside a rival's."""
     rows = []
     for name, part in found.items():
-        for one in part["runs"]:
-            values = [f"{one[side]['mean']:.0f} ({one[side]['seconds']:.0f} s)" for side in ("rlrun", "rival")]
-            rows.append([name, str(one["seed"]), *values])
+        for run in part["runs"]:
+            values = [f"{run[side]['mean']:.0f} ({run[side]['seconds']:.0f} s)" for side in ("rlrun", "rival")]
+            rows.append([name, str(run["seed"]), *values])
         rows.append([name, "mean", *(f"{part['means'][side]:.0f}" for side in ("rlrun", "rival"))])
     verdicts = [f"* {name}, at least the rival's mean: {_verdict(part)}" for name, part in found.items()]
     rival = next(iter(found.values()))["requirement"]
@@ -527,9 +527,9 @@ def defaults(found: dict[str, Any]) -> Lines:
             random = f"{part['random']:.1f}" if "random" in part else ""
             row = [name, policy, *sides, random, "", "", ""]
             if part["compared"]:
-                one = part["compared"][policy]
-                verdict = "met" if one["gain"] >= -2 * one["error"] else "missed"
-                row[5:] = [f"{one['gain']:.1f} ± {one['error']:.1f}", f"{one['share']:.2f}", verdict]
+                gap = part["compared"][policy]
+                verdict = "met" if gap["gain"] >= -2 * gap["error"] else "missed"
+                row[5:] = [f"{gap['gain']:.1f} ± {gap['error']:.1f}", f"{gap['share']:.2f}", verdict]
             rows.append(row)
     heads = ["task", "policy", "rlrun", "stable-baselines3", "at random", "difference", "share", "≥ -2 errors"]
     lines = [
@@ -541,7 +541,7 @@ def defaults(found: dict[str, Any]) -> Lines:
         "",
     ]
     for policy in ("best", "last") if compared else ():
-        share = sum(one[policy]["share"] for one in compared) / len(compared)
+        share = sum(gaps[policy]["share"] for gaps in compared) / len(compared)
         verdict = "met" if share >= -0.05 else "missed"
         lines.append(f"* mean share of {len(compared)} tasks, {policy} policy: {share:.2f}, bar ≥ -0.05: {verdict}")
     for name, part in found.items():
@@ -555,7 +555,7 @@ def defaults(found: dict[str, Any]) -> Lines:
 
 
 def _mean_and_seeds(runs: list[dict[str, Any]] | None, policy: str) -> str:
-    means = [sum(one[policy]) / len(one[policy]) for one in runs or []]
+    means = [sum(run[policy]) / len(run[policy]) for run in runs or []]
     return f"{sum(means) / len(means):.1f} ({', '.join(f'{mean:.1f}' for mean in means)})" if means else ""
 
 
@@ -610,9 +610,9 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
 }
 
 
-def _spread(one: dict[str, float], form: str) -> str:
-    return f"{one['median']:{form}} ({one['least']:{form}}–{one['most']:{form}})"
+def _spread(stats: dict[str, float], form: str) -> str:
+    return f"{stats['median']:{form}} ({stats['least']:{form}}–{stats['most']:{form}})"
 
 
-def _verdict(one: dict[str, Any]) -> str:
-    return "met" if one["passed"] else "missed"
+def _verdict(result: dict[str, Any]) -> str:
+    return "met" if result["passed"] else "missed"

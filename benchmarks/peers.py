@@ -60,9 +60,9 @@ class Case(NamedTuple):
 
     def bars_of(self, sides: Iterable[str]) -> list[Bar]:
         """Return the bars beside those sides: rlrun is to be faster than every peer that has the algorithm."""
-        held = {BARE, *(bar.peer for bar in self.bars)}
+        covered = {BARE, *(bar.peer for bar in self.bars)}
         peers = [side for side in sides if side in PEERS and self.algorithm not in LACKS.get(side, {})]
-        return [*self.bars, *(Bar(peer, 1.0) for peer in peers if peer not in held)]
+        return [*self.bars, *(Bar(peer, 1.0) for peer in peers if peer not in covered)]
 
     def work(self, side: str) -> dict[str, Any]:
         """Return what a side is told; the same numbers for all."""
@@ -116,15 +116,15 @@ def measure(names: list[str] | None = None, *, peers: list[str] | None = None, r
     peers: which of them take part in the cases; None or [] for all.
     rounds: of each case; seeds of those that are solved.
     """
-    found = {}
+    results = {}
     for name in names or PARTS:
         if name in CASES:
-            found[name] = measure_case(name, CASES[name], peers=peers or list(PEERS), rounds=rounds)
+            results[name] = measure_case(name, CASES[name], peers=peers or list(PEERS), rounds=rounds)
         elif name in SOLVED:
-            found[name] = solving.solve(SOLVED[name], seeds=range(rounds))
+            results[name] = solving.solve(SOLVED[name], seeds=range(rounds))
         else:
-            found[name] = solving.begin(rounds=rounds)
-    return found
+            results[name] = solving.begin(rounds=rounds)
+    return results
 
 
 def measure_case(name: str, case: Case, *, peers: list[str], rounds: int) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def measure_case(name: str, case: Case, *, peers: list[str], rounds: int) -> dic
     absent = {peer: NOT_ASKED for peer in PEERS if peer not in peers}
     absent |= {peer: LACKS[peer][case.algorithm] for peer in peers if case.algorithm in LACKS.get(peer, {})}
     sides = [RLRUN, *case.variants, *(peer for peer in peers if peer not in absent)]
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for number in range(rounds):
         before, turns = load(), {}
         at = number % len(sides)  # nobody always comes after the same one
@@ -146,9 +146,9 @@ def measure_case(name: str, case: Case, *, peers: list[str], rounds: int) -> dic
         for side, why in other_work(turns).items():
             absent[side] = why
         sides = [side for side in sides if side not in absent]
-        found.append({"load": before, "sides": {side: turns[side] for side in sides}})
-        print(f"{name} round {number + 1}: {_shown(found[-1]['sides'])} (load {before})", flush=True)
-    return summary(case, found, absent)
+        records.append({"load": before, "sides": {side: turns[side] for side in sides}})
+        print(f"{name} round {number + 1}: {_shown(records[-1]['sides'])} (load {before})", flush=True)
+    return summary(case, records, absent)
 
 
 def turn(case: Case, side: str) -> dict[str, Any]:
@@ -162,8 +162,8 @@ def turn(case: Case, side: str) -> dict[str, Any]:
     python = Path(sys.executable) if side in OURS else interpreter(library)
     with TemporaryDirectory() as place:
         words = ["-m", "benchmarks.rivals.training.turn", module, json.dumps(case.work(side))]
-        found = run_for_json(words, folder=Path(place), python=python)
-    return {**found, "speed": found["env_steps"] / found["seconds"]}
+        result = run_for_json(words, folder=Path(place), python=python)
+    return {**result, "speed": result["env_steps"] / result["seconds"]}
 
 
 def other_work(turns: dict[str, dict[str, Any]]) -> dict[str, str]:
@@ -171,11 +171,11 @@ def other_work(turns: dict[str, dict[str, Any]]) -> dict[str, str]:
 
     A side without any optimiser of torch's, which would count, is not looked at.
     """
-    made = {side: one["updates"] / one["env_steps"] for side, one in turns.items() if one["parameters"]}
+    rates = {side: result["updates"] / result["env_steps"] for side, result in turns.items() if result["parameters"]}
     return {
-        side: f"{count:.4g} updates an environment step, not {made[RLRUN]:.4g}"
-        for side, count in made.items()
-        if RLRUN in made and abs(count / made[RLRUN] - 1) > SLACK
+        side: f"{count:.4g} updates an environment step, not {rates[RLRUN]:.4g}"
+        for side, count in rates.items()
+        if RLRUN in rates and abs(count / rates[RLRUN] - 1) > SLACK
     }
 
 
@@ -188,7 +188,7 @@ def summary(case: Case, rounds: list[dict[str, Any]], absent: dict[str, str]) ->
     ours = [side for side in present if OURS.get(side) == RLRUN]
     ratios = {
         side: {
-            peer: spread([one["sides"][side]["speed"] / one["sides"][peer]["speed"] for one in rounds])
+            peer: spread([record["sides"][side]["speed"] / record["sides"][peer]["speed"] for record in rounds])
             for peer in present
             if peer not in ours
         }
@@ -202,11 +202,11 @@ def summary(case: Case, rounds: list[dict[str, Any]], absent: dict[str, str]) ->
     return {
         "words": list(case.words),
         "window": [case.first, case.last],
-        "sides": {side: _about([one["sides"][side] for one in rounds]) for side in present},
+        "sides": {side: _about([record["sides"][side] for record in rounds]) for side in present},
         "ratio": ratios,
         "bars": bars,
         "absent": absent,
-        "load": [one["load"] for one in rounds],
+        "load": [record["load"] for record in rounds],
         "passed": all(bar["passed"] for bar in bars),
         "rounds": rounds,
     }
@@ -214,9 +214,9 @@ def summary(case: Case, rounds: list[dict[str, Any]], absent: dict[str, str]) ->
 
 def _about(turns: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures of a side; what must be the same in every round once."""
-    spreads = {key: spread([one[key] for one in turns]) for key in ("speed", "first_step", "megabytes")}
+    spreads = {key: spread([result[key] for result in turns]) for key in ("speed", "first_step", "megabytes")}
     return {**spreads, **{key: turns[-1][key] for key in ("steps_of_optimisers", "parameters", "versions")}}
 
 
 def _shown(sides: dict[str, dict[str, Any]]) -> str:
-    return ", ".join(f"{side} {one['speed']:,.0f}" for side, one in sides.items())
+    return ", ".join(f"{side} {result['speed']:,.0f}" for side, result in sides.items())

@@ -48,7 +48,7 @@ class Sac:
         self.log_temperature = torch.zeros(1, requires_grad=True)
         self.tau, self.target_entropy = numbers["target_rate"], -float(actions)
         trained = (self.critics.parameters(), self.policy.parameters(), [self.log_temperature])
-        self.optimizers = [torch.optim.Adam(each, lr=numbers["lr"], fused=True) for each in trained]
+        self.optimizers = [torch.optim.Adam(parameters, lr=numbers["lr"], fused=True) for parameters in trained]
         clock.watch(self.optimizers)
 
     def smallest(self, critics: Any, observation: Tensor, action: Tensor) -> Tensor:

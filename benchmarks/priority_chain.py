@@ -81,10 +81,10 @@ def updates_needed(length: int, sampler: Sampler, seed: int, *, most: int = 10_0
 
 def measure(lengths: Sequence[int], seeds: Sequence[int]) -> dict[str, Any]:
     """Count updates for each length, sampler and seed; `ratio`: medians, prioritised to uniform."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for length in lengths:
         counts = {name: [updates_needed(length, make(seed), seed) for seed in seeds] for name, make in SAMPLERS.items()}
         medians = {name: statistics.median(values) for name, values in counts.items()}
         ratio = medians["prioritised"] / medians["uniform"]
-        found[str(length)] = counts | {"ratio": ratio, "bar": BAR, "passed": ratio <= BAR}
-    return found
+        results[str(length)] = counts | {"ratio": ratio, "bar": BAR, "passed": ratio <= BAR}
+    return results

@@ -47,8 +47,8 @@ def environment(tree: Path | None = None) -> dict[str, str]:
     """Return the variables of a measured process; it keeps what it compiled, as a user's does."""
     roots = (str(tree), str(tree / "src")) if tree else (str(ROOT),)
     paths = os.pathsep.join(filter(None, (*roots, os.environ.get("PYTHONPATH"))))
-    held = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**held, **THREADS, "PYTHONPATH": paths}
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**variables, **THREADS, "PYTHONPATH": paths}
 
 
 def run_for_json(

@@ -138,15 +138,15 @@ def measure(names: list[str] | None = None, *, kills: int = KILLS, workers: int 
     """
     names = names or [*available(), *PARTS]
     cells = [name for name in names if name not in PARTS]
-    found = {name: PARTS[name](kills, workers) for name in names if name in PARTS}
+    results = {name: PARTS[name](kills, workers) for name in names if name in PARTS}
     with ThreadPoolExecutor(workers) as pool:
-        return found | dict(zip(cells, pool.map(lambda name: one_cell(name, kills=kills), cells), strict=True))
+        return results | dict(zip(cells, pool.map(lambda name: one_cell(name, kills=kills), cells), strict=True))
 
 
 def one_cell(name: str, *, kills: int) -> dict[str, Any]:
     """Train without a stop and with many; a cell that fails is told, and stops no other."""
     words, begun = list(CELLS[name]), time.perf_counter()
-    found: dict[str, Any] = {"words": words, "wanted": kills, "passed": False}
+    result: dict[str, Any] = {"words": words, "wanted": kills, "passed": False}
     with TemporaryDirectory() as place:
         folder, log = Path(place), Path(place) / "log.txt"
         whole, killed = folder / "whole", folder / "killed"
@@ -161,26 +161,26 @@ def one_cell(name: str, *, kills: int) -> dict[str, Any]:
             # Half of what a fast run takes from one kill to the next, or it ends before it was killed often enough.
             delay = min(DELAY, 0.5 * (time.perf_counter() - begun) / kills)
             story = torment(words, killed, begin, kills=kills, dice=random.Random(name), delay=delay)
-            found["left_behind"] = sum(map(_outlived, begun_here))
+            result["left_behind"] = sum(map(_outlived, begun_here))
             same = compare(whole, killed)
-            held = json.loads((killed / "manifest.json").read_text()).get("resume")
-            found |= {
+            resume = json.loads((killed / "manifest.json").read_text()).get("resume")
+            result |= {
                 **vars(story),
                 "identical": same,
-                "resume": held,
+                "resume": resume,
                 "passed_over": log.read_text().count("going on"),
             }
-            clean = not story.damaged and not found["left_behind"] and story.kills == kills
-            found["passed"] = all(same.values()) and clean and held == "exact"
+            clean = not story.damaged and not result["left_behind"] and story.kills == kills
+            result["passed"] = all(same.values()) and clean and resume == "exact"
             if story.kills < kills:
-                found["error"] = f"it ended after {story.kills} of {kills} kills"
+                result["error"] = f"it ended after {story.kills} of {kills} kills"
             if not all(same.values()):
-                found["differing"] = differing(whole, killed)[:20]
+                result["differing"] = differing(whole, killed)[:20]
         except (Failed, RlrunError) as error:
-            found["error"] = str(error).strip().splitlines()[-1]
-    found["wall_seconds"] = round(time.perf_counter() - begun, 1)
-    print(f"{name}: {'identical' if found['passed'] else found.get('error', 'not identical')}", flush=True)
-    return found
+            result["error"] = str(error).strip().splitlines()[-1]
+    result["wall_seconds"] = round(time.perf_counter() - begun, 1)
+    print(f"{name}: {'identical' if result['passed'] else result.get('error', 'not identical')}", flush=True)
+    return result
 
 
 def torment(

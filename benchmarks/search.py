@@ -55,12 +55,12 @@ def measure(
         words: further ones for every run, such as a small budget to try this file.
     """
     words = tuple(words)
-    made: dict[str, Callable[[], dict[str, Any]]] = {
+    measures: dict[str, Callable[[], dict[str, Any]]] = {
         "cartpole": lambda: cartpole(seeds, workers=workers, words=words),
         "drawn": lambda: drawn(surface.measure(workers=workers, words=(*surface.WORDS, *words)), range(DRAWN)),
         "quadratic": lambda: quadratic(range(STUDIES)),
     }
-    return {name: made[name]() for name in parts or PARTS}
+    return {name: measures[name]() for name in parts or PARTS}
 
 
 def cartpole(seeds: Iterable[int], *, workers: int, words: Iterable[str] = ()) -> dict[str, Any]:
@@ -88,19 +88,19 @@ def one(side: str, seed: int, words: list[str], workers: int) -> dict[str, Any]:
     """Return what one side of a study finds with runs of its own."""
     start, before = time.perf_counter(), load()
     with TemporaryDirectory() as folder:
-        given = [*words, *SIDES[side], f"sweep.seed={seed}", "--sweep-dir", "sweep", "--workers", str(workers)]
-        run(["-m", "rlrun", "train", "-m", *given], folder=Path(folder))
+        arguments = [*words, *SIDES[side], f"sweep.seed={seed}", "--sweep-dir", "sweep", "--workers", str(workers)]
+        run(["-m", "rlrun", "train", "-m", *arguments], folder=Path(folder))
         sweep = Path(folder) / "sweep"
-        found = json.loads((sweep / "best.json").read_text())
+        result = json.loads((sweep / "best.json").read_text())
         steps = sum(progress(RunDir(path).metrics).get("env_steps", 0) for path in (sweep / "jobs").iterdir())
-    best = found["best"]
+    best = result["best"]
     return {
         "mean": best["mean"][0],
         "interval": best["interval"][0],
         "scores": best["scores"][0],
         "searched": best["searched"][0],
         "values": best["words"],
-        "trials": found["trials"],
+        "trials": result["trials"],
         "env_steps": steps,
         "seconds": time.perf_counter() - start,
         "load": before,
@@ -127,7 +127,7 @@ def drawn(curves: Curves, seeds: Iterable[int]) -> dict[str, Any]:
     gains = [study["search"]["mean"] - study["random"]["mean"] for study in studies]
     error = statistics.stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else math.inf
     evaluations = {side: statistics.mean(study[side]["evaluations"] for study in studies) for side in SIDES}
-    found = verdict(studies)
+    comparison = verdict(studies)
     return {
         "curves": curves,
         "best": measured.best,
@@ -136,7 +136,7 @@ def drawn(curves: Curves, seeds: Iterable[int]) -> dict[str, Any]:
         "evaluations": evaluations,
         "gain": statistics.mean(gains),
         "error": error,
-        **found,
+        **comparison,
         "passed": statistics.mean(gains) > 2.0 * error,
     }
 
@@ -147,7 +147,7 @@ def _drawn(measured: Surface, settings: Optuna, seed: int) -> dict[str, float]:
     length = measured.mean.shape[-1]
     plan.evaluations = length  # type: ignore[misc]
     chance = np.random.default_rng([seed, settings.sampler == "tpe"])
-    made = 0
+    evaluations = 0
     with TemporaryDirectory() as folder:
         study = Study(Path(folder) / "study.journal", plan)
         for _ in range(TRIALS):
@@ -156,14 +156,14 @@ def _drawn(measured: Surface, settings: Optuna, seed: int) -> dict[str, float]:
             come_to, state = np.cumsum(curve) / np.arange(1, length + 1), "complete"
             for step, value in enumerate(come_to, start=1):
                 study.report(trial.number, step, float(value))
-                made += SEEDS
+                evaluations += SEEDS
                 if step < length and study.is_hopeless(trial.number):
                     state = "pruned"
                     break
             study.tell(trial.number, [float(come_to[-1])] if state == "complete" else None, state)
         top = study.best()[:TOP]
     runs = [np.mean([measured.drawn(*_values(trial), chance) for _ in range(FRESH)]) for trial in top]
-    return {"mean": float(measured.expected(*_values(top[int(np.argmax(runs))])).mean()), "evaluations": made}
+    return {"mean": float(measured.expected(*_values(top[int(np.argmax(runs))])).mean()), "evaluations": evaluations}
 
 
 def _values(trial: Any) -> tuple[float, float]:
@@ -177,9 +177,9 @@ def quadratic(seeds: Iterable[int]) -> dict[str, Any]:
         pair = {side: {"mean": _sought(sampler, seed)} for side, sampler in (("search", "tpe"), ("random", "random"))}
         studies.append({"seed": seed, **pair, "cmaes": {"mean": _sought("cmaes", seed)}})
     cmaes = statistics.mean(study["cmaes"]["mean"] for study in studies)
-    found = verdict(studies)
-    found["means"]["cmaes"] = cmaes
-    return {"words": QUADRATIC, "noise": NOISE, "studies": studies, **found}
+    comparison = verdict(studies)
+    comparison["means"]["cmaes"] = cmaes
+    return {"words": QUADRATIC, "noise": NOISE, "studies": studies, **comparison}
 
 
 def _sought(sampler: str, seed: int) -> float:

@@ -42,8 +42,8 @@ def solve(algorithm: str, *, seeds: Iterable[int]) -> dict[str, Any]:
         sides = {"rlrun": _ours(algorithm, seed), RIVAL: _theirs(algorithm, seed, python)}
         runs.append({"seed": seed, "load": before, "sides": sides})
         print(f"{algorithm} seed {seed}: {_told(sides)} (load {before})", flush=True)
-    seconds = {side: [one["sides"][side]["seconds"] for one in runs] for side in ("rlrun", RIVAL)}
-    reached = {side: sum(one["sides"][side]["reached"] for one in runs) for side in seconds}
+    seconds = {side: [row["sides"][side]["seconds"] for row in runs] for side in ("rlrun", RIVAL)}
+    reached = {side: sum(row["sides"][side]["reached"] for row in runs) for side in seconds}
     ratio = statistics.median(seconds["rlrun"]) / statistics.median(seconds[RIVAL])
     return {
         "algorithm": algorithm,
@@ -77,22 +77,22 @@ def _theirs(algorithm: str, seed: int, python: Path) -> dict[str, Any]:
     words = ["-m", "benchmarks.rivals.training.tuned_stable_baselines3", json.dumps(task)]
     with TemporaryDirectory() as place:
         begun = time.perf_counter()
-        found = run_for_json(words, folder=Path(place), python=python)
-        return {"seconds": time.perf_counter() - begun, **found}
+        result = run_for_json(words, folder=Path(place), python=python)
+        return {"seconds": time.perf_counter() - begun, **result}
 
 
 def begin(*, rounds: int) -> dict[str, Any]:
     """Return seconds from the command to the first step of its environment, of both sides in turn."""
-    theirs, found = interpreter(HYDRAS), []
+    theirs, rows = interpreter(HYDRAS), []
     for number in range(rounds):
         before = load()
         sides = {"rlrun": first_step(COMMANDS["rlrun"]), HYDRAS: first_step(COMMANDS[HYDRAS], python=theirs)}
-        found.append({"load": before, **sides, "ratio": sides["rlrun"] / sides[HYDRAS]})
-        print(f"first step round {number + 1}: {found[-1]['ratio']:.2f} of {HYDRAS}'s time (load {before})", flush=True)
-    figures = {key: spread([one[key] for one in found]) for key in ("rlrun", HYDRAS, "ratio")}
+        rows.append({"load": before, **sides, "ratio": sides["rlrun"] / sides[HYDRAS]})
+        print(f"first step round {number + 1}: {rows[-1]['ratio']:.2f} of {HYDRAS}'s time (load {before})", flush=True)
+    figures = {key: spread([row[key] for row in rows]) for key in ("rlrun", HYDRAS, "ratio")}
     passed = figures["ratio"]["median"] <= FIRST_BAR
     commands = {side: list(command) for side, command in COMMANDS.items()}
-    return {**figures, "commands": commands, "bar": FIRST_BAR, "passed": passed, "rounds": found}
+    return {**figures, "commands": commands, "bar": FIRST_BAR, "passed": passed, "rounds": rows}
 
 
 def first_step(command: Iterable[str], **options: Any) -> float:
@@ -103,5 +103,5 @@ def first_step(command: Iterable[str], **options: Any) -> float:
 
 
 def _told(sides: dict[str, dict[str, Any]]) -> str:
-    ends = {side: "" if one["reached"] else ", not reached" for side, one in sides.items()}
-    return ", ".join(f"{side} {one['seconds']:.1f} s{ends[side]}" for side, one in sides.items())
+    ends = {side: "" if result["reached"] else ", not reached" for side, result in sides.items()}
+    return ", ".join(f"{side} {result['seconds']:.1f} s{ends[side]}" for side, result in sides.items())

@@ -22,16 +22,16 @@ def measure(names: list[str] | None = None, *, rounds: int = 5) -> dict[str, Any
 
 def measure_case(name: str, case: Case, *, rounds: int) -> dict[str, Any]:
     """Let both sides run in turn, and compare them round by round."""
-    found = []
+    rows = []
     for number in range(rounds):
         before = load()
         sides = one_round(name, case)
         ratios = {clock: sides["bare"][clock] / sides["rlrun"][clock] for clock in ("seconds", "processor_seconds")}
-        found.append({"load": before, "ratio": ratios, **sides})
+        rows.append({"load": before, "ratio": ratios, **sides})
         print(
             f"{name} round {number + 1}: {ratios['seconds']:.3f} of the bare loop's speed (load {before})", flush=True
         )
-    return summary(case, found)
+    return summary(case, rows)
 
 
 def one_round(name: str, case: Case) -> Sides:
@@ -55,9 +55,9 @@ def one_round(name: str, case: Case) -> Sides:
 def summary(case: Case, rounds: list[dict[str, Any]]) -> dict[str, Any]:
     """Return medians with their range, whether the bar is met, and the rounds themselves."""
     speeds = {
-        side: spread([one[side]["env_steps"] / one[side]["seconds"] for one in rounds]) for side in ("bare", "rlrun")
+        side: spread([row[side]["env_steps"] / row[side]["seconds"] for row in rounds]) for side in ("bare", "rlrun")
     }
-    ratios = {clock: spread([one["ratio"][clock] for one in rounds]) for clock in ("seconds", "processor_seconds")}
+    ratios = {clock: spread([row["ratio"][clock] for row in rounds]) for clock in ("seconds", "processor_seconds")}
     return {
         "words": list(case.words),
         "window": [case.first, case.last],

@@ -15,12 +15,12 @@ BARS = {"help": 0.3, "config": 1.0, "first_step": 5.0}
 
 def measure(*, rounds: int = 5) -> dict[str, Any]:
     """Return the processor seconds of `--help`, `config` and of `train` up to its first environment step."""
-    found: dict[str, list[float]] = {name: [] for name in BARS}
+    times: dict[str, list[float]] = {name: [] for name in BARS}
     for _ in range(rounds):
         with TemporaryDirectory() as folder:
             for name, seconds in one_round(Path(folder)).items():
-                found[name].append(seconds)
-    results = {name: {**spread(seconds), "bar": BARS[name]} for name, seconds in found.items()}
+                times[name].append(seconds)
+    results = {name: {**spread(seconds), "bar": BARS[name]} for name, seconds in times.items()}
     return {name: {**result, "passed": result["median"] < result["bar"]} for name, result in results.items()}
 
 

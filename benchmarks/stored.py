@@ -53,10 +53,10 @@ def above_clone(fresh: Fresh) -> Fresh:
 
     def measured(words: list[str], folder: Path) -> float:
         data, _ = written(words, folder)
-        other = folder / "clone"
-        other.mkdir()
+        clone_dir = folder / "clone"
+        clone_dir.mkdir()
         seed = [word for word in words if word.startswith("seed=")]
-        return fresh([*words, data], folder) - fresh([*CLONE, *seed, data], other)
+        return fresh([*words, data], folder) - fresh([*CLONE, *seed, data], clone_dir)
 
     return measured
 
@@ -70,9 +70,7 @@ def lost_online(words: list[str], folder: Path) -> float:
 
 def worst_loss(metrics: Path) -> float:
     """Return that share from a run's metrics: of the last evaluation before the first environment step."""
-    found = [json.loads(line) for line in metrics.read_text().splitlines()]
-    returns = [
-        (each["env_steps"], each["evaluation/mean_return"]) for each in found if "evaluation/mean_return" in each
-    ]
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    returns = [(row["env_steps"], row["evaluation/mean_return"]) for row in rows if "evaluation/mean_return" in row]
     before = [value for steps, value in returns if steps == 0][-1]
     return (before - min(value for steps, value in returns if steps)) / abs(before)

@@ -38,23 +38,23 @@ def measure(*, workers: int = 2, rates: Any = RATES, periods: Any = PERIODS, wor
     """Train at every point of the grid; some hundred runs."""
     with TemporaryDirectory() as folder:
         swept = [f"algorithm.lr={','.join(map(str, rates))}", f"algorithm.target_every={','.join(map(str, periods))}"]
-        given = [*words, *swept, f"seed=range({SEEDS})", "--sweep-dir", "sweep", "--workers", str(workers)]
-        run(["-m", "rlrun", "train", "-m", *given], folder=Path(folder))
+        arguments = [*words, *swept, f"seed=range({SEEDS})", "--sweep-dir", "sweep", "--workers", str(workers)]
+        run(["-m", "rlrun", "train", "-m", *arguments], folder=Path(folder))
         return read(Path(folder) / "sweep")
 
 
 def read(sweep: Path) -> Curves:
     """Return what the jobs of a sweep have come to."""
-    found: dict[tuple[float, int], dict[int, list[float]]] = {}
+    curves: dict[tuple[float, int], dict[int, list[float]]] = {}
     for path in (sweep / "jobs").iterdir():
         job = RunDir(path)
         config = yaml.safe_load(job.config.read_text())
         records = map(json.loads, job.metrics.read_text().splitlines())
         curve = [record["evaluation/mean_return"] for record in records if "evaluation/mean_return" in record]
         point = float(config["algorithm"]["lr"]), int(config["algorithm"]["target_every"])
-        found.setdefault(point, {})[config["seed"]] = [round(value, 2) for value in curve]
+        curves.setdefault(point, {})[config["seed"]] = [round(value, 2) for value in curve]
     return {
-        f"{rate:g} {period}": [runs[seed] for seed in sorted(runs)] for (rate, period), runs in sorted(found.items())
+        f"{rate:g} {period}": [runs[seed] for seed in sorted(runs)] for (rate, period), runs in sorted(curves.items())
     }
 
 

@@ -58,46 +58,46 @@ def one(name: str, folder: Path, jobs: tuple[str, ...]) -> dict[str, Any]:
     words, begun, dice = [*jobs, *LAUNCHERS[name]], time.perf_counter(), random.Random(name)
     sweep = folder / name
     total = len(list((folder / "whole" / "jobs").iterdir())) * _budget(jobs)
-    found: dict[str, Any] = {"words": words, "workers": WORKERS, "kills": [], "passed": False}
+    result: dict[str, Any] = {"words": words, "workers": WORKERS, "kills": [], "passed": False}
     try:
         process = _start(["train", "-m", *words, "--sweep-dir", name], folder)
         for share in sorted(dice.uniform(0.05, 0.9) for _ in range(KILLS)):
             _wait(process, lambda share=share: _saved(sweep) >= share * total)
             time.sleep(dice.uniform(0.0, 1.0))
             kill_all(process)
-            found["kills"].append(_at_a_kill(sweep))
+            result["kills"].append(_at_a_kill(sweep))
             process = _start(["resume", name, *LAUNCHERS[name]], folder)
         _end(process, folder)
-        found |= _ended(sweep, folder / "whole", found["kills"])
+        result |= _ended(sweep, folder / "whole", result["kills"])
     except Failed as error:
-        found["error"] = str(error).strip().splitlines()[-1]
-    for kill in found["kills"]:
+        result["error"] = str(error).strip().splitlines()[-1]
+    for kill in result["kills"]:
         del kill["checkpoints"]
-    found["wall_seconds"] = round(time.perf_counter() - begun, 1)
-    print(f"{name}: {'met' if found['passed'] else found.get('error', 'missed')}", flush=True)
-    return found
+    result["wall_seconds"] = round(time.perf_counter() - begun, 1)
+    print(f"{name}: {'met' if result['passed'] else result.get('error', 'missed')}", flush=True)
+    return result
 
 
 def _ended(sweep: Path, whole: Path, kills: list[dict[str, Any]]) -> dict[str, Any]:
     """Return how the jobs of a sweep have ended."""
     keys = [entry.key for entry in Book(whole / "jobs.sqlite").entries()]
     same = [compare(whole / "jobs" / key, sweep / "jobs" / key) for key in keys]
-    found = {
+    result = {
         "jobs": len(keys),
         "completed": [entry.state for entry in Book(sweep / "jobs.sqlite").entries()].count("completed"),
         "finished_once": sum((sweep / "logs" / f"{key}.txt").read_text().count("completed:") == 1 for key in keys),
         "started_over": sum(_started_over(sweep / "jobs" / key, kills) for key in keys),
-        "identical": {group: sum(each[group] for each in same) for group in GROUPS},
+        "identical": {group: sum(matches[group] for matches in same) for group in GROUPS},
     }
-    each = (found["completed"], found["finished_once"], *found["identical"].values())
-    return {**found, "passed": all(count == len(keys) for count in each) and not found["started_over"]}
+    totals = (result["completed"], result["finished_once"], *result["identical"].values())
+    return {**result, "passed": all(count == len(keys) for count in totals) and not result["started_over"]}
 
 
 def _started_over(run: Path, kills: list[dict[str, Any]]) -> bool:
     """Tell whether a job did not go on from the checkpoint that it had at a kill, or a later one."""
     had = [kill["checkpoints"][run.name] for kill in kills if run.name in kill["checkpoints"]]
     resumed = json.loads((run / "manifest.json").read_text()).get("resumed", [])
-    from_ = [each["checkpoint"] for each in resumed if each["checkpoint"] is not None]
+    from_ = [entry["checkpoint"] for entry in resumed if entry["checkpoint"] is not None]
     return any(not any(name >= least for name in from_) for least in had)
 
 
@@ -164,11 +164,11 @@ def below(pid: int) -> list[int]:
     """Return a process and all that descend from it."""
     table = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
     pairs = [tuple(map(int, line.split())) for line in table.splitlines()]
-    found, left = [], [pid]
-    while left:
-        found.append(left.pop())
-        left += [child for child, parent in pairs if parent == found[-1]]
-    return found
+    pids, pending = [], [pid]
+    while pending:
+        pids.append(pending.pop())
+        pending += [child for child, parent in pairs if parent == pids[-1]]
+    return pids
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path) -> None:

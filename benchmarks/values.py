@@ -97,7 +97,7 @@ class Reading(Callback):
         self.loss: CriticLoss | ActorCriticLoss | None = None
 
     def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
-        losses = [one for one in callbacks.values() if isinstance(one, CriticLoss | ActorCriticLoss)]
+        losses = [callback for callback in callbacks.values() if isinstance(callback, CriticLoss | ActorCriticLoss)]
         self.loss = losses[0] if losses else None
 
     def end_batch(self, update: int, observation: Tensor) -> None:
@@ -262,15 +262,15 @@ def learned(case: Case, run_dir: Path) -> dict[str, Any]:
 
 def _reward_scale(loader: Any) -> float:
     """Return what rewards were multiplied by, where they are divided by the deviation of returns."""
-    scales = [each.normaliser for each in getattr(loader, "adaptors", ()) if isinstance(each, ReturnNormalise)]
+    scales = [adaptor.normaliser for adaptor in getattr(loader, "adaptors", ()) if isinstance(adaptor, ReturnNormalise)]
     return float(scales[0](torch.ones(()))) if scales else 1.0
 
 
 def measure(cases: Iterable[Case] | None = None) -> dict[str, Any]:
     """Return what each case came to, by name; None = the full product."""
-    found = {}
+    results = {}
     for case in everything() if cases is None else cases:
         with TemporaryDirectory() as place:
-            found[case.name] = learned(case, Path(place) / "run")
-        print(f"{case.name}: {found[case.name]['error']:.2%}", flush=True)
-    return found
+            results[case.name] = learned(case, Path(place) / "run")
+        print(f"{case.name}: {results[case.name]['error']:.2%}", flush=True)
+    return results

@@ -27,8 +27,8 @@ class Case(NamedTuple):
 
 def wrapped(name: str, **arguments: float) -> str:
     """Return the word that puts a wrapper of `benchmarks.sabotage` around an environment."""
-    given = "".join(f", {key}: {value}" for key, value in arguments.items())
-    return f"env.wrappers=[{{_target_: benchmarks.sabotage.{name}, _partial_: true{given}}}]"
+    options = "".join(f", {key}: {value}" for key, value in arguments.items())
+    return f"env.wrappers=[{{_target_: benchmarks.sabotage.{name}, _partial_: true{options}}}]"
 
 
 ENDLESS = (
@@ -101,7 +101,7 @@ GROUPS = {"sabotaged": SABOTAGED, "healthy": HEALTHY}
 
 def measure(chosen: list[str] | None = None) -> dict[str, Any]:
     """Train the runs of each group, or of some, and ask what is wrong with them."""
-    return {name: summary(name, [one(*each) for each in seeded(GROUPS[name])]) for name in chosen or GROUPS}
+    return {name: summary(name, [one(*job) for job in seeded(GROUPS[name])]) for name in chosen or GROUPS}
 
 
 def seeded(cases: dict[str, Case]) -> list[tuple[str, Case, int]]:
@@ -116,13 +116,13 @@ def one(name: str, case: Case, seed: int) -> dict[str, Any]:
         begun = time.perf_counter()
         run(["-m", "rlrun", "train", "--run-dir", "run", *words, f"seed={seed}", *ALWAYS], folder=Path(folder))
         seconds = time.perf_counter() - begun
-        said = run_for_json(["-m", "rlrun", "why", "run", "--json"], folder=Path(folder))
-    causes = [finding["cause"] for finding in said["findings"]]
+        reply = run_for_json(["-m", "rlrun", "why", "run", "--json"], folder=Path(folder))
+    causes = [finding["cause"] for finding in reply["findings"]]
     right = not causes if case.cause is None else causes[:1] == [case.cause]
     print(f"{name}, seed {seed}: {', '.join(causes) or 'nothing'} ({'right' if right else 'wrong'})", flush=True)
-    found = {"name": name, "words": words, "seed": seed, "planted": case.cause, "said": causes, "right": right}
-    found |= {"reasons": [finding["reason"] for finding in said["findings"]]}
-    return found | {"checks": said["checks"], "unmade": len(said["unmade"]), "seconds": round(seconds), "load": load()}
+    row = {"name": name, "words": words, "seed": seed, "planted": case.cause, "said": causes, "right": right}
+    row |= {"reasons": [finding["reason"] for finding in reply["findings"]]}
+    return row | {"checks": reply["checks"], "unmade": len(reply["unmade"]), "seconds": round(seconds), "load": load()}
 
 
 def words_of(text: str) -> list[str]:
@@ -133,5 +133,5 @@ def words_of(text: str) -> list[str]:
 
 def summary(group: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Hold what was said to the bar of a group."""
-    right = sum(each["right"] for each in runs)
+    right = sum(row["right"] for row in runs)
     return {"runs": runs, "right": right, "bar": BARS[group], "passed": right >= BARS[group]}

@@ -14,8 +14,8 @@ ALGORITHMS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 def actions(algorithm: str) -> str:
     """Return the actions that the first line of a file ends with: continuous, discrete, or every where it says none."""
-    found = re.search(r"; (continuous|discrete) actions$", (FOLDER / f"{algorithm}.yaml").read_text().splitlines()[0])
-    return found[1] if found else "every"
+    match = re.search(r"; (continuous|discrete) actions$", (FOLDER / f"{algorithm}.yaml").read_text().splitlines()[0])
+    return match[1] if match else "every"
 
 
 def env_of(algorithm: str) -> str:
@@ -26,8 +26,8 @@ def env_of(algorithm: str) -> str:
 def keys(algorithm: str) -> set[str]:
     """Return the keys under `algorithm`, those of the files that it starts from included."""
     content = yaml.safe_load((FOLDER / f"{algorithm}.yaml").read_text())
-    found = set(content.get("algorithm") or {})
+    result = set(content.get("algorithm") or {})
     for name in content.get("defaults", ()):
         if isinstance(name, str) and name in ALGORITHMS:
-            found |= keys(name)
-    return found
+            result |= keys(name)
+    return result

@@ -33,9 +33,9 @@ def within(measure: Callable[[], float], bar: float) -> bool:
     """
     until, before = time.monotonic() + PATIENCE, slowness()
     while True:
-        found = measure()
+        value = measure()
         after = slowness()
-        if found < bar * max(1.0, min(before, after)):
+        if value < bar * max(1.0, min(before, after)):
             return True
         if time.monotonic() > until:
             return False

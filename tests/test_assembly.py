@@ -72,8 +72,8 @@ def set_up():
 
 def test_a_library_of_another_package_changes_no_decision(monkeypatch):
     before = assembly._machine()
-    other = {"user_api": "blas", "internal_api": "openblas", "version": "0.3.15", "filepath": "opencv.libs/blas.so"}
-    libraries = [*threadpool_info(), other]
+    library = {"user_api": "blas", "internal_api": "openblas", "version": "0.3.15", "filepath": "opencv.libs/blas.so"}
+    libraries = [*threadpool_info(), library]
     monkeypatch.setattr(assembly, "threadpool_info", lambda: libraries)
     assert assembly._machine() == before
 

@@ -102,8 +102,8 @@ def test_rewards_are_summed_until_the_episode_ends(load):
 
 def test_unequal_work_is_refused(load, monkeypatch):
     speed, process = load("speed"), load("process")
-    found = iter([{"parameters": 1, "steps_of_optimisers": 5}, {"parameters": 1, "steps_of_optimisers": 6}])
-    monkeypatch.setattr(speed, "run_for_json", lambda words, folder: next(found))
+    counts = iter([{"parameters": 1, "steps_of_optimisers": 5}, {"parameters": 1, "steps_of_optimisers": 6}])
+    monkeypatch.setattr(speed, "run_for_json", lambda words, folder: next(counts))
     with pytest.raises(process.Failed, match="steps_of_optimisers"):
         speed.one_round("x", load("side").CASES["sac-pendulum"])
 
@@ -155,19 +155,19 @@ def test_first_step_ends_the_run(load, tmp_path):
 @pytest.mark.parametrize("name", ["dqn-chain-truncated", "sac-hitthemiddle", "sac-pointmass-diayn"])
 def test_claim_about_a_toy_is_measured(load, name):
     learning = load("learning")
-    found = learning.measure([name], seeds=[0], words=[*SMALL, "stop.updates=20"])[name]
-    assert "error" not in found["runs"][0]
-    assert not found["passed"]  # nothing is learned in 20 updates
+    case = learning.measure([name], seeds=[0], words=[*SMALL, "stop.updates=20"])[name]
+    assert "error" not in case["runs"][0]
+    assert not case["passed"]  # nothing is learned in 20 updates
 
 
 @pytest.mark.usefixtures("warm")
 def test_claim_about_a_return_is_measured(load, tmp_path):
     words = [*SMALL, "stop.env_steps=60", "evaluation.every=30", "evaluation.episodes=1"]
-    found = load("learning").measure(["sac-mixedaction"], seeds=[0], words=words)["sac-mixedaction"]
-    (run,) = found["runs"]
+    case = load("learning").measure(["sac-mixedaction"], seeds=[0], words=words)["sac-mixedaction"]
+    (run,) = case["runs"]
     assert 0.0 <= run["value"] <= 10.0
     assert 0.0 <= run["evaluations"]["last"] <= run["evaluations"]["best"] <= 10.0
-    load("page").save("learning", {"sac-mixedaction": found}, folder=tmp_path)
+    load("page").save("learning", {"sac-mixedaction": case}, folder=tmp_path)
     load("page").write(folder=tmp_path)
     assert (
         f"{run['value']:.4g} (last evaluation {run['evaluations']['last']:.4g})" in (tmp_path / "README.md").read_text()
@@ -188,11 +188,11 @@ def test_estimates_are_held_against_the_time_that_a_run_took(load, monkeypatch, 
     monkeypatch.setattr(estimate, "estimated", lambda case, folder, seconds: {"seconds": said, "bytes": 1})
     monkeypatch.setattr(estimate, "in_processor_time", lambda case, folder, seconds: 4.0)
     monkeypatch.setattr(estimate.time, "perf_counter", iter([100.0, 110.0]).__next__)
-    found = estimate.measure(["ppo-cartpole"])
-    case = found["ppo-cartpole"]
+    cases = estimate.measure(["ppo-cartpole"])
+    case = cases["ppo-cartpole"]
     assert (case["seconds"], case["ratio"], case["ratio_of_processor_time"]) == (10.0, ratio, 0.8)
     assert case["passed"] is passed
-    page.save("estimate", found, folder=tmp_path)
+    page.save("estimate", cases, folder=tmp_path)
     page.write(folder=tmp_path)
     verdict = "met" if passed else "missed"
     assert f"| 10 | {ratio:.2f} | 0.80 | 1 ± 0.25: {verdict} |" in (tmp_path / "README.md").read_text()
@@ -218,11 +218,11 @@ def small(load, monkeypatch, tmp_path):
 
 def test_sides_of_the_memory_give_equal_batches(small):
     memory, cases = small
-    found = memory.measure_cases(cases, rivals=[], rounds=2)["sample256"]
-    assert set(found["thousands"]) == {"rlrun", "numpy by column", "numpy packed rows"}
-    assert found["bytes"]["rlrun"] == found["bytes"]["numpy by column"] == 256 * (4 * (17 + 17 + 6 + 1) + 2)
-    assert len(found["rounds"]) == 2
-    assert found["passed"]  # the rivals were not asked for
+    case = memory.measure_cases(cases, rivals=[], rounds=2)["sample256"]
+    assert set(case["thousands"]) == {"rlrun", "numpy by column", "numpy packed rows"}
+    assert case["bytes"]["rlrun"] == case["bytes"]["numpy by column"] == 256 * (4 * (17 + 17 + 6 + 1) + 2)
+    assert len(case["rounds"]) == 2
+    assert case["passed"]  # the rivals were not asked for
 
 
 def test_rival_that_cannot_be_installed_misses_its_bar(small, load, monkeypatch):
@@ -232,9 +232,9 @@ def test_rival_that_cannot_be_installed_misses_its_bar(small, load, monkeypatch)
     monkeypatch.setattr(load("rivals.client"), "interpreter", refuse)
     memory, cases = small
     monkeypatch.setattr(memory, "LIMITS", {})
-    found = memory.measure_cases(cases, rivals=["cpprb"], rounds=1)["sample256"]
-    assert (found["absent"]["cpprb"], found["missed"]) == ("no such package", ["cpprb"])
-    assert found["absent"]["tianshou"] == memory.NOT_ASKED
+    case = memory.measure_cases(cases, rivals=["cpprb"], rounds=1)["sample256"]
+    assert (case["absent"]["cpprb"], case["missed"]) == ("no such package", ["cpprb"])
+    assert case["absent"]["tianshou"] == memory.NOT_ASKED
 
 
 @pytest.mark.parametrize(
@@ -244,16 +244,16 @@ def test_memory_is_held_to_its_ratios(load, name, rlrun, missed):
     memory = load("memory")
     rounds = [{"rlrun": rlrun * noise, "stable-baselines3": 3.0 * noise, "cpprb": 10.0} for noise in (1.0, 2.0, 3.0)]
     absent = dict.fromkeys(("torchrl", "tianshou", "sheeprl"), memory.NOT_ASKED)
-    found = memory.summary(name, rounds, absent)
-    assert found["ratio"]["stable-baselines3"]["most"] == pytest.approx(rlrun / 3)
-    assert (found["missed"], found["passed"]) == (missed, not missed)
+    summary = memory.summary(name, rounds, absent)
+    assert summary["ratio"]["stable-baselines3"]["most"] == pytest.approx(rlrun / 3)
+    assert (summary["missed"], summary["passed"]) == (missed, not missed)
 
 
 @pytest.mark.parametrize(("speed", "missed"), [(200.0, []), (160.0, ["rlrun"])])
 def test_memory_is_held_to_the_time_of_an_insertion(load, speed, missed):
-    found = load("memory").summary("insert1", [{"rlrun": speed}], {})
-    assert found["microseconds"]["median"] == 1_000 / speed
-    assert found["missed"] == missed
+    summary = load("memory").summary("insert1", [{"rlrun": speed}], {})
+    assert summary["microseconds"]["median"] == 1_000 / speed
+    assert summary["missed"] == missed
 
 
 COUNT = """
@@ -269,9 +269,9 @@ def test_memory_of_a_full_table_is_counted():
     done = subprocess.run(
         [sys.executable, "-c", COUNT], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True
     )
-    found = json.loads(done.stdout)
-    assert found["stored"] == 300_000 * 98
-    assert found["grown"] >= 0.9 * found["stored"]
+    sizes = json.loads(done.stdout)
+    assert sizes["stored"] == 300_000 * 98
+    assert sizes["grown"] >= 0.9 * sizes["stored"]
 
 
 def test_calls_of_a_case_are_counted_anew(load, monkeypatch):
@@ -292,11 +292,11 @@ def test_bytes_of_any_batch_are_counted(load):
 
 def test_transitions_follow_one_another_in_the_data(load):
     case = load("rivals.case")
-    found = case.episode(case.CASES["insert64"])
-    flat = found.flat()
+    episode = case.episode(case.CASES["insert64"])
+    flat = episode.flat()
     assert flat["observation"].shape == (200 * 64, 17)
     assert (flat["next_observation"][:-64] == flat["observation"][64:]).all()
-    assert found.truncated.sum() == found.truncated[-1].sum() == 64
+    assert episode.truncated.sum() == episode.truncated[-1].sum() == 64
 
 
 def test_memory_page_names_who_has_no_figure(load, tmp_path):
@@ -318,8 +318,8 @@ def test_partial_measurement_keeps_the_other_parts(load, tmp_path):
     page = load("page")
     page.save("learning", {"a": {"passed": True}, "b": {"passed": True}}, folder=tmp_path)
     page.save("learning", {"a": {"passed": False}}, folder=tmp_path)
-    found = json.loads((tmp_path / "learning.json").read_text())["found"]
-    assert (found["a"]["passed"], found["b"]["passed"]) == (False, True)
+    cases = json.loads((tmp_path / "learning.json").read_text())["found"]
+    assert (cases["a"]["passed"], cases["b"]["passed"]) == (False, True)
 
 
 def test_seeds_are_read_as_ranges_and_lists(load):
@@ -336,8 +336,8 @@ def test_seeds_are_read_as_ranges_and_lists(load):
     ],
 )
 def test_parts_and_rivals_are_chosen_by_words(load, words, parts, rivals):
-    given = load("__main__").parser().parse_args(words.split())
-    assert (given.memory, given.rivals, given.rounds) == (parts, rivals, 5)
+    args = load("__main__").parser().parse_args(words.split())
+    assert (args.memory, args.rivals, args.rounds) == (parts, rivals, 5)
 
 
 def test_checkpoints_of_a_memory_are_measured(load, tmp_path, monkeypatch):
@@ -359,9 +359,9 @@ def test_a_stall_is_held_to_its_bar(load, monkeypatch, tmp_path, stall, passed):
     monkeypatch.setattr(
         checkpoints, "one_round", lambda folder: {**dict.fromkeys(checkpoints.WHAT, 0.1), "later_stall": stall}
     )
-    found = checkpoints.measure(rounds=3)
-    assert found["passed"] is passed
-    page.save("checkpoints", found, folder=tmp_path)
+    result = checkpoints.measure(rounds=3)
+    assert result["passed"] is passed
+    page.save("checkpoints", result, folder=tmp_path)
     page.write(folder=tmp_path)
     assert f"≤ 0.15: {'met' if passed else 'missed'} |" in (tmp_path / "README.md").read_text()
 
@@ -379,9 +379,9 @@ def test_stepping_beside_learning_is_held_to_its_bar(load, monkeypatch, tmp_path
     asynchronous, page = load("asynchronous"), load("page")
     sync = {"1": 0.012, "2": 0.014, "4": 0.02, "8": 0.04}
     monkeypatch.setattr(asynchronous, "one", lambda side, updates: sync[updates] if side == "sync" else seconds)
-    found = asynchronous.measure(rounds=2)
-    assert {name: case["passed"] for name, case in found.items() if "passed" in case} == {"4-process": passed}
-    page.save("async", found, folder=tmp_path)
+    cases = asynchronous.measure(rounds=2)
+    assert {name: case["passed"] for name, case in cases.items() if "passed" in case} == {"4-process": passed}
+    page.save("async", cases, folder=tmp_path)
     page.write(folder=tmp_path)
     row = f"| 4 | process | {1000 * seconds:.1f} ({1000 * seconds:.1f}–{1000 * seconds:.1f}) | 20.0 (20.0–20.0) |"
     assert row in (tmp_path / "README.md").read_text()
@@ -393,7 +393,7 @@ def test_stepping_beside_learning_is_held_to_its_bar(load, monkeypatch, tmp_path
 )
 def test_a_job_of_a_sweep_that_left_its_checkpoint_was_started_over(load, tmp_path, resumed, over):
     sweeps = load("sweeps")
-    about = {"resumed": [{"checkpoint": each} for each in resumed]} if resumed else {}
+    about = {"resumed": [{"checkpoint": checkpoint} for checkpoint in resumed]} if resumed else {}
     (tmp_path / "manifest.json").write_text(json.dumps(about))
     kills = [{"checkpoints": {}}, {"checkpoints": {tmp_path.name: "0000000300-0000000020"}}]
     assert sweeps._started_over(tmp_path, kills) is over
@@ -436,7 +436,7 @@ def test_runs_are_drawn_from_the_points_around(load):
     assert surface.expected(1e-9, 1e9).tolist() == pytest.approx([0.0] * 5)  # the grid ends there
     draw = np.random.default_rng(0)
     runs = np.array([surface.drawn(1e-4, 10, draw)[0] for _ in range(600)])
-    assert set(np.round(runs - 75.0, 3)) == {round(each, 3) for each in (-10 * 1.5**0.5, 0.0, 10 * 1.5**0.5)}
+    assert set(np.round(runs - 75.0, 3)) == {round(offset, 3) for offset in (-10 * 1.5**0.5, 0.0, 10 * 1.5**0.5)}
     assert runs.std() == pytest.approx(10.0, rel=0.05)  # as that of the three, which are few
 
 
@@ -445,7 +445,7 @@ def test_a_grid_is_read_off_a_sweep(load, tmp_path):
         job = tmp_path / "jobs" / f"{seed}{rate}"
         job.mkdir(parents=True)
         (job / "config.yaml").write_text(f"seed: {seed}\nalgorithm: {{lr: {rate}, target_every: 9}}\n")
-        records = [{"updates": 1}, *({"evaluation/mean_return": each} for each in returns)]
+        records = [{"updates": 1}, *({"evaluation/mean_return": mean} for mean in returns)]
         (job / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     assert load("surface").read(tmp_path) == {"0.001 9": [[8.0, 20.0], [9.0, 300.13]], "0.01 9": [[7.0, 7.5]]}
 
@@ -460,14 +460,14 @@ def test_a_search_is_held_to_trials_at_random(load, monkeypatch, tmp_path):
     monkeypatch.setattr(search.surface, "measure", lambda **options: valley(luck=10.0))
     for name, number in (("TRIALS", 12), ("STUDIES", 1), ("DRAWN", 8)):
         monkeypatch.setattr(search, name, number)
-    found = search.measure([0, 1])
-    gained = found["drawn"]["gain"] > 2 * found["drawn"]["error"]
-    assert [part["passed"] for part in found.values()] == [gained, False, True]
-    assert 50.0 < found["drawn"]["means"]["random"] < found["drawn"]["best"] == 150.0
-    assert found["drawn"]["evaluations"]["search"] < found["drawn"]["evaluations"]["random"] == 12 * 5 * search.SEEDS
-    assert all(study[side]["mean"] < 0.5 for study in found["quadratic"]["studies"] for side in ("search", "cmaes"))
+    parts = search.measure([0, 1])
+    gained = parts["drawn"]["gain"] > 2 * parts["drawn"]["error"]
+    assert [part["passed"] for part in parts.values()] == [gained, False, True]
+    assert 50.0 < parts["drawn"]["means"]["random"] < parts["drawn"]["best"] == 150.0
+    assert parts["drawn"]["evaluations"]["search"] < parts["drawn"]["evaluations"]["random"] == 12 * 5 * search.SEEDS
+    assert all(study[side]["mean"] < 0.5 for study in parts["quadratic"]["studies"] for side in ("search", "cmaes"))
     assert list(search.measure([0], parts=["quadratic"])) == ["quadratic"]
-    page.save("search", found, folder=tmp_path)
+    page.save("search", parts, folder=tmp_path)
     page.write(folder=tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert "ahead in 0 of 2 studies: missed" in text
@@ -476,10 +476,10 @@ def test_a_search_is_held_to_trials_at_random(load, monkeypatch, tmp_path):
 
 
 def test_both_sides_of_a_search_are_the_command(load, monkeypatch):
-    search, told = load("search"), []
+    search, commands = load("search"), []
 
     def run(words, *, folder):
-        told.append(words)
+        commands.append(words)
         (folder / "sweep" / "jobs").mkdir(parents=True)
         best = {"mean": [1.0], "interval": [[0.5, 1.5]], "scores": [[1.0]], "searched": [2.0], "words": ["x=1"]}
         (folder / "sweep" / "best.json").write_text(json.dumps({"best": best, "trials": {"complete": 30}}))
@@ -488,30 +488,30 @@ def test_both_sides_of_a_search_are_the_command(load, monkeypatch):
     search.cartpole([4], workers=2)
     from rlrun.sweep import Means, Plan, apart
 
-    for words, sampler in zip(told, ("tpe", "random"), strict=True):
+    for words, sampler in zip(commands, ("tpe", "random"), strict=True):
         jobs, own = apart(words[4 : words.index("--sweep-dir")])
         settings = Means(own).search()
         assert (settings.sampler, settings.trials, settings.seed, settings.top) == (sampler, 30, 4, 3)
-        assert [each.key for each in Plan(jobs, settings).dimensions] == ["algorithm.lr", "algorithm.target_every"]
+        assert [dim.key for dim in Plan(jobs, settings).dimensions] == ["algorithm.lr", "algorithm.target_every"]
 
 
 @pytest.mark.parametrize(("wrong", "passed"), [(2, True), (3, False)])
 def test_a_diagnosis_is_held_to_what_was_planted(load, monkeypatch, tmp_path, wrong, passed):
     why, page = load("why"), load("page")
     planted = [case.cause for case in why.SABOTAGED.values()]
-    said = iter([*["dead units"] * wrong, *planted[wrong:], *[None] * len(why.HEALTHY)])
+    causes = iter([*["dead units"] * wrong, *planted[wrong:], *[None] * len(why.HEALTHY)])
     monkeypatch.setattr(why, "run", lambda words, folder: None)
 
     def answer(words, folder):
-        cause = next(said)
+        cause = next(causes)
         findings = [] if cause is None else [{"cause": cause, "reason": "so"}, {"cause": "scale", "reason": "so"}]
         return {"findings": findings, "checks": 9, "unmade": {}}
 
     monkeypatch.setattr(why, "run_for_json", answer)
-    found = why.measure()
-    assert (found["sabotaged"]["right"], found["sabotaged"]["passed"]) == (12 - wrong, passed)
-    assert (found["healthy"]["right"], found["healthy"]["passed"]) == (12, True)
-    page.save("why", found, folder=tmp_path)
+    result = why.measure()
+    assert (result["sabotaged"]["right"], result["sabotaged"]["passed"]) == (12 - wrong, passed)
+    assert (result["healthy"]["right"], result["healthy"]["passed"]) == (12, True)
+    page.save("why", result, folder=tmp_path)
     page.write(folder=tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert f"named first in {12 - wrong} of 12, bar ≥ 10: {'met' if passed else 'missed'}." in text
@@ -549,29 +549,29 @@ def test_learning_beside_a_rival_keeps_earlier_seeds_and_says_who_came_further(l
     monkeypatch.setattr(beside, "run", lambda words, folder: None)
     monkeypatch.setattr(beside, "run_for_json", rival)
     for seeds, mean, passed in (([0, 1], 50.25, True), ([60], 60.166, False)):
-        found = beside.measure(["td3-halfcheetah"], seeds=seeds)
-        part = found["td3-halfcheetah"]
+        parts = beside.measure(["td3-halfcheetah"], seeds=seeds)
+        part = parts["td3-halfcheetah"]
         assert part["means"] == pytest.approx({"rlrun": 60.0, "rival": mean}, abs=1e-3)
         assert part["passed"] is passed
-        page.save("beside", found, folder=tmp_path)
-    assert [one["seed"] for one in part["runs"]] == [0, 1, 60]
+        page.save("beside", parts, folder=tmp_path)
+    assert [run["seed"] for run in part["runs"]] == [0, 1, 60]
     assert (numbers["env"], numbers["budget"], numbers["policy_every"]) == ("HalfCheetah-v5", 50_000, 2)
     page.write(folder=tmp_path)
     assert "| td3-halfcheetah | 60 | 60 (0 s) | 80 (9 s) |" in (tmp_path / "README.md").read_text()
 
 
 def test_defaults_are_compared_by_errors_and_shares(load):
-    found = load("defaults").compared([4.0, 6.0], [6.0, 8.0], random=3.0)
-    assert found == {"gain": -2.0, "error": pytest.approx(2**0.5), "share": -0.5}  # variances of 2, by 2 runs each
+    comparison = load("defaults").compared([4.0, 6.0], [6.0, 8.0], random=3.0)
+    assert comparison == {"gain": -2.0, "error": pytest.approx(2**0.5), "share": -0.5}  # variances of 2, by 2 runs each
 
 
 def test_defaults_go_on_with_missing_runs_alone(load, monkeypatch, tmp_path):
     defaults, page = load("defaults"), load("page")
-    asked = []
+    jobs = []
 
     def answer(words, *, folder, python):
         job = json.loads(words[-1])
-        asked.append((job["algorithm"], job["seed"]))
+        jobs.append((job["algorithm"], job["seed"]))
         outcome = {"curve": [[job["every"], 1.0]], "best": [2.0], "last": [1.0]}
         return {"returns": [0.0]} if job["algorithm"] == "random" else outcome
 
@@ -585,11 +585,11 @@ def test_defaults_go_on_with_missing_runs_alone(load, monkeypatch, tmp_path):
     tasks = {"x": defaults.Task("ppo", "CartPole-v1", 1_000, bar=2.0)}
     first = defaults.measure(seeds=[0], sides=[defaults.RIVAL], tasks=tasks, folder=tmp_path)
     assert not first["x"]["passed"]
-    assert asked == [("ppo", 0), ("random", 0)]
-    found = defaults.measure(seeds=range(5), tasks=tasks, folder=tmp_path)["x"]
-    assert asked[2:] == [("ppo", seed) for seed in range(1, 5)]
-    assert (found["reached"], found["compared"]["best"]["gain"]) == (5, 0.0)
-    assert not found["passed"]  # the last policies are behind
+    assert jobs == [("ppo", 0), ("random", 0)]
+    result = defaults.measure(seeds=range(5), tasks=tasks, folder=tmp_path)["x"]
+    assert jobs[2:] == [("ppo", seed) for seed in range(1, 5)]
+    assert (result["reached"], result["compared"]["best"]["gain"]) == (5, 0.0)
+    assert not result["passed"]  # the last policies are behind
     page.write(folder=tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert "* mean share of 1 tasks, last policy: -1.00, bar ≥ -0.05: missed" in text

@@ -77,9 +77,9 @@ def refusal(config: Any, path: str = "a", **options: Any) -> str:
 def test_the_same_path_is_the_same_object():
     config = {"net": part(), "a": part(x="${net}"), "b": {"c": "${a}", "d": ["${net}", "${b.c}"]}}
     builder = Builder(OmegaConf.create(config))
-    found = builder.get("b")
-    assert found["c"] is builder.get("a") is found["d"][1]
-    assert found["d"][0] is found["c"].named["x"] is builder.built["net"]
+    mapping = builder.get("b")
+    assert mapping["c"] is builder.get("a") is mapping["d"][1]
+    assert mapping["d"][0] is mapping["c"].named["x"] is builder.built["net"]
 
 
 def test_containers_are_plain_and_shared():
@@ -131,8 +131,8 @@ def test_the_configs_own_keys_come_before_attributes():
 def test_scalars_resolve_as_in_omegaconf(monkeypatch):
     monkeypatch.setenv("RLRUN_WORD", "hello")
     inner = {"e": "${oc.env:RLRUN_WORD}", "r": "${.e}-${n}", "u": "${..n}", "d": "${oc.env:RLRUN_NO,5}", "l": "\\${n}"}
-    found = build(OmegaConf.create({"n": 2, "a": inner, "which": "n", "b": "${a.${name}}", "name": "u"}), "a")
-    assert found == {"e": "hello", "r": "hello-2", "u": 2, "d": "5", "l": "${n}"}
+    values = build(OmegaConf.create({"n": 2, "a": inner, "which": "n", "b": "${a.${name}}", "name": "u"}), "a")
+    assert values == {"e": "hello", "r": "hello-2", "u": 2, "d": "5", "l": "${n}"}
 
 
 def test_a_nested_link_reaches_the_object():

@@ -69,34 +69,34 @@ def project(tmp_path, monkeypatch):
 
 
 def outcomes(words, folder, **options):
-    return {each.check: (each.outcome, each.text) for each in examine(words, folder, **options).verdicts}
+    return {verdict.check: (verdict.outcome, verdict.text) for verdict in examine(words, folder, **options).verdicts}
 
 
 def test_what_a_part_forgets_is_named_unless_it_says_that_it_may(tmp_path):
     parts = [f"+callbacks.{part.lower()}._target_=mine.{part}" for part in ("Forgets", "Passing")]
-    found = outcomes([*DQN, *parts], tmp_path / "runs")
-    assert {name: each[0] for name, each in found.items()} == {
+    verdicts = outcomes([*DQN, *parts], tmp_path / "runs")
+    assert {name: verdict[0] for name, verdict in verdicts.items()} == {
         **dict.fromkeys(["training", "seeding", "exact resume", "truncation", "export"], "ok"),
         "checkpoints": "failed",
     }
-    assert "callbacks.forgets'].seen: int" in found["checkpoints"][1]
-    assert "passing" not in found["checkpoints"][1]
+    assert "callbacks.forgets'].seen: int" in verdicts["checkpoints"][1]
+    assert "passing" not in verdicts["checkpoints"][1]
 
 
 def test_chance_that_no_seed_rules_is_found(tmp_path):
     words = ["algorithm=dqn", "env.target=mine.Restless"]
-    found = outcomes(words, tmp_path / "runs", own=words, of_environment=True)
-    assert found["seeding"][0] == "failed"
-    assert "the same seed gives another run" in found["seeding"][1]
-    assert found["exact resume"][0] == "failed"
-    assert "truncation" not in found
+    verdicts = outcomes(words, tmp_path / "runs", own=words, of_environment=True)
+    assert verdicts["seeding"][0] == "failed"
+    assert "the same seed gives another run" in verdicts["seeding"][1]
+    assert verdicts["exact resume"][0] == "failed"
+    assert "truncation" not in verdicts
 
 
 def test_a_command_that_does_not_train_is_told_and_nothing_else_is_tried(tmp_path):
-    found = outcomes([*DQN, "+callbacks.mine._target_=mine.Missing"], tmp_path / "runs")
-    assert list(found) == ["training"]
-    assert found["training"][0] == "failed"
-    assert "mine" in found["training"][1]
+    verdicts = outcomes([*DQN, "+callbacks.mine._target_=mine.Missing"], tmp_path / "runs")
+    assert list(verdicts) == ["training"]
+    assert verdicts["training"][0] == "failed"
+    assert "mine" in verdicts["training"][1]
 
 
 # --- truncation
@@ -113,8 +113,8 @@ def test_a_command_that_does_not_train_is_told_and_nothing_else_is_tried(tmp_pat
     ],
 )
 def test_how_episodes_end_is_told_apart(words, outcome, text, tmp_path):
-    found = endings.check(words, tmp_path / "runs", None, {})
-    assert (found.outcome, text in found.text) == (outcome, True), found.text
+    verdict = endings.check(words, tmp_path / "runs", None, {})
+    assert (verdict.outcome, text in verdict.text) == (outcome, True), verdict.text
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ def test_how_episodes_end_is_told_apart(words, outcome, text, tmp_path):
     ],
 )
 def test_each_way_to_learn_from_ends_has_its_verdict(learned, outcome, text):
-    found = endings.verdict(lambda *settings: {key: str(each) for key, each in learned(*settings).items()})
-    assert (found.outcome, text in found.text) == (outcome, True), found.text
+    verdict = endings.verdict(lambda *settings: {key: str(value) for key, value in learned(*settings).items()})
+    assert (verdict.outcome, text in verdict.text) == (outcome, True), verdict.text
 
 
 # --- which commands are tried

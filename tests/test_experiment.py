@@ -88,9 +88,9 @@ def test_a_run_directory_holds_what_is_promised(dqn):
     names = {path.name for path in dqn.run_dir.iterdir()}
     files = {"config.yaml", "overrides.txt", "manifest.json", "status.json", "metrics.jsonl", "summary.json"}
     assert names == files | {"checkpoints", "lock", "log.txt"}  # the last names the preset
-    held = {path.name for path in (dqn.run_dir / "checkpoints").iterdir()}
-    assert {"latest", "best", "0000000050-0000000015", "0000000100-0000000040"} <= held
-    assert all(re.fullmatch(r"latest|best|segments|\d{10}-\d{10}", name) for name in held)
+    checkpoints = {path.name for path in (dqn.run_dir / "checkpoints").iterdir()}
+    assert {"latest", "best", "0000000050-0000000015", "0000000100-0000000040"} <= checkpoints
+    assert all(re.fullmatch(r"latest|best|segments|\d{10}-\d{10}", name) for name in checkpoints)
 
 
 def test_the_latest_checkpoint_is_the_end_of_the_run(dqn):
@@ -195,9 +195,9 @@ def test_another_process_gives_the_same_run(tmp_path, dqn):
 
 @pytest.mark.parametrize("words", [DQN, SAC], ids=["dqn", "sac"])
 def test_another_seed_gives_another_run(words, tmp_path, request):
-    other = rlrun.train([*words, *TINY, "seed=1"], run_dir=tmp_path / "run").run_dir
+    run_dir = rlrun.train([*words, *TINY, "seed=1"], run_dir=tmp_path / "run").run_dir
     lines, parameters = comparable(request.getfixturevalue("dqn" if words is DQN else "sac").run_dir)
-    assert (comparable(other)[0] != lines, comparable(other)[1] != parameters) == (True, True)
+    assert (comparable(run_dir)[0] != lines, comparable(run_dir)[1] != parameters) == (True, True)
 
 
 @pytest.mark.parametrize("word", ["evaluation.every=0", "log.every=7", "checkpoint.every=10", "evaluation.episodes=5"])
@@ -227,10 +227,10 @@ def replay(result, seeds: list[int], to_env, limit: int = 20) -> list[float]:
 @pytest.mark.parametrize(("name", "to_env"), [("dqn", int), ("sac", lambda action: 2.0 * action)])
 def test_episodes_of_an_evaluation_can_be_replayed_by_anybody(name, to_env, request):
     result = request.getfixturevalue(name)
-    found = rlrun.evaluate(result.run_dir, episodes=6, seed=11)
-    assert found.seeds == [11, 12, 13, 14, 15, 16]
-    assert found.returns == pytest.approx(replay(result, found.seeds, to_env), rel=1e-4)
-    assert len(set(found.returns)) > 1
+    evaluation = rlrun.evaluate(result.run_dir, episodes=6, seed=11)
+    assert evaluation.seeds == [11, 12, 13, 14, 15, 16]
+    assert evaluation.returns == pytest.approx(replay(result, evaluation.seeds, to_env), rel=1e-4)
+    assert len(set(evaluation.returns)) > 1
 
 
 def test_an_evaluation_does_not_depend_on_how_many_episodes_run(sac):
@@ -241,8 +241,8 @@ def test_an_evaluation_does_not_depend_on_how_many_episodes_run(sac):
 
 def test_a_stochastic_evaluation_is_another_one_and_repeatable(sac):
     best = rlrun.evaluate(sac.run_dir, episodes=2)
-    one, two = (rlrun.evaluate(sac.run_dir, episodes=2, stochastic=True) for _ in range(2))
-    assert one.returns == two.returns != best.returns
+    first, second = (rlrun.evaluate(sac.run_dir, episodes=2, stochastic=True) for _ in range(2))
+    assert first.returns == second.returns != best.returns
 
 
 def test_an_evaluation_writes_nothing_into_the_run(dqn):
@@ -334,13 +334,13 @@ def test_the_wheel_holds_every_file_of_a_new_project(wheel):
 
 def test_the_wheel_composes_from_its_own_files(wheel):
     code = "import rlrun.config.places as p; print(p.packaged_dir()); from rlrun.cli.main import main; main()"
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, "config", "algorithm=sac", "env=cartpole"],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "PYTHONPATH": str(wheel)},
     )
-    first, rest = found.stdout.split("\n", 1)
+    first, rest = process.stdout.split("\n", 1)
     assert first == str(wheel / "rlrun" / "conf")
     assert "id: CartPole-v1" in rest

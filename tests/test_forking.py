@@ -130,9 +130,9 @@ NETWORKS = ("networks.critics", "networks.policy", "networks.temperature")
 def test_a_fork_holds_what_the_parent_held_bit_for_bit(sac):
     there, here = states(sac), fork(sac, "algorithm.lr=1e-5")
     for part in (*NETWORKS, "callbacks.q_target"):
-        found = here.parts[part].state_dict()
+        state = here.parts[part].state_dict()
         assert same(
-            {k: v for k, v in found.items() if k != "metrics"}, {k: v for k, v in there[part].items() if k != "metrics"}
+            {k: v for k, v in state.items() if k != "metrics"}, {k: v for k, v in there[part].items() if k != "metrics"}
         )
     for name in ("q_loss", "policy", "temperature"):
         before = there[f"callbacks.{name}"]["optimiser"]
@@ -167,7 +167,7 @@ def test_a_fork_of_a_run_left_amidst_a_rollout_begins_with_one_of_its_own(tmp_pa
 def test_random_numbers_are_those_of_the_new_seed(sac):
     there, here = states(sac), fork(sac, "seed=5")
     anew = Experiment(rlrun.config.compose([*SAC, *TINY, "seed=5"]))
-    drawn = [each.parts["collector"].state_dict()["random"] for each in (here, anew)]
+    drawn = [experiment.parts["collector"].state_dict()["random"] for experiment in (here, anew)]
     assert same(*drawn)
     assert not same(drawn[0], there["collector"]["random"])
     assert here.parts["collector"].observation is None
@@ -262,10 +262,10 @@ def test_a_weights_file_by_our_names_or_by_others(sac):
     assert same(here.parts["networks.policy"].state_dict(), states(sac)["networks.policy"])
     with pytest.raises(ConfigError, match=r"nothing of .*body.safetensors is taken over") as refused:
         fork("body.safetensors", *SAC, *TINY)
-    told = str(refused.value)
-    assert "it holds body.gaussian.layers.0." in told
-    assert "wanted are networks.critics.layers.layers.0.weight" in told
-    assert told.endswith("; try 'init.rename={body: networks.policy}'")
+    message = str(refused.value)
+    assert "it holds body.gaussian.layers.0." in message
+    assert "wanted are networks.critics.layers.layers.0.weight" in message
+    assert message.endswith("; try 'init.rename={body: networks.policy}'")
 
 
 def test_a_single_network_s_own_names_are_met_by_a_renaming_that_is_told(dqn):
@@ -347,8 +347,8 @@ def test_an_optimiser_of_another_kind_begins_anew_when_it_is_told_to(sac):
 def test_what_an_optimiser_keeps_is_found_without_touching_it():
     parameter = torch.nn.Parameter(torch.ones(3))
     adam = torch.optim.Adam([parameter], lr=0.1)
-    found = kept(adam, parameter)
-    assert {name: list(value.shape) for name, value in found.items()} == {
+    state = kept(adam, parameter)
+    assert {name: list(value.shape) for name, value in state.items()} == {
         "step": [],
         "exp_avg": [3],
         "exp_avg_sq": [3],
@@ -500,11 +500,11 @@ def test_whose_words_are_wrong_is_told(sac, tmp_path):
     (tmp_path / "run" / "overrides.txt").write_text("algorithm=sac\nenv=pendulum\nalgorithm.temperature.initial=2\n")
     with pytest.raises(ConfigError) as both:
         fork(tmp_path / "run", "algorithm=dqn", "env=cartpole")
-    told = str(both.value)
-    assert told.startswith("algorithm.temperature")
+    message = str(both.value)
+    assert message.startswith("algorithm.temperature")
     assert (
         "run come before these; without them: rlrun train stop.env_steps=140 algorithm=dqn env=cartpole init.from=/"
-        in told
+        in message
     )
 
 
@@ -524,7 +524,7 @@ def test_another_table_takes_the_episodes(sac, plain, word):
     why = next(entry.why for entry in here.fork.report.entries if entry.part == "memory")
     assert why == f"{len(table)} of 98 transitions, as new episodes"
     assert (len(table) == 98) == (word != "memory.length=60")
-    rewards = [set(each.storage.arrays["reward"][each.index.used()].tolist()) for each in (table, whole)]
+    rewards = [set(memory.storage.arrays["reward"][memory.index.used()].tolist()) for memory in (table, whole)]
     assert rewards[0] - {0.0} <= rewards[1]  # 0: of the observation after the last step
     assert {"reward", "observation"} <= table.sample(4).keys()
 
@@ -546,7 +546,7 @@ def test_an_added_part_that_the_parent_lacks_begins_anew(sac):
 
 def test_episodes_are_not_those_of_the_parent_again(sac, anew):
     here = fork(sac)
-    first = [each.builder.get("collector") for each in (here, fork(sac, "init.numbers=skip"), anew)]
+    first = [experiment.builder.get("collector") for experiment in (here, fork(sac, "init.numbers=skip"), anew)]
     for collector in first:
         collector.begin_training()
     assert not np.array_equal(first[0].observation, first[2].observation)
@@ -582,8 +582,8 @@ def test_a_fork_has_files_of_its_own(child, sac):
     assert begin < records[0]["env_steps"] <= begin + 10
     assert child.summary["env_steps"] == 140
     assert child.summary["best"]["env_steps"] > begin
-    held = [int(path.name.split("-")[0]) for path in run.checkpoint_dirs()]
-    assert held[0] == begin
+    steps = [int(path.name.split("-")[0]) for path in run.checkpoint_dirs()]
+    assert steps[0] == begin
     assert f"starts from {best}" in run.log.read_text()
 
 
@@ -651,8 +651,8 @@ def test_every_loss_has_the_names_of_its_parameters(sac, dqn):
     for run in (sac, dqn):
         for callback in fresh(run).trainer.callbacks.values():
             if isinstance(callback, LossCallback):
-                held = dict(callback.network.named_parameters())
-                assert [id(held[name]) for name in callback.names] == [id(each) for each in callback.parameters]
+                weights = dict(callback.network.named_parameters())
+                assert [id(weights[name]) for name in callback.names] == [id(weight) for weight in callback.parameters]
 
 
 def test_only_what_is_typed_speaks_for_a_key(dqn, tmp_path):

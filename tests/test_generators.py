@@ -26,10 +26,10 @@ def same_afterwards():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("drawn", [0, 1, 623, 624, 700])
 def test_any_state_comes_back(kind, drawn):
-    one, two = np.random.Generator(kind(3)), np.random.Generator(kind(4))
-    one.integers(0, 1 << 32, drawn, np.uint32)
-    put_back(two, one.bit_generator.state)
-    assert one.random(5).tolist() == two.random(5).tolist()
+    first, second = np.random.Generator(kind(3)), np.random.Generator(kind(4))
+    first.integers(0, 1 << 32, drawn, np.uint32)
+    put_back(second, first.bit_generator.state)
+    assert first.random(5).tolist() == second.random(5).tolist()
 
 
 @pytest.mark.parametrize("drawn", [0, 1, 623, 624, 625, 2000])

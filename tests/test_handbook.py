@@ -34,11 +34,11 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
-        given = dict(attributes)
-        self.anchors |= {given["id"]} if "id" in given else set()
+        values = dict(attributes)
+        self.anchors |= {values["id"]} if "id" in values else set()
         name = {"a": "href", "link": "href", "img": "src", "script": "src"}.get(tag)
-        if given.get(name):
-            self.links.append(given[name])
+        if values.get(name):
+            self.links.append(values[name])
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +62,8 @@ def test_every_link_of_the_site_leads_somewhere(site):
             if parts.scheme:
                 assert parts.scheme == "https", (path.name, link)
                 continue
-            there, found = place(path.parent, parts.path) if parts.path else (path, True)
-            assert found, (path.name, link)
+            there, exists = place(path.parent, parts.path) if parts.path else (path, True)
+            assert exists, (path.name, link)
             if parts.fragment and there in site:
                 assert unquote(parts.fragment) in site[there].anchors | {"__skip"}, (path.name, link)
 
@@ -76,8 +76,8 @@ def test_nothing_of_the_site_is_loaded_from_elsewhere(site):
 def test_every_page_has_its_place(site):
     names = {path.relative_to(min(site, key=lambda path: len(path.parts)).parent).as_posix() for path in site}
     own = {f"{path.stem}.html" for path in (ROOT / "docs").glob("*.md")}
-    made = {f"algorithms/{name}.html" for name in [*algorithms.names(), *algorithms.additions()]}
-    assert names == own | made | {"index.html", "commands.html", "keys.html", "measured.html"} | {
+    pages = {f"algorithms/{name}.html" for name in [*algorithms.names(), *algorithms.additions()]}
+    assert names == own | pages | {"index.html", "commands.html", "keys.html", "measured.html"} | {
         "changelog.html",
         "contributing.html",
     }
@@ -110,7 +110,7 @@ def test_a_page_of_an_algorithm_is_complete(name):
 
 @pytest.mark.parametrize("file", FILES)
 def test_every_key_has_a_meaning(file):
-    assert [each.path for each in settings(CONF / file) if not each.meaning] == []
+    assert [setting.path for setting in settings(CONF / file) if not setting.meaning] == []
 
 
 def test_every_metric_that_code_names_has_a_meaning():

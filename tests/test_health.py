@@ -51,8 +51,8 @@ def install(site):
 
 
 def line(findings, name):
-    (found,) = [finding for finding in findings if finding.name == name]
-    return found.status, found.describe()
+    (match,) = [finding for finding in findings if finding.name == name]
+    return match.status, match.describe()
 
 
 # --- packages
@@ -136,7 +136,7 @@ def test_a_package_that_takes_its_process_along_is_named_and_the_others_are_trie
     for name, code in {"first": "", "killer": "import os; os._exit(7)", "last": "", "other": ""}.items():
         (site / f"the_{name}.py").write_text(code)
     tried = try_imports(["the_first", "the_other", "the_killer", "the_other", "the_last"])
-    errors = {name: each.error for name, each in tried.items()}
+    errors = {name: attempt.error for name, attempt in tried.items()}
     killed = {"the_killer": "importing it ends Python (exit code 7)"}
     assert errors == dict.fromkeys(["the_first", "the_other", "the_last"]) | killed
 
@@ -172,9 +172,9 @@ BUILT = Tried(about={"cuda": "12.8", "gpus": ["A Card"], "threads": 8})
 def test_a_gpu_that_torch_cannot_use_is_told(torch, driver, status, text, monkeypatch, tmp_path):
     monkeypatch.setattr(machine, "DRIVERS", (tmp_path if driver else tmp_path / "none",))
     monkeypatch.setattr(machine.shutil, "which", lambda name: None)
-    found = machine.gpu({"torch": torch})
-    assert found.status == status
-    assert text in found.text
+    finding = machine.gpu({"torch": torch})
+    assert finding.status == status
+    assert text in finding.text
 
 
 def test_what_torch_says_of_itself_is_read():
@@ -200,8 +200,8 @@ def test_bfloat16_is_told_by_its_instructions(told, has, monkeypatch):
     assert manifest.has_bfloat16("cpu") is has
     assert manifest.has_bfloat16("mps") is False
     text = "precision=bf16 trains" if has else "precision=bf16 is refused"
-    (found,) = machine.bfloat16({"torch": Tried(about={"bfloat16": has})})
-    assert text in found.describe()
+    (finding,) = machine.bfloat16({"torch": Tried(about={"bfloat16": has})})
+    assert text in finding.describe()
     assert list(machine.bfloat16({})) == []
 
 
@@ -230,8 +230,8 @@ def test_what_mujoco_needs_for_pictures_is_named(chosen, display, libraries, exp
     monkeypatch.setattr(pictures, "find_library", lambda name: name if name in libraries else None)
     for name, value in {"MUJOCO_GL": chosen, "DISPLAY": display, "WAYLAND_DISPLAY": ""}.items():
         monkeypatch.setenv(name, value)
-    (found,) = [each for each in pictures.findings({}) if each.name == "mujoco"]
-    assert (found.status, found.remedy) == expected
+    (match,) = [finding for finding in pictures.findings({}) if finding.name == "mujoco"]
+    assert (match.status, match.remedy) == expected
 
 
 def test_a_full_disk_is_a_problem(tmp_path, monkeypatch):
@@ -257,8 +257,8 @@ def test_a_folder_that_is_not_there_yet_is_judged_by_the_one_above(tmp_path):
     ],
 )
 def test_what_videos_lack_is_named(tried, remedy):
-    (found,) = [each for each in pictures.findings(tried) if each.name == "ffmpeg"]
-    assert (found.status, found.remedy) == ("note", remedy)
+    (match,) = [finding for finding in pictures.findings(tried) if finding.name == "ffmpeg"]
+    assert (match.status, match.remedy) == ("note", remedy)
 
 
 # --- the command
@@ -272,9 +272,9 @@ def ask(tmp_path, monkeypatch, capsys):
 
     def call(*options):
         monkeypatch.setattr(sys, "argv", ["rlrun", "doctor", *options])
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             main()
-        return left.value.code, capsys.readouterr().out
+        return exit_info.value.code, capsys.readouterr().out
 
     return call
 
@@ -292,7 +292,7 @@ def test_a_folder_that_cannot_be_written_is_a_problem(ask, tmp_path):
     code, out = ask("--json")
     report = json.loads(out)
     assert (code, report["ok"]) == (1, False)
-    (problem,) = [each for each in report["findings"] if each["status"] == "problem"]
+    (problem,) = [finding for finding in report["findings"] if finding["status"] == "problem"]
     assert problem["name"] == "runs/"
     assert "cannot be written: Not a directory" in problem["text"]
     assert "--run-dir" in problem["remedy"]

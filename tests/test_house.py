@@ -38,25 +38,25 @@ def room(path: Path) -> str:
 def imports(path: Path) -> list[str]:
     """Modules imported anywhere in a file, but for type checking."""
     tree = ast.parse(path.read_text())
-    found = []
+    names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found += [f"{node.module}.{alias.name}" if node.module == "rlrun" else node.module for alias in node.names]
-    return found
+            names += [f"{node.module}.{alias.name}" if node.module == "rlrun" else node.module for alias in node.names]
+    return names
 
 
 def functions(path: Path) -> list[tuple[str, int]]:
     """Each function's place and length without its docstring."""
-    found = []
+    lengths = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = node.body[0]
             doc = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
             start = (node.body[1].lineno if len(node.body) > 1 else first.end_lineno) if doc else first.lineno
-            found.append((f"{path.relative_to(SOURCE)}:{node.name}", node.end_lineno - start + 1))
-    return found
+            lengths.append((f"{path.relative_to(SOURCE)}:{node.name}", node.end_lineno - start + 1))
+    return lengths
 
 
 INSIDE = [path for path in FILES if room(path) not in ("__init__", "__main__")]
@@ -67,9 +67,9 @@ def test_imports_go_down_only(path):
     here = LAYERS[room(path)]
     for module in imports(path):
         if module.startswith("rlrun."):
-            other = module.split(".")[1]
-            if other in LAYERS and other != room(path):
-                assert LAYERS[other] <= here, f"{path.name} imports {module} from above"
+            package = module.split(".")[1]
+            if package in LAYERS and package != room(path):
+                assert LAYERS[package] <= here, f"{path.name} imports {module} from above"
 
 
 @pytest.mark.parametrize("path", INSIDE, ids=lambda path: str(path.relative_to(SOURCE)))

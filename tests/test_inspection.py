@@ -54,8 +54,8 @@ def run(empty):
 
 
 def content(folder: Path) -> dict[str, tuple[int, bytes]]:
-    found = {path for path in folder.rglob("*") if path.is_file()}
-    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in found}
+    files = {path for path in folder.rglob("*") if path.is_file()}
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 
 
 def damaged(run: RunDir, **options: bool) -> list[int]:
@@ -203,8 +203,8 @@ def test_shared_rows_count_for_each_checkpoint_and_once_on_disk(growing):
 def test_damaged_rows_damage_every_checkpoint_that_shares_them(growing):
     run, _ = growing
     assert damaged(run, verify=True) == []
-    held = [stored.read_manifest(where)["segments"].keys() for where in run.checkpoint_dirs()]
-    for begin, old, new in ((60, set(), held[0]), (80, held[0], held[1]), (100, held[1], held[2])):
+    segments = [stored.read_manifest(where)["segments"].keys() for where in run.checkpoint_dirs()]
+    for begin, old, new in ((60, set(), segments[0]), (80, segments[0], segments[1]), (100, segments[1], segments[2])):
         (name,) = new - old
         path = run.checkpoints / "segments" / name
         whole = path.read_bytes()
@@ -219,11 +219,11 @@ def test_damaged_rows_damage_every_checkpoint_that_shares_them(growing):
 def test_a_memory_has_one_digest_however_its_rows_are_kept(growing, tmp_path):
     run, table = growing
     digest = rlrun.checkpoints(run.path, digest=True)[-1].parts["memory"]
-    other = RunDir.claim(tmp_path / "other")
-    other.start(config="", overrides=[], manifest={})
-    save_memory(other, 100, table)
-    assert len(list((other.checkpoints / "segments").iterdir())) == 1
-    assert digest == rlrun.checkpoints(other.path, digest=True)[0].parts["memory"]
+    copy = RunDir.claim(tmp_path / "other")
+    copy.start(config="", overrides=[], manifest={})
+    save_memory(copy, 100, table)
+    assert len(list((copy.checkpoints / "segments").iterdir())) == 1
+    assert digest == rlrun.checkpoints(copy.path, digest=True)[0].parts["memory"]
     assert digest == storage.digest(table.state_dict())
 
 
@@ -241,7 +241,7 @@ def test_digests_tell_equal_parts_from_others(run):
 
 def test_clocks_are_no_content(run):
     parts = [report.parts for report in rlrun.checkpoints(run.path, digest=True)]
-    assert len({found["callbacks.logger"] for found in parts}) == 1
+    assert len({digests["callbacks.logger"] for digests in parts}) == 1
 
 
 # --- a run in progress
@@ -288,9 +288,9 @@ def test_a_run_that_saves_and_retires_all_the_time_can_be_looked_at(run):
     worker.start()
     try:
         while len(seen) < 20:
-            found = rlrun.checkpoints(run.path, verify=True, digest=True)
-            assert [report.damage for report in found if report.damage] == []
-            seen |= {report.env_steps for report in found}
+            reports = rlrun.checkpoints(run.path, verify=True, digest=True)
+            assert [report.damage for report in reports if report.damage] == []
+            seen |= {report.env_steps for report in reports}
     finally:
         over.set()
         worker.join()

@@ -67,25 +67,25 @@ def found(together, tmp_path_factory):
 
 @pytest.mark.parametrize("algorithm", ["ppo", "sac"])
 def test_two_learners_take_the_steps_of_one_on_the_whole_batch(found, algorithm):
-    one, first, second = (each[algorithm] for each in found)
-    begun = [name for name in one if "weight" in name]
+    single, first, second = (learner[algorithm] for learner in found)
+    begun = [name for name in single if "weight" in name]
     assert len(begun) > 2
-    for name, value in one.items():
+    for name, value in single.items():
         assert torch.equal(first[name], second[name]), name
         assert torch.allclose(first[name], value, rtol=1e-5, atol=1e-6), name
 
 
 def test_what_is_told_of_a_batch_is_told_of_all_shares(found):
-    one, first, second = (each["measured"] for each in found)
+    single, first, second = (learner["measured"] for learner in found)
     for name in ("moments", "entropy", "normalised", "valid", "weights"):
-        assert torch.allclose(first[name], one[name], atol=1e-6), name
+        assert torch.allclose(first[name], single[name], atol=1e-6), name
     assert torch.equal(first["moments"], second["moments"])
     assert first["weight"].unique().tolist() == [1.5]  # of 1 and 2, in tensors that lie apart
     assert second["bias"].tolist() == [1.5]  # of 0 and 3
 
 
 def test_networks_that_have_become_different_are_told_of(found):
-    assert [each["differing"] for each in found] == ["", *["learners=2: networks.q is not the same in all of them"] * 2]
+    assert [rank["differing"] for rank in found] == ["", *["learners=2: networks.q is not the same in all of them"] * 2]
 
 
 def states(run: Path, number: int = 0, name: str = "latest") -> dict[str, str]:
@@ -98,27 +98,27 @@ def states(run: Path, number: int = 0, name: str = "latest") -> dict[str, str]:
 def test_a_run_of_two_learners_is_that_of_one(tmp_path, warm, together):
     words = [*A2C, *QUIET, "+with=observation_norm", "stop.updates=12", "evaluation.every=100"]
     with given(together.still):
-        one = rlrun.train(words, run_dir=tmp_path / "one")
-        two = rlrun.train([*words, "learners=2"], run_dir=tmp_path / "two")
-    assert [two.summary[name] for name in ("env_steps", "updates")] == [192, 12]
-    assert one.summary["evaluation"] == two.summary["evaluation"]
-    networks = [result.trainer.state["parts"] for result in (one, two)]
+        single = rlrun.train(words, run_dir=tmp_path / "one")
+        pair = rlrun.train([*words, "learners=2"], run_dir=tmp_path / "two")
+    assert [pair.summary[name] for name in ("env_steps", "updates")] == [192, 12]
+    assert single.summary["evaluation"] == pair.summary["evaluation"]
+    networks = [result.trainer.state["parts"] for result in (single, pair)]
     for path in ("networks.actor_critic", "normalisers.observation"):
         ours, theirs = (parts[path].state_dict() for parts in networks)
         for name, value in ours.items():
             if isinstance(value, torch.Tensor):
                 assert torch.allclose(value, theirs[name], atol=1e-6), name
-    first, second = (states(two.run_dir, number) for number in (0, 1))
+    first, second = (states(pair.run_dir, number) for number in (0, 1))
     same = [part for part in first if first[part] == second[part]]
     assert {"networks.actor_critic", "callbacks.evaluation", "trainer"} <= {*same}
     assert first["env"] != second["env"]
 
 
 def test_lanes_are_those_of_one_process():
-    one, second = Seeds(5), Seeds(5, learner=1, first_lane=4)
-    assert (second.lanes, second.evaluation, second.process) == (one.lanes + 4, one.evaluation, one.process)
-    other = Seeds(5, learner=2, first_lane=8)
-    drawn = [(each.memory, each.agent, each.warm_up, getattr(each, "acting", 0)) for each in (one, second, other)]
+    first, second = Seeds(5), Seeds(5, learner=1, first_lane=4)
+    assert (second.lanes, second.evaluation, second.process) == (first.lanes + 4, first.evaluation, first.process)
+    third = Seeds(5, learner=2, first_lane=8)
+    drawn = [(seed.memory, seed.agent, seed.warm_up, getattr(seed, "acting", 0)) for seed in (first, second, third)]
     assert len({number for numbers in drawn for number in numbers}) == 12
 
 
@@ -126,8 +126,8 @@ def test_a_run_that_was_left_goes_on_exactly(tmp_path, warm, monkeypatch):
     whole = rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "whole")
     with monkeypatch.context() as patch:
         signal_at(patch, Collector, "_store", 21)
-        left = rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "left")
-    assert left.summary["status"] == "stopped"
+        stopped = rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "left")
+    assert stopped.summary["status"] == "stopped"
     again = rlrun.resume(tmp_path / "left")
     assert json.loads((again.run_dir / "manifest.json").read_text())["resume"] == "exact"
     for number in (0, 1):
@@ -145,9 +145,9 @@ def test_a_checkpoint_that_a_learner_lacks_is_none(tmp_path, warm):
     (place_of(run.checkpoints, 1) / newest.name / "manifest.json").unlink()
     assert rlrun.inspection.disk_used(run.path) < used
     assert [report.name for report in rlrun.checkpoints(run.path, verify=True) if report.damage] == [newest.name]
-    held = [path.name for path in run.newest_first() if path != newest]
+    names = [path.name for path in run.newest_first() if path != newest]
     again = rlrun.resume(run.path, ["stop.env_steps=80"])
-    assert f"from checkpoint {held[0]}" in run.log.read_text()
+    assert f"from checkpoint {names[0]}" in run.log.read_text()
     assert again.summary["env_steps"] == 80
 
 

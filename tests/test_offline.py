@@ -80,19 +80,19 @@ def test_half_of_each_batch_comes_from_either_memory(shown, tmp_path):
 
 
 def test_spaces_are_read_off_rows(tmp_path):
-    given = stored(tmp_path / "mixed.zip", target="rlrun.env.toys.MixedAction")
-    found = spaces_in(str(tmp_path / "mixed.zip"))
-    assert [path for path, _ in leaves(found.action)] == [path for path, _ in leaves(given.action)]
-    for (_, leaf), (_, other) in zip(leaves(found.action), leaves(given.action), strict=True):
-        assert (type(leaf), leaf.shape) == (type(other), other.shape)
+    expected = stored(tmp_path / "mixed.zip", target="rlrun.env.toys.MixedAction")
+    spaces = spaces_in(str(tmp_path / "mixed.zip"))
+    assert [path for path, _ in leaves(spaces.action)] == [path for path, _ in leaves(expected.action)]
+    for (_, leaf), (_, expected_leaf) in zip(leaves(spaces.action), leaves(expected.action), strict=True):
+        assert (type(leaf), leaf.shape) == (type(expected_leaf), expected_leaf.shape)
         if isinstance(leaf, Discrete):
-            assert leaf.n == other.n
+            assert leaf.n == expected_leaf.n
         else:
             assert (leaf.low.min(), leaf.high.max()) == (-1.0, 1.0)
-    assert isinstance(found.observation, Box)
-    assert found.observation.shape == given.observation.shape
-    assert not found.observation.bounded
-    assert found.rewards == 0
+    assert isinstance(spaces.observation, Box)
+    assert spaces.observation.shape == expected.observation.shape
+    assert not spaces.observation.bounded
+    assert spaces.rewards == 0
 
 
 def test_several_choices_and_several_rewards_are_read_off_rows(tmp_path):
@@ -103,8 +103,8 @@ def test_several_choices_and_several_rewards_are_read_off_rows(tmp_path):
     for action in ([0, 2], [1, 0], [1, 1]):
         table.add(0, {"observation": np.zeros((1, 2)), "action": [action], "reward": np.zeros((1, 3))})
     files.store(table, tmp_path / "several.zip")
-    found = spaces_in([str(tmp_path / "several.zip")])
-    assert (found.action.choices, found.rewards) == ((2, 3), 3)
+    spaces = spaces_in([str(tmp_path / "several.zip")])
+    assert (spaces.action.choices, spaces.rewards) == ((2, 3), 3)
 
 
 def held(path, action, *, size=2, rewards=(), dtype="int64"):
@@ -112,8 +112,8 @@ def held(path, action, *, size=2, rewards=(), dtype="int64"):
     shape = list(np.shape(action[0]))
     columns = {"observation": {"shape": [size]}, "action": {"shape": shape, "dtype": dtype}}
     table = Table(length=20, columns={**columns, "reward": {"shape": list(rewards)}})
-    for each in action:
-        table.add(0, {"observation": np.zeros((1, size)), "action": [each], "reward": np.zeros((1, *rewards))})
+    for value in action:
+        table.add(0, {"observation": np.zeros((1, size)), "action": [value], "reward": np.zeros((1, *rewards))})
     files.store(table, path)
     return str(path)
 
@@ -136,9 +136,9 @@ def test_of_choices_there_are_as_many_as_any_source_tells(tmp_path):
 )
 def test_sources_of_other_spaces_are_refused_by_name(others, told, tmp_path):
     first = held(tmp_path / "first.zip", [0, 1, 1])
-    other = held(tmp_path / "other.zip", **others)
+    second = held(tmp_path / "other.zip", **others)
     with pytest.raises(RequestError, match=rf"other\.zip: {told}"):
-        spaces_in([first, first, other])
+        spaces_in([first, first, second])
 
 
 def test_a_memory_without_actions_tells_no_spaces(tmp_path):

@@ -20,18 +20,18 @@ def load(monkeypatch):
 
 def turned(speed, *, steps=30, parameters=7):
     """Return what a side tells of its turn."""
-    found = {"env_steps": 20, "seconds": 20 / speed, "steps_of_optimisers": 2 * steps, "parameters": parameters}
-    found["updates"] = steps
-    return {**found, "first_step": 1.5, "megabytes": 300.0, "versions": {"it": "1.2.3", "torch": "2"}}
+    record = {"env_steps": 20, "seconds": 20 / speed, "steps_of_optimisers": 2 * steps, "parameters": parameters}
+    record["updates"] = steps
+    return {**record, "first_step": 1.5, "megabytes": 300.0, "versions": {"it": "1.2.3", "torch": "2"}}
 
 
 def test_training_beside_peers_is_held_to_bars_and_to_equal_work(load, monkeypatch, tmp_path):
     peers, page, process = load("peers"), load("page"), load("process")
-    told = {}
+    requests = {}
 
     def run(words, *, folder, python):
         module, work = words[2], json.loads(words[3])
-        told[module] = work
+        requests[module] = work
         if module == "cleanrl":
             raise process.Failed("it broke")
         native = "env.vectorization=native" in work["words"]
@@ -42,9 +42,9 @@ def test_training_beside_peers_is_held_to_bars_and_to_equal_work(load, monkeypat
     monkeypatch.setattr(peers, "interpreter", lambda name: Path("python"))
     monkeypatch.setattr(peers, "PEERS", (*peers.PEERS[:2], "cleanrl", "other", "poor", "unasked"))
     monkeypatch.setattr(peers, "LACKS", {"poor": {"ppo": "no PPO"}})
-    asked = [peer for peer in peers.PEERS if peer != "unasked"]
-    found = peers.measure(["ppo-cartpole"], peers=asked, rounds=2)
-    part = found["ppo-cartpole"]
+    names = [peer for peer in peers.PEERS if peer != "unasked"]
+    parts = peers.measure(["ppo-cartpole"], peers=names, rounds=2)
+    part = parts["ppo-cartpole"]
     assert part["ratio"]["rlrun"]["stable-baselines3"]["median"] == pytest.approx(2.0)
     ours, rival = (
         ("rlrun", "rlrun, native lanes", "rlrun, compiled", "rlrun, native lanes, compiled"),
@@ -52,12 +52,12 @@ def test_training_beside_peers_is_held_to_bars_and_to_equal_work(load, monkeypat
     )
     assert list(part["sides"]) == [*ours, "bare loop", "stable-baselines3"]
     verdicts = {(bar["side"], bar["peer"]): bar["passed"] for bar in part["bars"]}
-    assert verdicts == {(ours[0], rival): False, (ours[3], rival): True, **{(ours[0], p): False for p in asked[2:4]}}
+    assert verdicts == {(ours[0], rival): False, (ours[3], rival): True, **{(ours[0], p): False for p in names[2:4]}}
     assert part["absent"]["other"] == "1.55 updates an environment step, not 1.5"
     assert part["absent"]["poor"] == "no PPO"
-    assert told["stable_baselines3"]["numbers"] == told["rlrun"]["numbers"]
-    assert (told["bare"]["env"], told["bare"]["numbers"]["horizon"]) == ("CartPole-v1", 32)
-    page.save("peers", found, folder=tmp_path)
+    assert requests["stable_baselines3"]["numbers"] == requests["rlrun"]["numbers"]
+    assert (requests["bare"]["env"], requests["bare"]["numbers"]["horizon"]) == ("CartPole-v1", 32)
+    page.save("peers", parts, folder=tmp_path)
     page.write(folder=tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert "| bare loop | 1.2.3 | 210 (210–210) | 0.95 (0.95–0.95) | 1.5 (1.5–1.5) | 300 (300–300) | 60 | 7 |" in text
@@ -79,41 +79,41 @@ def test_a_meter_looks_at_any_loop_through_its_environment(load, monkeypatch):
     for kind in (CartPoleEnv, CartPoleVectorEnv):
         monkeypatch.setattr(kind, "step", kind.step)  # put back at the end
     monkeypatch.setattr(torch.optim.Optimizer, "__init__", torch.optim.Optimizer.__init__)
-    meter, told = load("rivals.training.meter"), []
-    weight, other, idle = (torch.nn.Parameter(torch.zeros(3)) for _ in range(3))
-    meter.Meter(first=10, last=30, begun=0.0, told=told.append).watch("CartPole-v1")
-    optimiser, rare, _ = (torch.optim.Adam([each]) for each in (weight, other, idle))  # the last never steps
+    meter, reports = load("rivals.training.meter"), []
+    weight, bias, idle = (torch.nn.Parameter(torch.zeros(3)) for _ in range(3))
+    meter.Meter(first=10, last=30, begun=0.0, told=reports.append).watch("CartPole-v1")
+    optimiser, rare, _ = (torch.optim.Adam([parameter]) for parameter in (weight, bias, idle))  # the last never steps
     env = gymnasium.make("CartPole-v1")
     lanes = gymnasium.make_vec("CartPole-v1", 5, vectorization_mode="vector_entry_point")
     env.reset(seed=0)
     lanes.reset(seed=0)
-    weight.grad = other.grad = torch.ones(3)
+    weight.grad = bias.grad = torch.ones(3)
     rare.step()
     for _ in range(5):  # 1 + 5 steps each, and an update
         env.step(0)
         lanes.step(np.zeros(5, int))
         optimiser.step()
-    assert told == []
+    assert reports == []
     env.step(0)
-    assert [told[0][key] for key in ("env_steps", "parameters", "steps_of_optimisers", "updates")] == [18, 6, 3, 1.5]
-    assert told[0]["first_step"] > 0
-    assert 10 < told[0]["megabytes"] < 10_000
+    assert [reports[0][key] for key in ("env_steps", "parameters", "steps_of_optimisers", "updates")] == [18, 6, 3, 1.5]
+    assert reports[0]["first_step"] > 0
+    assert 10 < reports[0]["megabytes"] < 10_000
 
 
 @pytest.mark.parametrize(("seconds", "reached", "passed"), [(4.0, True, True), (6.0, True, False), (4.0, False, False)])
 def test_solving_is_held_to_the_time_of_a_rival(load, monkeypatch, tmp_path, seconds, reached, passed):
     peers, page, solving = load("peers"), load("page"), load("solving")
-    now, told = [0.0], []
+    now, calls = [0.0], []
 
     def run(words, *, folder):
-        told.append(words)
+        calls.append(words)
         now[0] += seconds
         (folder / "run").mkdir()
         summary = {"env_steps": 9_000, "evaluation": {"mean_return": 500.0 if reached else 474.9}}
         (folder / "run" / "summary.json").write_text(json.dumps(summary))
 
     def rival(words, *, folder, python):
-        told.append(json.loads(words[2]))
+        calls.append(json.loads(words[2]))
         now[0] += 10.0
         return {"env_steps": 20_000, "reached": True}
 
@@ -121,12 +121,12 @@ def test_solving_is_held_to_the_time_of_a_rival(load, monkeypatch, tmp_path, sec
     monkeypatch.setattr(solving, "run_for_json", rival)
     monkeypatch.setattr(solving, "interpreter", lambda name: Path("python"))
     monkeypatch.setattr(solving.time, "perf_counter", lambda: now[0])
-    found = peers.measure(["solve-dqn-cartpole"], rounds=3)
-    part = found["solve-dqn-cartpole"]
+    parts = peers.measure(["solve-dqn-cartpole"], rounds=3)
+    part = parts["solve-dqn-cartpole"]
     assert (part["ratio"], part["passed"]) == (pytest.approx(seconds / 10), passed)
-    assert {"algorithm=dqn", "seed=2", "stop.env_steps=50000", "stop.mean_return=475"} <= set(told[4])
-    assert (told[5]["seed"], told[5]["budget"], told[5]["every"]) == (2, 50_000, 2_560)
-    page.save("peers", found, folder=tmp_path)
+    assert {"algorithm=dqn", "seed=2", "stop.env_steps=50000", "stop.mean_return=475"} <= set(calls[4])
+    assert (calls[5]["seed"], calls[5]["budget"], calls[5]["every"]) == (2, 50_000, 2_560)
+    page.save("peers", parts, folder=tmp_path)
     page.write(folder=tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert f"| 1 | {seconds:.1f} s, {'9,000 steps' if reached else 'not reached'} | 10.0 s, 20,000 steps |" in text
@@ -138,9 +138,9 @@ def test_the_first_step_is_held_to_the_time_of_a_rival(load, monkeypatch, tmp_pa
     seconds = iter([5.0, 10.0, 7.0, 10.0, 6.0, 9.0])
     monkeypatch.setattr(solving, "interpreter", lambda name: Path("python"))
     monkeypatch.setattr(solving, "run_for_json", lambda words, **_: {"seconds": next(seconds)})
-    found = peers.measure(["begin"], rounds=3)
-    assert (found["begin"]["ratio"]["median"], found["begin"]["passed"]) == (pytest.approx(2 / 3), False)
-    page.save("peers", found, folder=tmp_path)
+    parts = peers.measure(["begin"], rounds=3)
+    assert (parts["begin"]["ratio"]["median"], parts["begin"]["passed"]) == (pytest.approx(2 / 3), False)
+    page.save("peers", parts, folder=tmp_path)
     page.write(folder=tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert "| `rlrun train algorithm=sac env=pendulum` | 6.00 (5.00–7.00) |" in text
@@ -177,13 +177,13 @@ def test_loops_of_our_own_do_the_work_of_a_run(load, monkeypatch, tmp_path, name
     words, first, last = LOOPS[name]
     case = peers.CASES[name]
     case = case._replace(words=(*case.words, *words), first=first, last=last)
-    found = {}
+    reports = {}
     for side in (peers.RLRUN, peers.BARE, peers.CLEANRL):
-        asked = work.Work(**case.work(side))
-        spec = gymnasium.spec(asked.env)
+        task = work.Work(**case.work(side))
+        spec = gymnasium.spec(task.env)
 
-        def over(told, side=side):
-            found[side] = told
+        def over(report, side=side):
+            reports[side] = report
             raise Over
 
         with monkeypatch.context() as patch:
@@ -191,10 +191,10 @@ def test_loops_of_our_own_do_the_work_of_a_run(load, monkeypatch, tmp_path, name
                 kind = load_env_creator(entry)
                 patch.setattr(kind, "step", kind.step)
             patch.setattr(torch.optim.Optimizer, "__init__", torch.optim.Optimizer.__init__)
-            meter.Meter(first=first, last=last, begun=asked.begun, told=over).watch(asked.env)
+            meter.Meter(first=first, last=last, begun=task.begun, told=over).watch(task.env)
             with pytest.raises(Over):
-                load(f"rivals.training.{peers.OURS[side]}").train(asked)
-    assert peers.other_work(found) == {}
-    assert {one["env_steps"] for one in found.values()} == {last - first}
-    assert len({one["parameters"] for one in found.values()}) == 1
-    assert found[peers.RLRUN]["updates"] >= 2
+                load(f"rivals.training.{peers.OURS[side]}").train(task)
+    assert peers.other_work(reports) == {}
+    assert {report["env_steps"] for report in reports.values()} == {last - first}
+    assert len({report["parameters"] for report in reports.values()}) == 1
+    assert reports[peers.RLRUN]["updates"] >= 2

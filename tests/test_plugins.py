@@ -89,8 +89,8 @@ def walker(wheel, site):
 
 @pytest.mark.usefixtures("walker")
 def test_to_be_installed_is_all(monkeypatch, tmp_path):
-    (found,) = plugins.installed()
-    assert (found.name, found.package, found.version, found.problem) == ("walker", "walker", "0.1.0", None)
+    (plugin,) = plugins.installed()
+    assert (plugin.name, plugin.package, plugin.version, plugin.problem) == ("walker", "walker", "0.1.0", None)
     assert choices("env")["catch"] == "A ball falls, a paddle catches it"
     result = rlrun.train(["algorithm=dueling", "env=catch", *TINY], run_dir=tmp_path / "run")
     assert type(result.trainer.callbacks["q_loss"].network).__module__ == "walker.network"
@@ -145,9 +145,9 @@ def call(monkeypatch, capsys):
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["rlrun", *words])
         capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             main()
-        return (left.value.code, *capsys.readouterr())
+        return (exit_info.value.code, *capsys.readouterr())
 
     return run
 
@@ -223,10 +223,10 @@ def test_a_package_whose_installation_broke_off_is_called_by_its_module(install,
     for package in ("half", "torn"):
         (site / f"{package}-1.0.dist-info" / "METADATA").unlink()
     code, out, _ = call("plugin", "list")
-    counts, other = sorted(out.splitlines(), key=lambda line: "left out" in line)
+    counts, excluded = sorted(out.splitlines(), key=lambda line: "left out" in line)
     assert (code, "None" in out) == (0, False)
     assert re.fullmatch(r"same  (half|torn)  env/(first|second)", counts)
-    assert other.endswith(f"left out: it is called like the one of {counts.split()[1]}, which counts")
+    assert excluded.endswith(f"left out: it is called like the one of {counts.split()[1]}, which counts")
 
 
 def test_what_a_plugin_says_steers_no_terminal(install, call, caplog):

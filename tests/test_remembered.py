@@ -34,9 +34,9 @@ def test_the_first_answer_stays(cache):
     assert remembered("best", {"cpu": "two"}, lambda: "b", KNOWN) == "b"
     assert remembered("worst", {"cpu": "one"}, lambda: "b", KNOWN) == "b"
     assert remembered("best", {"cpu": "one"}, never, KNOWN) == "a"
-    told = [json.loads(path.read_text()) for path in sorted(cache.iterdir())]
-    assert {"about": {"cpu": "one"}, "answer": "a"} in told
-    assert len(told) == 3
+    records = [json.loads(path.read_text()) for path in sorted(cache.iterdir())]
+    assert {"about": {"cpu": "one"}, "answer": "a"} in records
+    assert len(records) == 3
 
 
 @pytest.mark.parametrize("held", ["", "{", "[]", "{}", '{"answer": null}', '{"answer": "c"}', '{"answer": ["a"]}'])
@@ -46,7 +46,7 @@ def test_what_is_no_answer_is_found_again(cache, held):
     path.write_text(held)
     assert remembered("best", {}, lambda: "b", KNOWN) == "b"
     assert remembered("best", {}, never, KNOWN) == "b"
-    assert [each.name for each in cache.iterdir()] == [path.name]
+    assert [entry.name for entry in cache.iterdir()] == [path.name]
 
 
 def test_of_two_at_once_the_quicker_one_is_heard(cache):
@@ -96,7 +96,7 @@ def test_a_disk_that_cannot_link_still_answers(cache, monkeypatch):
 
 def test_caches_lie_where_the_user_has_them(tmp_path):
     program = "from rlrun.remembered import folder; print(folder())"
-    told = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    found = subprocess.run([sys.executable, "-c", program], env=told, capture_output=True, text=True, check=True)
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    process = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
     if sys.platform == "linux":
-        assert found.stdout.strip() == str(tmp_path / "rlrun")
+        assert process.stdout.strip() == str(tmp_path / "rlrun")

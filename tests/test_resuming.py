@@ -195,11 +195,11 @@ def test_killed_before_the_first_checkpoint_it_begins_anew(left, whole):
     (run.checkpoints / "latest").unlink()
     (run.checkpoints / "best").unlink()
     rlrun.resume(run.path)
-    other = RunDir(whole["dqn"].run_dir)
-    assert axis(run) == axis(other)
+    reference = RunDir(whole["dqn"].run_dir)
+    assert axis(run) == axis(reference)
     names = ["networks.q", "memory"]
     assert storage.digest(storage.load(run.checkpoint(), names)) == storage.digest(
-        storage.load(other.checkpoint(), names)
+        storage.load(reference.checkpoint(), names)
     )
     assert "resume" not in read(run.manifest)
 
@@ -320,7 +320,7 @@ def test_of_two_resumes_that_overlap_the_later_one_is_refused(left, monkeypatch)
     with pytest.raises(RunDirError, match="was gone on with by another process meanwhile; try again"):
         rlrun.resume(run.path, ["stop.env_steps=90"])
     assert touched(run.path) == after
-    assert [each["words"] for each in read(run.manifest)["resumed"]] == [["stop.env_steps=120"]]
+    assert [entry["words"] for entry in read(run.manifest)["resumed"]] == [["stop.env_steps=120"]]
 
 
 BEYOND_ITS_NUMBERS = {**np.random.MT19937(0).state, "state": {"key": np.ones(624), "pos": -50_000_000}}

@@ -287,13 +287,13 @@ def test_a_process_that_lost_its_run_writes_nothing_more(tmp_path):
 
 @pytest.mark.parametrize("make", [Path.symlink_to, Path.hardlink_to])
 def test_a_lock_that_leads_to_another_file_is_refused(make, tmp_path):
-    run, other = started(tmp_path / "run"), tmp_path / "other"
+    run, target = started(tmp_path / "run"), tmp_path / "other"
     run.write_status("stopped")
-    other.write_text("precious")
-    make(run.lock, other)
+    target.write_text("precious")
+    make(run.lock, target)
     with pytest.raises(RunDirError, match="lock"):
         take_over(run).__enter__()
-    assert other.read_text() == "precious"
+    assert target.read_text() == "precious"
 
 
 def test_heartbeat_renews_the_status(tmp_path):
@@ -454,10 +454,10 @@ def test_manifest_tells_commit_and_changes(tmp_path):
 
 
 def test_manifest_is_json_with_versions(tmp_path):
-    made = manifest.manifest(["rlrun", "train"], seed=3, project=tmp_path)
-    assert json.loads(json.dumps(made)) == made
-    assert made["packages"]["torch"].startswith("2.")
-    assert (made["seed"], made["project"]) == (3, str(tmp_path))
+    record = manifest.manifest(["rlrun", "train"], seed=3, project=tmp_path)
+    assert json.loads(json.dumps(record)) == record
+    assert record["packages"]["torch"].startswith("2.")
+    assert (record["seed"], record["project"]) == (3, str(tmp_path))
 
 
 def test_a_path_is_told_without_its_detours(tmp_path, monkeypatch):

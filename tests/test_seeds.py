@@ -18,9 +18,9 @@ def branches(seed):
 
 def test_branches_of_a_seed_are_far_apart():
     for seed in range(200):
-        found = sorted(branches(seed))
-        assert len(found) >= 6
-        assert min(np.diff(found)) > RANGE
+        numbers = sorted(branches(seed))
+        assert len(numbers) >= 6
+        assert min(np.diff(numbers)) > RANGE
 
 
 def test_neighbouring_seeds_share_no_episode():

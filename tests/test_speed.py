@@ -38,7 +38,7 @@ def ratio(plain, ours, enough):
     """
     least = [float("inf")] * 2
     for _ in range(TRIES):
-        least = [min(one, measure()) for one, measure in zip(least, (plain, ours), strict=True)]
+        least = [min(best, measure()) for best, measure in zip(least, (plain, ours), strict=True)]
         if least[0] / least[1] >= enough:
             break
     return least[0] / least[1]

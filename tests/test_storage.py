@@ -112,9 +112,9 @@ def test_generators_go_on_where_they_were(tmp_path, kind):
     generator = np.random.Generator(getattr(np.random, kind)(5))
     generator.integers(10, size=7, dtype=np.int32)
     state = there_and_back(tmp_path, {"numpy": generator.bit_generator.state, "python": random.getstate()})
-    other = np.random.Generator(getattr(np.random, kind)(0))
-    other.bit_generator.state = state["numpy"]
-    assert np.array_equal(generator.normal(size=9), other.normal(size=9))
+    restored = np.random.Generator(getattr(np.random, kind)(0))
+    restored.bit_generator.state = state["numpy"]
+    assert np.array_equal(generator.normal(size=9), restored.normal(size=9))
     assert state["python"] == random.getstate()
 
 

@@ -28,8 +28,8 @@ def stand(tmp_path, monkeypatch):
     known = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - known:
-        held = vars(sys.modules[name])
-        if str(tmp_path) in f"{held.get('__file__')} {held.get('__path__')}":
+        namespace = vars(sys.modules[name])
+        if str(tmp_path) in f"{namespace.get('__file__')} {namespace.get('__path__')}":
             del sys.modules[name]
 
 

@@ -98,36 +98,36 @@ DIPPED = [20, 100, 300, 400, 400, 90, 80, 390, 400, 400]
 
 def changed(config, keys):
     """Return a copy of a config with other values, by dotted key."""
-    made = json.loads(json.dumps(config))
+    result = json.loads(json.dumps(config))
     for key, value in keys.items():
         *path, last = key.split(".")
-        node = made
+        node = result
         for part in path:
             node = node.setdefault(part, {})
         node[last] = value
-    return made
+    return result
 
 
 def records(series, *, updates=1_000, per_record=1_000):
     """Return records in which each metric stays, goes evenly from one number to another, or takes those of a list."""
-    found = []
+    history = []
     for index in range(STEPS):
         record = {"env_steps": (index + 1) * per_record, "updates": updates * (index + 1)}
         for name, value in series.items():
             first, last = value if isinstance(value, tuple) else (value, value)
             record[name] = value[index] if isinstance(value, list) else first + (last - first) * index / (STEPS - 1)
-        found.append(record)
-    return found
+        history.append(record)
+    return history
 
 
 def facts(config, series, *, status="completed", updates=1_000, per_record=1_000, failure="", preset=None):
     """Return what would be known of a run."""
-    held = Facts(Path("run"), status, config, failure=failure, preset=preset)
+    run_facts = Facts(Path("run"), status, config, failure=failure, preset=preset)
     for record in records(series, updates=updates, per_record=per_record):
         for name, value in record.items():
-            held.series.setdefault(name, []).append(Point(record["env_steps"], record["updates"], value))
-    held.records, held.env_steps, held.updates = STEPS, STEPS * per_record, STEPS * updates
-    return held
+            run_facts.series.setdefault(name, []).append(Point(record["env_steps"], record["updates"], value))
+    run_facts.records, run_facts.env_steps, run_facts.updates = STEPS, STEPS * per_record, STEPS * updates
+    return run_facts
 
 
 def replay(series=None, keys=None, **options):
@@ -145,10 +145,10 @@ def causes(diagnosis):
 @pytest.mark.parametrize("made", [replay, rollout])
 @pytest.mark.parametrize("status", ["completed", "running", "stopped"])
 def test_a_healthy_run_is_silent(made, status):
-    found = made(status=status)
-    assert causes(found) == []
-    assert found.unmade == {}
-    assert found.checks == len(found.healthy) > 10
+    diagnosis = made(status=status)
+    assert causes(diagnosis) == []
+    assert diagnosis.unmade == {}
+    assert diagnosis.checks == len(diagnosis.healthy) > 10
 
 
 # rule: who it is about, sick metrics and keys, a word of the remedy, healthy metrics and keys just beside
@@ -304,19 +304,19 @@ def test_every_rule_has_a_case():
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_rule_fires_on_its_case_first(name):
-    made, sick, remedy, _ = CASES[name]
-    found = made(*sick, **OPTIONS.get(name, ({}, {}))[0])
-    assert causes(found)[:1] == [name]
-    assert remedy in found.findings[0].remedy
-    assert all(isinstance(value, float | int) for value in found.findings[0].evidence.values())
+    diagnose, sick, remedy, _ = CASES[name]
+    diagnosis = diagnose(*sick, **OPTIONS.get(name, ({}, {}))[0])
+    assert causes(diagnosis)[:1] == [name]
+    assert remedy in diagnosis.findings[0].remedy
+    assert all(isinstance(value, float | int) for value in diagnosis.findings[0].evidence.values())
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_rule_is_silent_on_the_case_beside(name):
-    made, _, _, healthy = CASES[name]
-    found = made(*healthy, **OPTIONS.get(name, ({}, {}))[1])
-    assert causes(found) == []
-    assert name in found.healthy
+    diagnose, _, _, healthy = CASES[name]
+    diagnosis = diagnose(*healthy, **OPTIONS.get(name, ({}, {}))[1])
+    assert causes(diagnosis) == []
+    assert name in diagnosis.healthy
 
 
 @pytest.mark.parametrize(
@@ -346,13 +346,13 @@ def test_other_ways_to_the_same_cause(made, series, keys, cause):
 
 
 def test_a_run_of_an_older_version_that_always_said_0_is_not_called_healthy():
-    found = rollout({"policy/clipped": 0.0, "policy/approx_kl": 0.0})
-    assert "policy/clipped" in found.unmade["policy moves too far in an update"]
+    diagnosis = rollout({"policy/clipped": 0.0, "policy/approx_kl": 0.0})
+    assert "policy/clipped" in diagnosis.unmade["policy moves too far in an update"]
 
 
 def test_rewards_next_to_nothing_get_a_factor_that_is_a_number():
-    found = rollout({"episode/return": 1e-318, "episode/length": (1, 2)})
-    assert "factor=1.0e300" in next(each.remedy for each in found.findings if each.cause == "scale of rewards")
+    diagnosis = rollout({"episode/return": 1e-318, "episode/length": (1, 2)})
+    assert "factor=1.0e300" in next(fault.remedy for fault in diagnosis.findings if fault.cause == "scale of rewards")
 
 
 @pytest.mark.parametrize("status", ["running", "interrupted", "stopped", "failed"])
@@ -366,16 +366,16 @@ def test_a_rate_of_another_kind_is_no_target_network():
 
 
 def test_a_target_that_moves_seldom_gets_another_period():
-    found = replay({}, {"algorithm.target_rate": 1.0, "algorithm.target_every": 50_000})
-    assert found.findings[0].remedy == "let it follow: algorithm.target_every=500"
+    diagnosis = replay({}, {"algorithm.target_rate": 1.0, "algorithm.target_every": 50_000})
+    assert diagnosis.findings[0].remedy == "let it follow: algorithm.target_every=500"
 
 
 def test_a_loss_that_is_no_number_speaks_of_the_learning_rate():
-    held = facts(REPLAY, SWINGS)
-    held.broken["loss/q_loss"] = 3_000.0
-    found = judged(held)
-    assert causes(found) == ["learning rate too high"]
-    assert "from step 3,000 on" in found.findings[0].reason
+    run_facts = facts(REPLAY, SWINGS)
+    run_facts.broken["loss/q_loss"] = 3_000.0
+    diagnosis = judged(run_facts)
+    assert causes(diagnosis) == ["learning rate too high"]
+    assert "from step 3,000 on" in diagnosis.findings[0].reason
 
 
 @pytest.mark.parametrize(
@@ -396,9 +396,9 @@ def test_what_only_looks_like_a_cause_is_silent(series):
 
 @pytest.mark.parametrize("steps", [10, 100])
 def test_a_run_that_has_just_begun_is_not_judged(steps):
-    found = replay({"episode/count": 0}, status="running", updates=1, per_record=steps // 10)
-    assert "episodes never end" not in causes(found)
-    assert found.unmade["episodes never end"] == "400 steps a lane"
+    diagnosis = replay({"episode/count": 0}, status="running", updates=1, per_record=steps // 10)
+    assert "episodes never end" not in causes(diagnosis)
+    assert diagnosis.unmade["episodes never end"] == "400 steps a lane"
 
 
 def test_a_copy_that_is_slow_is_given_time_while_a_run_is_at_work():
@@ -424,9 +424,9 @@ def test_returns_that_still_rise_are_a_note_of_a_completed_run():
 def test_at_a_ceiling_no_further_steps_are_advised(first, note):
     keys = {"loader": {"horizon": 128, "minibatch": 256, "epochs": 4}}
     series = {"evaluation/mean_return": (first, 500), "evaluation/mean_length": (first, 500)}
-    found = rollout(series, keys, preset=False)
-    assert causes(found) == []
-    assert found.notes == (f"the ceiling is reached: {note}; more steps need not raise returns",)
+    diagnosis = rollout(series, keys, preset=False)
+    assert causes(diagnosis) == []
+    assert diagnosis.notes == (f"the ceiling is reached: {note}; more steps need not raise returns",)
 
 
 def test_a_run_without_a_preset_is_told_so():
@@ -458,22 +458,22 @@ def test_a_word_of_a_hostile_key_is_one_word_to_a_shell():
 
 def remedies():
     """Return the remedies of all cases that are words of the command line, by the algorithm that they are for."""
-    for made, sick, _, _ in CASES.values():
-        for finding in made(*sick, updates=1_000 if sick[1].get("algorithm.warmup_steps") is None else 0).findings:
-            words = [each.strip(",;") for each in shlex.split(finding.remedy)]
-            yield made, [each for each in words if re.fullmatch(r"[+a-z_.]+=\S.*", each)]
+    for diagnose, sick, _, _ in CASES.values():
+        for finding in diagnose(*sick, updates=1_000 if sick[1].get("algorithm.warmup_steps") is None else 0).findings:
+            words = [token.strip(",;") for token in shlex.split(finding.remedy)]
+            yield diagnose, [token for token in words if re.fullmatch(r"[+a-z_.]+=\S.*", token)]
 
 
 def test_remedies_are_words_that_are_understood(tmp_path, monkeypatch):
     from rlrun.config import compose
 
     monkeypatch.chdir(tmp_path)
-    found = [(made, words) for made, words in remedies() if words]
-    for made, words in found:
-        algorithm = ["algorithm=sac", "env=pendulum"] if made is replay else ["algorithm=ppo", "env=cartpole"]
-        known = [each for each in words if "target_every" not in each]
+    cases = [(diagnose, words) for diagnose, words in remedies() if words]
+    for diagnose, words in cases:
+        algorithm = ["algorithm=sac", "env=pendulum"] if diagnose is replay else ["algorithm=ppo", "env=cartpole"]
+        known = [token for token in words if "target_every" not in token]
         assert compose([*algorithm, *dict.fromkeys(known)]).config.seed == 0
-    assert len(found) > len(CASES) // 2
+    assert len(cases) > len(CASES) // 2
 
 
 def test_numbers_are_shown_with_three_digits():
@@ -490,12 +490,12 @@ def test_numbers_are_shown_with_three_digits():
 def run(tmp_path, monkeypatch):
     """A run whose learning rate is too high."""
     monkeypatch.chdir(tmp_path)
-    made = RunDir.claim("runs/sick")
-    made.start(config=yaml.safe_dump(REPLAY), overrides=["algorithm=sac"], manifest={"seed": 0})
-    made.write_status("completed")
+    run_dir = RunDir.claim("runs/sick")
+    run_dir.start(config=yaml.safe_dump(REPLAY), overrides=["algorithm=sac"], manifest={"seed": 0})
+    run_dir.write_status("completed")
     series = {**SWINGS, "update_ratio/q_loss": (0.7, 0.001)}
-    made.metrics.write_text("".join(json.dumps(record) + "\n" for record in records(series)))
-    return made
+    run_dir.metrics.write_text("".join(json.dumps(record) + "\n" for record in records(series)))
+    return run_dir
 
 
 def tell(capsys, *words):
@@ -517,11 +517,11 @@ def test_command_names_cause_reason_and_remedy(run, capsys):
 
 def test_command_and_twin_say_the_same(run, capsys):
     code, out, _ = tell(capsys, "runs/sick", "--json")
-    said = json.loads(out)
+    report = json.loads(out)
     assert code == 0
-    assert said == json.loads(json.dumps(rlrun.why(run.path).as_dict()))
-    assert [finding["cause"] for finding in said["findings"]] == ["learning rate too high"]
-    assert said["findings"][0]["evidence"] == {"update_ratio": 0.7, "learning_rate": 0.001}
+    assert report == json.loads(json.dumps(rlrun.why(run.path).as_dict()))
+    assert [finding["cause"] for finding in report["findings"]] == ["learning rate too high"]
+    assert report["findings"][0]["evidence"] == {"update_ratio": 0.7, "learning_rate": 0.001}
 
 
 def test_command_is_silent_on_a_healthy_run(run, capsys):
@@ -613,9 +613,9 @@ def test_huge_numbers_and_many_names_are_bounded(run):
     run.metrics.write_text("".join(json.dumps(record) + "\n" for record in lines))
     from rlrun.diagnosis.facts import NAMES, read
 
-    held = read(run)
-    assert len(held.series) <= NAMES
-    assert max(point.value for point in held.series["episode/return"]) < 0
+    run_facts = read(run)
+    assert len(run_facts.series) <= NAMES
+    assert max(point.value for point in run_facts.series["episode/return"]) < 0
 
 
 @pytest.mark.parametrize(

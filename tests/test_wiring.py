@@ -264,10 +264,10 @@ def test_callbacks_have_a_turn_where_their_group_is():
         def end_batch(self, y, missing=None, update=0):
             self.seen.append((y, update))
 
-    one, other = One("default"), Other("other")
-    Trainer({"one": one, "other": other}, Turns()).train()
-    assert one.seen == ["bare", 1, "bare", 3]
-    assert other.seen == ["bare", (2, 2)]
+    first, second = One("default"), Other("other")
+    Trainer({"one": first, "other": second}, Turns()).train()
+    assert first.seen == ["bare", 1, "bare", 3]
+    assert second.seen == ["bare", (2, 2)]
 
 
 @pytest.mark.parametrize("groups", [{}, {"another": {"reward": 1}}])
@@ -348,9 +348,9 @@ def test_providers_know_what_of_theirs_is_asked_for():
 def test_all_learners_compute_what_one_that_looks_on_asks_for(rank, monkeypatch):
     monkeypatch.setattr(learners, "_rank", rank)
     loss, watch = Loss(), Watch()
-    made = plan({"target": Target(), "loss": loss, "watch": watch}, NAMES, ())
+    schedule = plan({"target": Target(), "loss": loss, "watch": watch}, NAMES, ())
     assert loss.asked_for("log_prob")
-    assert [step.callback for step in made.steps["end_batch"]] == [watch][rank:]
+    assert [step.callback for step in schedule.steps["end_batch"]] == [watch][rank:]
 
 
 class Trains(Grouped):
@@ -362,11 +362,11 @@ class Trains(Grouped):
 
 
 def test_two_optimizers_on_one_parameter_are_refused():
-    one, two = object(), object()
+    first, second = object(), object()
     with pytest.raises(WiringError, match=r"callbacks\.q and callbacks\.policy train the same parameters"):
-        plan({"q": Trains(one), "policy": Trains(two, one)}, NAMES, ())
-    plan({"q": Trains(one), "policy": Trains(two)}, NAMES, ())
-    plan({"q": Trains(one, by_turns=True), "policy": Trains(one, by_turns=True)}, NAMES, ())
+        plan({"q": Trains(first), "policy": Trains(second, first)}, NAMES, ())
+    plan({"q": Trains(first), "policy": Trains(second)}, NAMES, ())
+    plan({"q": Trains(first, by_turns=True), "policy": Trains(first, by_turns=True)}, NAMES, ())
 
 
 def test_a_schedule_that_nobody_reads_is_refused():

@@ -48,7 +48,7 @@ def still(kind: str, like: torch.Tensor) -> torch.Tensor:
 def batches(names: tuple[str, ...], rank: int, count: int) -> list[dict[str, torch.Tensor]]:
     """Return this learner's rows of some batches."""
     generator = torch.Generator().manual_seed(7)
-    found = []
+    result = []
     for _ in range(6):
         rows = {name: torch.randn(16, generator=generator) for name in names}
         rows |= {name: torch.randn(16, 3, generator=generator) for name in names if "observation" in name}
@@ -57,8 +57,8 @@ def batches(names: tuple[str, ...], rank: int, count: int) -> list[dict[str, tor
             rows["terminated"] = rows["terminated"] > 1.0
         if "valid" in rows:
             rows["valid"] = rows["valid"] > 0.0  # not as many of each share
-        found.append({name: value[rank::count] for name, value in rows.items()})
-    return found
+        result.append({name: value[rank::count] for name, value in rows.items()})
+    return result
 
 
 class Given:
@@ -97,17 +97,17 @@ def trained(algorithm: str) -> dict[str, torch.Tensor]:
     trainer = Trainer(callbacks, loader)
     with given(still):
         trainer.train()
-    found = {}
+    tensors = {}
     for path, part in builder.built.items():
         if isinstance(part, torch.nn.Module):
-            found |= {f"{path}.{name}": value.clone() for name, value in part.state_dict().items()}
+            tensors |= {f"{path}.{name}": value.clone() for name, value in part.state_dict().items()}
     if algorithm == "ppo":
-        found["entropy_weight"] = callbacks["entropy_target"].log.clone()
-        found["approx_kl"] = callbacks["seen"].divergence
-        found["change"] = torch.tensor(callbacks["trust_region"].ratio)
+        tensors["entropy_weight"] = callbacks["entropy_target"].log.clone()
+        tensors["approx_kl"] = callbacks["seen"].divergence
+        tensors["change"] = torch.tensor(callbacks["trust_region"].ratio)
     else:
-        found["scale"] = callbacks["target_scale"].statistics.scale.clone()
-    return found
+        tensors["scale"] = callbacks["target_scale"].statistics.scale.clone()
+    return tensors
 
 
 def measured() -> dict[str, torch.Tensor]:
@@ -134,7 +134,7 @@ def measured() -> dict[str, torch.Tensor]:
         "weights": weights().detach(),
         "moments": normaliser.statistics[0].moments,
         "entropy": batch_mean(mine, torch.ones(len(mine), dtype=torch.bool)),
-        "normalised": torch.cat([torch.tensor(each) for each in zip(*learners.gathered(half.tolist()), strict=True)]),
+        "normalised": torch.cat([torch.tensor(row) for row in zip(*learners.gathered(half.tolist()), strict=True)]),
         "valid": ops.normalised(rows[rank::count, 1], valid[rank::count])[:1],
         "weight": large.weight.grad[:1],
         "bias": large.bias.grad[:1],
@@ -153,16 +153,16 @@ def differing() -> str:
 
 
 def all_of_it() -> dict[str, Any]:
-    found: dict[str, Any] = {algorithm: trained(algorithm) for algorithm in CASES}
-    return {**found, "measured": measured(), "differing": differing()}
+    tensors: dict[str, Any] = {algorithm: trained(algorithm) for algorithm in CASES}
+    return {**tensors, "measured": measured(), "differing": differing()}
 
 
 def beside(place: str, result: str) -> None:
     """Be the second of two learners, and store what it comes to."""
     learners.be(1)
     with learners.joined(Path(place), COUNT, "gloo"):
-        found = all_of_it()
-        torch.save(found, result)
+        tensors = all_of_it()
+        torch.save(tensors, result)
         learners.gathered(None)
 
 
@@ -202,12 +202,12 @@ def both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     child = Child(beside, str(place), str(result), paths=[*sys.path, PATHS[0]])
     try:
         with learners.joined(place, COUNT, "gloo"):
-            found = all_of_it()
+            tensors = all_of_it()
             learners.gathered(None)
         child.wait(30)
     finally:
         child.kill()
-    return found, torch.load(result)
+    return tensors, torch.load(result)
 
 
 def _serve(connection: Connection) -> None:

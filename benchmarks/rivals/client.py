@@ -84,7 +84,7 @@ class Side:
             line = ""
         if not line:
             raise Failed(f"the process of {self.name} ended with {self._process.wait()}")
-        found: dict[str, Any] = json.loads(line)
-        if "error" in found:
-            raise Failed(found["error"])
-        return found
+        reply: dict[str, Any] = json.loads(line)
+        if "error" in reply:
+            raise Failed(reply["error"])
+        return reply

@@ -37,8 +37,8 @@ def sample(case: Case, episode: Episode) -> Call:
         slots = generator.integers(0, size, COUNT)
         if case.length > 1:
             slots = slots[:, None] + steps
-        found = [torch.from_numpy(array.take(slots, axis=0, mode="clip")) for array in columns.values()]
-        return [*found, torch.from_numpy(columns["observation"].take(slots + 1, axis=0, mode="clip"))]
+        tensors = [torch.from_numpy(array.take(slots, axis=0, mode="clip")) for array in columns.values()]
+        return [*tensors, torch.from_numpy(columns["observation"].take(slots + 1, axis=0, mode="clip"))]
 
     return call
 

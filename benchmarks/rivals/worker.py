@@ -96,11 +96,11 @@ def main(module: str) -> None:
     worker = Worker(module)
     for line in sys.stdin:
         try:
-            found = worker.answer(json.loads(line))
+            reply = worker.answer(json.loads(line))
         except Exception as error:  # a side that fails is a result, not the end of the others
             traceback.print_exc()
-            found = {"error": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
-        print(json.dumps(found), file=answers, flush=True)
+            reply = {"error": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+        print(json.dumps(reply), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ def table_of(*lasts, end=None, steps=3):
     """Return a table with one episode; observation i is [i], each reward 1, and what is done at i is i / 10."""
     adaptors = [Repeats(steps=steps, most=steps, discount=0.5)]
     table = Table(length=20, spaces=CONTINUOUS, columns=COLUMNS, adaptors=adaptors)
-    for i, left in enumerate(lasts):
+    for i, remaining in enumerate(lasts):
         ended = {name: [end == name and i == len(lasts) - 1] for name in ("terminated", "truncated")}
-        row = {"observation": [[i]], "action": [[i / 10]], "reward": [1.0], "lasts": [left]}
+        row = {"observation": [[i]], "action": [[i / 10]], "reward": [1.0], "lasts": [remaining]}
         table.add(None, row | ended)
     if end:
         table.close(None, [[len(lasts)]])
@@ -39,19 +39,19 @@ def rows(table):
     """Return of each row: reward, discount over γ, successor, terminated, and steps of the decision."""
     batch = table.sample(300)
     assert torch.equal(batch["action"]["action"], batch["observation"] / 10)
-    found = {}
+    outcomes = {}
     columns = (batch["reward"], batch["discount"] / 0.5, batch["next_observation"][:, 0], batch["terminated"])
     for row in zip(batch["observation"][:, 0], *columns, batch["action"]["repeats"] + 1, strict=True):
-        found[int(row[0])] = tuple(float(value) for value in row[1:])
-    return [found[i] for i in sorted(found)]
+        outcomes[int(row[0])] = tuple(float(value) for value in row[1:])
+    return [outcomes[i] for i in sorted(outcomes)]
 
 
 def test_a_decision_has_the_discounted_sum_of_its_rewards_and_a_discount_of_its_own():
-    found = rows(table_of(1, 2, 1, 3, 2, 1, end="truncated"))
-    assert found[0] == (1.0, 1.0, 1.0, 0.0, 1.0)
-    assert found[1] == (1.5, 0.5, 3.0, 0.0, 2.0)
-    assert found[3] == (1.75, 0.25, 6.0, 0.0, 3.0)
-    assert found[4] == (1.5, 0.5, 6.0, 0.0, 2.0)  # amidst the last: what was left to do
+    outcomes = rows(table_of(1, 2, 1, 3, 2, 1, end="truncated"))
+    assert outcomes[0] == (1.0, 1.0, 1.0, 0.0, 1.0)
+    assert outcomes[1] == (1.5, 0.5, 3.0, 0.0, 2.0)
+    assert outcomes[3] == (1.75, 0.25, 6.0, 0.0, 3.0)
+    assert outcomes[4] == (1.5, 0.5, 6.0, 0.0, 2.0)  # amidst the last: what was left to do
 
 
 @pytest.mark.parametrize(
@@ -92,18 +92,18 @@ class Scripted:
 def test_lanes_do_what_was_decided_until_nothing_is_left():
     policy = Scripted()
     agent = Persistent(policy, spaces=Spaces(LINE, Composite({"push": LINE})))
-    state, found = agent.initial_state(2), []
+    state, history = agent.initial_state(2), []
     seen = [[[0.1, 3], [0.2, 1]], [[9, 4], [0.3, 2]], [[9, 4], [9, 4]], [[0.4, 2], [0.5, 1]], [[9, 4], [0.6, 1]]]
     for observation in np.array(seen, np.float32):
         before = state
         response = agent(observation, state)
         state = response["state"]
         lanes = zip(response["action"]["push"][:, 0], response["lasts"], strict=True)
-        found.append([(float(push), int(steps)) for push, steps in lanes])
+        history.append([(float(push), int(steps)) for push, steps in lanes])
         action, after = agent.respond(*(_tensors(tree) for tree in (observation, before)), True)
         assert np.array_equal(action["push"].numpy(), response["action"]["push"])  # exports do the same
         assert after["left"].tolist() == state["left"].tolist()
-    assert found == [
+    assert history == [
         [(pytest.approx(0.1), 3), (pytest.approx(0.2), 1)],
         [(pytest.approx(0.1), 2), (pytest.approx(0.3), 2)],
         [(pytest.approx(0.1), 1), (pytest.approx(0.3), 1)],
@@ -162,16 +162,16 @@ def test_a_run_left_amidst_a_repeat_goes_on_with_it(tmp_path, monkeypatch):
     )
     whole = walk(rlrun.train(words, run_dir=tmp_path / "whole").trainer)
     leave(tmp_path / "whole", tmp_path / "left", at=30)
-    load, left = Collector.load_state_dict, []
+    load, remaining = Collector.load_state_dict, []
 
     def noting(self, state, **named):
-        left.append(state["state"]["left"].max())
+        remaining.append(state["state"]["left"].max())
         load(self, state, **named)
 
     monkeypatch.setattr(Collector, "load_state_dict", noting)
-    found = differences(whole, walk(rlrun.resume(tmp_path / "left").trainer))
-    assert not found, "\n".join(found)
-    assert left[0] > 0
+    mismatches = differences(whole, walk(rlrun.resume(tmp_path / "left").trainer))
+    assert not mismatches, "\n".join(mismatches)
+    assert remaining[0] > 0
 
 
 def test_what_cannot_be_is_refused():

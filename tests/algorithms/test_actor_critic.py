@@ -24,7 +24,7 @@ class Written(nn.Module):
 
     def __init__(self, log_prob, value, entropy=(0.0, 0.0)) -> None:
         super().__init__()
-        self.log_prob, self.value = (nn.Parameter(torch.tensor(each)) for each in (log_prob, value))
+        self.log_prob, self.value = (nn.Parameter(torch.tensor(numbers)) for numbers in (log_prob, value))
         self.entropy = nn.Parameter(torch.tensor(entropy).unsqueeze(-1))
         self.head = type("Head", (), {"parts": ("discrete",)})
 
@@ -37,15 +37,15 @@ def a2c(network, **options):
 
 
 def ppo(network, *, advantage, value=(0.0, 0.0), return_=(0.0, 0.0), named=None, **options):
-    data = [torch.tensor(each) for each in ((0.0, 0.0), value, advantage, return_)]
+    data = [torch.tensor(numbers) for numbers in ((0.0, 0.0), value, advantage, return_)]
     loss = PPOLoss(network, sgd, **{"value_weight": 0.0, **options})
     return loss.loss(None, None, *data, **(named or {}))
 
 
 def test_a2c_by_hand():
-    found, named = a2c(Written([-0.5, -2.0], [3.0, 3.0], (0.7, 0.1)), value_weight=0.25, entropy_weight=0.1)
+    losses, named = a2c(Written([-0.5, -2.0], [3.0, 3.0], (0.7, 0.1)), value_weight=0.25, entropy_weight=0.1)
     # -log π · A + 0.25 · (V - R)² - 0.1 · H
-    assert found.tolist() == pytest.approx([1.0 + 1.0 - 0.07, -2.0 + 1.0 - 0.01])
+    assert losses.tolist() == pytest.approx([1.0 + 1.0 - 0.07, -2.0 + 1.0 - 0.01])
     assert named["policy_entropy"].flatten().tolist() == pytest.approx([0.7, 0.1])
 
 
@@ -72,9 +72,9 @@ def test_advantages_are_normalised_then_clamped():
 
 
 def test_normalised_advantages_are_those_of_the_facts():
-    found = ops.normalised(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    normalised = ops.normalised(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     expected = torch.tensor([[-1.3416407, -0.4472136], [0.4472136, 1.3416407]])
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(normalised, expected, atol=1e-6, rtol=0)
 
 
 def test_advantages_that_do_not_count_do_not_shift_the_others():
@@ -87,8 +87,8 @@ def test_advantages_that_do_not_count_do_not_shift_the_others():
 )
 def test_the_clipped_surrogate_by_hand(ratio, advantage, expected):
     network = Written([math.log(ratio)] * 2, [0.0, 0.0])
-    found, _ = ppo(network, advantage=(advantage, advantage))
-    assert found.tolist() == pytest.approx([expected] * 2, abs=1e-6)
+    losses, _ = ppo(network, advantage=(advantage, advantage))
+    assert losses.tolist() == pytest.approx([expected] * 2, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -103,16 +103,16 @@ def test_a_ratio_beyond_the_clip_teaches_nothing(ratio, advantage, slope):
 
 def test_numbers_by_name_go_before_the_constants():
     network = Written([math.log(1.5)] * 2, [0.0, 0.0], (0.5, 0.5))
-    found, _ = ppo(network, advantage=(1.0, 1.0), named={"clip": 0.1, "entropy_weight": 2.0}, entropy_weight=0.0)
-    assert found.tolist() == pytest.approx([-1.1 - 1.0] * 2)
+    losses, _ = ppo(network, advantage=(1.0, 1.0), named={"clip": 0.1, "entropy_weight": 2.0}, entropy_weight=0.0)
+    assert losses.tolist() == pytest.approx([-1.1 - 1.0] * 2)
 
 
 def test_a_penalty_on_the_divergence_by_hand():
     network = Written([math.log(1.5)] * 2, [0.0, 0.0])
     divergence = 1.5 - 1.0 - math.log(1.5)
     for options in ({"kl_weight": 2.0}, {"named": {"kl_weight": 2.0}}):
-        found, named = ppo(network, advantage=(0.0, 0.0), **options)
-        assert found.tolist() == pytest.approx([2.0 * divergence] * 2)
+        losses, named = ppo(network, advantage=(0.0, 0.0), **options)
+        assert losses.tolist() == pytest.approx([2.0 * divergence] * 2)
         assert float(named["approx_kl"]) == pytest.approx(divergence)
 
 
@@ -192,13 +192,13 @@ def test_probabilities_are_the_same_when_acting_judging_and_diverging(kind, shar
 @pytest.mark.parametrize("kind", ALL)
 def test_divergence_is_the_mean_log_ratio(kind):
     torch.manual_seed(1)
-    one, other = (ActorCritic(ALL[kind], hidden=(8,), output_gain=1.0) for _ in range(2))
+    old, new = (ActorCritic(ALL[kind], hidden=(8,), output_gain=1.0) for _ in range(2))
     observation = column(0.3).expand(40_000, 1)
     with torch.no_grad():
-        heads = one.heads(observation)
-        action, log_prob = one.head.sample(heads)
-        mean = (log_prob - other.log_prob(observation, action)).mean()
-        assert float(one.head.divergence(heads, other.heads(observation))[0]) == pytest.approx(float(mean), abs=0.03)
+        heads = old.heads(observation)
+        action, log_prob = old.head.sample(heads)
+        mean = (log_prob - new.log_prob(observation, action)).mean()
+        assert float(old.head.divergence(heads, new.heads(observation))[0]) == pytest.approx(float(mean), abs=0.03)
 
 
 def test_a_shared_trunk_learns_from_values_and_an_own_one_leaves_the_policy_alone():

@@ -38,12 +38,12 @@ def test_losses_by_hand():
     """Errors are 0.5 and -0.5 in the last rows; f says 2 and -1 of the first ones."""
     policy, residual = made(level=0.5, slope=3.0, bias=-1.0, penalty=0.1)
     observation, action = windows([1.0, 7.0], [0.0, 8.0]), windows([9.0, 1.0], [9.0, 0.0])
-    found, named = policy.loss(observation, action)
+    losses, named = policy.loss(observation, action)
     assert named["residual"].flatten().tolist() == pytest.approx([0.5, -0.5])
-    assert found.tolist() == pytest.approx([2 * 0.5 * 2 + 0.5 * 0.25, 2 * -0.5 * -1 + 0.5 * 0.25])
+    assert losses.tolist() == pytest.approx([2 * 0.5 * 2 + 0.5 * 0.25, 2 * -0.5 * -1 + 0.5 * 0.25])
     size = ((4 + 1) / 2) ** 0.5
-    told = residual.loss(observation, named["residual"]).tolist()
-    assert told == pytest.approx([4 - 2 * 0.5 * 2 + 0.1 * size, 1 - 2 * -0.5 * -1 + 0.1 * size])
+    residual_loss = residual.loss(observation, named["residual"]).tolist()
+    assert residual_loss == pytest.approx([4 - 2 * 0.5 * 2 + 0.1 * size, 1 - 2 * -0.5 * -1 + 0.1 * size])
 
 
 def test_the_policy_goes_where_the_foretold_error_is_and_no_loss_moves_the_other():

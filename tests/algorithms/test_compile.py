@@ -14,8 +14,8 @@ from .fixed import ALL, COIN, DISCRETE, MANY, MIXED, adam, column
 
 def unbroken(loss, *arguments):
     torch._dynamo.reset()
-    found = torch._dynamo.explain(loss.loss)(*arguments)
-    return found.graph_break_count == 0 and found.graph_count == 1
+    report = torch._dynamo.explain(loss.loss)(*arguments)
+    return report.graph_break_count == 0 and report.graph_count == 1
 
 
 def action_of(spaces):

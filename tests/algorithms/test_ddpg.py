@@ -41,8 +41,8 @@ def made(**options):
 
 def targets(target, **extra):
     """Return the targets of an interior step and of a terminal one, both with reward 1."""
-    found = target.begin_batch(column(1, 1), torch.ones(2), torch.tensor([False, True]), **extra)
-    return found["q_target"].tolist()
+    batch = target.begin_batch(column(1, 1), torch.ones(2), torch.tensor([False, True]), **extra)
+    return batch["q_target"].tolist()
 
 
 def test_target_is_the_smallest_slow_value_of_the_slow_policys_action():
@@ -59,8 +59,8 @@ def test_discount_of_the_batch_comes_first():
 )
 def test_noise_around_the_targets_action_is_limited(monkeypatch, drawn, level):
     monkeypatch.setattr("torch.randn_like", lambda like: torch.full_like(like, drawn))
-    found = targets(made(noise=0.2, noise_limit=0.5))
-    assert found == pytest.approx([1 + 0.9 * (2 + 3 * level + 1), 1.0], abs=1e-5)
+    q_target = targets(made(noise=0.2, noise_limit=0.5))
+    assert q_target == pytest.approx([1 + 0.9 * (2 + 3 * level + 1), 1.0], abs=1e-5)
 
 
 def test_both_slow_copies_move_together_every_second_update():

@@ -26,7 +26,7 @@ class Lines(ImplicitCritics):
     """Z_i(s, c; τ) = (slope_i + τ² bend_i) · c + level_i."""
 
     def told(self, observation, c, points):
-        slopes, bends, levels = (torch.from_numpy(each[: self.members]) for each in (SLOPES, BENDS, LEVELS))
+        slopes, bends, levels = (torch.from_numpy(array[: self.members]) for array in (SLOPES, BENDS, LEVELS))
         lines = slopes[:, None, None] + points.square().unsqueeze(-1) * bends[:, None, None]  # [M, B, N, A]
         return (lines * c.unsqueeze(-2)).sum(-1) + levels[:, None, None]
 
@@ -56,7 +56,7 @@ def shifted(mean, members, shift, optimism):
 def test_the_mean_moves_along_the_upper_bound_of_means_and_each_row_by_itself(members, shift, optimism):
     agent = agent_of(members, shift=shift, optimism=optimism)
     mean, log_std = agent.exploring(torch.tensor([[0.0], [1.0]]).double())
-    expected = [shifted(each, members, shift, optimism) for each in MEANS]
+    expected = [shifted(centre, members, shift, optimism) for centre in MEANS]
     np.testing.assert_allclose(mean.numpy(force=True), expected, atol=1e-6)
     np.testing.assert_allclose(log_std.numpy(force=True), [np.log(DEVIATION)] * 2, atol=1e-6)
 

@@ -28,8 +28,8 @@ def made(online, slow, **options):
 
 
 def targets(target, **extra):
-    found = target.begin_batch(column(1, 1), torch.ones(2), torch.tensor([False, True]), **extra)
-    return found["q_target"].tolist()
+    batch = target.begin_batch(column(1, 1), torch.ones(2), torch.tensor([False, True]), **extra)
+    return batch["q_target"].tolist()
 
 
 def test_double_target_values_the_networks_choice():
@@ -46,8 +46,8 @@ def test_smallest_member_chooses_and_values():
 
 
 def test_discount_of_the_batch_comes_first():
-    found = targets(made([[1.0, 2.0]], [[5.0, 3.0]]), discount=torch.tensor([0.5, 0.5]))
-    assert found == pytest.approx([2.5, 1.0])
+    q_target = targets(made([[1.0, 2.0]], [[5.0, 3.0]]), discount=torch.tensor([0.5, 0.5]))
+    assert q_target == pytest.approx([2.5, 1.0])
 
 
 def by_quantiles(*biases):
@@ -72,9 +72,9 @@ def test_without_double_targets_the_slow_quantiles_choose():
 
 def test_quantiles_of_the_choice_taken_are_compared():
     loss = QLoss(by_quantiles([9.0, 9.0, 0.0, 1.0]), sgd, huber=1.0)
-    found = loss.loss(column(0, 0), torch.tensor([1, 1]), torch.tensor([[2.0, 2.0], [0.0, 1.0]]))
+    losses = loss.loss(column(0, 0), torch.tensor([1, 1]), torch.tensor([[2.0, 2.0], [0.0, 1.0]]))
     # u = (2, 1) for both targets; then u = (0, -1), (1, 0): h = (0, .5), (.5, 0), both times the share .25
-    assert found.tolist() == pytest.approx([0.375, (0.125 + 0.125) / 4])
+    assert losses.tolist() == pytest.approx([0.375, (0.125 + 0.125) / 4])
 
 
 def test_bins_have_one_number_for_a_target():
@@ -113,8 +113,8 @@ def test_two_step_targets_look_two_steps_ahead():
     table.close(None, np.zeros((1, 1)))
     batch = table.sample(64)
     names = ("next_observation", "reward", "terminated", "discount")
-    found = made([[1.0, 2.0]], [[5.0, 3.0]]).begin_batch(*(batch[name] for name in names))["q_target"]
-    by_start = dict(zip(batch["observation"].flatten().tolist(), found.tolist(), strict=True))
+    q_target = made([[1.0, 2.0]], [[5.0, 3.0]]).begin_batch(*(batch[name] for name in names))["q_target"]
+    by_start = dict(zip(batch["observation"].flatten().tolist(), q_target.tolist(), strict=True))
     # r0 + 0.9 r1 + 0.81 * 3, the same from 2, and one step from the truncated end, which bootstraps
     assert by_start == pytest.approx({1.0: 1 + 1.8 + 2.43, 2.0: 2 + 3.6 + 2.43, 4.0: 4 + 2.7}, abs=1e-5)
 
@@ -186,9 +186,9 @@ def test_rewarded_action_becomes_the_best(space):
 
 
 def test_slow_copy_is_saved():
-    other = made([[0.0, 0.0]], [[0.0, 0.0]])
-    other.load_state_dict(made([[1.0, 2.0]], [[5.0, 3.0]]).state_dict())
-    assert other.target(column(0)).flatten().tolist() == [5.0, 3.0]
+    restored = made([[0.0, 0.0]], [[0.0, 0.0]])
+    restored.load_state_dict(made([[1.0, 2.0]], [[5.0, 3.0]]).state_dict())
+    assert restored.target(column(0)).flatten().tolist() == [5.0, 3.0]
 
 
 def test_the_loss_is_squared_where_no_preset_says_otherwise():

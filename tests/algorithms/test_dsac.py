@@ -51,21 +51,21 @@ def targets(temperature=None, **options):
     target = QTarget(critics, policy, temperature or learned, discount=0.9, fractions=2, **options)
     with torch.no_grad():
         critics.lines.fill_(100.0)  # the slow critics stay
-    found = target.begin_batch(column(1, 1), torch.ones(2), torch.tensor([False, True]))
-    return found["q_target"].tolist(), found["target_widths"].tolist()
+    batch = target.begin_batch(column(1, 1), torch.ones(2), torch.tensor([False, True]))
+    return batch["q_target"].tolist(), batch["target_widths"].tolist()
 
 
 @pytest.mark.parametrize(("least", "value"), [("quantile", (1, 3)), ("member", (2, 3))])
 def test_target_is_the_least_distribution_and_its_entropy(least, value):
-    found, widths = targets(fixed=True, least=least, entropy_reward=True)
-    assert found == [pytest.approx([1 + 0.9 * (each + 0.3) for each in value], abs=1e-5), [1.0, 1.0]]
+    q_target, widths = targets(fixed=True, least=least, entropy_reward=True)
+    assert q_target == [pytest.approx([1 + 0.9 * (quantile + 0.3) for quantile in value], abs=1e-5), [1.0, 1.0]]
     assert widths == [0.5, 0.5]
-    assert targets(fixed=True, least=least)[0][0] == pytest.approx([1 + 0.9 * each for each in value], abs=1e-5)
+    assert targets(fixed=True, least=least)[0][0] == pytest.approx([1 + 0.9 * quantile for quantile in value], abs=1e-5)
 
 
 def test_target_tells_the_shares_of_what_was_drawn(drawn):
-    found, widths = targets(least="member")  # (-0.2, 3.8) has the mean 3, (1.7, 2.7) the mean 2.5
-    assert found[0] == pytest.approx([1 + 0.9 * 1.7, 1 + 0.9 * 2.7], abs=1e-5)
+    q_target, widths = targets(least="member")  # (-0.2, 3.8) has the mean 3, (1.7, 2.7) the mean 2.5
+    assert q_target[0] == pytest.approx([1 + 0.9 * 1.7, 1 + 0.9 * 2.7], abs=1e-5)
     assert widths == [pytest.approx([0.2, 0.8])]
 
 
@@ -99,8 +99,8 @@ def test_entropy_costs_what_critics_lie_apart(drawn, largest, price, least, valu
     temperature = Temperature(CONTINUOUS, epistemic=0.4, largest=largest)
     policy, _ = policy_of(CONTINUOUS, critics)
     loss = PolicyLoss(policy, sgd, critics=critics, temperature=temperature, fractions=2, least=least)
-    found, named = loss.loss(column(0))
-    assert found.tolist() == pytest.approx([-1.5 * price - value], abs=1e-5)
+    losses, named = loss.loss(column(0))
+    assert losses.tolist() == pytest.approx([-1.5 * price - value], abs=1e-5)
     assert named["policy_entropy"].tolist() == [pytest.approx([1.5])]
     assert float(loss.metrics["temperature/continuous"]) == pytest.approx(price)
 
@@ -108,15 +108,15 @@ def test_entropy_costs_what_critics_lie_apart(drawn, largest, price, least, valu
 def test_no_gradient_goes_through_the_price_and_none_to_it():
     temperature = Temperature(CONTINUOUS, epistemic=0.4)
     assert not temperature.of_each(torch.ones(2, 3, requires_grad=True)).requires_grad
-    held = TemperatureLoss(temperature, sgd, spaces=CONTINUOUS)
-    held.backward(column(2.0, 4.0))
-    assert held.optimiser is None
-    assert {name: float(value) for name, value in held.metrics.items()} == {"entropy/continuous": 3.0}
+    loss = TemperatureLoss(temperature, sgd, spaces=CONTINUOUS)
+    loss.backward(column(2.0, 4.0))
+    assert loss.optimiser is None
+    assert {name: float(value) for name, value in loss.metrics.items()} == {"entropy/continuous": 3.0}
 
 
 def test_targets_count_no_entropy_that_critics_price():
-    found, _ = targets(Temperature(CONTINUOUS, epistemic=0.4), fixed=True, least="member", entropy_reward=True)
-    assert found[0] == pytest.approx([1 + 0.9 * 2, 1 + 0.9 * 3], abs=1e-5)
+    q_target, _ = targets(Temperature(CONTINUOUS, epistemic=0.4), fixed=True, least="member", entropy_reward=True)
+    assert q_target[0] == pytest.approx([1 + 0.9 * 2, 1 + 0.9 * 3], abs=1e-5)
 
 
 def test_prices_that_nobody_can_make_are_refused():
@@ -138,7 +138,7 @@ def test_implicit_critics_tell_what_their_equations_say():
     torch.manual_seed(0)
     network = ImplicitCritics(CONTINUOUS, hidden=(5, 4), members=2, cosines=3, count=6)
     observation, c, points = column(0.3, -0.7), column(0.1, 0.9), torch.rand(2, 7)
-    found, inputs = network.told(observation, c, points), torch.cat((observation, c), -1)
+    quantiles, inputs = network.told(observation, c, points), torch.cat((observation, c), -1)
     turns = torch.stack([(math.pi * k * points).cos() for k in (1, 2, 3)], -1)
 
     def dense(layer, value):
@@ -147,7 +147,7 @@ def test_implicit_critics_tell_what_their_equations_say():
     features = dense(network.features.layers[1], dense(network.features.layers[0], inputs).relu()).relu()
     value = features[:, None] * dense(network.fractions.layers[0], turns).sigmoid()
     value = F.layer_norm(dense(network.head.layers[0], value), (4,)).relu()
-    torch.testing.assert_close(found[1], dense(network.head.layers[1], value).squeeze(-1))
+    torch.testing.assert_close(quantiles[1], dense(network.head.layers[1], value).squeeze(-1))
     middles = ops.fixed_fractions(6, like=c).points.expand(2, 6)
     torch.testing.assert_close(network(observation, c), network.told(observation, c, middles).mean(-1))
 

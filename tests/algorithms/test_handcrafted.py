@@ -64,8 +64,8 @@ def driver(**options):
     ],
 )
 def test_a_driver_slows_down_in_proportion_and_stops(goal, speed):
-    found = driver().drive({"goal": torch.tensor([goal]), "navigation": torch.tensor([[[1.0, 1.0]]])})
-    torch.testing.assert_close(found, torch.tensor([[speed, 0.25, 0.0]]), atol=1e-6, rtol=0)
+    action = driver().drive({"goal": torch.tensor([goal]), "navigation": torch.tensor([[[1.0, 1.0]]])})
+    torch.testing.assert_close(action, torch.tensor([[speed, 0.25, 0.0]]), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_a_driver_wants_a_car():
 )
 def test_it_reaches_what_it_promises(env, policy, least):
     lanes = make(**env, num_envs=16)
-    found = evaluate(lanes, PolicyAgent(policy(lanes.spaces)), episodes=16, seed=100)
-    assert (found.mean_return if least < 0 else min(found.returns)) >= least
+    evaluation = evaluate(lanes, PolicyAgent(policy(lanes.spaces)), episodes=16, seed=100)
+    assert (evaluation.mean_return if least < 0 else min(evaluation.returns)) >= least
 
 
 def test_a_run_leaves_what_it_did_as_demonstrations(tmp_path):

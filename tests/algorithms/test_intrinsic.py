@@ -67,13 +67,13 @@ def parts(kind, spaces, **options):
         "icm": (Curiosity, Surprise, CuriosityLoss),
         "diayn": (Discriminator, Diversity, DiscriminatorLoss),
     }[kind]
-    made = network(spaces, **options)
+    model = network(spaces, **options)
     normalise = Normaliser(spaces, needed=False, clip=5.0)
-    return made, bonus(made, observation=normalise), loss(made, adam)
+    return model, bonus(model, observation=normalise), loss(model, adam)
 
 
-CASES = [("rnd", each, "vector") for each in OBSERVATIONS] + [("diayn", each, "vector") for each in OBSERVATIONS]
-CASES += [("icm", each, "mixed") for each in OBSERVATIONS] + [("icm", "vector", each) for each in ACTIONS]
+CASES = [("rnd", name, "vector") for name in OBSERVATIONS] + [("diayn", name, "vector") for name in OBSERVATIONS]
+CASES += [("icm", name, "mixed") for name in OBSERVATIONS] + [("icm", "vector", name) for name in ACTIONS]
 
 
 @pytest.mark.parametrize(("kind", "observation", "action"), CASES)
@@ -104,8 +104,8 @@ def test_losses_are_single_graphs(kind, action):
     spaces = Spaces(observation, ACTIONS[action])
     _, bonus, loss = parts(kind, spaces)
     torch._dynamo.reset()
-    found = torch._dynamo.explain(loss.loss)(bonus.learn(step_of(spaces, 4), None)[1], torch.ones(4).bool())
-    assert (found.graph_break_count, found.graph_count) == (0, 1)
+    report = torch._dynamo.explain(loss.loss)(bonus.learn(step_of(spaces, 4), None)[1], torch.ones(4).bool())
+    assert (report.graph_break_count, report.graph_count) == (0, 1)
 
 
 @pytest.mark.parametrize("kind", ["rnd", "icm", "diayn"])
@@ -125,7 +125,7 @@ def test_rows_that_are_no_transitions_teach_nothing(kind):
 def test_random_network_never_learns_and_stands_in_no_optimiser():
     network, bonus, loss = parts("rnd", Spaces(LINE, LINE))
     fixed = {id(parameter) for parameter in network.random.parameters()}
-    trained = {id(each) for group in loss.optimiser.param_groups for each in group["params"]}
+    trained = {id(parameter) for group in loss.optimiser.param_groups for parameter in group["params"]}
     assert fixed
     assert trained == {id(parameter) for parameter in network.predictor.parameters()}
     before = [parameter.clone() for parameter in network.random.parameters()]
@@ -139,9 +139,9 @@ def test_random_network_never_learns_and_stands_in_no_optimiser():
 def test_error_is_the_squared_distance_to_the_random_features():
     network = Distillation(Spaces(LINE, LINE), hidden=(), further=(), features=2, init="default")
     with torch.no_grad():
-        for made, bias in ((network.random, [1.0, -2.0]), (network.predictor, [0.0, 1.0])):
-            made[1][0].weight.zero_()
-            made[1][0].bias.copy_(torch.tensor(bias))
+        for model, bias in ((network.random, [1.0, -2.0]), (network.predictor, [0.0, 1.0])):
+            model[1][0].weight.zero_()
+            model[1][0].bias.copy_(torch.tensor(bias))
     assert network.error(torch.zeros(3, 2)).tolist() == [10.0] * 3
 
 
@@ -245,10 +245,10 @@ def test_actions_are_told_and_what_was_never_seen_surprises():
         loss.backward(known | {"bonus": torch.zeros(64)})
     with torch.no_grad():
         before, after = network.features(known["observation"]), network.features(known["next_observation"])
-        told = network.tell(torch.cat((before, after), -1)).argmax(-1)
+        prediction = network.tell(torch.cat((before, after), -1)).argmax(-1)
         new = steps(200, (torch.full((200,), 2), torch.full((200,), 3)))
         seen, unseen = (bonus.measure(step).mean() for step in (known, new))
-    assert (told == known["action"]).float().mean() >= 0.95
+    assert (prediction == known["action"]).float().mean() >= 0.95
     assert unseen >= 3 * seen
 
 

@@ -38,18 +38,18 @@ def test_sac_with_rnd_learns_from_the_documented_sum(steps, tmp_path):
     for _ in range(3):
         batch = table.sample(32)
         rows = table._picked
-        slots, made = rows.onward(steps)
+        slots, lengths = rows.onward(steps)
         expected = torch.zeros(32)
         for k in range(steps):
             stored = rows.stored("reward", slots[:, k])
             following = rows.stored("observation", rows.where.after(slots[:, k], 1))
             seen = (following - bonus.observation.statistics[0].shift) * bonus.observation.statistics[0].scale
             error = network.error(seen.clamp(-5.0, 5.0)).detach()
-            found = error / bonus.reward.statistics[0].moments[1].sqrt()
-            counts = torch.from_numpy(k < made) * 0.99**k
-            expected += counts * (3.0 * stored + 0.5 * found)
+            scaled = error / bonus.reward.statistics[0].moments[1].sqrt()
+            counts = torch.from_numpy(k < lengths) * 0.99**k
+            expected += counts * (3.0 * stored + 0.5 * scaled)
         assert torch.allclose(batch["reward"], expected.float(), rtol=1e-4)
-        assert made.max() == steps
+        assert lengths.max() == steps
 
 
 FAMILIES = {

@@ -39,8 +39,8 @@ def density(c):
 
 
 def test_expectile_of_one_above_and_one_below():
-    found = ops.expectile_distance(torch.zeros(2), torch.tensor([1.0, -1.0]), expectile=0.8)
-    assert found.tolist() == pytest.approx([0.8, 0.2])
+    losses = ops.expectile_distance(torch.zeros(2), torch.tensor([1.0, -1.0]), expectile=0.8)
+    assert losses.tolist() == pytest.approx([0.8, 0.2])
 
 
 def test_expectile_regression_comes_to_that_of_the_normal():
@@ -58,9 +58,9 @@ def test_targets_are_of_the_value_and_actions_of_the_smallest_slow_critic():
     critics = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]), ([[2.0], [3.0]], [4.0]))
     target = QTarget(critics, value_of(2.0, 0.5), discount=0.9)
     write(critics, *[([[0.0], [0.0]], [100.0])] * 2)  # the slow copies are as before
-    found = target.begin_batch(column(1, 1), column(0.5, -1), column(3, 3), torch.ones(2), torch.tensor([False, True]))
-    assert found["q_target"].tolist() == pytest.approx([1 + 0.9 * 6.5, 1.0])
-    assert found["action_value"].tolist() == pytest.approx([2 + 1.5 + 1, 2 - 3 + 1])
+    batch = target.begin_batch(column(1, 1), column(0.5, -1), column(3, 3), torch.ones(2), torch.tensor([False, True]))
+    assert batch["q_target"].tolist() == pytest.approx([1 + 0.9 * 6.5, 1.0])
+    assert batch["action_value"].tolist() == pytest.approx([2 + 1.5 + 1, 2 - 3 + 1])
     ahead = target.begin_batch(
         column(1), column(0), column(3), torch.ones(1), torch.tensor([False]), torch.tensor([0.5])
     )
@@ -69,10 +69,10 @@ def test_targets_are_of_the_value_and_actions_of_the_smallest_slow_critic():
 
 def test_of_choices_the_one_that_was_taken_counts():
     critics = critics_of(DISCRETE, ([[0.0, 0.0]], [1.0, 5.0]), ([[0.0, 0.0]], [3.0, 4.0]))
-    found = QTarget(critics, value_of(0.0, 0.0)).begin_batch(
+    batch = QTarget(critics, value_of(0.0, 0.0)).begin_batch(
         column(0, 0), torch.tensor([0, 1]), column(0, 0), torch.zeros(2), torch.tensor([False, False])
     )
-    assert found["action_value"].tolist() == [1.0, 4.0]
+    assert batch["action_value"].tolist() == [1.0, 4.0]
 
 
 def test_value_follows_the_expectile_and_tells_the_advantage_as_it_was():
@@ -87,32 +87,32 @@ def test_value_follows_the_expectile_and_tells_the_advantage_as_it_was():
 def test_policy_weighs_actions_up_to_a_limit():
     loss = PolicyLoss(policy_of(CONTINUOUS), sgd, temperature=0.5, edge=0.05)
     advantage = torch.tensor([0.0, 1.0, 3.0])  # exp(6) is more than a hundred
-    found = loss.loss(column(0, 0, 0), column(0.3, -0.4, 1.0), advantage)
+    losses = loss.loss(column(0, 0, 0), column(0.3, -0.4, 1.0), advantage)
     expected = [-density(0.3), -7.389056 * density(-0.4), -100.0 * density(0.95)]
-    assert found.tolist() == pytest.approx(expected, rel=1e-5)
+    assert losses.tolist() == pytest.approx(expected, rel=1e-5)
     assert float(loss.metrics["imitation/limited"]) == pytest.approx(1 / 3)
     assert float(loss.metrics["imitation/weight"]) == pytest.approx((1 + 7.389056 + 100) / 3)
 
 
 def test_policy_weighs_choices():
     loss = PolicyLoss(policy_of(DISCRETE), sgd)
-    found = loss.loss(column(0, 0), torch.tensor([0, 1]), torch.tensor([2.0, 6.0]))
-    assert found.tolist() == pytest.approx([7.389056 * math.log(2), 100.0 * math.log(2)], rel=1e-5)
+    losses = loss.loss(column(0, 0), torch.tensor([0, 1]), torch.tensor([2.0, 6.0]))
+    assert losses.tolist() == pytest.approx([7.389056 * math.log(2), 100.0 * math.log(2)], rel=1e-5)
 
 
 def test_no_loss_moves_the_network_of_another():
     critics = critics_of(CONTINUOUS, ([[1.0], [1.0]], [0.0]))
     value, policy = value_of(1.0, 0.0), policy_of(CONTINUOUS)
-    kept = [parameter.clone() for network in (critics, policy) for parameter in network.parameters()]
+    before = [parameter.clone() for network in (critics, policy) for parameter in network.parameters()]
     target = QTarget(critics, value)
     rows = {"observation": column(1.0), "action": column(0.5)}
-    given = target.begin_batch(
+    batch = target.begin_batch(
         **rows, next_observation=column(1), reward=torch.ones(1), terminated=torch.tensor([True])
     )
-    ValueLoss(value, sgd).backward(rows["observation"], given["action_value"])
+    ValueLoss(value, sgd).backward(rows["observation"], batch["action_value"])
     after = [parameter for network in (critics, policy) for parameter in network.parameters()]
-    assert all(torch.equal(*pair) for pair in zip(kept, after, strict=True))
-    QLoss(critics, sgd).backward(rows["observation"], rows["action"], given["q_target"])
+    assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
+    QLoss(critics, sgd).backward(rows["observation"], rows["action"], batch["q_target"])
     assert all(parameter.grad is None for parameter in policy.parameters())
 
 

@@ -40,8 +40,8 @@ def weights(count=2, **options):
 
 def learner(network, thresholds, *, optimiser=SGD, **options):
     seen = paid(len(network.raw))
-    made = LagrangianWeights(network, optimiser, thresholds=thresholds, paid=seen, **options)
-    return made, seen
+    lagrangian = LagrangianWeights(network, optimiser, thresholds=thresholds, paid=seen, **options)
+    return lagrangian, seen
 
 
 def test_weights_begin_where_they_shall():
@@ -54,9 +54,9 @@ def test_weights_begin_where_they_shall():
 
 def test_zero_rewards_raise_what_falls_short_and_lower_what_has_room():
     network = weights(4, normalise=False)
-    made, seen = learner(network, [None, 0.1, -0.1, None], optimiser=partial(torch.optim.Adam, lr=1.0))
+    lagrangian, seen = learner(network, [None, 0.1, -0.1, None], optimiser=partial(torch.optim.Adam, lr=1.0))
     pay(seen, [0.0] * 4)
-    made.end_batch(1)
+    lagrangian.end_batch(1)
     first, second, third, fourth = network().tolist()
     assert (first, fourth) == (1.0, 1.0)
     assert second > 1.0 > third
@@ -66,69 +66,69 @@ def test_zero_rewards_raise_what_falls_short_and_lower_what_has_room():
 
 def test_the_gradient_is_that_of_the_room_times_the_weight():
     network = weights()
-    made, seen = learner(network, [None, -0.25], optimiser=partial(torch.optim.SGD, lr=0.5))
+    lagrangian, seen = learner(network, [None, -0.25], optimiser=partial(torch.optim.SGD, lr=0.5))
     before = network.raw.detach().clone()
     pay(seen, [5.0, -1.0], [7.0, 0.0])  # mean cost 0.5: 0.25 too much
-    made.end_batch(2)
+    lagrangian.end_batch(2)
     expected = before[1] + 0.5 * 0.25 * torch.sigmoid(before[1])
     assert network.raw.tolist() == pytest.approx([float(before[0]), float(expected)])
-    assert made.metrics["reward_mean/1"] == -0.5
+    assert lagrangian.metrics["reward_mean/1"] == -0.5
 
 
 def test_a_mean_is_of_the_steps_since_the_update_before():
-    made, seen = learner(weights(), [None, 0.0])
+    lagrangian, seen = learner(weights(), [None, 0.0])
     for number, rewards in enumerate([[[1.0, 1.0]], [[2.0, 4.0], [2.0, 6.0]], [[0.0, 3.0]]], 1):
         pay(seen, *rewards)
-        made.end_batch(10 * number)
-        assert made.metrics["reward_mean/1"] == np.mean(rewards, 0)[1]
+        lagrangian.end_batch(10 * number)
+        assert lagrangian.metrics["reward_mean/1"] == np.mean(rewards, 0)[1]
 
 
 def test_an_exponential_mean_begins_without_bias():
-    made, seen = learner(weights(), [None, 0.0], rate=0.1)
-    found = []
+    lagrangian, seen = learner(weights(), [None, 0.0], rate=0.1)
+    means = []
     for number, reward in enumerate([1.0, 2.0, 3.0]):
         pay(seen, [0.0, reward])
-        made.end_batch(number)
-        found.append(made.metrics["reward_mean/1"])
-    assert found == pytest.approx([1.0, 1.526316, 2.070110], abs=1e-6)
+        lagrangian.end_batch(number)
+        means.append(lagrangian.metrics["reward_mean/1"])
+    assert means == pytest.approx([1.0, 1.526316, 2.070110], abs=1e-6)
 
 
 def test_weights_move_once_an_environment_step():
     """A minibatch-epoch loop has many updates for the same rewards."""
     network = weights()
-    made, seen = learner(network, [None, 0.0])
+    lagrangian, seen = learner(network, [None, 0.0])
     pay(seen, [0.0, -1.0])
-    made.end_batch(8)
+    lagrangian.end_batch(8)
     once = network.raw.tolist()
     for _ in range(5):
-        made.end_batch(8)
+        lagrangian.end_batch(8)
     assert network.raw.tolist() == once
     pay(seen, [0.0, -1.0])
-    made.end_batch(16)
+    lagrangian.end_batch(16)
     assert network.raw.tolist() != once
 
 
 def test_a_weight_has_an_upper_bound():
     network = weights(normalise=False, largest=2.0)
-    made, seen = learner(network, [None, 0.0], optimiser=partial(torch.optim.SGD, lr=100.0))
+    lagrangian, seen = learner(network, [None, 0.0], optimiser=partial(torch.optim.SGD, lr=100.0))
     pay(seen, [0.0, -1.0])
-    made.end_batch(1)
+    lagrangian.end_batch(1)
     assert network().tolist() == pytest.approx([1.0, 2.0])
 
 
 def test_the_state_goes_on_where_it_was():
-    one, other = (learner(weights(), [None, -0.5], rate=0.1, optimiser=partial(torch.optim.Adam, lr=0.1)) for _ in "ab")
-    pay(one[1], [1.0, -1.0], [1.0, 0.0])
-    one[0].end_batch(2)
-    other[0].network.load_state_dict(one[0].network.state_dict())
-    other[0].load_state_dict(copy.deepcopy(one[0].state_dict()))
-    other[1].reward_sum, other[1].reward_steps = one[1].reward_sum, one[1].reward_steps
-    for each, seen in (one, other):
+    old, new = (learner(weights(), [None, -0.5], rate=0.1, optimiser=partial(torch.optim.Adam, lr=0.1)) for _ in "ab")
+    pay(old[1], [1.0, -1.0], [1.0, 0.0])
+    old[0].end_batch(2)
+    new[0].network.load_state_dict(old[0].network.state_dict())
+    new[0].load_state_dict(copy.deepcopy(old[0].state_dict()))
+    new[1].reward_sum, new[1].reward_steps = old[1].reward_sum, old[1].reward_steps
+    for lagrangian, seen in (old, new):
         pay(seen, [1.0, -2.0])
-        each.end_batch(2)  # the same environment step: nothing moves
-        each.end_batch(3)
-    assert one[0].network.raw.tolist() == other[0].network.raw.tolist()
-    assert one[0].metrics["reward_mean/1"] == other[0].metrics["reward_mean/1"]
+        lagrangian.end_batch(2)  # the same environment step: nothing moves
+        lagrangian.end_batch(3)
+    assert old[0].network.raw.tolist() == new[0].network.raw.tolist()
+    assert old[0].metrics["reward_mean/1"] == new[0].metrics["reward_mean/1"]
 
 
 @pytest.mark.parametrize(
@@ -175,11 +175,11 @@ def test_any_algorithm_learns_from_the_weighed_sum(family, tmp_path):
     result = rlrun.train(words, run_dir=tmp_path / "run")
     callbacks = result.trainer.callbacks
     network, collector = callbacks["reward_weights"].network, callbacks["collector"]
-    found = network().detach()
-    assert float(found[1]) > 0.55  # it began at a half, and the cost is too high by far
-    adaptor = next(each for each in _adaptors(result.trainer.loader) if type(each).__name__ == "WeighRewards")
+    weight = network().detach()
+    assert float(weight[1]) > 0.55  # it began at a half, and the cost is too high by far
+    adaptor = next(part for part in _adaptors(result.trainer.loader) if type(part).__name__ == "WeighRewards")
     rewards = torch.tensor([[-1.0, -0.5], [-0.25, -1.0]])
-    assert adaptor({"reward": rewards}, None)["reward"].tolist() == pytest.approx((rewards @ found).tolist())
+    assert adaptor({"reward": rewards}, None)["reward"].tolist() == pytest.approx((rewards @ weight).tolist())
     assert collector.tally.reward_steps == collector.steps
     assert collector.metrics["episode/return_1"] < 0.0
     if family.startswith("sac"):
@@ -188,7 +188,7 @@ def test_any_algorithm_learns_from_the_weighed_sum(family, tmp_path):
         assert batch["reward"].shape == (8,)
         stored = table._picked.stored("reward", table._picked.index)
         assert stored.shape == (8, 2)
-        assert torch.allclose(batch["reward"], stored @ found)  # episodes of one step: nothing else is summed
+        assert torch.allclose(batch["reward"], stored @ weight)  # episodes of one step: nothing else is summed
 
 
 def _adaptors(loader):
@@ -224,7 +224,7 @@ def test_words_that_do_not_fit_are_refused(words, error, message):
 def test_bonuses_and_normalisers_come_after_the_weights(tmp_path):
     words = ["algorithm=sac", "+with=[rnd,reward_norm,lagrangian]", *BANDIT, *REPLAY]
     table = rlrun.train(words, run_dir=tmp_path / "run").trainer.loader.table
-    kinds = [type(each).__name__ for each in table.adaptors]
+    kinds = [type(adaptor).__name__ for adaptor in table.adaptors]
     assert kinds.index("WeighRewards") == 0
     assert table.sample(4)["reward"].shape == (4,)
 
@@ -233,11 +233,11 @@ def test_a_fork_begins_with_rewards_of_its_own(tmp_path):
     words = ["algorithm=sac", "+with=lagrangian", *BANDIT, *REPLAY]
     rlrun.train(words, run_dir=tmp_path / "run")
     forked = rlrun.train(["stop.updates=18"], start=str(tmp_path / "run"), run_dir=tmp_path / "fork").trainer
-    collector, made = (forked.callbacks[name] for name in ("collector", "reward_weights"))
+    collector, lagrangian = (forked.callbacks[name] for name in ("collector", "reward_weights"))
     assert collector.tally.reward_steps < collector.steps
     assert collector.tally.reward_sum[1] / collector.tally.reward_steps < 0.0
-    assert made._read[1] == collector.tally.reward_steps
-    assert -1.0 <= made.metrics["reward_mean/1"] <= 0.0
+    assert lagrangian._read[1] == collector.tally.reward_steps
+    assert -1.0 <= lagrangian.metrics["reward_mean/1"] <= 0.0
 
 
 def test_statistics_of_single_rewards_cannot_be_those_of_rows():
@@ -256,21 +256,21 @@ def test_evaluations_can_hold_the_constraint(tmp_path):
     words = ["algorithm=sac", "+with=lagrangian_evaluated", *BANDIT, *REPLAY, "lagrangian.lr=0.5"]
     words += ["evaluation.every=44", "evaluation.episodes=3"]
     result = rlrun.train(words, run_dir=tmp_path / "run")
-    evaluator, made = (result.trainer.callbacks[name] for name in ("evaluation", "reward_weights"))
-    assert made.paid is evaluator
+    evaluator, lagrangian = (result.trainer.callbacks[name] for name in ("evaluation", "reward_weights"))
+    assert lagrangian.paid is evaluator
     assert evaluator.reward_steps == 3 * (evaluator.reward_steps // 3) > 0
-    assert made.metrics["reward_mean/1"] == pytest.approx(evaluator.last["mean_totals"][1], abs=0.5)
-    assert float(made.network().detach()[1]) != 0.5
+    assert lagrangian.metrics["reward_mean/1"] == pytest.approx(evaluator.last["mean_totals"][1], abs=0.5)
+    assert float(lagrangian.network().detach()[1]) != 0.5
 
 
 def test_fixed_weights_have_the_known_answer():
     env = ConstrainedBandit()
     actions = np.linspace(-1.0, 1.0, 401)
-    sums = [np.dot([1.0, 2.0], env.step(np.array([each]))[1]) for each in actions]
+    sums = [np.dot([1.0, 2.0], env.step(np.array([action]))[1]) for action in actions]
     assert actions[int(np.argmax(sums))] == pytest.approx(1.0 - 2.0 / 4.0)
-    sums = [np.dot([1 / 7, 6 / 7], env.step(np.array([each]))[1]) for each in actions]
+    sums = [np.dot([1 / 7, 6 / 7], env.step(np.array([action]))[1]) for action in actions]
     assert actions[int(np.argmax(sums))] == pytest.approx(-0.5)
-    on_cliff = [ConstrainedBandit(cliff=0.5).step(np.array([each]))[1].tolist() for each in (0.5, 0.6)]
+    on_cliff = [ConstrainedBandit(cliff=0.5).step(np.array([action]))[1].tolist() for action in (0.5, 0.6)]
     assert on_cliff == [[-0.25, 0.0], [pytest.approx(-0.16), -1.0]]
 
 

@@ -55,17 +55,17 @@ def soft():
 
 def log_prob(policy, pair):
     """Return what the policy says of a pair of bins."""
-    left = iter(pair)
-    c, found = policy.choose(column(0), lambda scaled: torch.tensor([next(left)]))
+    remaining = iter(pair)
+    c, logp = policy.choose(column(0), lambda scaled: torch.tensor([next(remaining)]))
     assert c[0].tolist() == pytest.approx([2 * index / (BINS - 1) - 1 for index in pair])
-    return float(found.detach())
+    return float(logp.detach())
 
 
 def test_distribution_is_the_softmax_over_all_actions():
     policy, _ = soft()
     expected = (VALUES / ALPHA).flatten().log_softmax(-1)
-    found = [log_prob(policy, pair) for pair in product(range(BINS), repeat=2)]
-    assert found == pytest.approx(expected.tolist(), abs=1e-5)
+    log_probs = [log_prob(policy, pair) for pair in product(range(BINS), repeat=2)]
+    assert log_probs == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 def test_value_of_every_action_is_the_one_that_was_written():
@@ -110,11 +110,11 @@ def target_of(policy):
 
 def test_target_pays_the_divergence_from_even_bins():
     target = target_of(certain(3)[0])  # plays 0.2, so slow critics say 3.6; and knows log 6 nats more than nothing
-    given = (column(1, 1), torch.ones(2), torch.tensor([False, True]))
-    found = target.begin_batch(*given)["q_target"].tolist()
-    assert found == pytest.approx([1 + 0.9 * (3.6 - ALPHA * math.log(BINS)), 1.0], abs=1e-5)
-    found = target.begin_batch(*given, discount=torch.tensor([0.5, 0.5]))["q_target"].tolist()
-    assert found == pytest.approx([1 + 0.5 * (3.6 - ALPHA * math.log(BINS)), 1.0], abs=1e-5)
+    inputs = (column(1, 1), torch.ones(2), torch.tensor([False, True]))
+    q_target = target.begin_batch(*inputs)["q_target"].tolist()
+    assert q_target == pytest.approx([1 + 0.9 * (3.6 - ALPHA * math.log(BINS)), 1.0], abs=1e-5)
+    q_target = target.begin_batch(*inputs, discount=torch.tensor([0.5, 0.5]))["q_target"].tolist()
+    assert q_target == pytest.approx([1 + 0.5 * (3.6 - ALPHA * math.log(BINS)), 1.0], abs=1e-5)
 
 
 def test_even_bins_cost_nothing():
@@ -123,8 +123,8 @@ def test_even_bins_cost_nothing():
         policy.layers[0].logits.zero_()
     target = target_of(policy)
     values = {round(1 + 0.9 * (2 + 3 * level + 1), 4) for level in policy.level(torch.arange(BINS)).tolist()}
-    found = target.begin_batch(column(*[1] * 60), torch.ones(60), torch.zeros(60, dtype=torch.bool))["q_target"]
-    assert {round(float(value), 4) for value in found} <= values
+    q_target = target.begin_batch(column(*[1] * 60), torch.ones(60), torch.zeros(60, dtype=torch.bool))["q_target"]
+    assert {round(float(value), 4) for value in q_target} <= values
 
 
 def test_policy_is_drawn_to_the_slow_value_of_its_own_action(monkeypatch):

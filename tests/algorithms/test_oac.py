@@ -22,7 +22,7 @@ LEVELS = {2: [0.0, 0.5], 3: [0.0, 0.5, -1.0]}
 
 def agent_of(members=2, **options):
     """Return an agent whose mean moves with the observation: that of observation 1 is MEAN + (0.4, 0.9)."""
-    rows = [[[0.0], *[[each] for each in slope]] for slope in SLOPES[members]]
+    rows = [[[0.0], *[[component] for component in slope]] for slope in SLOPES[members]]
     critics = critics_of(PLANE, *[(row, [level]) for row, level in zip(rows, LEVELS[members], strict=True)])
     policy = SoftPolicy(PLANE, critics, Temperature(PLANE), hidden=())
     layer = policy.double().gaussian.layers[-1]
@@ -71,8 +71,8 @@ def test_exploring_draws_around_the_moved_mean_and_leaves_no_gradient():
         action = agent(seen)["action"]
     expected = np.tanh(shifted(MEAN, 2, 6.86, 4.66) + DEVIATION)
     np.testing.assert_allclose(action, [expected] * 3, atol=1e-6)
-    held = [*agent.policy.parameters(), *agent.critics.parameters()]
-    assert all(parameter.grad is None and parameter.requires_grad for parameter in held)
+    parameters = [*agent.policy.parameters(), *agent.critics.parameters()]
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in parameters)
 
 
 def test_the_best_action_and_what_is_exported_know_no_optimism():

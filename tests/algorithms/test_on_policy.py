@@ -32,9 +32,9 @@ def trained(algorithm: str, *words: str, updates: int):
 @pytest.mark.parametrize("place", PLACES)
 def test_the_policy_that_learns_first_is_the_one_that_acted(place):
     trainer = trained("ppo", PLACES[place], "algorithm.batch_size=8", "algorithm.shared=true", updates=1)
-    found = trainer.callbacks["ppo"].metrics
-    assert abs(float(found["policy/approx_kl"])) < 1e-6
-    assert float(found["policy/clipped"]) == 0.0
+    metrics = trainer.callbacks["ppo"].metrics
+    assert abs(float(metrics["policy/approx_kl"])) < 1e-6
+    assert float(metrics["policy/clipped"]) == 0.0
 
 
 FAST = ("env=cartpole", "algorithm.lr=0.05", "algorithm.batch_size=4", "algorithm.epochs=2")  # 4 updates a rollout
@@ -57,7 +57,7 @@ def test_how_far_the_policy_moved_is_the_mean_over_a_rollout_that_is_over(monkey
     monkeypatch.setattr(PPOLoss, "end_batch", end_batch)
     trainer = trained("ppo", *FAST, updates=5)  # at the first update of a rollout, as the logger mostly comes
     assert seen[4] == pytest.approx([0.0, 0.0], abs=1e-6)
-    mean = [sum(each) / 4 for each in zip(*seen[:4], strict=True)]
+    mean = [sum(values) / 4 for values in zip(*seen[:4], strict=True)]
     assert min(mean) > 0.001
     assert moves(trainer.callbacks["ppo"].metrics) == pytest.approx(mean, abs=1e-6)
 
@@ -73,8 +73,8 @@ def test_how_far_it_moved_survives_a_resume(left):
 def test_a_run_that_starts_from_another_begins_anew_to_tell_how_far_it_moves():
     trained("ppo", *FAST, updates=6)
     words = ["algorithm=ppo", *SMALL, *FAST, "init.from=run", "init.numbers=skip", "stop.updates=1"]
-    found = rlrun.train(words, run_dir="other").trainer.callbacks["ppo"].metrics
-    assert moves(found) == pytest.approx([0.0, 0.0], abs=1e-6)
+    metrics = rlrun.train(words, run_dir="other").trainer.callbacks["ppo"].metrics
+    assert moves(metrics) == pytest.approx([0.0, 0.0], abs=1e-6)
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -85,8 +85,8 @@ def test_value_on_shared_layers_does_not_move_them():
 
 def test_value_with_layers_of_its_own_trains_them():
     network, _ = made()
-    found = gradient_reaches(network, network.review(torch.randn(16, 3)).value.square())
-    assert found == {name for name, _ in network.named_parameters() if name.startswith("value")}
+    names = gradient_reaches(network, network.review(torch.randn(16, 3)).value.square())
+    assert names == {name for name, _ in network.named_parameters() if name.startswith("value")}
 
 
 def test_loss_by_hand():
@@ -96,10 +96,10 @@ def test_loss_by_hand():
         network.head.layer.bias += torch.tensor([1.0, 0.0, 0.0, 0.0])
         now, before = network.heads(observation).choices, loss.before.heads(observation).choices
         reviewed = network.review(observation)
-        found = loss.loss(observation, return_)
+        losses = loss.loss(observation, return_)
     divergence = (before.exp() * (before - now)).sum(-1)
     squares = (reviewed.value - return_).square() + (reviewed.auxiliary - return_).square()
-    torch.testing.assert_close(found, 0.5 * squares + 2.0 * divergence)
+    torch.testing.assert_close(losses, 0.5 * squares + 2.0 * divergence)
 
 
 def test_policy_phase_leaves_the_auxiliary_head_alone():

@@ -37,9 +37,9 @@ def test_uniform_density_is_that_of_a_box(size):
 
 
 def test_density_after_an_action_is_that_of_the_mixture():
-    found = SameActionPrior(CONTINUOUS, share=0.7, deviation=0.25)(column(0.3, -0.9), previous(0.5, -0.8))
+    log_prior = SameActionPrior(CONTINUOUS, share=0.7, deviation=0.25)(column(0.3, -0.9), previous(0.5, -0.8))
     expected = [0.3 * near(c, 0.0, 2.0) + 0.7 * near(c, mean, 0.5) for c, mean in ((0.3, 0.5), (-0.9, -0.8))]
-    assert found.tolist() == pytest.approx(np.log(expected).tolist(), abs=1e-5)
+    assert log_prior.tolist() == pytest.approx(np.log(expected).tolist(), abs=1e-5)
 
 
 def test_density_of_all_actions_is_one():
@@ -77,10 +77,10 @@ def made(prior, *weights):
 def test_target_counts_the_density_of_the_action_that_was_before_the_next_observation():
     prior = SameActionPrior(CONTINUOUS)
     target = QTarget(*made(prior, 3.0, 4.0), discount=0.99)
-    given = (column(1, 1), torch.ones(2), torch.tensor([False, True]))
-    found = target.begin_batch(*given, next_previous=previous(0.4, 0.4))["q_target"].tolist()
+    inputs = (column(1, 1), torch.ones(2), torch.tensor([False, True]))
+    q_target = target.begin_batch(*inputs, next_previous=previous(0.4, 0.4))["q_target"].tolist()
     log_prior = math.log(0.1 * near(0.5, 0.0, 2.0) + 0.9 * near(0.5, 0.4, 0.2))
-    assert found == pytest.approx([1 + 0.99 * (1.0 + 1.5 + 0.2 * (1.5 + log_prior)), 1.0], abs=1e-5)
+    assert q_target == pytest.approx([1 + 0.99 * (1.0 + 1.5 + 0.2 * (1.5 + log_prior)), 1.0], abs=1e-5)
 
 
 @pytest.mark.usefixtures("_no_noise")
@@ -105,8 +105,8 @@ def test_entropy_target_is_minus_the_divergence_of_all_entries():
 
 def test_choices_of_a_mixed_action_have_no_prior():
     before = {"value": {"level": column(0.1), "side": torch.tensor([1])}, "known": torch.tensor([True])}
-    found = SameActionPrior(MIXED)(column(0.1), before)
-    assert float(found) == pytest.approx(math.log(0.1 * near(0.1, 0.0, 2.0) + 0.9 * near(0.1, 0.1, 0.2)), abs=1e-5)
+    log_prior = SameActionPrior(MIXED)(column(0.1), before)
+    assert float(log_prior) == pytest.approx(math.log(0.1 * near(0.1, 0.0, 2.0) + 0.9 * near(0.1, 0.1, 0.2)), abs=1e-5)
     with pytest.raises(SpaceError, match="numbers; here they are Discrete"):
         UniformPrior(DISCRETE)
 

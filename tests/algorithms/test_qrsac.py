@@ -43,8 +43,8 @@ def made(**options):
 
 def targets(target, **extra):
     """Return the targets of an interior step (or a truncated one) and of a terminal one, both with reward 1."""
-    found = target.begin_batch(column(1, 1), torch.ones(2), torch.tensor([False, True]), **extra)
-    return found["q_target"].tolist()
+    batch = target.begin_batch(column(1, 1), torch.ones(2), torch.tensor([False, True]), **extra)
+    return batch["q_target"].tolist()
 
 
 def test_target_is_the_smallest_of_each_slow_quantile():
@@ -62,8 +62,8 @@ def test_target_may_be_the_mean_of_members_less_their_deviation():
 
 
 def test_entropy_counts_where_something_follows():
-    found = targets(made(entropy_reward=True))
-    assert found == [pytest.approx([1 + 0.9 * (1 + 0.3), 1 + 0.9 * (3 + 0.3)], abs=1e-5), [1.0, 1.0]]
+    q_target = targets(made(entropy_reward=True))
+    assert q_target == [pytest.approx([1 + 0.9 * (1 + 0.3), 1 + 0.9 * (3 + 0.3)], abs=1e-5), [1.0, 1.0]]
 
 
 def test_discount_of_the_batch_comes_first():
@@ -72,8 +72,8 @@ def test_discount_of_the_batch_comes_first():
 
 def test_loss_is_the_quantile_distance_summed_over_members():
     loss = QLoss(quantiles_of((FLAT, [0.0, 1.0]), (FLAT, [2.0, 2.0])), sgd, huber=1.0)
-    found = loss.loss(column(0, 0), column(0, 0), torch.tensor([[2.0, 2.0], [2.0, 2.0]]))
-    assert found.tolist() == pytest.approx([0.375, 0.375], abs=1e-5)
+    losses = loss.loss(column(0, 0), column(0, 0), torch.tensor([[2.0, 2.0], [2.0, 2.0]]))
+    assert losses.tolist() == pytest.approx([0.375, 0.375], abs=1e-5)
 
 
 def test_error_is_the_distance_of_means():
@@ -88,8 +88,8 @@ def test_policy_follows_the_mean_of_the_least_quantiles(least, value):
     critics = quantiles_of((FLAT, [1.0, 5.0]), (FLAT, [2.0, 3.0]))
     policy, temperature = policy_of(CONTINUOUS, critics)
     loss = PolicyLoss(policy, sgd, critics=critics, temperature=temperature, least=least)
-    found, named = loss.loss(column(0))
-    assert found.tolist() == pytest.approx([-0.2 * 1.5 - value], abs=1e-5)
+    losses, named = loss.loss(column(0))
+    assert losses.tolist() == pytest.approx([-0.2 * 1.5 - value], abs=1e-5)
     assert named["policy_entropy"].tolist() == [pytest.approx([1.5], abs=1e-5)]
 
 

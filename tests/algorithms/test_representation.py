@@ -47,7 +47,7 @@ def test_any_algorithm_learns_from_features(family, tmp_path):
     assert callbacks["representation"].metrics["representation/inverse"] > 0
     assert network.features.size == 6
     policy = collector.agent.policy
-    assert not {id(each) for each in policy.parameters()} & {id(each) for each in network.parameters()}
+    assert not {id(weight) for weight in policy.parameters()} & {id(weight) for weight in network.parameters()}
     columns = [name for name in collector.table.names() if name.startswith("observation")]
     assert columns  # what is stored is the environment's
     if family != "recurrent":
@@ -65,8 +65,8 @@ def test_samples_are_features_of_what_is_stored(steps, tmp_path):
     table, network = trainer.loader.table, trainer.callbacks["representation"].network
     batch = table.sample(32)
     rows = table._picked
-    slots, made = rows.onward(steps)
-    last = slots[np.arange(32), made]
+    slots, lengths = rows.onward(steps)
+    last = slots[np.arange(32), lengths]
     with torch.no_grad():
         assert torch.allclose(batch["observation"], network.features(rows.stored("observation", rows.index)))
         assert torch.allclose(batch["next_observation"], network.features(rows.stored("observation", last)))
@@ -78,11 +78,11 @@ def test_samples_are_features_of_what_is_stored(steps, tmp_path):
 def test_bonuses_see_features(tmp_path):
     words = ["algorithm=sac", "env=pendulum", "pair=null", *REPLAY]
     trainer = trained([*words, "+with=[rnd,observation_norm,representation]"], tmp_path)
-    kinds = [type(each).__name__ for each in trainer.loader.table.adaptors]
+    kinds = [type(adaptor).__name__ for adaptor in trainer.loader.table.adaptors]
     assert kinds.index("Represent") < kinds.index("Intrinsic") < kinds.index("ObservationNormalise")
     assert trainer.callbacks["rnd"].network.random[0].size == 6
     preprocess = trainer.callbacks["collector"].agent.preprocess
-    assert [type(getattr(each, "__self__", each)).__name__ for each in preprocess] == ["Represent", "Normaliser"]
+    assert [type(getattr(step, "__self__", step)).__name__ for step in preprocess] == ["Represent", "Normaliser"]
 
 
 SPACE = Box((3,), np.full(3, -1.0, np.float32), np.ones(3, np.float32))
@@ -91,8 +91,8 @@ SPACE = Box((3,), np.full(3, -1.0, np.float32), np.ones(3, np.float32))
 def test_preprocessing_has_the_order_of_the_memory():
     network = InverseModel(Spaces(SPACE, Discrete(4)), hidden=(5,))
     normalise, cast, represent = Normaliser(SPACE), Cast("observation"), Represent(network)
-    found = chain({"norm": normalise, "cast": cast, "none": None, "front": represent})
-    assert [getattr(each, "__self__", each) for each in found] == [represent, normalise, cast]
+    steps = chain({"norm": normalise, "cast": cast, "none": None, "front": represent})
+    assert [getattr(step, "__self__", step) for step in steps] == [represent, normalise, cast]
 
 
 def test_nobody_but_the_learner_sends_gradients():
@@ -100,27 +100,27 @@ def test_nobody_but_the_learner_sends_gradients():
     network = InverseModel(Spaces(SPACE, Discrete(4)), hidden=(5,))
     seen = torch.randn(6, 3)
     assert not Represent(network).preprocess(seen).requires_grad
-    loss = RepresentationLoss(network, lambda given: torch.optim.Adam(given, lr=1e-2))
-    before = [each.clone() for each in network.parameters()]
-    held = {"observation": seen, "next_observation": torch.randn(6, 3), "action": torch.arange(6) % 4}
-    first = loss.loss(held)
+    loss = RepresentationLoss(network, lambda parameters: torch.optim.Adam(parameters, lr=1e-2))
+    before = [parameter.clone() for parameter in network.parameters()]
+    batch = {"observation": seen, "next_observation": torch.randn(6, 3), "action": torch.arange(6) % 4}
+    first = loss.loss(batch)
     assert first.tolist() == pytest.approx([np.log(4)] * 6, rel=1e-5)  # nothing is told to begin with
     for _ in range(60):
-        loss.backward(held)
-    assert loss.loss(held).mean() < 0.5 * first.mean()
+        loss.backward(batch)
+    assert loss.loss(batch).mean() < 0.5 * first.mean()
     assert all(not torch.equal(*pair) for pair in zip(before, network.parameters(), strict=True))
 
 
 def test_rows_that_are_no_transitions_teach_nothing():
     network = InverseModel(Spaces(SPACE, Discrete(4)), hidden=(5,))
-    loss = RepresentationLoss(network, lambda given: torch.optim.Adam(given, lr=1e-2))
-    held = {"observation": torch.randn(2, 3), "next_observation": torch.randn(2, 3), "action": torch.tensor([0, 1])}
-    assert loss.loss(held, torch.tensor([True, False])).tolist()[1] == 0.0
+    loss = RepresentationLoss(network, lambda parameters: torch.optim.Adam(parameters, lr=1e-2))
+    batch = {"observation": torch.randn(2, 3), "next_observation": torch.randn(2, 3), "action": torch.tensor([0, 1])}
+    assert loss.loss(batch, torch.tensor([True, False])).tolist()[1] == 0.0
 
 
 def test_spaces_keep_the_action_and_the_rewards():
     class Lanes:
         spaces = Spaces(SPACE, Discrete(4), rewards=2)
 
-    found = represented(Lanes(), InverseModel(Lanes.spaces, hidden=(5,)))
-    assert (found.observation.shape, found.action, found.rewards) == ((5,), Discrete(4), 2)
+    spaces = represented(Lanes(), InverseModel(Lanes.spaces, hidden=(5,)))
+    assert (spaces.observation.shape, spaces.action, spaces.rewards) == ((5,), Discrete(4), 2)

@@ -71,14 +71,14 @@ def test_the_largest_value_counts_where_the_weight_is_negative():
 @pytest.mark.parametrize("weights", [(-1.0, 1.0), (0.0, 0.0), (-0.5, -2.0)])
 def test_what_counts_least_is_so_after_weighing(weights):
     values = torch.randn(3, 2, 5, 4, generator=torch.Generator().manual_seed(0))  # [M, R, B, K]
-    found = ops.least_weighed(values, torch.tensor(weights))
+    least = ops.least_weighed(values, torch.tensor(weights))
     by_hand = [
         part.amax(0) if weight < 0 else part.amin(0) for weight, part in zip(weights, values.unbind(1), strict=True)
     ]
-    assert torch.equal(found, torch.stack(by_hand))
-    weighed = sum(weight * part for weight, part in zip(weights, found, strict=True))
-    each = [weight * part for weight, part in zip(weights, values.unbind(1), strict=True)]
-    torch.testing.assert_close(weighed, sum(part.amin(0) for part in each))
+    assert torch.equal(least, torch.stack(by_hand))
+    weighed = sum(weight * part for weight, part in zip(weights, least, strict=True))
+    products = [weight * part for weight, part in zip(weights, values.unbind(1), strict=True)]
+    torch.testing.assert_close(weighed, sum(part.amin(0) for part in products))
     torch.testing.assert_close(Rewards(weights).guiding(values), weighed)
 
 
@@ -117,8 +117,8 @@ def test_the_deterministic_target_and_that_of_sarsa():
         policy.layers[-1].bias.fill_(math.atanh(0.5))
     for target in (ddpg.QTarget(critics, policy, discount=0.9), sarsa.QTarget(critics, policy, discount=0.9)):
         assert targets(target).tolist() == expected(4.5, 2.5)
-        found = targets(target, discount=torch.tensor([0.5, 0.5]))
-        assert found[0].tolist() == pytest.approx([1 + 0.5 * 4.5, 3 + 0.5 * 2.5])
+        q_target = targets(target, discount=torch.tensor([0.5, 0.5]))
+        assert q_target[0].tolist() == pytest.approx([1 + 0.5 * 4.5, 3 + 0.5 * 2.5])
 
 
 @pytest.mark.parametrize("double", [True, False])
@@ -143,10 +143,10 @@ def test_a_step_that_is_cut_off_bootstraps_for_each_reward():
             table.close(None, np.ones((1, 1)))
     batch = table.sample(64)
     assert batch["reward"].shape == (64, 2)
-    found = soft(CONTINUOUS, (FAR, FAR), SLOW).begin_batch(
+    q_target = soft(CONTINUOUS, (FAR, FAR), SLOW).begin_batch(
         *(batch[name] for name in ("next_observation", "reward", "terminated", "discount"))
     )["q_target"]
-    by_start = dict(zip(batch["observation"].flatten().tolist(), found.tolist(), strict=True))
+    by_start = dict(zip(batch["observation"].flatten().tolist(), q_target.tolist(), strict=True))
     assert by_start[0.0] == pytest.approx([1.9 + 0.81 * 4.8, 5.7 + 0.81 * 2.8], abs=1e-5)
     assert by_start[1.0] == pytest.approx([1 + 0.9 * 4.8, 3 + 0.9 * 2.8], abs=1e-5)
     assert by_start[2.0] == [1.0, 3.0]
@@ -156,17 +156,17 @@ def test_windows_have_targets_of_each_reward_by_steps_that_are_valid():
     target, steps = soft(CONTINUOUS, (FAR, FAR), SLOW), torch.zeros(2, 3, dtype=torch.bool)
     reward, terminated = PAID[:, None].expand(2, 3, 2), steps.clone()
     terminated[1, 0] = True
-    one = target.begin_batch(torch.ones(2, 3, 1), reward, terminated, torch.full((2, 3), 0.9))["q_target"]
+    one_step = target.begin_batch(torch.ones(2, 3, 1), reward, terminated, torch.full((2, 3), 0.9))["q_target"]
     first, second = 1 + 0.9 * 4.8, 3 + 0.9 * 2.8
-    assert one[0].tolist() == [pytest.approx([first, second])] * 3
-    assert one[1].tolist() == [[1.0, 3.0], *[pytest.approx([first, second])] * 2]
+    assert one_step[0].tolist() == [pytest.approx([first, second])] * 3
+    assert one_step[1].tolist() == [[1.0, 3.0], *[pytest.approx([first, second])] * 2]
     valid = torch.tensor([[True, True, False], [True, True, True]])
-    found = LambdaReturn(lambda_=1.0, discount=0.5).begin_batch(
-        one, reward, terminated, steps, torch.full((2, 3), 0.9), valid
+    returns = LambdaReturn(lambda_=1.0, discount=0.5).begin_batch(
+        one_step, reward, terminated, steps, torch.full((2, 3), 0.9), valid
     )["q_target"]
-    assert found[0, 0].tolist() == pytest.approx([1 + 0.9 * first, 3 + 0.9 * second])
-    assert found[0, 1].tolist() == pytest.approx([first, second])  # what follows repeats the episode's last step
-    assert found[1].tolist() == [
+    assert returns[0, 0].tolist() == pytest.approx([1 + 0.9 * first, 3 + 0.9 * second])
+    assert returns[0, 1].tolist() == pytest.approx([first, second])  # what follows repeats the episode's last step
+    assert returns[1].tolist() == [
         [1.0, 3.0],
         pytest.approx([1 + 0.9 * first, 3 + 0.9 * second]),
         pytest.approx([first, second]),
@@ -189,9 +189,9 @@ def test_the_loss_is_the_mean_over_rewards_summed_over_members():
     loss.backward(column(1), column(0.5), torch.tensor([[4.0, 1.5]]))  # members differ by (0.5, -1) and (3.5, 1)
     assert loss.elements.tolist() == pytest.approx([(0.25 + 1) / 2 + (12.25 + 1) / 2])
     assert loss.error(loss.elements).tolist() == pytest.approx([math.sqrt((1.25 + 13.25) / 4)])
-    found = {name: float(value) for name, value in loss.metrics.items() if name.startswith("value/")}
-    each = {"value/mean_0": 6.0, "value/mean_1": 1.5}
-    assert found == pytest.approx({"value/mean": 0.5 * 6 - 2 * 1.5, **each})
+    metrics = {name: float(value) for name, value in loss.metrics.items() if name.startswith("value/")}
+    means = {"value/mean_0": 6.0, "value/mean_1": 1.5}
+    assert metrics == pytest.approx({"value/mean": 0.5 * 6 - 2 * 1.5, **means})
     window = loss.loss(torch.ones(2, 3, 1), torch.full((2, 3, 1), 0.5), torch.tensor([4.0, 1.5]).expand(2, 3, 2))
     assert window.shape == (2, 3)
 
@@ -325,8 +325,8 @@ def test_choices_are_learned_by_what_they_are_worth_together(algorithm, weights,
     words += ["+with=[reward_weights,reward_critics]", "evaluation.every=0", "logger=[]"]
     run = rlrun.train([*words, f"++reward_weights={weights}"], run_dir="run")
     assert run.trainer.callbacks["q_loss"].critics.tells.size == 2
-    found = rlrun.evaluate("run", episodes=2, trust=[__name__.partition(".")[0]])
-    assert found.totals == [[1.0, -0.5] if best == 0 else [0.0, 0.0]] * 2
+    evaluation = rlrun.evaluate("run", episodes=2, trust=[__name__.partition(".")[0]])
+    assert evaluation.totals == [[1.0, -0.5] if best == 0 else [0.0, 0.0]] * 2
 
 
 @pytest.mark.parametrize(

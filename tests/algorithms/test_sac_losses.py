@@ -62,8 +62,8 @@ def test_policy_loss_trains_the_policy_alone(spaces, members):
     loss = policy_loss(spaces, members, adam, alphas=(0.2, 0.5)[: 1 + (spaces is MIXED)])
     before = [parameter.clone() for parameter in loss.policy.parameters()]
     loss.backward(column(0, 1, 2))
-    others = [*loss.critics.parameters(), *loss.temperature.parameters()]
-    assert all(parameter.grad is None for parameter in others)
+    frozen = [*loss.critics.parameters(), *loss.temperature.parameters()]
+    assert all(parameter.grad is None for parameter in frozen)
     assert any(not torch.equal(a, b) for a, b in zip(before, loss.policy.parameters(), strict=True))
 
 
@@ -110,8 +110,8 @@ def test_exploring_samples_and_playing_takes_the_best():
 def test_critics_are_fitted_at_the_stored_choice():
     members = ([[0.0, 0.0]], [1.0, 2.0]), ([[0.0, 0.0]], [3.0, 5.0])
     loss = QLoss(critics_of(DISCRETE, *members), sgd)
-    found = loss.loss(column(0, 0), torch.tensor([0, 1]), torch.tensor([2.0, 1.0]))
-    assert found.tolist() == [1 + 1, 1 + 16]  # (1 - 2)^2 + (3 - 2)^2 and (2 - 1)^2 + (5 - 1)^2
+    losses = loss.loss(column(0, 0), torch.tensor([0, 1]), torch.tensor([2.0, 1.0]))
+    assert losses.tolist() == [1 + 1, 1 + 16]  # (1 - 2)^2 + (3 - 2)^2 and (2 - 1)^2 + (5 - 1)^2
 
 
 def test_critics_are_fitted_at_the_stored_numbers():
@@ -192,8 +192,8 @@ def test_policy_and_temperature_learn_after_many_updates_of_the_critics(tmp_path
     words = ["algorithm=sac", "env=pendulum", "algorithm.dropout=0.5", "+callbacks.q_target.dropout=true"]
     numbers = ["algorithm.policy_every=3", "algorithm.warmup_steps=16", "algorithm.hidden=[8]", "stop.updates=8"]
     trainer = train([*words, *numbers, "evaluation.every=0"], run_dir=tmp_path / "run").trainer
-    found = {name: trainer.callbacks[name].updates for name in ("q_loss", "policy", "temperature")}
-    assert found == {"q_loss": 8, "policy": 2, "temperature": 2}
+    updates = {name: trainer.callbacks[name].updates for name in ("q_loss", "policy", "temperature")}
+    assert updates == {"q_loss": 8, "policy": 2, "temperature": 2}
     target = trainer.callbacks["q_target"]
     with torch.no_grad():
         values = [target.target(torch.ones(4, 3), torch.ones(4, 1)) for _ in range(2)]

@@ -53,8 +53,8 @@ def mixed():
 
 def targets(target, **extra):
     """Return the targets of an interior step and of a terminal one, both with reward 1."""
-    found = target.begin_batch(column(1, 1), torch.ones(2), torch.tensor([False, True]), **extra)
-    return found["q_target"].tolist()
+    batch = target.begin_batch(column(1, 1), torch.ones(2), torch.tensor([False, True]), **extra)
+    return batch["q_target"].tolist()
 
 
 def test_continuous_target_is_the_smaller_slow_value_plus_entropy():
@@ -86,14 +86,14 @@ def test_terminal_step_counts_neither_value_nor_entropy(target):
 @pytest.mark.parametrize("target", [continuous, discrete, mixed])
 def test_discount_of_the_batch_comes_first(target):
     interior = (targets(target())[0] - 1) / 0.99
-    found = targets(target(), discount=torch.tensor([0.5, 0.5]))
-    assert found == pytest.approx([1 + 0.5 * interior, 1.0], abs=1e-5)
+    q_target = targets(target(), discount=torch.tensor([0.5, 0.5]))
+    assert q_target == pytest.approx([1 + 0.5 * interior, 1.0], abs=1e-5)
 
 
 def test_entropy_alone_is_worth_its_golden_number():
     target = made(CONTINUOUS, [([[0.0], [0.0]], [0.0])], [([[0.0], [0.0]], [0.0])])
-    found = target.begin_batch(column(1, 1), torch.zeros(2), torch.tensor([False, True]))
-    assert found["q_target"].tolist() == pytest.approx([0.297, 0.0], abs=1e-6)
+    batch = target.begin_batch(column(1, 1), torch.zeros(2), torch.tensor([False, True]))
+    assert batch["q_target"].tolist() == pytest.approx([0.297, 0.0], abs=1e-6)
 
 
 def stored_steps():
@@ -109,16 +109,16 @@ def stored_steps():
 
 def test_truncated_step_still_bootstraps_with_entropy():
     batch = stored_steps()
-    found = continuous().begin_batch(
+    result = continuous().begin_batch(
         *(batch[name] for name in ("next_observation", "reward", "terminated", "discount"))
     )
-    by_start = dict(zip(batch["observation"].flatten().tolist(), found["q_target"].tolist(), strict=True))
+    by_start = dict(zip(batch["observation"].flatten().tolist(), result["q_target"].tolist(), strict=True))
     assert by_start == pytest.approx({0.0: 5.752, 1.0: 5.752, 2.0: 1.0}, abs=1e-5)
 
 
 def test_target_takes_no_gradient():
-    found = mixed().begin_batch(column(1), torch.ones(1), torch.tensor([False]))
-    assert not found["q_target"].requires_grad
+    batch = mixed().begin_batch(column(1), torch.ones(1), torch.tensor([False]))
+    assert not batch["q_target"].requires_grad
 
 
 def test_slow_critics_move_by_the_rate():
@@ -135,6 +135,6 @@ def test_slow_critics_move_by_the_rate():
 
 def test_slow_critics_are_saved():
     saved = continuous().state_dict()
-    other = made(CONTINUOUS, [([[0.0], [0.0]], [0.0])] * 2, [([[0.0], [0.0]], [0.0])] * 2)
-    other.load_state_dict(saved)
-    assert targets(other) == targets(continuous())
+    restored = made(CONTINUOUS, [([[0.0], [0.0]], [0.0])] * 2, [([[0.0], [0.0]], [0.0])] * 2)
+    restored.load_state_dict(saved)
+    assert targets(restored) == targets(continuous())

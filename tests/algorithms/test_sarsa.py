@@ -43,8 +43,8 @@ def made(*, drawing, **options):
     At next_observation 1 the policy of now plays 1/2, so the slow critics say 2 + 3/2 + 1 = 4.5 and 7.5.
     """
     critics = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]), ([[2.0], [3.0]], [4.0]))
-    given = policy_of(CONTINUOUS, critics) if drawing else (sure(0.5),)
-    target = QTarget(critics, *given, discount=0.9, **options)
+    arguments = policy_of(CONTINUOUS, critics) if drawing else (sure(0.5),)
+    target = QTarget(critics, *arguments, discount=0.9, **options)
     write(critics, *[([[0.0], [0.0]], [100.0])] * 2)
     return target
 
@@ -103,8 +103,8 @@ def test_every_arrival_of_an_episode_counts_once_and_its_beginning_never(ending)
     critics = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]))
     target, loss = QTarget(critics, sure(0.5), discount=0.9), ddpg.QLoss(critics, sgd)
     batch = table.sample(200)
-    given = {name: batch[name] for name in ("next_observation", "reward", "terminated")}
-    found = loss.loss(batch["observation"], batch["action"], target.begin_batch(**given)["q_target"])
+    columns = {name: batch[name] for name in ("next_observation", "reward", "terminated")}
+    losses = loss.loss(batch["observation"], batch["action"], target.begin_batch(**columns)["q_target"])
     value, taken = (
         [2 * o + 1.5 + 1 for o in observations],
         [2 * o + 3 * a + 1 for o, a in zip(observations, actions, strict=False)],
@@ -112,7 +112,7 @@ def test_every_arrival_of_an_episode_counts_once_and_its_beginning_never(ending)
     counts = [1.0, 1.0, float(ending == "truncated")]
     rows = [(rewards[t] + 0.9 * counts[t] * value[t + 1] - taken[t]) ** 2 for t in range(3)]
     assert sorted(set(batch["observation"].flatten().tolist())) == pytest.approx(observations[:3])
-    for observation, element in zip(batch["observation"].flatten(), found, strict=True):
+    for observation, element in zip(batch["observation"].flatten(), losses, strict=True):
         assert float(element.detach()) == pytest.approx(rows[round(float(observation) * 10) - 1], abs=1e-4)
 
 
@@ -164,10 +164,10 @@ def test_windows_bootstrap_from_what_is_remembered_at_the_next_step(kind):
         for parameter in critics.parameters():  # the slow ones count
             parameter.zero_()
     window = column(*seen)
-    found = target.begin_batch(
+    q_target = target.begin_batch(
         window[:3].unsqueeze(0), window[1:].unsqueeze(0), torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[False] * 3])
     )["q_target"]
-    assert found[0].tolist() == pytest.approx([t + 1 + 0.9 * values[t + 1] for t in range(3)], abs=1e-5)
+    assert q_target[0].tolist() == pytest.approx([t + 1 + 0.9 * values[t + 1] for t in range(3)], abs=1e-5)
     over = target.begin_batch(
         window[:3].unsqueeze(0), window[1:].unsqueeze(0), torch.ones(1, 3), torch.tensor([[False, False, True]])
     )["q_target"]
@@ -193,12 +193,12 @@ def test_a_sure_policy_remembers_in_windows_as_it_does_step_by_step(kind):
     actions, values = walked(critics, policy, seen)
     window = column(*seen).unsqueeze(0)
     assert policy(window).flatten().tolist() == pytest.approx(actions, abs=1e-6)
-    other = policy(column(-0.9, *seen[1:]).unsqueeze(0))
-    assert abs(float(other[0, -1].detach()) - actions[-1]) > 1e-5  # it does remember
+    changed = policy(column(-0.9, *seen[1:]).unsqueeze(0))
+    assert abs(float(changed[0, -1].detach()) - actions[-1]) > 1e-5  # it does remember
     target = WindowTarget(critics, policy, discount=0.9)
-    given = window[:, :3], window[:, 1:], torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[False, False, True]])
-    found = target.begin_batch(*given)["q_target"]
-    assert found[0].tolist() == pytest.approx([1 + 0.9 * values[1], 2 + 0.9 * values[2], 3.0], abs=1e-5)
+    inputs = window[:, :3], window[:, 1:], torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[False, False, True]])
+    q_target = target.begin_batch(*inputs)["q_target"]
+    assert q_target[0].tolist() == pytest.approx([1 + 0.9 * values[1], 2 + 0.9 * values[2], 3.0], abs=1e-5)
     loss = ddpg.PolicyLoss(policy, adam, critics=critics, guide="smallest", action_weight=0.5)
     expected = [0.5 * action**2 - value for action, value in zip(actions, values, strict=True)]
     assert loss.loss(window)[0].tolist() == pytest.approx(expected, abs=1e-5)

@@ -66,6 +66,6 @@ def test_every_loss_anneals_its_learning_rate(words, losses, tmp_path):
     callbacks = rlrun.train(
         [*words, "callbacks.learning_rate.value.steps=64"], run_dir=tmp_path / "run"
     ).trainer.callbacks
-    found = {name: callbacks[name].optimiser.param_groups[0]["lr"] for name in losses}
-    assert found == dict.fromkeys(losses, pytest.approx(0.006))  # half of the way after 32 steps
+    rates = {name: callbacks[name].optimiser.param_groups[0]["lr"] for name in losses}
+    assert rates == dict.fromkeys(losses, pytest.approx(0.006))  # half of the way after 32 steps
     assert {name for name in callbacks if f"learning_rate/{name}" in callbacks[name].metrics} == losses

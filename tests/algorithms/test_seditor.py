@@ -49,10 +49,10 @@ def policy_of(proposal, edit):
 
 
 def temperatures():
-    found = Temperatures()
+    alphas = Temperatures()
     with torch.no_grad():
-        found.log.copy_(torch.tensor([0.2, 0.5]).log())
-    return found
+        alphas.log.copy_(torch.tensor([0.2, 0.5]).log())
+    return alphas
 
 
 def log_prob(level):
@@ -60,8 +60,8 @@ def log_prob(level):
 
 
 def test_every_action_can_be_come_to():
-    found = edited(torch.tensor([-1.0, -1.0, 0.5, 0.9]), torch.tensor([1.0, 0.5, -0.25, 0.2]))
-    assert found.tolist() == pytest.approx([1.0, 0.0, 0.0, 1.0])
+    actions = edited(torch.tensor([-1.0, -1.0, 0.5, 0.9]), torch.tensor([1.0, 0.5, -0.25, 0.2]))
+    assert actions.tolist() == pytest.approx([1.0, 0.0, 0.0, 1.0])
 
 
 def test_what_acts_is_the_edited_proposal():
@@ -75,15 +75,15 @@ def test_targets_of_both_rewards_are_at_the_edited_action():
     for critics in (utility, cost):
         write(critics, *[([[0.0], [0.0]], [100.0])] * 2)
     rewards = torch.tensor([[1.0, -0.5]] * 2)
-    found = target.begin_batch(column(1, 1), rewards, torch.tensor([False, True]))
-    assert found["q_target"].tolist() == pytest.approx([1 + 0.9 * (1 - 0.6), 1.0])
-    assert found["cost_target"].tolist() == pytest.approx([-0.5 + 0.9 * 0.3, -0.5])
+    batch = target.begin_batch(column(1, 1), rewards, torch.tensor([False, True]))
+    assert batch["q_target"].tolist() == pytest.approx([1 + 0.9 * (1 - 0.6), 1.0])
+    assert batch["cost_target"].tolist() == pytest.approx([-0.5 + 0.9 * 0.3, -0.5])
 
 
 def test_critics_of_the_cost_learn_their_own_target():
     loss = CostLoss(critics_of(CONTINUOUS, *COST), sgd)
-    found = loss.loss(column(0), column(0.5), torch.tensor([0.5]))
-    assert found.tolist() == pytest.approx([1.0**2 + 0.5**2])  # -0.5 and 0
+    losses = loss.loss(column(0), column(0.5), torch.tensor([0.5]))
+    assert losses.tolist() == pytest.approx([1.0**2 + 0.5**2])  # -0.5 and 0
     assert loss.metrics == {"value/cost": pytest.approx(-0.25)}
 
 
@@ -132,8 +132,8 @@ def test_edits_pay_for_what_they_take_and_earn_what_they_spare(change, edit, tak
 def test_each_policy_has_a_price_of_its_own():
     loss = TemperaturesLoss(temperatures(), sgd, spaces=CONTINUOUS)
     target = math.log(2 * 0.184)
-    found = loss.loss(torch.tensor([1.0]), torch.tensor([target]))
-    assert found.tolist() == pytest.approx([math.log(0.2) * (1.0 - target)])
+    losses = loss.loss(torch.tensor([1.0]), torch.tensor([target]))
+    assert losses.tolist() == pytest.approx([math.log(0.2) * (1.0 - target)])
     loss.backward(torch.tensor([1.0]), torch.tensor([target]))
     assert loss.temperatures.of("proposal").item() == pytest.approx(0.2 * math.exp(target - 1.0))
     assert loss.temperatures.of("edit").item() == pytest.approx(0.5)

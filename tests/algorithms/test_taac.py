@@ -142,16 +142,16 @@ def test_target_goes_on_to_the_first_step_at_which_either_switches(monkeypatch):
     values = [(min(s + a, 2 * a + 1) + min(s + 0.5, 2.0)) / 2 for s, a in ((3, -0.5), (1, 0.25))]
     last, third = 4 + 0.9 * values[1], 3 + 0.9 * values[0]
     expected = [1 + 0.9 * (2 + 0.9 * third), 2 + 0.9 * third, third, last]
-    found = target.begin_batch(**options, terminated=no, truncated=no)["q_target"]
-    assert found[0].tolist() == pytest.approx(expected)
+    q_target = target.begin_batch(**options, terminated=no, truncated=no)["q_target"]
+    assert q_target[0].tolist() == pytest.approx(expected)
     over = no.clone()
     over[0, 1] = True
-    found = target.begin_batch(**options, terminated=over, truncated=no)["q_target"]
-    assert found[0].tolist() == pytest.approx([1 + 0.9 * 2, 2.0, third, last])
+    q_target = target.begin_batch(**options, terminated=over, truncated=no)["q_target"]
+    assert q_target[0].tolist() == pytest.approx([1 + 0.9 * 2, 2.0, third, last])
     at_two = 2 + 0.9 * (min(2 - 0.5, 0.0) + 2.0) / 2
-    for given in ({"truncated": over}, {"truncated": no, "valid": torch.tensor([[True, True, False, False]])}):
-        found = target.begin_batch(**options, terminated=no, **given)["q_target"]
-        assert found[0, :2].tolist() == pytest.approx([1 + 0.9 * at_two, at_two])
+    for flags in ({"truncated": over}, {"truncated": no, "valid": torch.tensor([[True, True, False, False]])}):
+        q_target = target.begin_batch(**options, terminated=no, **flags)["q_target"]
+        assert q_target[0, :2].tolist() == pytest.approx([1 + 0.9 * at_two, at_two])
 
 
 def test_target_of_single_steps(monkeypatch):
@@ -160,14 +160,14 @@ def test_target_of_single_steps(monkeypatch):
     target = QTarget(critics, policy_of(critics, level=-0.5), discount=0.9)
     ends = torch.tensor([False, True])
     options = {"reward": torch.ones(2), "terminated": ends, "truncated": ~ends}
-    found = target.begin_batch(column(1, 1), torch.tensor([[-0.5, 0.0]] * 2), **options)
-    assert found["q_target"].tolist() == pytest.approx([1.0, 1.0])  # both of value min(0.5, 0)
+    batch = target.begin_batch(column(1, 1), torch.tensor([[-0.5, 0.0]] * 2), **options)
+    assert batch["q_target"].tolist() == pytest.approx([1.0, 1.0])  # both of value min(0.5, 0)
 
 
 def test_critics_learn_what_was_in_force_not_what_was_done_last():
     loss = QLoss(critics_of(*MEMBERS), sgd)
-    found = loss.loss(column(1), torch.tensor([[0.5, 4.0]]), torch.tensor([1.0]))
-    assert found.tolist() == pytest.approx([0.5**2 + 1.0**2])  # 1.5 and 2
+    losses = loss.loss(column(1), torch.tensor([[0.5, 4.0]]), torch.tensor([1.0]))
+    assert losses.tolist() == pytest.approx([0.5**2 + 1.0**2])  # 1.5 and 2
 
 
 def test_policy_learns_as_far_as_it_is_switched_to(monkeypatch):
@@ -210,9 +210,9 @@ def test_memory_keeps_what_was_in_force(random, inverse):
     if not random:
         counted = agent.metrics
         assert counted["repeat/steps"] * counted["repeat/switched"] == pytest.approx(1.0)
-        other = Repeating(policy)
-        other.load_state_dict(agent.state_dict())
-        assert other.metrics == counted
+        restored = Repeating(policy)
+        restored.load_state_dict(agent.state_dict())
+        assert restored.metrics == counted
     env.close()
 
 

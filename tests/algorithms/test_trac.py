@@ -48,10 +48,10 @@ def updated(network, loss, region, valid=None):
 
 
 def test_change_of_normals_is_the_divergence_both_ways():
-    mean, log_std, other, other_log_std = torch.randn(4, 5, 2)
-    one, two = Normal(mean, log_std.exp()), Normal(other, other_log_std.exp())
-    found = ops.gaussian_distance(mean, log_std, other, other_log_std)
-    torch.testing.assert_close(found, kl_divergence(one, two) + kl_divergence(two, one))
+    mean, log_std, other_mean, other_log_std = torch.randn(4, 5, 2)
+    first, second = Normal(mean, log_std.exp()), Normal(other_mean, other_log_std.exp())
+    distance = ops.gaussian_distance(mean, log_std, other_mean, other_log_std)
+    torch.testing.assert_close(distance, kl_divergence(first, second) + kl_divergence(second, first))
 
 
 def test_change_of_a_leaf_by_hand():
@@ -95,11 +95,11 @@ def test_no_update_goes_beyond_the_limit_at_a_huge_rate(kind):
 def test_values_keep_what_they_learned():
     network, loss, region = made("choices")
     alone = copy.deepcopy(network)
-    other = A2CLoss(alone, partial(torch.optim.SGD, lr=10.0))
+    alone_loss = A2CLoss(alone, partial(torch.optim.SGD, lr=10.0))
     torch.manual_seed(1)
     updated(network, loss, region)
     torch.manual_seed(1)
-    updated(alone, other, TrustRegion(alone, spaces=Spaces(SEEN, ACTIONS["choices"]), per_dim=1e9))
+    updated(alone, alone_loss, TrustRegion(alone, spaces=Spaces(SEEN, ACTIONS["choices"]), per_dim=1e9))
     for name, parameter in network.named_parameters():
         same = torch.equal(parameter, dict(alone.named_parameters())[name])
         assert same == name.startswith("value")
@@ -108,11 +108,11 @@ def test_values_keep_what_they_learned():
 def test_small_updates_stay_as_they_are():
     network, loss, region = made("choices", lr=1e-4)
     alone = copy.deepcopy(network)
-    other = A2CLoss(alone, partial(torch.optim.SGD, lr=1e-4))
+    alone_loss = A2CLoss(alone, partial(torch.optim.SGD, lr=1e-4))
     torch.manual_seed(1)
     updated(network, loss, region)
     torch.manual_seed(1)
-    updated(alone, other, TrustRegion(alone, spaces=Spaces(SEEN, ACTIONS["choices"]), per_dim=1e9))
+    updated(alone, alone_loss, TrustRegion(alone, spaces=Spaces(SEEN, ACTIONS["choices"]), per_dim=1e9))
     assert 0.0 < region.ratio <= 1.0
     assert all(torch.equal(*pair) for pair in zip(network.parameters(), alone.parameters(), strict=True))
 

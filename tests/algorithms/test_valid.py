@@ -25,10 +25,10 @@ def batch(poison=1e3):
     """Return windows [2, 4] whose rows that are no steps hold absurd numbers."""
     torch.manual_seed(1)
     action = {"level": torch.rand(2, 4, 1) * 2 - 1, "side": torch.randint(0, 2, (2, 4))}
-    found = {name: torch.randn(2, 4) for name in ("log_prob", "value", "advantage", "return_")}
-    found = {name: torch.where(VALID, value, poison) for name, value in found.items()}
-    found["log_prob"] = found["log_prob"].clamp(-9e9, 0.0) - 1.0
-    return {"observation": torch.randn(2, 4, 1), "action": action, **found}
+    columns = {name: torch.randn(2, 4) for name in ("log_prob", "value", "advantage", "return_")}
+    columns = {name: torch.where(VALID, value, poison) for name, value in columns.items()}
+    columns["log_prob"] = columns["log_prob"].clamp(-9e9, 0.0) - 1.0
+    return {"observation": torch.randn(2, 4, 1), "action": action, **columns}
 
 
 def rows_of(tree):
@@ -46,22 +46,22 @@ def test_a_loss_of_windows_is_that_of_their_steps(kind, monkeypatch):
     monkeypatch.setattr(torch, "randn_like", torch.zeros_like)  # the entropy of a continuous part is drawn
     windows, alone = (kind(network(), adam, **OPTIONS) for _ in range(2))
     loss, named = windows.loss(**asked(kind, batch()), valid=VALID)
-    wanted, other = alone.loss(**asked(kind, rows_of(batch())))
+    wanted, wanted_named = alone.loss(**asked(kind, rows_of(batch())))
     torch.testing.assert_close(loss.mean(), wanted.mean())
     assert not loss[~VALID].any()
     if kind is PPOLoss:
-        torch.testing.assert_close(named["approx_kl"], other["approx_kl"])
-    for each in (windows, alone):
-        each._last = torch.zeros(())
+        torch.testing.assert_close(named["approx_kl"], wanted_named["approx_kl"])
+    for callback in (windows, alone):
+        callback._last = torch.zeros(())
     for name, value in alone.metrics.items():
         torch.testing.assert_close(windows.metrics[name], value, msg=name)
 
 
 def test_what_is_no_step_may_hold_anything():
     loss = PPOLoss(network(), adam, kl_weight=0.5)
-    found = batch()
-    found["log_prob"] = torch.where(VALID, found["log_prob"], -1e30)
-    value, _ = loss.loss(**found, valid=VALID)
+    columns = batch()
+    columns["log_prob"] = torch.where(VALID, columns["log_prob"], -1e30)
+    value, _ = loss.loss(**columns, valid=VALID)
     value.mean().backward()
     assert all(parameter.grad.isfinite().all() for parameter in loss.parameters if parameter.grad is not None)
 
@@ -75,12 +75,12 @@ def test_moments_are_those_of_what_is_valid():
 def test_a_recurrent_loss_reaches_back_to_the_first_row_of_a_window():
     net = network(core="gru", core_size=3)
     loss = A2CLoss(net, adam)
-    found = asked(A2CLoss, batch(poison=0.0))
-    found["observation"].requires_grad_()
-    found["advantage"] = torch.zeros(2, 4).index_fill(1, torch.tensor(3), 1.0)  # of the last rows only
-    found["return_"] = net.value(found["observation"], torch.zeros(2, 6)).detach()
+    columns = asked(A2CLoss, batch(poison=0.0))
+    columns["observation"].requires_grad_()
+    columns["advantage"] = torch.zeros(2, 4).index_fill(1, torch.tensor(3), 1.0)  # of the last rows only
+    columns["return_"] = net.value(columns["observation"], torch.zeros(2, 6)).detach()
     ended = torch.zeros(2, 4, dtype=torch.bool)
     ended[1, 1] = True
-    value, _ = loss.loss(**found, state=torch.zeros(2, 6), ended=ended, valid=torch.ones(2, 4).bool())
-    (reached,) = torch.autograd.grad(value[:, 3].sum(), found["observation"])
+    value, _ = loss.loss(**columns, state=torch.zeros(2, 6), ended=ended, valid=torch.ones(2, 4).bool())
+    (reached,) = torch.autograd.grad(value[:, 3].sum(), columns["observation"])
     assert (reached.squeeze(-1) != 0).tolist() == [[True] * 4, [False, False, True, True]]

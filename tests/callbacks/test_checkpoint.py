@@ -212,10 +212,10 @@ def test_skipped_parts_are_left_out_with_what_is_beneath(tmp_path):
 
 
 def table():
-    made = Table(columns={"observation": {"shape": [1]}, "reward": {}}, length=8)
-    made.add(None, {"observation": np.zeros((1, 1)), "reward": np.ones(1)})
-    made.close(None, np.zeros((1, 1)))
-    return made
+    memory = Table(columns={"observation": {"shape": [1]}, "reward": {}}, length=8)
+    memory.add(None, {"observation": np.zeros((1, 1)), "reward": np.ones(1)})
+    memory.close(None, np.zeros((1, 1)))
+    return memory
 
 
 @pytest.mark.parametrize(("memory", "saved"), [(True, {"counter", "memory", "replay.goals"}), (False, {"counter"})])
@@ -311,7 +311,7 @@ class Slow:
     def __init__(self, monkeypatch):
         self.go, self.error = threading.Event(), None
         write = storage.write
-        monkeypatch.setattr(storage, "write", lambda *given: (self.go.wait(), self.fail(), write(*given)))
+        monkeypatch.setattr(storage, "write", lambda *args: (self.go.wait(), self.fail(), write(*args)))
 
     def fail(self):
         if self.error is not None:

@@ -24,10 +24,10 @@ def target(members, drawn):
 
 def test_the_smallest_of_a_random_pair_counts():
     torch.manual_seed(0)
-    made, value = target(3, 2), torch.tensor([[1.0], [2.0], [3.0]])
-    found = [made.smallest(value).item() for _ in range(3_000)]
-    assert set(found) == {1.0, 2.0}
-    assert found.count(1.0) / 3_000 == pytest.approx(2 / 3, abs=0.03)  # two of the three pairs hold the first
+    q_target, value = target(3, 2), torch.tensor([[1.0], [2.0], [3.0]])
+    minima = [q_target.smallest(value).item() for _ in range(3_000)]
+    assert set(minima) == {1.0, 2.0}
+    assert minima.count(1.0) / 3_000 == pytest.approx(2 / 3, abs=0.03)  # two of the three pairs hold the first
     assert target(3, None).smallest(value).item() == target(3, 3).smallest(value).item() == 1.0
 
 
@@ -46,12 +46,12 @@ def test_what_leads_a_policy(guide, leads):
 def test_many_regularised_critics_by_plain_numbers(algorithm):
     words = ["algorithm.ensemble=5", "algorithm.drawn=2", "algorithm.layer_norm=true", "algorithm.dropout=0.01"]
     words += ["algorithm.updates_per_step=20"] + ["algorithm.guide=mean"] * (algorithm != "dqn")
-    made = Experiment(compose([f"algorithm={algorithm}", env_of(algorithm), "algorithm.hidden=[8,8]", *words]))
-    critics = made.trainer.callbacks["q_loss"].critics
+    experiment = Experiment(compose([f"algorithm={algorithm}", env_of(algorithm), "algorithm.hidden=[8,8]", *words]))
+    critics = experiment.trainer.callbacks["q_loss"].critics
     ensemble = critics.features if hasattr(critics, "features") else critics.layers
     assert (critics.members, ensemble.dropout, ensemble.layers[0].normed) == (5, 0.01, True)
-    assert made.trainer.callbacks["q_target"].drawn == 2
-    assert made.trainer.loader.rate == 20
+    assert experiment.trainer.callbacks["q_target"].drawn == 2
+    assert experiment.trainer.loader.rate == 20
 
 
 def test_units_are_left_out_of_updates_alone():

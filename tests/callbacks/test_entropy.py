@@ -28,21 +28,21 @@ def staged(**settings):
 
 def fed(target, *entropies):
     """Show the mean entropies of updates; return stage and log α after each."""
-    found = []
+    history = []
     for entropy in entropies:
         target.end_batch(torch.tensor([[entropy - 0.1], [entropy + 0.1]]))
-        found.append((target.stage.tolist()[0], pytest.approx(float(target.log), abs=1e-6)))
-    return found
+        history.append((target.stage.tolist()[0], pytest.approx(float(target.log), abs=1e-6)))
+    return history
 
 
 def test_stages_go_from_counting_to_adjusting():
     # means: 1.0 1.0 | 1.0 .9 .7 | .55 .45 | .45 .55
-    found = fed(staged(), 1.0, 1.0, 1.0, 0.8, 0.6, 0.5, 0.4, 0.5, 0.6)
-    assert [stage for stage, _ in found] == [-3, -2, -2, -2, -1, -1, 0, 0, 1]
+    history = fed(staged(), 1.0, 1.0, 1.0, 0.8, 0.6, 0.5, 0.4, 0.5, 0.6)
+    assert [stage for stage, _ in history] == [-3, -2, -2, -2, -1, -1, 0, 0, 1]
     very_slow = [0.0, 0.0, -0.001, -0.0005, 0.0, 0.0, 0.0]  # it fell in the fourth and fifth
-    assert [log for _, log in found[:7]] == very_slow
+    assert [log for _, log in history[:7]] == very_slow
     # below and as before: half; above at last and rising: all of a rate that shrank at the crossing
-    assert [log for _, log in found[7:]] == [-0.5 * FAST, -0.5 * FAST - 0.9 * FAST]
+    assert [log for _, log in history[7:]] == [-0.5 * FAST, -0.5 * FAST - 0.9 * FAST]
 
 
 def test_largest_entropy_is_a_fifth_below_the_first_ones():
@@ -190,13 +190,13 @@ def entropies_of(words, folder):
 
 @pytest.mark.parametrize("name", HELD)
 def test_entropy_is_held_while_ppo_learns(name, tmp_path):
-    found = entropies_of([f"+with={name}", *HELD[name]], tmp_path / "run")
-    assert sum(found) / len(found) == pytest.approx(0.394398, rel=0.1)
+    entropies = entropies_of([f"+with={name}", *HELD[name]], tmp_path / "run")
+    assert sum(entropies) / len(entropies) == pytest.approx(0.394398, rel=0.1)
 
 
 def test_entropy_is_lost_where_nobody_holds_it(tmp_path):
-    found = entropies_of([], tmp_path / "run")
-    assert max(found) < 0.05
+    entropies = entropies_of([], tmp_path / "run")
+    assert max(entropies) < 0.05
 
 
 def test_weight_that_no_loss_asks_for_is_refused(tmp_path):

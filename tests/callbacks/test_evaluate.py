@@ -71,11 +71,11 @@ def training(every):
 
 
 def test_evaluation_changes_no_bit_of_training():
-    (with_it, networks, table), (without, others, other_table) = training(50), training(0)
+    (with_it, networks, table), (without, other_networks, other_table) = training(50), training(0)
     evaluation = with_it.callbacks["evaluation"]
     assert evaluation.last["env_steps"] == 120
     assert without.callbacks["evaluation"].last is None
-    assert all(torch.equal(a, b) for a, b in zip(networks.parameters(), others.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(networks.parameters(), other_networks.parameters(), strict=True))
     for name, column in table.storage.arrays.items():
         np.testing.assert_array_equal(column, other_table.storage.arrays[name])
 
@@ -119,15 +119,15 @@ class Ears:
 @pytest.fixture
 def results(monkeypatch):
     """The returns that evaluations will have, in turn."""
-    given = [1.0, 5.0, 2.0, 5.0, 3.0]
+    returns = [1.0, 5.0, 2.0, 5.0, 3.0]
 
     def play(env, agent, *, episodes, abandon=None, **options):
         if abandon is not None:
             abandon()
-        return Evaluation([given.pop(0)] * episodes, [7] * episodes, list(range(episodes)))
+        return Evaluation([returns.pop(0)] * episodes, [7] * episodes, list(range(episodes)))
 
     monkeypatch.setattr("rlrun.callbacks.evaluate.evaluate", play)
-    return given
+    return returns
 
 
 def evaluator(every=50, **options):
@@ -140,90 +140,90 @@ def steps(ears):
 
 
 def test_evaluations_come_at_the_first_update_at_or_after_each_interval(results):
-    made, ears = evaluator()
+    callback, ears = evaluator()
     for update in range(1, 8):
-        made.end_cycle(update, 32 * update)
+        callback.end_cycle(update, 32 * update)
     assert steps(ears) == [64, 128, 160, 224]
-    assert made.env.made == 1
+    assert callback.env.made == 1
 
 
 def test_updates_count_where_there_is_no_environment(results):
-    made, ears = evaluator(every=3)
+    callback, ears = evaluator(every=3)
     for update in range(1, 8):
-        made.end_cycle(update)
+        callback.end_cycle(update)
     assert [update for _, update, _ in ears.written] == [3, 6]
 
 
 def test_newest_and_best_are_remembered(results):
-    made, ears = evaluator(every=10, episodes=2)
-    assert made.mean_return == -math.inf
+    callback, ears = evaluator(every=10, episodes=2)
+    assert callback.mean_return == -math.inf
     for update in range(1, 6):
-        made.end_cycle(update, 10 * update)
-    assert made.last == {"mean_return": 3.0, "std_return": 0.0, "episodes": 2, "env_steps": 50}
-    assert made.best["mean_return"] == 5.0
+        callback.end_cycle(update, 10 * update)
+    assert callback.last == {"mean_return": 3.0, "std_return": 0.0, "episodes": 2, "env_steps": 50}
+    assert callback.best["mean_return"] == 5.0
     assert ears.best == [(10, 1), (20, 2), (40, 4)]  # of equals the later
     assert ears.written[0][2]["evaluation/mean_length"] == 7.0
 
 
 def test_a_return_that_is_no_number_is_beaten_by_any(results):
     results[:] = [math.nan, math.nan, -7.0, math.nan, -8.0]
-    made, ears = evaluator(every=10)
+    callback, ears = evaluator(every=10)
     for update in range(1, 6):
-        made.end_cycle(update, 10 * update)
-    assert made.best["mean_return"] == -7.0
+        callback.end_cycle(update, 10 * update)
+    assert callback.best["mean_return"] == -7.0
     assert ears.best == [(10, 1), (30, 3)]
 
 
 @pytest.mark.parametrize("error", [None, Stop("enough")])
 def test_run_ends_with_an_evaluation(results, error):
-    made, ears = evaluator()
+    callback, ears = evaluator()
     for update in (1, 2, 3):
-        made.end_cycle(update, 32 * update)
-    made.end_training(error)
+        callback.end_cycle(update, 32 * update)
+    callback.end_training(error)
     assert steps(ears) == [64, 96]
-    assert made.env.closed == 1
+    assert callback.env.closed == 1
 
 
 def test_last_evaluation_is_not_repeated(results):
-    made, ears = evaluator()
-    made.end_cycle(1, 50)
-    made.end_training(Stop("enough"))
+    callback, ears = evaluator()
+    callback.end_cycle(1, 50)
+    callback.end_training(Stop("enough"))
     assert steps(ears) == [50]
 
 
 def test_a_run_that_is_extended_forgets_the_evaluation_at_its_end(results):
     results[:] = [1.0, 9.0]
-    made, ears = evaluator()
-    made.end_cycle(1, 64)
-    before = made.state_dict()
-    made.end_cycle(2, 96)
-    made.end_training(Stop("enough"))
-    assert (made.last["mean_return"], made.best["mean_return"]) == (9.0, 9.0)
-    assert made.state_dict() == before
+    callback, ears = evaluator()
+    callback.end_cycle(1, 64)
+    before = callback.state_dict()
+    callback.end_cycle(2, 96)
+    callback.end_training(Stop("enough"))
+    assert (callback.last["mean_return"], callback.best["mean_return"]) == (9.0, 9.0)
+    assert callback.state_dict() == before
     assert (before["last"]["mean_return"], before["best"]["mean_return"]) == (1.0, 1.0)
     assert (ears.best, ears.passing) == ([(64, 1), (96, 2)], [2, 2])  # neither record nor mark is counted
 
 
 @pytest.mark.parametrize("error", [Interrupted("SIGTERM"), ZeroDivisionError(), KeyboardInterrupt()])
 def test_interrupted_or_failed_run_ends_without(results, error):
-    made, ears = evaluator()
-    made.end_cycle(1, 32)
-    made.end_training(error)
+    callback, ears = evaluator()
+    callback.end_cycle(1, 32)
+    callback.end_training(error)
     assert steps(ears) == []
 
 
 @pytest.mark.parametrize("every", [0, None])
 def test_evaluation_can_be_off(results, every):
-    made, ears = evaluator(every=every)
+    callback, ears = evaluator(every=every)
     for update in range(1, 5):
-        made.end_cycle(update, 1000 * update)
-    made.end_training(None)
+        callback.end_cycle(update, 1000 * update)
+    callback.end_training(None)
     assert steps(ears) == []
 
 
 def test_run_without_updates_is_not_evaluated(results):
-    made, ears = evaluator()
-    made.end_training(Stop("nothing to do"))
+    callback, ears = evaluator()
+    callback.end_training(Stop("nothing to do"))
     assert steps(ears) == []
 
 
@@ -232,36 +232,36 @@ def give_up():
 
 
 def test_abandoned_evaluation_stays_due(results):
-    made, _ = evaluator()
-    made.abandon = give_up
-    made.end_cycle(1, 32)
+    callback, _ = evaluator()
+    callback.abandon = give_up
+    callback.end_cycle(1, 32)
     with pytest.raises(Interrupted):
-        made.end_cycle(2, 64)
-    assert made.last is None
+        callback.end_cycle(2, 64)
+    assert callback.last is None
     resumed, ears = evaluator()
-    resumed.load_state_dict(made.state_dict())
+    resumed.load_state_dict(callback.state_dict())
     resumed.end_cycle(3, 66)
     resumed.end_cycle(4, 100)
     assert steps(ears) == [66, 100]
 
 
 def test_state_keeps_the_rhythm_and_the_best(results):
-    made, _ = evaluator()
-    made.end_cycle(1, 64)
-    made.end_cycle(2, 128)
+    callback, _ = evaluator()
+    callback.end_cycle(1, 64)
+    callback.end_cycle(2, 128)
     resumed, ears = evaluator()
-    resumed.load_state_dict(made.state_dict())
+    resumed.load_state_dict(callback.state_dict())
     resumed.end_cycle(3, 140)
     resumed.end_cycle(4, 150)  # 2.0, which is not the best
-    assert (steps(ears), ears.best, resumed.best) == ([150], [], made.best)
+    assert (steps(ears), ears.best, resumed.best) == ([150], [], callback.best)
 
 
 @pytest.mark.parametrize(("before", "after", "expected"), [(0, 50, [70, 100]), (50, 0, []), (50, 30, [100])])
 def test_interval_may_change_on_resume(results, before, after, expected):
-    made, _ = evaluator(every=before)
-    made.end_cycle(1, 64)
+    callback, _ = evaluator(every=before)
+    callback.end_cycle(1, 64)
     resumed, ears = evaluator(every=after)
-    resumed.load_state_dict(made.state_dict())
+    resumed.load_state_dict(callback.state_dict())
     resumed.end_cycle(2, 70)
     resumed.end_cycle(3, 100)
     assert steps(ears) == expected
@@ -269,19 +269,19 @@ def test_interval_may_change_on_resume(results, before, after, expected):
 
 @pytest.mark.parametrize(("evaluated", "expected"), [(30, [40]), (40, [])])
 def test_run_resumed_at_its_very_end_is_evaluated_unless_it_was(results, evaluated, expected):
-    made, _ = evaluator(every=10)
-    made.end_cycle(evaluated // 10, evaluated)
+    callback, _ = evaluator(every=10)
+    callback.end_cycle(evaluated // 10, evaluated)
     resumed, ears = evaluator(every=10)
-    resumed.load_state_dict(made.state_dict())
+    resumed.load_state_dict(callback.state_dict())
     resumed.begin_training({}, None, update=4, step=40)
     resumed.end_training(Stop("40 of 40 environment steps"))
     assert steps(ears) == expected
 
 
 def test_no_more_lanes_than_episodes_are_made(results):
-    made, _ = evaluator(episodes=3)
-    made.end_cycle(1, 50)
-    assert made.env.lanes == 3
+    callback, _ = evaluator(episodes=3)
+    callback.end_cycle(1, 50)
+    assert callback.env.lanes == 3
 
 
 class Drawn(Careless):
@@ -301,11 +301,11 @@ def test_films_before_the_first_step_are_told_apart_by_updates(tmp_path):
     def agent(observation, state=None, *, explore=True):
         return {"action": np.zeros((len(observation), 1), np.float32)}
 
-    made = Evaluator(drawn(), agent, every=50, episodes=1, max_steps=1, video=True, offline=100)
-    made.begin_training({}, tmp_path)
+    callback = Evaluator(drawn(), agent, every=50, episodes=1, max_steps=1, video=True, offline=100)
+    callback.begin_training({}, tmp_path)
     for update, step in ((50, 0), (100, 0), (150, 50)):
-        made.end_cycle(update, step)
-    made.end_training(None)
+        callback.end_cycle(update, step)
+    callback.end_training(None)
     names = sorted(path.name for path in (tmp_path / "videos").iterdir())
     assert names == ["0000000000_offline_0000000050.mp4", "0000000000_offline_0000000100.mp4", "0000000050.mp4"]
 
@@ -321,12 +321,12 @@ def test_a_signal_amidst_a_film_leaves_no_half_of_it_and_the_evaluation_due(tmp_
     def agent(observation, state=None, *, explore=True):
         return {"action": np.zeros((len(observation), 1), np.float32)}
 
-    made = Evaluator(drawn(), agent, every=50, episodes=1, max_steps=1, video=True)
-    made.begin_training({}, tmp_path)
-    made.abandon, limit = abandon, 2  # a step of the evaluation, then one of the film
+    callback = Evaluator(drawn(), agent, every=50, episodes=1, max_steps=1, video=True)
+    callback.begin_training({}, tmp_path)
+    callback.abandon, limit = abandon, 2  # a step of the evaluation, then one of the film
     with pytest.raises(Interrupted):
-        made.end_cycle(1, 50)
-    assert (made.last, list((tmp_path / "videos").iterdir())) == (None, [])
-    made.end_cycle(2, 51)
-    assert made.last["env_steps"] == 51
+        callback.end_cycle(1, 50)
+    assert (callback.last, list((tmp_path / "videos").iterdir())) == (None, [])
+    callback.end_cycle(2, 51)
+    assert callback.last["env_steps"] == 51
     assert [path.name for path in (tmp_path / "videos").iterdir()] == ["0000000051.mp4"]

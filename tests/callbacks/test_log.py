@@ -475,15 +475,15 @@ def test_of_a_run_from_elsewhere_nothing_is_sent_that_the_user_did_not_ask_for(t
 def test_wandb_names_and_groups_a_run_by_its_overrides(given, env, name, group, tmp_path, monkeypatch, caplog):
     for key, value in env.items():
         monkeypatch.setenv(key, value)
-    run, asked = RunDir.claim(tmp_path / "run"), {}
+    run, options = RunDir.claim(tmp_path / "run"), {}
     run.overrides.write_text("algorithm=dqn\nenv=cartpole\nseed=3\nlogger=[wandb]\n")
     files = tmp_path / "run" / "wandb" / "offline-run-1" / "files"
     session = SimpleNamespace(step=0, dir=str(files), url="https://there/1", define_metric=lambda *of, **how: None)
     for mode, text in (("offline", f"to send the run: wandb sync {files.parent}"), ("online", "at https://there/1")):
         sink = Wandb(mode=mode, **given)
-        monkeypatch.setattr(sink._wandb, "init", lambda **named: asked.update(named) or session)
+        monkeypatch.setattr(sink._wandb, "init", lambda **named: options.update(named) or session)
         sink.open(run, {"seed": 3}, records=0, axis=0)
-        assert (asked["name"], asked["group"]) == (name, group)
+        assert (options["name"], options["group"]) == (name, group)
         assert f"wandb: {mode}" in run.log.read_text()
         assert text in run.log.read_text()
 
@@ -520,15 +520,15 @@ def test_records_that_are_gone_make_a_resume_approximate(kept, lost, tmp_path):
 
 
 def test_sinks_are_made_by_name():
-    made = make_sinks(["terminal", {"wandb": {"project": "x", "mode": "disabled"}}], total=500)
-    assert [type(sink).__name__ for sink in made] == ["Jsonl", "Terminal", "Wandb"]
-    assert made[1].total == 500
+    loggers = make_sinks(["terminal", {"wandb": {"project": "x", "mode": "disabled"}}], total=500)
+    assert [type(sink).__name__ for sink in loggers] == ["Jsonl", "Terminal", "Wandb"]
+    assert loggers[1].total == 500
     assert [type(sink) for sink in make_sinks(["jsonl"])] == [type(sink) for sink in make_sinks(None)] == [Jsonl]
 
 
 def test_sinks_know_of_updates_before_the_first_step():
-    made = make_sinks(["jsonl", "terminal", "tensorboard", "wandb"], total=500, offline=40)
-    assert (made[1].total, made[1].offline, made[2]._offline, made[3]._offline) == (500, 40, 40, 40)
+    loggers = make_sinks(["jsonl", "terminal", "tensorboard", "wandb"], total=500, offline=40)
+    assert (loggers[1].total, loggers[1].offline, loggers[2]._offline, loggers[3]._offline) == (500, 40, 40, 40)
 
 
 def test_the_terminal_tells_of_updates_before_the_first_step():

@@ -29,9 +29,9 @@ def one_step(reward: float = 3.0, value: float = 2.0, terminated: torch.Tensor =
 
 
 def longer(given: dict[str, torch.Tensor], lambda_: float = 2 / 3, **more: torch.Tensor) -> list[float]:
-    made = LambdaReturn(lambda_=lambda_, discount=0.9)
-    found = made.begin_batch(**{"truncated": NEVER, **given, **more})["q_target"]
-    return [round(value, 5) for value in found.flatten().tolist()]
+    target = LambdaReturn(lambda_=lambda_, discount=0.9)
+    targets = target.begin_batch(**{"truncated": NEVER, **given, **more})["q_target"]
+    return [round(value, 5) for value in targets.flatten().tolist()]
 
 
 def test_worked_numbers():
@@ -49,11 +49,11 @@ def test_what_is_repeated_behind_an_episode_does_not_count():
 
 def test_the_batchs_discount_goes_before_and_rewards_may_have_dimensions():
     assert longer(one_step(), discount=torch.full((1, STEPS), 0.9)) == [8.0928, 7.488, 6.48, 4.8]
-    given, doubled = one_step(), one_step(6.0, 4.0)
-    both = {name: torch.stack((given[name], doubled[name]), -1) for name in ("q_target", "reward")}
-    found = LambdaReturn(lambda_=2 / 3, discount=0.9).begin_batch(**both, terminated=NEVER, truncated=NEVER)["q_target"]
-    torch.testing.assert_close(found[..., 1], 2.0 * found[..., 0])
-    assert round(found[0, 0, 0].item(), 4) == 8.0928
+    single, doubled = one_step(), one_step(6.0, 4.0)
+    both = {name: torch.stack((single[name], doubled[name]), -1) for name in ("q_target", "reward")}
+    value = LambdaReturn(lambda_=2 / 3, discount=0.9).begin_batch(**both, terminated=NEVER, truncated=NEVER)["q_target"]
+    torch.testing.assert_close(value[..., 1], 2.0 * value[..., 0])
+    assert round(value[0, 0, 0].item(), 4) == 8.0928
 
 
 def test_what_makes_no_sense_is_refused():
@@ -82,8 +82,8 @@ def test_one_state_has_its_known_value(lambda_, length):
     for _ in range(60):
         batch = table.sample(2000, length)
         q_target = 1.0 + 0.9 * value * ~batch["terminated"]
-        given = {name: batch[name] for name in ("reward", "terminated", "truncated", "valid")}
-        targets = longer.begin_batch(q_target, **given)["q_target"]
+        columns = {name: batch[name] for name in ("reward", "terminated", "truncated", "valid")}
+        targets = longer.begin_batch(q_target, **columns)["q_target"]
         value = (batch["weight"] * targets).sum() / batch["weight"].sum()
         values.append(float(value))
     assert np.mean(values[20:]) == pytest.approx(1.0 / (1.0 - 0.9 * (1.0 - ends.mean())), rel=0.02)

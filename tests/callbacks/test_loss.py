@@ -147,13 +147,13 @@ def test_nobody_asks_for_a_learning_rate_that_nobody_provides():
 def test_gradients_of_other_networks_stay_as_they_are():
     class Through(LossCallback):
         def loss(self, x):
-            return other(self.network(x))
+            return downstream(self.network(x))
 
-    other, loss = Line(), Through(Line(), sgd)
-    other.w.grad = torch.tensor(7.0)
+    downstream, loss = Line(), Through(Line(), sgd)
+    downstream.w.grad = torch.tensor(7.0)
     loss.backward(torch.ones(2))
-    assert float(other.w.grad) == 7.0
-    assert float(other.w.detach()) == 1.0
+    assert float(downstream.w.grad) == 7.0
+    assert float(downstream.w.detach()) == 1.0
     assert float(loss.network.w.detach()) == 0.0
 
 

@@ -212,9 +212,9 @@ print("second", flush=True)
 
 
 def test_second_signal_leaves_at_once():
-    found = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=60)
-    assert found.returncode == -signal.SIGTERM
-    assert found.stdout.split() == ["first"]
+    process = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=60)
+    assert process.returncode == -signal.SIGTERM
+    assert process.stdout.split() == ["first"]
 
 
 def test_a_signal_once_more_amidst_the_end_is_the_same_one(monkeypatch):
@@ -297,8 +297,8 @@ WARMING = ["algorithm=sac", "env=pendulum", "algorithm.hidden=[8]", "algorithm.w
     ("budget", "steps"), [("env_steps=0", 0), ("updates=0", 0), ("env_steps=30", 32), ("seconds=0", 0)]
 )
 def test_a_budget_holds_before_the_first_update(budget, steps, tmp_path):
-    found = train([*WARMING, "num_envs=4", f"stop.{budget}"], run_dir=tmp_path / "run").summary
-    assert (found["status"], found["env_steps"], found["updates"]) == ("completed", steps, 0)
+    summary = train([*WARMING, "num_envs=4", f"stop.{budget}"], run_dir=tmp_path / "run").summary
+    assert (summary["status"], summary["env_steps"], summary["updates"]) == ("completed", steps, 0)
 
 
 def test_a_run_that_ended_in_its_warm_up_is_extended_to_the_longer_one(tmp_path):

@@ -28,23 +28,23 @@ def batch(targets):
 
 def test_differences_are_divided_by_the_deviation_of_targets_so_far():
     loss = loss_of()
-    made, given = TargetScale(loss), batch([-100.0, 300.0])
-    plain = loss.loss(**given)
-    made.begin_batch(given["q_target"])  # mean 100, deviation 200
-    torch.testing.assert_close(loss.loss(**given), plain / 200.0**2)
-    made.begin_batch(torch.tensor([500.0]))  # the second of updates at speed 8 counts 8 / 9
+    scale, inputs = TargetScale(loss), batch([-100.0, 300.0])
+    plain = loss.loss(**inputs)
+    scale.begin_batch(inputs["q_target"])  # mean 100, deviation 200
+    torch.testing.assert_close(loss.loss(**inputs), plain / 200.0**2)
+    scale.begin_batch(torch.tensor([500.0]))  # the second of updates at speed 8 counts 8 / 9
     mean, square = 100.0 / 9 + 500.0 * 8 / 9, 50_000.0 / 9 + 250_000.0 * 8 / 9
-    assert float(made.metrics["target/mean"]) == pytest.approx(mean, rel=1e-5)
-    assert float(made.metrics["target/deviation"]) == pytest.approx((square - mean**2) ** 0.5, rel=1e-5)
+    assert float(scale.metrics["target/mean"]) == pytest.approx(mean, rel=1e-5)
+    assert float(scale.metrics["target/deviation"]) == pytest.approx((square - mean**2) ** 0.5, rel=1e-5)
 
 
 @pytest.mark.parametrize("huber", [None, 1.0])
 def test_errors_are_told_in_the_units_of_rewards(huber):
     loss = loss_of(huber=huber)
-    given = batch([50.0, -70.0])
-    before = loss.error(loss.loss(**given))
-    TargetScale(loss).begin_batch(given["q_target"])
-    after = loss.error(loss.loss(**given))
+    inputs = batch([50.0, -70.0])
+    before = loss.error(loss.loss(**inputs))
+    TargetScale(loss).begin_batch(inputs["q_target"])
+    after = loss.error(loss.loss(**inputs))
     torch.testing.assert_close(after, before, rtol=0.05, atol=0.0)  # of two members with nearly the same error
 
 
@@ -52,8 +52,8 @@ def test_it_goes_on_where_it_was():
     first, second = TargetScale(loss_of()), TargetScale(loss_of())
     first.begin_batch(torch.tensor([1.0, 5.0]))
     second.load_state_dict(first.state_dict())
-    for each in (first, second):
-        each.begin_batch(torch.tensor([7.0, 9.0]))
+    for scale in (first, second):
+        scale.begin_batch(torch.tensor([7.0, 9.0]))
     assert torch.equal(first.loss.scale, second.loss.scale)
 
 

@@ -24,10 +24,10 @@ SPACES = Spaces(Box((2,), np.zeros(2, np.float32), np.ones(2, np.float32)), Disc
 
 
 def table(rows: int = 0, **settings: Any) -> Table:
-    made = Table(**{"length": 1000, "spaces": SPACES, **settings})
+    memory = Table(**{"length": 1000, "spaces": SPACES, **settings})
     for number in range(rows):
-        add(made, number)
-    return made
+        add(memory, number)
+    return memory
 
 
 def add(made: Table, number: int) -> None:
@@ -76,7 +76,7 @@ class Clock:
         self.now, self.stored = 1000.0, []
         monkeypatch.setattr("rlrun.callbacks.transfer.time.monotonic", lambda: self.now)
         monkeypatch.setattr(
-            "rlrun.callbacks.transfer.files.store", lambda held, *_, **__: self.stored.append(len(held))
+            "rlrun.callbacks.transfer.files.store", lambda memory, *_, **__: self.stored.append(len(memory))
         )
 
 
@@ -131,8 +131,8 @@ def test_a_run_that_ends_before_its_first_step_says_that_nothing_was_stored(
     assert caplog.messages == []  # it says itself why it failed
     callback.end_training(Stop("enough"), 7, 0)
     assert clock.stored == []
-    (told,) = caplog.messages
-    assert told.endswith(f"{path.removeprefix('minari:')} is not written: the run ended before its first step")
+    (message,) = caplog.messages
+    assert message.endswith(f"{path.removeprefix('minari:')} is not written: the run ended before its first step")
 
 
 def test_resumed_run_keeps_the_rhythm(clock: Clock, tmp_path: Path) -> None:
@@ -173,15 +173,15 @@ def test_import_comes_before_the_first_step(tmp_path: Path, caplog: Any) -> None
 
 
 def test_imported_episode_does_not_go_on_in_the_new_run(tmp_path: Path) -> None:
-    left, memory = table(), table()
+    source, memory = table(), table()
     for number in range(3):
         row = {"observation": np.full((1, 2), 0.1 * number), "action": [0], "reward": [number]}
-        left.add(0, {**row, "terminated": [False], "truncated": [False]})
-    store(left, tmp_path / "memory.zip")
+        source.add(0, {**row, "terminated": [False], "truncated": [False]})
+    store(source, tmp_path / "memory.zip")
     train(Source(memory, 1), MemoryImport(memory, str(tmp_path / "memory.zip")), None)
-    first, *others = Stored.of(memory)
+    first, *rest = Stored.of(memory)
     assert (first.row["reward"].tolist(), first.row["truncated"].tolist()) == ([0, 1], [False, True])
-    assert [len(each) for each in others] == [1] * 10
+    assert [len(episode) for episode in rest] == [1] * 10
 
 
 def test_import_may_keep_what_is_there(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_several_imports_come_one_after_another(tmp_path: Path) -> None:
     memory = table(2)
     first = MemoryImport(memory, [str(tmp_path / "7.zip"), str(tmp_path / "4.zip")])
     first.restore_state()
-    rewards = [each.row["reward"].tolist() for each in Stored.of(memory)]
+    rewards = [episode.row["reward"].tolist() for episode in Stored.of(memory)]
     assert rewards == [[number] for number in (*range(7), *range(4))]
     first.restore_state()  # once only
     assert len(memory) == 11

@@ -41,11 +41,11 @@ class Fixed(Critics):
 def measured(*adaptors, **options):
     env = make("CartPole-v1")
     critics = Fixed(env.spaces, hidden=[4])
-    told = []
+    records = []
 
     class Told:
         def write(self, step, update, metrics, *, counted):
-            told.append((step, update, metrics, counted))
+            records.append((step, update, metrics, counted))
 
     bias = ValueBias(
         env,
@@ -60,47 +60,47 @@ def measured(*adaptors, **options):
     for step in (4, 9, 10, 19, 23):
         bias.end_cycle(step // 2, step)
     bias.end_training(None)
-    assert [(step, update, counted) for step, update, _, counted in told] == [(10, 5, True), (23, 11, True)]
-    assert told[0][2] == told[1][2]
-    return told[0][2]
+    assert [(step, update, counted) for step, update, _, counted in records] == [(10, 5, True), (23, 11, True)]
+    assert records[0][2] == records[1][2]
+    return records[0][2]
 
 
 def lengths(episodes):
-    env, found = gymnasium.make("CartPole-v1"), []
+    env, counts = gymnasium.make("CartPole-v1"), []
     for seed in range(episodes):
         env.reset(seed=seed)
         ended, count = False, 0
         while not ended:
             ended, count = env.step(0)[2], count + 1
-        found.append(count)
-    return found
+        counts.append(count)
+    return counts
 
 
 def test_the_smallest_value_of_what_was_done_is_compared_with_what_followed():
-    found = measured(episodes=3)
-    returns = [2.0 - 2.0 ** (1 - left) for length in lengths(3) for left in range(1, length + 1)]  # 1 + 1/2 + 1/4 …
+    metrics = measured(episodes=3)
+    returns = [2.0 - 2.0 ** (1 - steps) for length in lengths(3) for steps in range(1, length + 1)]  # 1 + 1/2 + 1/4 …
     expected = sum(returns) / len(returns)
-    assert found == pytest.approx(
+    assert metrics == pytest.approx(
         {"value_bias/value": LEFT, "value_bias/return": expected, "value_bias/mean": LEFT - expected}
     )
 
 
 def test_rewards_are_compared_as_they_are_learned_from():
-    found, scaled = measured(episodes=2), measured(RewardScale(3.0), RewardClip(-1.0, 2.0), episodes=2)
-    assert scaled["value_bias/return"] == pytest.approx(2.0 * found["value_bias/return"])
-    assert scaled["value_bias/value"] == found["value_bias/value"]
+    plain, scaled = measured(episodes=2), measured(RewardScale(3.0), RewardClip(-1.0, 2.0), episodes=2)
+    assert scaled["value_bias/return"] == pytest.approx(2.0 * plain["value_bias/return"])
+    assert scaled["value_bias/value"] == plain["value_bias/value"]
 
 
 def test_what_no_episode_pays_is_refused():
     words = ["algorithm=sac", "env=pendulum", "+with=value_bias", "+with=rnd", "algorithm.hidden=[4]"]
-    made = Experiment(compose(words))
+    experiment = Experiment(compose(words))
     with pytest.raises(WiringError, match=r"callbacks\.value_bias: values of what Intrinsic adds to rewards"):
-        made.trainer.callbacks["value_bias"].begin_training(made.trainer.callbacks)
+        experiment.trainer.callbacks["value_bias"].begin_training(experiment.trainer.callbacks)
 
 
 def test_what_is_missing_of_an_episode_is_bootstrapped():
-    found = measured(episodes=3, max_steps=3)  # 1 + (1 + 5 / 2) / 2 and 1 + 5 / 2
-    assert found["value_bias/return"] == pytest.approx((2.75 + 3.5) / 2)
+    metrics = measured(episodes=3, max_steps=3)  # 1 + (1 + 5 / 2) / 2 and 1 + 5 / 2
+    assert metrics["value_bias/return"] == pytest.approx((2.75 + 3.5) / 2)
 
 
 def test_someone_must_learn_critics():
@@ -113,8 +113,8 @@ def test_someone_must_learn_critics():
 
 @pytest.mark.parametrize("algorithm", ["action_repeat", "taac_l", "sarsa_recurrent"])
 def test_critics_that_want_to_know_more_are_refused(algorithm):
-    made = Experiment(compose([f"algorithm={algorithm}", "env=pendulum", "+with=value_bias"]))
-    callbacks = made.trainer.callbacks
+    experiment = Experiment(compose([f"algorithm={algorithm}", "env=pendulum", "+with=value_bias"]))
+    callbacks = experiment.trainer.callbacks
     with pytest.raises(WiringError, match="an observation and an action, and these want more"):
         callbacks["value_bias"].begin_training(callbacks)
 

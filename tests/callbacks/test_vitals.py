@@ -122,20 +122,20 @@ def test_size_of_observations_is_that_of_their_numbers():
 def test_size_of_observations_is_that_behind_a_normaliser():
     normaliser = Normaliser([1])
     normaliser.update(torch.tensor([[0.0], [20.0]]))  # mean 10, deviation 10
-    found = observed(np.array([[40.0]], np.float32), Box((1,), np.zeros(1), np.ones(1)), (normaliser,))
-    assert found == {"observation/size": pytest.approx(3.0)}
+    metrics = observed(np.array([[40.0]], np.float32), Box((1,), np.zeros(1), np.ones(1)), (normaliser,))
+    assert metrics == {"observation/size": pytest.approx(3.0)}
     assert observed(np.array([[40.0]], np.float32), Box((1,), np.zeros(1), np.ones(1)), (normaliser, abs)) == {}
 
 
 def test_share_of_episodes_that_were_cut_off_comes_back():
-    tally, other = Tally(2, 0, window=3), Tally(2, 0, window=3)
+    tally, restored = Tally(2, 0, window=3), Tally(2, 0, window=3)
     assert "episode/truncated" not in tally.metrics
     for truncated in (False, True, True, True):
         tally.end(np.array([0]), np.array([truncated]))
     tally.end(np.array([1]), np.array([False]))
     assert tally.metrics["episode/truncated"] == pytest.approx(2 / 3)
-    other.load_state_dict(tally.state_dict())
-    assert other.metrics == tally.metrics
+    restored.load_state_dict(tally.state_dict())
+    assert restored.metrics == tally.metrics
     old = {name: value for name, value in tally.state_dict().items() if name != "truncated"}
-    other.load_state_dict(old)  # of a run before this was counted
-    assert "episode/truncated" not in other.metrics
+    restored.load_state_dict(old)  # of a run before this was counted
+    assert "episode/truncated" not in restored.metrics

@@ -38,8 +38,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     known = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - known:
-        held = getattr(sys.modules[name], "__dict__", {})  # some modules answer to any attribute
-        places = [held.get("__file__"), *(held.get("__path__") or [])]
+        namespace = getattr(sys.modules[name], "__dict__", {})  # some modules answer to any attribute
+        places = [namespace.get("__file__"), *(namespace.get("__path__") or [])]
         if any(str(tmp_path) in str(place) for place in places):
             del sys.modules[name]
 
@@ -64,9 +64,9 @@ def rlrun(project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
     def call(*words: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["rlrun", *map(str, words)])
         capfd.readouterr()
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             main()
-        return Outcome(left.value.code, *capfd.readouterr())
+        return Outcome(exit_info.value.code, *capfd.readouterr())
 
     return call
 

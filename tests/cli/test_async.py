@@ -39,8 +39,8 @@ def test_a_run_whose_worker_fails_says_so_and_can_go_on(rlrun, write, project):
     assert (states["collector"]["steps"], states["trainer"]["update"], states["loader"]["updates"]) == (29, 9, 9)
     again = rlrun("resume", "run")
     assert again.code == 1
-    told, failure = again.err.splitlines()  # the same failure, 29 steps later
-    assert told.startswith("resume: approximate")
+    notice, failure = again.err.splitlines()  # the same failure, 29 steps later
+    assert notice.startswith("resume: approximate")
     assert failure.startswith("rlrun: collector: its thread failed")
     assert RunDir(project / "run").checkpoint("latest").name.startswith("0000000058-")
 
@@ -58,9 +58,9 @@ def test_a_run_whose_process_is_killed_says_so_and_goes_on(forked, project):
     states = storage.load(RunDir(project / "run").checkpoint("latest"))
     steps, updates = states["collector"]["steps"], states["trainer"]["update"]
     assert steps > 20
-    found = resume(project / "run", [f"stop.env_steps={steps + 30}"])
-    assert (found.summary["env_steps"], found.summary["updates"]) == (steps + 30, updates + 30)
-    assert len(found.trainer.callbacks["collector"].table) >= steps  # no row was lost
+    result = resume(project / "run", [f"stop.env_steps={steps + 30}"])
+    assert (result.summary["env_steps"], result.summary["updates"]) == (steps + 30, updates + 30)
+    assert len(result.trainer.callbacks["collector"].table) >= steps  # no row was lost
     manifest = json.loads((project / "run" / "manifest.json").read_text())
     assert manifest["resume"] == "approximate"
     assert manifest["resumed"][0]["approximate"] == [
@@ -69,7 +69,7 @@ def test_a_run_whose_process_is_killed_says_so_and_goes_on(forked, project):
 
 
 def children(pid):
-    found = []
+    pids = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
@@ -77,8 +77,8 @@ def children(pid):
                     parent = int(file.read().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-            found += [int(entry)] if parent == pid else []
-    return found
+            pids += [int(entry)] if parent == pid else []
+    return pids
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
@@ -109,9 +109,9 @@ def test_whatever_a_run_has_learnt_comes_back(rlrun, project):
     assert rlrun("train", *words, *SMALL, "stop.env_steps=90", "--run-dir", "run").code == 0
     saved = storage.load(RunDir(project / "run").checkpoint("latest"))
     assert saved["agent"]["steps"] == 70  # of 90 environment steps 20 were warm-up
-    found = resume(project / "run", ["stop.env_steps=91"])
-    trainer = found.trainer
-    assert (found.summary["env_steps"], trainer.loader.updates, trainer.callbacks["collector"].agent.steps) == (
+    result = resume(project / "run", ["stop.env_steps=91"])
+    trainer = result.trainer
+    assert (result.summary["env_steps"], trainer.loader.updates, trainer.callbacks["collector"].agent.steps) == (
         91,
         71,
         71,

@@ -68,19 +68,19 @@ def test_parts_are_named_on_request(run, rlrun):
 
 def test_json_holds_what_the_twin_returns(run, rlrun):
     outcome = rlrun("checkpoints", "run", "--json")
-    found = json.loads(outcome.out)
-    assert (outcome.code, outcome.err, len(found)) == (0, "", 3)
-    assert found == [report.to_json() for report in inspection.checkpoints(run.path, digest=True)]
+    reports = json.loads(outcome.out)
+    assert (outcome.code, outcome.err, len(reports)) == (0, "", 3)
+    assert reports == [report.to_json() for report in inspection.checkpoints(run.path, digest=True)]
     digests = {part: storage.digest(state) for part, state in storage.load(run.checkpoint("best")).items()}
-    assert found[1] == {
+    assert reports[1] == {
         "name": "0000001000-0000000007",
         "path": str(run.checkpoint("best")),
         "env_steps": 1_000,
         "updates": 7,
         "created": "2026-01-02T03:04:05+00:00",
         "evaluation": EVALUATION,
-        "size": found[1]["size"],
-        "size_with_shared": found[1]["size"],
+        "size": reports[1]["size"],
+        "size_with_shared": reports[1]["size"],
         "latest": False,
         "best": True,
         "parts": digests,
@@ -91,8 +91,8 @@ def test_json_holds_what_the_twin_returns(run, rlrun):
 def test_json_without_digests_reads_manifests_only(run, rlrun):
     for where in run.checkpoint_dirs():
         (where / "tensors.safetensors").unlink()
-    found = json.loads(rlrun("checkpoints", "run", "--json", "--no-digest").out)
-    assert [(held["parts"], held["damage"]) for held in found] == [({"loader": None, "networks.q": None}, [])] * 3
+    reports = json.loads(rlrun("checkpoints", "run", "--json", "--no-digest").out)
+    assert [(entry["parts"], entry["damage"]) for entry in reports] == [({"loader": None, "networks.q": None}, [])] * 3
 
 
 @pytest.mark.parametrize(("words", "out"), [((), "run has no checkpoints\n"), (("--json",), "[]\n")])
@@ -145,11 +145,11 @@ def test_without_verify_damage_is_told_and_nothing_fails(run, rlrun):
     (run.checkpoint("latest") / "state.json").write_text("{}")
     outcome = rlrun("checkpoints", "run", "--json")
     *good, newest = json.loads(outcome.out)
-    assert (outcome.code, outcome.err, [each["damage"] for each in good]) == (0, "", [[], []])
+    assert (outcome.code, outcome.err, [report["damage"] for report in good]) == (0, "", [[], []])
     assert "state.json" in newest["damage"][0]
     assert set(newest["parts"].values()) == {None}
     unread = json.loads(rlrun("checkpoints", "run", "--json", "--no-digest").out)
-    assert [each["damage"] for each in unread] == [[], [], []]
+    assert [report["damage"] for report in unread] == [[], [], []]
 
 
 def test_an_older_evaluation_is_no_return_of_a_later_checkpoint(run, rlrun):
@@ -201,8 +201,8 @@ def test_looking_runs_nothing_of_the_run(run, project):
 def test_the_page_names_every_key(run, rlrun):
     keys = re.search(r"a list of objects: `([^`]+)`", PAGE.replace("\n", " ")).group(1).split()
     assert keys == list(json.loads(rlrun("checkpoints", "run", "--json", "--no-digest").out)[0])
-    asked = compose(["algorithm=dqn", "env=cartpole"]).config.checkpoint
-    assert re.findall(r"^\| `checkpoint\.(\w+)` \|", PAGE, re.MULTILINE) == list(asked)
+    config = compose(["algorithm=dqn", "env=cartpole"]).config.checkpoint
+    assert re.findall(r"^\| `checkpoint\.(\w+)` \|", PAGE, re.MULTILINE) == list(config)
 
 
 def test_the_page_names_what_a_resume_may_change():
@@ -214,6 +214,6 @@ def test_the_page_names_what_a_resume_may_change():
 def test_what_reads_manifests_only_loads_nothing_heavy(words, run):
     code = f"import sys\nfrom rlrun.cli.main import main\nsys.argv = {['rlrun', 'checkpoints', *words]}\n"
     code += "try: main()\nexcept SystemExit as left: print('\\n', left.code, *sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    code, *modules = found.stdout.splitlines()[-1].split()
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    code, *modules = process.stdout.splitlines()[-1].split()
     assert (code, set(modules) & HEAVY) == ("0", set())

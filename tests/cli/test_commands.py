@@ -21,10 +21,10 @@ HEAVY = {"torch", "gymnasium", "numpy", "hydra", "omegaconf", "wandb"}
 
 def spawn(*words: str, **environment: str) -> str:
     """Return what a fresh interpreter prints."""
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, check=True, env={**os.environ, **environment}
     )
-    return found.stdout
+    return process.stdout
 
 
 def modules_after(code: str) -> set[str]:
@@ -115,8 +115,8 @@ def test_config_understands_the_word_of_hydra(rlrun):
 
 
 def test_config_prints_one_package(rlrun):
-    found = yaml.safe_load(rlrun("config", *DQN, "--package", "stop", "stop.updates=7").out)
-    assert found == {"env_steps": 50_000, "updates": 7, "seconds": None, "mean_return": None}
+    config = yaml.safe_load(rlrun("config", *DQN, "--package", "stop", "stop.updates=7").out)
+    assert config == {"env_steps": 50_000, "updates": 7, "seconds": None, "mean_return": None}
 
 
 def test_provenance_names_file_pair_and_word(rlrun):
@@ -297,8 +297,8 @@ def test_an_algorithm_file_of_the_users_own_starts_from_ours(tiny_run, rlrun, wr
 
 def test_a_callback_of_the_users_own_takes_part(tiny_run, write, project):
     write("mypkg/__init__.py", CALLBACK)
-    found = summary(tiny_run(*DQN, "+callbacks.mine._target_=mypkg.Count", "--run-dir", "run"))
-    assert int((project / "run" / "count").read_text()) == found["updates"] > 3
+    totals = summary(tiny_run(*DQN, "+callbacks.mine._target_=mypkg.Count", "--run-dir", "run"))
+    assert int((project / "run" / "count").read_text()) == totals["updates"] > 3
 
 
 def test_the_folder_of_the_config_is_the_users_project(rlrun, write, project, monkeypatch):

@@ -46,15 +46,15 @@ def evaluated(run, *, mean, std, episodes=101):
 
 
 def test_keys_that_differ_are_told_with_who_set_them(runs):
-    found = rlrun.diff("one", "other")
+    difference = rlrun.diff("one", "other")
     clip = "memory.adaptors.reward_clip"
-    assert set(found.config) == {"algorithm.lr", f"{clip}._target_", f"{clip}.lowest", f"{clip}.highest"}
-    one, other = found.config["algorithm.lr"]
-    assert (one.value, one.set_by) == (5e-4, "rlrun/algorithm/dqn.yaml")
-    assert (other.value, other.set_by) == (0.01, "word")
-    assert found.config[f"{clip}.lowest"].one.value == "absent"
-    assert found.config[f"{clip}.lowest"].other.set_by == "rlrun/with/reward_clip.yaml"
-    assert found.circumstances == {}
+    assert set(difference.config) == {"algorithm.lr", f"{clip}._target_", f"{clip}.lowest", f"{clip}.highest"}
+    first, second = difference.config["algorithm.lr"]
+    assert (first.value, first.set_by) == (5e-4, "rlrun/algorithm/dqn.yaml")
+    assert (second.value, second.set_by) == (0.01, "word")
+    assert difference.config[f"{clip}.lowest"].one.value == "absent"
+    assert difference.config[f"{clip}.lowest"].other.set_by == "rlrun/with/reward_clip.yaml"
+    assert difference.circumstances == {}
 
 
 def test_a_run_and_its_copy_differ_in_nothing(runs, capsys):
@@ -76,9 +76,9 @@ def test_only_an_approximate_resume_is_a_difference(resume, expected, runs):
 def test_versions_source_and_machine_are_compared(runs):
     about = RunDir("other").manifest
     change(about, packages={**read_json(about)["packages"], "torch": "1.0"}, git={"commit": "abc", "dirty": None})
-    found = rlrun.diff("one", "other")
-    assert set(found.circumstances) == {"torch", "git"}
-    assert found.circumstances["torch"].other.value == "1.0"
+    difference = rlrun.diff("one", "other")
+    assert set(difference.circumstances) == {"torch", "git"}
+    assert difference.circumstances["torch"].other.value == "1.0"
 
 
 @pytest.mark.parametrize(("mean", "told"), [(11.5, ": not distinguishable"), (13.0, "")])
@@ -122,8 +122,8 @@ def test_the_command_prints_both_sides_and_json(runs, capsys):
     assert lines[0] == "config"
     assert lines[1].split() == ["algorithm.lr", "0.0005", "(rlrun/algorithm/dqn.yaml)", "|", "0.01", "(word)"]
     assert main._run(["diff", "one", "other", "--json"], debug=False) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["config"]["algorithm.lr"] == {
+    report = json.loads(capsys.readouterr().out)
+    assert report["config"]["algorithm.lr"] == {
         "one": {"value": 5e-4, "set_by": "rlrun/algorithm/dqn.yaml"},
         "other": {"value": 0.01, "set_by": "word"},
     }

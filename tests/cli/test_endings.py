@@ -94,9 +94,9 @@ def test_a_signal_stops_a_run_in_order(project):
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGTERM)
     out, err = process.communicate(timeout=30)
-    told = f"stopped by SIGTERM; go on with: rlrun resume {project / 'run'}\n"
-    assert (process.returncode, err) == (75, told)
-    assert (project / "run" / "log.txt").read_text().endswith(told)
+    message = f"stopped by SIGTERM; go on with: rlrun resume {project / 'run'}\n"
+    assert (process.returncode, err) == (75, message)
+    assert (project / "run" / "log.txt").read_text().endswith(message)
     assert out.startswith("stopped: ")
     assert json.loads((project / "run" / "status.json").read_text())["status"] == "stopped"
     assert (project / "run" / "checkpoints" / "latest").is_file()
@@ -123,8 +123,8 @@ def test_a_run_that_was_left_at_once_is_resumable(tiny_run, write, project):
         "--run-dir",
         "run",
     )
-    told = f"stopped by a signal; go on with: rlrun resume {project / 'run'}\n"
-    assert tiny_run(*words) == (75, "", told)
+    message = f"stopped by a signal; go on with: rlrun resume {project / 'run'}\n"
+    assert tiny_run(*words) == (75, "", message)
     assert json.loads((project / "run" / "status.json").read_text())["status"] == "stopped"
 
 
@@ -151,16 +151,16 @@ def run(trained, project):
 
 def test_eval_prints_one_object(run, rlrun):
     outcome = rlrun("eval", "run", "--json", "--episodes", "3", "--seed", "7")
-    found = json.loads(outcome.out)
+    report = json.loads(outcome.out)
     assert (outcome.code, outcome.err, outcome.out.count("\n")) == (0, "", 1)
-    assert set(found) == {
+    assert set(report) == {
         *("run", "checkpoint", "env_steps", "seed", "seeds", "episodes"),
         *("returns", "lengths", "mean_return", "std_return"),
         *("latest", "best", "endings", "mean_interval", "videos"),
     }
-    assert (found["run"], found["env_steps"], found["seed"], found["seeds"]) == (str(run), 40, 7, [7, 8, 9])
-    assert found["mean_return"] == pytest.approx(sum(found["returns"]) / 3)
-    assert (found["episodes"], found["lengths"]) == (3, [5, 5, 5])
+    assert (report["run"], report["env_steps"], report["seed"], report["seeds"]) == (str(run), 40, 7, [7, 8, 9])
+    assert report["mean_return"] == pytest.approx(sum(report["returns"]) / 3)
+    assert (report["episodes"], report["lengths"]) == (3, [5, 5, 5])
 
 
 def test_eval_takes_the_latest_checkpoint_unless_told(run, rlrun):
@@ -173,8 +173,8 @@ def test_eval_takes_the_latest_checkpoint_unless_told(run, rlrun):
 
 
 def test_eval_names_the_newest_good_checkpoint_in_place_of_a_damaged_one(run, rlrun, project):
-    held = RunDir(project / "run")
-    (held.checkpoint("latest") / "state.json").write_text("{}")
+    run_dir = RunDir(project / "run")
+    (run_dir.checkpoint("latest") / "state.json").write_text("{}")
     outcome = rlrun("eval", "run", "--episodes", "1")
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
     assert "state.json is damaged" in outcome.err

@@ -39,23 +39,23 @@ def run(trained, project):
 
 def test_a_table_has_a_line_for_each_episode(run, rlrun):
     outcome = rlrun("eval", "run", "--episodes", "3", "--seed", "8", "--table")
-    found = json.loads(rlrun("eval", "run", "--episodes", "3", "--seed", "8", "--json").out)
+    report = json.loads(rlrun("eval", "run", "--episodes", "3", "--seed", "8", "--json").out)
     first, empty, head, *rows = outcome.out.splitlines()
     assert first.startswith("mean return -")
     assert (empty, head.split()) == ("", ["seed", "return", "length", "ended", "succeeded"])
-    cells = zip(found["seeds"], found["returns"], found["lengths"], strict=True)
+    cells = zip(report["seeds"], report["returns"], report["lengths"], strict=True)
     expected = [[str(seed), f"{value:.2f}", str(length)] for seed, value, length in cells]
     assert [row.split(maxsplit=3)[:3] for row in rows] == expected
     assert all(row.endswith("cut by evaluation.max_steps  -") for row in rows)
-    assert found["endings"] == ["cut"] * 3
-    assert "successes" not in found
+    assert report["endings"] == ["cut"] * 3
+    assert "successes" not in report
 
 
 def test_the_interval_is_told_and_printed(run, rlrun):
-    found = json.loads(rlrun("eval", "run", "--episodes", "4", "--json").out)
-    low, high = found["mean_interval"]
-    assert (low + high) / 2 == pytest.approx(found["mean_return"])
-    error = np.std(found["returns"], ddof=1) / 2
+    report = json.loads(rlrun("eval", "run", "--episodes", "4", "--json").out)
+    low, high = report["mean_interval"]
+    assert (low + high) / 2 == pytest.approx(report["mean_return"])
+    error = np.std(report["returns"], ddof=1) / 2
     assert high - low == pytest.approx(2 * 3.182446 * error, rel=1e-5)  # Student's t of 3 degrees of freedom
     assert f"(the mean {low:.2f} to {high:.2f} at 95 % by Student's t; " in rlrun("eval", "run", "--episodes", "4").out
     assert json.loads(rlrun("eval", "run", "--episodes", "1", "--json").out)["mean_interval"] is None
@@ -70,12 +70,12 @@ def test_the_interval_is_told_and_printed(run, rlrun):
     ],
 )
 def test_several_checkpoints_play_the_episodes_that_each_plays_alone(words, steps, run, rlrun):
-    found = json.loads(rlrun("eval", "run", *words, "--episodes", "3", "--json").out)
-    assert [each["env_steps"] for each in found] == steps
-    for each in found:
-        alone = rlrun("eval", "run", "--checkpoint", each["checkpoint"], "--episodes", "3", "--json").out
-        assert json.loads(alone) == each
-    assert len({tuple(each["returns"]) for each in found}) == len(set(steps))
+    reports = json.loads(rlrun("eval", "run", *words, "--episodes", "3", "--json").out)
+    assert [report["env_steps"] for report in reports] == steps
+    for report in reports:
+        alone = rlrun("eval", "run", "--checkpoint", report["checkpoint"], "--episodes", "3", "--json").out
+        assert json.loads(alone) == report
+    assert len({tuple(report["returns"]) for report in reports}) == len(set(steps))
 
 
 def test_stochastic_episodes_do_not_depend_on_other_checkpoints(run):
@@ -87,13 +87,13 @@ def test_stochastic_episodes_do_not_depend_on_other_checkpoints(run):
 def test_the_environment_is_built_once_for_all_checkpoints(run, monkeypatch):
     from rlrun.env.sync import SyncEnv
 
-    made = []
+    envs = []
     init = SyncEnv.__init__
-    monkeypatch.setattr(SyncEnv, "__init__", lambda self, *a, **k: (made.append(self), init(self, *a, **k))[1])
+    monkeypatch.setattr(SyncEnv, "__init__", lambda self, *a, **k: (envs.append(self), init(self, *a, **k))[1])
     package.evaluate(run, checkpoint="20", episodes=2)
-    single = len(made)
+    single = len(envs)
     package.evaluate(run, checkpoint=["all"], episodes=2)
-    assert len(made) == 2 * single
+    assert len(envs) == 2 * single
 
 
 def test_several_checkpoints_are_a_line_each(run, rlrun):
@@ -116,12 +116,12 @@ def test_a_damaged_checkpoint_among_several_is_told_and_the_others_play(run, rlr
     outcome = rlrun("eval", "run", "--checkpoint", "all", "--episodes", "2")
     assert outcome.code == 2
     assert [row.split()[0] for row in outcome.out.splitlines()[1:]] == ["20", "60"]
-    told, end = outcome.err.splitlines()
-    assert told.startswith(f"{damaged / 'state.json'} is damaged: ")
+    warning, end = outcome.err.splitlines()
+    assert warning.startswith(f"{damaged / 'state.json'} is damaged: ")
     assert end == "rlrun: run: 1 of 3 checkpoints is damaged"
-    found = rlrun("eval", "run", "--checkpoint", "all", "--episodes", "2", "--json")
-    first, second, third = json.loads(found.out)
-    assert (found.code, set(second)) == (2, {"run", "checkpoint", "env_steps", "latest", "best", "damage"})
+    answer = rlrun("eval", "run", "--checkpoint", "all", "--episodes", "2", "--json")
+    first, second, third = json.loads(answer.out)
+    assert (answer.code, set(second)) == (2, {"run", "checkpoint", "env_steps", "latest", "best", "damage"})
     assert "is damaged" in second["damage"]
     assert (len(first["returns"]), len(third["returns"])) == (2, 2)
 
@@ -134,11 +134,11 @@ def test_a_checkpoint_that_is_not_there_is_refused_before_any_plays(run, rlrun):
 
 def test_videos_of_several_checkpoints_have_a_folder_each(run, rlrun, project):
     words = ("--episodes", "3", "--video", "films", "--videos", "1", "--format", "gif", "--json")
-    found = json.loads(rlrun("eval", "run", "--checkpoint", "20,60", *words).out)
+    reports = json.loads(rlrun("eval", "run", "--checkpoint", "20,60", *words).out)
     written = sorted(str(path.relative_to(project)) for path in (project / "films").rglob("*.gif"))
-    assert [each["videos"] for each in found] == [[path] for path in written]
-    assert written == [f"films/{each['checkpoint']}/episode_000_seed_0.gif" for each in found]
-    assert [len(each["returns"]) for each in found] == [3, 3]
+    assert [report["videos"] for report in reports] == [[path] for path in written]
+    assert written == [f"films/{report['checkpoint']}/episode_000_seed_0.gif" for report in reports]
+    assert [len(report["returns"]) for report in reports] == [3, 3]
 
 
 def test_filming_changes_no_number(run, rlrun):
@@ -201,10 +201,10 @@ def test_rendering_that_fails_amidst_a_run_is_told_once_and_changes_nothing(tiny
     drawing.Drawn.left = 10  # for the look before the run, and one film of six pictures
     outcome = tiny_run(*words, "--run-dir", "run")
     assert outcome.code == 0
-    told = [line for line in outcome.err.splitlines() if "no video" in line]
-    assert len(told) == 1
-    assert "the paint is gone; training goes on" in told[0]
-    assert told[0] in (project / "run" / "log.txt").read_text()
+    warnings = [line for line in outcome.err.splitlines() if "no video" in line]
+    assert len(warnings) == 1
+    assert "the paint is gone; training goes on" in warnings[0]
+    assert warnings[0] in (project / "run" / "log.txt").read_text()
     assert len(list((project / "whole" / "videos").iterdir())) == 3
     assert len(list((project / "run" / "videos").iterdir())) == 1
     assert weights("whole") == weights("run")

@@ -25,9 +25,9 @@ def mine(write):
 @pytest.mark.usefixtures("mine")
 def test_its_commands_compose_and_show_it(rlrun):
     for _, words in re.findall(r"^    rlrun (explain|train) (.*)$", PAGE, re.MULTILINE):
-        found = rlrun("explain", *words.split())
-        assert found.code == 0, found.err
-        batch, cycle = [line.split() for line in found.out.splitlines() if " mine " in line]
+        outcome = rlrun("explain", *words.split())
+        assert outcome.code == 0, outcome.err
+        batch, cycle = [line.split() for line in outcome.out.splitlines() if " mine " in line]
         assert batch[:3] == ["mine", "terminated", "counts"]
         assert cycle == ["mine", "update"]
 
@@ -36,15 +36,15 @@ def test_its_commands_compose_and_show_it(rlrun):
 def test_it_is_logged_resumed_and_taken_over(tiny_run, rlrun, project):
     assert tiny_run(*WORDS, "--run-dir", "run").code == 0
     last = json.loads((project / "run" / "metrics.jsonl").read_text().splitlines()[-1])
-    held = storage.load(RunDir(project / "run").checkpoint())["callbacks.mine"]["seen"]
-    assert float(held) == last["mine/ends"]
+    seen = storage.load(RunDir(project / "run").checkpoint())["callbacks.mine"]["seen"]
+    assert float(seen) == last["mine/ends"]
     fork = rlrun("train", "--from", "run", "stop.env_steps=41", "--run-dir", "fork")
     assert fork.code == 0, fork.err
     first = RunDir(project / "fork").checkpoint_dirs()[0]
-    assert torch.equal(storage.load(first)["callbacks.mine"]["seen"], held)
+    assert torch.equal(storage.load(first)["callbacks.mine"]["seen"], seen)
     resumed = rlrun("resume", "run", "stop.env_steps=60")
     assert resumed.code == 0, resumed.err
-    assert float(storage.load(RunDir(project / "run").checkpoint())["callbacks.mine"]["seen"]) >= float(held)
+    assert float(storage.load(RunDir(project / "run").checkpoint())["callbacks.mine"]["seen"]) >= float(seen)
 
 
 @pytest.mark.usefixtures("mine")

@@ -27,10 +27,10 @@ def first(tiny_run, project, kept):
 
 
 def test_the_same_with_another_learning_rate(rlrun, first, project):
-    found = rlrun("train", "--from", "first", "algorithm.lr=1e-4", "stop.env_steps=60", "--run-dir", "second")
-    assert found.code == 0, found.err
-    assert found.out.startswith("completed: 60 env steps, 40 updates")
-    lines = found.err.splitlines()
+    outcome = rlrun("train", "--from", "first", "algorithm.lr=1e-4", "stop.env_steps=60", "--run-dir", "second")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith("completed: 60 env steps, 40 updates")
+    lines = outcome.err.splitlines()
     assert lines[0] == f"starts from {first}/checkpoints/0000000040-0000000020 (40 env steps, 20 updates)"
     assert lines[1].split() == ["part", "loaded", "skipped", "missing", "misfit"]
     assert lines[-1].split() == ["total", *lines[-1].split()[1:2], "0", "0", "0"]
@@ -39,18 +39,18 @@ def test_the_same_with_another_learning_rate(rlrun, first, project):
 
 
 def test_a_dry_run_tells_what_would_be_loaded_and_writes_nothing(rlrun, first, project):
-    found = rlrun("train", "--from", "first@21", "init.memory=skip", "stop.env_steps=80", "--dry-run")
-    assert found.code == 0, found.err
-    assert found.out.startswith("loader ")
-    assert "starts from" in found.err
-    assert "skipped: memory\n" in found.err
+    outcome = rlrun("train", "--from", "first@21", "init.memory=skip", "stop.env_steps=80", "--dry-run")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith("loader ")
+    assert "starts from" in outcome.err
+    assert "skipped: memory\n" in outcome.err
     assert sorted(path.name for path in project.iterdir()) == ["first"]
 
 
 def test_a_dry_run_names_everything_also_where_the_budget_is_spent(rlrun, first, project):
-    found = rlrun("train", "--from", "first", "--dry-run")
-    assert (found.code, found.out) == (2, "")
-    *report, error = found.err.splitlines()
+    outcome = rlrun("train", "--from", "first", "--dry-run")
+    assert (outcome.code, outcome.out) == (2, "")
+    *report, error = outcome.err.splitlines()
     assert "stop.env_steps=40: the parent has made 40 of them" in error
     (loaded,) = [line.removeprefix("loaded: ").split(", ") for line in report if line.startswith("loaded: ")]
     assert {"networks.q.layers.layers.0.weight", "collector.steps", "memory"} <= set(loaded)
@@ -62,12 +62,12 @@ def test_a_dry_run_names_everything_also_where_the_budget_is_spent(rlrun, first,
 
 def test_a_fork_without_a_network_of_the_parent_says_so(rlrun, first, project):
     words = ("train", "--from", "first", "stop.env_steps=41", "load.weights=false")
-    told = "no network was taken over: all begin anew"
-    found = rlrun(*words, "--run-dir", "second")
-    assert found.err.splitlines()[-1] == f"{told}, and the warm-up is over; init.numbers=skip begins with it"
-    assert told in (project / "second" / "log.txt").read_text()
-    assert rlrun(*words, "load.numbers=false", "--dry-run").err.splitlines()[-1] == told
-    assert told not in rlrun("train", "--from", "first", "stop.env_steps=60", "--dry-run").err
+    warning = "no network was taken over: all begin anew"
+    outcome = rlrun(*words, "--run-dir", "second")
+    assert outcome.err.splitlines()[-1] == f"{warning}, and the warm-up is over; init.numbers=skip begins with it"
+    assert warning in (project / "second" / "log.txt").read_text()
+    assert rlrun(*words, "load.numbers=false", "--dry-run").err.splitlines()[-1] == warning
+    assert warning not in rlrun("train", "--from", "first", "stop.env_steps=60", "--dry-run").err
 
 
 def test_the_way_out_of_a_refused_resume_leads_to_a_fork(rlrun, first):
@@ -91,7 +91,7 @@ def test_the_way_out_of_a_refused_resume_leads_to_a_fork(rlrun, first):
     ],
 )
 def test_a_wrong_request_is_one_line(rlrun, first, project, words, message):
-    found = rlrun("train", *words)
-    assert (found.code, found.err.count("\n")) == (2, 1)
-    assert message in found.err
+    outcome = rlrun("train", *words)
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert message in outcome.err
     assert sorted(path.name for path in project.iterdir()) == ["first"]

@@ -437,8 +437,8 @@ ABOUTS = [{"resumed": 3}, {"resumed": [3]}, {"packages": []}, {"resumed": [{"pac
 
 @pytest.mark.parametrize("about", ABOUTS, ids=str)
 def test_a_manifest_that_says_nonsense_is_refused(about, run, rlrun, canary):
-    told = json.loads((run / "manifest.json").read_text())
-    (run / "manifest.json").write_text(json.dumps({**told, **about}))
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps({**manifest, **about}))
     before = listing(run)
     refused(rlrun(*COMMANDS["resume"]), canary, "manifest.json is damaged")
     assert listing(run) == before
@@ -621,8 +621,8 @@ DAMAGES = {
 
 
 def only_checkpoint(run: Path) -> Path:
-    *others, newest = RunDir(run).checkpoint_dirs()
-    for path in others:
+    *older, newest = RunDir(run).checkpoint_dirs()
+    for path in older:
         shutil.rmtree(path)
     (newest / "evil.py").unlink(missing_ok=True)
     return newest
@@ -744,8 +744,8 @@ def test_a_run_from_elsewhere_writes_no_dataset_that_nobody_asked_for(run, rlrun
     refused(rlrun(*COMMANDS["resume"]), canary, f"memory.export.path: {name}", f"say memory.export.path={name}")
     assert listing(run) == before
     assert not (project / "deep").exists()
-    asked = rlrun(*COMMANDS["resume"], f"'memory.export.path={name}'".strip("'"))
-    assert "comes with a run" not in asked.err
+    outcome = rlrun(*COMMANDS["resume"], f"'memory.export.path={name}'".strip("'"))
+    assert "comes with a run" not in outcome.err
 
 
 def test_a_repository_runs_no_program_when_its_state_is_noted(run, rlrun, canary, project):
@@ -809,10 +809,10 @@ def test_a_process_of_its_own_refuses_the_same(command, run, canary):
     change(run, env__id=None, env__target="evil.Env")
     words = [str(run) if word == "run" else word for word in COMMANDS[command]]
     folder = {"eval": run, "resume": run / "checkpoints"}[command]  # where evil.py lies, and no project is
-    found = start(*words, cwd=folder)
-    assert (found.returncode, found.stdout) == (2, "")
-    assert found.stderr.startswith("rlrun: env.target: evil.Env comes with the run and is not trusted; stand in ")
-    assert found.stderr.count("\n") == 1
+    process = start(*words, cwd=folder)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr.startswith("rlrun: env.target: evil.Env comes with the run and is not trusted; stand in ")
+    assert process.stderr.count("\n") == 1
 
 
 def test_a_run_is_at_home_in_its_project(run, rlrun, write, project, monkeypatch):

@@ -79,21 +79,21 @@ def test_an_empty_folder_will_do_and_keeps_what_it_is(rlrun, project, monkeypatc
 
 
 def test_the_files_are_those_of_the_template(made):
-    found = files(made)
-    assert len(found) == len([path for path in scaffold.TEMPLATE.rglob("*") if path.is_file()])
-    assert {".gitignore", "README.md", "pyproject.toml", "conf/env/catch.yaml", "walker/network.py"} < set(found)
-    assert not [path for path in found if "{{" in (made / path).read_text()]
+    paths = files(made)
+    assert len(paths) == len([path for path in scaffold.TEMPLATE.rglob("*") if path.is_file()])
+    assert {".gitignore", "README.md", "pyproject.toml", "conf/env/catch.yaml", "walker/network.py"} < set(paths)
+    assert not [path for path in paths if "{{" in (made / path).read_text()]
 
 
 # --- refusals
 
 
 def test_a_folder_that_holds_something_is_refused_and_left_alone(rlrun, write):
-    kept = write("walker/conf/env/catch.yaml", "mine: 1\n")
+    file = write("walker/conf/env/catch.yaml", "mine: 1\n")
     outcome = rlrun("init", "walker")
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
     assert "is not empty" in outcome.err
-    assert (files(kept.parents[2]), kept.read_text()) == (["conf/env/catch.yaml"], "mine: 1\n")
+    assert (files(file.parents[2]), file.read_text()) == (["conf/env/catch.yaml"], "mine: 1\n")
 
 
 @pytest.mark.parametrize(

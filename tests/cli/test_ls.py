@@ -86,14 +86,14 @@ def test_what_is_not_there_is_named(options, message, runs):
 
 def test_the_command_prints_a_line_for_each_run_and_json(runs, capsys):
     assert main._run(["ls", "--sort", "return"], debug=False) == 0
-    told = capsys.readouterr()
-    assert told.out.splitlines() == [
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [
         "run                  status     steps  return  overrides",
         "sweeps/now/jobs/b    failed     4,000   99.00  algorithm=sac seed=1",
         "runs/dqn-cartpole/a  completed  5,000   12.50  algorithm=dqn seed=1",
         "runs/dqn-cartpole/c  stopped       20          algorithm=dqn",
     ]
-    assert told.err == "3 runs\n"
+    assert captured.err == "3 runs\n"
     assert main._run(["ls", "runs", "--json"], debug=False) == 0
     assert names(json.loads(capsys.readouterr().out)) == ["a", "c"]
 

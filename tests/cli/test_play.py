@@ -56,31 +56,31 @@ def by_hand(actions, seed):
 
 def test_text_shows_each_step_with_the_return_so_far(run):
     lines = []
-    found = package.play(run, episodes=2, seed=3, fps=1e6, say=lines.append)
-    assert found.returns == package.evaluate(run, episodes=2, seed=3).returns
+    report = package.play(run, episodes=2, seed=3, fps=1e6, say=lines.append)
+    assert report.returns == package.evaluate(run, episodes=2, seed=3).returns
     names = {"Left": 0, "Down": 1, "Right": 2, "Up": 3}
     actions = [names[line.strip(" ()")] for line in lines if line.startswith("  (")]
-    for i, length in enumerate(found.lengths):
+    for i, length in enumerate(report.lengths):
         shown, rewards = by_hand([actions.pop(0) for _ in range(length)], seed=3 + i)
         total = 0.0
         for step, (text, reward) in enumerate(zip(shown, [None, *rewards], strict=True)):
             total += reward or 0.0
             paid = "" if reward is None else f"  reward {reward:.2f}"
             expected = [f"seed {3 + i}  step {step}{paid}  return {total:.2f}", *text.splitlines()]
-            given, lines = lines[: len(expected)], lines[len(expected) :]
-            assert [line.removesuffix("\x1b[0m") for line in given] == [
+            printed, lines = lines[: len(expected)], lines[len(expected) :]
+            assert [line.removesuffix("\x1b[0m") for line in printed] == [
                 line.removesuffix("\x1b[0m") for line in expected
             ]
-        assert lines.pop(0) == f"seed {3 + i}: return {total:.2f} in {length} steps, {found.endings[i]}"
+        assert lines.pop(0) == f"seed {3 + i}: return {total:.2f} in {length} steps, {report.endings[i]}"
     assert lines == []
 
 
 def test_text_is_chosen_by_itself_without_a_display(run, rlrun):
-    asked = rlrun("play", "run", "--episodes", "1", "--fps", "1000", "--text")
-    unasked = rlrun("play", "run", "--episodes", "1", "--fps", "1000")
-    assert asked == unasked
-    assert (asked.code, asked.err) == (0, "")
-    assert asked.out.startswith("seed 0  step 0  return 0.00\n\nSFFF\n")  # no colours where nobody looks
+    chosen = rlrun("play", "run", "--episodes", "1", "--fps", "1000", "--text")
+    default = rlrun("play", "run", "--episodes", "1", "--fps", "1000")
+    assert chosen == default
+    assert (chosen.code, chosen.err) == (0, "")
+    assert chosen.out.startswith("seed 0  step 0  return 0.00\n\nSFFF\n")  # no colours where nobody looks
 
 
 class Terminal(io.StringIO):
@@ -97,8 +97,8 @@ def test_colours_reach_a_terminal(run, rlrun, monkeypatch):
 
 def test_steps_take_the_time_that_was_asked_for(run):
     started = time.monotonic()
-    found = package.play(run, episodes=1, fps=20, say=lambda line: None)
-    assert time.monotonic() - started >= sum(found.lengths) / 20
+    report = package.play(run, episodes=1, fps=20, say=lambda line: None)
+    assert time.monotonic() - started >= sum(report.lengths) / 20
 
 
 HOSTILE = {
@@ -200,14 +200,14 @@ def test_a_window_is_opened_where_there_is_a_display(chain, rlrun, monkeypatch):
 def test_a_window_opens_also_where_videos_were_made_before(chain, rlrun, monkeypatch):
     shown = chain("Shown")
     monkeypatch.setenv("DISPLAY", ":0")
-    for kept in (False, True):
+    for is_set in (False, True):
         monkeypatch.setattr(video, "_hidden", set())
-        if kept:
+        if is_set:
             monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")  # set by the user: it stays
         video.require_encoder("--video")
         shown.modes.clear()
         rlrun("play", "Shown", "--episodes", "1")
-        assert shown.modes[-1][0] == ("ansi" if kept else "human")
+        assert shown.modes[-1][0] == ("ansi" if is_set else "human")
 
 
 REFUSED = {
@@ -230,8 +230,8 @@ def test_a_window_that_cannot_be_opened_is_refused(chain, rlrun, monkeypatch):
     monkeypatch.setenv("WAYLAND_DISPLAY", "wayland-0")
     outcome = rlrun("play", "Shown")
     why = "env.target 'shown.Shown': reset failed in env 0: RuntimeError: no screen at all"
-    told = f"rlrun: play: environment 'shown' cannot be shown in a window: {why}\n"
-    assert outcome == (2, "", told)
+    message = f"rlrun: play: environment 'shown' cannot be shown in a window: {why}\n"
+    assert outcome == (2, "", message)
 
 
 @pytest.mark.parametrize(

@@ -192,9 +192,9 @@ def test_there_are_more_than_thirty_broken_requests():
 
 @pytest.mark.parametrize("words", [(*DQN, "sed=3"), (*DQN, "--dry-rum")])
 def test_a_process_of_its_own_says_the_same(words, rlrun, surroundings):
-    found = subprocess.run([sys.executable, "-m", "rlrun", *words], capture_output=True, text=True)
+    process = subprocess.run([sys.executable, "-m", "rlrun", *words], capture_output=True, text=True)
     outcome = rlrun(*words)
-    assert (found.returncode, found.stdout, found.stderr) == (2, "", outcome.err)
+    assert (process.returncode, process.stdout, process.stderr) == (2, "", outcome.err)
 
 
 ENVIRONMENT = """
@@ -239,10 +239,10 @@ def test_an_environment_that_cannot_be_used_is_refused(name, write, rlrun, surro
 def test_warnings_of_libraries_are_silent(write, surroundings):
     file = write("mine.py", ENVIRONMENT)
     words = [sys.executable, "-B", "-m", "rlrun", "check", "algorithm=sac", "env.target=mine.Endless"]
-    found = subprocess.run(words, capture_output=True, text=True)
-    assert found.stderr.startswith("rlrun: networks.policy: ")
-    assert "Box[1] float32 without bounds" in found.stderr
-    assert (found.returncode, found.stderr.count("\n")) == (2, 1)
+    process = subprocess.run(words, capture_output=True, text=True)
+    assert process.stderr.startswith("rlrun: networks.policy: ")
+    assert "Box[1] float32 without bounds" in process.stderr
+    assert (process.returncode, process.stderr.count("\n")) == (2, 1)
     file.unlink()
 
 

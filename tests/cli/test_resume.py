@@ -81,10 +81,10 @@ def test_a_finished_run_stays_as_it_is(run, rlrun):
 
 
 def test_a_word_extends_a_finished_run(run, rlrun):
-    told = f"resume: exact: from checkpoint {run.checkpoint().name}\n"
+    message = f"resume: exact: from checkpoint {run.checkpoint().name}\n"
     outcome = rlrun("resume", "run", "stop.env_steps=60")
-    assert (outcome.code, outcome.err) == (0, told)
-    assert told in run.log.read_text()
+    assert (outcome.code, outcome.err) == (0, message)
+    assert message in run.log.read_text()
     assert outcome.out.startswith("completed: 60 env steps, ")
 
 

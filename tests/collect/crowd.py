@@ -33,7 +33,7 @@ class Crowd:
             self.left[agent] -= 1
             over = EpisodeState.INTERRUPTED if agent % 2 else EpisodeState.TERMINAL
             seen[agent] = self.look(agent, over if self.left[agent] == 0 else EpisodeState.RUNNING, reward)
-        self.left = {agent: left for agent, left in self.left.items() if left}
+        self.left = {agent: steps for agent, steps in self.left.items() if steps}
         return self.arrive(seen)
 
     def arrive(self, seen: dict[int, DictObservation]) -> dict[int, DictObservation]:

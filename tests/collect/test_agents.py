@@ -65,11 +65,11 @@ def test_playing_is_greedy_and_leaves_no_trace():
 
 
 def test_restored_agent_tosses_the_same_coins():
-    agent, other = greedy(Linear(1.0, 0.0, steps=4000)), greedy(Linear(1.0, 0.0, steps=4000), seed=9)
+    agent, restored = greedy(Linear(1.0, 0.0, steps=4000)), greedy(Linear(1.0, 0.0, steps=4000), seed=9)
     agent(LOOK)
-    other.load_state_dict(agent.state_dict())
+    restored.load_state_dict(agent.state_dict())
     for _ in range(3):
-        np.testing.assert_array_equal(other(LOOK)["action"], agent(LOOK)["action"])
+        np.testing.assert_array_equal(restored(LOOK)["action"], agent(LOOK)["action"])
 
 
 PARTS = {
@@ -93,9 +93,9 @@ def test_random_actions_fill_every_kind_of_space():
 
 
 def test_random_actions_follow_their_seed():
-    one, same, other = (RandomAgent(PARTS["bounded"], seed=seed).draw(5)["action"] for seed in (1, 1, 2))
-    np.testing.assert_array_equal(one, same)
-    assert (one != other).all()
+    first, same, different = (RandomAgent(PARTS["bounded"], seed=seed).draw(5)["action"] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, same)
+    assert (first != different).all()
 
 
 def soft_agent():

@@ -106,19 +106,19 @@ def warm(children, monkeypatch):
 @pytest.fixture
 def begun(counting):
     """Return a function that begins a collector, and ends all that were begun."""
-    made = []
+    collectors = []
 
     def begin(kind="thread", count=1, agent=None, columns=None, **options):
         named = ("length", "sleep", "breaks", "place")
         env = counting(count, **{name: options.pop(name) for name in named if name in options})
         table = Noting(spaces=env.spaces, length=5000, num_envs=count, columns=columns)
         collector = AsyncCollector(env, agent or constant(), table, kind=kind, **options)
-        made.append(collector)
+        collectors.append(collector)
         collector.begin_training()
         return collector
 
     yield begin
-    for collector in made:
+    for collector in collectors:
         collector.end_training(None)
 
 
@@ -185,8 +185,8 @@ def test_what_is_stored_is_what_a_collector_stores(count, mode, random):
         collector.begin_training()
         assert collector.collect(30, random=random) >= 30
         collector.end_training(None)
-        found = collector.state_dict() | {"table": table.stored(), "agent": agent.state_dict()}
-        states.append(dict(leaves(found)))
+        state = collector.state_dict() | {"table": table.stored(), "agent": agent.state_dict()}
+        states.append(dict(leaves(state)))
     assert states[0] == states[1]
 
 
@@ -207,18 +207,18 @@ def test_warm_up_is_random_to_its_last_step(begun):
     settled(collector)
     collector.collect(10, random=True)
     collector.collect(60)
-    found = actions(collector)
-    assert len(set(found[:50])) == 5
-    assert set(found[50:]) == {1}
+    choices = actions(collector)
+    assert len(set(choices[:50])) == 5
+    assert set(choices[50:]) == {1}
 
 
 @pytest.mark.usefixtures("warm")
 def test_random_steps_are_those_of_the_seed(begun):
-    found = [begun(kind, warm_up_seed=7, queue=3) for kind in KINDS]
-    for collector in found:
+    collectors = [begun(kind, warm_up_seed=7, queue=3) for kind in KINDS]
+    for collector in collectors:
         collector.collect(30, random=True)
-    assert actions(found[0]) == actions(found[1])
-    assert found[0].random.state_dict() == found[1].random.state_dict()
+    assert actions(collectors[0]) == actions(collectors[1])
+    assert collectors[0].random.state_dict() == collectors[1].random.state_dict()
 
 
 @pytest.mark.usefixtures("warm")
@@ -230,9 +230,9 @@ def test_a_pushed_agent_really_acts(kind, begun):
     collector.agent.action = 4
     collector.push()
     collector.collect(100)
-    found = actions(collector)
-    assert found[:42] == [1] * 42  # what was made already is not made anew
-    assert found[-75:] == [4] * 75
+    choices = actions(collector)
+    assert choices[:42] == [1] * 42  # what was made already is not made anew
+    assert choices[-75:] == [4] * 75
 
 
 def test_the_agent_is_refreshed_every_so_many_updates(begun):
@@ -485,14 +485,14 @@ def test_a_rollout_stores_how_likely_the_acting_policy_was_to_act_so(kind, core,
         collector.end_training(None)
     steps, _ = table.steps(collector.observation)
     names = ("observation", "action", *columns, "log_prob")
-    *given, log_prob = (torch.from_numpy(steps[name]).flatten(0, 1) for name in names)
+    *inputs, log_prob = (torch.from_numpy(steps[name]).flatten(0, 1) for name in names)
     with torch.no_grad():
-        assert torch.allclose(acting.judge(*given).log_prob, log_prob, atol=1e-6)
+        assert torch.allclose(acting.judge(*inputs).log_prob, log_prob, atol=1e-6)
         if core:  # a state is that before acting, fresh where an episode begins, else the one after the row before
-            first = given[0][:, 0] == 0
-            assert (given[2][first] == 0).all()
-            after = acting.after(given[0], given[2])[:-2][~first[2:]]
-            assert torch.allclose(after, given[2][2:][~first[2:]], atol=1e-6)
+            first = inputs[0][:, 0] == 0
+            assert (inputs[2][first] == 0).all()
+            after = acting.after(inputs[0], inputs[2])[:-2][~first[2:]]
+            assert torch.allclose(after, inputs[2][2:][~first[2:]], atol=1e-6)
 
 
 def test_an_agent_that_cannot_tell_does_not_act_for_rollouts(counting):
@@ -636,7 +636,7 @@ def test_ray_is_left_as_it_was_found(played, begun):
 
 
 def test_a_lost_actor_is_told(played, begun, monkeypatch):
-    def lost(found):
+    def lost(ref):
         raise ConnectionError("node died")
 
     collector = begun("ray")

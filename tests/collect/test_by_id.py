@@ -101,24 +101,24 @@ def test_an_agent_has_its_own_say_in_what_acts_at_random_in_its_place() -> None:
 def test_each_response_counts_as_a_step() -> None:
     table, collector = make()
     assert collector.begin_training() == {"step": 0}
-    made = collector.collect(1000, random=True)
-    assert 1000 <= made < 1005
-    assert collector.steps == made == collector.begin_batch()["step"]
-    assert made - 5 * 7 < len(table) <= made  # all but what is still under way
+    steps = collector.collect(1000, random=True)
+    assert 1000 <= steps < 1005
+    assert collector.steps == steps == collector.begin_batch()["step"]
+    assert steps - 5 * 7 < len(table) <= steps  # all but what is still under way
 
 
 def test_stored_episodes_are_those_of_the_agents() -> None:
     table, collector = make()
     collector.begin_training()
     collector.collect(300)
-    held = list(Stored.of(table))
-    assert {len(episode) for episode in held} == {2, 3, 4, 5, 6}
-    for episode in held:
+    episodes = list(Stored.of(table))
+    assert {len(episode) for episode in episodes} == {2, 3, 4, 5, 6}
+    for episode in episodes:
         right = (episode.row["observation"][:, 0] > 0) == episode.row["action"]
         assert np.array_equal(right, episode.row["reward"] > 0)
         assert episode.row["terminated"][-1] != episode.row["truncated"][-1]
-    assert collector.metrics["episode/count"] == len(held)
-    newest = [episode.row["reward"].sum() for episode in held[-20:]]
+    assert collector.metrics["episode/count"] == len(episodes)
+    newest = [episode.row["reward"].sum() for episode in episodes[-20:]]
     assert collector.metrics["episode/return"] == pytest.approx(np.mean(newest), abs=0.35)
 
 

@@ -69,9 +69,9 @@ def test_no_transition_is_lost_or_doubled(mode, count):
     rows = [tuple(row[:3]) for row in stored(collector)]
     whole = [(episode, step) for episode in range(30) for step in range(LENGTHS[episode % 4])]
     for lane in range(count):
-        found = [(episode, step) for owner, episode, step in rows if owner == lane]
-        assert found == whole[: len(found)]
-        assert len(found) >= (30 - 11 if mode is AutoresetMode.NEXT_STEP else 30 - 1)
+        pairs = [(episode, step) for owner, episode, step in rows if owner == lane]
+        assert pairs == whole[: len(pairs)]
+        assert len(pairs) >= (30 - 11 if mode is AutoresetMode.NEXT_STEP else 30 - 1)
     assert len(collector.table) == len(rows)
 
 
@@ -168,30 +168,30 @@ def test_lanes_are_seeded_side_by_side():
 
 def resumed(mode, count, steps):
     """Collect, and go on in another collector with what a checkpoint holds."""
-    one, other = (collector_of(mode, count, agent=Still(), begun=False) for _ in range(2))
-    one.begin_training()
-    one.collect(steps)
-    other.load_state_dict(one.state_dict())
-    other.table.load_state_dict(one.table.state_dict())
-    other.begin_training()
-    return one, other
+    original, restored = (collector_of(mode, count, agent=Still(), begun=False) for _ in range(2))
+    original.begin_training()
+    original.collect(steps)
+    restored.load_state_dict(original.state_dict())
+    restored.table.load_state_dict(original.table.state_dict())
+    restored.begin_training()
+    return original, restored
 
 
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_open_episodes_end_where_a_resumed_run_left_them(mode, count):
-    _, other = resumed(mode, count, 8 * count)  # episode 3 has made two of its four steps
-    other.collect(7 * count)
-    window = other.table.sample(3000, 2)
+    _, collector = resumed(mode, count, 8 * count)  # episode 3 has made two of its four steps
+    collector.collect(7 * count)
+    window = collector.table.sample(3000, 2)
     assert torch.equal(window["observation"][:, 0, :2], window["observation"][:, 1, :2])  # lane and episode
     assert torch.equal(window["observation"][:, 1, :2], window["next_observation"][:, 1, :2])
-    last = [row for row in stored(other) if row[1:3] == [3, 1]]
+    last = [row for row in stored(collector) if row[1:3] == [3, 1]]
     assert [row[3:6] + row[-2:] for row in last] == [[lane, 3, 2, 0, 0] for lane in range(count)]
 
 
 def test_a_resumed_run_begins_other_episodes_than_the_first():
-    one, other = resumed(None, 3, 12)
-    first, later = ([lane.seed for lane in collector.env.lanes] for collector in (one, other))
+    original, restored = resumed(None, 3, 12)
+    first, later = ([lane.seed for lane in collector.env.lanes] for collector in (original, restored))
     assert first == [0, 1, 2]
     assert later == [later[0], later[0] + 1, later[0] + 2]
     assert not set(later) & set(range(1000))
@@ -200,28 +200,28 @@ def test_a_resumed_run_begins_other_episodes_than_the_first():
 
 
 def test_an_episode_that_was_left_is_not_counted():
-    _, other = resumed(None, 1, 5)  # episodes of 3 and 1, and one step of the third
-    other.collect(4)  # episodes of 3 and 1 again
-    assert other.metrics["episode/count"] == 4
-    assert other.metrics["episode/length"] == 2.0
+    _, collector = resumed(None, 1, 5)  # episodes of 3 and 1, and one step of the third
+    collector.collect(4)  # episodes of 3 and 1 again
+    assert collector.metrics["episode/count"] == 4
+    assert collector.metrics["episode/length"] == 2.0
 
 
 def test_without_rows_there_is_nothing_to_end():
-    one, other = collector_of(count=2), collector_of(count=2, begun=False)
-    one.collect(10)
-    other.load_state_dict(one.state_dict())
-    other.begin_training()
-    other.collect(4)
-    assert len(other.table) == 2  # one of each lane, and one that waits for what follows it
-    assert other.steps == one.steps + 4
+    original, restored = collector_of(count=2), collector_of(count=2, begun=False)
+    original.collect(10)
+    restored.load_state_dict(original.state_dict())
+    restored.begin_training()
+    restored.collect(4)
+    assert len(restored.table) == 2  # one of each lane, and one that waits for what follows it
+    assert restored.steps == original.steps + 4
 
 
 def test_state_goes_on_where_it_was():
-    one, other = collector_of(count=2), collector_of(count=2)
-    one.collect(10, random=True)
-    state = one.state_dict()
-    other.load_state_dict(state)
-    shown = [{name: value for name, value in each.metrics.items() if "memory" not in name} for each in (one, other)]
-    assert (other.steps, shown[1]) == (one.steps, shown[0])
-    assert other.random.draw(9)["action"].tolist() == one.random.draw(9)["action"].tolist()
-    np.testing.assert_array_equal(other.tally.total, one.tally.total)
+    first, second = collector_of(count=2), collector_of(count=2)
+    first.collect(10, random=True)
+    state = first.state_dict()
+    second.load_state_dict(state)
+    shown = [{name: value for name, value in part.metrics.items() if "memory" not in name} for part in (first, second)]
+    assert (second.steps, shown[1]) == (first.steps, shown[0])
+    assert second.random.draw(9)["action"].tolist() == first.random.draw(9)["action"].tolist()
+    np.testing.assert_array_equal(second.tally.total, first.tally.total)

@@ -93,10 +93,10 @@ def test_each_episode_begins_a_sequence():
 def test_saved_noise_goes_on():
     agent, builder = exploring("algorithm=sac", "colored_noise.length=10")
     _, state = steps(agent, agent.initial_state(2), 4)
-    other, twin = exploring("algorithm=sac", "colored_noise.length=10", "seed=7")
-    other.load_state_dict(agent.state_dict())
+    restored, twin = exploring("algorithm=sac", "colored_noise.length=10", "seed=7")
+    restored.load_state_dict(agent.state_dict())
     twin.get("networks.policy").load_state_dict(builder.get("networks.policy").state_dict())
-    np.testing.assert_array_equal(steps(agent, state, 20)[0], steps(other, state, 20)[0])
+    np.testing.assert_array_equal(steps(agent, state, 20)[0], steps(restored, state, 20)[0])
 
 
 def test_noise_of_other_numbers_of_environments_begins_anew():

@@ -48,26 +48,26 @@ def by_hand(count, seed, limit=10_000):
 @pytest.mark.parametrize("episodes", [1, 5, 40])
 @pytest.mark.parametrize("lanes", [1, 3, 16])
 def test_episodes_are_the_same_on_any_number_of_lanes(lanes, episodes):
-    found = evaluate(seeded(lanes), Copycat(), episodes=episodes, seed=100)
+    evaluation = evaluate(seeded(lanes), Copycat(), episodes=episodes, seed=100)
     returns, lengths = by_hand(episodes, seed=100)
-    assert found.returns == pytest.approx(returns)
-    assert found.lengths == lengths
-    assert found.seeds == list(range(100, 100 + episodes))
+    assert evaluation.returns == pytest.approx(returns)
+    assert evaluation.lengths == lengths
+    assert evaluation.seeds == list(range(100, 100 + episodes))
 
 
 def test_short_episodes_are_not_favoured():
-    found = evaluate(seeded(16), Copycat(), episodes=20, seed=0)
-    assert found.mean_return == pytest.approx(np.mean(by_hand(20, seed=0)[0]))
-    assert found.std_return == pytest.approx(np.std(by_hand(20, seed=0)[0]))
+    evaluation = evaluate(seeded(16), Copycat(), episodes=20, seed=0)
+    assert evaluation.mean_return == pytest.approx(np.mean(by_hand(20, seed=0)[0]))
+    assert evaluation.std_return == pytest.approx(np.std(by_hand(20, seed=0)[0]))
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_long_episodes_are_cut(lanes):
-    found = evaluate(seeded(lanes), Copycat(), episodes=20, seed=0, max_steps=4)
+    evaluation = evaluate(seeded(lanes), Copycat(), episodes=20, seed=0, max_steps=4)
     returns, lengths = by_hand(20, seed=0, limit=4)
-    assert max(found.lengths) == 4
-    assert found.lengths == lengths
-    assert found.returns == pytest.approx(returns)
+    assert max(evaluation.lengths) == 4
+    assert evaluation.lengths == lengths
+    assert evaluation.returns == pytest.approx(returns)
 
 
 def test_agent_plays_at_its_best_unless_told():
@@ -96,14 +96,14 @@ def test_evaluation_can_be_given_up():
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_watcher_sees_the_beginning_and_each_step_of_each_episode(lanes):
     seen = []
-    found = evaluate(seeded(lanes), Copycat(), episodes=5, seed=20, watch=seen.append)
-    for episode, length in enumerate(found.lengths):
+    evaluation = evaluate(seeded(lanes), Copycat(), episodes=5, seed=20, watch=seen.append)
+    for episode, length in enumerate(evaluation.lengths):
         moments = [moment for moment in seen if moment.episode == episode]
         assert [moment.step for moment in moments] == list(range(length + 1))
         assert {moment.seed for moment in moments} == {20 + episode}
-        assert np.cumsum([moment.reward for moment in moments]) == pytest.approx([each.total for each in moments])
-        assert moments[-1].total == pytest.approx(found.returns[episode])
-        assert [each.ending for each in moments] == [None] * length + [found.endings[episode]]
+        assert np.cumsum([moment.reward for moment in moments]) == pytest.approx([moment.total for moment in moments])
+        assert moments[-1].total == pytest.approx(evaluation.returns[episode])
+        assert [moment.ending for moment in moments] == [None] * length + [evaluation.endings[episode]]
 
 
 class Ending(gymnasium.Env):

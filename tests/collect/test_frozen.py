@@ -74,16 +74,16 @@ def test_one_network_in_two_places_stays_one():
 @pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
 def test_tensors_of_every_kind_come_through(dtype, shape):
     tensor = (torch.arange(6)[: torch.Size(shape).numel()].reshape(shape) - 2).to(dtype)
-    found = thaw(freeze({"of": tensor.mT if tensor.ndim == 2 else tensor}))["of"]
-    assert found.dtype == dtype
-    assert torch.equal(found, tensor.mT if tensor.ndim == 2 else tensor)
+    copy = thaw(freeze({"of": tensor.mT if tensor.ndim == 2 else tensor}))["of"]
+    assert copy.dtype == dtype
+    assert torch.equal(copy, tensor.mT if tensor.ndim == 2 else tensor)
 
 
 def test_parameters_come_back_without_gradients():
     network = nn.Linear(2, 2)
     network(torch.ones(2)).sum().backward()
-    found = thaw(freeze(network))
-    assert [(type(p), p.requires_grad, p.grad) for p in found.parameters()] == [(nn.Parameter, False, None)] * 2
+    copy = thaw(freeze(network))
+    assert [(type(p), p.requires_grad, p.grad) for p in copy.parameters()] == [(nn.Parameter, False, None)] * 2
 
 
 def test_an_agent_of_another_device_acts_on_the_cpu():

@@ -46,11 +46,11 @@ def left(collector, folder):
 
 
 def resumed(build, states):
-    other = collector_of(build())
-    for name, part in parts(other).items():
+    collector = collector_of(build())
+    for name, part in parts(collector).items():
         part.load_state_dict(states[name])
-    other.begin_training()
-    return other
+    collector.begin_training()
+    return collector
 
 
 def digests(collector):
@@ -63,17 +63,17 @@ def test_a_resumed_collector_stores_what_an_unbroken_one_stores(vectorization, c
     build = partial(
         make, "CartPole-v1", num_envs=count, wrappers=[wrappers.NormalizeObservation], vectorization=vectorization
     )
-    one = collector_of(build())
-    one.begin_training()
-    one.collect(50 * count, random=True)
-    other = resumed(build, left(one, tmp_path))
-    assert digests(other) == digests(one)
-    for collector in (one, other):
+    original = collector_of(build())
+    original.begin_training()
+    original.collect(50 * count, random=True)
+    restored = resumed(build, left(original, tmp_path))
+    assert digests(restored) == digests(original)
+    for collector in (original, restored):
         collector.collect(50 * count)
-    assert digests(other) == digests(one)
-    assert other.approximate is None
-    assert one.episodes > 2 * count
-    for collector in (one, other):
+    assert digests(restored) == digests(original)
+    assert restored.approximate is None
+    assert original.episodes > 2 * count
+    for collector in (original, restored):
         collector.env.close()
 
 
@@ -101,27 +101,27 @@ def mixed(kind):
     [(Unsteady, "the environment went another way after the restart"), (Fragile, "ValueError: out of range")],
 )
 def test_only_lanes_that_do_not_come_back_are_broken_off(kind, reason, tmp_path, monkeypatch, caplog):
-    one = collector_of(mixed(kind))
-    one.begin_training()
-    one.collect(8 * 3)  # of the episode of four steps, two were made
-    states = left(one, tmp_path)
+    original = collector_of(mixed(kind))
+    original.begin_training()
+    original.collect(8 * 3)  # of the episode of four steps, two were made
+    states = left(original, tmp_path)
     monkeypatch.setenv("RLRUN_TEST_SHIFT", "1")
     with caplog.at_level(logging.WARNING, "rlrun"):
-        other = resumed(partial(mixed, kind), states)
-    assert other.approximate == f"lane 1: {reason}"
+        restored = resumed(partial(mixed, kind), states)
+    assert restored.approximate == f"lane 1: {reason}"
     assert [entry.getMessage() for entry in caplog.records] == [
         f"resume: approximate: lane 1: {reason}; new episodes begin there"
     ]
-    assert other.tally.length.tolist() == [2, 0, 2]
+    assert restored.tally.length.tolist() == [2, 0, 2]
     monkeypatch.delenv("RLRUN_TEST_SHIFT")
-    assert other.env.lanes[1].seed not in range(1000)
-    assert [lane.seed for lane in other.env.lanes[::2]] == [11, 13]
-    assert other.observation[:, 2].tolist() == [2, 0, 2]
-    for collector in (one, other):
+    assert restored.env.lanes[1].seed not in range(1000)
+    assert [lane.seed for lane in restored.env.lanes[::2]] == [11, 13]
+    assert restored.observation[:, 2].tolist() == [2, 0, 2]
+    for collector in (original, restored):
         collector.collect(7 * 3)
-    window = other.table.sample(3000, 2)
+    window = restored.table.sample(3000, 2)
     assert (window["observation"][:, 0, :2] == window["observation"][:, 1, :2]).all()  # lane and episode
-    assert rows_of(one, (0, 2)) == rows_of(other, (0, 2))
+    assert rows_of(original, (0, 2)) == rows_of(restored, (0, 2))
 
 
 def test_a_rollout_ends_the_episodes_of_lost_lanes(tmp_path, monkeypatch):
@@ -131,15 +131,15 @@ def test_a_rollout_ends_the_episodes_of_lost_lanes(tmp_path, monkeypatch):
         rollout.reserve(10)
         return Collector(env, RandomAgent(env.spaces.action, seed=1), rollout, seed=11)
 
-    one, other = build(), build()
-    one.begin_training()
-    one.collect(5 * 3)  # of the third episode, of two steps, one was made
+    first, second = build(), build()
+    first.begin_training()
+    first.collect(5 * 3)  # of the third episode, of two steps, one was made
     monkeypatch.setenv("RLRUN_TEST_SHIFT", "1")
-    for mine, theirs in zip((other, other.env, other.table), (one, one.env, one.table), strict=True):
+    for mine, theirs in zip((second, second.env, second.table), (first, first.env, first.table), strict=True):
         mine.load_state_dict(theirs.state_dict())
-    other.begin_training()
-    other.collect(2 * 3)
-    steps, _ = other.table.steps(other.observation)
+    second.begin_training()
+    second.collect(2 * 3)
+    steps, _ = second.table.steps(second.observation)
     assert steps["truncated"][4].tolist() == [False, True, False]
     assert steps["next_observation"][4, :, 1:].tolist() == [[2, 1]] * 3
     assert steps["observation"][5, :, 1:].tolist() == [[2, 1], [3, 0], [2, 1]]
@@ -155,11 +155,11 @@ def rows_of(collector, lanes):
 
 def test_lanes_without_a_record_are_all_broken_off(tmp_path):
     build = partial(make, "CartPole-v1", num_envs=2, vectorization="native")
-    one = collector_of(build())
-    one.begin_training()
-    one.collect(10)
-    other = resumed(build, left(one, tmp_path))
-    assert other.approximate == "every lane: cartpole (native) has no record of its open episodes"
+    original = collector_of(build())
+    original.begin_training()
+    original.collect(10)
+    restored = resumed(build, left(original, tmp_path))
+    assert restored.approximate == "every lane: cartpole (native) has no record of its open episodes"
 
 
 def test_a_first_begin_is_exact():
@@ -175,9 +175,9 @@ def test_lanes_with_one_reason_are_told_together():
 
 
 def test_rows_are_equal_bit_by_bit():
-    one = {"a": np.array([0.0, np.nan, 1.0]), "b": np.arange(6).reshape(3, 2)}
-    other = {"a": np.array([-0.0, np.nan, 1.0]), "b": np.array([[0, 1], [2, 3], [4, 6]])}
-    assert rows_equal(one, other).tolist() == [False, True, False]
+    first = {"a": np.array([0.0, np.nan, 1.0]), "b": np.arange(6).reshape(3, 2)}
+    second = {"a": np.array([-0.0, np.nan, 1.0]), "b": np.array([[0, 1], [2, 3], [4, 6]])}
+    assert rows_equal(first, second).tolist() == [False, True, False]
 
 
 # --- signals
@@ -198,23 +198,23 @@ def test_a_signal_is_obeyed_between_two_steps(tmp_path):
         return SyncEnv([Labelled(lane) for lane in range(2)])
 
     def interrupted(observation, state=None):
-        if one.steps == 48:
+        if original.steps == 48:
             interrupt.requested = "SIGTERM"  # amidst a step
-        return RandomAgent.__call__(one.agent, observation)
+        return RandomAgent.__call__(original.agent, observation)
 
     interrupt = Interrupt()
-    one, whole = collector_of(build()), collector_of(build())
-    one.begin_training({"interrupt": interrupt})
+    original, whole = collector_of(build()), collector_of(build())
+    original.begin_training({"interrupt": interrupt})
     whole.begin_training()
-    one.random = interrupted
+    original.random = interrupted
     with pytest.raises(Stop):
-        one.collect(100, random=True)
-    assert one.steps == 50
-    one.random = whole.random
-    other = resumed(build, left(one, tmp_path))
-    other.collect(50)
+        original.collect(100, random=True)
+    assert original.steps == 50
+    original.random = whole.random
+    restored = resumed(build, left(original, tmp_path))
+    restored.collect(50)
     whole.collect(100)
-    assert digests(other) == digests(whole)
+    assert digests(restored) == digests(whole)
 
 
 def test_agents_by_id_obey_between_two_rounds():

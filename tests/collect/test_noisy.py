@@ -33,8 +33,8 @@ class Level(torch.nn.Module):
 
 
 def noisy(level=0.1, spaces=None, **options):
-    given = {"deviation": 0.05, "seed": 3, **options}
-    return Noisy(Level(level), spaces=spaces or Spaces(EYE, LEVER), **given)
+    settings = {"deviation": 0.05, "seed": 3, **options}
+    return Noisy(Level(level), spaces=spaces or Spaces(EYE, LEVER), **settings)
 
 
 def noise(agent, steps):
@@ -49,25 +49,25 @@ def test_without_exploring_the_action_is_the_policys():
 
 
 def test_noise_of_each_step_is_its_own():
-    found = noise(noisy(), 2)
-    assert found.std(1) == pytest.approx([0.05, 0.05], rel=0.05)
-    assert found.mean(1) == pytest.approx([0, 0], abs=0.005)
-    assert abs(np.corrcoef(found)[0, 1]) < 0.05
+    draws = noise(noisy(), 2)
+    assert draws.std(1) == pytest.approx([0.05, 0.05], rel=0.05)
+    assert draws.mean(1) == pytest.approx([0, 0], abs=0.005)
+    assert abs(np.corrcoef(draws)[0, 1]) < 0.05
 
 
 def test_damped_noise_goes_on():
-    found = noise(noisy(damping=0.2), 40)
+    draws = noise(noisy(damping=0.2), 40)
     # an autoregressive process of 0.8: its deviation grows to 0.05 / √(1 - 0.8²), neighbours correlate by 0.8
-    assert found[0].std() == pytest.approx(0.05, rel=0.05)
-    assert found[-1].std() == pytest.approx(0.05 / 0.6, rel=0.05)
-    assert np.corrcoef(found[-2:])[0, 1] == pytest.approx(0.8, abs=0.03)
-    assert np.corrcoef(found[-5], found[-1])[0, 1] == pytest.approx(0.8**4, abs=0.05)
+    assert draws[0].std() == pytest.approx(0.05, rel=0.05)
+    assert draws[-1].std() == pytest.approx(0.05 / 0.6, rel=0.05)
+    assert np.corrcoef(draws[-2:])[0, 1] == pytest.approx(0.8, abs=0.03)
+    assert np.corrcoef(draws[-5], draws[-1])[0, 1] == pytest.approx(0.8**4, abs=0.05)
 
 
 def test_lanes_have_noise_of_their_own():
-    found = noise(noisy(damping=0.1), 200)
-    assert abs(np.corrcoef(found[:, 0], found[:, 1])[0, 1]) < 0.9
-    assert len(np.unique(found[-1])) > 3_990
+    draws = noise(noisy(damping=0.1), 200)
+    assert abs(np.corrcoef(draws[:, 0], draws[:, 1])[0, 1]) < 0.9
+    assert len(np.unique(draws[-1])) > 3_990
 
 
 def test_actions_keep_within_their_bounds():
@@ -85,13 +85,13 @@ def test_deviation_follows_environment_steps_of_all_lanes():
 def test_random_actions_have_the_noise_around_them():
     plain = RandomAgent(LEVER, seed=5)(LOOK)["action"]
     agent = noisy(deviation=Linear(0.1, 0.0, steps=8000))
-    found = random_agent(agent, LEVER, seed=5)(LOOK)["action"]
+    actions = random_agent(agent, LEVER, seed=5)(LOOK)["action"]
     inside = np.abs(plain) < 0.5
-    assert (found - plain)[inside].std() == pytest.approx(0.1, rel=0.05)
-    assert found.dtype == plain.dtype
-    assert np.abs(found).max() == 1.0
+    assert (actions - plain)[inside].std() == pytest.approx(0.1, rel=0.05)
+    assert actions.dtype == plain.dtype
+    assert np.abs(actions).max() == 1.0
     # of a uniform number in [-1, 1] with a normal one of 0.1 around it, 0.1 / √(2π) lie beyond the bounds
-    assert (np.abs(found) == 1.0).mean() == pytest.approx(0.04, abs=0.01)
+    assert (np.abs(actions) == 1.0).mean() == pytest.approx(0.04, abs=0.01)
     assert agent.steps == 0  # a schedule is one of the policy's steps
 
 
@@ -104,7 +104,7 @@ def test_the_noise_of_a_warm_up_goes_on():
 
 
 def test_a_worker_beside_learning_makes_the_noise_of_a_collector():
-    found = []
+    runs = []
     for kind in (Collector, AsyncCollector):
         env = envs.make(id="Pendulum-v1", num_envs=2)
         agent = Noisy(Level(), deviation=0.3, damping=0.5, spaces=env.spaces, seed=3)
@@ -114,10 +114,10 @@ def test_a_worker_beside_learning_makes_the_noise_of_a_collector():
         collector.collect(20, random=True)
         collector.collect(20)
         collector.end_training(None)
-        found.append((table.stored()["columns"]["blocks"]["packed rows"], agent.state_dict()))
-    assert np.array_equal(found[0][0], found[1][0])
-    assert found[0][1]["rng"] == found[1][1]["rng"]
-    assert torch.equal(found[0][1]["noise"][0], found[1][1]["noise"][0])
+        runs.append((table.stored()["columns"]["blocks"]["packed rows"], agent.state_dict()))
+    assert np.array_equal(runs[0][0], runs[1][0])
+    assert runs[0][1]["rng"] == runs[1][1]["rng"]
+    assert torch.equal(runs[0][1]["noise"][0], runs[1][1]["noise"][0])
 
 
 def test_what_acts_at_random_is_sent_without_a_network():
@@ -135,11 +135,11 @@ def _uniform(seed, steps):
 
 @pytest.mark.parametrize("damping", [1.0, 0.15])
 def test_an_agent_that_is_put_back_goes_on(damping):
-    agent, other = noisy(damping=damping), noisy(damping=damping, seed=8)
+    agent, restored = noisy(damping=damping), noisy(damping=damping, seed=8)
     noise(agent, 3)
-    other.load_state_dict(agent.state_dict())
+    restored.load_state_dict(agent.state_dict())
     before = agent.state_dict()
-    assert np.array_equal(noise(agent, 3), noise(other, 3))
+    assert np.array_equal(noise(agent, 3), noise(restored, 3))
     again = noisy(damping=damping)
     again.load_state_dict(before)  # which later steps have not changed
     assert np.array_equal(noise(again, 3)[-1], noise(noisy_after(damping, 3), 3)[-1])

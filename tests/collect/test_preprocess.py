@@ -71,7 +71,7 @@ def run(tmp_path_factory):
 
 def test_samples_and_agent_share_one_normaliser(run):
     table = run.trainer.callbacks["collector"].table
-    (adaptor,) = (each for each in table.adaptors if each.provides[0] == "observation")
+    (adaptor,) = (candidate for candidate in table.adaptors if candidate.provides[0] == "observation")
     assert run.trainer.callbacks["collector"].agent.preprocess == (adaptor.normaliser,)
     assert adaptor.normaliser.updates == run.summary["updates"]
 
@@ -92,5 +92,5 @@ def test_evaluation_depends_on_the_statistics(run):
 def test_a_checkpoint_holds_the_statistics_once(run):
     where = run.run_dir / "checkpoints"
     folder = where / (where / "latest").read_text().strip()
-    held = [path for path in storage.read_manifest(folder)["parts"] if "norm" in path]
-    assert sorted(held) == ["normalisers.observation", "normalisers.reward"]
+    names = [path for path in storage.read_manifest(folder)["parts"] if "norm" in path]
+    assert sorted(names) == ["normalisers.observation", "normalisers.reward"]

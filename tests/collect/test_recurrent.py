@@ -73,11 +73,11 @@ def test_the_state_goes_on_whether_or_not_it_is_stored(columns):
 
 
 def test_a_state_is_saved_and_taken_back():
-    collector, other = collector_of(None, 2), collector_of(None, 2)
+    collector, restored = collector_of(None, 2), collector_of(None, 2)
     collector.collect(10)
     assert collector.state.max() > 0
-    other.load_state_dict(collector.state_dict())
-    assert np.array_equal(other.state, collector.state)
+    restored.load_state_dict(collector.state_dict())
+    assert np.array_equal(restored.state, collector.state)
 
 
 def test_a_lane_that_was_lost_begins_with_a_fresh_state():
@@ -110,9 +110,9 @@ def test_an_agent_without_a_state_has_none():
 def test_every_episode_of_an_evaluation_begins_with_a_fresh_state(lanes):
     env = labelled(None, lanes)
     agent = Counting()
-    found = evaluate(env, agent, episodes=7, seed=5)
+    evaluation = evaluate(env, agent, episodes=7, seed=5)
     assert all((seen[:, 2] == state[:, 0]).all() for seen, state in agent.given)
-    assert max(found.lengths) > 1
+    assert max(evaluation.lengths) > 1
 
 
 def test_an_evaluation_that_cuts_episodes_off_begins_anew():
@@ -123,8 +123,8 @@ def test_an_evaluation_that_cuts_episodes_off_begins_anew():
 
 def test_states_may_be_trees():
     state, initial = {"h": np.ones((2, 3)), "c": np.ones(2)}, {"h": np.zeros((2, 3)), "c": np.zeros(2)}
-    found = begun_anew(state, initial, np.array([True, False]))
-    assert (found["h"].tolist(), found["c"].tolist()) == ([[0.0] * 3, [1.0] * 3], [0.0, 1.0])
+    new_state = begun_anew(state, initial, np.array([True, False]))
+    assert (new_state["h"].tolist(), new_state["c"].tolist()) == ([[0.0] * 3, [1.0] * 3], [0.0, 1.0])
     assert state["c"].tolist() == [1.0, 1.0]
 
 

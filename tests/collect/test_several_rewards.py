@@ -55,8 +55,8 @@ class Vector(SyncVectorEnv):
 
     def step(self, actions):
         paid = [env.step(action) for env, action in zip(self.envs, actions, strict=True)]
-        rewards = np.stack([each[1] for each in paid])
-        over = np.array([each[3] for each in paid])
+        rewards = np.stack([step[1] for step in paid])
+        over = np.array([step[3] for step in paid])
         seen = np.stack([env.reset()[0] if self._over[lane] else paid[lane][0] for lane, env in enumerate(self.envs)])
         self._over = over
         return seen, rewards, np.zeros(len(paid), bool), over, {}
@@ -83,22 +83,22 @@ def test_rewards_of_every_lane_reach_memory_and_metrics(kind):
     batch = table.sample(16)
     assert set(batch["reward"].tolist()) <= {1.0 - 5.0, 2.0 - 10.0, 3.0 - 15.0}
     assert set(batch["episode_return"].tolist()) == {6.0}
-    found = collector.metrics
-    assert (found["episode/return"], found["episode/return_0"], found["episode/return_1"]) == (6.0, 6.0, -60.0)
+    metrics = collector.metrics
+    assert (metrics["episode/return"], metrics["episode/return_0"], metrics["episode/return_1"]) == (6.0, 6.0, -60.0)
     if kind != "batched":  # there a row after an end is none
         assert collector.tally.reward_sum.tolist() == [24.0, -240.0]
     assert collector.tally.reward_steps == collector.steps
 
 
 def test_the_same_state_gives_the_same_metrics():
-    one, other = Tally(2, 2, window=4), Tally(2, 2, window=4)
+    tally, restored = Tally(2, 2, window=4), Tally(2, 2, window=4)
     for count in (1, 2, 3):
-        one.add(np.full((2, 2), count, np.float32), None)
-    one.end(np.array([0]))
-    other.load_state_dict(one.state_dict())
+        tally.add(np.full((2, 2), count, np.float32), None)
+    tally.end(np.array([0]))
+    restored.load_state_dict(tally.state_dict())
     assert (
-        other.metrics
-        == one.metrics
+        restored.metrics
+        == tally.metrics
         == {
             "episode/count": 1,
             "episode/return": 6.0,
@@ -107,8 +107,8 @@ def test_the_same_state_gives_the_same_metrics():
             "episode/return_1": 6.0,
         }
     )
-    assert other.agrees(np.array([[0.0, 0.0], [6.0, 5.0]]), np.array([0, 3])).tolist() == [True, False]
-    assert (other.reward_sum.tolist(), other.reward_steps) == ([12.0, 12.0], 6)
+    assert restored.agrees(np.array([[0.0, 0.0], [6.0, 5.0]]), np.array([0, 3])).tolist() == [True, False]
+    assert (restored.reward_sum.tolist(), restored.reward_steps) == ([12.0, 12.0], 6)
 
 
 def test_rows_that_are_none_do_not_count():
@@ -120,9 +120,9 @@ def test_rows_that_are_none_do_not_count():
 
 def test_an_evaluation_has_the_sums_of_all_of_them():
     env = lanes("sync", length=4)
-    found = evaluate(env, RandomAgent(env.spaces.action, seed=1), episodes=3, seed=0)
-    assert found.returns == [10.0] * 3
-    assert found.totals == [[10.0, -100.0]] * 3
+    evaluation = evaluate(env, RandomAgent(env.spaces.action, seed=1), episodes=3, seed=0)
+    assert evaluation.returns == [10.0] * 3
+    assert evaluation.totals == [[10.0, -100.0]] * 3
 
 
 def test_a_rollout_holds_them():
@@ -138,7 +138,7 @@ def test_a_rollout_holds_them():
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_open_episodes_come_back_with_their_rewards(kind):
-    saved, found = [], []
+    saved, outcomes = [], []
     for resumed in (False, True):
         env = lanes(kind, length=9)
         table = Table(length=100, num_envs=2, spaces=env.spaces, adaptors=[WeighRewards([1.0, 1.0])])
@@ -149,9 +149,9 @@ def test_open_episodes_come_back_with_their_rewards(kind):
         collector.begin_training()
         collector.collect(8)
         saved = saved or [env.state_dict(), collector.state_dict()]
-        found.append((collector.approximate, collector.tally.total.tolist()))
+        outcomes.append((collector.approximate, collector.tally.total.tolist()))
         env.close()
-    assert found == [(None, [[10.0, -100.0]] * 2), (None, [[36.0, -360.0]] * 2)]
+    assert outcomes == [(None, [[10.0, -100.0]] * 2), (None, [[36.0, -360.0]] * 2)]
 
 
 @pytest.mark.parametrize(

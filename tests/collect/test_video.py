@@ -178,8 +178,8 @@ PICTURES = {
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_what_is_no_picture_is_refused_before_the_first_step(name, tmp_path):
-    picture, told = PICTURES[name]
-    with pytest.raises(RequestError, match=f"--video: environment 'painted' cannot be drawn: .*: {told}"):
+    picture, pattern = PICTURES[name]
+    with pytest.raises(RequestError, match=f"--video: environment 'painted' cannot be drawn: .*: {pattern}"):
         Stage(painted(picture=picture), episodes=1, film=Film(tmp_path))
 
 
@@ -217,10 +217,10 @@ def test_only_the_first_episodes_are_filmed_and_all_are_played(filmed, expected,
     with Stage(painted(), episodes=5, seed=3) as stage:
         plain, none = stage.play(still)
     with Stage(painted(), episodes=5, seed=3, film=Film(tmp_path, "gif", filmed)) as stage:
-        found, paths = stage.play(still, "one")
+        evaluation, paths = stage.play(still, "one")
         again, _ = stage.play(still, "two")
-    assert found == plain == again
-    assert found.lengths == [5, 6, 7, 8, 9]
+    assert evaluation == plain == again
+    assert evaluation.lengths == [5, 6, 7, 8, 9]
     assert (none, paths) == ([], [tmp_path / "one" / f"episode_{i:03d}_seed_{3 + i}.gif" for i in range(expected)])
     assert len(list((tmp_path / "two").iterdir())) == expected
 

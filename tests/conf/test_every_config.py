@@ -100,8 +100,8 @@ def provide(words: list[str]) -> None:
 
 def missing_extra(file: str) -> str | None:
     """Return the extra that the first line names, if its package is not installed."""
-    found = re.search(r"\(extra: (\w+)\)", text(file)[0])
-    return found[1] if found and importlib.util.find_spec(PACKAGES[found[1]]) is None else None
+    match = re.search(r"\(extra: (\w+)\)", text(file)[0])
+    return match[1] if match and importlib.util.find_spec(PACKAGES[match[1]]) is None else None
 
 
 @pytest.fixture(autouse=True)

@@ -56,14 +56,14 @@ def packaged(tmp_path):
 @pytest.fixture
 def read(monkeypatch):
     """The files that are read from now on, in order."""
-    found: list[str] = []
+    paths: list[str] = []
 
     def noting(path, label=None):
-        found.append(str(path))
+        paths.append(str(path))
         return files.read_yaml(path, label)
 
     monkeypatch.setattr(sources, "read_yaml", noting)
-    return found
+    return paths
 
 
 @pytest.mark.parametrize("own", [False, True])

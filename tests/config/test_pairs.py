@@ -21,8 +21,8 @@ def test_a_pair_chooses_the_memory_it_was_tuned_with(compose):
 
 
 def test_a_preset_gives_the_same_as_its_pair(compose):
-    named, found = compose("experiment=dqn_cartpole"), compose(*PAIR)
-    assert plain(named.config) == plain(found.config)
+    named, paired = compose("experiment=dqn_cartpole"), compose(*PAIR)
+    assert plain(named.config) == plain(paired.config)
     assert named.config.expect == {"return": 475}
     assert named.pair is None
 

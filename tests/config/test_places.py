@@ -45,9 +45,9 @@ def test_options_are_listed_with_their_first_comment():
 def test_the_users_options_come_first_and_are_merged(write):
     write("conf/algorithm/mine.yaml", "a: 1\n")
     write("conf/algorithm/sac.yaml", "# @package _global_\n# Mine\na: 1\n")
-    found = choices("algorithm", packaged=PACKAGED)
-    assert [*found] == ["dqn", "mine", "sac"]
-    assert (found["mine"], found["sac"]) == ("", "Mine")
+    options = choices("algorithm", packaged=PACKAGED)
+    assert [*options] == ["dqn", "mine", "sac"]
+    assert (options["mine"], options["sac"]) == ("", "Mine")
 
 
 def test_an_unknown_group_has_no_options():

@@ -33,13 +33,13 @@ def called(program: Callable[[], object], words: list[str], folder: Path, *, scr
             sys.path.insert(0, str(folder))
         try:
             program()
-        except SystemExit as left:
-            code = left.code
+        except SystemExit as error:
+            code = error.code
         except Exception:
             traceback.print_exc()
             code = 1
-    printed, told = (stream.buffer.getvalue().decode() for stream in (out, err))
-    return Answer(code if isinstance(code, int) else int(code is not None), printed, told)
+    printed, errors = (stream.buffer.getvalue().decode() for stream in (out, err))
+    return Answer(code if isinstance(code, int) else int(code is not None), printed, errors)
 
 
 @contextmanager
@@ -69,8 +69,8 @@ def _alone(words: list[str], folder: Path) -> Iterator[None]:
 
 def _installed(name: str) -> bool:
     """Say whether a module is none of a page's folder."""
-    held = getattr(sys.modules[name], "__dict__", {})  # some modules answer to any attribute
-    places = [held.get("__file__"), *(held.get("__path__") or [])]
+    namespace = getattr(sys.modules[name], "__dict__", {})  # some modules answer to any attribute
+    places = [namespace.get("__file__"), *(namespace.get("__path__") or [])]
     return all(place is None or _library(str(place)) for place in places)
 
 

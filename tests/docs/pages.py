@@ -58,16 +58,16 @@ def pages() -> list[Page]:
 
 def blocks(text: str) -> list[Block]:
     """Return all code blocks of a page, fenced and indented ones, those in lists too, from its first to its last."""
-    found, around, paragraph = [], "", ""
+    result, around, paragraph = [], "", ""
     for token in PARSER.parse(text):
         if token.type == "html_block" and (comment := COMMENT.search(token.content)):
             around = comment["name"]
         elif token.type == "inline":
             paragraph, around = token.content, ""
         elif token.type in ("fence", "code_block"):
-            found.append(_block(token, around, paragraph))
+            result.append(_block(token, around, paragraph))
             around = paragraph = ""  # both are about what follows at once
-    return found
+    return result
 
 
 def _block(token: Token, around: str, paragraph: str) -> Block:
@@ -88,7 +88,7 @@ def _told_by(token: Token, around: str) -> str:
 
 def _named(paragraph: str, kind: str) -> str:
     """Return the file that a paragraph names last, of the kind that the block below it is."""
-    names = [found for span in re.findall(r"`([^`]+)`", paragraph) if (found := FILE.fullmatch(span))]
+    names = [match for span in re.findall(r"`([^`]+)`", paragraph) if (match := FILE.fullmatch(span))]
     fitting = [name[0] for name in names if {"py": "python"}.get(name["kind"], name["kind"]) == kind]
     return fitting[-1] if fitting else ""
 
@@ -128,20 +128,20 @@ def _inline(text: str) -> Iterator[tuple[int, Token]]:
             yield line, child
             line += child.type in ("softbreak", "hardbreak")
             if child.type == "code_inline":  # in which a line's end has become a space
-                found = re.compile(r"\s+".join(map(re.escape, child.content.split()))).search(token.content, read)
-                assert found is not None
-                line, read = line + found[0].count("\n"), found.end()
+                match = re.compile(r"\s+".join(map(re.escape, child.content.split()))).search(token.content, read)
+                assert match is not None
+                line, read = line + match[0].count("\n"), match.end()
 
 
 def anchors(text: str) -> list[str]:
     """Return the anchors of a page's headings, by the rules of GitHub."""
-    tokens, found = PARSER.parse(text), list[str]()
+    tokens, slugs = PARSER.parse(text), list[str]()
     for opening, inline in itertools.pairwise(tokens):
         if opening.type == "heading_open":
             slug = slug_of(_plain(inline))
-            again = sum(each == slug or re.fullmatch(rf"{re.escape(slug)}-\d+", each) is not None for each in found)
-            found.append(f"{slug}-{again}" if again else slug)
-    return found
+            again = sum(name == slug or re.fullmatch(rf"{re.escape(slug)}-\d+", name) is not None for name in slugs)
+            slugs.append(f"{slug}-{again}" if again else slug)
+    return slugs
 
 
 def _plain(inline: Token) -> str:

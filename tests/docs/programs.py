@@ -44,7 +44,7 @@ class Excuse(NamedTuple):
 
 def rlrun(words: list[str], folder: Path) -> Answer:
     """Run `rlrun` with words of a page; of a run that it made, the page's words have to be known."""
-    excuse = next((each for each in EXCUSES if re.search(each.pattern, shlex.join(["rlrun", *words]))), None)
+    excuse = next((rule for rule in EXCUSES if re.search(rule.pattern, shlex.join(["rlrun", *words]))), None)
     return excuse.instead(words, folder) if excuse is not None else _run(words, folder)
 
 
@@ -52,10 +52,10 @@ def _run(words: list[str], folder: Path) -> Answer:
     with small_runs():
         answer = called(main, ["rlrun", *with_less(words, folder)], folder)
     if answer.code == 0 and words[0] == "train" and not {"-m", "--dry-run", "--estimate"} & set(words):
-        made = folder / answer.out.split()[-1]
-        unheard = [key for key in keys(words[1:]) if key not in keys(words_of(made))]
+        run = folder / answer.out.split()[-1]
+        unheard = [key for key in keys(words[1:]) if key not in keys(words_of(run))]
         if unheard:
-            return Answer(1, answer.out, f"the run in {made} knows nothing of {unheard}")
+            return Answer(1, answer.out, f"the run in {run} knows nothing of {unheard}")
     return answer
 
 
@@ -114,7 +114,7 @@ def pip(words: list[str], folder: Path) -> Answer:
     if words == ["install", "-e", "."] and (folder / "pyproject.toml").exists():
         return _installed(folder)
     own = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = {each.strip() for found in re.findall(r"\[([\w, ]+)\]", shlex.join(words)) for each in found.split(",")}
+    extras = {extra.strip() for group in re.findall(r"\[([\w, ]+)\]", shlex.join(words)) for extra in group.split(",")}
     wrong = sorted(extras - set(own["optional-dependencies"]))
     wrong += [name for option, name in pairwise(words) if option == "-c" and not _there(name)]
     what = [word for word in words[1:] if word[0] not in "-." and not _there(word)]
@@ -129,7 +129,7 @@ def _installed(folder: Path) -> Answer:
     place.mkdir()
     (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {about['name']}\nVersion: {about['version']}\n")
     groups = about.get("entry-points", {}).items()
-    lines = [line for name, each in groups for line in (f"[{name}]", *(f"{key} = {each[key]}" for key in each))]
+    lines = [line for name, table in groups for line in (f"[{name}]", *(f"{key} = {table[key]}" for key in table))]
     (place / "entry_points.txt").write_text("\n".join(lines))
     sys.path.append(str(folder))  # until the page ends
     importlib.invalidate_caches()
@@ -163,10 +163,10 @@ def wandb(words: list[str], folder: Path) -> Answer:
     if words[0] == "agent":
         return Answer(0)
     about = yaml.safe_load((folder / words[1]).read_text())
-    first = {key: each.get("values", [each.get("min")])[0] for key, each in about["parameters"].items()}
-    given = [f"{key}={json.dumps(value)}" for key, value in first.items()]
+    first = {key: parameter.get("values", [parameter.get("min")])[0] for key, parameter in about["parameters"].items()}
+    settings = [f"{key}={json.dumps(value)}" for key, value in first.items()]
     command, *rest = [word for word in about["command"] if word != "${args_no_hyphens}"]
-    return _run(["config", *rest[1:], *given], folder) if [command, rest[0]] == ["rlrun", "train"] else Answer(1)
+    return _run(["config", *rest[1:], *settings], folder) if [command, rest[0]] == ["rlrun", "train"] else Answer(1)
 
 
 PROGRAMS = {

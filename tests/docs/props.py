@@ -125,9 +125,9 @@ def set_up(page: str, line: str, folder: Path, store: Store) -> None:
     """Put what a command line of a page names into the folder where it is typed, unless it is there."""
     text = line.partition(" #")[0]
     for pattern, make in PLACES.items():
-        for found in re.finditer(rf"(?<![\w./-]){pattern}(?![\w.-])", text):
-            if not (folder / found[0]).exists():
-                make(store, folder / found[0], page)
+        for match in re.finditer(rf"(?<![\w./-]){pattern}(?![\w.-])", text):
+            if not (folder / match[0]).exists():
+                make(store, folder / match[0], page)
     if "my_pkg." in text:
         (folder / "my_pkg.py").write_text(CODE)
 
@@ -135,8 +135,8 @@ def set_up(page: str, line: str, folder: Path, store: Store) -> None:
 def _a_run(store: Store, place: Path, page: str) -> None:
     """Copy the run that a folder's name tells of, or what the page itself has made there, or the one it is about."""
     kind = next((kind for kind in RUNS if kind in str(place)), None)
-    made = sorted(path for path in place.parent.glob("*_s*") if (path / "manifest.json").exists())
-    source = made[-1] if kind is None and made else store.run(kind or ABOUT.get(page, "dqn-cartpole"))
+    runs = sorted(path for path in place.parent.glob("*_s*") if (path / "manifest.json").exists())
+    source = runs[-1] if kind is None and runs else store.run(kind or ABOUT.get(page, "dqn-cartpole"))
     shutil.copytree(source, place)
 
 
@@ -151,8 +151,8 @@ def _a_sweep(store: Store, place: Path, page: str) -> None:
 def _a_job(store: Store, place: Path, page: str) -> None:
     """Call a job by the name that the page has for it: those of one page are different jobs, in turn."""
     jobs = sorted((store.sweep() / "jobs").iterdir())
-    others = [path for path in place.parent.iterdir() if path.name.endswith("…")]
-    shutil.copytree(jobs[len(others) % len(jobs)], place)
+    earlier = [path for path in place.parent.iterdir() if path.name.endswith("…")]
+    shutil.copytree(jobs[len(earlier) % len(jobs)], place)
 
 
 def _an_actor(store: Store, place: Path, page: str) -> None:

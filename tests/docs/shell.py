@@ -102,13 +102,13 @@ class Shell:
 
 def whole_lines(lines: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
     """Join lines that are one command: `if` to `fi`, and those that end in a backslash."""
-    found: list[tuple[int, str]] = []
+    commands: list[tuple[int, str]] = []
     for number, line in lines:
-        if found and _goes_on(found[-1][1]):
-            found[-1] = (found[-1][0], f"{found[-1][1]}\n{line}")
+        if commands and _goes_on(commands[-1][1]):
+            commands[-1] = (commands[-1][0], f"{commands[-1][1]}\n{line}")
         else:
-            found.append((number, line))
-    return found
+            commands.append((number, line))
+    return commands
 
 
 def _goes_on(text: str) -> bool:

@@ -44,15 +44,15 @@ def small_runs() -> Iterator[None]:
     """Whatever is composed in this process is small, and of the jobs of a sweep two run."""
     compose, expand = Composer.compose, sweep.expand
 
-    def small(self: Composer, *given: Any, **options: Any) -> Composed:
-        composed = compose(self, *given, **options)
-        left = {key: size for key, size in SIZES.items() if key not in keys(composed.words)}
+    def small(self: Composer, *args: Any, **options: Any) -> Composed:
+        composed = compose(self, *args, **options)
+        sizes = {key: size for key, size in SIZES.items() if key not in keys(composed.words)}
         if OmegaConf.select(composed.config, "stop.env_steps") is None:  # nothing is collected
-            left.pop("stop.env_steps", None)
-        return shrink(composed, left)
+            sizes.pop("stop.env_steps", None)
+        return shrink(composed, sizes)
 
-    def few(*given: Any, **options: Any) -> list[Any]:
-        jobs = expand(*given, **options)
+    def few(*args: Any, **options: Any) -> list[Any]:
+        jobs = expand(*args, **options)
         return [*jobs[: JOBS - 1], jobs[-1]] if len(jobs) > JOBS else jobs
 
     with pytest.MonkeyPatch.context() as patch:

@@ -40,11 +40,11 @@ class Story:
 
     def play(self) -> list[str]:
         """Act out all blocks; return what went wrong."""
-        found, path = blocks(self.page.text), list(sys.path)
+        page_blocks, path = blocks(self.page.text), list(sys.path)
         try:
             if self.page.name in IN_A_PROJECT:
                 self.shell.folder = self.home = scaffold.init(self.home / PROJECT)
-            for block in found:
+            for block in page_blocks:
                 if block.kind not in KINDS:
                     self._fault(block.line, f"a block of no known kind: '{block.text.splitlines()[0]}'")
                 elif block.kind in ("python", "yaml", "toml"):
@@ -143,5 +143,5 @@ def _missing(shown: Any, whole: Any, place: str) -> list[str]:
     if isinstance(shown, dict) and isinstance(whole, dict):
         absent = [f"{place}{key}" for key in shown if key not in whole]
         within = [_missing(shown[key], whole[key], f"{place}{key}.") for key in shown if key in whole]
-        return [*absent, *(each for found in within for each in found)]
+        return [*absent, *(name for names in within for name in names)]
     return [] if shown == whole else [f"{place.rstrip('.')}: {shown}"]

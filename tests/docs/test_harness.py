@@ -52,10 +52,10 @@ def faults(text, folder):
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_planted_mistake_is_told_with_its_line(name, tmp_path):
-    text, line, told = MISTAKES[name]
+    text, line, message = MISTAKES[name]
     (fault,) = faults(text, tmp_path)
     assert fault.startswith(f"page.md:{line}: ")
-    assert told in fault
+    assert message in fault
 
 
 def test_a_sound_page_has_no_faults(tmp_path):
@@ -66,8 +66,8 @@ def test_a_sound_page_has_no_faults(tmp_path):
     )
     text += "        algorithm.lr=0.5 +callbacks.mine._target_=mine.Mine\n"
     assert faults(text, tmp_path) == []
-    (made,) = (tmp_path / "home").glob("runs/*/*/config.yaml")
-    assert "lr: 0.5" in made.read_text()
+    (config,) = (tmp_path / "home").glob("runs/*/*/config.yaml")
+    assert "lr: 0.5" in config.read_text()
 
 
 def test_a_run_knows_the_words_of_its_line(tmp_path, monkeypatch):
@@ -82,8 +82,8 @@ def test_a_dead_link_is_told_with_its_line(tmp_path):
         "# One\n\nSee [it](gone.md)\nor [this](#two),\n[that](/LICENSE), [those](http://x) and ![an image](no.svg);\n"
     )
     text += "[right](#one), [too](https://example.org/a#b), [all](LICENSE), [anchor](README.md#set-up).\n"
-    told = [fault.split(": ")[0:2] for fault in dead(Page("page.md", text))]
-    assert told == [
+    places = [fault.split(": ")[0:2] for fault in dead(Page("page.md", text))]
+    assert places == [
         ["page.md:3", "gone.md"],
         ["page.md:4", "#two"],
         ["page.md:5", "/LICENSE"],
@@ -94,8 +94,8 @@ def test_a_dead_link_is_told_with_its_line(tmp_path):
 
 def test_a_command_amidst_text_is_told_with_its_line():
     text = "`rlrun eval RUN --json`, `rlrun\nevaluate RUN` or\n`rlrun plugin tset` and `rlrun ls --short`.\n"
-    told = [fault.split(": ")[0] for fault in misnamed(Page("page.md", text))]
-    assert told == [
+    places = [fault.split(": ")[0] for fault in misnamed(Page("page.md", text))]
+    assert places == [
         "page.md:1",
         "page.md:3",
         "page.md:3",
@@ -108,15 +108,15 @@ def test_a_command_amidst_text_is_told_with_its_line():
 def test_every_kind_of_block_is_found():
     text = "<!-- one -->\n```\n$ rlrun list\nout\n```\n<!-- /one -->\n\n```\nbare\n```\n\n> ```sh\n> rlrun ls\n> ```\n"
     text += "\n1. a\n\n   ```python\n   x\n   ```\n\ntext\n\n    rlrun ls # why\n\n    # a comment\n    cd a\n"
-    found = blocks(text)
-    assert [(block.kind, block.line, block.name) for block in found] == [
+    page_blocks = blocks(text)
+    assert [(block.kind, block.line, block.name) for block in page_blocks] == [
         ("shown", 3, "one"),
         ("", 9, ""),
         ("commands", 13, ""),
         ("python", 19, ""),
         ("commands", 24, ""),
     ]
-    lines = [commands(block) for block in found]
+    lines = [commands(block) for block in page_blocks]
     assert lines == [[(3, "rlrun list")], [], [(13, "rlrun ls")], [], [(24, "rlrun ls # why"), (27, "cd a")]]
 
 

@@ -48,7 +48,7 @@ def test_links_lead_somewhere(page):
 def test_anchors_are_alike_on_github_and_in_mkdocs():
     wanted = {target.partition("#")[2] for page in PAGES for _, target in links(page.text) if "#" in target[:60]}
     headings = [line.lstrip("# ") for page in PAGES for line in page.text.splitlines() if line.startswith("#")]
-    differing = {slug_of(each) for each in headings if slug_of(each) != slug_of_mkdocs(each)}
+    differing = {slug_of(heading) for heading in headings if slug_of(heading) != slug_of_mkdocs(heading)}
     assert wanted & differing == set()
 
 
@@ -57,8 +57,8 @@ def test_anchors_are_alike_on_github_and_in_mkdocs():
 
 def misnamed(page: Page) -> list[str]:
     """Return commands in backticks that there are not, and options that a command does not have."""
-    found = [(line, text, _unknown(text)) for line, text in spans(page.text) if re.match(r"rlrun [a-z]", text)]
-    return [f"{page.name}:{line}: `{text}`: there is no {what}" for line, text, what in found if what]
+    commands = [(line, text, _unknown(text)) for line, text in spans(page.text) if re.match(r"rlrun [a-z]", text)]
+    return [f"{page.name}:{line}: `{text}`: there is no {what}" for line, text, what in commands if what]
 
 
 def _unknown(text: str) -> str:
@@ -68,9 +68,9 @@ def _unknown(text: str) -> str:
         if words[0] not in command.commands:
             return f"command '{words[0]}'"
         command = command.commands[words.pop(0)]
-    known = {option for each in command.params for option in each.opts} | {"--help"}
-    given = [word for word in words if re.match(r"--?[a-z]", word)]
-    return next((f"option '{option}'" for option in given if option.partition("=")[0] not in known), "")
+    known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+    options = [word for word in words if re.match(r"--?[a-z]", word)]
+    return next((f"option '{option}'" for option in options if option.partition("=")[0] not in known), "")
 
 
 @EVERY_PAGE

@@ -24,8 +24,8 @@ NUMBER = re.compile(r"\d[\d,.]*(?<=\d)")
 
 def shown(name):
     """Return what a page shows between `<!-- name -->` comments."""
-    (found,) = [block.text for text in PAGES.values() for block in blocks(text) if block.name == name]
-    return found
+    (content,) = [block.text for text in PAGES.values() for block in blocks(text) if block.name == name]
+    return content
 
 
 def masked(text):
@@ -91,8 +91,8 @@ def test_a_refusal_is_shown_as_it_prints(tmp_path):
 def test_a_diagnosis_names_causes_that_there_are():
     causes = {rule.name for rule in diagnosis.RULES}
     *_, healthy = lines = shown("why").splitlines()
-    found = [line.split(": ")[0] for line in lines if line[:1].isdigit()]
-    assert [name.split(". ")[1] for name in found if name.split(". ")[1] not in causes] == []
+    names = [line.split(": ")[0] for line in lines if line[:1].isdigit()]
+    assert [name.split(". ")[1] for name in names if name.split(". ")[1] not in causes] == []
     assert [name for name in healthy.removeprefix("ruled out: ").split(", ") if name not in {*causes, "…"}] == []
 
 
@@ -107,9 +107,9 @@ def test_whatever_is_shown_is_looked_at():
 
 
 def test_plain_text_holds_no_commands():
-    kept = [(name, block) for name, text in PAGES.items() for block in blocks(text) if block.kind == "text"]
-    assert [(name, block.line) for name, block in kept if re.search(r"^(\$|rlrun) ", block.text, re.MULTILINE)] == []
-    assert [name for name, _ in kept if name == "README.md"] == []
+    texts = [(name, block) for name, text in PAGES.items() for block in blocks(text) if block.kind == "text"]
+    assert [(name, block.line) for name, block in texts if re.search(r"^(\$|rlrun) ", block.text, re.MULTILINE)] == []
+    assert [name for name, _ in texts if name == "README.md"] == []
 
 
 def test_the_house_has_the_rooms_that_are_drawn():

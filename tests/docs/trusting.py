@@ -29,7 +29,7 @@ def set_up(line: str, home: Path) -> Path:
         _train(WORDS["mine"], home / "walker", home / "walker" / "runs" / "…")
         return home
     project = home.parent / "project"  # of somebody else; or, of `--trust mine`, that of the page
-    words = next((each for name, each in WORDS.items() if line.split()[-1:] == [name] or f"--trust {name} " in line))
+    words = next((args for name, args in WORDS.items() if line.split()[-1:] == [name] or f"--trust {name} " in line))
     shutil.rmtree(home / "RUN", ignore_errors=True)
     _train(words, project, home / "RUN")
     return home
@@ -41,6 +41,6 @@ def _train(words: list[str], project: Path, run: Path) -> None:
     (project / "mine.py").write_text(MINE)
     (project / "highway_env.py").write_text(ROAD)
     with small_runs():
-        given = ["rlrun", "train", "algorithm=dqn", *words, "stop.env_steps=10_000", "--run-dir", str(run)]
-        answer = called(main, given, project)
+        command = ["rlrun", "train", "algorithm=dqn", *words, "stop.env_steps=10_000", "--run-dir", str(run)]
+        answer = called(main, command, project)
     assert answer.code == 0, answer.err

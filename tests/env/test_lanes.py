@@ -138,8 +138,8 @@ def test_chosen_lanes_get_their_seeds(vectorization):
     env = make("CartPole-v1", num_envs=2, vectorization=vectorization)
     before = env.reset(5).copy()
     after = env.reset_lanes(np.array([False, True]), [77]).copy()
-    other = gymnasium.make("CartPole-v1").reset(seed=77)[0]
-    np.testing.assert_array_equal(after, [before[0], other])
+    observation = gymnasium.make("CartPole-v1").reset(seed=77)[0]
+    np.testing.assert_array_equal(after, [before[0], observation])
     env.close()
 
 
@@ -163,8 +163,8 @@ def test_loop_equals_gymnasium_bit_for_bit(id, num_envs):
         action = theirs.action_space.sample()  # in [-1, 1] or counted from 0: a policy action as it stands
         step, (observation, reward, terminated, truncated, _) = ours.step(action), theirs.step(action)
         ended = terminated | truncated
-        for one, other in zip(step, (observation, reward.astype(np.float32), terminated, truncated), strict=False):
-            np.testing.assert_array_equal(one, other)
+        for value, expected in zip(step, (observation, reward.astype(np.float32), terminated, truncated), strict=False):
+            np.testing.assert_array_equal(value, expected)
         after = ours.restart(ended)
         if ended.any():
             np.testing.assert_array_equal(after, theirs.reset(options={"reset_mask": ended})[0])

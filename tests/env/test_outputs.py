@@ -102,10 +102,10 @@ def test_what_is_stored_as_something_else_is_one_warning(kind, given, message, c
 def test_an_evaluation_does_not_repeat_a_warning(caplog):
     env = make(target=TARGET, kwargs={"terminated": None, "first": [0.0, -3.0, 0.0]})
     with caplog.at_level(logging.WARNING, "rlrun"):
-        for each in (env, env.copy()):
-            each.reset(0)
-            each.step(np.zeros(1, np.int64))
-            each.close()
+        for vec_env in (env, env.copy()):
+            vec_env.reset(0)
+            vec_env.step(np.zeros(1, np.int64))
+            vec_env.close()
     assert len(caplog.records) == 2
 
 

@@ -77,32 +77,32 @@ def through_disk(state, folder):
 
 def left_and_rejoined(build, folder, *, steps, again=None):
     """Walk, write down, and rejoin in other lanes; return both walkers."""
-    one = Walker(build()).begin()
-    one.walk(steps)
-    state = through_disk(one.env.state_dict(), folder)
+    original = Walker(build()).begin()
+    original.walk(steps)
+    state = through_disk(original.env.state_dict(), folder)
     two = Walker((again or build)())
     two.env.load_state_dict(state)
-    found = two.env.rejoin()
-    two.observation, two.random = found.observation, one.random
-    two.total, two.length = found.episode_return, found.length
-    return one, two, found
+    rejoined = two.env.rejoin()
+    two.observation, two.random = rejoined.observation, original.random
+    two.total, two.length = rejoined.episode_return, rejoined.length
+    return original, two, rejoined
 
 
 def assert_exact(build, folder, *, steps=40, more=60, again=None):
-    one, two, found = left_and_rejoined(build, folder, steps=steps, again=again)
-    assert found.lost == {}
-    assert frozen(two.observation) == frozen(one.observation)
-    assert frozen([two.total, two.length]) == frozen([one.total, one.length])
-    assert storage.digest(two.env.state_dict()) == storage.digest(one.env.state_dict())
-    drawn = one.random.state_dict()
-    first = one.walk(more)
+    original, two, rejoined = left_and_rejoined(build, folder, steps=steps, again=again)
+    assert rejoined.lost == {}
+    assert frozen(two.observation) == frozen(original.observation)
+    assert frozen([two.total, two.length]) == frozen([original.total, original.length])
+    assert storage.digest(two.env.state_dict()) == storage.digest(original.env.state_dict())
+    drawn = original.random.state_dict()
+    first = original.walk(more)
     two.random.load_state_dict(drawn)
     for number, (theirs, ours) in enumerate(zip(first, two.walk(more), strict=True)):
         assert ours == theirs, f"step {number} after the restart differs"
-    assert storage.digest(two.env.state_dict()) == storage.digest(one.env.state_dict())
-    for walker in (one, two):
+    assert storage.digest(two.env.state_dict()) == storage.digest(original.env.state_dict())
+    for walker in (original, two):
         walker.env.close()
-    return one
+    return original
 
 
 GAMES = ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0"]
@@ -173,8 +173,8 @@ WRAPPERS = {
 
 @pytest.mark.parametrize("chosen", WRAPPERS.values(), ids=WRAPPERS)
 def test_wrappers_go_on_exactly(chosen, tmp_path):
-    one = assert_exact(lambda: make("CartPole-v1", num_envs=3, wrappers=chosen), tmp_path)
-    assert one.episodes > 3
+    walker = assert_exact(lambda: make("CartPole-v1", num_envs=3, wrappers=chosen), tmp_path)
+    assert walker.episodes > 3
 
 
 def test_actions_are_transformed_again(tmp_path):
@@ -334,20 +334,20 @@ def test_what_lasts_beyond_an_episode_comes_back(kind, steps, tmp_path):
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_what_others_changed_in_an_environment_comes_back(wrapped, tmp_path):
     chosen = [partial(wrappers.TimeLimit, max_episode_steps=20), *([PreviousAction] if wrapped else [])]
-    one = Walker(make("Pendulum-v1", num_envs=2, wrappers=chosen)).begin()
-    one.walk(5)
-    one.env.lanes[1].unwrapped.g = 3.0  # a callback, say, that makes the task easier
-    one.walk(20)
+    walker = Walker(make("Pendulum-v1", num_envs=2, wrappers=chosen)).begin()
+    walker.walk(5)
+    walker.env.lanes[1].unwrapped.g = 3.0  # a callback, say, that makes the task easier
+    walker.walk(20)
     two = make("Pendulum-v1", num_envs=2, wrappers=chosen)
-    two.load_state_dict(through_disk(one.env.state_dict(), tmp_path))
-    assert frozen(two.rejoin().observation) == frozen(one.observation)
+    two.load_state_dict(through_disk(walker.env.state_dict(), tmp_path))
+    assert frozen(two.rejoin().observation) == frozen(walker.observation)
     assert [lane.unwrapped.g for lane in two.lanes] == [10.0, 3.0]
 
 
 def test_a_table_of_tasks_stays_as_it_is(tmp_path):
-    one, two, _ = left_and_rejoined(partial(lanes, Sharing), tmp_path, steps=30)
+    original, two, _ = left_and_rejoined(partial(lanes, Sharing), tmp_path, steps=30)
     assert [task.tolist() for task in Sharing.tasks] == [[number, number] for number in range(5)]
-    for walker in (one, two):
+    for walker in (original, two):
         walker.walk(20)
         for lane in walker.env.lanes:
             assert lane.maze.tolist() == np.arange(12.0).reshape(4, 3).tolist()
@@ -386,24 +386,24 @@ class Breaks(Line):
     [(EndsEarly, "played again, its episode ended after 3 of 5 steps"), (Breaks, "ValueError: out of range")],
 )
 def test_a_lane_that_fails_is_lost_with_the_reason(kind, reason, tmp_path, monkeypatch):
-    one = Walker(lanes(kind)).begin()
-    one.walk(5)
+    walker = Walker(lanes(kind)).begin()
+    walker.walk(5)
     two = lanes(kind)
-    two.load_state_dict(through_disk(one.env.state_dict(), tmp_path))
+    two.load_state_dict(through_disk(walker.env.state_dict(), tmp_path))
     monkeypatch.setenv("EARLY", "1")
     assert two.rejoin().lost == {0: reason, 1: reason}
 
 
 def test_a_worker_that_fails_tells_the_reason(tmp_path, monkeypatch):
     build = partial(make, target=f"{__name__}.Breaks", num_envs=2, vectorization="async")
-    one = Walker(build()).begin()
-    one.walk(5)
-    state = through_disk(one.env.state_dict(), tmp_path)
+    walker = Walker(build()).begin()
+    walker.walk(5)
+    state = through_disk(walker.env.state_dict(), tmp_path)
     monkeypatch.setenv("EARLY", "1")
     two = build()
     two.load_state_dict(state)
     assert set(two.rejoin().lost.values()) == {"ValueError: out of range"}
-    one.env.close()
+    walker.env.close()
     two.close()
 
 
@@ -412,26 +412,26 @@ def test_a_state_that_cannot_be_put_back_is_lost_with_the_reason(tmp_path):
         def load_state_dict(self, state):
             raise KeyError("lvl")
 
-    _, _, found = left_and_rejoined(partial(lanes, Refusing), tmp_path, steps=4)
-    assert found.lost == {0: "KeyError: 'lvl'", 1: "KeyError: 'lvl'"}
+    _, _, rejoined = left_and_rejoined(partial(lanes, Refusing), tmp_path, steps=4)
+    assert rejoined.lost == {0: "KeyError: 'lvl'", 1: "KeyError: 'lvl'"}
 
 
 def test_an_unsteady_lane_shows_by_its_observation(tmp_path):
     def build():
         return SyncEnv([Unsteady(), Unsteady(steady=False)])
 
-    one, two, _ = left_and_rejoined(build, tmp_path, steps=5)
-    equal = [frozen(mine) == frozen(theirs) for mine, theirs in zip(one.observation, two.observation, strict=True)]
+    original, two, _ = left_and_rejoined(build, tmp_path, steps=5)
+    equal = [frozen(mine) == frozen(theirs) for mine, theirs in zip(original.observation, two.observation, strict=True)]
     assert equal == [True, False]
 
 
 def test_signals_are_seen_while_episodes_are_played_again(tmp_path):
-    one = Walker(lanes(Line)).begin()
-    one.env.lanes[0].limit = one.env.lanes[1].limit = None
-    one.walk(2500)
+    walker = Walker(lanes(Line)).begin()
+    walker.env.lanes[0].limit = walker.env.lanes[1].limit = None
+    walker.walk(2500)
     two, looks = lanes(Line), []
     two.lanes[0].limit = two.lanes[1].limit = None
-    two.load_state_dict(one.env.state_dict())
+    two.load_state_dict(walker.env.state_dict())
     assert two.rejoin(lambda: looks.append(1)).lost == {}
     assert len(looks) >= 6
 
@@ -538,41 +538,41 @@ def test_an_episode_that_is_too_long_is_lost(short_tape, tmp_path):
     def build():
         return SyncEnv([Endless(), Line()])
 
-    one, two, found = left_and_rejoined(build, tmp_path, steps=21)
-    assert found.lost == {0: "its episode has more than 100,000 steps"}
-    assert frozen(two.observation[1]) == frozen(one.observation[1])
-    assert len(one.env.state_dict()["actions"]) == 3
-    one, _, found = left_and_rejoined(build, tmp_path, steps=20)
-    assert found.lost == {}
+    original, two, rejoined = left_and_rejoined(build, tmp_path, steps=21)
+    assert rejoined.lost == {0: "its episode has more than 100,000 steps"}
+    assert frozen(two.observation[1]) == frozen(original.observation[1])
+    assert len(original.env.state_dict()["actions"]) == 3
+    original, _, rejoined = left_and_rejoined(build, tmp_path, steps=20)
+    assert rejoined.lost == {}
 
 
 def test_an_environment_that_tells_its_state_comes_back_from_a_long_episode(short_tape, tmp_path):
-    one, two, found = left_and_rejoined(partial(lanes, Telling), tmp_path, steps=50)
-    assert found.lost == {}
-    assert np.isnan(found.episode_return).all()
-    assert found.length.tolist() == [-1, -1]
-    drawn = one.random.state_dict()
-    first = one.walk(30)
+    original, two, rejoined = left_and_rejoined(partial(lanes, Telling), tmp_path, steps=50)
+    assert rejoined.lost == {}
+    assert np.isnan(rejoined.episode_return).all()
+    assert rejoined.length.tolist() == [-1, -1]
+    drawn = original.random.state_dict()
+    first = original.walk(30)
     two.random.load_state_dict(drawn)
     assert two.walk(30) == first
 
 
 def test_the_log_holds_what_open_episodes_need_and_no_more():
     env = lanes(Line)
-    one = Walker(env).begin()
-    one.walk(22)  # two episodes of nine, and four steps
+    walker = Walker(env).begin()
+    walker.walk(22)  # two episodes of nine, and four steps
     state = env.state_dict()
     assert (state["begun"], state["actions"].shape) == ([0, 0], (4, 2))
     assert len(env._tape._leaves[0].log) == 4
     env.reset_lanes(np.array([True, False]), [5])
-    one.walk(2)
+    walker.walk(2)
     assert env.state_dict()["begun"] == [4, 0]
 
 
 def test_actions_of_several_types_are_kept_as_they_are():
     log = tape.Tape(1)
-    given = [np.array([1], np.int32), np.array([2**40], np.int64), np.array([3], np.uint8)]
-    for action in given:
+    actions = [np.array([1], np.int32), np.array([2**40], np.int64), np.array([3], np.uint8)]
+    for action in actions:
         log.note(action)
     assert [int(action[0]) for action in log] == [1, 2**40, 3]
 

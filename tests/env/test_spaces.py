@@ -82,15 +82,15 @@ def test_lane_and_batch_readers_agree():
         write(buffer, lane, value)
     batch = gymnasium.vector.utils.concatenate(NESTED, lanes, gymnasium.vector.utils.create_empty_array(NESTED, 2))
     tree = batch_reader(NESTED)(batch)
-    for found in (buffer, tree):
-        assert found["pair"]["0"].tolist() == [1, 2]  # zero-based: 3 - 2, 4 - 2
-        assert found["pair"]["1"].dtype == np.float32
-        assert found["bits"].tolist() == [[0, 1], [1, 1]]
+    for observations in (buffer, tree):
+        assert observations["pair"]["0"].tolist() == [1, 2]  # zero-based: 3 - 2, 4 - 2
+        assert observations["pair"]["1"].dtype == np.float32
+        assert observations["bits"].tolist() == [[0, 1], [1, 1]]
 
 
 def test_batch_reader_copies():
-    given = np.zeros((2, 3), np.float32)
-    assert not np.shares_memory(batch_reader(theirs.Box(-1, 1, (3,)))(given), given)
+    batch = np.zeros((2, 3), np.float32)
+    assert not np.shares_memory(batch_reader(theirs.Box(-1, 1, (3,)))(batch), batch)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

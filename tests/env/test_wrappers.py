@@ -151,15 +151,15 @@ def test_wrong_observations_are_refused():
 def goals(seed, episodes, count=4, env=Counter):
     """Return the goal of each episode, and whether it stayed the same."""
     wrapped = RandomGoal(env(), count)
-    found, constant = [], True
+    episode_goals, constant = [], True
     for episode in range(episodes):
         observation, _ = wrapped.reset(seed=seed if episode == 0 else None)
-        found.append(int(observation["goal"]))
+        episode_goals.append(int(observation["goal"]))
         over = False
         while not over:
             observation, _, over, *_ = wrapped.step(0)
-            constant &= observation["goal"] == found[-1]
-    return found, constant
+            constant &= observation["goal"] == episode_goals[-1]
+    return episode_goals, constant
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -171,12 +171,12 @@ def test_goal_is_a_part_of_the_observation():
 
 
 def test_goal_stays_for_an_episode_and_is_drawn_evenly():
-    found, constant = goals(0, 10_000, count=7)
+    episode_goals, constant = goals(0, 10_000, count=7)
     assert constant
-    counts = np.bincount(found, minlength=7)
+    counts = np.bincount(episode_goals, minlength=7)
     assert len(counts) == 7
     assert ((counts - 10_000 / 7) ** 2 / (10_000 / 7)).sum() < 16.81  # chi-square of 6 degrees, p = 0.01
-    assert abs(np.corrcoef(found[:-1], found[1:])[0, 1]) < 0.03
+    assert abs(np.corrcoef(episode_goals[:-1], episode_goals[1:])[0, 1]) < 0.03
 
 
 def test_first_goals_of_many_seeds_are_drawn_evenly():

@@ -59,6 +59,6 @@ def proven(made: Made, graph: Graph, run: Run | None = None, *, count: int = 64)
     """Compare a file, by default that of the graph, with the policy."""
     run = run or running(file_of(graph), graph, "onnx")
     reference = Reference(made.agent, graph)
-    found = compare(run, reference, recorded(made.env, made.agent, graph, count=count, seed=5))
+    parity = compare(run, reference, recorded(made.env, made.agent, graph, count=count, seed=5))
     edge = compare(run, reference, edges(graph), lenient=True)
-    return Parity(found.rows + edge.rows, max(found.largest, edge.largest))
+    return Parity(parity.rows + edge.rows, max(parity.largest, edge.largest))

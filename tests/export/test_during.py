@@ -89,11 +89,11 @@ def test_what_would_not_stay_is_not_written(tmp_path, monkeypatch):
     written, begun, several = [], threading.Event(), threading.Event()
     send = _Worker.send
 
-    def sent(worker, asked, parts):
-        send(worker, asked, parts)
-        if asked.handle == 1:
+    def sent(worker, request, parts):
+        send(worker, request, parts)
+        if request.handle == 1:
             assert begun.wait(20)  # before there are newer ones, for which it would be left out
-        if asked.handle == 5:
+        if request.handle == 5:
             several.set()
 
     def slow(worker, place):
@@ -138,7 +138,7 @@ def test_training_outlives_the_process_that_exports(tmp_path, caplog):
 def worker(tmp_path, monkeypatch):
     """One whose process does nothing, and each of whose files is written at once."""
     popen = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda command, **given: popen(["cat"], **given))
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: popen(["cat"], **options))
     (tmp_path / ".policy_7.request").touch()  # of a run that was killed
     worker = _Worker(Items(tmp_path, "policy_", "onnx"))
     monkeypatch.setattr(worker, "_carried_out", lambda place: worker.items.path_of(worker._newest).touch() or "")
@@ -149,9 +149,9 @@ def worker(tmp_path, monkeypatch):
 def test_a_folder_from_which_nothing_can_be_removed_keeps_nobody_waiting(worker, monkeypatch, caplog):
     monkeypatch.setattr(Path, "unlink", lambda path, missing_ok=False: refuse(path))
     for handle in (1, 2, 3):
-        asked = _Asked(handle, keep=1, spare=False, future=Future())
-        worker.send(asked, [b""])
-        assert asked.future.result(10).handle == handle
+        request = _Asked(handle, keep=1, spare=False, future=Future())
+        worker.send(request, [b""])
+        assert request.future.result(10).handle == handle
     monkeypatch.undo()
     assert "not permitted" in caplog.text
 

@@ -42,14 +42,14 @@ class Exports:
     def get(self, name, *words, stochastic=False):
         """Return how a policy and its environment were built, and the file."""
         if name not in self.held:
-            made, path = make(*words, *SMALL), self.folder / f"{name}.onnx"
-            for parameter in made.agent.policy.parameters():
+            setup, path = make(*words, *SMALL), self.folder / f"{name}.onnx"
+            for parameter in setup.agent.policy.parameters():
                 parameter.data.normal_(0.0, 0.8)  # so that it matters what is seen
-            graph = made.graph(stochastic=stochastic)
+            graph = setup.graph(stochastic=stochastic)
             path.write_bytes(file_of(graph))
             about = {**interface(graph), "env": environment(compose([*words, *SMALL]).config), "env_steps": 12}
             path.with_name(f"{path.name}.json").write_text(json.dumps(about))
-            self.held[name] = made, path
+            self.held[name] = setup, path
         return self.held[name]
 
     def cartpole(self):
@@ -91,23 +91,23 @@ def tell(path, about):
     ],
 )
 def test_a_file_plays_the_episodes_of_its_policy(exports, name, words):
-    made, path = exports.get(name, *words)
-    found = rlrun.evaluate(path, episodes=EPISODES, seed=3)
-    with Stage(made.env, episodes=EPISODES, seed=3, max_steps=10_000) as stage:
-        wanted, _ = stage.play(made.agent)
-    assert found.returns == pytest.approx(wanted.returns, rel=1e-5)
-    assert (found.lengths, found.seeds, found.endings) == (wanted.lengths, wanted.seeds, wanted.endings)
-    assert len({*found.lengths, *found.returns}) > 2
-    assert (found.run, found.checkpoint, found.env_steps) == (path, path.name, 12)
+    setup, path = exports.get(name, *words)
+    report = rlrun.evaluate(path, episodes=EPISODES, seed=3)
+    with Stage(setup.env, episodes=EPISODES, seed=3, max_steps=10_000) as stage:
+        wanted, _ = stage.play(setup.agent)
+    assert report.returns == pytest.approx(wanted.returns, rel=1e-5)
+    assert (report.lengths, report.seeds, report.endings) == (wanted.lengths, wanted.seeds, wanted.endings)
+    assert len({*report.lengths, *report.returns}) > 2
+    assert (report.run, report.checkpoint, report.env_steps) == (path, path.name, 12)
 
 
 def test_a_file_that_draws_acts_as_in_training_and_the_same_again(exports):
-    made, path = exports.get("tuple", "algorithm=sac", SPACES["tuple"], stochastic=True)
-    first, again, other = (rlrun.evaluate(path, episodes=EPISODES, seed=seed, stochastic=True) for seed in (3, 3, 4))
-    with Stage(made.env, episodes=EPISODES, seed=3, max_steps=10_000, explore=True) as stage:
-        wanted, _ = stage.play(made.agent)
+    setup, path = exports.get("tuple", "algorithm=sac", SPACES["tuple"], stochastic=True)
+    first, again, third = (rlrun.evaluate(path, episodes=EPISODES, seed=seed, stochastic=True) for seed in (3, 3, 4))
+    with Stage(setup.env, episodes=EPISODES, seed=3, max_steps=10_000, explore=True) as stage:
+        wanted, _ = stage.play(setup.agent)
     assert first.returns == again.returns
-    assert first.returns[1:] != other.returns[:-1]  # of the same seeds of episodes
+    assert first.returns[1:] != third.returns[:-1]  # of the same seeds of episodes
     assert first.returns == pytest.approx(wanted.returns, rel=1e-5)
 
 
@@ -121,18 +121,18 @@ def test_actions_reach_the_environment_as_the_file_gives_them(exports):
         response = policy.agent(policy.env.reset(0))
         policy.env.step(response["action"])
         assert policy.env.outer[1].contains(taken[0])
-        for given, reached in zip(response["action"], taken[0], strict=True):
-            assert np.array_equal(given[0], reached)
+        for value, reached in zip(response["action"], taken[0], strict=True):
+            assert np.array_equal(value[0], reached)
 
 
 def test_the_command_tells_episodes_and_films_them(lone, capsys, monkeypatch):
     pytest.importorskip("imageio_ffmpeg")
     words = ["evaluation.max_steps=4", "--episodes", "3", "--video", "films", "--videos", "1", "--format", "gif"]
     assert command(monkeypatch, "eval", lone.name, *words, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["run"], found["env_steps"], found["lengths"]) == (str(lone), 12, [4, 4, 4])
-    assert found["videos"] == ["films/episode_000_seed_0.gif"]
-    assert (lone.parent / found["videos"][0]).read_bytes()[:3] == b"GIF"
+    report = json.loads(capsys.readouterr().out)
+    assert (report["run"], report["env_steps"], report["lengths"]) == (str(lone), 12, [4, 4, 4])
+    assert report["videos"] == ["films/episode_000_seed_0.gif"]
+    assert (lone.parent / report["videos"][0]).read_bytes()[:3] == b"GIF"
     assert command(monkeypatch, "eval", lone.name, *words[:3], "--table") == 0
     rows = capsys.readouterr().out.splitlines()
     assert [row.split()[:3] for row in rows[3:]] == [[str(seed), "4.00", "4"] for seed in range(3)]
@@ -140,9 +140,9 @@ def test_the_command_tells_episodes_and_films_them(lone, capsys, monkeypatch):
 
 def command(monkeypatch, *words):
     monkeypatch.setattr(sys, "argv", ["rlrun", *words])
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         main()
-    return left.value.code
+    return exit_info.value.code
 
 
 def test_a_file_is_looked_on_as_a_run_is(exports, capsys, monkeypatch):

@@ -62,12 +62,12 @@ def test_the_file_says_what_it_is(run, made):
     proto = onnx.load(made.path)
     onnx.checker.check_model(proto)
     assert (proto.producer_name, proto.producer_version, proto.domain) == ("rlrun", rlrun.__version__, "rlrun")
-    said = {entry.key: entry.value for entry in proto.metadata_props}
+    metadata = {entry.key: entry.value for entry in proto.metadata_props}
     about = json.loads((run / "exports" / "policy.onnx.json").read_text())
     assert proto.model_version == about["updates"] > 0
     for key in ("config_hash", "env_steps", "checkpoint", "training_seed"):
-        assert said[key] == str(about[key])
-    assert (about["commit"], "commit" in said, "None" in said.values()) == (None, False, False)
+        assert metadata[key] == str(about[key])
+    assert (about["commit"], "commit" in metadata, "None" in metadata.values()) == (None, False, False)
     assert [dim.dim_param or dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim] == ["lanes", 3]
     assert about["inputs"][0] | {"low": None, "high": None} == {
         "name": "observation",
@@ -83,10 +83,10 @@ def test_the_file_says_what_it_is(run, made):
 
 
 def test_its_episodes_are_those_of_eval(run, made):
-    found = rlrun.evaluate(run, episodes=3, seed=7)
-    assert made.about["episodes"]["seeds"] == found.seeds
-    assert made.about["episodes"]["returns"] == pytest.approx(found.returns, rel=1e-4)
-    assert made.about["episodes"]["lengths"] == found.lengths == [50, 50, 50]
+    evaluation = rlrun.evaluate(run, episodes=3, seed=7)
+    assert made.about["episodes"]["seeds"] == evaluation.seeds
+    assert made.about["episodes"]["returns"] == pytest.approx(evaluation.returns, rel=1e-4)
+    assert made.about["episodes"]["lengths"] == evaluation.lengths == [50, 50, 50]
 
 
 def test_eval_of_the_file_is_eval_of_the_run(run, made):
@@ -105,7 +105,7 @@ def test_it_plays_where_nothing_else_is_installed(run, made):
 
 def test_what_disagrees_is_not_written(run, tmp_path, monkeypatch):
     def wrong(data, graph, format):
-        return lambda given: {"action": np.zeros((len(given["observation"]), 1), np.float32)}
+        return lambda inputs: {"action": np.zeros((len(inputs["observation"]), 1), np.float32)}
 
     monkeypatch.setattr(making, "running", wrong)
     with pytest.raises(RlrunError, match="the exported policy disagrees: 'action' is off by"):
@@ -114,7 +114,7 @@ def test_what_disagrees_is_not_written(run, tmp_path, monkeypatch):
 
 
 def test_an_action_that_differs_in_an_episode_is_found(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(making, "compare", lambda *given, **named: Parity(0, 0.0))
+    monkeypatch.setattr(making, "compare", lambda *args, **named: Parity(0, 0.0))
     monkeypatch.setattr(making, "_made", slightly_other(making._made))
     with pytest.raises(RlrunError, match="disagrees in an episode: 'action' is"):
         rlrun.export_onnx(run, tmp_path / "policy.onnx")
@@ -124,7 +124,7 @@ def test_an_action_that_differs_in_an_episode_is_found(run, tmp_path, monkeypatc
 def slightly_other(make):
     """Return what makes the file of a policy that is not quite the one."""
 
-    def made(graph, about):
+    def wrapped(graph, about):
         layer = graph.agent.policy.head.layer
         layer.bias.data += 0.01
         try:
@@ -132,7 +132,7 @@ def slightly_other(make):
         finally:
             layer.bias.data -= 0.01
 
-    return made
+    return wrapped
 
 
 @pytest.mark.parametrize(
@@ -159,10 +159,10 @@ def test_a_missing_extra_is_named(run, monkeypatch):
 
 def test_the_command_prints_what_was_found(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["rlrun", "export-onnx", str(run), "--output", str(tmp_path / "a.onnx"), "--json"])
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         main()
-    assert left.value.code in (0, None)
-    found = json.loads(capsys.readouterr().out)
-    assert found["path"] == str(tmp_path / "a.onnx")
-    assert found["parity"]["largest"] <= found["parity"]["tolerance"]
+    assert exit_info.value.code in (0, None)
+    report = json.loads(capsys.readouterr().out)
+    assert report["path"] == str(tmp_path / "a.onnx")
+    assert report["parity"]["largest"] <= report["parity"]["tolerance"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "a.onnx.json", "play_onnx.py"]

@@ -61,67 +61,67 @@ def families():
     ids=lambda value: value if isinstance(value, str) else "+".join(value),
 )
 def test_every_policy_is_exported_as_it_acts(algorithms, kind):
-    found = {}  # by all that a file is made of
+    parities = {}  # by all that a file is made of
     for algorithm in (name for name in algorithms if trained(name, kind)):
         env = ENVS.get(algorithm, SPACES[kind])
-        made = make(f"algorithm={algorithm}", env, *SMALLER.get(algorithm, SMALL))
-        asked = request(made.agent, Outer(*made.env.outer), stochastic=False, path=Path("policy.onnx"), about={})
-        if asked not in found:
-            found[asked] = proven(made, made.graph())
-    assert len(found) == 1
-    for each in found.values():
-        assert each.rows == 67
-        assert each.largest < 1e-5
+        setup = make(f"algorithm={algorithm}", env, *SMALLER.get(algorithm, SMALL))
+        key = request(setup.agent, Outer(*setup.env.outer), stochastic=False, path=Path("policy.onnx"), about={})
+        if key not in parities:
+            parities[key] = proven(setup, setup.graph())
+    assert len(parities) == 1
+    for parity in parities.values():
+        assert parity.rows == 67
+        assert parity.largest < 1e-5
 
 
 @pytest.mark.parametrize(
     ("algorithm", "kind"), [("td3", "box"), *itertools.product(["sac", "ppo"], ["box", "mixed", "tuple"])]
 )
 def test_noise_comes_from_outside(algorithm, kind):
-    made = make(f"algorithm={algorithm}", SPACES[kind], *SMALL)
-    graph = made.graph(stochastic=True)
-    assert proven(made, graph).largest < 1e-5
+    setup = make(f"algorithm={algorithm}", SPACES[kind], *SMALL)
+    graph = setup.graph(stochastic=True)
+    assert proven(setup, graph).largest < 1e-5
     names = [port.name for port in graph.inputs if port.role not in ("observation", "state")]
     assert names == (["epsilon"] if kind == "box" else ["epsilon", "gumbel"])
 
 
 def test_an_epsilon_greedy_agent_explores_as_often_as_in_training():
-    made = make("algorithm=dqn", "env=cartpole", *SMALL, "algorithm.epsilon.first=0.4")
-    graph = made.graph(stochastic=True)
-    assert proven(made, graph).largest == 0.0
+    setup = make("algorithm=dqn", "env=cartpole", *SMALL, "algorithm.epsilon.first=0.4")
+    graph = setup.graph(stochastic=True)
+    assert proven(setup, graph).largest == 0.0
     lanes = 20_000
     uniform = torch.rand(lanes, 4, generator=torch.Generator().manual_seed(0))
     observation = torch.tensor([[0.1, -0.2, 0.3, 0.4]]).expand(lanes, 4)
     action = graph(observation, -(-uniform.log()).log())[0]
-    best = made.graph()(observation[:1])[0]
+    best = setup.graph()(observation[:1])[0]
     assert float((action != best).float().mean()) == pytest.approx(0.2, abs=0.015)  # half of the random ones are best
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_a_recurrent_policy_takes_and_gives_its_state(kind):
-    made = make("algorithm=ppo", SPACES["dict"], *SMALL, f"algorithm.recurrent={kind}", "algorithm.core_size=5")
-    graph = made.graph()
+    setup = make("algorithm=ppo", SPACES["dict"], *SMALL, f"algorithm.recurrent={kind}", "algorithm.core_size=5")
+    graph = setup.graph()
     assert [port.name for port in graph.inputs][-1] == "state"
     assert [port.name for port in graph.outputs] == ["action", "next_state"]
-    assert proven(made, graph).largest < 1e-5
+    assert proven(setup, graph).largest < 1e-5
 
 
 def test_a_program_of_torch_is_the_same():
-    made = make("algorithm=sac", SPACES["mixed"], *SMALL)
-    graph = made.graph()
-    assert proven(made, graph, running(file_of(graph, "pt2"), graph, "pt2")).largest < 1e-6
+    setup = make("algorithm=sac", SPACES["mixed"], *SMALL)
+    graph = setup.graph()
+    assert proven(setup, graph, running(file_of(graph, "pt2"), graph, "pt2")).largest < 1e-6
 
 
 def normalised():
-    made = make("algorithm=ppo", "env=pendulum", *SMALL, "+with=observation_norm")
-    normaliser = next(part for part in made.parts.values() if isinstance(part, Normaliser))
+    setup = make("algorithm=ppo", "env=pendulum", *SMALL, "+with=observation_norm")
+    normaliser = next(part for part in setup.parts.values() if isinstance(part, Normaliser))
     normaliser.update(torch.randn(100, 3) * torch.tensor([0.5, 0.5, 4.0]) + 0.3)
-    return made
+    return setup
 
 
 def test_normalisers_are_inside():
-    made = normalised()
-    assert proven(made, made.graph()).largest < 1e-5
+    setup = normalised()
+    assert proven(setup, setup.graph()).largest < 1e-5
 
 
 def without_normaliser(made):
@@ -147,24 +147,24 @@ def worst_choice(made):
     ],
 )
 def test_a_wrong_graph_is_refused(words, mutate):
-    made, wrong = (normalised() if "+with=observation_norm" in words else make(*words) for _ in range(2))
-    for module in (made.agent.policy, wrong.agent.policy):  # alike, and far enough from zero to matter
+    right, wrong = (normalised() if "+with=observation_norm" in words else make(*words) for _ in range(2))
+    for module in (right.agent.policy, wrong.agent.policy):  # alike, and far enough from zero to matter
         torch.manual_seed(4)
         for parameter in module.parameters():
             parameter.data.normal_(0.0, 0.8)
     mutate(wrong)
     graph = wrong.graph()
     with pytest.raises(RlrunError, match="disagrees: 'action' is"):
-        proven(made, made.graph(), running(file_of(graph), graph, "onnx"))
+        proven(right, right.graph(), running(file_of(graph), graph, "onnx"))
 
 
 def test_a_file_for_one_batch_size_is_refused():
-    made = make("algorithm=dqn", "env=cartpole", *SMALL)
-    graph = made.graph()
+    setup = make("algorithm=dqn", "env=cartpole", *SMALL)
+    graph = setup.graph()
     fixed = torch.export.export(graph, tuple(graph.blank(7)))
     data = writing.onnx_bytes(graph, fixed, about={}, version=1, text="")
     with pytest.raises(RlrunError, match="the exported policy fails on 1 observations"):
-        proven(made, graph, running(data, graph, "onnx"))
+        proven(setup, graph, running(data, graph, "onnx"))
 
 
 class Coin:
@@ -177,14 +177,14 @@ class Coin:
 
 
 def test_a_policy_that_draws_by_itself_is_refused():
-    made = make("algorithm=dqn", "env=cartpole", *SMALL)
+    setup = make("algorithm=dqn", "env=cartpole", *SMALL)
     agent = PolicyAgent(Coin())
-    graph = Graph(agent, Outer(*made.env.outer))
+    graph = Graph(agent, Outer(*setup.env.outer))
     with pytest.raises(RlrunError, match="disagrees"):
-        proven(made._replace(agent=agent), graph)
+        proven(setup._replace(agent=agent), graph)
 
 
 def test_an_agent_of_arrays_is_refused():
-    made = make("algorithm=dqn", "env=cartpole", *SMALL)
+    setup = make("algorithm=dqn", "env=cartpole", *SMALL)
     with pytest.raises(RequestError, match="a RandomAgent cannot be exported: it has no respond"):
-        Graph(RandomAgent(made.env.spaces.action, seed=0), Outer(*made.env.outer))
+        Graph(RandomAgent(setup.env.spaces.action, seed=0), Outer(*setup.env.outer))

@@ -64,10 +64,10 @@ def both(make: Any, rows: Sizes = (8,) * 6) -> Any:
 
 
 def tensors(callback: Callback) -> list[Tensor]:
-    found = [value for value in vars(callback).values() if isinstance(value, Tensor)]
+    values = [value for value in vars(callback).values() if isinstance(value, Tensor)]
     for value in vars(callback).values():
-        found += [*value.state_dict().values()] if isinstance(value, nn.Module) else []
-    return found
+        values += [*value.state_dict().values()] if isinstance(value, nn.Module) else []
+    return values
 
 
 def changed(at: int, change: Callable[[], object]) -> Callback:

@@ -11,12 +11,12 @@ from rlrun.fused import graph
 @pytest.fixture
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Call graphs as they were traced, since to compile one takes seconds; return those that were made."""
-    made: list[Any] = []
+    modules: list[Any] = []
 
-    def compiled(found: Any, inputs: Sequence[Any], device: str, *, sized: bool) -> Callable[..., Any]:
-        found.recompile()
-        made.append(found)
-        return found
+    def compiled(module: Any, inputs: Sequence[Any], device: str, *, sized: bool) -> Callable[..., Any]:
+        module.recompile()
+        modules.append(module)
+        return module
 
     monkeypatch.setattr(graph, "compiled", compiled)
-    return made
+    return modules

@@ -74,13 +74,13 @@ class OfEncoded(Distance):
 def test_gradients_go_on_beyond_a_graph(kind, optimiser, interpreted, refusals):
     def make():
         network = Encoded()
-        made = Encoding(network.encoder) if kind is Encoding else EncodingTarget(network)
-        return {"encode": made, "loss": OfEncoded(network, optimiser)}
+        encoding = Encoding(network.encoder) if kind is Encoding else EncodingTarget(network)
+        return {"encode": encoding, "loss": OfEncoded(network, optimiser)}
 
     fused = both(make)
     moved = fused["loss"].network.encoder.weight
     assert not torch.equal(moved, Encoded().encoder.weight)
-    assert all("has a gradient" in each or "hands on a gradient" in each for each in refusals())
+    assert all("has a gradient" in message or "hands on a gradient" in message for message in refusals())
 
 
 class Leaving(Distance):
@@ -130,7 +130,7 @@ def test_what_no_graph_leaves_behind_is_called_as_ever(make, why, interpreted, r
             float(trained({"one": make()}).callbacks["one"].normal.mean.mean())
         )
     if isinstance(loss, Recent):
-        assert all(float(each) > 0 for each in loss.recent)
+        assert all(float(value) > 0 for value in loss.recent)
 
 
 class Scaled(nn.Module):
@@ -156,9 +156,9 @@ class Reading(Distance):
         self.kept = (torch.ones(()),)
 
     def loss(self, x: Tensor, y: Tensor) -> Any:
-        found = self.distance(self.network(x).squeeze(-1), y, reduction="none") * self._shares["a"]
-        found = found * float(self.weights[0]) * sum(self.recent) * self.kept[0]
-        return found * getattr(self, "bonus", 1.0)
+        loss = self.distance(self.network(x).squeeze(-1), y, reduction="none") * self._shares["a"]
+        loss = loss * float(self.weights[0]) * sum(self.recent) * self.kept[0]
+        return loss * getattr(self, "bonus", 1.0)
 
 
 CHANGES: dict[str, Callable[[Any], object]] = {
@@ -170,7 +170,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "deque": lambda loss: loss.recent.append(-3.0),
     "new attribute": lambda loss: setattr(loss, "bonus", -1.0),
     "module": lambda loss: setattr(loss.network, "act", nn.Tanh()),
-    "hook of a module": lambda loss: loss.network.inner.register_forward_hook(lambda module, given, made: -made),
+    "hook of a module": lambda loss: loss.network.inner.register_forward_hook(lambda module, inputs, output: -output),
     "tensor of a tuple": lambda loss: loss.kept[0].mul_(-1.0),
     "kind of number": lambda loss: loss.network.double(),
 }
@@ -326,9 +326,9 @@ def test_a_size_that_is_kept_lets_only_its_hook_out(interpreted, refusals):
 def test_dicts_of_other_kinds_stay_what_they_are(interpreted):
     class Counting(Distance):
         def loss(self, x: Tensor, y: Tensor) -> Any:
-            found = super().loss(x, y)
-            self.sums = defaultdict(float, {"all": found.detach().sum()})
-            return found
+            loss = super().loss(x, y)
+            self.sums = defaultdict(float, {"all": loss.detach().sum()})
+            return loss
 
     fused = both(lambda: {"loss": Counting(layer(), ADAM)})
     assert fused["loss"].sums["another"] == 0.0

@@ -24,15 +24,15 @@ def test_numpy_makes_the_products_of_a_graph(lead, turned):
         left = left.mT.contiguous().mT
     bias = torch.randn(*lead, *(1,) * len(lead), 6, generator=generator)
     for function, inputs in ((product, (left, right)), (shifted, (bias, left, right))):
-        made = make_fx(function)(*inputs)
-        by_numpy(made.graph)
-        made.recompile()
-        assert "rlrun" in made.code
-        torch.testing.assert_close(made(*inputs), function(*inputs))
+        module = make_fx(function)(*inputs)
+        by_numpy(module.graph)
+        module.recompile()
+        assert "rlrun" in module.code
+        torch.testing.assert_close(module(*inputs), function(*inputs))
 
 
 def test_others_are_left_as_they_are():
     half = torch.ones(2, 2, dtype=torch.bfloat16)
-    made = make_fx(product)(half, half)
-    by_numpy(made.graph)
-    assert "rlrun" not in made.code
+    module = make_fx(product)(half, half)
+    by_numpy(module.graph)
+    assert "rlrun" not in module.code

@@ -106,8 +106,8 @@ def refused(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 class Looking(Distance):
     def loss(self, x: Tensor, y: Tensor) -> Any:
-        found = super().loss(x, y)
-        return found if float(found.detach().mean()) > 0.1 else 2.0 * found
+        loss = super().loss(x, y)
+        return loss if float(loss.detach().mean()) > 0.1 else 2.0 * loss
 
 
 class Counting(Distance):
@@ -253,7 +253,7 @@ def test_what_an_optimiser_kept_can_be_replaced(interpreted):
 
 
 def test_a_failing_compiler_stops_nothing(monkeypatch, caplog):
-    def fails(*given: Any, **named: Any) -> Any:
+    def fails(*args: Any, **named: Any) -> Any:
         raise RuntimeError("no such header\nand much more")
 
     monkeypatch.setattr("rlrun.fused.graph.compiled", fails)
@@ -398,7 +398,7 @@ def test_what_is_no_key_or_grows_is_called_as_ever(interpreted, caplog):
 def test_what_was_compiled_is_another_processors(monkeypatch, tmp_path):
     """Code made for one that has more instructions would be the end of a run on one that has less."""
     monkeypatch.setattr("rlrun.fused.graph.folder", lambda: tmp_path)
-    found = []
+    folders = []
     for flags in ("avx2 avx512f avx512_bf16", "avx2 avx512f", "avx2 avx512f"):
         monkeypatch.setattr(
             Path, "read_text", lambda self, errors, flags=flags: f"model name\t: A\nflags\t\t: {flags}\n"
@@ -406,6 +406,6 @@ def test_what_was_compiled_is_another_processors(monkeypatch, tmp_path):
         monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
         monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
         graph.keep_compiled()
-        found.append(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))
-    assert found[0] != found[1] == found[2]
-    assert {each.parent for each in found} == {tmp_path / "compiled"}
+        folders.append(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))
+    assert folders[0] != folders[1] == folders[2]
+    assert {folder.parent for folder in folders} == {tmp_path / "compiled"}

@@ -62,8 +62,8 @@ def test_horizon_shortens_before_the_end(end: str) -> None:
     assert by_start(table, "next_observation") == [3, 4, 4, 4]
     assert by_start(table, "discount") == [0.125, 0.125, 0.25, 0.5]
     assert by_start(table, end) == [False, True, True, True]
-    other = "truncated" if end == "terminated" else "terminated"
-    assert by_start(table, other) == [False] * 4
+    other_end = "truncated" if end == "terminated" else "terminated"
+    assert by_start(table, other_end) == [False] * 4
 
 
 def test_open_episode_is_used_as_far_as_stored() -> None:
@@ -91,8 +91,8 @@ def test_steps_never_reach_another_episode_or_the_cursor() -> None:
             table.close(None, [[i + 1], [i + 1001]])
         if i > 1:
             batch = table.sample(50)
-            made = (batch["next_observation"] - batch["observation"]).flatten()
-            assert torch.equal(batch["reward"] / torch.where(batch["observation"].flatten() >= 1000, 1000, 1), made)
+            steps = (batch["next_observation"] - batch["observation"]).flatten()
+            assert torch.equal(batch["reward"] / torch.where(batch["observation"].flatten() >= 1000, 1000, 1), steps)
             assert torch.equal(batch["observation"].flatten() // 4, (batch["next_observation"].flatten() - 1) // 4)
 
 
@@ -231,15 +231,15 @@ PER_STEP: list[PerStep] = [
 ]
 
 
-@pytest.mark.parametrize("adaptor", PER_STEP, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("adaptor", PER_STEP, ids=lambda adaptor: type(adaptor).__name__)
 def test_windows_keep_their_shapes_and_given_tensors_their_numbers(adaptor: PerStep) -> None:
     batch = nested_batch()
     before = copy.deepcopy(batch)
-    found = adaptor(batch, None)
-    assert found["reward"].shape == (2, 3, 2)
-    assert found["next_observation"]["camera"].shape == (2, 3, 5, 5)
+    adapted = adaptor(batch, None)
+    assert adapted["reward"].shape == (2, 3, 2)
+    assert adapted["next_observation"]["camera"].shape == (2, 3, 5, 5)
     assert str(batch) == str(before)
-    assert str(found) != str(before)
+    assert str(adapted) != str(before)
 
 
 def test_rewards_of_several_dimensions_are_changed_in_each() -> None:
@@ -256,10 +256,10 @@ def test_pixels_reach_both_ends_of_the_range() -> None:
 
 
 def test_only_chosen_leaves_are_scaled_in_both_observations() -> None:
-    found = Scale("observation.arm.angle", factor=2.0)(nested_batch(), None)
+    batch = Scale("observation.arm.angle", factor=2.0)(nested_batch(), None)
     for name in ("observation", "next_observation"):
-        assert float(found[name]["arm"]["angle"].mean()) == 2.0
-        assert found[name]["camera"].dtype == torch.uint8
+        assert float(batch[name]["arm"]["angle"].mean()) == 2.0
+        assert batch[name]["camera"].dtype == torch.uint8
 
 
 def test_chosen_pixels_of_another_dtype_are_refused() -> None:
@@ -281,8 +281,8 @@ def test_scaled_image_becomes_floats() -> None:
 
 
 def test_cast_changes_the_dtype_of_every_leaf() -> None:
-    found = Cast("observation", dtype="float16")(nested_batch(), None)
-    assert found["observation"]["arm"]["angle"].dtype == found["next_observation"]["camera"].dtype == torch.float16
+    batch = Cast("observation", dtype="float16")(nested_batch(), None)
+    assert batch["observation"]["arm"]["angle"].dtype == batch["next_observation"]["camera"].dtype == torch.float16
 
 
 def test_unknown_dtype_is_refused() -> None:
@@ -302,32 +302,32 @@ def test_untransformed_keeps_what_was_stored() -> None:
     adaptors = [RewardClip(0, 1), NStep(steps=2, discount=0.5), Untransformed(["reward", "next_observation"])]
     table = table_of(4.0, 8.0, adaptors=adaptors)
     batch = table.sample(50)
-    kept = batch["untransformed"]
-    assert torch.equal(kept["reward"], 4 * 2 ** batch["observation"][:, 0])
-    assert torch.equal(kept["next_observation"], batch["observation"] + 1)
+    untransformed = batch["untransformed"]
+    assert torch.equal(untransformed["reward"], 4 * 2 ** batch["observation"][:, 0])
+    assert torch.equal(untransformed["next_observation"], batch["observation"] + 1)
     assert by_start(table, "reward") == [1.5, 1.0]
     assert "untransformed" in table.names()
 
 
 def test_a_leaf_becomes_the_observation() -> None:
-    found = Select("arm.angle")(nested_batch(), None)
-    assert found["observation"].shape == found["next_observation"].shape == (2, 3, 4)
+    batch = Select("arm.angle")(nested_batch(), None)
+    assert batch["observation"].shape == batch["next_observation"].shape == (2, 3, 4)
 
 
 def test_chosen_leaves_stay_in_the_observation() -> None:
     batch = nested_batch()
     batch["observation"]["goal"] = batch["next_observation"]["goal"] = torch.zeros(2, 3, 1)
-    found = Select(["arm.angle", "goal"])(batch, None)
-    assert list(found["observation"]) == list(found["next_observation"]) == ["arm", "goal"]
+    adapted = Select(["arm.angle", "goal"])(batch, None)
+    assert list(adapted["observation"]) == list(adapted["next_observation"]) == ["arm", "goal"]
     assert list(batch["observation"]) == ["arm", "camera", "goal"]
 
 
 def test_leaves_become_columns_of_their_own() -> None:
     select = Select({"observation": "arm", "picture": "camera"})
-    found = select(nested_batch(), None)
-    assert list(found["observation"]) == ["angle"]
-    assert found["picture"].dtype == found["next_picture"].dtype == torch.uint8
-    assert set(found) == {"reward", *select.provides}
+    batch = select(nested_batch(), None)
+    assert list(batch["observation"]) == ["angle"]
+    assert batch["picture"].dtype == batch["next_picture"].dtype == torch.uint8
+    assert set(batch) == {"reward", *select.provides}
 
 
 def test_selection_sees_the_observation_after_several_steps() -> None:
@@ -352,8 +352,8 @@ def test_leaf_that_is_not_there_is_refused() -> None:
 @pytest.mark.parametrize(("tag", "expected"), [(1.0, [1.0, 1.0, 1.0]), (0.0, [1.0, 1.0, 0.0])])
 def test_value_goes_on_after_an_interrupted_episode_only(tag: float, expected: list[float]) -> None:
     batch = {"continues": torch.tensor([[1.0, 1.0, 0.0]]), "interrupted": torch.tensor([tag])}
-    found = TerminalOverride("continues", tag="interrupted")(batch, None)
-    assert found["continues"].tolist() == [expected]
+    adapted = TerminalOverride("continues", tag="interrupted")(batch, None)
+    assert adapted["continues"].tolist() == [expected]
     assert batch["continues"].tolist() == [[1.0, 1.0, 0.0]]
 
 
@@ -367,8 +367,8 @@ def test_override_may_leave_one_value_a_window() -> None:
         "continues": torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 1.0]]),
         "interrupted": torch.tensor([True, False, False]),
     }
-    found = TerminalOverride("continues", tag="interrupted", only_last=True)(batch, None)
-    assert found["continues"].tolist() == [1.0, 0.0, 1.0]
+    adapted = TerminalOverride("continues", tag="interrupted", only_last=True)(batch, None)
+    assert adapted["continues"].tolist() == [1.0, 0.0, 1.0]
 
 
 def test_emote_names_stand_beside_or_in_place_of_ours() -> None:

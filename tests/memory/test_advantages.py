@@ -37,12 +37,12 @@ class Sum(nn.Module):
 @pytest.fixture
 def batch():
     draw = torch.Generator().manual_seed(0)
-    observation, other = (torch.randn(3, 5, 2, generator=draw) for _ in range(2))
+    observation, final_observation = (torch.randn(3, 5, 2, generator=draw) for _ in range(2))
     terminated, truncated = torch.zeros(2, 3, 5, dtype=torch.bool)
     terminated[0, 1], truncated[1, 2] = True, True
     last = terminated | truncated
     last[:, -1] = True
-    following = torch.where(last.unsqueeze(-1), other, observation.roll(-1, 1))
+    following = torch.where(last.unsqueeze(-1), final_observation, observation.roll(-1, 1))
     return {
         "observation": observation,
         "action": torch.randint(0, 3, (3, 5), generator=draw),
@@ -54,14 +54,14 @@ def batch():
 
 
 def test_values_of_what_followed_are_those_of_next_observation(batch):
-    found = Advantages(Sum(), discount=0.9, lambda_=0.8)(batch, None)
+    adapted = Advantages(Sum(), discount=0.9, lambda_=0.8)(batch, None)
     ended = batch["terminated"] | batch["truncated"]
     value, following = batch["observation"].sum(-1), batch["next_observation"].sum(-1)
     options = {"terminated": batch["terminated"], "ended": ended, "discount": 0.9}
-    torch.testing.assert_close(found["value"], value)
-    torch.testing.assert_close(found["log_prob"], -batch["action"].float())
-    torch.testing.assert_close(found["advantage"], ops.gae(batch["reward"], value, following, lambda_=0.8, **options))
-    torch.testing.assert_close(found["return_"], found["advantage"] + value)
+    torch.testing.assert_close(adapted["value"], value)
+    torch.testing.assert_close(adapted["log_prob"], -batch["action"].float())
+    torch.testing.assert_close(adapted["advantage"], ops.gae(batch["reward"], value, following, lambda_=0.8, **options))
+    torch.testing.assert_close(adapted["return_"], adapted["advantage"] + value)
 
 
 def test_only_last_steps_cost_a_second_pass(batch):
@@ -81,15 +81,15 @@ def test_images_may_go_through_in_pieces(batch):
 
 def test_a_stored_log_prob_stays(batch):
     stored = torch.randn(3, 5)
-    found = Advantages(Sum(), discount=0.9, lambda_=0.8)(batch | {"log_prob": stored}, None)
-    assert torch.equal(found["log_prob"], stored)
+    adapted = Advantages(Sum(), discount=0.9, lambda_=0.8)(batch | {"log_prob": stored}, None)
+    assert torch.equal(adapted["log_prob"], stored)
 
 
 def test_returns_may_have_another_lambda(batch):
-    one = Advantages(Sum(), discount=0.9, lambda_=0.8, return_lambda=1.0)(batch, None)
-    other = Advantages(Sum(), discount=0.9, lambda_=1.0)(batch, None)
-    torch.testing.assert_close(one["return_"], other["return_"])
-    assert not torch.allclose(one["advantage"], other["advantage"])
+    estimates = Advantages(Sum(), discount=0.9, lambda_=0.8, return_lambda=1.0)(batch, None)
+    monte_carlo = Advantages(Sum(), discount=0.9, lambda_=1.0)(batch, None)
+    torch.testing.assert_close(estimates["return_"], monte_carlo["return_"])
+    assert not torch.allclose(estimates["advantage"], monte_carlo["advantage"])
 
 
 def test_a_loss_without_log_prob_pays_for_none(batch):
@@ -108,12 +108,12 @@ def weighed(batch, ratio, **options):
 
 
 def test_v_trace_of_the_network_itself_has_lambda_returns(batch):
-    found, stored = weighed(batch, 1.0, lambda_=0.8)
+    weighted, stored = weighed(batch, 1.0, lambda_=0.8)
     plain = Advantages(Sum(), discount=0.9, lambda_=0.8)(batch, None)
-    torch.testing.assert_close(found["return_"], plain["return_"])
-    assert torch.equal(found["log_prob"], stored)
+    torch.testing.assert_close(weighted["return_"], plain["return_"])
+    assert torch.equal(weighted["log_prob"], stored)
     without = Advantages(Sum(), discount=0.9, lambda_=0.8, v_trace=True)(batch, None)
-    torch.testing.assert_close(without["advantage"], found["advantage"])
+    torch.testing.assert_close(without["advantage"], weighted["advantage"])
 
 
 def test_v_trace_weighs_what_would_not_be_done_any_more_by_its_ratio(batch):
@@ -137,9 +137,9 @@ def test_values_are_those_that_updates_would_see(batch, monkeypatch):
     network = ActorCritic(spaces, hidden=(256, 256), output_gain=1.0)
     low = MixedPrecision("bf16", "cpu")
     options = {"discount": 0.9, "lambda_": 0.8}
-    plain, found = (Advantages(network, **options, **around)(batch, None) for around in ({}, {"around": low}))
+    plain, mixed = (Advantages(network, **options, **around)(batch, None) for around in ({}, {"around": low}))
     with low:
         judged = network.judge(batch["observation"], batch["action"])
     for name in ("log_prob", "value"):
-        torch.testing.assert_close(found[name], getattr(judged, name), atol=1e-6, rtol=0.0)
-        assert (plain[name] - found[name]).abs().max() > 1e-5
+        torch.testing.assert_close(mixed[name], getattr(judged, name), atol=1e-6, rtol=0.0)
+        assert (plain[name] - mixed[name]).abs().max() > 1e-5

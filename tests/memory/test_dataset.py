@@ -64,10 +64,10 @@ def test_a_loaded_state_goes_on_with_the_next_batch(seen):
     loader = make(epochs=2, seed=5)
     served(loader, seen)
     state = loader.state_dict()
-    other = make(epochs=2, seed=5)
-    other.load_state_dict(state)
+    restored = make(epochs=2, seed=5)
+    restored.load_state_dict(state)
     rest = served(loader, 9)
-    assert served(other, 9) == rest
+    assert served(restored, 9) == rest
     assert len(rest) == 6 - seen
 
 
@@ -117,11 +117,11 @@ class Pairs:
 def test_items_are_read_once():
     pairs = Pairs()
     loader = make(pairs, columns=["label", "input"], epochs=3)
-    asked = pairs.asked
+    count = pairs.asked
     for groups in loader:
-        label, given = groups["default"]["label"], groups["default"]["input"]
-        assert torch.equal(given, torch.stack([label, -label], 1))
-    assert pairs.asked == asked <= 8
+        label, inputs = groups["default"]["label"], groups["default"]["input"]
+        assert torch.equal(inputs, torch.stack([label, -label], 1))
+    assert pairs.asked == count <= 8
 
 
 def test_lazy_items_are_read_when_they_are_asked_for():
@@ -185,11 +185,11 @@ def test_every_complete_row_of_a_table_is_served_once():
     table = filled()
     before = table.state_dict()["sampler"]
     loader = make(table, epochs=1)
-    found = {}
+    successors = {}
     for groups in loader:
         batch = groups["default"]
-        found |= dict(zip(batch["observation"].tolist(), batch["next_observation"].tolist(), strict=True))
-    assert found == {0: 1, 1: 2, 2: 3, 10: 11, 20: 21, 21: 22, 30: 31}
+        successors |= dict(zip(batch["observation"].tolist(), batch["next_observation"].tolist(), strict=True))
+    assert successors == {0: 1, 1: 2, 2: 3, 10: 11, 20: 21, 21: 22, 30: 31}
     assert table.state_dict()["sampler"] == before
 
 
@@ -212,8 +212,8 @@ def test_a_table_that_changes_within_an_epoch_is_refused():
 
 def test_a_stored_memory_is_a_data_set(tmp_path):
     files.store(filled(), tmp_path / "memory.zip")
-    found = joined(served(make(str(tmp_path / "memory.zip"), epochs=1), 9, "observation"))
-    assert sorted(found) == [0, 1, 2, 10, 20, 21, 30]
+    observations = joined(served(make(str(tmp_path / "memory.zip"), epochs=1), 9, "observation"))
+    assert sorted(observations) == [0, 1, 2, 10, 20, 21, 30]
     with pytest.raises(RequestError, match=r"other\.zip cannot be read"):
         make(str(tmp_path / "other.zip"))
 

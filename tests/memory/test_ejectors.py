@@ -78,8 +78,8 @@ def test_rows_without_the_frames_before_them_are_covered_too(name: str) -> None:
     table.close(None, np.zeros((2, 3)))  # 20 slots; 2 rows of each have lost frames and are not served
     slots = np.bincount(table.index.episode(table.index.used()), minlength=len(table.index.lane))
     for count in range(1, 21):
-        held = slots[table.ejector.pick(count)].tolist()
-        assert sum(held) >= count > sum(held[:-1])
+        sizes = slots[table.ejector.pick(count)].tolist()
+        assert sum(sizes) >= count > sum(sizes[:-1])
 
 
 @pytest.mark.parametrize("name", EJECTORS)
@@ -170,21 +170,21 @@ def test_count_of_an_episode_that_left_is_forgotten() -> None:
 def test_saved_ejector_goes_on_the_same_way(name: str) -> None:
     table = table_of(EJECTORS[name](), [5, 3, 8, 2, 9], length=50)
     table.sample(40)
-    other = table_of(EJECTORS[name](seed=9), [], length=50)
-    other.load_state_dict(copy.deepcopy(table.state_dict()))
+    restored = table_of(EJECTORS[name](seed=9), [], length=50)
+    restored.load_state_dict(copy.deepcopy(table.state_dict()))
     for number in range(5, 20):
-        for one in (table, other):
-            episode(one, 4, 100 * number)
-        assert np.array_equal(table.sample(10)["reward"], other.sample(10)["reward"])
-        assert held(table) == held(other)
+        for memory in (table, restored):
+            episode(memory, 4, 100 * number)
+        assert np.array_equal(table.sample(10)["reward"], restored.sample(10)["reward"])
+        assert held(table) == held(restored)
 
 
 def test_seed_decides_who_leaves() -> None:
-    def left(seed: int) -> list[Any]:
+    def picks(seed: int) -> list[Any]:
         table = table_of(UniformEjector(seed=seed), [3] * 12)
         return [picked(table, 20) for _ in range(3)]
 
-    assert left(1) == left(1) != left(2)
+    assert picks(1) == picks(1) != picks(2)
 
 
 def test_negative_alpha_is_refused() -> None:

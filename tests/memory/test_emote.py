@@ -21,9 +21,9 @@ FLAGS = {"terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}
 
 
 def npy(array: Any) -> bytes:
-    held = io.BytesIO()
-    np.save(held, array)
-    return held.getvalue()
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
 
 
 def ranges(ids: list[int], length: int) -> Any:
@@ -76,7 +76,7 @@ def test_documented_example_loads(tmp_path: Path) -> None:
 def test_episodes_keep_their_order(tmp_path: Path) -> None:
     memory = table(length=20)
     take_in(memory, str(example(tmp_path / "v1.zip")))
-    assert [each.row["reward"][0] for each in Stored.of(memory)][-3:] == [388, 392, 396]
+    assert [episode.row["reward"][0] for episode in Stored.of(memory)][-3:] == [388, 392, 396]
 
 
 def test_ranges_may_come_in_any_order(tmp_path: Path) -> None:
@@ -102,17 +102,17 @@ def test_terminal_tag_says_which_were_cut_off(tmp_path: Path) -> None:
     keys = ["observation", "reward", "terminal"]
     memory = table(**FLAGS)
     take_in(memory, str(example(tmp_path / "v1.zip", change=parts, columns=columns, part_keys=keys)))
-    held = list(Stored.of(memory))
-    assert [number for number, each in enumerate(held) if each.row["truncated"][-1]] == [3]
-    assert sum(int(each.row["terminated"].sum()) for each in held) == 99
+    episodes = list(Stored.of(memory))
+    assert [number for number, episode in enumerate(episodes) if episode.row["truncated"][-1]] == [3]
+    assert sum(int(episode.row["terminated"].sum()) for episode in episodes) == 99
 
 
 def test_masks_say_which_were_cut_off(tmp_path: Path) -> None:
     masks = np.ones((400, 1), np.float32)
     masks[3] = 0.0
     parts = {"masks.npy": npy(masks), "masks.ranges.npy": npy(ranges(list(range(100)), 4))}
-    found = emote.read(example(tmp_path / "v1.zip", change=parts, part_keys=["observation", "reward", "masks"]))
-    assert [each.row["terminated"].tolist()[-1] for each in found[:3]] == [True, False, False]
+    episodes = emote.read(example(tmp_path / "v1.zip", change=parts, part_keys=["observation", "reward", "masks"]))
+    assert [episode.row["terminated"].tolist()[-1] for episode in episodes[:3]] == [True, False, False]
 
 
 def test_names_can_be_mapped(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_what_we_write_is_read_back(tmp_path: Path) -> None:
     emote.write(memory, tmp_path / "out.zip")
     copy = Table(length=60, columns={**columns, "reward": {}, **FLAGS})
     take_in(copy, str(tmp_path / "out.zip"))
-    assert [as_lists(each) for each in Stored.of(copy)] == [as_lists(each) for each in Stored.of(memory)]
+    assert [as_lists(episode) for episode in Stored.of(copy)] == [as_lists(episode) for episode in Stored.of(memory)]
 
 
 def flags(ended: Any, truncated: bool) -> dict[str, Any]:
@@ -223,11 +223,11 @@ def test_file_is_laid_out_as_emote_reads_it(tmp_path: Path) -> None:
             memory.close(0, np.full((1, 3), 9.0))
     emote.write(memory, tmp_path / "out.zip")
     with ZipFile(tmp_path / "out.zip") as file:
-        held = {name: file.read(name) for name in file.namelist()}
-    about = json.loads(held["configuration.json"])
-    assert (held["version"], about["ids"], about["length_key"]) == (b"1", [0], "actions")
+        members = {name: file.read(name) for name in file.namelist()}
+    about = json.loads(members["configuration.json"])
+    assert (members["version"], about["ids"], about["length_key"]) == (b"1", [0], "actions")
     assert about["ejector_state"] == {"identities": [0], "sequence_lengths": [[0, 2]]}
-    loaded = {key: np.load(io.BytesIO(held[f"{key}.npy"]), allow_pickle=False) for key in about["part_keys"]}
+    loaded = {key: np.load(io.BytesIO(members[f"{key}.npy"]), allow_pickle=False) for key in about["part_keys"]}
     assert {key: array.shape for key, array in loaded.items()} == {
         "obs": (3, 3),
         "actions": (2, 2),
@@ -235,4 +235,4 @@ def test_file_is_laid_out_as_emote_reads_it(tmp_path: Path) -> None:
         "terminal": (1,),
     }
     assert loaded["terminal"].tolist() == [1.0]
-    assert np.load(io.BytesIO(held["obs.ranges.npy"])).tolist() == [[0, 0, 3]]
+    assert np.load(io.BytesIO(members["obs.ranges.npy"])).tolist() == [[0, 0, 3]]

@@ -89,19 +89,19 @@ def make(sampler: str = "uniform", ejector: str = "rows", *, columns: Any = COLU
 
 def future(table: Table) -> list[Any]:
     """What the table will give, with priorities fed back and new rows in between."""
-    play, found = Play(table, seed=9), []
+    play, digests = Play(table, seed=9), []
     for round_ in range(12):
         batch = table.sample(16, 1 + round_ % 3)
         table.feedback(torch.linspace(0.1, 3.0, 16))
-        found.append(storage.digest(batch))
+        digests.append(storage.digest(batch))
         play.run(round_)
-    return found
+    return digests
 
 
 def contents(table: Table) -> list[Any]:
     return [
-        [each.row["reward"].tolist(), each.row["observation"]["near"].tolist(), each.last["near"].tolist(), each.tags]
-        for each in Stored.of(table)
+        [ep.row["reward"].tolist(), ep.row["observation"]["near"].tolist(), ep.last["near"].tolist(), ep.tags]
+        for ep in Stored.of(table)
     ]
 
 
@@ -156,8 +156,8 @@ def test_stacked_frames_are_stored_once_and_come_back(tmp_path: Path) -> None:
     assert restore(copy, tmp_path / "memory.zip") is True
     larger = Table(length=80, columns=columns, frame_stack=3)
     assert restore(larger, tmp_path / "memory.zip") is False
-    assert [each.row["observation"].tolist() for each in Stored.of(larger)] == [
-        each.row["observation"].tolist() for each in Stored.of(table)
+    assert [episode.row["observation"].tolist() for episode in Stored.of(larger)] == [
+        episode.row["observation"].tolist() for episode in Stored.of(table)
     ]
     assert copy.sample(50)["next_observation"].equal(table.sample(50)["next_observation"])
 
@@ -183,9 +183,9 @@ def test_smaller_table_keeps_the_newest(tmp_path: Path) -> None:
     copy = make(num_envs=1, length=40)
     restore(copy, tmp_path / "memory.zip")
     rewards = [reward for episode in contents(table) for reward in episode[0]]
-    held = [reward for episode in contents(copy) for reward in episode[0]]
-    assert 25 < len(held) <= 40
-    assert held == rewards[-len(held) :]
+    newest = [reward for episode in contents(copy) for reward in episode[0]]
+    assert 25 < len(newest) <= 40
+    assert newest == rewards[-len(newest) :]
 
 
 def test_open_episode_comes_in_as_cut_off(tmp_path: Path) -> None:
@@ -329,27 +329,27 @@ def header(shape: str) -> bytes:
 
 
 FORGED: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
-    "newer": (lambda held: note(held, format=3), "has format 3; this version of rlrun reads 2"),
-    "other kind": (lambda held: note(held, kind="checkpoint"), "is a 'checkpoint', wanted 'rlrun.memory'"),
-    "no note": (lambda held: held.pop("table.json"), "no member 'table.json'"),
-    "no json": (lambda held: held.update({"table.json": b"[" * 100_000}), "is no JSON"),
-    "no state": (lambda held: held.update({"state.safetensors": b"x" * 20}), "its state cannot be taken back"),
-    "no column": (lambda held: held.pop("columns/reward.npy"), "no member 'columns/reward.npy'"),
-    "short column": (lambda held: held.update({"columns/reward.npy": held["columns/reward.npy"][:-4]}), "fit its size"),
-    "huge shape": (lambda held: held.update({"columns/reward.npy": header("(10**15,)")}), "is no array|fit its size"),
-    "large shape": (lambda held: held.update({"columns/reward.npy": header(f"({10**15},)")}), "does not fit its size"),
+    "newer": (lambda file: note(file, format=3), "has format 3; this version of rlrun reads 2"),
+    "other kind": (lambda file: note(file, kind="checkpoint"), "is a 'checkpoint', wanted 'rlrun.memory'"),
+    "no note": (lambda file: file.pop("table.json"), "no member 'table.json'"),
+    "no json": (lambda file: file.update({"table.json": b"[" * 100_000}), "is no JSON"),
+    "no state": (lambda file: file.update({"state.safetensors": b"x" * 20}), "its state cannot be taken back"),
+    "no column": (lambda file: file.pop("columns/reward.npy"), "no member 'columns/reward.npy'"),
+    "short column": (lambda file: file.update({"columns/reward.npy": file["columns/reward.npy"][:-4]}), "fit its size"),
+    "huge shape": (lambda file: file.update({"columns/reward.npy": header("(10**15,)")}), "is no array|fit its size"),
+    "large shape": (lambda file: file.update({"columns/reward.npy": header(f"({10**15},)")}), "does not fit its size"),
     "giant header": (
-        lambda held: held.update({"columns/reward.npy": header("(3," + " " * 99_999 + ")")}),
+        lambda file: file.update({"columns/reward.npy": header("(3," + " " * 99_999 + ")")}),
         "is no array",
     ),
-    "negative shape": (lambda held: held.update({"columns/reward.npy": header("(-3,)")}), "wanted rows"),
+    "negative shape": (lambda file: file.update({"columns/reward.npy": header("(-3,)")}), "wanted rows"),
     "slots outside": (
-        lambda held: held.update({"slots.npy": held["slots.npy"][:-2] + b"\0\1"}),
+        lambda file: file.update({"slots.npy": file["slots.npy"][:-2] + b"\0\1"}),
         "slots.npy does not fit",
     ),
-    "escape": (lambda held: held.update({"../../evil": b"x"}), "leads out of it"),
-    "absolute": (lambda held: held.update({"/etc/evil": b"x"}), "leads out of it"),
-    "pickle": (lambda held: held.update({"data.pickle": b"x"}), "is in Emote's legacy format"),
+    "escape": (lambda file: file.update({"../../evil": b"x"}), "leads out of it"),
+    "absolute": (lambda file: file.update({"/etc/evil": b"x"}), "leads out of it"),
+    "pickle": (lambda file: file.update({"data.pickle": b"x"}), "is in Emote's legacy format"),
 }
 
 
@@ -416,16 +416,16 @@ def test_a_million_rows_are_stored_in_seconds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("settings", [{}, {"min_length": 4}])
 def test_cut_off_ends_open_episodes_and_loses_nothing(ejector: str, settings: dict[str, Any]) -> None:
     columns = {**COLUMNS, "interrupted": {"tag": True}}
-    table, other = (filled("prioritised", ejector, columns=columns, length=300, **settings) for _ in range(2))
-    held = Stored.of(other)
-    least = np.where(held.open, settings.get("min_length", 1), 1)
-    before = [each for each, rows in zip(held, least, strict=True) if len(each) >= rows]
+    table, twin = (filled("prioritised", ejector, columns=columns, length=300, **settings) for _ in range(2))
+    episodes = Stored.of(twin)
+    least = np.where(episodes.open, settings.get("min_length", 1), 1)
+    before = [episode for episode, rows in zip(episodes, least, strict=True) if len(episode) >= rows]
     cut_off(table)
     assert not Stored.of(table, partial=True).open.any()
     for old, new in zip(before, Stored.of(table), strict=True):
         assert (old.row["reward"].tolist(), old.tags) == (new.row["reward"].tolist(), new.tags)
         assert old.row["truncated"].tolist() == new.row["truncated"].tolist()
-    assert len(table) == sum(len(each) for each in before)
+    assert len(table) == sum(len(episode) for episode in before)
     assert len(future(table)) == 12
 
 

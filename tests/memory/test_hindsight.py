@@ -68,33 +68,33 @@ def steps_and_goals(batch: Any) -> tuple[list[int], list[int]]:
 
 def goals_of(table: Table, count: int = 4_000) -> dict[int, list[int]]:
     """Return the goals that were drawn for the row of each observation."""
-    found: dict[int, list[int]] = {}
+    goal_lists: dict[int, list[int]] = {}
     for step, goal in zip(*steps_and_goals(table.sample(count)), strict=True):
-        found.setdefault(step, []).append(goal)
-    return found
+        goal_lists.setdefault(step, []).append(goal)
+    return goal_lists
 
 
 def test_future_draws_evenly_from_the_next_observation_to_the_last() -> None:
-    found = goals_of(table_of(4), 8_000)
-    assert {step: sorted(set(goals)) for step, goals in found.items()} == {
+    goal_lists = goals_of(table_of(4), 8_000)
+    assert {step: sorted(set(goals)) for step, goals in goal_lists.items()} == {
         0: [1, 2, 3, 4],
         1: [2, 3, 4],
         2: [3, 4],
         3: [4],
     }
-    shares = np.bincount(found[0])[1:] / len(found[0])
-    assert np.abs(shares - 0.25).max() < 4 * np.sqrt(0.25 * 0.75 / len(found[0]))
+    shares = np.bincount(goal_lists[0])[1:] / len(goal_lists[0])
+    assert np.abs(shares - 0.25).max() < 4 * np.sqrt(0.25 * 0.75 / len(goal_lists[0]))
 
 
 @pytest.mark.parametrize(("strategy", "goals"), [("final", {0: [4], 1: [4], 2: [4], 3: [4]}), ("episode", None)])
 def test_other_strategies_draw_the_last_or_any(strategy: str, goals: Any) -> None:
-    found = {step: sorted(set(goals)) for step, goals in goals_of(table_of(4, strategy=strategy)).items()}
-    assert found == (goals or {step: [1, 2, 3, 4] for step in range(4)})
+    goal_lists = {step: sorted(set(goals)) for step, goals in goals_of(table_of(4, strategy=strategy)).items()}
+    assert goal_lists == (goals or {step: [1, 2, 3, 4] for step in range(4)})
 
 
 def test_open_episode_gives_goals_as_far_as_it_is_stored() -> None:
-    found = goals_of(table_of(opened=4))  # the fourth row waits for its next observation, and is one itself
-    assert {step: sorted(set(goals)) for step, goals in found.items()} == {0: [1, 2, 3], 1: [2, 3], 2: [3]}
+    goal_lists = goals_of(table_of(opened=4))  # the fourth row waits for its next observation, and is one itself
+    assert {step: sorted(set(goals)) for step, goals in goal_lists.items()} == {0: [1, 2, 3], 1: [2, 3], 2: [3]}
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -167,10 +167,10 @@ def test_steps_ahead_have_the_new_goal_too() -> None:
 def test_sum_over_steps_stops_where_the_new_goal_ends_the_episode() -> None:
     batch = table_of(6, adaptors=[NStep(steps=3, discount=0.5)]).sample(500)
     away = (batch["observation"]["desired_goal"] - batch["observation"]["achieved_goal"])[:, 0]
-    made = away.clamp(max=3.0)
-    assert torch.equal(batch["discount"], 0.5**made)
+    span = away.clamp(max=3.0)
+    assert torch.equal(batch["discount"], 0.5**span)
     assert torch.equal(batch["terminated"], away <= 3.0)
-    assert torch.equal((batch["next_observation"]["achieved_goal"] - batch["observation"]["achieved_goal"])[:, 0], made)
+    assert torch.equal((batch["next_observation"]["achieved_goal"] - batch["observation"]["achieved_goal"])[:, 0], span)
     assert torch.equal(batch["reward"], torch.tensor([0.0, -1.0, -1.5, -1.75])[(away.clamp(max=4.0) - 1).long()])
 
 
@@ -185,9 +185,9 @@ def test_place_in_the_config_says_nothing_about_the_order() -> None:
     ahead, smaller = NStep(steps=2, discount=0.5), Scale("reward", factor=0.1)
     late = table_of(5, adaptors={"smaller": smaller, "ahead": ahead, "hindsight": None})
     early = table_of(5, adaptors={"hindsight": None, "ahead": ahead, "smaller": smaller})
-    one, other = late.sample(300), early.sample(300)
-    assert [type(each).__name__ for each in late.adaptors] == ["Hindsight", "Scale", "NStep"]
-    assert all(torch.equal(one[name], other[name]) for name in ("reward", "terminated", "discount"))
+    late_batch, early_batch = late.sample(300), early.sample(300)
+    assert [type(adaptor).__name__ for adaptor in late.adaptors] == ["Hindsight", "Scale", "NStep"]
+    assert all(torch.equal(late_batch[name], early_batch[name]) for name in ("reward", "terminated", "discount"))
 
 
 def test_environment_is_asked_about_goals_as_they_were_stored() -> None:
@@ -252,11 +252,11 @@ def test_batch_from_no_table_is_refused() -> None:
 
 
 def test_draws_go_on_from_a_saved_state() -> None:
-    table, other = table_of(9), table_of(9)
+    table, restored = table_of(9), table_of(9)
     table.sample(100)
-    other.load_state_dict(table.state_dict())
-    other.adaptors[0].load_state_dict(table.adaptors[0].state_dict())
-    assert steps_and_goals(table.sample(100)) == steps_and_goals(other.sample(100))
+    restored.load_state_dict(table.state_dict())
+    restored.adaptors[0].load_state_dict(table.adaptors[0].state_dict())
+    assert steps_and_goals(table.sample(100)) == steps_and_goals(restored.sample(100))
 
 
 def test_draws_differ_from_those_of_a_sampler_with_the_same_seed() -> None:
@@ -272,9 +272,9 @@ def test_changed_rewards_are_the_environments_own(name: str) -> None:
     play(env, table, 800)
     batch, task = table.sample(10_000), env.lanes[0].unwrapped
     achieved, desired = (batch["next_observation"][part].numpy() for part in ("achieved_goal", "desired_goal"))
-    said = [task.compute_reward(one, other, {}) for one, other in zip(achieved, desired, strict=True)]
-    ended = [bool(task.compute_terminated(one, other, {})) for one, other in zip(achieved, desired, strict=True)]
-    assert batch["reward"].tolist() == said
+    rewards = [task.compute_reward(state, goal, {}) for state, goal in zip(achieved, desired, strict=True)]
+    ended = [bool(task.compute_terminated(state, goal, {})) for state, goal in zip(achieved, desired, strict=True)]
+    assert batch["reward"].tolist() == rewards
     assert batch["terminated"].tolist() == ended
     assert -0.9 < batch["reward"].mean() < -0.1
 
@@ -301,7 +301,7 @@ def test_one_word_adds_it_to_an_algorithm(words: list[str], tmp_path: Any) -> No
     result = train([*words, "+with=hindsight", *small, *budget], run_dir=tmp_path / "run")
     assert result.summary["updates"] == 20
     adaptors = result.trainer.callbacks["collector"].table.adaptors  # type: ignore[attr-defined]
-    assert [type(each).__name__ for each in adaptors] == ["Hindsight", "NStep"]
+    assert [type(adaptor).__name__ for adaptor in adaptors] == ["Hindsight", "NStep"]
 
 
 def test_environment_without_goals_is_refused_before_its_first_step() -> None:

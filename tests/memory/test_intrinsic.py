@@ -146,23 +146,23 @@ def test_the_environments_reward_counts_once_beside_several_bonuses():
 @pytest.mark.parametrize("length", [1, 2])
 def test_n_step_returns_have_the_bonus_of_their_own_transitions(ejector, length):
     table = filled(Intrinsic({"told": Told()}), NStep(steps=3, discount=0.5), lengths=(4, 3), opened=3, ejector=ejector)
-    found: dict[float, float] = {}
+    rewards: dict[float, float] = {}
     for _ in range(30):
         batch = table.sample(100, length)
-        found |= by_observation(batch, batch["reward"])
+        rewards |= by_observation(batch, batch["reward"])
     expected = {}
     for first, count in ((0, 4), (10, 3), (20, 2)):  # of the open episode the last row waits for its successor
         paid = [i + 1 + told(i, first) for i in range(count)]
         sums = [sum(0.5**k * value for k, value in enumerate(paid[i : i + 3])) for i in range(count)]
         expected |= {first + i: value for i, value in enumerate(sums)}
-    assert found == expected
+    assert rewards == expected
 
 
 def test_what_is_stored_stays_raw_and_nothing_is_added_twice():
     table = filled(Intrinsic({"told": Told()}), NStep(steps=2, discount=0.5))
-    one = table.sample(100)
+    first = table.sample(100)
     two = table.sample(100)
-    assert by_observation(one, one["reward"]) == by_observation(two, two["reward"])
+    assert by_observation(first, first["reward"]) == by_observation(two, two["reward"])
     slots = np.arange(4)
     assert table.storage.gather("reward", slots).tolist() == [1, 2, 3, 4]
 
@@ -254,27 +254,27 @@ def test_rollouts_keep_it_whatever_columns_say():
 
 
 def normalised(**settings: Any) -> tuple[Told, Normaliser, Normaliser]:
-    seen, found = Normaliser(SPACES, speed=1), Normaliser([], form="rms", speed=1)
-    return Told(observation=seen, reward=found, **settings), seen, found
+    seen, reward_norm = Normaliser(SPACES, speed=1), Normaliser([], form="rms", speed=1)
+    return Told(observation=seen, reward=reward_norm, **settings), seen, reward_norm
 
 
 def test_statistics_move_once_a_sample_and_not_when_steps_ahead_are_looked_up():
-    bonus, seen, found = normalised()
+    bonus, seen, reward_norm = normalised()
     table = filled(Intrinsic({"told": bonus}), NStep(steps=3, discount=0.5))
     for count in range(1, 4):
         table.sample(20)
-        assert (seen.updates, found.updates) == (count, count)
+        assert (seen.updates, reward_norm.updates) == (count, count)
 
 
 def test_statistics_are_those_of_next_observations_and_of_raw_bonuses():
-    bonus, seen, found = normalised()
+    bonus, seen, reward_norm = normalised()
     batch = batch_of(rollout(Intrinsic({"told": bonus}, extrinsic_weight=0.0), ends=(2,), epochs=3))
     following = batch["next_observation"][:, 0].double()
     assert following.max() == 106
     assert 3.5 in following
     moments = seen.statistics[0].moments[:, 0]
     assert torch.allclose(moments, torch.stack([following.mean(), following.square().mean()]))
-    assert (seen.updates, found.updates) == (1, 1)
+    assert (seen.updates, reward_norm.updates) == (1, 1)
     assert batch["reward"].square().mean().sqrt() == pytest.approx(1.0, abs=1e-5)  # of the first batch by itself
 
 

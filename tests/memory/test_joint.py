@@ -23,11 +23,11 @@ def data(start: int, count: int = 6, **settings: Any) -> DatasetLoader:
 
 def table(start: float = 0, count: int = 40, **settings: Any) -> Table:
     """One episode that observes start, start + 1, …"""
-    made = Table(length=50, columns={"observation": {}, "reward": {}}, **settings)
+    memory = Table(length=50, columns={"observation": {}, "reward": {}}, **settings)
     if count:
         steps = start + np.arange(float(count))
-        made.add_episode({"observation": steps, "reward": steps}, start + count)
-    return made
+        memory.add_episode({"observation": steps, "reward": steps}, start + count)
+    return memory
 
 
 def test_each_loader_has_its_data_group():
@@ -44,8 +44,8 @@ def test_loaders_can_come_as_a_mapping():
 def test_loaders_can_be_nested_under_one_group_and_go_on():
     loader = JointLoader(nested="default", real=data(0), imagined=data(100))
     assert loader.names() == {"default": ("real", "imagined")}
-    found = [groups["default"]["imagined"]["x"].tolist() for groups in itertools.islice(loader, 5)]
-    assert found == [[100, 101], [102, 103], [104, 105], [100, 101], [102, 103]]
+    batches = [groups["default"]["imagined"]["x"].tolist() for groups in itertools.islice(loader, 5)]
+    assert batches == [[100, 101], [102, 103], [104, 105], [100, 101], [102, 103]]
 
 
 def test_joint_loaders_can_be_joined():
@@ -62,9 +62,9 @@ def test_it_ends_with_the_first_that_ends():
 def test_every_loader_goes_on_where_it_was():
     loader = JointLoader(a=data(0), b=data(100, count=4))
     list(itertools.islice(loader, 4))
-    other = JointLoader(a=data(0), b=data(100, count=4))
-    other.load_state_dict(loader.state_dict())
-    for mine, theirs in itertools.islice(zip(loader, other, strict=True), 5):
+    restored = JointLoader(a=data(0), b=data(100, count=4))
+    restored.load_state_dict(loader.state_dict())
+    for mine, theirs in itertools.islice(zip(loader, restored, strict=True), 5):
         assert [mine[name]["x"].tolist() for name in "ab"] == [theirs[name]["x"].tolist() for name in "ab"]
 
 
@@ -107,20 +107,20 @@ def test_shares_are_exact():
 
 def test_what_rounding_takes_is_given_back():
     mix = Mix({"real": {"table": table(0), "share": 0.05}, "imagined": {"table": table(100), "share": 0.95}})
-    found = np.array(counts(mix, 8, 50, 99))
-    assert found.sum(0).tolist() == [20, 380]
-    assert found.sum(1).tolist() == [8] * 50
-    assert np.abs(found[:, 0].cumsum() - 0.4 * np.arange(1, 51)).max() < 1
+    table_counts = np.array(counts(mix, 8, 50, 99))
+    assert table_counts.sum(0).tolist() == [20, 380]
+    assert table_counts.sum(1).tolist() == [8] * 50
+    assert np.abs(table_counts[:, 0].cumsum() - 0.4 * np.arange(1, 51)).max() < 1
 
 
 @pytest.mark.parametrize("shares", [(1, 1, 1), (0.34, 0.33, 0.32, 0.0033, 0.0034, 0.0033), (5, 0.1, 0.1, 0.1)])
 @pytest.mark.parametrize("count", [1, 3, 10])
 def test_counts_follow_any_shares(shares, count):
     mix = Mix([{"table": table(1000 * number), "share": share} for number, share in enumerate(shares)])
-    found = np.array(counts(mix, count, 400, *(1000 * number - 1 for number in range(1, len(shares)))))
-    assert (found.sum(1) == count).all()
+    table_counts = np.array(counts(mix, count, 400, *(1000 * number - 1 for number in range(1, len(shares)))))
+    assert (table_counts.sum(1) == count).all()
     wanted = np.outer(count * np.arange(1, 401), np.array(shares) / sum(shares))
-    assert np.abs(found.cumsum(0) - wanted).max() < 2
+    assert np.abs(table_counts.cumsum(0) - wanted).max() < 2
 
 
 def test_an_empty_table_leaves_its_share_to_the_others():
@@ -150,10 +150,10 @@ def test_a_mix_goes_on_owing_the_same():
     def fresh() -> Mix:
         return Mix([{"table": table(0), "share": 0.3}, {"table": table(100), "share": 0.7}])
 
-    mix, other = fresh(), fresh()
+    mix, restored = fresh(), fresh()
     counts(mix, 4, 3, 99)
-    other.load_state_dict(mix.state_dict())
-    assert counts(other, 4, 7, 99) == counts(mix, 4, 7, 99)
+    restored.load_state_dict(mix.state_dict())
+    assert counts(restored, 4, 7, 99) == counts(mix, 4, 7, 99)
 
 
 class Weighing(Table):
@@ -194,12 +194,12 @@ def test_a_mix_loader_goes_on_where_it_was():
         parts = [{"table": table(0), "share": 0.3}, {"table": table(100), "share": 0.7}]
         return MixLoader(parts=parts, batch=4)
 
-    loader, other = fresh(), fresh()
+    loader, restored = fresh(), fresh()
     list(itertools.islice(loader, 3))
-    other.load_state_dict(loader.state_dict())
-    for part, copy in zip(loader.tables, other.tables, strict=True):
+    restored.load_state_dict(loader.state_dict())
+    for part, copy in zip(loader.tables, restored.tables, strict=True):
         copy.load_state_dict(part.state_dict())
-    for mine, theirs in itertools.islice(zip(loader, other, strict=True), 6):
+    for mine, theirs in itertools.islice(zip(loader, restored, strict=True), 6):
         assert torch.equal(mine["default"]["observation"], theirs["default"]["observation"])
 
 
@@ -243,8 +243,8 @@ def test_impossible_mixtures_are_refused(parts, message):
 
 
 def test_columns_of_different_shape_are_refused_by_name():
-    other = Table(length=9, columns={"observation": {"shape": 2}, "reward": {}})
-    other.add_episode({"observation": np.zeros((1, 2)), "reward": [0.0]}, np.zeros(2))
-    mix = Mix([{"table": table(), "share": 1}, {"table": other, "share": 1}])
+    wide = Table(length=9, columns={"observation": {"shape": 2}, "reward": {}})
+    wide.add_episode({"observation": np.zeros((1, 2)), "reward": [0.0]}, np.zeros(2))
+    mix = Mix([{"table": table(), "share": 1}, {"table": wide, "share": 1}])
     with pytest.raises(RlrunError, match="column 'observation' differs between tables"):
         mix.sample(4)

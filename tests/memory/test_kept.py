@@ -34,8 +34,8 @@ def frames_table(*, length: int = 40, whole: bool = False) -> tuple[Table, list[
         frames = [np.full((2, 2), number + step, np.uint8) for step in range(size + 1)]
         whole_stacks = []
         for step in range(size + 1):
-            held = [frames[max(step - back, 0)] for back in (2, 1, 0)]
-            whole_stacks.append(np.stack(held))
+            stack = [frames[max(step - back, 0)] for back in (2, 1, 0)]
+            whole_stacks.append(np.stack(stack))
         for step in range(size):
             row = {"observation": whole_stacks[step][None], "action": [0], "reward": [len(stacks)]}
             table.add(None, row | {"terminated": [step == size - 1], "truncated": [False]})
@@ -242,8 +242,8 @@ def test_disk_gives_the_same_samples(whole: bool, tmp_path: object) -> None:
     for table in tables:
         write(table, *[7, 3] * 10)
         table.resize(80)
-    one, other = (table.sample(50, 2) for table in tables)
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    ram, disk = (table.sample(50, 2) for table in tables)
+    assert all(torch.equal(ram[name], disk[name]) for name in ram)
     assert isinstance(tables[1].storage.arrays["reward"].base, np.memmap)
 
 
@@ -258,12 +258,12 @@ def test_disk_that_cannot_hold_it_is_refused(tmp_path: object) -> None:
 def test_saved_pool_goes_on_bit_for_bit(whole: bool) -> None:
     table = Table(length=20, columns=COLUMNS, ejector=Fifo(whole=whole))
     write(table, *[3, 5, 2] * 4)
-    other = Table(length=20, columns=COLUMNS, seed=9, ejector=Fifo(whole=whole))
-    other.load_state_dict(table.state_dict())
+    restored = Table(length=20, columns=COLUMNS, seed=9, ejector=Fifo(whole=whole))
+    restored.load_state_dict(table.state_dict())
     for episode in range(20, 30):
-        for one in (table, other):
-            write(one, 4, first=episode)
-        assert torch.equal(table.sample(9, 2)["reward"], other.sample(9, 2)["reward"])
+        for memory in (table, restored):
+            write(memory, 4, first=episode)
+        assert torch.equal(table.sample(9, 2)["reward"], restored.sample(9, 2)["reward"])
 
 
 @KINDS

@@ -73,20 +73,20 @@ def test_updates_come_as_soon_as_due(num_envs: int, rate: float, wanted: list[in
 )
 def test_steps_are_made_several_at_a_time(num_envs: int, rate: float, at_a_time: int, wanted: list[int]) -> None:
     loader, collector = make(num_envs=num_envs, updates_per_step=rate, collect_steps=at_a_time, warm_up=20)
-    found = [(collector.steps - loader.start, loader.ready()) for _ in itertools.islice(loader, len(wanted))]
-    assert [steps for steps, _ in found] == wanted
-    assert [ready for _, ready in found[:-1]] == [after == now for now, after in itertools.pairwise(wanted)]
+    progress = [(collector.steps - loader.start, loader.ready()) for _ in itertools.islice(loader, len(wanted))]
+    assert [steps for steps, _ in progress] == wanted
+    assert [ready for _, ready in progress[:-1]] == [after == now for now, after in itertools.pairwise(wanted)]
 
 
 def test_steps_that_were_left_amidst_are_made_to_their_end() -> None:
     loader, collector = make(updates_per_step=0.5, collect_steps=6, warm_up=20)
     steps_at_updates(loader, collector, 3)
     collector.collect(2)  # then a signal came
-    other = ReplayLoader(
+    restored = ReplayLoader(
         table=loader.table, collector=collector, batch=4, updates_per_step=0.5, collect_steps=6, warm_up=20
     )
-    other.load_state_dict(loader.state_dict())
-    assert steps_at_updates(other, collector, 4) == [12, 12, 12, 18]
+    restored.load_state_dict(loader.state_dict())
+    assert steps_at_updates(restored, collector, 4) == [12, 12, 12, 18]
 
 
 def test_steps_per_update_replaces_the_rate() -> None:
@@ -151,9 +151,9 @@ def test_names_are_those_of_the_batch() -> None:
 def test_pacing_goes_on_after_loading() -> None:
     loader, collector = make(updates_per_step=0.25, warm_up=20)
     steps_at_updates(loader, collector, 3)
-    other = ReplayLoader(table=loader.table, collector=collector, batch=4, updates_per_step=0.25, warm_up=20)
-    other.load_state_dict(loader.state_dict())
-    assert steps_at_updates(other, collector, 2) == [16, 20]
+    restored = ReplayLoader(table=loader.table, collector=collector, batch=4, updates_per_step=0.25, warm_up=20)
+    restored.load_state_dict(loader.state_dict())
+    assert steps_at_updates(restored, collector, 2) == [16, 20]
     assert collector.random_steps == 20
 
 
@@ -182,18 +182,18 @@ def test_without_a_collector_the_table_is_all_there_is() -> None:
 def test_an_empty_memory_of_a_resumed_run_is_filled_anew_and_not_at_random() -> None:
     loader, collector = make(updates_per_step=0.25, warm_up=20)
     steps_at_updates(loader, collector, 3)
-    other, _ = make(updates_per_step=0.25, warm_up=20)
-    other.collector.steps = collector.steps
-    other.load_state_dict(loader.state_dict())
-    assert [other.collector.steps for _ in itertools.islice(other, 2)] == [20 + 12 + 20 + 4, 20 + 12 + 20 + 8]
-    assert other.collector.random_steps == 0
+    restored, _ = make(updates_per_step=0.25, warm_up=20)
+    restored.collector.steps = collector.steps
+    restored.load_state_dict(loader.state_dict())
+    assert [restored.collector.steps for _ in itertools.islice(restored, 2)] == [20 + 12 + 20 + 4, 20 + 12 + 20 + 8]
+    assert restored.collector.random_steps == 0
 
 
 def test_a_batch_is_ready_where_no_step_comes_before_it() -> None:
     loader, _ = make(num_envs=4, warm_up=20, updates_per_step=0.5)
-    found = [loader.ready()]
-    found += [loader.ready() for _ in itertools.islice(loader, 5)]
-    assert found == [False, True, False, True, False, True]
+    ready = [loader.ready()]
+    ready += [loader.ready() for _ in itertools.islice(loader, 5)]
+    assert ready == [False, True, False, True, False, True]
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_what_is_written_is_read_by_minari_and_by_us(tmp_path: Path, monkeypatch
         assert np.allclose(old.actions[0], new.actions["0"], atol=1e-6)
         assert np.array_equal(old.actions[1], new.actions["1"])
         assert np.array_equal(old.terminations, new.terminations)
-    assert [each.row["reward"].tolist() for each in read(f"minari:{target}")] == [[0, 1, 2, 3], [10, 11, 12]]
+    assert [ep.row["reward"].tolist() for ep in read(f"minari:{target}")] == [[0, 1, 2, 3], [10, 11, 12]]
     assert copy.total_steps == 7
 
 
@@ -124,9 +124,9 @@ def test_images_come_back_as_they_were() -> None:
     table.add(0, row)
     table.close(0, frames[1:])
     ours.write(table, "image-v0", both)
-    (found,) = read("minari:image-v0", spaces=both)
-    assert np.array_equal(found.row["observation"], frames[:1])
-    assert np.array_equal(found.last, frames[1])
+    (ep,) = read("minari:image-v0", spaces=both)
+    assert np.array_equal(ep.row["observation"], frames[:1])
+    assert np.array_equal(ep.last, frames[1])
 
 
 def test_existing_dataset_is_never_overwritten(folder: Path) -> None:
@@ -155,10 +155,10 @@ def test_damaged_dataset_is_refused_and_the_table_untouched(folder: Path) -> Non
 def test_dataset_without_spaces_runs_no_code_to_find_them(folder: Path) -> None:
     dataset()
     metadata = folder / "lab/walk-v0/data/metadata.json"
-    held = json.loads(metadata.read_text())
-    del held["action_space"]
+    contents = json.loads(metadata.read_text())
+    del contents["action_space"]
     spec = {**json.loads(gymnasium.spec("CartPole-v1").to_json()), "entry_point": "pytest:fail"}
-    metadata.write_text(json.dumps({**held, "env_spec": json.dumps(spec)}))
+    metadata.write_text(json.dumps({**contents, "env_spec": json.dumps(spec)}))
     with pytest.raises(RequestError, match="does not tell its spaces"):
         read()
 

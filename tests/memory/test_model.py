@@ -114,13 +114,13 @@ class Model:
 
     def visible(self) -> list[tuple[Episode, int, int]]:
         """Return the episodes that can be sampled, with the first step that may be served and the newest one."""
-        found = []
+        spans = []
         for episode in self.episodes:
             first = episode.lost + (self.frames - 1 if episode.lost else 0)
             newest = len(episode.observations) - 1
             if len(episode.flags) >= self.min_length and newest > first:
-                found.append((episode, first, newest))
-        return found
+                spans.append((episode, first, newest))
+        return spans
 
     def windows(self, length: int) -> list[tuple[int, ...]]:
         """Return every window by its observations, the one after it included."""
@@ -191,14 +191,14 @@ class Player:
             numbers = pick(count)
             newest = index.at(numbers, index.newest()[numbers])
             gone = [self.model.where[seen][0] for seen in table.storage.arrays["observation"][newest].tolist()]
-            left = [episode for episode in self.model.episodes if episode not in gone]
-            assert len(left) + len(set(gone)) == len(self.model.episodes)
+            remaining = [episode for episode in self.model.episodes if episode not in gone]
+            assert len(remaining) + len(set(gone)) == len(self.model.episodes)
             assert self.wanted is None or count == self.wanted - self.model.free()
-            held = [episode.held for episode in gone]
-            assert sum(held) >= count or not any(episode.over for episode in left)
-            assert sum(held[:-1]) < count
-            self.model.episodes = left
-            assert all(episode in left for episode in self.model.open)
+            sizes = [episode.held for episode in gone]
+            assert sum(sizes) >= count or not any(episode.over for episode in remaining)
+            assert sum(sizes[:-1]) < count
+            self.model.episodes = remaining
+            assert all(episode in remaining for episode in self.model.open)
             return numbers
 
         def extended(lane: int, count: int) -> Any:
@@ -249,9 +249,9 @@ class Player:
         flags = [(end == "terminated", end == "truncated") for end in ends]
         before = [self.model.open[lane].observations for lane in lanes]
         self.wanted = len(lanes)
-        self.table.add(self.form(lanes), self.row([[*had, one] for had, one in zip(before, seen, strict=True)], flags))
-        for lane, one, flag in zip(lanes, seen, flags, strict=True):
-            self.model.write(lane, one, flag)
+        self.table.add(self.form(lanes), self.row([[*had, obs] for had, obs in zip(before, seen, strict=True)], flags))
+        for lane, obs, flag in zip(lanes, seen, flags, strict=True):
+            self.model.write(lane, obs, flag)
         if (ends != "").any():
             self.close(lanes[ends != ""])
 
@@ -262,11 +262,11 @@ class Player:
         if order is not None:  # a choice of bools gives the lanes in their order
             lanes = lanes[order]
             chosen = np.isin(np.arange(self.model.num_envs), lanes)
-        histories = [[*self.model.open[lane].observations, one] for lane, one in zip(lanes, last, strict=True)]
+        histories = [[*self.model.open[lane].observations, obs] for lane, obs in zip(lanes, last, strict=True)]
         self.wanted = len(lanes)
         self.table.close(chosen, self.row(histories, [(False, False)] * len(last))["observation"], {"kind": kinds})
-        for lane, one, kind in zip(lanes, last, kinds.tolist(), strict=True):
-            self.model.end(lane, one, kind)
+        for lane, obs, kind in zip(lanes, last, kinds.tolist(), strict=True):
+            self.model.end(lane, obs, kind)
 
     def form(self, lanes: Any) -> Any:
         """Return lanes as a number, as None for all of them, or as they are."""
@@ -317,22 +317,22 @@ class Player:
         return table
 
     def store(self) -> None:
-        other = self.make_used()
+        restored = self.make_used()
         self.table.store(self.folder / "memory.zip")
-        other.restore(self.folder / "memory.zip")
-        self.go_on_with(other)
+        restored.restore(self.folder / "memory.zip")
+        self.go_on_with(restored)
 
     def reload(self) -> None:
-        other = self.make_used()
-        other.load_state_dict(copy.deepcopy(self.table.state_dict()))
-        self.go_on_with(other)
+        restored = self.make_used()
+        restored.load_state_dict(copy.deepcopy(self.table.state_dict()))
+        self.go_on_with(restored)
 
     def go_on_with(self, other: Table) -> None:
         """Take another table, which has to give the same samples."""
         for length in LENGTHS:
             if self.model.windows(1 if self.short == "pad" else length):
-                one, same = self.table.sample(7, length), other.sample(7, length)
-                assert all(torch.equal(one[name], same[name]) for name in other.names())
+                batch, same = self.table.sample(7, length), other.sample(7, length)
+                assert all(torch.equal(batch[name], same[name]) for name in other.names())
         self.table = other
         self.listen(other)
 
@@ -405,9 +405,9 @@ class Player:
         if self.frames == 1:  # otherwise some complete rows lack the frames before them
             assert np.flatnonzero(index.complete[slots]).tolist() == sorted(starts(table, 1).tolist())
         assert len(table) == len(model.windows(1))
-        held = np.flatnonzero(index.windows(1))
-        oldest, newest = index.oldest()[held], index.newest()[held]
-        bounds = zip(observations[index.at(held, oldest)].tolist(), oldest.tolist(), newest.tolist(), strict=True)
+        numbers = np.flatnonzero(index.windows(1))
+        oldest, newest = index.oldest()[numbers], index.newest()[numbers]
+        bounds = zip(observations[index.at(numbers, oldest)].tolist(), oldest.tolist(), newest.tolist(), strict=True)
         assert sorted(bounds) == sorted((had.observations[first], first, last) for had, first, last in model.visible())
         assert index.too_short == model.too_short
         free = model.free() if model.whole else model.size - min(map(len, model.lanes))
@@ -450,8 +450,8 @@ def test_another_table_takes_in_the_same_windows(ejector: str, tmp_path: Path) -
         # a stack that lost its oldest frames cannot come back, and what is left of an episode may be too short
         if player.frames == 1 and player.options["min_length"] == 1:
             player.table.store(tmp_path / "memory.zip")
-            other = Table(length=20 * player.length, columns=player.columns(), ejector=Fifo(whole=bool(script % 2)))
-            other.restore(tmp_path / "memory.zip")
+            target = Table(length=20 * player.length, columns=player.columns(), ejector=Fifo(whole=bool(script % 2)))
+            target.restore(tmp_path / "memory.zip")
             for length in LENGTHS:
-                found = other.storage.arrays["observation"][other.index.run(starts(other, length), length + 1)]
-                assert sorted(map(tuple, found.tolist())) == sorted(player.model.windows(length)), script
+                windows = target.storage.arrays["observation"][target.index.run(starts(target, length), length + 1)]
+                assert sorted(map(tuple, windows.tolist())) == sorted(player.model.windows(length)), script

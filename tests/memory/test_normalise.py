@@ -81,24 +81,24 @@ def test_learning_stops_at_its_limit() -> None:
 def test_padding_does_not_count() -> None:
     normaliser = Normaliser([2])
     batch = {"observation": torch.tensor([[[1.0, 2.0], [9.0, 9.0]]]), "valid": torch.tensor([[True, False]])}
-    found = ObservationNormalise(normaliser)(batch, None)
-    assert found["observation"][0, 0].tolist() == pytest.approx([0.0, 0.0])
+    adapted = ObservationNormalise(normaliser)(batch, None)
+    assert adapted["observation"][0, 0].tolist() == pytest.approx([0.0, 0.0])
 
 
 def test_leaves_of_a_dict_are_normalised_each_by_its_own() -> None:
     space = Composite({"near": Box((), np.zeros(()), np.ones(())), "far": Box((), np.zeros(()), np.ones(()))})
     adaptor = ObservationNormalise(Normaliser(Spaces(space, Discrete(2)), leaves=["far"]))
     observation = {"near": torch.tensor([1.0, 3.0]), "far": torch.tensor([100.0, 300.0])}
-    found = adaptor({"observation": observation, "next_observation": observation}, None)
-    assert found["observation"]["far"].tolist() == pytest.approx([-1.0, 1.0])
-    assert found["next_observation"]["near"].tolist() == [1.0, 3.0]
+    batch = adaptor({"observation": observation, "next_observation": observation}, None)
+    assert batch["observation"]["far"].tolist() == pytest.approx([-1.0, 1.0])
+    assert batch["next_observation"]["near"].tolist() == [1.0, 3.0]
     assert adaptor.requires == ("observation.far",)
 
 
 def test_rewards_are_divided_by_their_root_mean_square() -> None:
     batch = {"reward": torch.tensor([3.0, -4.0, 0.0, 5.0])}  # squares 9 + 16 + 0 + 25 = 50, mean 12.5
-    found = RewardNormalise(rms())(batch, None)["reward"]
-    assert torch.allclose(found, batch["reward"] / 12.5**0.5)
+    rewards = RewardNormalise(rms())(batch, None)["reward"]
+    assert torch.allclose(rewards, batch["reward"] / 12.5**0.5)
 
 
 def test_normalised_rewards_are_clipped() -> None:
@@ -115,8 +115,8 @@ def test_each_step_of_a_sum_is_normalised_and_clipped() -> None:
     batch = filled(n_step, RewardNormalise(normaliser, update="never")).sample(200)
     start = batch["observation"][:, :1]
     steps = (start + torch.arange(1, 4)).clamp(max=30)  # rewards 1 … 30
-    made = (batch["next_observation"][:, 0] - start[:, 0]).round()[:, None]
-    expected = ((steps / 10).clamp(max=1) * (torch.arange(3) < made)).sum(1)
+    count = (batch["next_observation"][:, 0] - start[:, 0]).round()[:, None]
+    expected = ((steps / 10).clamp(max=1) * (torch.arange(3) < count)).sum(1)
     assert torch.allclose(batch["reward"], expected)
 
 
@@ -134,8 +134,8 @@ def test_rewards_are_changed_in_turn() -> None:
 
 
 def test_any_column_can_be_normalised() -> None:
-    found = Normalise("height", Normaliser([]))({"height": torch.tensor([1.0, 3.0])}, None)
-    assert found["height"].tolist() == pytest.approx([-1.0, 1.0])
+    batch = Normalise("height", Normaliser([]))({"height": torch.tensor([1.0, 3.0])}, None)
+    assert batch["height"].tolist() == pytest.approx([-1.0, 1.0])
 
 
 def test_given_tensors_stay_as_they_are() -> None:
@@ -165,8 +165,8 @@ def test_a_rollout_is_normalised_as_the_agent_saw_it(update: Any) -> None:
 
 def test_rewards_of_a_rollout_are_normalised_by_themselves_too() -> None:
     batch = ROLLOUT | {"valid": torch.tensor([[True, True, False]])}
-    found = RewardNormalise(rms()).rollout(batch)["reward"]
-    assert torch.allclose(found, batch["reward"] / 12.5**0.5)  # of 9 and 16
+    rewards = RewardNormalise(rms()).rollout(batch)["reward"]
+    assert torch.allclose(rewards, batch["reward"] / 12.5**0.5)  # of 9 and 16
 
 
 def test_a_rollout_teaches_nothing_where_statistics_shall_stay() -> None:
@@ -201,10 +201,10 @@ def test_rewards_are_divided_by_the_deviation_of_returns_as_they_enter_a_table()
         table.add(None, row | {"terminated": ended & (at % 2 == 0), "truncated": ended & (at % 2 == 1)})
         if ended.any():
             table.close(ended, np.zeros((int(ended.sum()), 2), np.float32))
-    given = torch.tensor([1.0, -2.0, 1e9])
-    wanted = given / vec_normalize(REWARD, ENDED, 0.9)
-    found = adaptor({"reward": given}, None)["reward"]
-    torch.testing.assert_close(found, wanted.clamp(-10, 10), rtol=1e-5, atol=0)
+    rewards = torch.tensor([1.0, -2.0, 1e9])
+    wanted = rewards / vec_normalize(REWARD, ENDED, 0.9)
+    normalised = adaptor({"reward": rewards}, None)["reward"]
+    torch.testing.assert_close(normalised, wanted.clamp(-10, 10), rtol=1e-5, atol=0)
 
 
 def test_rewards_of_rollouts_are_divided_by_the_deviation_of_all_returns_so_far() -> None:
@@ -212,8 +212,8 @@ def test_rewards_of_rollouts_are_divided_by_the_deviation_of_all_returns_so_far(
     for first, last in ((0, 25), (25, 40)):  # episodes go on from the one to the other
         part = {"reward": REWARD[first:last], "terminated": ENDED[first:last], "truncated": ENDED[first:last] * False}
         batch = {name: torch.from_numpy(array).transpose(0, 1) for name, array in part.items()}
-        found = adaptor.rollout(batch | {"valid": torch.ones_like(batch["terminated"])})["reward"]
-        torch.testing.assert_close(found, batch["reward"] / vec_normalize(REWARD[:last], ENDED[:last], 0.9))
+        rewards = adaptor.rollout(batch | {"valid": torch.ones_like(batch["terminated"])})["reward"]
+        torch.testing.assert_close(rewards, batch["reward"] / vec_normalize(REWARD[:last], ENDED[:last], 0.9))
         twin = returns_normalised(clip=None)
         twin.normaliser.load_state_dict(adaptor.normaliser.state_dict())
         adaptor = twin

@@ -96,12 +96,12 @@ def test_data_sets_give_the_same_batches(settings, depth):
 
 
 def joint() -> JointLoader:
-    one, two = replay(1), replay(2)
+    live, two = replay(1), replay(2)
     two.collector = None
     Walker(two.table).collect(60)
-    parts = [{"table": one.table, "share": 0.5}, {"table": two.table, "share": 0.5}]
-    loader = JointLoader(default=one, mixed=MixLoader(parts=parts, batch=6), data=dataset())
-    loader.collector = one.collector
+    parts = [{"table": live.table, "share": 0.5}, {"table": two.table, "share": 0.5}]
+    loader = JointLoader(default=live, mixed=MixLoader(parts=parts, batch=6), data=dataset())
+    loader.collector = live.collector
     return loader
 
 
@@ -141,13 +141,13 @@ def test_a_checkpoint_holds_what_was_drawn_ahead(updates, depth):
     parts = {"loader": loader, "prefetch": prefetch, "memory": loader.table}
     states = copy.deepcopy({name: part.state_dict() for name, part in parts.items()})
     fresh = replay(seed=9)
-    other = Prefetch(fresh, depth=depth)
-    parts = {"prefetch": other, "memory": fresh.table, "loader": fresh}
+    restored = Prefetch(fresh, depth=depth)
+    parts = {"prefetch": restored, "memory": fresh.table, "loader": fresh}
     for name, part in parts.items():
         part.load_state_dict(states[name])
     fresh.collector.steps, fresh.collector.update = loader.collector.steps, loader.collector.update
     learner = Learner(fresh.collector, 40)
-    trainer = Trainer({"learner": learner, "prefetch": other}, other)
+    trainer = Trainer({"learner": learner, "prefetch": restored}, restored)
     trainer.load_state_dict({"update": updates, "reached": None})
     trainer.train()
     assert seen + learner.seen == wanted
@@ -194,17 +194,17 @@ def test_the_thread_ends_with_training(callback):
 
 
 def test_the_thread_takes_as_many_cores_as_the_process():
-    found = []
+    threads = []
 
     class Look(Breaks):
         def __iter__(self) -> Any:
             while True:
-                found.append((torch.get_num_threads(), threading.current_thread().name))
+                threads.append((torch.get_num_threads(), threading.current_thread().name))
                 yield {"default": {"observation": torch.zeros(1)}}
 
     learn(Look(), 3, depth=1)
-    assert {count for count, _ in found} == {torch.get_num_threads()}
-    assert any(name.startswith("prefetch") for _, name in found)
+    assert {count for count, _ in threads} == {torch.get_num_threads()}
+    assert any(name.startswith("prefetch") for _, name in threads)
 
 
 def test_a_memory_that_another_part_writes_to_is_refused():

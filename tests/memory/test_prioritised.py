@@ -51,9 +51,9 @@ def feed_all(table: Table, length: int = 1) -> None:
 def counted(table: Table, rows: list[int], samples: int, count: int, length: int = 1) -> np.ndarray:
     """Return how often a window began with each of the rows; it never began with another."""
     drawn = [table.sample(count, length)["reward"].numpy().reshape(count, -1)[:, 0] for _ in range(samples)]
-    found, times = np.unique(np.concatenate(drawn), return_counts=True)
-    assert set(found.tolist()) <= set(rows)
-    return np.array([dict(zip(found.tolist(), times.tolist(), strict=True)).get(row, 0) for row in rows])
+    starts, times = np.unique(np.concatenate(drawn), return_counts=True)
+    assert set(starts.tolist()) <= set(rows)
+    return np.array([dict(zip(starts.tolist(), times.tolist(), strict=True)).get(row, 0) for row in rows])
 
 
 def chi_square(counts: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
@@ -85,7 +85,7 @@ def test_chance_goes_with_a_power_of_the_priority(stratified, kind, seed):
 def test_windows_come_by_the_priority_of_their_first_rows(length, seed):
     table = table_of([7, 3, 12, 1, 6], alpha=1.0, stratified=False, seed=seed)
     feed_all(table)
-    rows = [100 * e + k for e, held in enumerate([7, 3, 12, 1, 6]) for k in range(held - length + 1)]
+    rows = [100 * e + k for e, size in enumerate([7, 3, 12, 1, 6]) for k in range(size - length + 1)]
     statistic, bound = chi_square(counted(table, rows, 500, 20, length), priority_of(np.array(rows)))
     assert statistic < bound
 
@@ -130,9 +130,9 @@ def test_weights_are_those_of_the_paper():
         rows = table.sample(64)["reward"]
         table.feedback(5.0 * (rows + 1.0))
     batch = table.sample(64)
-    found = dict(zip(batch["reward"].tolist(), batch["weight"].tolist(), strict=True))
+    weights = dict(zip(batch["reward"].tolist(), batch["weight"].tolist(), strict=True))
     # (4 · p / 10)^-0.4 for p = 1, 2, 3, 4, divided by the largest
-    assert found == pytest.approx({0: 1.0, 1: 0.757858, 2: 0.644394, 3: 0.574349}, abs=1e-6)
+    assert weights == pytest.approx({0: 1.0, 1: 0.757858, 2: 0.644394, 3: 0.574349}, abs=1e-6)
     assert batch["weight"].dtype == torch.float32
 
 
@@ -189,9 +189,9 @@ def test_feedback_for_dropped_episodes_is_ignored():
     table.sample(50)
     add(table, 4, 200)  # in the place of episode 0
     table.feedback(torch.full((50,), 5.0))
-    found = powers(table)
-    assert [found[row] for row in (200, 201, 202, 203)] == [1.0] * 4
-    assert [found[row] for row in (100, 101, 102, 103)] == pytest.approx([5.0] * 4)
+    row_powers = powers(table)
+    assert [row_powers[row] for row in (200, 201, 202, 203)] == [1.0] * 4
+    assert [row_powers[row] for row in (100, 101, 102, 103)] == pytest.approx([5.0] * 4)
 
 
 def test_the_newest_row_of_an_open_episode_keeps_its_priority_until_it_can_be_drawn():
@@ -310,20 +310,20 @@ def test_saved_state_goes_on_to_the_bit(kind):
     play(table)
     add(table, 3, 5000, over=False)  # not known to the tree yet
     state = copy.deepcopy(table.state_dict())
-    other = table_of([], kind=kind, size=150)
-    other.load_state_dict(state)
-    assert play(other) == play(table)
+    restored = table_of([], kind=kind, size=150)
+    restored.load_state_dict(state)
+    assert play(restored) == play(table)
 
 
 def test_saving_changes_nothing():
-    one, other = table_of([30, 20, 10]), table_of([30, 20, 10])
-    for table in (one, other):
+    saved, twin = table_of([30, 20, 10]), table_of([30, 20, 10])
+    for table in (saved, twin):
         table.sample(16)
         add(table, 3, 5000, over=False)
-    one.state_dict()
-    for table in (one, other):
+    saved.state_dict()
+    for table in (saved, twin):
         table.feedback(torch.full((16,), 50.0))
-    assert play(one) == play(other)
+    assert play(saved) == play(twin)
 
 
 @pytest.mark.parametrize("wrong", [{"alpha": -1.0}, {"epsilon": 0.0}, {"mix": 1.5}])

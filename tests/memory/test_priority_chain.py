@@ -18,9 +18,9 @@ def chain(monkeypatch):
 def test_memory_of_the_chain_holds_all_sequences_of_actions(chain):
     table = chain.fill(3, chain.SAMPLERS["uniform"](0), seed=0)
     row, index = table.storage.arrays, np.flatnonzero(table.index.complete[: table.index.size])
-    held = sorted(zip(*(row[name][index].tolist() for name in ("observation", "action", "reward")), strict=True))
+    transitions = sorted(zip(*(row[name][index].tolist() for name in ("observation", "action", "reward")), strict=True))
     wrong = [(0, 1, 0.0)] * 4 + [(1, 0, 0.0)] * 2 + [(2, 1, 0.0)]
-    assert held == sorted(wrong + [(0, 0, 0.0)] * 4 + [(1, 1, 0.0)] * 2 + [(2, 0, 1.0)])
+    assert transitions == sorted(wrong + [(0, 0, 0.0)] * 4 + [(1, 1, 0.0)] * 2 + [(2, 0, 1.0)])
 
 
 @pytest.mark.parametrize("seed", range(5))

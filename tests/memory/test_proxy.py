@@ -140,8 +140,8 @@ def test_dict_observations_keep_their_parts() -> None:
     table, proxy = make({"observation.near": {"shape": [2]}, "observation.far.left": {}, "action": {}, **STEP})
     for state, number in ((INITIAL, 1.0), (TERMINAL, 2.0)):
         data = {"near": np.full(2, number), "far": {"left": np.float32(-number)}}
-        given = {} if state is TERMINAL else {9: DictResponse({"action": 0.5})}
-        proxy.add({9: DictObservation(state, data, {"reward": 1.0})}, given)
+        responses = {} if state is TERMINAL else {9: DictResponse({"action": 0.5})}
+        proxy.add({9: DictObservation(state, data, {"reward": 1.0})}, responses)
     (episode,) = Stored.of(table)
     assert episode.row["observation"]["far"]["left"].tolist() == [-1]
     assert episode.last["near"].tolist() == [2, 2]
@@ -161,8 +161,8 @@ def test_open_episodes_go_on_after_a_checkpoint() -> None:
     table, after = make()
     after.load_state_dict(storage.merge(*storage.split(before.state_dict())))
     after.add({1: sees(TERMINAL, 2, 9.0), "late": sees(TERMINAL, 6, 1.0)}, {})
-    assert [each.row["reward"].tolist() for each in Stored.of(table)] == [[8, 9], [1]]
-    assert [each.row["action"].tolist() for each in Stored.of(table)] == [[0, 1], [5]]
+    assert [episode.row["reward"].tolist() for episode in Stored.of(table)] == [[8, 9], [1]]
+    assert [episode.row["action"].tolist() for episode in Stored.of(table)] == [[0, 1], [5]]
 
 
 def test_interrupting_keeps_whole_transitions_only() -> None:

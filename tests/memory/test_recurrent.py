@@ -118,12 +118,12 @@ def test_values_and_advantages_are_those_of_going_step_by_step(shared):
 
 def test_windows_cut_through_episodes():
     loader, _ = parts(toy("Recall", kwargs={"gap": 4}))
-    found = batches(loader, 6)
-    inner = [batch["ended"][:, :-1].any() for batch in found]
-    going = [(batch["state"].abs().sum(-1) > 0).any() for batch in found]
+    windows = batches(loader, 6)
+    inner = [batch["ended"][:, :-1].any() for batch in windows]
+    going = [(batch["state"].abs().sum(-1) > 0).any() for batch in windows]
     assert any(inner)
     assert any(going)
-    for batch in found:
+    for batch in windows:
         assert batch["state"].shape == (3, 10)
         assert batch["observation"].shape == (3, 4, 1)
         assert torch.equal(batch["ended"], batch["terminated"] | batch["truncated"])
@@ -186,9 +186,9 @@ def test_a_state_amidst_an_epoch_comes_back():
     served(loader, 4)
     state = loader.state_dict()
     wanted = served(loader, 2)
-    other, _ = parts(toy("Recall"), epochs=2, seed=9)
-    other.load_state_dict(state)
-    assert served(other, 2) == wanted
+    restored, _ = parts(toy("Recall"), epochs=2, seed=9)
+    restored.load_state_dict(state)
+    assert served(restored, 2) == wanted
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])

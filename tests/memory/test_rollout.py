@@ -83,19 +83,19 @@ def by_observation(loader: RolloutLoader, count: int) -> dict[float, tuple[float
 
 def test_every_row_has_its_own_successor():
     loader, _ = make(ends={(1, 0): "terminated", (2, 1): "truncated"})
-    found = by_observation(loader, 4)
-    assert {key: value[0] for key, value in found.items()} == {
+    transitions = by_observation(loader, 4)
+    assert {key: value[0] for key, value in transitions.items()} == {
         0: 1, 1: 2.5, 2: 3, 3: 4,
         100: 101, 101: 102, 102: 103.5, 103: 104,
     }  # fmt: skip
-    assert [key for key, value in found.items() if value[1]] == [1]
-    assert [key for key, value in found.items() if value[2]] == [102]
+    assert [key for key, value in transitions.items() if value[1]] == [1]
+    assert [key for key, value in transitions.items() if value[2]] == [102]
 
 
 def test_an_episode_that_ends_with_the_rollout_keeps_its_last_observation():
     loader, _ = make(ends={(3, 0): "truncated"})
-    found = by_observation(loader, 4)
-    assert (found[3][0], found[103][0]) == (4.5, 104)
+    transitions = by_observation(loader, 4)
+    assert (transitions[3][0], transitions[103][0]) == (4.5, 104)
 
 
 def test_the_next_rollout_goes_on_where_the_last_one_ended():
@@ -142,8 +142,8 @@ def test_lanes_can_be_cut_in_windows():
 
 def test_rows_that_a_lane_did_not_make_are_left_out():
     loader, _ = make(ends={(1, 0): "terminated"}, asleep=[(2, 0)])
-    found = by_observation(loader, 3)
-    assert {key: value[0] for key, value in found.items()} == {
+    transitions = by_observation(loader, 3)
+    assert {key: value[0] for key, value in transitions.items()} == {
         0: 1, 1: 2.5, 3: 4,
         100: 101, 101: 102, 102: 103, 103: 104,
     }  # fmt: skip
@@ -235,19 +235,19 @@ def test_a_loaded_state_serves_the_same_remaining_minibatches(seen):
     served(loader, seen)
     state, collected = copy.deepcopy(loader.state_dict()), copy.deepcopy(script.__dict__ | {"table": None})
     wanted = served(loader, 12, "next_observation")
-    other, another = make(epochs=2, seed=99)
-    other.load_state_dict(state)
-    another.__dict__.update(collected, table=other.table)
-    assert served(other, 12, "next_observation") == wanted
+    restored, new_script = make(epochs=2, seed=99)
+    restored.load_state_dict(state)
+    new_script.__dict__.update(collected, table=restored.table)
+    assert served(restored, 12, "next_observation") == wanted
 
 
 def test_a_batch_has_memory_of_its_own():
     loader, _ = make(minibatch=8)
     first, second = itertools.islice(loader, 2)
-    kept = first["default"]["observation"].clone()
+    snapshot = first["default"]["observation"].clone()
     second["default"]["observation"].zero_()
     next(iter(loader))
-    assert torch.equal(first["default"]["observation"], kept)
+    assert torch.equal(first["default"]["observation"], snapshot)
 
 
 def test_a_minibatch_is_one_take_a_column():
@@ -391,57 +391,57 @@ def groups(loader, count):
 
 def test_a_phase_serves_all_rows_since_the_last_one():
     loader, script = make_phasic()
-    found = groups(loader, 2 * (8 + 12))
-    assert [group for group, _ in found] == 2 * (8 * ["default"] + 12 * ["auxiliary"])
+    batches = groups(loader, 2 * (8 + 12))
+    assert [group for group, _ in batches] == 2 * (8 * ["default"] + 12 * ["auxiliary"])
     for phase in (0, 1):
         wanted = [lane + step for lane in (0, 100) for step in range(8 * phase, 8 * phase + 8)]
         for epoch in range(3):
             first = phase * 20 + 8 + epoch * 4
-            assert sorted(rows([served for _, served in found[first : first + 4]])) == wanted
+            assert sorted(rows([served for _, served in batches[first : first + 4]])) == wanted
     assert script.rounds == 16
 
 
 def test_windows_stay_in_their_rollout():
     loader, _ = make_phasic(length=2, phase_columns=["observation", "valid"])
-    found = [served for group, served in groups(loader, 8 + 12) if group == "auxiliary"]
-    assert all(second == first + 1 for batch in found for first, second in batch)
+    windows = [served for group, served in groups(loader, 8 + 12) if group == "auxiliary"]
+    assert all(second == first + 1 for batch in windows for first, second in batch)
 
 
 def test_void_rows_are_left_out_of_phases():
     loader, _ = make_phasic(asleep=[(1, 0), (5, 1)])
-    found = rows([served for group, served in groups(loader, 40) if group == "auxiliary"])[:42]
-    assert sorted(found[:14]) == sorted(found[14:28]) == sorted(found[28:])
-    assert len(set(found)) == 14
+    numbers = rows([served for group, served in groups(loader, 40) if group == "auxiliary"])[:42]
+    assert sorted(numbers[:14]) == sorted(numbers[14:28]) == sorted(numbers[28:])
+    assert len(set(numbers)) == 14
     assert loader.phase.over
 
 
 def test_without_phases_it_is_a_loader_of_rollouts():
     loader, _ = make_phasic(interval=0)
-    other, _ = make()
-    assert groups(loader, 20) == groups(other, 20)
+    plain, _ = make()
+    assert groups(loader, 20) == groups(plain, 20)
     assert loader._kept == []
 
 
 def test_a_rollout_that_is_left_out_counts_all_the_same():
     loader, _ = make_phasic()
     served = iter(loader)
-    found = []
+    names = []
     for _ in range(6):
         (group,) = next(served)
-        found.append(group)
+        names.append(group)
         if group == "default":
             loader.renew()
-    assert found == ["default", "default", *4 * ["auxiliary"]]
+    assert names == ["default", "default", *4 * ["auxiliary"]]
 
 
 @pytest.mark.parametrize("left", range(1, 25))
 def test_a_loader_with_phases_goes_on_amidst_anything(left):
     loader, script = make_phasic()
     groups(loader, left)
-    resumed, other = make_phasic()
+    resumed, new_script = make_phasic()
     resumed.load_state_dict(copy.deepcopy(loader.state_dict()))
     resumed.table.load_state_dict(copy.deepcopy(loader.table.state_dict()))
-    other.steps, other.rounds, other.observation = script.steps, script.rounds, script.observation
+    new_script.steps, new_script.rounds, new_script.observation = script.steps, script.rounds, script.observation
     assert groups(resumed, 45) == groups(loader, 45)
 
 
@@ -462,9 +462,9 @@ def test_a_minibatch_that_is_the_whole_rollout_is_taken_once():
 def test_a_rollout_that_is_one_minibatch_goes_on_alike_after_a_resume():
     loader, _ = make(minibatch=8, epochs=3, asleep=[(2, 0)])
     wanted = next(iter(loader))["default"]["observation"].tolist()
-    other, _ = make(minibatch=8, epochs=3)
-    other.load_state_dict(copy.deepcopy(loader.state_dict()))
-    assert served(other, 2) == [wanted, wanted]
+    restored, _ = make(minibatch=8, epochs=3)
+    restored.load_state_dict(copy.deepcopy(loader.state_dict()))
+    assert served(restored, 2) == [wanted, wanted]
 
 
 def test_a_minibatch_that_is_smaller_than_a_window_holds_one():

@@ -76,9 +76,9 @@ def assert_as_expected(counts: np.ndarray, expected: np.ndarray) -> None:
 def window_counts(table: Table, draws: int, length: int, lengths: list[int]) -> np.ndarray:
     """Sample; return how often each window of the episodes of `table_of` came."""
     every = [100 * e + k for e, rows in enumerate(lengths) for k in range(rows - length + 1)]
-    found, times = np.unique(firsts(table, draws, length), return_counts=True)
-    assert set(found.tolist()) <= set(every)
-    return np.array([dict(zip(found.tolist(), times.tolist(), strict=True)).get(first, 0) for first in every])
+    starts, times = np.unique(firsts(table, draws, length), return_counts=True)
+    assert set(starts.tolist()) <= set(every)
+    return np.array([dict(zip(starts.tolist(), times.tolist(), strict=True)).get(first, 0) for first in every])
 
 
 # -- every sampler ------------------------------------------------------------------------------
@@ -119,19 +119,19 @@ def test_saved_sampler_goes_on_bit_for_bit(sampler: Sampler, kind: Callable[[], 
     table = table_of(sampler, [5, 3, 9, 4, 1, 6], num_envs=2, ejector=kind())
     for _ in range(3):
         table.sample(7, 2)
-    other = table_of(copy.deepcopy(sampler), [], num_envs=2, ejector=kind())
-    other.load_state_dict(copy.deepcopy(table.state_dict()))
+    restored = table_of(copy.deepcopy(sampler), [], num_envs=2, ejector=kind())
+    restored.load_state_dict(copy.deepcopy(table.state_dict()))
     for number in range(4):
-        for one in (table, other):
-            episode(one, 5, 1000 + 100 * number, number % 2)
-        assert np.array_equal(firsts(table, 9, 2), firsts(other, 9, 2))
-        assert np.array_equal(firsts(table, 4), firsts(other, 4))
+        for memory in (table, restored):
+            episode(memory, 5, 1000 + 100 * number, number % 2)
+        assert np.array_equal(firsts(table, 9, 2), firsts(restored, 9, 2))
+        assert np.array_equal(firsts(table, 4), firsts(restored, 4))
 
 
 def test_seed_decides_what_is_sampled() -> None:
     for make in (Coverage, Sequential, Stratified, lambda seed: Recent(Uniform(), share=0.5, newest=20, seed=seed)):
-        one, same, another = (firsts(table_of(make(seed=seed), [30, 40, 20]), 30).tolist() for seed in (1, 1, 2))
-        assert one == same != another
+        rows, same, different = (firsts(table_of(make(seed=seed), [30, 40, 20]), 30).tolist() for seed in (1, 1, 2))
+        assert rows == same != different
 
 
 # -- uniform by episodes ------------------------------------------------------------------------
@@ -248,10 +248,10 @@ def test_episodes_come_by_age_whatever_their_numbers(kind: Callable[[], Any]) ->
     table = Table(length=30, columns=COLUMNS, sampler=Sequential(), ejector=kind())
     for number in range(50):  # numbers of the index are used again and again
         episode(table, 2 + number % 4, 100 * number)
-        held = np.unique(table.storage.arrays["reward"][np.flatnonzero(table.index.complete[:-1])] // 100)
-        came = firsts(table, len(held)) // 100
-        begin = int(np.flatnonzero(held == came[0])[0])
-        assert came.tolist() == np.roll(held, -begin).tolist()
+        episodes = np.unique(table.storage.arrays["reward"][np.flatnonzero(table.index.complete[:-1])] // 100)
+        came = firsts(table, len(episodes)) // 100
+        begin = int(np.flatnonzero(episodes == came[0])[0])
+        assert came.tolist() == np.roll(episodes, -begin).tolist()
 
 
 def test_windows_follow_one_another() -> None:
@@ -343,8 +343,8 @@ def test_windows_of_the_newest_rows_only_where_there_are_any() -> None:
 
 
 def test_ordinary_sampling_is_left_alone_where_it_is_new_enough() -> None:
-    one, other = table_of(Recent(Uniform(), share=0.5, newest=60), [50, 50]), table_of(Uniform(), [50, 50])
-    assert np.array_equal(firsts(one, 50), firsts(other, 50))
+    recent, uniform = table_of(Recent(Uniform(), share=0.5, newest=60), [50, 50]), table_of(Uniform(), [50, 50])
+    assert np.array_equal(firsts(recent, 50), firsts(uniform, 50))
 
 
 def test_slot_used_again_stands_for_one_row() -> None:
@@ -352,11 +352,11 @@ def test_slot_used_again_stands_for_one_row() -> None:
     table = Table(length=12, columns=COLUMNS, sampler=sampler, ejector=Fifo(whole=True))
     for number in range(9):  # the log of 12 goes back over episodes that have left
         episode(table, 2 + number % 3, 100 * number)
-    held = {int(first) for first in firsts(table, 400)}
+    rows = {int(first) for first in firsts(table, 400)}
     sampler.share = 0.999  # beside the shortcut for a table of new rows only
     sampler.clock += 0
     counts = np.unique(table.storage.arrays["reward"][sampler._starts(4000, 1)], return_counts=True)[1]
-    assert len(counts) == len(held) == len(table)
+    assert len(counts) == len(rows) == len(table)
     assert_as_expected(counts, np.full(len(counts), 4000 / len(counts)))
 
 
@@ -397,25 +397,25 @@ def test_rows_that_left_before_a_move_are_not_taken_for_others() -> None:
         sampler = Recent(Uniform(), share=0.9, newest=4)
         return Table(length=20, num_envs=2, columns=COLUMNS, sampler=sampler, min_length=3)
 
-    one, other = table(), table()
-    episode(one, 4, 0)
-    episode(one, 2, 100, lane=1)  # too short: dropped
-    for each in (one, other):
-        each.resize(40)
-    other.load_state_dict(copy.deepcopy(one.state_dict()))
-    assert firsts(one, 40).tolist() == firsts(other, 40).tolist()
-    assert set(firsts(one, 100)[:90].tolist()) == {2, 3}
+    original, restored = table(), table()
+    episode(original, 4, 0)
+    episode(original, 2, 100, lane=1)  # too short: dropped
+    for memory in (original, restored):
+        memory.resize(40)
+    restored.load_state_dict(copy.deepcopy(original.state_dict()))
+    assert firsts(original, 40).tolist() == firsts(restored, 40).tolist()
+    assert set(firsts(original, 100)[:90].tolist()) == {2, 3}
 
 
 def test_other_number_of_newest_rows_takes_over_the_log() -> None:
     table = table_of(Recent(Uniform(), share=0.99, newest=20), [50, 50])
     for newest, least in ((6, 144), (40, 130)):
-        other = table_of(Recent(Uniform(), share=0.99, newest=newest), [])
-        other.load_state_dict(copy.deepcopy(table.state_dict()))
-        came = set(firsts(other, 400)[:396].tolist())
+        restored = table_of(Recent(Uniform(), share=0.99, newest=newest), [])
+        restored.load_state_dict(copy.deepcopy(table.state_dict()))
+        came = set(firsts(restored, 400)[:396].tolist())
         assert came == set(range(least, 150))
-        episode(other, 2, 200)
-        assert {200, 201} < set(firsts(other, 400)[:396].tolist())
+        episode(restored, 2, 200)
+        assert {200, 201} < set(firsts(restored, 400)[:396].tolist())
 
 
 # -- stratified ---------------------------------------------------------------------------------

@@ -75,8 +75,8 @@ def test_windows_are_those_of_the_list(
 ) -> None:
     table, lanes = play(seed, num_envs=num_envs, length=share * num_envs, steps=steps, end=end)
     wanted = set().union(*(lane.windows(length) for lane in lanes))
-    found = stored(table, length)
-    assert sorted(found) == sorted(wanted)
+    actual = stored(table, length)
+    assert sorted(actual) == sorted(wanted)
     assert table.windows(length) == len(wanted)
     if wanted:
         batch = table.sample(64, length)
@@ -205,10 +205,10 @@ def test_windows_have_a_time_axis() -> None:
 def test_samples_own_their_memory() -> None:
     table, _ = play(0, num_envs=1, length=30, steps=40, end=0.1)
     first = table.sample(8)
-    kept = copy.deepcopy(first)
+    snapshot = copy.deepcopy(first)
     table.sample(8)["observation"].zero_()
     table.storage.arrays["observation"][:] = -5
-    assert all(torch.equal(first[name], kept[name]) for name in kept)
+    assert all(torch.equal(first[name], snapshot[name]) for name in snapshot)
 
 
 def test_too_long_window_is_refused() -> None:
@@ -235,16 +235,16 @@ def test_misspelt_column_setting_is_refused() -> None:
 def test_saved_table_goes_on_bit_for_bit(num_envs: int) -> None:
     table, _ = play(4, num_envs=num_envs, length=30, steps=100, end=0.2)
     table.sample(9)
-    other = Table(length=30, num_envs=num_envs, columns=COLUMNS, seed=99)
-    other.load_state_dict(copy.deepcopy(table.state_dict()))
+    restored = Table(length=30, num_envs=num_envs, columns=COLUMNS, seed=99)
+    restored.load_state_dict(copy.deepcopy(table.state_dict()))
     for step in range(50):
         numbers = np.arange(num_envs) + 10_000 + step
-        for one in (table, other):
-            one.add(None, {"observation": numbers, "reward": numbers})
+        for memory in (table, restored):
+            memory.add(None, {"observation": numbers, "reward": numbers})
             if step % 7 == 0:
-                one.close(None, -numbers)
-        assert torch.equal(table.sample(5, 2)["observation"], other.sample(5, 2)["observation"])
-    assert np.array_equal(table.index.stamp, other.index.stamp)
+                memory.close(None, -numbers)
+        assert torch.equal(table.sample(5, 2)["observation"], restored.sample(5, 2)["observation"])
+    assert np.array_equal(table.index.stamp, restored.index.stamp)
 
 
 def test_saved_table_of_another_size_is_refused() -> None:
@@ -264,8 +264,8 @@ def test_seed_decides_the_sample() -> None:
     for table in tables:
         for number in range(40):
             table.add(None, {"observation": [number], "reward": [number]})
-    same, again, other = (table.sample(20)["reward"].tolist() for table in tables)
-    assert same == again != other
+    same, again, different = (table.sample(20)["reward"].tolist() for table in tables)
+    assert same == again != different
 
 
 @pytest.mark.parametrize(

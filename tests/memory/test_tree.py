@@ -60,8 +60,8 @@ def test_slots_of_zero_are_not_found(size):
 def test_slots_are_found_by_their_share():
     values = np.zeros(1024)
     values[[0, 3, 300, 316, 1023]] = 1.0, 2.0, 3.0, 4.0, 90.0
-    found, times = np.unique(tree_of(values).find(np.arange(100) + 0.5), return_counts=True)
-    assert (found.tolist(), times.tolist()) == ([0, 3, 300, 316, 1023], [1, 2, 3, 4, 90])
+    slots, times = np.unique(tree_of(values).find(np.arange(100) + 0.5), return_counts=True)
+    assert (slots.tolist(), times.tolist()) == ([0, 3, 300, 316, 1023], [1, 2, 3, 4, 90])
 
 
 def test_order_of_what_is_looked_for_does_not_matter():
@@ -85,14 +85,14 @@ def test_sums_do_not_drift():
 
 def test_loaded_tree_is_the_same_to_the_bit():
     generator = np.random.default_rng(0)
-    tree, other = SumTree(5000), tree_of(np.ones(5000))
+    tree, restored = SumTree(5000), tree_of(np.ones(5000))
     for _ in range(50):
         tree.set(generator.integers(0, 4000, 200), generator.exponential(size=200))
         assert tree.total > 0
-    other.load_state_dict(tree.state_dict())
+    restored.load_state_dict(tree.state_dict())
     prefix = generator.random(20_000) * tree.total
-    assert other.total == tree.total
-    assert np.array_equal(other.find(prefix), tree.find(prefix))
+    assert restored.total == tree.total
+    assert np.array_equal(restored.find(prefix), tree.find(prefix))
 
 
 def test_empty_tree_has_no_sum():

@@ -9,5 +9,5 @@ from rlrun.nn.tandem import across, layer_by_layer
 
 def tandem(x: Tensor, *stacks: nn.Sequential) -> tuple[Tensor, ...]:
     """Return what each stack makes of x, in one step where that is possible."""
-    found = across(nn.ModuleList(stacks), x, *((str(place),) for place in range(len(stacks))))
-    return tuple(layer_by_layer(x, tuple(stack)) for stack in stacks) if found is None else found
+    outputs = across(nn.ModuleList(stacks), x, *((str(place),) for place in range(len(stacks))))
+    return tuple(layer_by_layer(x, tuple(stack)) for stack in stacks) if outputs is None else outputs

@@ -92,5 +92,5 @@ def test_dropout_drops_its_share(way):
     for layer in stacked.layers:
         torch.nn.init.ones_(layer.weight)
         torch.nn.init.zeros_(layer.bias)
-    kept = stacked(torch.ones(1, 1)) * 0.75 / 10_000
-    assert F.l1_loss(kept, torch.full((2, 1, 1), 0.75)) < 0.03
+    share = stacked(torch.ones(1, 1)) * 0.75 / 10_000
+    assert F.l1_loss(share, torch.full((2, 1, 1), 0.75)) < 0.03

@@ -26,19 +26,19 @@ def test_they_are_what_torch_finds():
         gradients.settle()
         for parameter, expected in zip(parameters, wanted, strict=True):
             torch.testing.assert_close(parameter.grad, expected)
-        torch.testing.assert_close(gradients.flat.norm(), torch.cat([each.flatten() for each in wanted]).norm())
+        torch.testing.assert_close(gradients.flat.norm(), torch.cat([gradient.flatten() for gradient in wanted]).norm())
 
 
 def test_what_a_pass_did_not_reach_has_none():
     ours, x = branches(), torch.randn(7, 3)
     parameters = list(ours.parameters())
     gradients = Gradients(parameters)
-    for name, other in (("one", "other"), ("other", "one"), ("one", "other")):
+    for name, unused in (("one", "other"), ("other", "one"), ("one", "other")):
         gradients.clear()
         torch.autograd.backward(ours[name](x).sum() * 0.0, inputs=parameters)  # zeros that were computed are gradients
         gradients.settle()
-        assert [each.grad is None for each in ours[name].parameters()] == [False, False]
-        assert [each.grad is None for each in ours[other].parameters()] == [True, True]
+        assert [parameter.grad is None for parameter in ours[name].parameters()] == [False, False]
+        assert [parameter.grad is None for parameter in ours[unused].parameters()] == [True, True]
 
 
 def test_two_losses_of_one_network_have_their_own():

@@ -41,8 +41,8 @@ def moments(normaliser: Normaliser) -> torch.Tensor:
 
 def expected(data: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Return weighted means of each batch's mean and mean square: [2, 3]."""
-    each = torch.stack([data.double().mean(1), data.double().square().mean(1)], 1)  # [K, 2, 3]
-    return (each * weights[:, None, None]).sum(0) / weights.sum()
+    statistics = torch.stack([data.double().mean(1), data.double().square().mean(1)], 1)  # [K, 2, 3]
+    return (statistics * weights[:, None, None]).sum(0) / weights.sum()
 
 
 def test_adaptive_mean_follows_its_recursion():
@@ -102,8 +102,8 @@ def test_exponential_mean_is_corrected_for_its_start(count):
 def test_window_is_the_mean_of_the_newest_updates(count):
     data = batches(count)
     newest = data[-4:]
-    found = moments(learnt(data, mode="window", window=4))
-    assert torch.allclose(found, expected(newest, torch.ones(len(newest))))
+    statistics = moments(learnt(data, mode="window", window=4))
+    assert torch.allclose(statistics, expected(newest, torch.ones(len(newest))))
 
 
 def test_nothing_changes_before_the_first_update():
@@ -179,11 +179,11 @@ def test_boxes_of_a_dict_are_normalised_and_the_rest_passes():
     }
     normaliser = Normaliser(Spaces(ROBOT, Discrete(2)))
     normaliser.update(tree)
-    found = normaliser(tree)
-    assert found["arm"]["angle"].flatten().tolist() == pytest.approx([-1.0, -1.0, 1.0, 1.0])
-    assert found["camera"] is tree["camera"]
-    assert found["tool"] is tree["tool"]
-    assert torch.equal(normaliser(tree["arm"], "arm")["angle"], found["arm"]["angle"])
+    normalised = normaliser(tree)
+    assert normalised["arm"]["angle"].flatten().tolist() == pytest.approx([-1.0, -1.0, 1.0, 1.0])
+    assert normalised["camera"] is tree["camera"]
+    assert normalised["tool"] is tree["tool"]
+    assert torch.equal(normaliser(tree["arm"], "arm")["angle"], normalised["arm"]["angle"])
 
 
 def test_images_are_normalised_where_they_are_chosen():
@@ -205,21 +205,21 @@ def test_state_carries_on_exactly():
     data = batches(9)
     for mode in ("adaptive", "em", "window"):
         whole, part = learnt(data, mode=mode, window=4), learnt(data[:6], mode=mode, window=4)
-        other = Normaliser([3], mode=mode, window=4)
-        other.load_state_dict(part.state_dict())
+        restored = Normaliser([3], mode=mode, window=4)
+        restored.load_state_dict(part.state_dict())
         for batch in data[6:]:
-            other.update(batch)
-        assert str(other.state_dict()) == str(whole.state_dict())
-        assert other.updates == 9
+            restored.update(batch)
+        assert str(restored.state_dict()) == str(whole.state_dict())
+        assert restored.updates == 9
 
 
 def test_a_copy_learns_by_itself():
     normaliser = learnt(batches(3))
-    other = copy.deepcopy(normaliser)
+    twin = copy.deepcopy(normaliser)
     before = normaliser(torch.zeros(3))
-    other.update(torch.full((4, 3), 100.0))
+    twin.update(torch.full((4, 3), 100.0))
     assert torch.equal(normaliser(torch.zeros(3)), before)
-    assert not torch.equal(other(torch.zeros(3)), before)
+    assert not torch.equal(twin(torch.zeros(3)), before)
 
 
 def test_normalising_compiles_to_one_graph():

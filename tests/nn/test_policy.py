@@ -140,9 +140,9 @@ def test_sequences_are_judged_like_rows():
 def test_same_seed_draws_the_same_action():
     network, observation = policy(MIXED), draw(VECTOR, 4)
     torch.manual_seed(3)
-    left = network.sample(observation)[0]
+    action = network.sample(observation)[0]
     torch.manual_seed(3)
-    assert same(MIXED, left, network.sample(observation)[0])
+    assert same(MIXED, action, network.sample(observation)[0])
 
 
 def test_gaussian_compiles_without_breaks():

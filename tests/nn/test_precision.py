@@ -77,9 +77,9 @@ def networks():
 def gradient(network, output):
     network.zero_grad()
     (output * torch.linspace(0.5, 1.5, output.numel()).view_as(output)).sum().backward()
-    found = [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
-    assert {each.dtype for each in found} == {torch.float32}
-    return torch.cat([each.flatten().double() for each in found])
+    grads = [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
+    assert {grad.dtype for grad in grads} == {torch.float32}
+    return torch.cat([grad.flatten().double() for grad in grads])
 
 
 @pytest.mark.parametrize("name", networks())
@@ -89,12 +89,12 @@ def test_networks_say_and_learn_nearly_the_same(name):
     expected = gradient(network, exact)
     with bf16():
         output = run()
-        found = gradient(network, output)
+        grad = gradient(network, output)
     assert output.dtype == torch.float32
     assert {parameter.dtype for parameter in network.parameters()} == {torch.float32}
     assert not torch.equal(output, exact)
     torch.testing.assert_close(output, exact, rtol=0.05, atol=0.05 * float(exact.detach().abs().max()))
-    assert torch.cosine_similarity(found, expected, dim=0) > 0.999
+    assert torch.cosine_similarity(grad, expected, dim=0) > 0.999
     assert torch.equal(run(), exact)  # outside again
 
 
@@ -108,7 +108,7 @@ def test_states_stay_float32(kind):
 def test_hidden_layers_are_low_and_the_last_one_is_not():
     network, seen = MLP(3, 4), {}
     for index, layer in enumerate(network):
-        layer.register_forward_hook(lambda layer, given, result, index=index: seen.update({index: result.dtype}))
+        layer.register_forward_hook(lambda layer, inputs, result, index=index: seen.update({index: result.dtype}))
     with bf16():
         network(torch.ones(2, 3))
     assert [seen[index] for index in range(5)] == [torch.bfloat16] * 4 + [torch.float32]
@@ -148,13 +148,13 @@ def test_narrow_layers_stay_float32(width, low):
 
 
 def test_another_thread_acts_in_float32_meanwhile():
-    network, value, found = MLP(3, 4), torch.ones(2, 3), []
+    network, value, outputs = MLP(3, 4), torch.ones(2, 3), []
     expected = network(value)
     with bf16():
-        thread = threading.Thread(target=lambda: found.append(network(value)))
+        thread = threading.Thread(target=lambda: outputs.append(network(value)))
         thread.start()
         thread.join()
-    assert torch.equal(found[0], expected)
+    assert torch.equal(outputs[0], expected)
 
 
 def test_what_was_before_is_back_after_all_of_it():

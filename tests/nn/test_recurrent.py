@@ -38,12 +38,12 @@ def core_of(kind, inputs=F):
 
 def step_by_step(core, features, state, ended):
     """Go through windows as an agent does: the state is that of an episode that begins behind each end."""
-    found = []
+    outputs = []
     for t in range(features.shape[1]):
         output, state = core.step(features[:, t], state)
-        found.append(output)
+        outputs.append(output)
         state = torch.where(ended[:, t, None], torch.zeros_like(state), state)
-    return torch.stack(found, 1)
+    return torch.stack(outputs, 1)
 
 
 def gradients(core, output, *beside):
@@ -57,11 +57,11 @@ def test_a_window_is_its_steps(kind, places):
     core, ended = core_of(kind), ended_at(places)
     features = torch.randn(B, T, F, requires_grad=True)
     state = torch.randn(B, core.state_size, requires_grad=True)  # a window that begins amidst an episode
-    wanted, found = step_by_step(core, features, state, ended), core(features, state, ended)
-    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
-    pairs = zip(gradients(core, found, features, state), gradients(core, wanted, features, state), strict=True)
-    for one, other in pairs:
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    wanted, output = step_by_step(core, features, state, ended), core(features, state, ended)
+    torch.testing.assert_close(output, wanted, atol=1e-6, rtol=1e-5)
+    pairs = zip(gradients(core, output, features, state), gradients(core, wanted, features, state), strict=True)
+    for actual, expected in pairs:
+        torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,8 +87,8 @@ def test_two_halves_of_a_window_are_the_whole(kind):
 def test_a_gru_step_is_the_equation():
     core = core_of("gru")
     x, h = torch.randn(2, F), torch.randn(2, H)
-    weight, recurrent, bias, other = core.layer.all_weights[0]
-    (a, b, c), (d, e, f) = (weight.mul(1).mm(x.T).T + bias).chunk(3, -1), (recurrent.mm(h.T).T + other).chunk(3, -1)
+    weight, recurrent, bias, bias_h = core.layer.all_weights[0]
+    (a, b, c), (d, e, f) = (weight.mul(1).mm(x.T).T + bias).chunk(3, -1), (recurrent.mm(h.T).T + bias_h).chunk(3, -1)
     reset, update = (a + d).sigmoid(), (b + e).sigmoid()
     wanted = (1 - update) * (c + reset * f).tanh() + update * h
     torch.testing.assert_close(core.step(x, h)[1], wanted)
@@ -97,9 +97,9 @@ def test_a_gru_step_is_the_equation():
 @pytest.mark.parametrize(("kind", "gate"), [("gru", "update"), ("lstm", "forget")])
 def test_a_core_begins_inclined_to_remember(kind, gate):
     core = core_of(kind)
-    _, _, bias, other = core.layer.all_weights[0]
+    _, _, bias, bias_h = core.layer.all_weights[0]
     assert bias.view(-1, H)[:, 0].tolist() == [0.0, 1.0] + [0.0] * (1 if kind == "gru" else 2)
-    assert not other.any()
+    assert not bias_h.any()
 
 
 @pytest.mark.parametrize("features", [(2, F), (2, 1, F)], ids=str)
@@ -134,15 +134,15 @@ def network_of(kind, spaces=None, **options):
 
 
 def judged_by_steps(network, observation, action, state, ended, pick):
-    found = []
+    steps = []
     for t in range(T):
         at = pick(t)
         judged = network.judge(at(observation), at(action), state)
         torch.testing.assert_close(network.value(at(observation), state), judged.value)
-        found.append((judged.log_prob, judged.value))
+        steps.append((judged.log_prob, judged.value))
         state = network.after(at(observation), state)
         state = torch.where(ended[:, t, None], network.initial_state(B), state)
-    return [torch.stack(each, 1) for each in zip(*found, strict=True)]
+    return [torch.stack(column, 1) for column in zip(*steps, strict=True)]
 
 
 def rows_at(t):
@@ -186,8 +186,8 @@ def test_policy_and_value_have_their_own_halves_of_a_state(shared):
     changed[:, -H:] += 1.0
     assert torch.equal(network.heads(observation, state).mean, network.heads(observation, changed).mean) is not shared
     assert not torch.equal(network.value(observation, state), network.value(observation, changed))
-    after, other = network.after(observation, state), network.after(observation, changed)
-    assert torch.equal(after[:, :H], other[:, :H]) is not shared
+    after, after_changed = network.after(observation, state), network.after(observation, changed)
+    assert torch.equal(after[:, :H], after_changed[:, :H]) is not shared
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -197,8 +197,8 @@ def test_acting_advances_the_whole_state(shared):
     action, after = network.advance(observation, state, False)
     assert torch.equal(after, network.after(observation, state))
     best = network.head.mode(network.heads(observation, state))
-    wanted, found = (leaves_of(ACTIONS["mixed"], tree) for tree in (best, action))
-    assert all(torch.equal(one, other) for one, other in zip(wanted, found, strict=True))
+    wanted, leaves = (leaves_of(ACTIONS["mixed"], tree) for tree in (best, action))
+    assert all(torch.equal(expected, leaf) for expected, leaf in zip(wanted, leaves, strict=True))
 
 
 def test_a_policy_alone_remembers_too():

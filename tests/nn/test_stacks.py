@@ -40,8 +40,8 @@ def stacks(widths=((8,), (16, 8)), activation="tanh"):
 
 
 def assert_alike(ours, theirs):
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    for actual, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("widths", [((8,), (16, 8)), ((64, 64), (64, 64)), ((5,),), ((160, 160), (3, 160))])
@@ -69,9 +69,9 @@ def test_a_network_gives_what_its_layers_give(inputs, way):
     wanted = [x, *network.parameters()]
     ours, theirs = network(x), plainly(network)(x)
     assert_alike([ours], [theirs])
-    found, expected = (torch.autograd.grad(each.square().sum(), wanted) for each in (ours, theirs))
-    assert_alike(found, expected)
-    assert all(one.stride() == part.stride() for one, part in zip(found[1:], wanted[1:], strict=True))
+    gradients, expected = (torch.autograd.grad(output.square().sum(), wanted) for output in (ours, theirs))
+    assert_alike(gradients, expected)
+    assert all(gradient.stride() == part.stride() for gradient, part in zip(gradients[1:], wanted[1:], strict=True))
 
 
 @pytest.mark.parametrize("members", [1, 3])
@@ -84,7 +84,7 @@ def test_members_side_by_side_give_what_the_batched_product_gives(members, share
     ours, theirs = network(x, shared=shared), network._together(x, shared)
     assert type(ours.grad_fn).__name__ != type(theirs.grad_fn).__name__
     assert_alike([ours], [theirs])
-    assert_alike(*(torch.autograd.grad(each.square().sum(), wanted) for each in (ours, theirs)))
+    assert_alike(*(torch.autograd.grad(output.square().sum(), wanted) for output in (ours, theirs)))
 
 
 def test_what_another_loss_trains_is_not_computed(way, monkeypatch):
@@ -102,11 +102,11 @@ def test_what_another_loss_trains_is_not_computed(way, monkeypatch):
 
 @pytest.mark.parametrize("again", [False, True])  # with a graph of its own
 def test_a_stack_that_no_loss_reaches_has_no_gradient(again, way):
-    one, other = stacks()
-    wanted = [*one.parameters(), *other.parameters()]
-    loss = tandem(torch.randn(6, 4), one, other)[0].square().sum()
-    found = torch.autograd.grad(loss, wanted, create_graph=again, allow_unused=True)
-    assert [each is None for each in found] == [False, False, True, True, True, True]
+    used, unused = stacks()
+    wanted = [*used.parameters(), *unused.parameters()]
+    loss = tandem(torch.randn(6, 4), used, unused)[0].square().sum()
+    gradients = torch.autograd.grad(loss, wanted, create_graph=again, allow_unused=True)
+    assert [gradient is None for gradient in gradients] == [False, False, True, True, True, True]
 
 
 def test_frozen_layers_take_no_gradient(way):
@@ -139,21 +139,21 @@ def test_what_is_no_number_stays_none(network, precision, way, monkeypatch):
 
 
 def watched():
-    one, other = stacks()
-    one[1].register_forward_hook(lambda module, given, output: None)
-    return one, other
+    first, second = stacks()
+    first[1].register_forward_hook(lambda module, inputs, output: None)
+    return first, second
 
 
 def unbiased():
-    one, other = stacks()
-    one[0] = nn.Linear(4, 8, bias=False)
-    return one, other
+    first, second = stacks()
+    first[0] = nn.Linear(4, 8, bias=False)
+    return first, second
 
 
 def pruned():
-    one, other = stacks()
-    prune.l1_unstructured(one[0], "weight", 0.5)  # the layer's weight is no parameter of its own any more
-    return one, other
+    first, second = stacks()
+    prune.l1_unstructured(first[0], "weight", 0.5)  # the layer's weight is no parameter of its own any more
+    return first, second
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def pruned():
         watched(),
         unbiased(),
         pruned(),
-        [each.double() for each in stacks()],
+        [stack.double() for stack in stacks()],
     ],
     ids=["elu", "empty", "hook", "no bias", "pruned", "double"],
 )
@@ -175,7 +175,7 @@ def test_whatever_else_a_stack_is_goes_its_own_way(pair, way):
 
 def test_a_watched_layer_is_called(way):
     seen, (stack, _) = [], watched()
-    stack[0].register_forward_hook(lambda module, given, output: seen.append(output.shape))
+    stack[0].register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
     stack(torch.randn(6, 4))
     assert seen == [(6, 8)]
 
@@ -184,9 +184,9 @@ def test_a_watched_layer_is_called(way):
 def test_a_watched_part_of_a_policy_is_called(part):
     network, seen, x = ActorCritic(Spaces(box(3), box(2)), hidden=(8,)), [], torch.randn(6, 3)
     expected = network.judge(x, torch.zeros(6, 2))
-    network.get_submodule(part).register_forward_hook(lambda module, given, output: seen.append(part))
-    found = network.judge(x, torch.zeros(6, 2))
-    assert_alike(found[:2], expected[:2])
+    network.get_submodule(part).register_forward_hook(lambda module, inputs, output: seen.append(part))
+    judged = network.judge(x, torch.zeros(6, 2))
+    assert_alike(judged[:2], expected[:2])
     assert seen == [part]
     network.heads(x)
     assert seen == [part] * (1 if part == "value_trunk" else 2)
@@ -199,7 +199,7 @@ def test_layers_with_more_between_them_take_the_faster_library_too(options, way,
     called = []
     makes = arrays if way == "numpy" else products
     real = makes.last
-    monkeypatch.setattr(makes, "last", lambda *given: called.append(1) or real(*given))
+    monkeypatch.setattr(makes, "last", lambda *args: called.append(1) or real(*args))
     assert_alike([network(x)], [plainly(network)(x)])
     assert called
 
@@ -232,8 +232,8 @@ def test_layers_that_are_gone_through_twice_count_twice(way):
     stack, x = stacks(((4,),))[0], torch.randn(5, 4)
     wanted = list(stack.parameters())
     ours, theirs = tandem(tandem(x, stack)[0], stack)[0], plainly(stack)(plainly(stack)(x))
-    found, expected = (torch.autograd.grad(each.square().sum(), wanted, create_graph=True) for each in (ours, theirs))
-    assert_alike(found, expected)
+    grads, expected = (torch.autograd.grad(out.square().sum(), wanted, create_graph=True) for out in (ours, theirs))
+    assert_alike(grads, expected)
 
 
 @pytest.mark.parametrize("network", [MLP(3, 1, hidden=(8,)), Ensemble(3, 1, members=1, hidden=(8,))])
@@ -243,18 +243,18 @@ def test_gradients_of_each_row_go_through_the_transforms_of_torch(network, way):
     def value(parameters, row):
         return torch.func.functional_call(network, parameters, row.unsqueeze(0)).sum()
 
-    each = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0))(parameters, x)
+    gradients = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0))(parameters, x)
     whole = torch.autograd.grad(network(x).sum(), list(parameters.values()))
-    assert_alike([part.sum(0) for part in each.values()], whole)
+    assert_alike([part.sum(0) for part in gradients.values()], whole)
 
 
 def test_slopes_are_carried_forward(way):
     network, x = MLP(3, 1, hidden=(8,)), torch.randn(5, 3)
     with forward_ad.dual_level():
-        found = [
-            forward_ad.unpack_dual(each(forward_ad.make_dual(x, x))).tangent for each in (network, plainly(network))
+        slopes = [
+            forward_ad.unpack_dual(model(forward_ad.make_dual(x, x))).tangent for model in (network, plainly(network))
         ]
-    assert_alike(found[:1], found[1:])
+    assert_alike(slopes[:1], slopes[1:])
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -412,11 +412,11 @@ def test_many_gradients_are_taken_at_once(kind, way):
     network, x = kind(3, 2, hidden=(8,)), torch.randn(4, 3)
     wanted, output = list(network.parameters()), network(x)
     directions = torch.randn(5, *output.shape)
-    found = torch.autograd.grad(output, wanted, directions, is_grads_batched=True, retain_graph=True)
-    each = [torch.autograd.grad(output, wanted, direction, retain_graph=True) for direction in directions]
-    assert_alike(found, [torch.stack(parts) for parts in zip(*each, strict=True)])
+    gradients = torch.autograd.grad(output, wanted, directions, is_grads_batched=True, retain_graph=True)
+    by_direction = [torch.autograd.grad(output, wanted, direction, retain_graph=True) for direction in directions]
+    assert_alike(gradients, [torch.stack(parts) for parts in zip(*by_direction, strict=True)])
     mapped = torch.func.vmap(lambda direction: torch.autograd.grad(output, wanted, direction, retain_graph=True))
-    assert_alike(mapped(directions), found)
+    assert_alike(mapped(directions), gradients)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
@@ -427,7 +427,7 @@ def test_a_gradient_without_end_stays_with_the_units_that_it_reaches(rows, way):
     direction = torch.ones(rows, 1)
     direction[0] = float("inf")
     wanted = network[0].bias
-    ours, theirs = (torch.autograd.grad(each(x), wanted, direction) for each in (network, plainly(network)))
+    ours, theirs = (torch.autograd.grad(model(x), wanted, direction) for model in (network, plainly(network)))
     assert ours[0].isinf().any()
     assert ours[0].isfinite().any()
     assert_alike(ours, theirs)
@@ -447,9 +447,9 @@ def test_what_torch_has_not_computed_yet_goes_through(way):
 def test_a_copy_computes_with_parameters_of_its_own(kind, copied, way):
     network, x = kind(3, 2, hidden=(8,)), torch.randn(4, 3)
     before = network(x).detach().clone()
-    other = copied(network)
+    twin = copied(network)
     stepped(network)
-    assert_alike([other(x)], [before])
+    assert_alike([twin(x)], [before])
 
 
 def test_layers_that_are_known_are_not_kept_alive(way):
@@ -464,7 +464,7 @@ def test_layers_that_are_known_are_not_kept_alive(way):
 def test_a_hook_that_knows_its_network_keeps_nobody_alive(way):
     network = MLP(3, 2, hidden=(8,))
     network(torch.randn(4, 3))
-    network[0].register_forward_hook(lambda *told, network=network: None)
+    network[0].register_forward_hook(lambda *args, network=network: None)
     network(torch.randn(4, 3))
     layer = weakref.ref(network[0])
     del network
@@ -475,7 +475,7 @@ def test_a_hook_that_knows_its_network_keeps_nobody_alive(way):
 def test_a_layer_that_was_plain_is_heard_once_somebody_looks(way):
     network, x, seen = MLP(3, 2, hidden=(8,)), torch.randn(4, 3), []
     network(x)
-    handle = network[0].register_forward_hook(lambda *told: seen.append(1))
+    handle = network[0].register_forward_hook(lambda *args: seen.append(1))
     network(x)
     handle.remove()
     network(x)
@@ -498,9 +498,9 @@ def test_modules_that_hold_the_layers_may_be_replaced():
     for part in ("trunk", "trunk.layers", "head", "head.layer"):
         before = network.heads(x).mean
         torch.manual_seed(len(part))
-        other = ActorCritic(Spaces(box(3), box(2)), hidden=(8,), output_gain=1.0)
+        donor = ActorCritic(Spaces(box(3), box(2)), hidden=(8,), output_gain=1.0)
         place, _, name = part.rpartition(".")
-        setattr(network.get_submodule(place), name, other.get_submodule(part))
+        setattr(network.get_submodule(place), name, donor.get_submodule(part))
         expected = network.head(network.trunk(x)).mean
         assert_alike([network.heads(x).mean], [expected])
         assert not torch.allclose(expected, before)
@@ -571,15 +571,15 @@ def test_tensors_of_other_kinds_are_left_to_torch(way):
     ],
 )
 def test_threads_are_as_many_as_pay(seconds, best, monkeypatch):
-    before, asked = torch.get_num_threads(), []
+    before, threads = torch.get_num_threads(), []
 
     def timed(way, network, x, passes=3):
-        asked.append(torch.get_num_threads())
-        return seconds[asked[-1]] * passes / 3
+        threads.append(torch.get_num_threads())
+        return seconds[threads[-1]] * passes / 3
 
     monkeypatch.setattr(ways, "_seconds", timed)
     assert ways.best_threads(6) == best
     assert torch.get_num_threads() == before
-    assert set(asked) == ({1, 2} if seconds[2] > 2.0 else set(seconds))
-    assert asked.count(2) == (2 if seconds[2] > 2.0 else asked.count(1))
+    assert set(threads) == ({1, 2} if seconds[2] > 2.0 else set(seconds))
+    assert threads.count(2) == (2 if seconds[2] > 2.0 else threads.count(1))
     assert ways.best_threads(1) == 1

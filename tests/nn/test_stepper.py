@@ -50,35 +50,35 @@ RULES = [
 @pytest.mark.parametrize(("rule", "options"), RULES)
 def test_parameters_and_state_are_those_of_the_optimiser_itself(rule, options):
     ours, theirs = network(), network()
-    optimiser, other = (rule(each.parameters(), lr=0.1, **options) for each in (ours, theirs))
+    optimiser, plain = (rule(model.parameters(), lr=0.1, **options) for model in (ours, theirs))
     step = Stepper(optimiser)
-    assert torch.equal(walk(ours, step, range(5)), walk(theirs, other.step, range(5)))
-    assert kept(optimiser) == kept(other)
+    assert torch.equal(walk(ours, step, range(5)), walk(theirs, plain.step, range(5)))
+    assert kept(optimiser) == kept(plain)
 
 
 def test_a_learning_rate_that_changes_is_heeded():
     ours, theirs = network(), network()
-    optimiser, other = (torch.optim.Adam(each.parameters(), fused=True) for each in (ours, theirs))
+    optimiser, plain = (torch.optim.Adam(model.parameters(), fused=True) for model in (ours, theirs))
     step = Stepper(optimiser)
     for seed, rate in enumerate((0.1, 0.2, 0.05)):
-        optimiser.param_groups[0]["lr"] = other.param_groups[0]["lr"] = rate
-        assert torch.equal(walk(ours, step, [seed]), walk(theirs, other.step, [seed]))
+        optimiser.param_groups[0]["lr"] = plain.param_groups[0]["lr"] = rate
+        assert torch.equal(walk(ours, step, [seed]), walk(theirs, plain.step, [seed]))
 
 
 def test_parameters_without_gradients_stay_as_they_are():
     ours, theirs = network(), network()
-    optimiser, other = (torch.optim.Adam(each.parameters(), lr=0.1, fused=True) for each in (ours, theirs))
+    optimiser, plain = (torch.optim.Adam(model.parameters(), lr=0.1, fused=True) for model in (ours, theirs))
     step = Stepper(optimiser)
     for unused in ((), ("2.bias",), ("0.weight",), ()):
-        assert torch.equal(walk(ours, step, range(3), unused=unused), walk(theirs, other.step, range(3), unused=unused))
+        assert torch.equal(walk(ours, step, range(3), unused=unused), walk(theirs, plain.step, range(3), unused=unused))
 
 
 def test_one_that_has_a_first_gradient_late_joins():
     ours, theirs = network(), network()
-    optimiser, other = (torch.optim.Adam(each.parameters(), lr=0.1, fused=True) for each in (ours, theirs))
+    optimiser, plain = (torch.optim.Adam(model.parameters(), lr=0.1, fused=True) for model in (ours, theirs))
     step = Stepper(optimiser)
     for unused in (("2.bias",), ()):
-        assert torch.equal(walk(ours, step, range(3), unused=unused), walk(theirs, other.step, range(3), unused=unused))
+        assert torch.equal(walk(ours, step, range(3), unused=unused), walk(theirs, plain.step, range(3), unused=unused))
 
 
 def test_a_state_that_was_loaded_is_gone_on_from():
@@ -91,7 +91,7 @@ def test_a_state_that_was_loaded_is_gone_on_from():
     optimiser.load_state_dict(saved)
     ours.load_state_dict(weights)
     assert torch.equal(walk(ours, step, range(3, 6)), wanted)
-    assert [float(kept["step"]) for kept in optimiser.state.values()] == [6.0] * 4
+    assert [float(state["step"]) for state in optimiser.state.values()] == [6.0] * 4
 
 
 def test_hooks_of_the_optimiser_are_called():
@@ -99,7 +99,7 @@ def test_hooks_of_the_optimiser_are_called():
     optimiser = torch.optim.Adam(ours.parameters(), lr=0.1, fused=True)
     step, calls = Stepper(optimiser), []
     walk(ours, step, range(2))
-    optimiser.register_step_post_hook(lambda *given: calls.append(given))
+    optimiser.register_step_post_hook(lambda *args: calls.append(args))
     walk(ours, step, range(2))
     assert len(calls) == 2
 
@@ -108,7 +108,7 @@ def test_hooks_of_all_optimisers_are_called():
     ours = network()
     step, calls = Stepper(torch.optim.Adam(ours.parameters(), lr=0.1, fused=True)), []
     walk(ours, step, range(2))
-    handle = register_optimizer_step_pre_hook(lambda *given: calls.append(given))
+    handle = register_optimizer_step_pre_hook(lambda *args: calls.append(args))
     try:
         walk(ours, step, range(2))
     finally:
@@ -136,27 +136,27 @@ def grow(optimiser, network):
 @pytest.mark.parametrize("change", [forget, turn, unfuse, grow])
 def test_an_optimiser_that_is_changed_between_two_steps_is_heeded(change):
     ours, theirs = network(), network()
-    optimiser, other = (torch.optim.Adam(each.parameters(), lr=0.1, fused=True) for each in (ours, theirs))
+    optimiser, plain = (torch.optim.Adam(model.parameters(), lr=0.1, fused=True) for model in (ours, theirs))
     step = Stepper(optimiser)
     walk(ours, step, range(3))
-    walk(theirs, other.step, range(3))
-    for each, of in ((optimiser, ours), (other, theirs)):
+    walk(theirs, plain.step, range(3))
+    for adam, of in ((optimiser, ours), (plain, theirs)):
         torch.manual_seed(1)
-        change(each, of)
-    assert torch.equal(walk(ours, step, range(3, 6)), walk(theirs, other.step, range(3, 6)))
-    assert kept(optimiser) == kept(other)
+        change(adam, of)
+    assert torch.equal(walk(ours, step, range(3, 6)), walk(theirs, plain.step, range(3, 6)))
+    assert kept(optimiser) == kept(plain)
 
 
 def test_what_is_counted_is_of_the_type_that_torch_counts_in():
     torch.set_default_dtype(torch.float64)
     try:
         ours, theirs = network(), network()
-        optimiser, other = (torch.optim.Adam(each.parameters(), fused=True) for each in (ours, theirs))
-        assert torch.equal(walk(ours, Stepper(optimiser), range(3)), walk(theirs, other.step, range(3)))
+        optimiser, plain = (torch.optim.Adam(model.parameters(), fused=True) for model in (ours, theirs))
+        assert torch.equal(walk(ours, Stepper(optimiser), range(3)), walk(theirs, plain.step, range(3)))
     finally:
         torch.set_default_dtype(torch.float32)
-    found = [{state["step"].dtype for state in each.state.values()} for each in (optimiser, other)]
-    assert found[0] == found[1] == {torch.float32}
+    dtypes = [{state["step"].dtype for state in adam.state.values()} for adam in (optimiser, plain)]
+    assert dtypes[0] == dtypes[1] == {torch.float32}
 
 
 def test_what_torch_refuses_is_refused_in_its_words():

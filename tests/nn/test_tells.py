@@ -31,36 +31,36 @@ def test_values_are_the_means_of_what_is_told(action, width, tells):
     network = critics(action, tells=tells)
     c, _ = network.codec.split(draw(action, 3))
     observation = draw(VECTOR, 3)
-    told = network.told(observation, c)
-    assert told.shape == (2, 3, *width, 5)
-    means = told.mean(-1) if isinstance(tells, Quantiles) else told.softmax(-1) @ torch.arange(0.5, 5.0)
+    outputs = network.told(observation, c)
+    assert outputs.shape == (2, 3, *width, 5)
+    means = outputs.mean(-1) if isinstance(tells, Quantiles) else outputs.softmax(-1) @ torch.arange(0.5, 5.0)
     torch.testing.assert_close(network(observation, c), means)
 
 
 def test_a_network_that_says_nothing_tells_means():
     network = torch.nn.Linear(1, 2)
-    told, tells = told_by(network)
-    assert (told, tells.size) == (network, 1)
+    function, tells = told_by(network)
+    assert (function, tells.size) == (network, 1)
 
 
 @pytest.mark.parametrize("action", [Discrete(3), multi(8, 9), multi(7, 7, 7)], ids=["one", "several", "alike"])
 def test_the_mean_of_a_choice_is_its_value(action):
     network = critics(action, quantiles=6)
     observation, k = draw(VECTOR, 3), network.codec.choices(draw(action, 3))
-    told = network.tells.select(network.told(observation), k, network.codec)
-    assert told.shape == (2, 3, 6)
-    torch.testing.assert_close(told.mean(-1), network.codec.select(network(observation), k))
+    quantiles = network.tells.select(network.told(observation), k, network.codec)
+    assert quantiles.shape == (2, 3, 6)
+    torch.testing.assert_close(quantiles.mean(-1), network.codec.select(network(observation), k))
 
 
 def test_distance_of_bins_is_the_cross_entropy_summed_over_what_is_spread():
     tells = bins(count=2, least=0.0, largest=2.0, smoothing=1.0)  # deviation 1
-    told = torch.tensor([[[0.0, math.log(3.0)]], [[0.0, 0.0]]])  # two members: (1/4, 3/4), (1/2, 1/2)
-    found = tells.distance(told, torch.tensor([1.0]), huber=None)  # from the middle both bins have a half
-    assert found.flatten().tolist() == pytest.approx([-0.5 * math.log(3 / 16), math.log(2.0)], abs=1e-5)
+    logits = torch.tensor([[[0.0, math.log(3.0)]], [[0.0, 0.0]]])  # two members: (1/4, 3/4), (1/2, 1/2)
+    losses = tells.distance(logits, torch.tensor([1.0]), huber=None)  # from the middle both bins have a half
+    assert losses.flatten().tolist() == pytest.approx([-0.5 * math.log(3 / 16), math.log(2.0)], abs=1e-5)
     inner, outer = (0.5 * math.erf(x / math.sqrt(2.0)) for x in (1.0, 2.0))
-    found = tells.distance(told, torch.tensor([9.0]), huber=None)  # counts as 2: what is left of it, within 1 and 2
+    losses = tells.distance(logits, torch.tensor([9.0]), huber=None)  # counts as 2: what is left of it, within 1 and 2
     wanted = -(inner * math.log(0.75) + (outer - inner) * math.log(0.25)) / outer
-    assert found.flatten().tolist() == pytest.approx([wanted, math.log(2.0)], abs=1e-5)
+    assert losses.flatten().tolist() == pytest.approx([wanted, math.log(2.0)], abs=1e-5)
 
 
 def test_the_share_of_clamped_targets_is_told():
@@ -115,6 +115,6 @@ def test_dueling_needs_choices():
 
 
 def test_quantiles_that_learn_from_a_mean_have_that_of_their_own_row():
-    found = Quantiles(5).distance(torch.zeros(2, 3, 5), torch.tensor([0.0, 0.0, 100.0]), huber=1.0)
+    losses = Quantiles(5).distance(torch.zeros(2, 3, 5), torch.tensor([0.0, 0.0, 100.0]), huber=1.0)
     expected = torch.tensor([0.0, 0.0, 49.75]).expand(2, 3)  # shares of 1/2 on average, of 100 - 1/2
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(losses, expected)

@@ -27,10 +27,10 @@ def test_bins_have_what_of_the_gaussian_falls_into_them():
 
 
 def test_targets_beyond_count_as_the_ends():
-    found = spread(-7.0, 0.0, 4.0, 99.0)
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[2], found[3])
-    torch.testing.assert_close(found[0].flip(0), found[3])
+    probabilities = spread(-7.0, 0.0, 4.0, 99.0)
+    assert torch.equal(probabilities[0], probabilities[1])
+    assert torch.equal(probabilities[2], probabilities[3])
+    torch.testing.assert_close(probabilities[0].flip(0), probabilities[3])
 
 
 def test_the_mean_of_what_is_spread_is_the_target():

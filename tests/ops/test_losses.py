@@ -16,5 +16,5 @@ def test_distance_is_a_square_or_hubers(huber, expected):
 @pytest.mark.parametrize("huber", [None, 0.1, 1.0, 30.0])
 def test_error_size_undoes_distance(huber):
     difference = torch.tensor([[0.0, 0.05, -0.1, 1.0], [-2.0, 20.0, -30.0, 500.0]])
-    found = ops.error_size(ops.distance(difference, torch.zeros(4), huber=huber), huber=huber)
-    torch.testing.assert_close(found, difference.abs())
+    sizes = ops.error_size(ops.distance(difference, torch.zeros(4), huber=huber), huber=huber)
+    torch.testing.assert_close(sizes, difference.abs())

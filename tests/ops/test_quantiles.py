@@ -23,20 +23,20 @@ def test_two_quantiles_against_two_targets():
 
 def test_targets_below_count_by_the_other_share_and_may_be_of_another_number():
     # u = (-3, -4), (1, 0), (0, -1): h = (2.5, 3.5), (.5, 0), (0, .5); shares .75 or .25 below, .25 or .75 above
-    found = distance([1.0, 2.0], [-2.0, 2.0, 1.0])
-    assert float(found) == pytest.approx((1.875 + 0.875 + 0.125 + 0.0 + 0.0 + 0.125) / 6, abs=1e-5)
+    loss = distance([1.0, 2.0], [-2.0, 2.0, 1.0])
+    assert float(loss) == pytest.approx((1.875 + 0.875 + 0.125 + 0.0 + 0.0 + 0.125) / 6, abs=1e-5)
 
 
 @pytest.mark.parametrize(("huber", "sizes"), [(None, (2.0, 0.5)), (0.5, (1.75, 0.25)), (4.0, (0.5, 0.03125))])
 def test_small_distances_are_squared_with_slopes_of_at_most_one(huber, sizes):
-    found = distance([0.0, 1.5], [2.0], huber=huber)
-    assert float(found) == pytest.approx((0.25 * sizes[0] + 0.75 * sizes[1]) / 2, abs=1e-5)
+    loss = distance([0.0, 1.5], [2.0], huber=huber)
+    assert float(loss) == pytest.approx((0.25 * sizes[0] + 0.75 * sizes[1]) / 2, abs=1e-5)
 
 
 def test_targets_weigh_as_much_as_the_shares_they_stand_for():
     # the pairs of target 2 come to .375 each, those of target 0: u = (0, -1), h = (0, .5), share .25: 0 and .125
-    found = distance([0.0, 1.0], [2.0, 0.0], widths=torch.tensor([0.9, 0.1]))
-    assert float(found) == pytest.approx((0.9 * 0.375 + 0.9 * 0.375 + 0.1 * 0.125) / 2, abs=1e-5)
+    loss = distance([0.0, 1.0], [2.0, 0.0], widths=torch.tensor([0.9, 0.1]))
+    assert float(loss) == pytest.approx((0.9 * 0.375 + 0.9 * 0.375 + 0.1 * 0.125) / 2, abs=1e-5)
 
 
 def test_equal_shares_are_the_plain_mean():
@@ -49,10 +49,10 @@ def test_equal_shares_are_the_plain_mean():
 def test_members_and_rewards_of_two_numbers_are_judged_one_by_one():
     torch.manual_seed(0)
     value, target, points = torch.randn(3, 5, 2, 8), torch.randn(5, 2, 4), torch.rand(5, 2, 8)
-    found = ops.quantile_distance(value, target, points=points)  # three members, five rows, two rewards
-    assert found.shape == (3, 5, 2)
+    loss = ops.quantile_distance(value, target, points=points)  # three members, five rows, two rewards
+    assert loss.shape == (3, 5, 2)
     alone = ops.quantile_distance(value[1, 2, 1], target[2, 1], points=points[2, 1])
-    torch.testing.assert_close(found[1, 2, 1], alone)
+    torch.testing.assert_close(loss[1, 2, 1], alone)
 
 
 def test_gradient_vanishes_where_quantiles_are_right():

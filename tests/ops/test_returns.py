@@ -28,8 +28,8 @@ def at(*steps: int) -> torch.Tensor:
     ],
 )
 def test_discounted_returns_by_hand(terminated, ended, expected):
-    found = ops.discounted_return(TWOS, ONES, terminated=terminated, ended=ended, discount=0.9)
-    torch.testing.assert_close(found, torch.tensor([expected]), atol=1e-5, rtol=0)
+    returns = ops.discounted_return(TWOS, ONES, terminated=terminated, ended=ended, discount=0.9)
+    torch.testing.assert_close(returns, torch.tensor([expected]), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -42,19 +42,19 @@ def test_discounted_returns_by_hand(terminated, ended, expected):
 )
 def test_advantages_by_hand(terminated, ended, expected):
     options = {"terminated": terminated, "ended": ended, "discount": 0.9, "lambda_": 2 / 3}
-    found = ops.gae(3 * ONES, TWOS, TWOS, **options)
-    torch.testing.assert_close(found, torch.tensor([expected]), atol=1e-5, rtol=0)
-    torch.testing.assert_close(ops.lambda_return(3 * ONES, TWOS, TWOS, **options), found + 2.0)
+    advantages = ops.gae(3 * ONES, TWOS, TWOS, **options)
+    torch.testing.assert_close(advantages, torch.tensor([expected]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(ops.lambda_return(3 * ONES, TWOS, TWOS, **options), advantages + 2.0)
 
 
 def test_more_reward_dimensions_are_summed_one_by_one():
     options = {"terminated": at(1), "ended": at(1), "lambda_": 2 / 3}
-    one = ops.gae(3 * ONES, TWOS, TWOS, discount=0.9, **options)
-    reward, value = (torch.stack((each, 2 * each), -1) for each in (3 * ONES, TWOS))
+    advantage = ops.gae(3 * ONES, TWOS, TWOS, discount=0.9, **options)
+    reward, value = (torch.stack((column, 2 * column), -1) for column in (3 * ONES, TWOS))
     both = ops.gae(reward, value, value, discount=0.9, **options)
-    torch.testing.assert_close(both, torch.stack((one, 2 * one), -1))
+    torch.testing.assert_close(both, torch.stack((advantage, 2 * advantage), -1))
     apart = ops.gae(reward, value, value, discount=torch.tensor([0.9, 0.5]), **options)
-    torch.testing.assert_close(apart[..., 0], one)
+    torch.testing.assert_close(apart[..., 0], advantage)
     torch.testing.assert_close(apart[..., 1], 2 * ops.gae(3 * ONES, TWOS, TWOS, discount=0.5, **options))
 
 
@@ -62,8 +62,8 @@ def test_a_target_looks_through_steps_on_which_two_policies_go_on_alike():
     """Golden number 6: switches at the second and third of the observations that steps led to."""
     value = torch.tensor([[6.0, 7.0, 8.0, 9.0]])
     options = {"terminated": GOING, "ended": GOING, "discount": 0.9}
-    found = ops.compare_through(ONES, value, switched=at(1, 2), **options)
-    torch.testing.assert_close(found, torch.tensor([[7.57, 7.3, 8.2, 9.1]]), atol=1e-5, rtol=0)
+    targets = ops.compare_through(ONES, value, switched=at(1, 2), **options)
+    torch.testing.assert_close(targets, torch.tensor([[7.57, 7.3, 8.2, 9.1]]), atol=1e-5, rtol=0)
 
 
 def test_targets_of_every_pattern_of_switches_are_those_of_the_definition():
@@ -72,7 +72,7 @@ def test_targets_of_every_pattern_of_switches_are_those_of_the_definition():
     reward, value = torch.randn(2, 32, 5).double()
     for terminated in range(6):  # 5: nowhere
         over = torch.arange(5).expand(32, 5) == terminated
-        found = ops.compare_through(reward, value, switched=patterns, terminated=over, ended=over, discount=0.9)
+        targets = ops.compare_through(reward, value, switched=patterns, terminated=over, ended=over, discount=0.9)
         for b, t in itertools.product(range(32), range(5)):
             expected, power, n = 0.0, 1.0, t
             while True:
@@ -84,18 +84,18 @@ def test_targets_of_every_pattern_of_switches_are_those_of_the_definition():
                     expected += power * value[b, n]
                     break
                 n += 1
-            assert float(found[b, t]) == pytest.approx(float(expected), abs=1e-6)
+            assert float(targets[b, t]) == pytest.approx(float(expected), abs=1e-6)
 
 
 def windows(seed: int = 0):
     """Return random windows [5, 9] with ends of both kinds, and the successors' own values at ends."""
     draw = torch.Generator().manual_seed(seed)
-    reward, value, other, log_ratio = (torch.randn(5, 9, generator=draw) for _ in range(4))
+    reward, value, final_value, log_ratio = (torch.randn(5, 9, generator=draw) for _ in range(4))
     terminated = torch.rand(5, 9, generator=draw) < 0.15
     ended = terminated | (torch.rand(5, 9, generator=draw) < 0.15)
     last = ended.clone()
     last[:, -1] = True
-    next_value = torch.where(last, other, value.roll(-1, 1))
+    next_value = torch.where(last, final_value, value.roll(-1, 1))
     return reward, value, next_value, terminated, ended, log_ratio
 
 
@@ -105,19 +105,19 @@ def by_definition(reward, next_value, terminated, ended, t, *, discount, steps):
     for ahead in range(steps):
         total += discount**ahead * float(reward[t + ahead])
         if ended[t + ahead] or t + ahead == len(reward) - 1 or ahead == steps - 1:
-            kept = 0.0 if terminated[t + ahead] else float(next_value[t + ahead])
-            return total + discount ** (ahead + 1) * kept
+            bootstrap = 0.0 if terminated[t + ahead] else float(next_value[t + ahead])
+            return total + discount ** (ahead + 1) * bootstrap
     raise AssertionError
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 20])
 def test_n_step_returns_are_the_definition(steps):
     reward, _, next_value, terminated, ended, _ = windows()
-    found = ops.n_step_return(reward, next_value, terminated=terminated, ended=ended, discount=0.9, steps=steps)
+    returns = ops.n_step_return(reward, next_value, terminated=terminated, ended=ended, discount=0.9, steps=steps)
     for window in range(5):
         rows = (reward[window], next_value[window], terminated[window], ended[window])
         expected = [by_definition(*rows, t, discount=0.9, steps=steps) for t in range(9)]
-        torch.testing.assert_close(found[window], torch.tensor(expected), atol=1e-5, rtol=0)
+        torch.testing.assert_close(returns[window], torch.tensor(expected), atol=1e-5, rtol=0)
 
 
 def test_the_longest_n_step_return_is_the_discounted_one_and_that_of_lambda_one():
@@ -126,8 +126,8 @@ def test_the_longest_n_step_return_is_the_discounted_one_and_that_of_lambda_one(
     longest = ops.n_step_return(reward, next_value, steps=9, **options)
     torch.testing.assert_close(ops.discounted_return(reward, next_value, **options), longest)
     torch.testing.assert_close(ops.lambda_return(reward, value, next_value, lambda_=1.0, **options), longest)
-    one = ops.one_step_return(reward, next_value, terminated=terminated, discount=0.9)
-    torch.testing.assert_close(ops.lambda_return(reward, value, next_value, lambda_=0.0, **options), one)
+    one_step = ops.one_step_return(reward, next_value, terminated=terminated, discount=0.9)
+    torch.testing.assert_close(ops.lambda_return(reward, value, next_value, lambda_=0.0, **options), one_step)
 
 
 def test_lambda_returns_are_the_mixture_of_n_step_returns():
@@ -176,13 +176,13 @@ def test_a_value_of_infinity_behind_the_end_does_no_harm():
     reward, value, next_value, terminated, ended, log_ratio = windows(5)
     next_value = next_value.masked_fill(terminated, float("inf"))
     options = {"terminated": terminated, "ended": ended, "discount": 0.9}
-    for found in (
+    for estimate in (
         ops.gae(reward, value, next_value, lambda_=0.9, **options),
         ops.discounted_return(reward, next_value, **options),
         ops.n_step_return(reward, next_value, steps=3, **options),
         *ops.v_trace(reward, value, next_value, log_ratio, **options),
     ):
-        assert found.isfinite().all()
+        assert estimate.isfinite().all()
 
 
 def test_nothing_carries_gradients():

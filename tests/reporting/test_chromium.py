@@ -25,8 +25,8 @@ MEASURE = (Path(__file__).parent / "measure.js").read_text()
 
 @pytest.fixture(scope="module")
 def browser():
-    found = next((path for path in map(shutil.which, NAMES) if path), None)
-    return found or pytest.skip("no Chromium on this machine: apt-get install chromium")
+    binary = next((path for path in map(shutil.which, NAMES) if path), None)
+    return binary or pytest.skip("no Chromium on this machine: apt-get install chromium")
 
 
 def views_of(page, folder, browser):
@@ -49,9 +49,9 @@ def views_of(page, folder, browser):
         timeout=120,
         check=True,
     )
-    found = re.search(r'<pre id="found">(.*?)</pre>', ended.stdout, re.DOTALL).group(1)
-    told = [line for line in ended.stderr.splitlines() if "CONSOLE" in line]
-    return dict(zip(VIEWS, json.loads(html.unescape(found)), strict=True)), told
+    text = re.search(r'<pre id="found">(.*?)</pre>', ended.stdout, re.DOTALL).group(1)
+    complaints = [line for line in ended.stderr.splitlines() if "CONSOLE" in line]
+    return dict(zip(VIEWS, json.loads(html.unescape(text)), strict=True)), complaints
 
 
 def test_the_page_is_legible_everywhere_and_loads_nothing(make, tmp_path, browser):
@@ -62,12 +62,12 @@ def test_the_page_is_legible_everywhere_and_loads_nothing(make, tmp_path, browse
             curve = np.cumsum(random.normal(10.0, 3.0, 12 - seed * (name == "a2c")))
             status = "failed" if (name, seed) == ("ppo", 5) else "completed"
             make(f"{place}-{seed}", curve.tolist(), seed=seed, words=[f"algorithm={name}"], status=status)
-    made = rlrun.report(tmp_path, resamples=200)
-    assert made.path.stat().st_size < 3_000_000
-    found, complaints = views_of(made.path.read_text(), tmp_path, browser)
+    report = rlrun.report(tmp_path, resamples=200)
+    assert report.path.stat().st_size < 3_000_000
+    views, complaints = views_of(report.path.read_text(), tmp_path, browser)
     assert complaints == []
     for name, (scheme, width) in VIEWS.items():
-        view = found[name]
+        view = views[name]
         assert (sum(view["paper"]) > 3 * 128) is (scheme == "light")
         assert view["wide"] <= width, f"{name}: the page is wider than the screen"
         assert min(view["texts"], view["lines"]) > 10

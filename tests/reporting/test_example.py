@@ -23,9 +23,9 @@ def assert_alike(found, shown):
 
 
 def test_the_report_in_the_documentation_is_that_of_the_committed_runs(tmp_path):
-    made = rlrun.report(DOCS / "examples" / "cartpole", out=tmp_path / "report.html", svg=tmp_path / "svg")
+    report = rlrun.report(DOCS / "examples" / "cartpole", out=tmp_path / "report.html", svg=tmp_path / "svg")
     shown = re.search(r"<!-- report -->\n(.*?)<!-- /report -->", (DOCS / "reports.md").read_text(), re.DOTALL).group(1)
-    assert_alike(made.markdown.strip(), shown.strip())
+    assert_alike(report.markdown.strip(), shown.strip())
     figures = sorted((DOCS / "examples" / "figures").iterdir())
     assert [path.name for path in figures] == sorted(path.name for path in (tmp_path / "svg").iterdir())
     for path in figures:

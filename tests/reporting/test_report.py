@@ -49,12 +49,12 @@ def test_runs_of_the_same_words_are_an_arm_whatever_their_seed_task_and_budget(m
         make(f"a{seed}", LEARNING, seed=seed, words=["algorithm=ppo", "env=cartpole", "stop.env_steps=3_000"])
         make(f"b{seed}", LEARNING, seed=seed, words=["env=acrobot", "algorithm=ppo"], task="Acrobot-v1")
         make(f"c{seed}", LEARNING, seed=seed, words=["algorithm=ppo", "+with=rnd", "env=cartpole"])
-    made = rlrun.report(tmp_path, **QUICK)
-    labels = {each.arm.label: len(each.arm.fates) for each in made.findings.results}
+    report = rlrun.report(tmp_path, **QUICK)
+    labels = {result.arm.label: len(result.arm.fates) for result in report.findings.results}
     assert labels == {"algorithm=ppo": 4, "algorithm=ppo +with=rnd": 2}
-    assert made.findings.common == ["CartPole-v1"]
-    assert "leave out Acrobot-v1" in told(made)
-    assert made.path == tmp_path / "report.html"
+    assert report.findings.common == ["CartPole-v1"]
+    assert "leave out Acrobot-v1" in told(report)
+    assert report.path == tmp_path / "report.html"
 
 
 def test_the_page_goes_where_the_user_stands(make, tmp_path, monkeypatch):
@@ -66,10 +66,10 @@ def test_the_page_goes_where_the_user_stands(make, tmp_path, monkeypatch):
 
 def test_the_score_is_the_last_value_and_the_interval_that_of_the_statistics(make, tmp_path):
     arm(make, "ppo", [3.0, 9.0, 5.0, 4.0])
-    made = rlrun.report(tmp_path, seed=5, **QUICK)
+    report = rlrun.report(tmp_path, seed=5, **QUICK)
     expected = estimate({"iqm": iqm}, Scores.of([[3.0, 9.0, 5.0, 4.0]]), resamples=200, seed=5)["iqm"]
-    assert made.findings.results[0].aggregates["iqm"] == pytest.approx(expected)
-    assert [float(line["score"]) for line in lines(made)] == [3.0, 9.0, 5.0, 4.0]
+    assert report.findings.results[0].aggregates["iqm"] == pytest.approx(expected)
+    assert [float(line["score"]) for line in lines(report)] == [3.0, 9.0, 5.0, 4.0]
 
 
 @pytest.mark.parametrize("status", ["failed", "stopped", "running", "interrupted"])
@@ -83,13 +83,13 @@ def test_a_run_that_is_not_completed_is_shown_and_does_not_count(status, make, t
         )
     elif status == "running":  # by a process that is alive: another one of this machine
         write_json(run.status, {**json.loads(run.status.read_text()), "pid": 1})
-    made = rlrun.report(tmp_path, **QUICK)
-    (line,) = [line for line in lines(made) if line["seed"] == "9"]
+    report = rlrun.report(tmp_path, **QUICK)
+    (line,) = [line for line in lines(report) if line["seed"] == "9"]
     assert (line["status"], line["counts"], line["score"]) == (status, "False", "")
-    assert f"1 of 3 runs does not count in scores: 1 {status}" in told(made)
+    assert f"1 of 3 runs does not count in scores: 1 {status}" in told(report)
     assert ("the reward is NaN" in line["why_not"]) is (status == "failed")
-    assert made.findings.results[0].aggregates["mean"].value == pytest.approx(1.5)
-    assert made.findings.curves["CartPole-v1"].runs["algorithm=ppo"].tolist() == [3, 3]  # but it was measured
+    assert report.findings.results[0].aggregates["mean"].value == pytest.approx(1.5)
+    assert report.findings.curves["CartPole-v1"].runs["algorithm=ppo"].tolist() == [3, 3]  # but it was measured
 
 
 def test_curves_end_where_runs_end(make, tmp_path):
@@ -117,12 +117,12 @@ def test_jobs_of_a_sweep_that_have_no_run_are_missing_and_the_book_says_why_othe
         book.execute("INSERT INTO jobs VALUES (?, '[]', 'pending', NULL)", ("no\0key",))
     book.close()
     (tmp_path / "again").symlink_to(tmp_path / "sweep")
-    made = rlrun.report(tmp_path / "sweep", tmp_path / "again", **QUICK)
-    found = {line["seed"]: (line["status"], line["why_not"], line["task"]) for line in lines(made)}
-    assert len(lines(made)) == 3
-    assert found["1"] == ("failed", "killed: no memory", "CartPole-v1")
-    assert found["2"] == ("missing", "it was never begun", "CartPole-v1")
-    assert len(made.findings.results) == 1
+    report = rlrun.report(tmp_path / "sweep", tmp_path / "again", **QUICK)
+    rows = {line["seed"]: (line["status"], line["why_not"], line["task"]) for line in lines(report)}
+    assert len(lines(report)) == 3
+    assert rows["1"] == ("failed", "killed: no memory", "CartPole-v1")
+    assert rows["2"] == ("missing", "it was never begun", "CartPole-v1")
+    assert len(report.findings.results) == 1
 
 
 def test_reasons_are_cut_where_they_have_no_end(make, tmp_path):
@@ -150,21 +150,21 @@ def test_the_same_seed_twice_counts_once_the_newest_one(make, tmp_path):
     make("old", [1.0, 5.0], seed=3)
     make("new", [1.0, 7.0], seed=3, created="2026-11-23T09:00:00+00:00")
     make("later", [9.0], seed=3, created="2026-11-24T09:00:00+00:00", status="stopped")
-    made = rlrun.report(tmp_path, **QUICK)
-    assert made.findings.results[0].arm.scores("CartPole-v1") == [7.0]
-    assert "another run of seed 3 counts" in made.csv
-    assert "2 there twice" in told(made)
+    report = rlrun.report(tmp_path, **QUICK)
+    assert report.findings.results[0].arm.scores("CartPole-v1") == [7.0]
+    assert "another run of seed 3 counts" in report.csv
+    assert "2 there twice" in told(report)
 
 
 def test_an_arm_of_which_nothing_counts_hinders_no_comparison_of_the_others(make, tmp_path):
     arm(make, "ppo", [1.0, 2.0])
     arm(make, "a2c", [1.0, 2.0])
     arm(make, "sac", [1.0, 2.0], status="failed")
-    made = rlrun.report(tmp_path, svg=tmp_path / "svg", **QUICK)
-    assert [(each.one, each.other) for each in made.findings.comparisons] == [("algorithm=a2c", "algorithm=ppo")]
-    assert "for the one pair of arms" in re.sub(r"\s+", " ", text_of(made))
-    assert "| algorithm=sac | 0 of 2 (2 failed) | — |" in made.markdown
-    assert "leave out" not in told(made)
+    report = rlrun.report(tmp_path, svg=tmp_path / "svg", **QUICK)
+    assert [(pair.one, pair.other) for pair in report.findings.comparisons] == [("algorithm=a2c", "algorithm=ppo")]
+    assert "for the one pair of arms" in re.sub(r"\s+", " ", text_of(report))
+    assert "| algorithm=sac | 0 of 2 (2 failed) | — |" in report.markdown
+    assert "leave out" not in told(report)
 
 
 def test_seeds_that_another_arm_has_are_missed(make, tmp_path):
@@ -179,70 +179,70 @@ def test_equal_arms_are_not_distinguishable_and_their_intervals_overlap(make, tm
     random = np.random.default_rng(0)
     for name in ("a2c", "ppo"):
         arm(make, name, random.normal(100.0, 10.0, 6).tolist())
-    made = rlrun.report(tmp_path, **QUICK)
-    one, other = (each.aggregates["iqm"] for each in made.findings.results)
-    assert max(one.low, other.low) < min(one.high, other.high)
-    assert made.findings.comparisons[0].verdict == "not distinguishable"
-    assert "not distinguishable" in text_of(made).split("Final scores")[0]
-    assert "not distinguishable" in made.markdown
+    report = rlrun.report(tmp_path, **QUICK)
+    first, second = (result.aggregates["iqm"] for result in report.findings.results)
+    assert max(first.low, second.low) < min(first.high, second.high)
+    assert report.findings.comparisons[0].verdict == "not distinguishable"
+    assert "not distinguishable" in text_of(report).split("Final scores")[0]
+    assert "not distinguishable" in report.markdown
 
 
 def test_arms_that_differ_are_told_apart_if_there_are_enough_seeds(make, tmp_path):
     arm(make, "ppo", [100.0, 101.0, 102.0, 103.0, 104.0])
     arm(make, "a2c", [1.0, 2.0, 3.0, 4.0, 5.0])
-    made = rlrun.report(tmp_path, **QUICK)
-    (found,) = made.findings.comparisons
-    assert (found.one, found.verdict) == ("algorithm=ppo", "algorithm=ppo scores higher")
-    assert found.improvement == pytest.approx((1.0, 1.0, 1.0))
-    assert "algorithm=ppo scores higher than algorithm=a2c" in re.sub(" +", " ", text_of(made))
+    report = rlrun.report(tmp_path, **QUICK)
+    (comparison,) = report.findings.comparisons
+    assert (comparison.one, comparison.verdict) == ("algorithm=ppo", "algorithm=ppo scores higher")
+    assert comparison.improvement == pytest.approx((1.0, 1.0, 1.0))
+    assert "algorithm=ppo scores higher than algorithm=a2c" in re.sub(" +", " ", text_of(report))
 
 
 def test_three_seeds_are_never_enough_however_far_apart(make, tmp_path):
     arm(make, "ppo", [100.0, 101.0, 102.0])
     arm(make, "a2c", [1.0, 2.0, 3.0])
-    made = rlrun.report(tmp_path, **QUICK)
-    assert made.findings.comparisons[0].difference.low > 0
-    assert made.findings.comparisons[0].verdict == "not distinguishable"
-    assert "no difference, however large, could be told from chance" in told(made)
-    assert "Few seeds: algorithm=ppo (3 runs), algorithm=a2c (3 runs)" in told(made)
+    report = rlrun.report(tmp_path, **QUICK)
+    assert report.findings.comparisons[0].difference.low > 0
+    assert report.findings.comparisons[0].verdict == "not distinguishable"
+    assert "no difference, however large, could be told from chance" in told(report)
+    assert "Few seeds: algorithm=ppo (3 runs), algorithm=a2c (3 runs)" in told(report)
 
 
 def test_one_run_each_has_no_interval_and_no_verdict(make, tmp_path):
     make("a", LEARNING, words=["algorithm=ppo"])
     make("b", [500.0], words=["algorithm=a2c"])
-    made = rlrun.report(tmp_path, **QUICK)
-    assert made.findings.comparisons[0].verdict == "not distinguishable"
-    assert "(no interval)" in made.markdown
+    report = rlrun.report(tmp_path, **QUICK)
+    assert report.findings.comparisons[0].verdict == "not distinguishable"
+    assert "(no interval)" in report.markdown
 
 
 def test_p_is_corrected_for_all_pairs_of_arms(make, tmp_path):
     for name, base in (("a", 0.0), ("b", 50.0), ("c", 100.0)):
-        arm(make, name, [base + each for each in range(4)])
+        arm(make, name, [base + offset for offset in range(4)])
     corrected = rlrun.report(tmp_path, **QUICK).findings.comparisons
-    assert [each.least for each in corrected] == [pytest.approx(3 * 2 / 70)] * 3
-    assert {each.verdict for each in corrected} == {"not distinguishable"}  # 2/70 alone would be below 0.05
+    assert [pair.least for pair in corrected] == [pytest.approx(3 * 2 / 70)] * 3
+    assert {pair.verdict for pair in corrected} == {"not distinguishable"}  # 2/70 alone would be below 0.05
 
 
 def test_scores_of_several_tasks_are_normalised_by_what_was_measured_or_as_asked_for(make, tmp_path):
     for seed in range(2):
         make(f"x{seed}", [0.0, 400.0 + 100.0 * seed], seed=seed)
         make(f"y{seed}", [-200.0, -100.0], seed=seed, task="Acrobot-v1")
-    made = rlrun.report(tmp_path, **QUICK)
-    assert made.findings.bounds == {"Acrobot-v1": (-200.0, -100.0), "CartPole-v1": (0.0, 500.0)}
-    assert made.findings.results[0].aggregates["mean"].value == pytest.approx((1.0 + 0.9) / 2)
-    asked = rlrun.report(tmp_path, bounds={"CartPole-v1": (0.0, 1000.0)}, **QUICK)
-    assert asked.findings.results[0].aggregates["mean"].value == pytest.approx((1.0 + 0.45) / 2)
-    assert "0 to 1 on each task" in told(asked)
+    report = rlrun.report(tmp_path, **QUICK)
+    assert report.findings.bounds == {"Acrobot-v1": (-200.0, -100.0), "CartPole-v1": (0.0, 500.0)}
+    assert report.findings.results[0].aggregates["mean"].value == pytest.approx((1.0 + 0.9) / 2)
+    bounded = rlrun.report(tmp_path, bounds={"CartPole-v1": (0.0, 1000.0)}, **QUICK)
+    assert bounded.findings.results[0].aggregates["mean"].value == pytest.approx((1.0 + 0.45) / 2)
+    assert "0 to 1 on each task" in told(bounded)
 
 
 def test_arms_by_a_key_or_by_folder(make, tmp_path):
     for seed in range(2):
         make(f"one/a{seed}", LEARNING, seed=seed, settings="algorithm:\n  lr: 0.1\n")
         make(f"two/b{seed}", LEARNING, seed=seed, settings="algorithm:\n  lr: 0.2\n")
-    labels = {each.arm.label for each in rlrun.report(tmp_path, by=["algorithm.lr"], **QUICK).findings.results}
+    labels = {result.arm.label for result in rlrun.report(tmp_path, by=["algorithm.lr"], **QUICK).findings.results}
     assert labels == {"algorithm.lr=0.1", "algorithm.lr=0.2"}
     folders = rlrun.report(tmp_path / "one", tmp_path / "two", by=["folder"], **QUICK).findings
-    assert {each.arm.label for each in folders.results} == {"folder=one", "folder=two"}
+    assert {result.arm.label for result in folders.results} == {"folder=one", "folder=two"}
     assert folders.differing == {"algorithm.lr": ["0.1", "0.2"]}
 
 
@@ -250,24 +250,24 @@ def test_values_that_differ_far_behind_are_different(make, tmp_path):
     long = "x" * 100
     for end in "ab":
         make(end, LEARNING, words=["algorithm=ppo", f"name={long}{end}"], settings=f"name: {long}{end}\n")
-    found = rlrun.report(tmp_path, by=["name"], **QUICK).findings
-    assert len(found.results) == 2
-    assert list(found.differing) == ["name"]
+    findings = rlrun.report(tmp_path, by=["name"], **QUICK).findings
+    assert len(findings.results) == 2
+    assert list(findings.differing) == ["name"]
 
 
 def test_runs_of_one_arm_that_are_not_alike_are_told(make, tmp_path):
     make("a", LEARNING, seed=0)
     make("b", [*LEARNING, 40.0, 50.0], seed=1, settings="algorithm:\n  lr: 0.5\n")
-    found = told(rlrun.report(tmp_path, **QUICK))
-    assert "different configs: algorithm.lr: 0.001 | 0.5" in found
-    assert "3,000 to 5,000 steps" in found
+    text = told(rlrun.report(tmp_path, **QUICK))
+    assert "different configs: algorithm.lr: 0.001 | 0.5" in text
+    assert "3,000 to 5,000 steps" in text
 
 
 def test_returns_of_training_stand_in_only_where_nobody_was_evaluated(make, tmp_path):
     make("a", LEARNING, seed=0, metric="episode/return")
-    made = rlrun.report(tmp_path, **QUICK)
-    assert made.findings.options.metric == "episode/return"
-    assert "No evaluation is shown" in told(made)
+    report = rlrun.report(tmp_path, **QUICK)
+    assert report.findings.options.metric == "episode/return"
+    assert "No evaluation is shown" in told(report)
     make("b", LEARNING, seed=1)
     again = rlrun.report(tmp_path, **QUICK)
     assert [line["why_not"] for line in lines(again)] == ["evaluation/mean_return was never measured", ""]
@@ -283,8 +283,8 @@ def test_whatever_stands_in_files_is_text(make, tmp_path):
     make("b", LEARNING, words=["algorithm=ppo", "=cmd|' /C calc'!A0"], seed=1, settings=f"x: '{HOSTILE}'\n")
     run.videos.mkdir()
     (run.videos / 'javascript:"><b>.mp4').write_text("")
-    made = rlrun.report(tmp_path, title=f"</title>{HOSTILE}", svg=tmp_path / "svg", **QUICK)
-    page = made.path.read_text()
+    report = rlrun.report(tmp_path, title=f"</title>{HOSTILE}", svg=tmp_path / "svg", **QUICK)
+    page = report.path.read_text()
     assert "<img" not in page
     assert page.count("<b>") == page.count("</b>")
     assert "\x1b" not in page
@@ -294,8 +294,8 @@ def test_whatever_stands_in_files_is_text(make, tmp_path):
     assert {(tmp_path / unquote(link)).exists() for link in links} == {True}
     assert any(link.endswith(".mp4") for link in links)
     assert not any("<img" in path.read_text() for path in (tmp_path / "svg").iterdir())
-    assert "<img" not in made.markdown.replace("\\<", "")
-    assert not any(cell.startswith(("=", "+")) for line in lines(made) for cell in line.values())
+    assert "<img" not in report.markdown.replace("\\<", "")
+    assert not any(cell.startswith(("=", "+")) for line in lines(report) for cell in line.values())
 
 
 @pytest.mark.parametrize(
@@ -316,8 +316,8 @@ def test_whatever_stands_in_files_is_text(make, tmp_path):
 def test_a_value_that_is_no_number_is_no_score(text, make, tmp_path):
     make("good", LEARNING, seed=0)
     make("bad", seed=1).metrics.write_text(text)
-    made = rlrun.report(tmp_path, **QUICK)
-    assert [line["counts"] for line in lines(made)] == ["True", "False"]
+    report = rlrun.report(tmp_path, **QUICK)
+    assert [line["counts"] for line in lines(report)] == ["True", "False"]
 
 
 def test_a_line_that_was_cut_off_does_not_hide_those_before(make, tmp_path):
@@ -325,27 +325,27 @@ def test_a_line_that_was_cut_off_does_not_hide_those_before(make, tmp_path):
     run.summary.unlink()
     with open(run.metrics, "a") as file:
         file.write('{"env_steps": 4000, "evaluation/mean_ret')
-    found = rlrun.report(tmp_path, **QUICK).findings
-    assert found.results[0].arm.scores("CartPole-v1") == [30.0]
-    assert found.curves["CartPole-v1"].axis == "environment steps"
+    findings = rlrun.report(tmp_path, **QUICK).findings
+    assert findings.results[0].arm.scores("CartPole-v1") == [30.0]
+    assert findings.curves["CartPole-v1"].axis == "environment steps"
 
 
 def test_damaged_configs_are_told(make, tmp_path):
     make("a", LEARNING, seed=0)
     make("b", LEARNING, seed=1).config.write_text("algorithm: [1,\n")
-    found = lines(rlrun.report(tmp_path, **QUICK))
-    assert {line["status"] for line in found} == {"completed", "damaged"}
-    assert any("not valid YAML" in line["why_not"] for line in found)
+    rows = lines(rlrun.report(tmp_path, **QUICK))
+    assert {line["status"] for line in rows} == {"completed", "damaged"}
+    assert any("not valid YAML" in line["why_not"] for line in rows)
 
 
 def test_many_arms_make_no_large_page(make, tmp_path):
     for number in range(30):
         make(f"r{number}", LEARNING, words=["algorithm=ppo", f"algorithm.lr={number}e-4"])
-    made = rlrun.report(tmp_path, **QUICK)
-    assert len(made.findings.comparisons) == 8 * 7 // 2
-    assert "Of 28 pairs none can be told apart" in text_of(made)
-    assert "the best 8 of 30 arms" in told(made)
-    assert made.path.stat().st_size < 200_000
+    report = rlrun.report(tmp_path, **QUICK)
+    assert len(report.findings.comparisons) == 8 * 7 // 2
+    assert "Of 28 pairs none can be told apart" in text_of(report)
+    assert "the best 8 of 30 arms" in told(report)
+    assert report.path.stat().st_size < 200_000
 
 
 def test_the_same_runs_give_the_same_page(make, tmp_path):
@@ -370,10 +370,10 @@ def test_the_command_writes_what_was_asked_for(make, tmp_path, capsys):
         "performance-profiles.svg",
     ]
     assert main._run(["report", str(tmp_path), "--markdown", "-", "--resamples", "200"], debug=False) == 0
-    told = capsys.readouterr()
-    assert told.out.startswith("**Final scores**")
+    captured = capsys.readouterr()
+    assert captured.out.startswith("**Final scores**")
     verdict = "algorithm=ppo: interquartile mean 2.00 [1.00, 3.00]\n"  # without bounds
-    assert told.err == f"{verdict}{tmp_path / 'report.html'}\n"
+    assert captured.err == f"{verdict}{tmp_path / 'report.html'}\n"
     arm(make, "dqn", [11.0, 12.0, 13.0])
     assert main._run(["report", str(tmp_path), "--resamples", "200"], debug=False) == 0
     best, apart = capsys.readouterr().err.split("; ")
@@ -390,8 +390,8 @@ def test_pictures_are_drawn_by_the_same_svg(make, tmp_path):
     except RequestError as error:  # no fonts
         pytest.skip(str(error))
     rlrun.report(tmp_path, png=tmp_path / "png", **QUICK)
-    found = sorted((tmp_path / "png").iterdir())
-    assert [path.read_bytes()[:8] for path in found] == [b"\x89PNG\r\n\x1a\n"] * 3
+    paths = sorted((tmp_path / "png").iterdir())
+    assert [path.read_bytes()[:8] for path in paths] == [b"\x89PNG\r\n\x1a\n"] * 3
 
 
 @pytest.mark.parametrize(

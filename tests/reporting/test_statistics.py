@@ -27,9 +27,9 @@ def assert_equal(found, expected):
 @pytest.mark.parametrize("arm", ARMS)
 def test_aggregates_and_their_intervals_are_those_of_rliable(arm):
     expected = ORACLE["aggregates"][arm]
-    found = statistics.estimate({name: getattr(statistics, name) for name in expected}, ARMS[arm], **DRAWN)
+    estimates = statistics.estimate({name: getattr(statistics, name) for name in expected}, ARMS[arm], **DRAWN)
     for name in ("iqm", "mean", "median", "optimality_gap"):
-        assert_equal(found[name], expected[name])
+        assert_equal(estimates[name], expected[name])
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -40,23 +40,23 @@ def test_performance_profiles_are_those_of_rliable(arm):
 
 @pytest.mark.parametrize("pair", ORACLE["improvement"])
 def test_the_probability_of_improvement_is_that_of_rliable(pair):
-    one, other = (ARMS[name] for name in pair.split())
-    assert_equal(statistics.compare(one, other, **DRAWN)[1], ORACLE["improvement"][pair])
+    first, second = (ARMS[name] for name in pair.split())
+    assert_equal(statistics.compare(first, second, **DRAWN)[1], ORACLE["improvement"][pair])
 
 
 def test_where_tasks_have_different_numbers_of_runs_each_task_counts_alike_in_means():
     scores = Scores.of([[1.0, 3.0], [10.0, 20.0, 30.0]])
-    found = statistics.estimate({"mean": statistics.mean, "median": statistics.median}, scores, resamples=500, seed=0)
-    assert found["mean"].value == pytest.approx((2.0 + 20.0) / 2)
-    assert found["median"].value == pytest.approx((2.0 + 20.0) / 2)
-    assert (1.0 + 10.0) / 2 <= found["mean"].low < 11.0 < found["mean"].high <= (3.0 + 30.0) / 2
+    values = statistics.estimate({"mean": statistics.mean, "median": statistics.median}, scores, resamples=500, seed=0)
+    assert values["mean"].value == pytest.approx((2.0 + 20.0) / 2)
+    assert values["median"].value == pytest.approx((2.0 + 20.0) / 2)
+    assert (1.0 + 10.0) / 2 <= values["mean"].low < 11.0 < values["mean"].high <= (3.0 + 30.0) / 2
 
 
 def test_runs_are_drawn_within_their_task_only():
     scores = Scores.of([[1.0, 3.0, 5.0], [100.0, 200.0]])
     tasks = {"0": lambda times, _: times[:, scores.tasks == 0].sum(1)}
-    found = statistics.estimate(tasks, scores, resamples=200, seed=0)["0"]
-    assert found == (3.0, 3.0, 3.0)
+    estimate = statistics.estimate(tasks, scores, resamples=200, seed=0)["0"]
+    assert estimate == (3.0, 3.0, 3.0)
 
 
 def test_the_size_of_a_part_changes_no_number(monkeypatch):
@@ -70,27 +70,27 @@ def test_the_size_of_a_part_changes_no_number(monkeypatch):
 
 def test_one_run_of_a_task_has_no_interval():
     alone, pair = Scores.of([[1.0, 2.0], [3.0]]), Scores.of([[1.0, 2.0], [3.0, 4.0]])
-    found = statistics.estimate({"iqm": statistics.iqm}, alone, resamples=100, seed=0)["iqm"]
-    assert math.isfinite(found.value)
-    assert math.isnan(found.low)
-    assert math.isnan(found.high)
-    assert all(math.isnan(each.low) for each in statistics.compare(alone, pair, resamples=100, seed=0))
+    estimate = statistics.estimate({"iqm": statistics.iqm}, alone, resamples=100, seed=0)["iqm"]
+    assert math.isfinite(estimate.value)
+    assert math.isnan(estimate.low)
+    assert math.isnan(estimate.high)
+    assert all(math.isnan(interval.low) for interval in statistics.compare(alone, pair, resamples=100, seed=0))
 
 
 def test_the_permutation_test_is_exact():
-    one, other = Scores.of([[1.0, 2.0, 3.0]]), Scores.of([[4.0, 5.0, 6.0]])
-    found = statistics.permutation(one, other, resamples=20_000, seed=0)
-    assert found == pytest.approx(2 / 20, abs=0.01)  # of the 20 assignments two are as far apart
-    assert statistics.least_p(one, other) == 2 / 20
-    assert statistics.permutation(one, one, resamples=1_000, seed=0) == 1.0
+    first, second = Scores.of([[1.0, 2.0, 3.0]]), Scores.of([[4.0, 5.0, 6.0]])
+    p_value = statistics.permutation(first, second, resamples=20_000, seed=0)
+    assert p_value == pytest.approx(2 / 20, abs=0.01)  # of the 20 assignments two are as far apart
+    assert statistics.least_p(first, second) == 2 / 20
+    assert statistics.permutation(first, first, resamples=1_000, seed=0) == 1.0
 
 
 def test_runs_are_shuffled_within_their_task_only():
     """Tasks of different scale: across them, chance could do nearly anything; within them, nothing."""
-    one, other = Scores.of([[0.0, 0.0], [100.0, 100.0]]), Scores.of([[0.0, 0.0], [100.0, 100.0]])
+    first, second = Scores.of([[0.0, 0.0], [100.0, 100.0]]), Scores.of([[0.0, 0.0], [100.0, 100.0]])
     shifted = Scores.of([[1.0, 1.0], [101.0, 101.0]])
-    assert statistics.permutation(one, other, resamples=500, seed=0) == 1.0
-    assert statistics.permutation(one, shifted, resamples=20_000, seed=0) == pytest.approx(2 / 36, abs=0.01)
+    assert statistics.permutation(first, second, resamples=500, seed=0) == 1.0
+    assert statistics.permutation(first, shifted, resamples=20_000, seed=0) == pytest.approx(2 / 36, abs=0.01)
 
 
 def test_under_no_difference_p_is_small_no_more_often_than_it_says():
@@ -109,8 +109,8 @@ def test_p_is_corrected_by_the_steps_of_holm():
 
 def test_bands_of_curves_are_the_intervals_of_each_point():
     values = np.random.default_rng(0).normal(size=(6, 3)).cumsum(1)
-    found = statistics.bands(values, np.zeros(6, dtype=np.intp), resamples=400, seed=3)
+    bands = statistics.bands(values, np.zeros(6, dtype=np.intp), resamples=400, seed=3)
     for place in range(3):
         point = Scores.of([values[:, place]])
         alone = statistics.estimate({"iqm": statistics.iqm}, point, resamples=400, seed=3)["iqm"]
-        assert (found.value[place], found.low[place], found.high[place]) == pytest.approx(alone)
+        assert (bands.value[place], bands.low[place], bands.high[place]) == pytest.approx(alone)

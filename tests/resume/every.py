@@ -23,11 +23,11 @@ NUMBERS = ("algorithm", "stop", "evaluation", "expect", "seed", "num_envs")
 
 def _only_numbers(file: str) -> bool:
     """Whether a preset sets nothing but numbers: such a run resumes as those of its algorithm and environment do."""
-    held = yaml.safe_load("\n".join(_every.text(file)))
-    chosen = [next(iter(each)) if isinstance(each, dict) else each for each in held.pop("defaults")]
-    values = [value for part in held.values() for value in (part.values() if isinstance(part, dict) else [part])]
+    preset = yaml.safe_load("\n".join(_every.text(file)))
+    chosen = [next(iter(default)) if isinstance(default, dict) else default for default in preset.pop("defaults")]
+    values = [value for part in preset.values() for value in (part.values() if isinstance(part, dict) else [part])]
     plain = all(type(value) in (int, float) or isinstance(value, list) for value in values)
-    return plain and set(held) <= {*NUMBERS} and set(chosen) <= {"override /algorithm", "override /env"}
+    return plain and set(preset) <= {*NUMBERS} and set(chosen) <= {"override /algorithm", "override /env"}
 
 
 FILES: list[str] = [

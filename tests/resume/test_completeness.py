@@ -35,16 +35,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exporter: None) -> N
 @pytest.mark.parametrize(("file", "lanes"), [*((file, 3) for file in FILES), *((file, 1) for file in ALONE)])
 def test_a_resumed_run_is_the_one_that_never_stopped(file, lanes, tmp_path):
     whole, resumed = twins(small(file, lanes=lanes), tmp_path, at=AT)
-    found = differences(whole, resumed)
-    assert not found, "\n".join(found)
+    lines = differences(whole, resumed)
+    assert not lines, "\n".join(lines)
     assert records(tmp_path / "resumed") == records(tmp_path / "whole")
 
 
 def test_a_temperature_of_each_action_is_resumed(tmp_path):
     composed = small("algorithm/doac", lanes=3)
     composed.config.algorithm.temperature.epistemic = 0.04
-    found = differences(*twins(composed, tmp_path, at=AT))
-    assert not found, "\n".join(found)
+    lines = differences(*twins(composed, tmp_path, at=AT))
+    assert not lines, "\n".join(lines)
     assert any("temperature/continuous" in record for record in records(tmp_path / "whole"))
     assert records(tmp_path / "resumed") == records(tmp_path / "whole")
 
@@ -85,16 +85,16 @@ def rated():
 
 
 FORGOTTEN = {  # how it begins, and what every update does with it
-    "number": (lambda: [0], lambda held: held.append(held.pop() + 1)),
-    "tensor": (lambda: torch.zeros(3), lambda held: held.add_(1)),
-    "array": (lambda: {"of": (np.zeros(3),)}, lambda held: held["of"][0].__iadd__(1)),
-    "deque": (lambda: deque(maxlen=9), lambda held: held.append(held[-1] + 1 if held else 0)),
-    "numpy_generator": (lambda: np.random.default_rng(0), lambda held: held.random()),
-    "torch_generator": (lambda: torch.Generator(), lambda held: torch.rand(1, generator=held)),
-    "python_generator": (lambda: random.Random(0), lambda held: held.random()),
-    "optimiser": (rated, lambda held: held.step()),
-    "slots": (Slotted, lambda held: setattr(held, "count", held.count + 1)),
-    "closure": (counter, lambda held: held()),
+    "number": (lambda: [0], lambda numbers: numbers.append(numbers.pop() + 1)),
+    "tensor": (lambda: torch.zeros(3), lambda tensor: tensor.add_(1)),
+    "array": (lambda: {"of": (np.zeros(3),)}, lambda arrays: arrays["of"][0].__iadd__(1)),
+    "deque": (lambda: deque(maxlen=9), lambda queue: queue.append(queue[-1] + 1 if queue else 0)),
+    "numpy_generator": (lambda: np.random.default_rng(0), lambda generator: generator.random()),
+    "torch_generator": (lambda: torch.Generator(), lambda generator: torch.rand(1, generator=generator)),
+    "python_generator": (lambda: random.Random(0), lambda generator: generator.random()),
+    "optimiser": (rated, lambda optimiser: optimiser.step()),
+    "slots": (Slotted, lambda slots: setattr(slots, "count", slots.count + 1)),
+    "closure": (counter, lambda closure: closure()),
     "locals": (stepping, next),
 }
 
@@ -117,8 +117,8 @@ def test_whatever_a_part_forgets_is_found(tmp_path, monkeypatch):
 
     monkeypatch.setattr(TargetCallback, "__init__", init)
     monkeypatch.setattr(TargetCallback, "end_batch", end_batch)
-    found = differences(*twins(words(), tmp_path, at=AT))
-    assert {line.partition(".forgotten['")[2].partition("']")[0] for line in found} == set(FORGOTTEN)
+    lines = differences(*twins(words(), tmp_path, at=AT))
+    assert {line.partition(".forgotten['")[2].partition("']")[0] for line in lines} == set(FORGOTTEN)
 
 
 @pytest.fixture(scope="module")
@@ -157,8 +157,8 @@ def test_whatever_is_lost_on_the_way_back_is_found(name, whole, tmp_path, monkey
     leave(folder / "whole", tmp_path / "run", at=AT)
     load = kind.load_state_dict
     monkeypatch.setattr(kind, "load_state_dict", lambda self, *args, **named: lossy(load, self, *args, **named))
-    found = differences(expected, walk(rlrun.resume(tmp_path / "run").trainer))
-    assert any(place in line for line in found)
+    lines = differences(expected, walk(rlrun.resume(tmp_path / "run").trainer))
+    assert any(place in line for line in lines)
 
 
 def test_what_nobody_can_look_into_is_refused():

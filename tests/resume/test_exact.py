@@ -59,9 +59,9 @@ def words(resilience):
 def assert_same():
     identical = importlib.import_module("benchmarks.identical")
 
-    def compare(one: Path, other: Path, **options):
-        same = identical.compare(one, other, **options)
-        assert all(same.values()), (same, identical.differing(one, other))
+    def compare(first: Path, second: Path, **options):
+        same = identical.compare(first, second, **options)
+        assert all(same.values()), (same, identical.differing(first, second))
 
     return compare
 
@@ -69,12 +69,12 @@ def assert_same():
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """Train a cell without a stop, once for all tests."""
-    found: dict[str, Path] = {}
+    runs: dict[str, Path] = {}
 
     def run(cell: str, request: list[str] | Composed) -> Path:
-        if cell not in found:
-            found[cell] = rlrun.train(request, run_dir=tmp_path_factory.mktemp("whole") / "run").run_dir
-        return found[cell]
+        if cell not in runs:
+            runs[cell] = rlrun.train(request, run_dir=tmp_path_factory.mktemp("whole") / "run").run_dir
+        return runs[cell]
 
     return run
 
@@ -110,11 +110,11 @@ def code_of(*request: object) -> int:
     """Call the command in this process; return its exit code."""
     before, sys.argv = sys.argv, ["rlrun", *map(str, request)]
     try:
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             main()
     finally:
         sys.argv = before
-    return left.value.code
+    return exit_info.value.code
 
 
 MOMENTS = {  # what is called for the n-th time when the signal comes
@@ -132,10 +132,10 @@ MOMENTS = {  # what is called for the n-th time when the signal comes
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("cell", ["sac-pendulum-4-sync"])
 def test_a_signal_at_any_moment_leaves_in_order(cell, moment, whole, words, assert_same, tmp_path, monkeypatch):
-    left = signal_at(monkeypatch, *MOMENTS[moment])
+    remaining = signal_at(monkeypatch, *MOMENTS[moment])
     begun = time.monotonic()
     code = code_of("train", *words(cell), "--run-dir", tmp_path / "run")
-    assert left[0] <= 0
+    assert remaining[0] <= 0
     assert time.monotonic() - begun < 10
     assert code == 75
     assert code_of("resume", tmp_path / "run") == 0
@@ -181,17 +181,17 @@ def test_a_signal_amidst_steps_or_updates_that_follow_one_another_loses_none(
 @pytest.mark.parametrize("watching", [["evaluation.every=0"], ["evaluation.every=30", "evaluation.video=true"]])
 @pytest.mark.parametrize("cell", ["dqn-cartpole-4-sync"])
 def test_evaluation_and_video_change_no_bit_of_training(cell, watching, whole, words, assert_same, tmp_path):
-    other = rlrun.train([*words(cell), *watching], run_dir=tmp_path / "run").run_dir
-    assert_same(whole(cell, words(cell)), other, watched=False)
-    assert len(list((other / "videos").glob("*.mp4"))) == (7 if len(watching) > 1 else 0)
+    run_dir = rlrun.train([*words(cell), *watching], run_dir=tmp_path / "run").run_dir
+    assert_same(whole(cell, words(cell)), run_dir, watched=False)
+    assert len(list((run_dir / "videos").glob("*.mp4"))) == (7 if len(watching) > 1 else 0)
 
 
 @pytest.mark.parametrize("cell", ["dqn-cartpole-4-sync", "sac-pendulum-1-sync"])
 @pytest.mark.parametrize("length", ["120", "null"])
 def test_a_run_that_is_extended_is_the_longer_run(cell, length, words, assert_same, tmp_path):
-    given = [*words(cell), f"memory.length={length}", "evaluation.every=0", "pair=null"]
-    longer = rlrun.train(given, run_dir=tmp_path / "longer").run_dir
-    rlrun.train([*given, "stop.env_steps=132"], run_dir=tmp_path / "run")
+    request = [*words(cell), f"memory.length={length}", "evaluation.every=0", "pair=null"]
+    longer = rlrun.train(request, run_dir=tmp_path / "longer").run_dir
+    rlrun.train([*request, "stop.env_steps=132"], run_dir=tmp_path / "run")
     rlrun.resume(tmp_path / "run", ["stop.env_steps=200"])
     assert_same(longer, tmp_path / "run")
 
@@ -211,13 +211,13 @@ def test_a_run_that_was_left_twice_is_the_same(whole, words, assert_same, tmp_pa
 
 def test_a_cell_is_killed_compared_and_shown(resilience, monkeypatch, tmp_path):
     monkeypatch.setitem(resilience.CELLS, "tiny", (*resilience.CELLS["dqn-cartpole-1-sync"], *SHORT, *REPLAY))
-    found = resilience.measure(["tiny"], kills=1, workers=1)
-    cell = found["tiny"]
+    cells = resilience.measure(["tiny"], kills=1, workers=1)
+    cell = cells["tiny"]
     assert (cell["kills"], cell["resumes"], cell["damaged"], cell["left_behind"]) == (1, 1, [], 0)
     assert set(cell["identical"].values()) == {True}
     assert (cell["resume"], cell["passed"]) == ("exact", True)
     page = importlib.import_module("benchmarks.page")
-    page.save("resilience", {**found, "broken": {**cell, "kills": 0, "passed": False}}, folder=tmp_path)
+    page.save("resilience", {**cells, "broken": {**cell, "kills": 0, "passed": False}}, folder=tmp_path)
     page.write(folder=tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert re.search(r"\| tiny \| 1 of 1 \| [01] \| 1 \| 0 \| 0 \| 0 \| identical \|", text)
@@ -226,7 +226,7 @@ def test_a_cell_is_killed_compared_and_shown(resilience, monkeypatch, tmp_path):
 
 def test_runs_that_differ_are_told_by_group(whole, words, tmp_path):
     identical = importlib.import_module("benchmarks.identical")
-    one = whole("sac-pendulum-1-sync", words("sac-pendulum-1-sync"))
-    other = rlrun.train([*words("sac-pendulum-1-sync"), "seed=1"], run_dir=tmp_path / "run").run_dir
-    assert set(identical.compare(one, other).values()) == {False}
-    assert "networks.policy/gaussian.layers.0.weight" in identical.differing(one, other)
+    first = whole("sac-pendulum-1-sync", words("sac-pendulum-1-sync"))
+    second = rlrun.train([*words("sac-pendulum-1-sync"), "seed=1"], run_dir=tmp_path / "run").run_dir
+    assert set(identical.compare(first, second).values()) == {False}
+    assert "networks.policy/gaussian.layers.0.weight" in identical.differing(first, second)

@@ -23,6 +23,6 @@ def test_a_resumed_run_on_rollouts_is_the_one_that_never_stopped(added, tmp_path
     composed = compose(["algorithm=ppo", "env=cartpole", "pair=null", f"+with={added}"])
     small = {**RESUMED, "num_envs": 3, "algorithm.horizon": 10, "algorithm.batch_size": 8, "algorithm.epochs": 2}
     whole, resumed = twins(shrink(composed, small), tmp_path, at=AT)
-    found = differences(whole, resumed)
-    assert not found, "\n".join(found)
+    lines = differences(whole, resumed)
+    assert not lines, "\n".join(lines)
     assert records(tmp_path / "resumed") == records(tmp_path / "whole")

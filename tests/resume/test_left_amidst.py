@@ -88,13 +88,13 @@ def joint(until: int | None = None) -> dict[str, Any]:
 
 def batches(parts: dict[str, Any], count: int) -> list[str]:
     """Return what identifies each of the next batches; fewer where a signal comes."""
-    found = []
+    digests = []
     try:
         for groups in itertools.islice(parts["loader"], count):
-            found.append(storage.digest(groups))
+            digests.append(storage.digest(groups))
     except Stop:
         pass
-    return found
+    return digests
 
 
 MAKERS = {
@@ -109,12 +109,12 @@ MAKERS = {
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_loader_left_amidst_collection_serves_what_it_would_have_served(name, until):
     make = MAKERS[name]
-    whole, left, resumed = make(), make(until), make()
+    whole, stopped, resumed = make(), make(until), make()
     wanted = batches(whole, 40)
-    seen = batches(left, 40)
-    assert left["collector"].steps == until
+    seen = batches(stopped, 40)
+    assert stopped["collector"].steps == until
     for part in whole:
-        resumed[part].load_state_dict(left[part].state_dict())
+        resumed[part].load_state_dict(stopped[part].state_dict())
     assert seen + batches(resumed, 40 - len(seen)) == wanted
     assert resumed["collector"].state_dict() == whole["collector"].state_dict()
 
@@ -136,12 +136,12 @@ def test_filling_an_empty_memory_again_is_left_and_gone_on_with():
 
 
 def test_a_rollout_of_other_columns_is_refused():
-    left = rollout(until=6)
-    batches(left, 1)
+    parts = rollout(until=6)
+    batches(parts, 1)
     table = Rollout(columns={**COLUMNS, "value": {}}, num_envs=LANES)
     table.reserve(4)
     with pytest.raises(RlrunError, match=r"the saved rollout has 2 steps of observation \[3\]"):
-        table.load_state_dict(left["table"].state_dict())
+        table.load_state_dict(parts["table"].state_dict())
 
 
 def test_a_lane_that_does_not_come_back_is_cut_off_in_a_rollout():
@@ -175,18 +175,18 @@ def test_a_mix_remembers_what_its_tables_were_seen_to_hold():
         parts["collector"].collect(30)
         return Mix([{"table": parts["table"], "share": 1}, {"table": parts["table"], "share": 2}])
 
-    mix, other = fresh(), fresh()
+    mix, restored = fresh(), fresh()
     mix.sample(4, 3)
-    other.load_state_dict(mix.state_dict())
-    assert [part.held for part in other.parts] == [3, 3]
+    restored.load_state_dict(mix.state_dict())
+    assert [part.held for part in restored.parts] == [3, 3]
 
 
 def test_batches_of_a_checkpoint_go_to_where_a_loader_has_its_own():
     table = Table(length=30, columns=COLUMNS)
     table.device = torch.device("meta")
     loader = Prefetch(ReplayLoader(table=table, collector=None, batch=2))
-    found = placed({"default": {"x": {"y": torch.zeros(2)}}}, loader)
-    assert found["default"]["x"]["y"].device.type == "meta"
+    batch = placed({"default": {"x": {"y": torch.zeros(2)}}}, loader)
+    assert batch["default"]["x"]["y"].device.type == "meta"
 
 
 class Rare(LossCallback):
@@ -203,18 +203,18 @@ def test_metrics_that_no_update_since_has_made_are_those_before():
         loss.name = "rare"
         return loss
 
-    loss, other = fresh(), fresh()
-    assert dict(other.metrics) == {}
+    loss, restored = fresh(), fresh()
+    assert dict(restored.metrics) == {}
     loss.backward(torch.ones(4, 2))
-    other.load_state_dict(loss.state_dict())
-    assert dict(other.metrics) == {name: float(value) for name, value in loss.metrics.items()}
-    assert set(other.metrics) == {"loss/rare", "grad_norm/rare", "update_ratio/rare"}
-    other.backward(torch.zeros(4, 2))
-    assert float(other.metrics["loss/rare"]) != float(loss.metrics["loss/rare"])
+    restored.load_state_dict(loss.state_dict())
+    assert dict(restored.metrics) == {name: float(value) for name, value in loss.metrics.items()}
+    assert set(restored.metrics) == {"loss/rare", "grad_norm/rare", "update_ratio/rare"}
+    restored.backward(torch.zeros(4, 2))
+    assert float(restored.metrics["loss/rare"]) != float(loss.metrics["loss/rare"])
 
 
 def test_a_schedule_begins_with_its_newest_value():
-    schedule, other = (Schedule("clip", Linear(first=1.0, last=0.0, steps=10)) for _ in range(2))
+    schedule, restored = (Schedule("clip", Linear(first=1.0, last=0.0, steps=10)) for _ in range(2))
     schedule.begin_batch(5, step=4)
-    other.load_state_dict(schedule.state_dict())
-    assert other.begin_training() == {"clip": 0.6}
+    restored.load_state_dict(schedule.state_dict())
+    assert restored.begin_training() == {"clip": 0.6}

@@ -21,10 +21,10 @@ OFFLINE, UPDATES, STORED = 7, 13, 49  # what was done last has no outcome
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory) -> Iterator[Path]:
     """Stand where the demonstrations lie."""
-    found = tmp_path_factory.mktemp("whole")
+    path = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(found)
-        yield found
+        patch.chdir(path)
+        yield path
 
 
 def words():
@@ -45,10 +45,10 @@ def test_no_step_is_made_before_its_time_and_the_memory_goes_on(whole):
     run, _, result = whole
     assert result.summary["env_steps"] == UPDATES - OFFLINE  # no warm-up comes between
     assert len(result.trainer.loader.table) == STORED + UPDATES - OFFLINE - 1  # the newest has no successor yet
-    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    evaluated = [(each["updates"], each["env_steps"]) for each in found if "evaluation/mean_return" in each]
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    evaluated = [(row["updates"], row["env_steps"]) for row in rows if "evaluation/mean_return" in row]
     assert evaluated == [(3, 0), (6, 0), (7, 0), (10, 3), (13, 6)]
-    assert [(each["updates"], each["env_steps"]) for each in found if "loss/q_loss" in each][:2] == [(5, 0), (7, 0)]
+    assert [(row["updates"], row["env_steps"]) for row in rows if "loss/q_loss" in row][:2] == [(5, 0), (7, 0)]
 
 
 @pytest.mark.parametrize("update", [2, OFFLINE, OFFLINE + 1])
@@ -56,7 +56,7 @@ def test_a_signal_at_any_point_changes_nothing(update, whole, tmp_path, monkeypa
     run, expected, _ = whole
     signal_at(monkeypatch, QLoss, "_step", update)
     assert rlrun.train(words(), run_dir=tmp_path / "run").summary["status"] == "stopped"
-    found = differences(expected, walk(rlrun.resume(tmp_path / "run").trainer))
-    found = [line for line in found if "._chain." not in line]  # which checkpoint wrote which rows
-    assert not found, "\n".join(found)
+    lines = differences(expected, walk(rlrun.resume(tmp_path / "run").trainer))
+    lines = [line for line in lines if "._chain." not in line]  # which checkpoint wrote which rows
+    assert not lines, "\n".join(lines)
     assert records(tmp_path / "run") == records(run)

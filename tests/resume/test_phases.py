@@ -45,8 +45,8 @@ def whole(tmp_path_factory):
 def test_a_run_left_between_phases_ends_as_the_other(at, whole, tmp_path):
     run, expected = whole
     leave(run, tmp_path / "resumed", at=at)
-    found = differences(expected, walk(rlrun.resume(tmp_path / "resumed").trainer))
-    assert not found, "\n".join(found)
+    lines = differences(expected, walk(rlrun.resume(tmp_path / "resumed").trainer))
+    assert not lines, "\n".join(lines)
     assert records(tmp_path / "resumed") == records(run)
 
 
@@ -56,8 +56,8 @@ def test_a_signal_amidst_a_phase_loses_none_of_it(update, whole, tmp_path, monke
     signal_at(monkeypatch, AuxiliaryLoss, "_step", update)
     assert rlrun.train(phasic(), run_dir=tmp_path / "run").summary["status"] == "stopped"
     resumed = rlrun.resume(tmp_path / "run")
-    found = differences(expected, walk(resumed.trainer))
-    assert not found, "\n".join(found)
+    lines = differences(expected, walk(resumed.trainer))
+    assert not lines, "\n".join(lines)
     identical = importlib.import_module("benchmarks.identical")
     same = identical.compare(run, tmp_path / "run")
     assert all(same.values()), identical.differing(run, tmp_path / "run")

@@ -63,28 +63,28 @@ def low(tmp_path, monkeypatch):
 @pytest.fixture
 def seen(monkeypatch):
     """What losses, targets and gradients are made of, and whether networks were to learn or act in less."""
-    found = {"losses": set(), "targets": set(), "gradients": set(), "updates": 0, "acting": set()}
+    record = {"losses": set(), "targets": set(), "gradients": set(), "updates": 0, "acting": set()}
     step, bootstrap, act = LossCallback._step, TargetCallback.bootstrap, PolicyAgent.__call__
 
     def stepped(self, loss, *rest):
-        found["losses"].add(loss.dtype)
+        record["losses"].add(loss.dtype)
         step(self, loss, *rest)
-        found["gradients"] |= {each.grad.dtype for each in self.parameters if each.grad is not None}
-        found["updates"] += precision.lowered(0) is not None
+        record["gradients"] |= {parameter.grad.dtype for parameter in self.parameters if parameter.grad is not None}
+        record["updates"] += precision.lowered(0) is not None
 
     def target(self, *values):
         result = bootstrap(self, *values)
-        found["targets"].add(result["q_target"].dtype)
+        record["targets"].add(result["q_target"].dtype)
         return result
 
     def acted(self, *values, **options):
-        found["acting"].add(precision.lowered(0) is not None)
+        record["acting"].add(precision.lowered(0) is not None)
         return act(self, *values, **options)
 
     monkeypatch.setattr(LossCallback, "_step", stepped)
     monkeypatch.setattr(TargetCallback, "bootstrap", target)
     monkeypatch.setattr(PolicyAgent, "__call__", acted)
-    return found
+    return record
 
 
 @pytest.mark.parametrize("name", WORDS)
@@ -98,15 +98,15 @@ def test_parameters_losses_and_targets_stay_float32(name, seen, tmp_path):
     assert seen["updates"] >= 3
     for part in experiment.parts.values():
         if isinstance(part, torch.nn.Module):
-            assert {each.dtype for each in part.parameters()} <= {torch.float32}
+            assert {parameter.dtype for parameter in part.parameters()} <= {torch.float32}
 
 
 @pytest.mark.parametrize("algorithm", EXACT)
 def test_a_run_that_was_left_is_the_one_that_never_stopped(algorithm, tmp_path):
     words = [*EXACT[algorithm], "pair=null", "algorithm.hidden=[8,8]", *LEFT]
     whole, resumed = twins(words, tmp_path, at=30)
-    found = differences(whole, resumed)
-    assert not found, "\n".join(found)
+    lines = differences(whole, resumed)
+    assert not lines, "\n".join(lines)
     assert records(tmp_path / "resumed") == records(tmp_path / "whole")
     manifest = json.loads((tmp_path / "resumed" / "manifest.json").read_text())
     assert (manifest["precision"], manifest["resume"]) == ("bf16", "exact")

@@ -53,8 +53,8 @@ def assert_same(one: Path, other: Path) -> None:
 @pytest.mark.parametrize("algorithm", WORDS)
 def test_a_run_killed_amidst_an_epoch_is_the_one_that_never_stopped(algorithm, recurrent, tmp_path):
     whole, resumed = twins(words(algorithm, recurrent), tmp_path, at=60)
-    found = differences(whole, resumed)
-    assert not found, "\n".join(found)
+    lines = differences(whole, resumed)
+    assert not lines, "\n".join(lines)
     assert records(tmp_path / "resumed") == records(tmp_path / "whole")
 
 
@@ -79,8 +79,8 @@ def test_a_lost_state_would_be_found(whole, tmp_path, monkeypatch):
         "load_state_dict",
         lambda self, state, **named: load(self, state | {"state": np.zeros_like(state["state"])}, **named),
     )
-    found = differences(expected, walk(rlrun.resume(tmp_path / "run").trainer))
-    assert any("networks" in line or "parameters" in line or "actor_critic" in line for line in found)
+    lines = differences(expected, walk(rlrun.resume(tmp_path / "run").trainer))
+    assert any("networks" in line or "parameters" in line or "actor_critic" in line for line in lines)
 
 
 def test_an_evaluated_run_acts_by_its_memory(whole):

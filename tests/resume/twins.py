@@ -18,21 +18,21 @@ __all__ = ["leave", "records", "signal_at", "twins", "walk"]
 
 def twins(words: list[str] | Composed, folder: Path, *, at: int) -> tuple[Found, Found]:
     """Train without a stop; then again from the first checkpoint at or after some steps. Return what both reach."""
-    one = walk(rlrun.train(words, run_dir=folder / "whole").trainer)
+    whole = walk(rlrun.train(words, run_dir=folder / "whole").trainer)
     leave(folder / "whole", folder / "resumed", at=at)
-    return one, walk(rlrun.resume(folder / "resumed").trainer)
+    return whole, walk(rlrun.resume(folder / "resumed").trainer)
 
 
 def signal_at(monkeypatch: pytest.MonkeyPatch, kind: type, name: str, count: int) -> list[int]:
     """Let SIGTERM come when a method is called for so many a time; return how many calls are left until then."""
-    method, left = getattr(kind, name), [count]
+    method, remaining = getattr(kind, name), [count]
 
     @functools.wraps(method)
     def called(self: Any, *args: Any, **named: Any) -> Any:
-        left[0] -= 1
-        if left[0] == 0:
+        remaining[0] -= 1
+        if remaining[0] == 0:
             signal.raise_signal(signal.SIGTERM)
         return method(self, *args, **named)
 
     monkeypatch.setattr(kind, name, called)
-    return left
+    return remaining

@@ -45,8 +45,8 @@ class Process:
         self.counter = Counter()
         self.checkpointer = Checkpointer(1, keep_last=1)
         self.parts = {"memory": self.memory, "counter": self.counter, "checkpointer": self.checkpointer}
-        held = self.run.checkpoint_dirs()
-        for name, state in storage.load(held[-1]).items() if held else ():
+        checkpoints = self.run.checkpoint_dirs()
+        for name, state in storage.load(checkpoints[-1]).items() if checkpoints else ():
             self.parts[name].load_state_dict(state)
         self.checkpointer.begin_training(self.parts, self.run.path, self.counter.count)
 
@@ -93,32 +93,32 @@ class Fault:
 
     def __enter__(self):
         for name, call in self._calls.items():
-            setattr(os, name, lambda *given, name=name, call=call, **named: self._pass(name, call, given, named))
+            setattr(os, name, lambda *args, name=name, call=call, **named: self._pass(name, call, args, named))
         return self
 
     def __exit__(self, *error):
         for name, call in self._calls.items():
             setattr(os, name, call)
 
-    def _pass(self, name, call, given, named):
+    def _pass(self, name, call, args, named):
         self.left -= 1
         if self.left == 0:
             if name == "write":
-                call(given[0], memoryview(given[1])[: len(given[1]) // 2])
+                call(args[0], memoryview(args[1])[: len(args[1]) // 2])
             self.happen()
-        return call(*given, **named)
+        return call(*args, **named)
 
 
 def check(run, digests):
     """Every checkpoint under its name is whole; the newest is the one before or the new one."""
-    held = run.checkpoint_dirs()
-    assert held
-    assert [storage.verify(path) for path in held] == [[]] * len(held)
-    assert run.checkpoint("latest") in held
-    for path in held:
+    checkpoints = run.checkpoint_dirs()
+    assert checkpoints
+    assert [storage.verify(path) for path in checkpoints] == [[]] * len(checkpoints)
+    assert run.checkpoint("latest") in checkpoints
+    for path in checkpoints:
         states = storage.load(path)
         assert storage.digest([states["memory"], states["counter"]]) == digests[checkpoint_key(path)[1]]
-    return checkpoint_key(held[-1])[1]
+    return checkpoint_key(checkpoints[-1])[1]
 
 
 def check_tidy(run):
@@ -169,8 +169,8 @@ def test_a_process_that_dies_at_any_call_leaves_good_checkpoints(begun, tmp_path
 
 def test_a_disk_that_fails_at_any_call_leaves_good_checkpoints(begun, tmp_path):
     template, digests = begun
-    told, at, left = [], len(digests) % 2, 0  # every other call, of the second checkpoint or of the third
-    while left <= 0:
+    messages, at, remaining = [], len(digests) % 2, 0  # every other call, of the second checkpoint or of the third
+    while remaining <= 0:
         at += 2
         number = (errno.ENOSPC, errno.EACCES, errno.EIO)[at % 3]
         run = copied(template, tmp_path)
@@ -178,15 +178,15 @@ def test_a_disk_that_fails_at_any_call_leaves_good_checkpoints(begun, tmp_path):
         process.train()
         with Fault(at, partial(fail, number), CALLS) as fault:
             message = failure(process.save)
-        left = fault.left
+        remaining = fault.left
         assert message is None or ("\n" not in message and os.strerror(number) in message)
-        told += [message] if message else []
+        messages += [message] if message else []
         check(run, digests)
         assert process.digest() == digests[max(digests)]
         process.checkpointer.end_training(None, update=process.counter.count)
         assert check(run, digests) == max(digests)
         shutil.rmtree(run.path)
-    assert len(told) > 10
+    assert len(messages) > 10
 
 
 def fail(number):

@@ -71,10 +71,10 @@ class Checkpoint:
 
     def refused(self, match):
         self.seal()
-        with pytest.raises(RunDirError, match=match) as found:
+        with pytest.raises(RunDirError, match=match) as error:
             storage.load(self.path)
-        assert "\n" not in str(found.value)
-        assert str(self.path.parent) in str(found.value)
+        assert "\n" not in str(error.value)
+        assert str(self.path.parent) in str(error.value)
         assert storage.verify(self.path) != []
 
 
@@ -177,13 +177,13 @@ def test_segments_have_to_fit_the_table(given, name):
 
 
 def change(*keys, to):
-    def apply(held):
+    def apply(tree):
         for key in keys[:-1]:
-            held = held[key]
+            tree = tree[key]
         if to is None:
-            del held[keys[-1]]
+            del tree[keys[-1]]
         else:
-            held[keys[-1]] = to
+            tree[keys[-1]] = to
 
     return apply
 

@@ -64,12 +64,12 @@ def test_every_checkpoint_holds_what_the_table_held(tmp_path, monkeypatch, whole
         back, content = storage.load(where)["memory"], storage.digest(table.state_dict())
         assert storage.digest(back) == content
         assert len(table._chain) <= longest
-        other = make(whole, num_envs, length=table.index.size - num_envs, min_length=min_length)
-        other.load_state_dict(back)
-        assert storage.digest(other.state_dict()) == content
+        restored = make(whole, num_envs, length=table.index.size - num_envs, min_length=min_length)
+        restored.load_state_dict(back)
+        assert storage.digest(restored.state_dict()) == content
         assert storage.verify(where) == []
         if number % 5 == 2:
-            table = other  # the run was left, and goes on
+            table = restored  # the run was left, and goes on
 
 
 @KINDS
@@ -100,9 +100,9 @@ def test_only_what_changed_is_written(tmp_path, whole):
     table.storage.put("reward", [5], 70)
     keep(table, tmp_path / "4")
     assert len(sizes(tmp_path)) == 3
-    other = make(whole, length=200)
-    other.load_state_dict(storage.load(tmp_path / "4")["memory"])
-    assert other.storage.arrays["reward"][5] == 70
+    restored = make(whole, length=200)
+    restored.load_state_dict(storage.load(tmp_path / "4")["memory"])
+    assert restored.storage.arrays["reward"][5] == 70
     assert storage.load(tmp_path / "3")["memory"]["columns"]["blocks"]["packed rows"].numpy().shape[0] > 100
 
 
@@ -137,9 +137,9 @@ def test_rows_of_another_folder_are_all_written(tmp_path):
     table = make(False)
     play(table, np.random.default_rng(0), 40)
     keep(table, tmp_path / "here" / "1")
-    other = make(False)
-    other.load_state_dict(storage.load(tmp_path / "here" / "1")["memory"])
-    keep(other, tmp_path / "there" / "1")
+    restored = make(False)
+    restored.load_state_dict(storage.load(tmp_path / "here" / "1")["memory"])
+    keep(restored, tmp_path / "there" / "1")
     assert sum(sizes(tmp_path / "there").values()) == sum(sizes(tmp_path / "here").values())
     shutil.rmtree(tmp_path / "here")
     assert storage.digest(storage.load(tmp_path / "there" / "1")["memory"]) == storage.digest(table.state_dict())
@@ -175,9 +175,9 @@ def test_rows_can_be_read_after_their_checkpoint_was_deleted(tmp_path):
     storage.remove(tmp_path / "1")
     storage.collect(tmp_path)
     assert sizes(tmp_path) == {}
-    other = make(False)
-    other.load_state_dict(back)
-    assert storage.digest(other.state_dict()) == storage.digest(table.state_dict())
+    restored = make(False)
+    restored.load_state_dict(back)
+    assert storage.digest(restored.state_dict()) == storage.digest(table.state_dict())
 
 
 def test_stamps_that_become_wider_are_all_written(tmp_path):
@@ -238,9 +238,9 @@ def test_any_damaged_byte_is_found(tmp_path):
         data = path.read_bytes()
         for place in range(0, len(data), 5):
             path.write_bytes(data[:place] + bytes([data[place] ^ 32]) + data[place + 1 :])
-            found = storage.verify(tmp_path / "2")
-            assert len(found) == (path.name != "notes.txt"), (path, place)
-            assert all(str(path) in message for message in found)
+            problems = storage.verify(tmp_path / "2")
+            assert len(problems) == (path.name != "notes.txt"), (path, place)
+            assert all(str(path) in message for message in problems)
         path.write_bytes(data[:-1])
         assert len(storage.verify(tmp_path / "2")) == (path.name != "notes.txt")
         path.unlink()

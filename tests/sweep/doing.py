@@ -34,13 +34,13 @@ def wait():
 
 def leave(path):
     """Take a moment to leave when it is asked to; return how often it was."""
-    asked = []
-    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+    signals = []
+    signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
     Path(path).touch()
-    while not asked:
+    while not signals:
         time.sleep(0.01)
     time.sleep(0.3)
-    return len(asked)
+    return len(signals)
 
 
 def fork(path):

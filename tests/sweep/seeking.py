@@ -23,7 +23,7 @@ class Cheap(Plan):
 
     def jobs(self, values, seeds):
         words = [[*self.fixed, *self.words_of(values), f"seed={seed}"] for seed in seeds]
-        return [Job(hashlib.sha256(" ".join(each).encode()).hexdigest()[:12], tuple(each), each[-2]) for each in words]
+        return [Job(hashlib.sha256(" ".join(line).encode()).hexdigest()[:12], tuple(line), line[-2]) for line in words]
 
 
 class Run:
@@ -69,8 +69,8 @@ class Launcher:
     def start(self, entry, slot):
         values = dict(word.split("=") for word in entry.words)
         self.started.append(entry.key)
-        found = self.come_to({name: _read(value) for name, value in values.items()})
-        run = Run(self.folder, entry.key, **found) if isinstance(found, dict) else Run(self.folder, entry.key, found)
+        args = self.come_to({name: _read(value) for name, value in values.items()})
+        run = Run(self.folder, entry.key, **args) if isinstance(args, dict) else Run(self.folder, entry.key, args)
         if len(run.left) == 1:  # nothing to look at in between
             run.poll()
         return run

@@ -117,9 +117,9 @@ def test_one_that_is_killed_takes_along_what_it_forked(tmp_path, doing):
     ("said", "seen", "code"), [(struct.pack("q", 255), None, 255), (b"", None, 75), (b"", 255, 75), (b"", 2, 2)]
 )
 def test_of_one_whose_end_nobody_can_tell_its_files_tell(said, seen, code):
-    pipe, other = os.pipe()
-    os.write(other, said)
-    os.close(other)
+    pipe, writer = os.pipe()
+    os.write(writer, said)
+    os.close(writer)
     begun = object.__new__(children.Child)
     begun._process, begun._code = SimpleNamespace(sentinel=pipe, _popen=SimpleNamespace(returncode=seen)), None
     assert [begun.poll(), begun.poll()] == [code, code]

@@ -57,8 +57,8 @@ def coordinate(tmp_path):
     def run(during, *, jobs=4, source=None):
         launcher, book = Launcher(during), Book(tmp_path / "jobs.sqlite")
         book.add([Job(f"key{number}", (), "") for number in range(jobs)])
-        given = {"workers": jobs, "limits": Limits(), "show": lambda entries: None, "source": source}
-        return Coordinator(tmp_path, book, launcher, **given).run(), [job.asked for job in launcher.jobs]
+        options = {"workers": jobs, "limits": Limits(), "show": lambda entries: None, "source": source}
+        return Coordinator(tmp_path, book, launcher, **options).run(), [job.asked for job in launcher.jobs]
 
     return run
 
@@ -77,8 +77,8 @@ class Short:
 def test_a_job_that_cannot_be_started_fails_alone(tmp_path):
     book = Book(tmp_path / "jobs.sqlite")
     book.add([Job(f"key{number}", (), "") for number in range(3)])
-    made = Coordinator(tmp_path, book, Short(), workers=2, limits=Limits(), show=lambda entries: None)
-    assert made.run() == 1
+    runner = Coordinator(tmp_path, book, Short(), workers=2, limits=Limits(), show=lambda entries: None)
+    assert runner.run() == 1
     assert [entry.state for entry in book.entries()] == ["failed", "completed", "completed"]
     assert book.entries()[0].error.startswith("it cannot be started: ")
 
@@ -88,10 +88,10 @@ def test_a_place_that_is_free_asks_for_jobs_now_and_then(tmp_path, monkeypatch):
     monkeypatch.setattr(Book, "claim", lambda book, owner: claims.append(owner) or claim(book, owner))
     book.add([Job("key0", (), "")])
     launcher = Launcher(lambda count: None)
-    made = Coordinator(tmp_path, book, launcher, workers=2, limits=Limits(), show=lambda entries: None)
+    runner = Coordinator(tmp_path, book, launcher, workers=2, limits=Limits(), show=lambda entries: None)
     end = time.monotonic() + 0.3
     launcher.during = lambda count: setattr(launcher.jobs[0], "poll", lambda: 0 if time.monotonic() > end else None)
-    assert made.run() == 0
+    assert runner.run() == 0
     assert len(claims) <= 4
 
 

@@ -66,7 +66,7 @@ PROBED = Measured(
 
 
 def jobs(*words):
-    return [Job(str(number), tuple(each), " ".join(each)) for number, each in enumerate(words)]
+    return [Job(str(number), tuple(line), " ".join(line)) for number, line in enumerate(words)]
 
 
 @pytest.fixture
@@ -77,14 +77,14 @@ def project(tmp_path, monkeypatch):
 
 def test_jobs_of_one_shape_differ_in_what_costs_nothing():
     words = [("a=1", f"seed={seed}", f"algorithm.lr={lr}") for seed in (0, 1) for lr in (0.1, 0.2)]
-    found = shapes(jobs(*words, ("a=2", "seed=0"), ("seed=0", "a=1", "algorithm.updates_per_step=0.5")))
-    assert [len(shape.jobs) for shape in found] == [4, 1, 1]
-    assert [shape.label for shape in found] == ["a=1", "a=2", "a=1 algorithm.updates_per_step=0.5"]
+    groups = shapes(jobs(*words, ("a=2", "seed=0"), ("seed=0", "a=1", "algorithm.updates_per_step=0.5")))
+    assert [len(shape.jobs) for shape in groups] == [4, 1, 1]
+    assert [shape.label for shape in groups] == ["a=1", "a=2", "a=1 algorithm.updates_per_step=0.5"]
 
 
 def test_columns_are_the_keys_that_differ():
-    found = differing(jobs(("a=1", "b=[1,2]"), ("a=1", "b=[1,2]", "c.d=x")))
-    assert found == (["c.d"], [[""], ["x"]])
+    columns = differing(jobs(("a=1", "b=[1,2]"), ("a=1", "b=[1,2]", "c.d=x")))
+    assert columns == (["c.d"], [[""], ["x"]])
 
 
 def test_each_job_begins_when_a_worker_is_free():
@@ -118,13 +118,13 @@ def test_evaluations_are_taken_halfway_to_the_time_limit():
 
 
 def test_what_the_warm_up_lacks_is_added():
-    found = replace(PROBED, skipped=4_000, skipped_pace=0.001)
-    assert cost_of(found).seconds == pytest.approx(3 + 12 + 4 + 50 + 13)
+    measured = replace(PROBED, skipped=4_000, skipped_pace=0.001)
+    assert cost_of(measured).seconds == pytest.approx(3 + 12 + 4 + 50 + 13)
 
 
 def test_a_limit_of_seconds_is_kept():
-    found = cost_of(replace(PROBED, seconds=60.0))
-    assert 3 + 60 - 2 <= found.seconds <= 3 + 60 + 2  # to an evaluation, and with the last one
+    cost = cost_of(replace(PROBED, seconds=60.0))
+    assert 3 + 60 - 2 <= cost.seconds <= 3 + 60 + 2  # to an evaluation, and with the last one
     assert math.isinf(cost_of(replace(PROBED, end=None)).seconds)
     assert math.isfinite(cost_of(replace(PROBED, end=None, seconds=60.0)).seconds)
 
@@ -141,9 +141,9 @@ def test_disk_holds_the_checkpoints_that_stay_and_the_rows_that_fit():
 
 
 def test_a_bill_adds_up():
-    made = jobs(("a=1", "seed=0"), ("a=2", "seed=0"), ("a=1", "seed=1"))
-    costs = zip(shapes(made), [Cost(100.0, 10_000), Cost(7_200.0, 500, 0.01, at_most=True)], strict=True)
-    bill = Bill(tuple(made), tuple(costs), workers=2, launch=5.0, free=2_000, price=3.0)
+    job_list = jobs(("a=1", "seed=0"), ("a=2", "seed=0"), ("a=1", "seed=1"))
+    costs = zip(shapes(job_list), [Cost(100.0, 10_000), Cost(7_200.0, 500, 0.01, at_most=True)], strict=True)
+    bill = Bill(tuple(job_list), tuple(costs), workers=2, launch=5.0, free=2_000, price=3.0)
     assert (bill.seconds, bill.work, bill.bytes) == (7_205.0, 7_400.0, 20_500)
     text = bill.describe()
     assert re.search(r"^1 +100 +2 h +500 B +a=2$", text, re.MULTILINE)
@@ -172,44 +172,44 @@ def test_runs_of_before_with_the_same_words_are_known(project):
         (run / "status.json").write_text(json.dumps({"status": status, "host": "x", "pid": 1, "heartbeat": ""}))
         (run / "summary.json").write_text(json.dumps({"seconds": seconds}))
         (run / "overrides.txt").write_text("\n".join(words.split()) + "\n")
-    one, other = known_costs(shapes(jobs(("a=1", "seed=0"), ("a=2", "seed=0"))))
-    assert one.seconds == 15.0
-    assert other is None
+    first, second = known_costs(shapes(jobs(("a=1", "seed=0"), ("a=2", "seed=0"))))
+    assert first.seconds == 15.0
+    assert second is None
 
 
 def test_the_pace_is_that_of_the_newest_half_without_evaluations():
     now = [100.0]
-    made = probe.Probe(8.0, None, lambda: now[0])
+    callback = probe.Probe(8.0, None, lambda: now[0])
     loader = SimpleNamespace(warm_up=5_000)
-    made.begin_training(loader)
-    assert (loader.warm_up, made.skipped) == (2_000, 3_000)
+    callback.begin_training(loader)
+    assert (loader.warm_up, callback.skipped) == (2_000, 3_000)
     for seconds, axis in [(5, 100), (4, 200), (0, 200), (1, 300), (1, 400), (1, 500)]:
         now[0] += seconds
-        made.end_cycle(axis, axis)
-        made.evaluated(0.0, last=False)
+        callback.end_cycle(axis, axis)
+        callback.evaluated(0.0, last=False)
     now[0] += 7
-    made.evaluated(7.0, last=False)
+    callback.evaluated(7.0, last=False)
     now[0] += 1
     with pytest.raises(Stop):
-        made.end_cycle(600, 600)
-    made.end_training(None)
-    assert made.first == (5.0, 100)
-    assert made.pace == pytest.approx(0.01)
-    assert made.loop == 5 + 4 + 3 + 7 + 1
+        callback.end_cycle(600, 600)
+    callback.end_training(None)
+    assert callback.first == (5.0, 100)
+    assert callback.pace == pytest.approx(0.01)
+    assert callback.loop == 5 + 4 + 3 + 7 + 1
 
 
 def test_a_probe_is_the_beginning_of_its_run(project):
     words = [*TINY, "evaluation.max_steps=100", "algorithm.epsilon.steps=10", "memory.export.path=elsewhere.zip"]
-    found = probe.measure([*words, "logger=[terminal]"], None, 0.2, project / "run")
-    assert not found.complete
-    assert (found.end, found.evaluate_every, found.grows) == (100_000, 200, True)
-    assert found.held <= found.axis
-    assert 500 <= found.room <= 510
-    assert 0 < found.newest <= found.longest * 1.001  # both episodes side by side, at most 100 rounds
-    assert found.longest < found.newest * 100 / 8  # no episode falls within 8 steps
-    assert 0 < found.loop < 60
-    assert found.pace * found.axis > 0
-    assert min(found.state, found.rows, found.records, found.fixed) > 0
+    measured = probe.measure([*words, "logger=[terminal]"], None, 0.2, project / "run")
+    assert not measured.complete
+    assert (measured.end, measured.evaluate_every, measured.grows) == (100_000, 200, True)
+    assert measured.held <= measured.axis
+    assert 500 <= measured.room <= 510
+    assert 0 < measured.newest <= measured.longest * 1.001  # both episodes side by side, at most 100 rounds
+    assert measured.longest < measured.newest * 100 / 8  # no episode falls within 8 steps
+    assert 0 < measured.loop < 60
+    assert measured.pace * measured.axis > 0
+    assert min(measured.state, measured.rows, measured.records, measured.fixed) > 0
     assert [path.name for path in project.iterdir()] == ["run"]
 
 
@@ -225,15 +225,15 @@ def test_estimates_leave_nothing_behind(project, capfd):
 
 
 def test_a_run_that_a_probe_finishes_is_complete(project):
-    found = probe.measure([*TINY, "stop.env_steps=110", "logger=[]"], None, 60.0, project / "run")
-    assert found.complete
-    assert found.axis == 110
-    assert cost_of(found).seconds == pytest.approx(found.loop + found.last)
+    measured = probe.measure([*TINY, "stop.env_steps=110", "logger=[]"], None, 60.0, project / "run")
+    assert measured.complete
+    assert measured.axis == 110
+    assert cost_of(measured).seconds == pytest.approx(measured.loop + measured.last)
 
 
 def test_a_probe_tells_nobody_of_itself():
-    told = "[terminal,{wandb: {mode: online}},wandb,{tensorboard: {}},{_target_: some.where.Sink}]"
-    config = compose([*TINY, f"logger={told}"]).config
+    sinks = "[terminal,{wandb: {mode: online}},wandb,{tensorboard: {}},{_target_: some.where.Sink}]"
+    config = compose([*TINY, f"logger={sinks}"]).config
     probe._keep_within(config)
     assert config.logger == ["terminal", {"tensorboard": {}}]
 

@@ -63,8 +63,8 @@ def test_a_job_is_known_by_what_training_depends_on():
     same = {key(), key("stop.env_steps=7"), key("evaluation.every=9"), key("checkpoint.every=3"), key("log.every=5")}
     same |= {key("device=cpu"), key("logger=[]"), key("threads=2"), key("memory.export.every=10"), key("seed=0")}
     assert same == {key()}
-    others = {key("seed=1"), key("algorithm.lr=0.5"), key("memory.length=1_000"), key("num_envs=2"), key("pair=null")}
-    assert len(others - same) == 5
+    changed = {key("seed=1"), key("algorithm.lr=0.5"), key("memory.length=1_000"), key("num_envs=2"), key("pair=null")}
+    assert len(changed - same) == 5
 
 
 def test_the_same_config_by_other_words_is_one_job():

@@ -49,8 +49,8 @@ def entry(key, words=()):
 
 
 def only_run():
-    found = list(Path("s/jobs").glob("*")) if Path("s/jobs").is_dir() else []
-    return RunDir(found[0]) if found else None
+    folders = list(Path("s/jobs").glob("*")) if Path("s/jobs").is_dir() else []
+    return RunDir(folders[0]) if folders else None
 
 
 def saved():
@@ -59,7 +59,7 @@ def saved():
 
 
 def resumed():
-    return [each["checkpoint"] for each in json.loads(only_run().manifest.read_text()).get("resumed", [])]
+    return [record["checkpoint"] for record in json.loads(only_run().manifest.read_text()).get("resumed", [])]
 
 
 @pytest.fixture
@@ -91,8 +91,8 @@ def test_a_job_outlives_its_coordinator_is_preempted_and_goes_on(begun, rlrun):
     assert len(resumed()) == 1
     assert resumed()[0] is not None
 
-    told = rlrun("resume", "s")
-    assert (told.returncode, told.stdout.splitlines()[0]) == (0, "1 job: 1 completed")
+    outcome = rlrun("resume", "s")
+    assert (outcome.returncode, outcome.stdout.splitlines()[0]) == (0, "1 job: 1 completed")
     assert log.read_text().count("completed:") == 1  # no process was started for it
     assert list(Path("s/launches").iterdir()) == [submitted.parent]  # its coordinator may be about to submit more
     for path in submitted.parent.iterdir():
@@ -108,19 +108,19 @@ def test_ray_stops_jobs_in_order_and_another_launcher_goes_on(begun, rlrun):
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 75
     assert only_run().read_status()["status"] == "stopped"
-    assert [each.state for each in entries("s")] == ["pending"]
-    told = rlrun("resume", "s", "launcher=local", "--trust", "fails")
-    assert told.returncode == 0, told.stderr
+    assert [job.state for job in entries("s")] == ["pending"]
+    outcome = rlrun("resume", "s", "launcher=local", "--trust", "fails")
+    assert outcome.returncode == 0, outcome.stderr
     assert len(resumed()) == 1
     assert resumed()[0] is not None
 
 
 def test_a_ray_of_this_machine_is_one_whatever_the_variables_say(monkeypatch):
-    asked = {}
-    ray = SimpleNamespace(is_initialized=lambda: False, init=lambda **given: asked.update(given))
+    options = {}
+    ray = SimpleNamespace(is_initialized=lambda: False, init=lambda **kwargs: options.update(kwargs))
     monkeypatch.setattr(importlib, "import_module", lambda name: ray)
     assert cluster.connect() == (ray, True)
-    assert (asked["address"], asked["_node_ip_address"]) == ("local", "127.0.0.1")  # None is RAY_ADDRESS to Ray
+    assert (options["address"], options["_node_ip_address"]) == ("local", "127.0.0.1")  # None is RAY_ADDRESS to Ray
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,9 @@ def test_a_ray_of_this_machine_is_one_whatever_the_variables_say(monkeypatch):
 )
 def test_where_jobs_cannot_be_submitted_nothing_is_made(words, told, project, rlrun, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    given = rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s", *words)
-    assert (given.returncode, given.stderr.count("\n")) == (2, 1)
-    assert told in given.stderr
+    outcome = rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s", *words)
+    assert (outcome.returncode, outcome.stderr.count("\n")) == (2, 1)
+    assert told in outcome.stderr
     assert list(project.iterdir()) == []
 
 
@@ -143,8 +143,8 @@ def test_where_jobs_cannot_be_submitted_nothing_is_made(words, told, project, rl
 def test_a_missing_package_is_named_before_anything_is_made(launcher, package, extra, project, rlrun, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find(name))
-    given = rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s", f"launcher={launcher}")
-    assert given == Ended(
+    outcome = rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s", f"launcher={launcher}")
+    assert outcome == Ended(
         2,
         "",
         f"rlrun: launcher={launcher} needs the package '{package}', which is not installed: {installing(extra)}\n",
@@ -206,29 +206,29 @@ def test_a_search_has_to_say_how_many_jobs_slurm_has_at_a_time(played):
 
 
 def test_a_job_is_heard_of_by_its_keepers_words(played):
-    slurm, (one, other), look = submitted(played)
-    assert (one.waits(), other.waits()) == (True, True)
-    slurm.notes.say(one.ticket, "begun")
+    slurm, (first, second), look = submitted(played)
+    assert (first.waits(), second.waits()) == (True, True)
+    slurm.notes.say(first.ticket, "begun")
     assert look() is None
-    assert (one.waits(), other.waits()) == (False, True)
-    slurm.notes.say(one.ticket, "ended.2")
+    assert (first.waits(), second.waits()) == (False, True)
+    slurm.notes.say(first.ticket, "ended.2")
     assert look() == 2
     assert os.listdir(slurm.notes.folder) == []
 
 
 def test_what_waits_is_cancelled_and_what_works_is_asked_to_leave(played):
-    slurm, (one, other), look = submitted(played)
-    slurm.notes.say(one.ticket, "begun")
+    slurm, (first, second), look = submitted(played)
+    slurm.notes.say(first.ticket, "begun")
     look()
-    one.terminate()
-    other.terminate()
+    first.terminate()
+    second.terminate()
     assert look() is None
-    assert other.poll() == 75
+    assert second.poll() == 75
     assert (played / "cancelled").read_text() == "7_1\n"
     assert sorted(os.listdir(slurm.notes.folder)) == [
-        f"{one.ticket}.begun",
-        f"{one.ticket}.leave",
-        f"{other.ticket}.leave",
+        f"{first.ticket}.begun",
+        f"{first.ticket}.leave",
+        f"{second.ticket}.leave",
     ]
 
 
@@ -237,23 +237,23 @@ def test_what_waits_is_cancelled_and_what_works_is_asked_to_leave(played):
     [([], "CANCELLED by 0", 1), (["begun"], "NODE_FAIL", 1), (["again"], "TIMEOUT", 75), (["begun"], "RUNNING", None)],
 )
 def test_a_job_that_slurm_has_no_more_ended_unless_it_was_saved(words, state, code, played, monkeypatch):
-    slurm, (one, _), look = submitted(played)
+    slurm, (job, _), look = submitted(played)
     for word in words:
-        slurm.notes.say(one.ticket, word)
+        slurm.notes.say(job.ticket, word)
     (played / "states").write_text(f"JobID|State|NodeList\n7_0|{state}|n\n7_1|PENDING|n\n")
-    one.handle.watcher.clear()  # ask Slurm, whenever it was asked last
+    job.handle.watcher.clear()  # ask Slurm, whenever it was asked last
     now = time.monotonic()
     assert look() is None  # a note of its end may be on its way
     monkeypatch.setattr("time.monotonic", lambda: now + 2 * LATE)
     assert look() == code
-    told = watching.last_line(played / "logs" / "a.txt")
-    assert told == (f"Slurm has it no more: {state.split()[0]}" if code == 1 else None)
+    line = watching.last_line(played / "logs" / "a.txt")
+    assert line == (f"Slurm has it no more: {state.split()[0]}" if code == 1 else None)
 
 
 def test_a_hung_keeper_is_ended_by_slurm(played, monkeypatch):
-    _, (one, _), look = submitted(played)
+    _, (job, _), look = submitted(played)
     now = time.monotonic()
-    one.kill()
+    job.kill()
     assert look() is None
     monkeypatch.setattr("time.monotonic", lambda: now + 60.0)
     assert look() == -signal.SIGKILL
@@ -262,10 +262,10 @@ def test_a_hung_keeper_is_ended_by_slurm(played, monkeypatch):
 
 def test_what_slurm_refuses_is_told_in_a_line(played, project, rlrun):
     (played / "bin" / "sbatch").write_text("#!/bin/sh\necho sbatch: error: invalid partition >&2; exit 1\n")
-    given = rlrun("train", "-m", *TINY, "seed=0,1", "--sweep-dir", "s", "launcher=slurm")
-    assert given.returncode == 2
-    assert "rlrun: launcher=slurm: the jobs cannot be submitted: " in given.stderr
-    assert "invalid partition" in given.stderr
+    outcome = rlrun("train", "-m", *TINY, "seed=0,1", "--sweep-dir", "s", "launcher=slurm")
+    assert outcome.returncode == 2
+    assert "rlrun: launcher=slurm: the jobs cannot be submitted: " in outcome.stderr
+    assert "invalid partition" in outcome.stderr
 
 
 def errand_of(place, notes):
@@ -274,12 +274,12 @@ def errand_of(place, notes):
 
 
 def test_a_job_that_saves_is_not_asked_again_when_its_machine_is_taken_away(tmp_path):
-    asked = []
+    calls = []
     keeper = Keeper(errand_of(tmp_path, Notes(tmp_path)))
-    keeper._child = SimpleNamespace(terminate=lambda: asked.append("once"), wait=lambda: 75)
+    keeper._child = SimpleNamespace(terminate=lambda: calls.append("once"), wait=lambda: 75)
     keeper._leave(signal.SIGTERM, None)
     assert keeper.checkpoint() is not None
-    assert asked == ["once"]
+    assert calls == ["once"]
 
 
 @pytest.mark.parametrize("word", ["leave", "kill"])
@@ -307,8 +307,8 @@ def launch(tmp_path):
             os.utime(path, (0, 0))
         return folder
 
-    def stays(gone=lambda launch, number: False, **given):
-        clear(folder.parent, book, gone, **given)
+    def stays(gone=lambda launch, number: False, **options):
+        clear(folder.parent, book, gone, **options)
         return folder.exists()
 
     return make, stays
@@ -400,7 +400,7 @@ def test_a_job_that_waits_is_not_hung_and_shown_as_queued(tmp_path, monkeypatch)
     shown, book = [], Book(tmp_path / "jobs.sqlite")
     book.add([Job("a", (), "")])
     coordinator = Coordinator(
-        tmp_path, book, Queue(1.5), workers=1, limits=Limits(stall=0.2), show=lambda found: shown.append(found[0].state)
+        tmp_path, book, Queue(1.5), workers=1, limits=Limits(stall=0.2), show=lambda jobs: shown.append(jobs[0].state)
     )
     assert coordinator.run() == 0
     assert shown[0] == "queued"

@@ -147,17 +147,17 @@ def test_jobs_of_a_trial_are_those_of_its_words():
 
 
 def test_a_quadratic_is_searched_better_than_at_random(tmp_path):
-    def found(sampler):
+    def means(sampler):
         folders = [(tmp_path / f"{sampler}{seed}", seed) for seed in range(4)]
         sought = [Sought(path, QUAD, quadratic, sampler=sampler, seed=seed, top=1).run() for path, seed in folders]
-        assert all(each.states.count("complete") == 30 for each in sought)
-        return [each.answer["best"]["mean"][0] for each in sought]  # over fresh seeds
+        assert all(study.states.count("complete") == 30 for study in sought)
+        return [study.answer["best"]["mean"][0] for study in sought]  # over fresh seeds
 
-    by_chance = found("random")
+    by_chance = means("random")
     for sampler in ("tpe", "cmaes"):
-        values = found(sampler)
+        values = means(sampler)
         assert statistics.mean(values) > statistics.mean(by_chance), sampler
-        assert sum(one > other for one, other in zip(values, by_chance, strict=True)) >= 2, sampler
+        assert sum(value > chance for value, chance in zip(values, by_chance, strict=True)) >= 2, sampler
 
 
 def rising(values):
@@ -177,15 +177,15 @@ def test_hopeless_trials_are_left_and_the_others_go_on(tmp_path):
     }
     sought = Sought(tmp_path, ["x=interval(0,1)"], rising, workers=2, trials=12, **settings).run()
     assert sought.code == 0
-    left = [trial.number for trial in sought.trials if trial.state == "pruned"]
+    pruned = [trial.number for trial in sought.trials if trial.state == "pruned"]
     whole = [trial for trial in sought.trials if trial.state == "complete"]
-    assert left
-    assert len(left) + len(whole) == 12
-    assert not set(left) & {0, 1, 2}  # nobody to compare with
+    assert pruned
+    assert len(pruned) + len(whole) == 12
+    assert not set(pruned) & {0, 1, 2}  # nobody to compare with
     states = {entry.key: entry.state for entry in sought.book.entries()}
     for trial in sought.trials:
-        found = {states[job.key] for job in sought.plan.jobs(trial.values, sought.plan.seeds)}
-        assert found == {"completed"} if trial.state == "complete" else found <= {"pruned", "completed"}
+        outcomes = {states[job.key] for job in sought.plan.jobs(trial.values, sought.plan.seeds)}
+        assert outcomes == {"completed"} if trial.state == "complete" else outcomes <= {"pruned", "completed"}
     best = max(whole, key=lambda trial: trial.values["x"])
     assert sought.answer["best"]["trial"] == best.number
     evaluations = [len((tmp_path / "jobs" / key / "metrics.jsonl").read_text().splitlines()) for key in states]
@@ -303,11 +303,11 @@ def test_several_objectives_have_no_single_best(tmp_path):
     settings = {"objective": ["evaluation/mean_return", "seconds"], "direction": ["maximise", "minimise"]}
     words = ["x=interval(0,1)", "y=interval(0,1)"]
     sought = Sought(tmp_path, words, come_to, sampler="nsga2", trials=40, top=4, fresh_seeds=2, **settings).run()
-    found = [each["mean"] for each in sought.answer["candidates"]]
-    assert len(found) == 4
-    for one in found:
-        assert not any(other[0] > one[0] and other[1] < one[1] for other in found)
-    assert found == sorted(found, reverse=True)
+    points = [candidate["mean"] for candidate in sought.answer["candidates"]]
+    assert len(points) == 4
+    for point in points:
+        assert not any(rival[0] > point[0] and rival[1] < point[1] for rival in points)
+    assert points == sorted(points, reverse=True)
 
 
 def test_the_answer_says_where_the_search_was_flattered(tmp_path):
@@ -330,11 +330,11 @@ def test_a_study_goes_on_as_if_it_had_not_been_left(tmp_path, monkeypatch):
         pass
 
     def dying(method):
-        def write(*given, **named):
+        def write(*args, **named):
             writings[0] += 1
             if writings[0] in deaths:
                 raise Died
-            return method(*given, **named)
+            return method(*args, **named)
 
         return write
 
@@ -346,16 +346,16 @@ def test_a_study_goes_on_as_if_it_had_not_been_left(tmp_path, monkeypatch):
     died = 0
     while True:
         try:
-            left = Sought(tmp_path / "left", QUAD, quadratic, trials=14, startup=4, top=1)
+            resumed = Sought(tmp_path / "left", QUAD, quadratic, trials=14, startup=4, top=1)
             monkeypatch.setattr(coordinator, "_is_gone", lambda owner: True)
-            left.run()
+            resumed.run()
             break
         except Died:
             died += 1
     assert died > 5
-    assert [trial.values for trial in left.trials] == [trial.values for trial in whole.trials]
-    assert [trial.results for trial in left.trials] == [trial.results for trial in whole.trials]
-    assert left.answer == whole.answer
+    assert [trial.values for trial in resumed.trials] == [trial.values for trial in whole.trials]
+    assert [trial.results for trial in resumed.trials] == [trial.results for trial in whole.trials]
+    assert resumed.answer == whole.answer
 
 
 def test_of_two_coordinators_one_asks(tmp_path):
@@ -411,9 +411,9 @@ def test_a_torn_line_is_mended_and_damage_is_told(tmp_path):
         journal.write_bytes(whole + damage + damage)
         with pytest.raises(RunDirError, match=r"study\.journal is damaged"):
             Study(journal, plan)
-    other = whole.replace(b'"FloatDistribution\\"', b'"IntDistribution\\"')
-    assert other != whole
-    journal.write_bytes(other)
+    altered = whole.replace(b'"FloatDistribution\\"', b'"IntDistribution\\"')
+    assert altered != whole
+    journal.write_bytes(altered)
     with pytest.raises(RunDirError, match=r"study\.journal is damaged"):
         Study(journal, plan).ask()
     journal.write_bytes(whole)
@@ -425,10 +425,10 @@ def test_runs_are_scored_by_all_their_evaluations(tmp_path):
     run = RunDir(tmp_path)
     run.metrics.write_text("".join(json.dumps({"evaluation/mean_return": value}) + "\n" for value in (1.0, 9.0, 2.0)))
     run.summary.write_text('{"seconds": 3.5, "evaluation": {"mean_return": 2.0}}')
-    found = {
+    by_score = {
         score: scores.of_run(run, "evaluation/mean_return", score, highest=True) for score in ("mean", "last", "best")
     }
-    assert found == {"mean": 4.0, "last": 2.0, "best": 9.0}
+    assert by_score == {"mean": 4.0, "last": 2.0, "best": 9.0}
     assert scores.of_run(run, "seconds", "mean", highest=False) == 3.5
     assert math.isnan(scores.of_run(run, "nothing", "mean", highest=True))
     values = [4.0, 100.0, 2.0, 3.0]
@@ -445,9 +445,9 @@ def test_metrics_are_followed_where_a_run_goes_on_from_a_checkpoint(tmp_path):
     path.write_text('{"m": 1.0, "seconds": 1}\n{"other": 2}\n{"m": 2.0, "seconds": 2}\n{"m": 3')
     assert follower.read() == [1.0, 2.0]
     path.write_text('{"m": 1.0, "seconds": 1}\n{"m": 5.0, "seconds": 7}\n{"m": null, "seconds": 8}\n{"m": 6, "s": 9}\n')
-    found = follower.read()
-    assert found[:2] + found[3:] == [1.0, 5.0, 6.0]
-    assert math.isnan(found[2])
+    numbers = follower.read()
+    assert numbers[:2] + numbers[3:] == [1.0, 5.0, 6.0]
+    assert math.isnan(numbers[2])
 
 
 @pytest.fixture
@@ -478,9 +478,9 @@ SEARCH = (
 
 
 def test_a_dry_run_tells_the_space_and_the_jobs(project, rlrun):
-    given = rlrun("train", "-m", *SEARCH, "sweep.seeds=2", "--dry-run")
-    assert given.returncode == 0
-    assert given.stdout.splitlines() == [
+    outcome = rlrun("train", "-m", *SEARCH, "sweep.seeds=2", "--dry-run")
+    assert outcome.returncode == 0
+    assert outcome.stdout.splitlines() == [
         "algorithm.lr: a number from 0.0001 to 0.1, by its logarithm",
         "30 trials by tpe, 2 seeds each: 60 jobs",
         "the best 3 again with 5 fresh seeds: 15 jobs",
@@ -496,10 +496,10 @@ def test_killed_and_resumed_a_search_is_continued(project, rlrun):
     until(lambda: len(below(process.pid)) > 1 and len(list(Path("s/jobs").glob("*/summary.json"))) >= 1)
     until(lambda: any(entry.state == "running" for entry in entries("s")))
     kill_all(process)
-    given = rlrun("resume", "s", "--workers", "1")
-    assert given.returncode == 0, given.stderr
-    assert given.stdout.splitlines()[0] == "5 jobs: 5 completed"
-    assert given.stdout.splitlines()[2].startswith("4 trials; evaluation/mean_return over the fresh seeds 1 to 1:")
+    outcome = rlrun("resume", "s", "--workers", "1")
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.splitlines()[0] == "5 jobs: 5 completed"
+    assert outcome.stdout.splitlines()[2].startswith("4 trials; evaluation/mean_return over the fresh seeds 1 to 1:")
     plan = Plan.load(Path("s"))
     trials = Study(Path("s/study.journal"), plan).trials
     assert [(trial.number, trial.state) for trial in trials] == [(number, "complete") for number in range(4)]
@@ -509,7 +509,7 @@ def test_killed_and_resumed_a_search_is_continued(project, rlrun):
         assert fresh.ask().values == trial.values
         fresh.tell(trial.number, trial.results, "complete")
     answer = json.loads(Path("s/best.json").read_text())["best"]
-    assert given.stdout.splitlines()[-1] == answer["command"]
+    assert outcome.stdout.splitlines()[-1] == answer["command"]
     assert rlrun(*answer["command"].split()[1:][:1], *TINY, *answer["words"], "--dry-run").returncode == 0
 
 
@@ -528,29 +528,29 @@ def test_words_that_came_with_a_search_run_no_foreign_code(project, rlrun):
 
     assert "env.target=${oc.env:HOME}" not in resumed("env.target=${oc.env:HOME}").stdout
     assert "oc.env" in resumed("env.target=${oc.env:HOME}").stderr
-    given = resumed("env.target=fractions.Fraction")
-    assert given.returncode == 1
-    assert "fractions.Fraction comes with the run and is not trusted" in given.stderr
+    outcome = resumed("env.target=fractions.Fraction")
+    assert outcome.returncode == 1
+    assert "fractions.Fraction comes with the run and is not trusted" in outcome.stderr
     for settings in ({"trials": "\x1b"}, {"_target_": "os.system"}, {"top": -1}):
-        given = resumed(**settings)
-        assert (given.returncode, given.stderr.count("\n")) == (2, 1)
-        assert "search.json is damaged" in given.stderr
-        assert "\x1b" not in given.stderr
+        outcome = resumed(**settings)
+        assert (outcome.returncode, outcome.stderr.count("\n")) == (2, 1)
+        assert "search.json is damaged" in outcome.stderr
+        assert "\x1b" not in outcome.stderr
 
 
 def test_settings_of_a_search_are_not_given_again_to_resume(project, rlrun):
     Path("s").mkdir()
     Path("s/sweep.json").write_text("{}")
-    given = rlrun("resume", "s", "+sweep=optuna")
-    assert (given.returncode, given.stderr.count("\n")) == (2, 1)
-    assert "more trials: rlrun train -m … sweep.trials=… --sweep-dir s" in given.stderr
+    outcome = rlrun("resume", "s", "+sweep=optuna")
+    assert (outcome.returncode, outcome.stderr.count("\n")) == (2, 1)
+    assert "more trials: rlrun train -m … sweep.trials=… --sweep-dir s" in outcome.stderr
 
 
 def test_without_the_extra_a_search_names_it(project, rlrun, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
-    given = rlrun("train", "-m", *SEARCH)
-    assert given.returncode == 2
-    assert "[optuna]'" in given.stderr
+    outcome = rlrun("train", "-m", *SEARCH)
+    assert outcome.returncode == 2
+    assert "[optuna]'" in outcome.stderr
     assert list(project.iterdir()) == []
 
 
@@ -567,7 +567,7 @@ PAGE = (DOCS / "search.md").read_text()
 
 def test_the_page_names_every_key():
     about = set(re.findall(r"sweep\.(\w+)", PAGE)) | {"params"}
-    assert {each.name for each in dataclasses.fields(Optuna)} - {"startup"} <= about
+    assert {field.name for field in dataclasses.fields(Optuna)} - {"startup"} <= about
 
 
 def test_the_recipe_of_wandb_sweeps_runs_as_their_agent_does(project, forked):
@@ -578,7 +578,7 @@ def test_the_recipe_of_wandb_sweeps_runs_as_their_agent_does(project, forked):
     drawn = {"algorithm.lr": 3.2e-05, "algorithm.n_step": 3, "seed": 2}
     assert set(recipe["parameters"]) == set(drawn)
     filled = {**utils.create_sweep_command_args({"args": {name: {"value": value} for name, value in drawn.items()}})}
-    words = [each for word in utils.create_sweep_command(recipe["command"]) for each in filled.get(word[2:-1], [word])]
+    words = [part for word in utils.create_sweep_command(recipe["command"]) for part in filled.get(word[2:-1], [word])]
     small = ["algorithm.hidden=[8]", "algorithm.batch_size=8", "algorithm.warmup_steps=50", "stop.env_steps=60"]
     assert words[0] == "rlrun"
     process = forked([*words[1:], *small, "evaluation.every=30", "evaluation.episodes=1", "--run-dir", "r"])

@@ -55,7 +55,7 @@ def test_a_job_that_ends_is_told_with_its_return_and_the_time_to_go(tmp_path, mo
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     begun(tmp_path, '{"env_steps": 1000, "evaluation/mean_return": 7.125, "episode/return": 5.0}')
-    told = []
+    lines = []
     for grows in (False, True):
         show = Show(tmp_path, stream := io.StringIO(), grows=grows)
         show([entry("a", "running"), *(entry(key, "running" if key == "b" else "pending") for key in "bcde")])
@@ -63,13 +63,13 @@ def test_a_job_that_ends_is_told_with_its_return_and_the_time_to_go(tmp_path, mo
         show([entry("a", "completed"), *(entry(key, "running" if key == "b" else "pending") for key in "bcde")])
         now[0] += 30.0
         show([entry("a", "completed"), entry("b", "failed", "broke"), *(entry(key, "completed") for key in "cde")])
-        told.append(stream.getvalue().splitlines()[2:])
-    assert told[0] == [
+        lines.append(stream.getvalue().splitlines()[2:])
+    assert lines[0] == [
         "[1/5] a seed=a: completed, return 7.12, 1:30 to go",  # three of 60 s in two places
         "[2/5] b seed=b: failed: broke",
         *(f"[{number}/5] {key} seed={key}: completed" for number, key in enumerate("cde", start=3)),
     ]
-    assert told[1][0] == "[1/5] a seed=a: completed, return 7.12"  # a search adds more
+    assert lines[1][0] == "[1/5] a seed=a: completed, return 7.12"  # a search adds more
 
 
 def test_the_last_table_has_overrides_return_and_state(tmp_path):

@@ -134,7 +134,7 @@ def test_jobs_are_what_single_runs_are_and_more_values_and_budget_are_added(proj
     assert longer.stdout.splitlines()[0] == "3 jobs: 3 completed"
     assert {summary(folder, entry.key)["env_steps"] for entry in entries(folder)} == {400}
     about = json.loads((Path(folder) / "jobs" / key / "manifest.json").read_text())
-    assert [each["checkpoint"] for each in about["resumed"]] == ["0000000300-0000000125"]
+    assert [record["checkpoint"] for record in about["resumed"]] == ["0000000300-0000000125"]
 
 
 def test_a_job_that_leaves_with_0_before_its_end_has_failed(project, rlrun, monkeypatch):
@@ -175,12 +175,12 @@ def test_killed_twice_every_job_ends_once_and_as_if_it_had_not_been(project, rlr
         kill_all(process)
         process = subprocess.Popen(command("resume", "killed", "--workers", "2"), stderr=subprocess.DEVNULL)
     assert process.wait(120) == 0
-    found = entries("killed")
-    assert [entry.state for entry in found] == ["completed"] * 4
-    for entry in found:
+    jobs = entries("killed")
+    assert [entry.state for entry in jobs] == ["completed"] * 4
+    for entry in jobs:
         assert all(compare(Path("whole/jobs") / entry.key, Path("killed/jobs") / entry.key).values())
     manifests = [json.loads((run / "manifest.json").read_text()) for run in _runs("killed")]
-    assert any(each["checkpoint"] is not None for about in manifests for each in about.get("resumed", []))
+    assert any(record["checkpoint"] is not None for about in manifests for record in about.get("resumed", []))
 
 
 def _runs(folder):
@@ -226,7 +226,7 @@ def test_failures_are_shown_at_once_with_their_last_line_and_the_rest_goes_on(pr
         stderr=subprocess.PIPE,
         text=True,
     )
-    told = process.communicate(timeout=150)[1]
+    stderr = process.communicate(timeout=150)[1]
     assert process.returncode == 1
     errors = {entry.label.split("=")[1].strip("'"): entry.error for entry in entries("s")}
     assert "ValueError: the arm broke" in errors["raises"]
@@ -235,13 +235,13 @@ def test_failures_are_shown_at_once_with_their_last_line_and_the_rest_goes_on(pr
     assert errors["hangs"].startswith("no progress for ")
     assert errors["not"] is None
     for error in filter(None, errors.values()):
-        assert f": failed: {error}\n" in told
+        assert f": failed: {error}\n" in stderr
 
     (project / "mended").touch()
     again = rlrun("resume", "s", "--retry-failed", "--workers", "4", "--trust", "fails")
     assert (again.returncode, again.stdout.splitlines()[0]) == (0, "5 jobs: 5 completed"), again.stderr
     manifests = [json.loads((run / "manifest.json").read_text()) for run in _runs("s")]
-    resumed = [each["checkpoint"] for about in manifests for each in about.get("resumed", [])]
+    resumed = [record["checkpoint"] for about in manifests for record in about.get("resumed", [])]
     assert resumed == ["0000000100-0000000025"] * 4
 
 
@@ -257,12 +257,12 @@ def test_a_sweep_gives_up_after_so_many_failures(option, pending, project, rlrun
 def test_two_coordinators_share_the_jobs(project):
     words = [*TINY, "seed=range(6)", "--sweep-dir", "s", "--workers", "1"]
     both = [subprocess.Popen(command("train", "-m", *words), stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    told = [process.communicate(timeout=150)[1] for process in both]
+    outputs = [process.communicate(timeout=150)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     until(lambda: set(states("s").values()) == {"completed"})
     assert {log.read_text().count("completed:") for log in Path("s/logs").glob("*.txt")} == {1}
     for run in _runs("s"):
-        assert "resumed" not in json.loads((run / "manifest.json").read_text()), told
+        assert "resumed" not in json.loads((run / "manifest.json").read_text()), outputs
 
 
 @pytest.mark.parametrize(
@@ -320,8 +320,8 @@ def test_words_that_came_with_a_sweep_run_no_foreign_code(request_, project, rlr
     assert rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s").returncode == 0
     words = [*TINY, "env.target=fractions.Fraction"]  # which the user may name, and nobody else
     insert(identity(compose(words).config), json.dumps(words))
-    given = rlrun(*request_)
-    assert (given.returncode, given.stdout.splitlines()[0]) == (1, "2 jobs: 1 failed, 1 completed")
+    outcome = rlrun(*request_)
+    assert (outcome.returncode, outcome.stdout.splitlines()[0]) == (1, "2 jobs: 1 failed, 1 completed")
     assert "fractions.Fraction comes with the run and is not trusted" in entries("s")[-1].error
 
 
@@ -342,10 +342,10 @@ def test_rows_that_no_coordinator_wrote_are_refused(key, words, label, project, 
     Path("s/sweep.json").write_text("{}")
     Book(Path("s/jobs.sqlite"))
     insert(key, words, label)
-    given = rlrun("resume", "s")
-    assert given.returncode == 2
-    assert "jobs.sqlite is damaged: it lists a job that is none" in given.stderr
-    assert given.stderr.count("\n") == 1
+    outcome = rlrun("resume", "s")
+    assert outcome.returncode == 2
+    assert "jobs.sqlite is damaged: it lists a job that is none" in outcome.stderr
+    assert outcome.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("place", ["logs", "jobs", "launches", "jobs.sqlite", "jobs/a", "logs/a.txt", "logs/a.lock"])
@@ -356,8 +356,8 @@ def test_a_sweep_in_which_something_leads_out_of_it_is_refused(place, project, r
         Path("s", place).parent.mkdir()
     Path("s", place).symlink_to(project / "elsewhere")
     for request_ in (["resume", "s"], ["train", "-m", *TINY, "seed=0", "--sweep-dir", "s"]):
-        given = rlrun(*request_)
-        assert (given.returncode, given.stderr) == (
+        outcome = rlrun(*request_)
+        assert (outcome.returncode, outcome.stderr) == (
             2,
             f"rlrun: {project / 's' / place} is a symbolic link, which a sweep does not follow\n",
         )

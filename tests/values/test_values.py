@@ -13,8 +13,8 @@ CASES = {case.name: case for case in values.in_ci()}
 @pytest.mark.parametrize("name", CASES)
 def test_a_known_value_is_learned(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # no repository, whose state every run would ask for
-    found = values.learned(CASES[name], tmp_path / "run")
-    assert found["error"] <= found["bar"], (found["values"], found["true"])
+    result = values.learned(CASES[name], tmp_path / "run")
+    assert result["error"] <= result["bar"], (result["values"], result["true"])
 
 
 @pytest.mark.parametrize(("states", "ending"), [(1, "terminated"), (1, "truncated"), (2, "both")])

@@ -27,11 +27,11 @@ def main(begun: str, env: str, module: str, *words: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
-    def told(found: dict[str, float]) -> None:
-        print(json.dumps(found), file=answers, flush=True)
+    def report(metrics: dict[str, float]) -> None:
+        print(json.dumps(metrics), file=answers, flush=True)
         _exit(0)
 
-    Beginning(first=1, last=1, begun=float(begun), told=told).watch(env)
+    Beginning(first=1, last=1, begun=float(begun), told=report).watch(env)
     sys.argv = [module, *words]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -43,8 +43,8 @@ def vector(env: str, count: int, *, clipped: bool) -> SyncVectorEnv:
     """Return environments as the scripts make them; clipped: they take any number as an action."""
 
     def make() -> gymnasium.Env[Any, Any]:
-        made: gymnasium.Env[Any, Any] = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make(env))
-        return gymnasium.wrappers.ClipAction(made) if clipped and isinstance(made.action_space, Box) else made
+        lane: gymnasium.Env[Any, Any] = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make(env))
+        return gymnasium.wrappers.ClipAction(lane) if clipped and isinstance(lane.action_space, Box) else lane
 
     return SyncVectorEnv([make] * count, autoreset_mode=AutoresetMode.SAME_STEP)
 
@@ -74,8 +74,8 @@ class Buffer:
         """Draw observations, next observations, actions, rewards [B, 1] and terminations [B, 1]."""
         rows = np.random.randint(0, self.size if self.full else self.at, size=count)
         columns = (self.observations, self.next_observations, self.actions, self.rewards, self.dones)
-        found = [torch.tensor(column[rows]) for column in columns]
-        return [*found[:3], found[3].reshape(-1, 1), found[4].reshape(-1, 1)]
+        tensors = [torch.tensor(column[rows]) for column in columns]
+        return [*tensors[:3], tensors[3].reshape(-1, 1), tensors[4].reshape(-1, 1)]
 
 
 def stored(buffer: Buffer, envs: SyncVectorEnv, observation: Any, actions: Any) -> Any:
@@ -91,10 +91,10 @@ def stored(buffer: Buffer, envs: SyncVectorEnv, observation: Any, actions: Any) 
 
 def layers(sizes: list[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     """Return linear layers with activations in between."""
-    made: list[nn.Module] = []
+    modules: list[nn.Module] = []
     for wide, narrow in pairwise(sizes):
-        made += [nn.Linear(wide, narrow), activation()]
-    return nn.Sequential(*made[:-1])
+        modules += [nn.Linear(wide, narrow), activation()]
+    return nn.Sequential(*modules[:-1])
 
 
 class Critic(nn.Module):
@@ -183,8 +183,8 @@ def stepped(optimizer: Adam, loss: Tensor) -> None:
 
 def follow(slow: nn.Module, fast: nn.Module, rate: float) -> None:
     """Move a slow copy, parameter by parameter."""
-    for own, other in zip(slow.parameters(), fast.parameters(), strict=True):
-        own.data.copy_(rate * other.data + (1 - rate) * own.data)
+    for own, source in zip(slow.parameters(), fast.parameters(), strict=True):
+        own.data.copy_(rate * source.data + (1 - rate) * own.data)
 
 
 def sac(envs: SyncVectorEnv, numbers: Numbers) -> None:

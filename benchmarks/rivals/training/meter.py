@@ -43,11 +43,11 @@ class Meter:
             self._patch(load_env_creator(entry))
 
     def _note_optimisers(self) -> None:
-        made, begin = self.optimisers, torch.optim.Optimizer.__init__
+        optimisers, begin = self.optimisers, torch.optim.Optimizer.__init__
 
-        def noted(optimiser: torch.optim.Optimizer, *given: Any, **named: Any) -> None:
-            made.add(optimiser)
-            begin(optimiser, *given, **named)
+        def noted(optimiser: torch.optim.Optimizer, *args: Any, **named: Any) -> None:
+            optimisers.add(optimiser)
+            begin(optimiser, *args, **named)
 
         torch.optim.Optimizer.__init__ = noted  # type: ignore[method-assign]
 
@@ -68,7 +68,7 @@ class Meter:
             self.first_step = time.time() - self.begun
             return
         if not self.clock.marks:
-            self.clock.watch(each for each in self.optimisers if each.state)
+            self.clock.watch(optimiser for optimiser in self.optimisers if optimiser.state)
         if self.clock.note(self.steps):
             self.told({**self.clock.report(), "first_step": self.first_step, "megabytes": peak()})
 

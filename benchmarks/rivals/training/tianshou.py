@@ -39,9 +39,9 @@ class Networks:
     """Networks and optimisers of the sizes and rates of a run."""
 
     def __init__(self, env: str, numbers: Numbers) -> None:
-        made = gymnasium.make(env)
-        self.spaces = {"action_space": made.action_space, "observation_space": made.observation_space}
-        self.observation, self.space = made.observation_space.shape, made.action_space
+        environment = gymnasium.make(env)
+        self.spaces = {"action_space": environment.action_space, "observation_space": environment.observation_space}
+        self.observation, self.space = environment.observation_space.shape, environment.action_space
         self.action = self.space.shape if isinstance(self.space, Box) else self.space.n
         self.numbers = numbers
 

@@ -103,14 +103,14 @@ def off_policy(work: Work, env: EnvBase) -> None:
     memory = TensorDictReplayBuffer(
         storage=LazyTensorStorage(numbers["length"], compilable=work.compiled), batch_size=numbers["batch_size"]
     )
-    update, made, seen = prepared(work, update), 0, 0
+    update, updates, seen = prepared(work, update), 0, 0
     for lot in collected(work, env, policy, steps=steps, random=numbers["warmup_steps"]):
         memory.extend(lot.reshape(-1))
         seen += lot.numel()
         if seen >= numbers["warmup_steps"]:
             for _ in range(round(steps * numbers["updates_per_step"])):
-                made += 1
-                update(memory.sample(), made % numbers.get("policy_every", 1) == 0)
+                updates += 1
+                update(memory.sample(), updates % numbers.get("policy_every", 1) == 0)
 
 
 def critic(numbers: Numbers) -> ValueOperator:
@@ -148,15 +148,15 @@ def sac(env: EnvBase, numbers: Numbers) -> tuple[Any, Update]:
     losses.make_value_estimator(gamma=numbers["discount"])
     slow = SoftUpdate(losses, eps=1 - numbers["target_rate"])
     networks = (losses.actor_network_params, losses.qvalue_network_params)
-    optimizer = adams(numbers, *(each.flatten_keys().values() for each in networks), [losses.log_alpha])
+    optimizer = adams(numbers, *(weights.flatten_keys().values() for weights in networks), [losses.log_alpha])
 
     def update(batch: TensorDict, _: bool) -> Any:
-        found = losses(batch)
-        (found["loss_actor"] + found["loss_qvalue"] + found["loss_alpha"]).sum().backward()
+        terms = losses(batch)
+        (terms["loss_actor"] + terms["loss_qvalue"] + terms["loss_alpha"]).sum().backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         slow.step()
-        return found.detach()
+        return terms.detach()
 
     return actor, update
 
@@ -184,8 +184,8 @@ def td3(env: EnvBase, numbers: Numbers) -> tuple[Any, Update]:
     losses.make_value_estimator(gamma=numbers["discount"])
     slow = SoftUpdate(losses, eps=1 - numbers["target_rate"])
     for_critics, for_actor = (
-        Adam(list(each.flatten_keys().values()), lr=numbers["lr"])
-        for each in (losses.qvalue_network_params, losses.actor_network_params)
+        Adam(list(weights.flatten_keys().values()), lr=numbers["lr"])
+        for weights in (losses.qvalue_network_params, losses.actor_network_params)
     )
 
     def update(batch: TensorDict, both: bool) -> Any:
@@ -267,11 +267,11 @@ def on_policy(work: Work, env: EnvBase) -> None:
 
     def update(batch: TensorDict) -> Any:
         optimizer.zero_grad(set_to_none=True)
-        found = losses(batch)
-        (found["loss_critic"] + found["loss_objective"] + found.get("loss_entropy", 0.0)).backward()
+        terms = losses(batch)
+        (terms["loss_critic"] + terms["loss_objective"] + terms.get("loss_entropy", 0.0)).backward()
         nn.utils.clip_grad_norm_(parameters, numbers["max_grad_norm"])
         optimizer.step()
-        return found.detach()
+        return terms.detach()
 
     update = prepared(work, update)
     rows = numbers["horizon"] * numbers["num_envs"]
@@ -283,7 +283,7 @@ def on_policy(work: Work, env: EnvBase) -> None:
     for rollout in collected(work, env, actor, steps=rows):
         for _ in range(numbers.get("epochs", 1)):
             with torch.no_grad():
-                told = advantages(rollout)
-            buffer.extend(told.reshape(-1))
+                samples = advantages(rollout)
+            buffer.extend(samples.reshape(-1))
             for batch in buffer:
                 update(batch)

@@ -30,7 +30,7 @@ class Tuned(NamedTuple):
 
 def falling(first: float) -> Callable[[float], float]:
     """Return a schedule that ends at 0."""
-    return lambda left: first * left
+    return lambda remaining: first * remaining
 
 
 TUNED = {

@@ -31,12 +31,12 @@ def main(peer: str, given: str) -> None:
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     signal.alarm(LIMIT)
 
-    def told(found: dict[str, float]) -> None:
+    def report(metrics: dict[str, float]) -> None:
         versions = {name: metadata.version(name) for name in (*side.PACKAGES, *PACKAGES)}
-        print(json.dumps({**found, "versions": versions}), file=answers, flush=True)
+        print(json.dumps({**metrics, "versions": versions}), file=answers, flush=True)
         _exit(0)
 
-    Meter(first=work.first, last=work.last, begun=work.begun, told=told).watch(work.env)
+    Meter(first=work.first, last=work.last, begun=work.begun, told=report).watch(work.env)
     side = importlib.import_module(f"benchmarks.rivals.training.{peer}")
     side.train(work)
 
