@@ -37,8 +37,8 @@ BEHIND = -0.05  # mean over tasks of (ours - peer) / |peer - random| at least
 class Task:
     """An algorithm on an environment.
 
-    overrides: further ones of rlrun; bar: return of the best policy; enough: seeds of five that must reach it;
-    fall: from a run's best evaluation to its last one at most; alone: no peer is measured.
+    overrides: further ones of rlrun; bar: return of the best policy; enough: seeds of five that must reach it, None =
+    their mean must; fall: from a run's best evaluation to its last one at most; alone: no peer is measured.
     """
 
     algorithm: str
@@ -46,7 +46,7 @@ class Task:
     budget: int
     overrides: tuple[str, ...] = ()
     bar: float | None = None
-    enough: int = 5
+    enough: int | None = None
     fall: float | None = None
     alone: bool = False
 
@@ -226,7 +226,12 @@ def summary(task: Task, part: dict[str, Any]) -> dict[str, Any]:
         verdict["compared"] = {
             policy: compared(means["rlrun"][policy], means[RIVAL][policy], part["random"]) for policy in POLICIES
         }
-    passed = reached is None or reached >= task.enough
+    passed = reached is None
+    if reached is not None and task.enough is not None:
+        passed = reached >= task.enough
+    elif reached is not None and task.bar is not None:
+        passed = statistics.mean(means["rlrun"]["best"]) >= task.bar
+    verdict["bar_met"] = passed
     passed &= all(gap["gain"] >= -2 * gap["error"] for gap in verdict["compared"].values())
     complete = len(ours) >= SEEDS and (task.alone or len(part.get(RIVAL, [])) >= SEEDS)
     return {**part, **verdict, "passed": complete and passed}

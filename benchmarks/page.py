@@ -548,8 +548,9 @@ def defaults(found: dict[str, Any]) -> Lines:
         bar = ""
         if part["reached"] is not None:
             what = f"best ≥ {part['bar']:g}" if part["fall"] is None else f"last within {part['fall']:g} of the best"
-            verdict = "met" if part["reached"] >= part["enough"] else "missed"
-            bar = f"; {what}: {part['reached']} of {len(part['rlrun'])}, bar {part['enough']} of 5: {verdict}"
+            wanted = "their mean" if part["enough"] is None else f"{part['enough']} of 5"
+            verdict = "met" if part["bar_met"] else "missed"
+            bar = f"; {what}: {part['reached']} of {len(part['rlrun'])}, bar {wanted}: {verdict}"
         lines.append(f"* {name}: `{' '.join(part['command'])}`{bar}")
     return lines
 

@@ -565,6 +565,17 @@ def test_defaults_are_compared_by_errors_and_shares(load):
     assert comparison == {"gain": -2.0, "error": pytest.approx(2**0.5), "share": -0.5}  # variances of 2, by 2 runs each
 
 
+@pytest.mark.parametrize(("enough", "passed"), [(None, True), (4, True), (5, False)])
+def test_defaults_without_a_count_are_judged_by_their_mean(load, enough, passed):
+    defaults = load("defaults")
+    task = defaults.Task("ppo", "CartPole-v1", 1_000, bar=2.0, enough=enough, alone=True)
+    runs = [{"best": [value], "last": [value], "curve": []} for value in (1.0, 3.0, 3.0, 3.0, 3.0)]
+    result = defaults.summary(task, {"rlrun": runs})
+    assert (result["reached"], result["bar_met"], result["passed"]) == (4, passed, passed)
+    runs[1]["best"] = [-5.0]
+    assert not defaults.summary(task, {"rlrun": runs})["passed"]
+
+
 def test_defaults_go_on_with_missing_runs_alone(load, monkeypatch, tmp_path):
     defaults, page = load("defaults"), load("page")
     jobs = []
