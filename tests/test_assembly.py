@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from threadpoolctl import threadpool_info
 
 from rlrun import assembly, remembered
-from rlrun.assembly import Found, found_here, found_of, prepare_process, process_as_set_up, stateful
+from rlrun.assembly import Machine, machine_here, machine_of, prepare_process, process_as_set_up, stateful
 from rlrun.errors import RequestError
 from rlrun.memory import Scale, Table, Uniform
 from rlrun.nn import products, ways
@@ -61,8 +61,8 @@ def set_up():
 
     def call(so_far=None, **words):
         config = OmegaConf.create({"threads": threads, "precision": "highest", "device": "cpu", **words})
-        about = process_as_set_up(prepare_process(config, None if so_far is None else Found(*so_far)))
-        assert found_of(about) == found_here() == Found(about["matmul"], about["threads"])
+        about = process_as_set_up(prepare_process(config, None if so_far is None else Machine(*so_far)))
+        assert machine_of(about) == machine_here() == Machine(about["matmul"], about["threads"])
         return about
 
     yield call
@@ -87,8 +87,8 @@ def test_a_run_stays_with_the_products_that_it_began_with(set_up, anew, monkeypa
         assert set_up(("torch", 1), matmul="onednn")["matmul"] == "onednn"  # the user's word
         assert set_up()["matmul"] == "torch"  # a config of a version that knew torch only
     manifests = {}, {"matmul": "onednn", "threads": 2}, {"matmul": "onednn", "resumed": [{"matmul": "torch"}]}
-    assert [found_of(about) for about in manifests] == [("torch", 1), ("onednn", 2), ("torch", 1)]
-    assert {found_of({"threads": damaged}).threads for damaged in (None, "two", [], 0, -3, 1.5)} == {1}
+    assert [machine_of(about) for about in manifests] == [("torch", 1), ("onednn", 2), ("torch", 1)]
+    assert {machine_of({"threads": damaged}).threads for damaged in (None, "two", [], 0, -3, 1.5)} == {1}
 
 
 def test_a_run_stays_with_the_threads_that_it_began_with(set_up, anew, monkeypatch):

@@ -31,27 +31,27 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 _KEPT, _FROM_HEAP = 1 << 28, 1 << 25  # bytes: kept at the end of the heap; and the largest piece that comes from there
 
 
-class Found(NamedTuple):
+class Machine(NamedTuple):
     """What a run found out about its machine when it began: `auto` stays with that."""
 
     matmul: str  # by what products are made
     threads: int
 
 
-def prepare_process(config: DictConfig, found: Found | None = None) -> str:
+def prepare_process(config: DictConfig, machine: Machine | None = None) -> str:
     """Set threads, precision and products of this process; return the device as used.
 
     What bf16 asks for is no matter of the process, but of updates: `rlrun.nn.MixedPrecision`.
 
     Args:
         config: of a run.
-        found: of a run that goes on; never more threads than there are cores here.
+        machine: of a run that goes on; never more threads than there are cores here.
 
     Raises:
         RequestError: the device is not there, or this build of torch lacks what makes the products.
     """
-    set_threads(config, found)
-    set_products(config, found)
+    set_threads(config, machine)
+    set_products(config, machine)
     wanted = str(config.device)
     if learners.rank() and wanted in ("auto", "cuda") and torch.cuda.device_count() > learners.rank():
         torch.cuda.set_device(learners.rank())
@@ -64,19 +64,19 @@ def prepare_process(config: DictConfig, found: Found | None = None) -> str:
     return wanted
 
 
-def set_threads(config: DictConfig, found: Found | None = None) -> None:
+def set_threads(config: DictConfig, machine: Machine | None = None) -> None:
     """Let this process take the threads of a config; `auto` times once on a machine how many pay."""
     room = max(1, cores() // count_of(config))
     if config.threads != "auto":
         ways.set_threads(int(config.threads))
-    elif found is not None:
-        ways.set_threads(min(found.threads, room))
+    elif machine is not None:
+        ways.set_threads(min(machine.threads, room))
     else:
         find, fits = partial(ways.best_threads, room), range(1, room + 1).__contains__
         ways.set_threads(remembered("threads", {**_machine(), "at_most": room}, find, fits))
 
 
-def set_products(config: DictConfig, found: Found | None = None) -> None:
+def set_products(config: DictConfig, machine: Machine | None = None) -> None:
     """Have products made as a config says; `auto` times once on a machine which way is the fastest.
 
     Raises:
@@ -88,8 +88,8 @@ def set_products(config: DictConfig, found: Found | None = None) -> None:
     if way != "auto":
         if products.use(way) != way:
             raise RequestError(f"matmul={way}: this build of torch has no such products; leave it at auto")
-    elif found is not None and found.matmul in products.WAYS:
-        products.use(found.matmul)
+    elif machine is not None and machine.matmul in products.WAYS:
+        products.use(machine.matmul)
     else:
         about = {**_machine(), "threads": torch.get_num_threads(), "precision": torch.get_float32_matmul_precision()}
         products.use(remembered("matmul", about, ways.fastest, products.WAYS.__contains__))
@@ -115,16 +115,16 @@ def process_as_set_up(device: str) -> dict[str, Any]:
     return {**settings, "matmul": products.in_use()}
 
 
-def found_of(about: Mapping[str, Any]) -> Found:
+def machine_of(about: Mapping[str, Any]) -> Machine:
     """Return what a run found out when it was begun or resumed last, by its manifest."""
     newest = [about, *about.get("resumed", [])][-1]
     threads = newest.get("threads")
-    return Found(str(newest.get("matmul", "torch")), threads if isinstance(threads, int) and threads > 0 else 1)
+    return Machine(str(newest.get("matmul", "torch")), threads if isinstance(threads, int) and threads > 0 else 1)
 
 
-def found_here() -> Found:
+def machine_here() -> Machine:
     """Return what `prepare_process` found out in this process."""
-    return Found(products.in_use(), torch.get_num_threads())
+    return Machine(products.in_use(), torch.get_num_threads())
 
 
 @contextmanager

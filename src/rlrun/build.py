@@ -41,7 +41,7 @@ class Builder:
 
     def _at(self, path: Path, referrer: Path) -> Any:
         try:
-            place = locate(self.tree, path, asked=referrer)
+            place = locate(self.tree, path, referrer=referrer)
         except ConfigError as error:
             raise BuildError(str(error)) from error
         part = self._object(place.path, place.node)
@@ -137,7 +137,7 @@ class Builder:
         from omegaconf.errors import OmegaConfBaseException
 
         try:
-            mentioned = [locate(self.tree, target, asked=path) for target in mentions(value, path)]
+            mentioned = [locate(self.tree, target, referrer=path) for target in mentions(value, path)]
             if any(place.beyond for place in mentioned):
                 filled = substitute(value, path, lambda target: self._at(target, path))
                 admit_resolvers(filled, dotted(path))  # what was filled in is text of the config, too

@@ -74,13 +74,13 @@ class Difference(NamedTuple):
         return {**{name: sides(pairs) for name, pairs in named.items()}, "gain": gain}
 
 
-def diff(one: Path | str, other: Path | str) -> Difference:
+def diff(left: Path | str, right: Path | str) -> Difference:
     """Compare two runs.
 
     Raises:
         RunDirError: one of them is no run, or its config cannot be read.
     """
-    runs = [RunDir.open(one), RunDir.open(other)]
+    runs = [RunDir.open(left), RunDir.open(right)]
     abouts = [known(run.manifest) for run in runs]
     summaries = [known(run.summary) for run in runs]
     set_by: list[dict[str, Any]] = [

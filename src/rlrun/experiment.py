@@ -17,9 +17,9 @@ from omegaconf import DictConfig, OmegaConf
 from rlrun import config as configuration
 from rlrun import exits, learners
 from rlrun.assembly import (
-    Found,
+    Machine,
     builder_of,
-    found_here,
+    machine_here,
     prepare_process,
     process_as_set_up,
     process_restored,
@@ -79,10 +79,10 @@ class Experiment:
         RequestError: a key, a target, a space or the wiring is wrong; nothing was written.
     """
 
-    def __init__(self, composed: Composed, *, found: Found | None = None) -> None:
+    def __init__(self, composed: Composed, *, machine: Machine | None = None) -> None:
         self.composed = composed
         self.config = composed.config
-        self.device = prepare_process(self.config, found)
+        self.device = prepare_process(self.config, machine)
         self.builder = builder_of(self.config, device=self.device, **shares(self.config))
         self.builder.get("seeds").apply()
         with torch.device(self.device):
@@ -251,8 +251,8 @@ class Experiment:
         if count == 1:
             return nullcontext()
         known = Composed(self.config, self.composed.words, self.composed.choices, [], self.composed.project)
-        machine, token = found_here(), tokens.get(run_dir.path)
-        job = partial(Job, composed=known, run=run_dir.path, checkpoint=self._origin, found=machine, token=token)
+        machine, token = machine_here(), tokens.get(run_dir.path)
+        job = partial(Job, composed=known, run=run_dir.path, checkpoint=self._origin, machine=machine, token=token)
         return crew(count, backend_of(self.device, count), job)
 
     def follow(self, run_dir: RunDir) -> None:

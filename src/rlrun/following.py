@@ -55,7 +55,7 @@ def follow(job: Job, connection: Connection) -> None:
     run = RunDir(job.run)
     if job.token is not None:
         tokens[run.path] = job.token
-    experiment = Experiment(job.composed, found=job.found)
+    experiment = Experiment(job.composed, machine=job.machine)
     if job.checkpoint is not None:
         own = place_of(run.checkpoints, job.number) / job.checkpoint
         experiment.restore(storage.load(own), own)

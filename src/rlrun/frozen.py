@@ -11,7 +11,7 @@ import torch
 from omegaconf import OmegaConf
 
 from rlrun.arrival import Arrival, arrived
-from rlrun.assembly import builder_of, found_of, prepare_process, process_restored, stateful, take_back
+from rlrun.assembly import builder_of, machine_of, prepare_process, process_restored, stateful, take_back
 from rlrun.collect import Agent
 from rlrun.env import Env
 from rlrun.errors import ConfigError, RequestError, RunDirError
@@ -32,7 +32,7 @@ class Frozen:
     """
 
     def __init__(self, arrival: Arrival, device: str | None = None) -> None:
-        chosen = prepare_process(arrival.config, found_of(arrival.about))
+        chosen = prepare_process(arrival.config, machine_of(arrival.about))
         device = device or chosen
         builder = builder_of(arrival.config, device=device, num_envs=1)
         with torch.device(device):

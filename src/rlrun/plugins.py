@@ -98,9 +98,9 @@ def packages() -> list[str]:
     return [plugin.top for plugin in _entries() if plugin.top not in FOREIGN]
 
 
-def tell_broken(found: Iterable[Plugin]) -> None:
+def tell_broken(plugins: Iterable[Plugin]) -> None:
     """Warn of those among plugins that are left out, in a line each, once a process."""
-    for plugin in found:
+    for plugin in plugins:
         if plugin.problem is not None and (plugin.name, plugin.problem) not in _told:
             _told.add((plugin.name, plugin.problem))
             text = printable(f"plugin '{plugin.name}' is left out: {plugin.problem}")

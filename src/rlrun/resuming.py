@@ -18,7 +18,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlrun.arrival import Arrival, arrived, require_own_files
-from rlrun.assembly import found_of, process_restored
+from rlrun.assembly import machine_of, process_restored
 from rlrun.config import Composed, to_yaml
 from rlrun.config.merging import apply
 from rlrun.config.schema import CHANGEABLE, check_kinds
@@ -73,7 +73,7 @@ def _resume(arrival: Arrival, words: list[str], run: Path | str, trace: object) 
     if loaded is not None:
         _require_ahead(config, overrides, loaded[0])
     composed = Composed(config, [word.text for word in parse([*before, *words])], {}, [], Path.cwd())
-    experiment = Experiment(composed, found=found_of(arrival.about))
+    experiment = Experiment(composed, machine=machine_of(arrival.about))
     if loaded is not None:
         experiment.restore(loaded[1], loaded[0])
     since = {"words": [word.text for word in overrides], "checkpoint": None if loaded is None else loaded[0].name}

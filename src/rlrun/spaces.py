@@ -130,11 +130,11 @@ class Spaces:
     rewards: int = 0
 
 
-def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+def map_tree(function: Callable[..., Any], tree: Tree, *twins: Tree) -> Tree:
     """Apply a function leaf by leaf to trees of the same form."""
     if isinstance(tree, Mapping):
-        return {name: map_tree(function, part, *(twin[name] for twin in others)) for name, part in tree.items()}
-    return function(tree, *others)
+        return {name: map_tree(function, part, *(twin[name] for twin in twins)) for name, part in tree.items()}
+    return function(tree, *twins)
 
 
 def put_rows(target: Tree, rows: Any, source: Tree) -> None:

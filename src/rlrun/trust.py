@@ -139,20 +139,20 @@ class Limit:
         own = None if name.split(".")[0] in self.carried else self.folder
         return (own is not None and projects.provides(own, name)) or within(name, plugins.packages())
 
-    def allows_object(self, found: Any, text: str) -> bool:
+    def allows_object(self, target: Any, text: str) -> bool:
         """Say whether what a name led to may be called."""
         if text in self.packages or text in ELEMENTWISE:
             return True
-        name, home = definition(found), getattr(found, "__module__", None)
+        name, home = definition(target), getattr(target, "__module__", None)
         if not within(text, PACKAGES) or within(text, self.packages):
             if not isinstance(home, str) or within(name, self.packages):
                 return True
             if not within(name, PACKAGES):
                 return self.allows(name)
-        elif inspect.isbuiltin(found):
+        elif inspect.isbuiltin(target):
             return text.startswith("torch.nn.functional.") and "._" not in text
-        plain = "." not in getattr(found, "__qualname__", ".") and "._" not in name  # no method of a class
-        kinds = PARTS if inspect.isclass(found) else FUNCTIONS if inspect.isfunction(found) else ()
+        plain = "." not in getattr(target, "__qualname__", ".") and "._" not in name  # no method of a class
+        kinds = PARTS if inspect.isclass(target) else FUNCTIONS if inspect.isfunction(target) else ()
         return plain and within(name, kinds)
 
     def reaches(self, text: str, path: Path | None) -> bool:
@@ -230,9 +230,9 @@ def within(name: str, packages: Iterable[str]) -> bool:
     return f"{name}.".startswith(tuple([f"{package}." for package in packages]))
 
 
-def definition(found: Any) -> str:
+def definition(target: Any) -> str:
     """Return the dotted name of the place where a class or function is defined."""
-    return f"{getattr(found, '__module__', None) or ''}.{getattr(found, '__qualname__', '')}"
+    return f"{getattr(target, '__module__', None) or ''}.{getattr(target, '__qualname__', '')}"
 
 
 def admit(name: str, text: str, place: str) -> None:
@@ -255,26 +255,26 @@ def admit(name: str, text: str, place: str) -> None:
             raise BuildError(f"{place}: {text} comes with the run and is not trusted; {limit.way_out(name)}")
 
 
-def admit_object(found: Any, text: str, place: str) -> None:
+def admit_object(target: Any, text: str, place: str) -> None:
     """Let a config call what a name led to: a forbidden function can also be reached through a module that imported it.
 
     Raises:
         BuildError: it is refused.
     """
-    if within(definition(found), NEVER):
+    if within(definition(target), NEVER):
         raise BuildError(f"{place}: {text} can never be a `_target_`: it reaches beyond a training run")
     for limit in limits:
-        if not limit.allows_object(found, text):
+        if not limit.allows_object(target, text):
             raise BuildError(f"{place}: {text} comes with the run and is not trusted; {limit.way_out(text)}")
 
 
-def admit_attribute(name: str, found: Any, place: str) -> None:
+def admit_attribute(name: str, value: Any, place: str) -> None:
     """Let a config read an attribute of an object: data, but nothing that leads on to code.
 
     Raises:
         BuildError: it is private, or a module, class, function or method.
     """
-    code = inspect.ismodule(found) or inspect.isclass(found) or inspect.isroutine(found) or isinstance(found, partial)
+    code = inspect.ismodule(value) or inspect.isclass(value) or inspect.isroutine(value) or isinstance(value, partial)
     if limits and (name.startswith("_") or code):
         raise BuildError(f"{place}: '{name}' is code, not data; a config that comes with a run cannot reach it")
 

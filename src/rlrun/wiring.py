@@ -242,12 +242,12 @@ def _check_backward_order(plan: Plan) -> None:
             seen.add(step.callback.name)
 
 
-def explain(made: Plan, path_of: Callable[[object], str] = lambda part: type(part).__name__) -> str:
+def explain(plan: Plan, path_of: Callable[[object], str] = lambda part: type(part).__name__) -> str:
     """Return the data flow of one update as text, one line a hook."""
     events = ("begin_cycle", "begin_batch", "backward", "end_batch", "end_cycle")
-    rows = [_row(step, event, path_of) for event in events for step in made.steps[event]]
+    rows = [_row(step, event, path_of) for event in events for step in plan.steps[event]]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
-    lines = [f"{'loader'.ljust(max(widths[0], 6))}  {group}: {' '.join(names)}" for group, names in made.names.items()]
+    lines = [f"{'loader'.ljust(max(widths[0], 6))}  {group}: {' '.join(names)}" for group, names in plan.names.items()]
     last = ""
     for head, *rest in rows:
         shown = head if head != last else ""

@@ -115,7 +115,7 @@ def test_what_disagrees_is_not_written(run, tmp_path, monkeypatch):
 
 def test_an_action_that_differs_in_an_episode_is_found(run, tmp_path, monkeypatch):
     monkeypatch.setattr(making, "compare", lambda *args, **named: Parity(0, 0.0))
-    monkeypatch.setattr(making, "_made", slightly_other(making._made))
+    monkeypatch.setattr(making, "_file_bytes", slightly_other(making._file_bytes))
     with pytest.raises(RlrunError, match="disagrees in an episode: 'action' is"):
         rlrun.export_onnx(run, tmp_path / "policy.onnx")
     assert list(tmp_path.iterdir()) == []

@@ -277,7 +277,7 @@ def test_what_is_replaced_is_seen(interpreted):
         def forward(self, x: Tensor) -> Tensor:
             return self.factor * F.dropout(self.inner(x), 0.0, self.training)
 
-    class Held(Distance):
+    class Scope(Distance):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             self.kept = {"offset": torch.zeros(())}
@@ -288,7 +288,7 @@ def test_what_is_replaced_is_seen(interpreted):
     class Turn(Callback):
         data_group = "default"
 
-        def __init__(self, loss: Held) -> None:
+        def __init__(self, loss: Scope) -> None:
             self.loss = loss
 
         def end_batch(self, update: int) -> None:
@@ -303,7 +303,7 @@ def test_what_is_replaced_is_seen(interpreted):
                 network.inner.weight = nn.Parameter(torch.ones(1, 3))
 
     def make():
-        loss = Held(Scaled(), ADAM)
+        loss = Scope(Scaled(), ADAM)
         return {"loss": loss, "turn": Turn(loss)}
 
     both(make, (8,) * 10)

@@ -419,7 +419,7 @@ def test_without_phases_it_is_a_loader_of_rollouts():
     loader, _ = make_phasic(interval=0)
     plain, _ = make()
     assert groups(loader, 20) == groups(plain, 20)
-    assert loader._kept == []
+    assert loader._rollouts == []
 
 
 def test_a_rollout_that_is_left_out_counts_all_the_same():

@@ -11,12 +11,12 @@ import pytest
 
 import rlrun
 from rlrun.config import Composed
-from rlrun.conformance.twins import Found, leave, records, walk
+from rlrun.conformance.twins import Leaves, leave, records, walk
 
 __all__ = ["leave", "records", "signal_at", "twins", "walk"]
 
 
-def twins(words: list[str] | Composed, folder: Path, *, at: int) -> tuple[Found, Found]:
+def twins(words: list[str] | Composed, folder: Path, *, at: int) -> tuple[Leaves, Leaves]:
     """Train without a stop; then again from the first checkpoint at or after some steps. Return what both reach."""
     whole = walk(rlrun.train(words, run_dir=folder / "whole").trainer)
     leave(folder / "whole", folder / "resumed", at=at)

@@ -33,8 +33,8 @@ class OptimisticAgent(Optimistic):
         ConfigError: there is one critic only, which has no deviation.
     """
 
-    def __init__(self, *given: Any, critics: ImplicitCritics, **options: Any) -> None:
-        super().__init__(*given, critics=critics, **options)
+    def __init__(self, *args: Any, critics: ImplicitCritics, **options: Any) -> None:
+        super().__init__(*args, critics=critics, **options)
         if critics.members < 2:
             raise ConfigError("algorithm.ensemble: DOAC looks at how far critics lie apart, so give it at least 2")
 

@@ -35,7 +35,7 @@ class Curiosity(InverseModel):
 
     def __init__(self, spaces: Spaces, **options: Any) -> None:
         super().__init__(spaces, **options)
-        self.foretell = self.made(self.features.size + spaces.action.size, self.features.size)
+        self.foretell = self.build(self.features.size + spaces.action.size, self.features.size)
 
     def forward_error(self, before: Tensor, action: Tree, after: Tensor) -> Tensor:
         """Return half the mean square [...] between features [..., F] after an action and those foretold (eq. 5)."""

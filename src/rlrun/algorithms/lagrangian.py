@@ -136,13 +136,13 @@ class LagrangianWeights(Callback):
         self.rate = rate
         self.mean = np.zeros((2, count))  # of rewards, and how much of it is data: the weight of the mean
         self._read: tuple[Array, int] = (np.zeros(count), 0)  # how much of what was paid is in the mean
-        self._made = -1  # environment steps at the newest update
+        self._updated_at = -1  # environment steps at the newest update
         self._newest: Array | None = None
 
     def end_batch(self, step: int | None = None) -> None:
-        if step is not None and step == self._made:
+        if step is not None and step == self._updated_at:
             return
-        self._made = 0 if step is None else step
+        self._updated_at = 0 if step is None else step
         means = self._observe()
         if means is not None:
             self._update(means)
@@ -191,7 +191,7 @@ class LagrangianWeights(Callback):
             "optimiser": self.optimiser.state_dict(),
             "mean": self.mean,
             "read": {"sum": self._read[0], "steps": self._read[1]},
-            "made": self._made,
+            "made": self._updated_at,
             "newest": newest,
         }
 
@@ -201,7 +201,7 @@ class LagrangianWeights(Callback):
         if optimiser:
             self.optimiser.load_state_dict(state["optimiser"])
         if numbers:
-            self.mean, self._made = np.array(state["mean"]), state["made"]
+            self.mean, self._updated_at = np.array(state["mean"]), state["made"]
             self._read = (np.array(state["read"]["sum"]), state["read"]["steps"])
             self._newest = None if state["newest"] is None else np.array(state["newest"])
 

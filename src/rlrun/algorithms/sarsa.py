@@ -210,10 +210,10 @@ class WindowTarget(QTarget):
         ConfigError: returns are of several steps.
     """
 
-    def __init__(self, *given: Any, n_step: int = 1, **options: Any) -> None:
+    def __init__(self, *args: Any, n_step: int = 1, **options: Any) -> None:
         if n_step != 1:
             raise ConfigError(f"algorithm.n_step: windows look one step ahead, not {n_step}")
-        super().__init__(*given, **options)
+        super().__init__(*args, **options)
 
     @torch.no_grad()
     def begin_batch(  # type: ignore[override]  # hooks ask by the names of their arguments

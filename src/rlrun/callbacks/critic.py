@@ -42,9 +42,9 @@ class CriticLoss(LossCallback):
         values, q_target = self.scaled(values, q_target)
         return self.tells.distance(values, q_target, huber=self.huber).sum(0)
 
-    def scaled(self, told: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    def scaled(self, values: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Return both as they are compared."""
-        return (told, target) if self.scale is None else (told * self.scale, target * self.scale)
+        return (values, target) if self.scale is None else (values * self.scale, target * self.scale)
 
     def told(self, observation: Tree, c: Tensor | None) -> Tensor:
         """Return what members tell: [M, B], or [M, B, K] of each choice; as `tells` says, of several numbers."""

@@ -24,14 +24,14 @@ class Targets:
 
     Args:
         spaces: of the environment.
-        given: one for every part, or by part; a number or a schedule over environment steps; None = a policy that
+        target: one for every part, or by part; a number or a schedule over environment steps; None = a policy that
             spreads a share `min_prob` of its probability over the other choices, or lies on that share of the range.
     """
 
-    def __init__(self, spaces: Spaces, given: Given, *, min_prob: float = 0.1) -> None:
+    def __init__(self, spaces: Spaces, target: Given, *, min_prob: float = 0.1) -> None:
         kinds = ActionCodec(spaces).kinds
         default = ops.target_entropy(spaces.action, min_prob=min_prob)
-        wanted = by_part(given, kinds, "target")
+        wanted = by_part(target, kinds, "target")
         self._functions = [
             as_schedule(getattr(default, kind) if value is None else value)
             for kind, value in zip(kinds, wanted, strict=True)
@@ -81,18 +81,18 @@ class Average:
         self.updates = state["updates"]
 
 
-def by_part(given: Any, kinds: Sequence[str], place: str) -> list[Any]:
-    """Return what is given for each of the parts that there are: one value for all, or by name.
+def by_part(value: Any, kinds: Sequence[str], place: str) -> list[Any]:
+    """Return the value of each part: one value for all, or by name.
 
     Raises:
         ConfigError: no action has a part of some name.
     """
-    if not isinstance(given, Mapping):
-        return [given for _ in kinds]
-    for name in given:
+    if not isinstance(value, Mapping):
+        return [value for _ in kinds]
+    for name in value:
         if name not in KINDS:
             raise ConfigError(f"{place}.{name}: wanted {' or '.join(KINDS)}{did_you_mean(name, KINDS)}")
-    return [given.get(kind) for kind in kinds]
+    return [value.get(kind) for kind in kinds]
 
 
 def batch_mean(policy_entropy: Tensor, valid: Tensor | None) -> Tensor | None:

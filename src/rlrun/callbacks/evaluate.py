@@ -93,7 +93,7 @@ class Evaluator(Callback):
         self._lanes: Env | None = None
         self._due = self._newest()  # as of the newest evaluation that was due
         self._run: RunDir | None = None
-        self._told = False  # that a video could not be made
+        self._warned = False  # that a video could not be made
         self._now: tuple[int | None, int] = (None, 0)  # environment step and update of the newest finished update
 
     @property
@@ -208,8 +208,8 @@ class Evaluator(Callback):
         except Stop:
             raise
         except Exception as error:
-            if not self._told:
-                self._told = True
+            if not self._warned:
+                self._warned = True
                 with suppress(RlrunError):  # a full disk is told where the run itself needs it
                     run.tell(f"no video of this evaluation: {' '.join(str(error).split())}; training goes on")
 

@@ -18,14 +18,14 @@ class BonusLoss(LossCallback):
 
     def __init__(self, network: nn.Module, optimiser: Optimiser, **options: Any) -> None:
         super().__init__(network, optimiser, **options)
-        self._found: dict[str, Tensor] = {}  # of the newest update, by the name of the metric
+        self._tensors: dict[str, Tensor] = {}  # of the newest update, by the name of the metric
 
-    def counted(self, elements: Tensor, valid: Tensor | None, **found: Tensor) -> Tensor:
-        """Return the loss of each element, 0 where a row is no transition; note what else was found, each [...]."""
-        self._found = {name: value.detach() for name, value in found.items()}
+    def counted(self, elements: Tensor, valid: Tensor | None, **tensors: Tensor) -> Tensor:
+        """Return the loss of each element, 0 where a row is no transition; keep the other tensors [...] for metrics."""
+        self._tensors = {name: value.detach() for name, value in tensors.items()}
         return elements if valid is None else elements * valid
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        means = {f"intrinsic/{self.name}_{name}": value.float().mean() for name, value in self._found.items()}
+        means = {f"intrinsic/{self.name}_{name}": value.float().mean() for name, value in self._tensors.items()}
         return {**super().metrics, **means}

@@ -195,9 +195,9 @@ class LossCallback(Callback):
             )
         losses.zero_()
 
-    def set_rate(self, given: float | None) -> None:
+    def set_rate(self, rate: float | None) -> None:
         """Let the optimiser step with the learning rate of the schedule, or else with the one that is given."""
-        self._rate = given if self.schedule is None else self.schedule(self.updates)
+        self._rate = rate if self.schedule is None else self.schedule(self.updates)
         if self._rate is not None and self.optimiser is not None:
             for group in self.optimiser.param_groups:
                 group["lr"] = self._rate

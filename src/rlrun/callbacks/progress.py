@@ -37,7 +37,7 @@ class Terminal:
         self._known: dict[str, Any] = {}
         self._first: int | None = None  # updates of the first record with any: what came before was warm-up
         self._unseen = False
-        self._said: dict[str, Any] = {}
+        self._shown: dict[str, Any] = {}
         self._printed = -math.inf
         self._live: Any = None
 
@@ -58,7 +58,7 @@ class Terminal:
             self._show()
 
     def close(self, error: BaseException | None) -> None:
-        if self._unseen and (self._live is not None or _told(self._known) != self._said):
+        if self._unseen and (self._live is not None or _unclocked(self._known) != self._shown):
             self._show()
         if self._live is not None:
             self._live.stop()
@@ -72,7 +72,7 @@ class Terminal:
     def _show(self) -> None:
         self._printed = time.monotonic()
         self._unseen = False
-        self._said = _told(self._known)
+        self._shown = _unclocked(self._known)
         learns = not self._known["env_steps"] or self._known["updates"] > (self._first or 0)
         shown: dict[str, Any] = {"offline": self.offline, "with_bar": self._live is not None, "to_go": learns}
         text = line(self._known, total=self.total, **shown)
@@ -91,7 +91,7 @@ def _at(record: Mapping[str, Any]) -> int:
     return int(record["env_steps"] or record["updates"])
 
 
-def _told(record: Mapping[str, Any]) -> dict[str, Any]:
+def _unclocked(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a line says beside the speed."""
     clocked = ("seconds", "time/")
     return {name: value for name, value in record.items() if not name.startswith(clocked)}

@@ -97,11 +97,11 @@ class TargetCallback(Callback):
         """Return the smallest value of the members that count, [M, …] -> […]; of several rewards each one's least."""
         return self.tells.smallest(self.counting(value))
 
-    def counting(self, told: Tensor) -> Tensor:
+    def counting(self, values: Tensor) -> Tensor:
         """Return what the members tell that count this time, drawn at random (Chen et al. 2021, arXiv 2101.05982)."""
         if self.drawn is None:
-            return told
-        return told[learners.first_(torch.randperm(len(told), device=told.device))[: self.drawn]]
+            return values
+        return values[learners.first_(torch.randperm(len(values), device=values.device))[: self.drawn]]
 
     def catch_up(self) -> None:
         """Make the slow copy equal to the network, as it is at the start."""

@@ -83,7 +83,7 @@ class ValueBias(Callback):
         self.max_steps = max_steps
         self.logger = logger
         self._next = every
-        self._made = 0  # environment step, or update, of the newest comparison
+        self._newest = 0  # environment step, or update, of the newest comparison
         self._abandon: Callable[[], None] | None = None
         self._lanes: Env | None = None
         self._loss: CriticLoss | None = None
@@ -109,7 +109,7 @@ class ValueBias(Callback):
     def end_cycle(self, update: int, step: int | None = None) -> None:
         clock = update if step is None else step
         if clock >= self._next:
-            self._made, self._next = clock, following(clock, self.every)
+            self._newest, self._next = clock, following(clock, self.every)
             self.logger.write(step, update, self.measure(), counted=True)
 
     def end_training(self, error: BaseException | None) -> None:
@@ -142,10 +142,10 @@ class ValueBias(Callback):
         return rewards
 
     def state_dict(self) -> dict[str, Any]:
-        return {"made": self._made}
+        return {"made": self._newest}
 
     def load_numbers(self, state: dict[str, Any]) -> None:
-        self._made, self._next = state["made"], following(state["made"], self.every)  # `every` may be another one
+        self._newest, self._next = state["made"], following(state["made"], self.every)  # `every` may be another one
 
 
 class _Judged(Agent):
@@ -182,7 +182,7 @@ class _Tally:
         self.discount = discount
         self.learned = learned
         self._open: dict[int, list[tuple[float, float]]] = {}  # episode -> value and reward of each step
-        self._found: list[tuple[float, float]] = []  # value and return
+        self._pairs: list[tuple[float, float]] = []  # value and return
 
     def add(self, moment: Moment, values: Array) -> None:
         if not moment.step:
@@ -197,12 +197,12 @@ class _Tally:
         rewards = self.learned(torch.tensor([reward for _, reward in steps])).tolist()
         for (value, _), reward in zip(reversed(steps), reversed(rewards), strict=True):
             following = reward + self.discount * following
-            self._found.append((value, following))
+            self._pairs.append((value, following))
         del self._open[moment.episode]
 
     def means(self) -> tuple[float, float]:
         """Return the mean value and the mean return; no number where every episode was cut off at its first step."""
-        if not self._found:
+        if not self._pairs:
             return float("nan"), float("nan")
-        values, returns = zip(*self._found, strict=True)
+        values, returns = zip(*self._pairs, strict=True)
         return sum(values) / len(values), sum(returns) / len(returns)

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def diff(
-    one: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
-    other: Annotated[Path, typer.Argument(help="Another.", show_default=False)],
+    left: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    right: Annotated[Path, typer.Argument(help="Another.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
 ) -> None:
     """Tell what differs between two runs: config and who set it, versions, source, machine, outcome."""
     from rlrun.contrast import diff as compare
 
-    delta = compare(one, other)
+    delta = compare(left, right)
     if as_json:
         typer.echo(json.dumps(delta.as_dict(), indent=2))
         return

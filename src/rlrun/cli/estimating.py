@@ -26,14 +26,14 @@ Price = Annotated[
 
 
 @dataclass(frozen=True)
-class Asked:
+class EstimateRequest:
     """How an estimate is made: seconds of a probe, and the price of an hour, where they are given."""
 
     probe: float | None
     price: float | None
 
 
-def asked_for(*, estimate: bool, probe: float | None, price: float | None) -> Asked | None:
+def estimate_request(*, estimate: bool, probe: float | None, price: float | None) -> EstimateRequest | None:
     """Return how an estimate is made, or None where none is wanted.
 
     Raises:
@@ -42,7 +42,7 @@ def asked_for(*, estimate: bool, probe: float | None, price: float | None) -> As
     from rlrun.errors import ConfigError
 
     if estimate:
-        return Asked(probe, price)
+        return EstimateRequest(probe, price)
     for name, value in {"probe": probe, "price": price}.items():
         if value is not None:
             raise ConfigError(f"--{name} goes with --estimate")
@@ -50,7 +50,7 @@ def asked_for(*, estimate: bool, probe: float | None, price: float | None) -> As
 
 
 def print_bill(
-    jobs: Sequence[Job], asked: Asked, *, folder: Path | None, config_dir: Path | None, workers: int | None
+    jobs: Sequence[Job], request: EstimateRequest, *, folder: Path | None, config_dir: Path | None, workers: int | None
 ) -> None:
     """Print what jobs take."""
     from rlrun import estimate as estimates
@@ -60,15 +60,15 @@ def print_bill(
         folder=folder,
         config_dir=config_dir,
         workers=workers,
-        seconds=estimates.PROBE if asked.probe is None else asked.probe,
-        price=asked.price,
+        seconds=estimates.PROBE if request.probe is None else request.probe,
+        price=request.price,
         tell=lambda line: typer.echo(line, err=True),
     )
     typer.echo(bill.describe())
 
 
 def print_bill_of_one(
-    words: list[str], asked: Asked, *, start: str | None, run_dir: Path | None, config_dir: Path | None
+    words: list[str], request: EstimateRequest, *, start: str | None, run_dir: Path | None, config_dir: Path | None
 ) -> None:
     """Print what one run takes.
 
@@ -83,7 +83,7 @@ def print_bill_of_one(
         raise ConfigError("--estimate is of runs that begin anew, and --from starts from another")
     composed = compose(words, config_dir=config_dir)
     job = Job(identity(composed.config), tuple(composed.words), "")
-    print_bill([job], asked, folder=run_dir, config_dir=config_dir, workers=1)
+    print_bill([job], request, folder=run_dir, config_dir=config_dir, workers=1)
 
 
 def list_jobs(jobs: Sequence[Job], workers: int | None) -> None:

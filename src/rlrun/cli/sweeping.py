@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlrun.cli.estimating import Asked, list_jobs, print_bill
+from rlrun.cli.estimating import EstimateRequest, list_jobs, print_bill
 from rlrun.cli.tables import aligned
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def sweep(
     workers: int | None,
     limits: Limits,
     dry_run: bool,
-    estimate: Asked | None = None,
+    estimate: EstimateRequest | None = None,
 ) -> int:
     """Run a sweep, or only list its jobs, or say what they take; return the exit code."""
     from rlrun import sweep as sweeps

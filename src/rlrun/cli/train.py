@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.estimating import Estimate, Price, Probe, asked_for, print_bill_of_one
+from rlrun.cli.estimating import Estimate, Price, Probe, estimate_request, print_bill_of_one
 from rlrun.cli.sweeping import (
     FailFast,
     Launcher,
@@ -64,7 +64,7 @@ def train(
     stall: Stall = None,
 ) -> None:
     """Train an agent: rlrun train algorithm=sac env=cartpole seed=3"""
-    request = asked_for(estimate=estimate, probe=probe, price=price)
+    request = estimate_request(estimate=estimate, probe=probe, price=price)
     if multirun:
         refuse_with_multirun(run_dir=run_dir, start=start, trust=trust)
         limits = limits_of(fail_fast=fail_fast, max_failures=max_failures, retries=retries, stall=stall)
@@ -85,10 +85,10 @@ def train(
     if request is not None:
         print_bill_of_one(words or [], request, start=start, run_dir=run_dir, config_dir=config_dir)
         return
-    _one(words or [], start=start, run_dir=run_dir, trust=trust or [], dry_run=dry_run, config_dir=config_dir)
+    _run_one(words or [], start=start, run_dir=run_dir, trust=trust or [], dry_run=dry_run, config_dir=config_dir)
 
 
-def _one(
+def _run_one(
     words: list[str],
     *,
     start: str | None,

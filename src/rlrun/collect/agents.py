@@ -261,9 +261,9 @@ def lanes_of(observation: Tree) -> int:
     return lanes
 
 
-def where(condition: Any, chosen: Tree, other: Tree) -> Tree:
+def where(condition: Any, chosen: Tree, default: Tree) -> Tree:
     """Choose row by row between two trees [N, …], by a condition [N]; all arrays, or all tensors."""
     if isinstance(chosen, dict):
-        return {name: where(condition, chosen[name], other[name]) for name in chosen}
+        return {name: where(condition, chosen[name], default[name]) for name in chosen}
     choose: Any = torch.where if isinstance(chosen, torch.Tensor) else np.where
-    return choose(condition.reshape((-1,) + (1,) * (chosen.ndim - 1)), chosen, other)
+    return choose(condition.reshape((-1,) + (1,) * (chosen.ndim - 1)), chosen, default)

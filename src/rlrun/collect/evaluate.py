@@ -68,15 +68,15 @@ class Evaluation:
         """Of the mean return over all episodes that could be played, at 95 %; None of a single episode."""
         return mean_interval(self.returns)
 
-    def then(self, other: Evaluation) -> Evaluation:
+    def then(self, following: Evaluation) -> Evaluation:
         """Return the episodes of both."""
         return Evaluation(
-            self.returns + other.returns,
-            self.lengths + other.lengths,
-            self.seeds + other.seeds,
-            self.totals + other.totals,
-            self.endings + other.endings,
-            self.successes + other.successes,
+            self.returns + following.returns,
+            self.lengths + following.lengths,
+            self.seeds + following.seeds,
+            self.totals + following.totals,
+            self.endings + following.endings,
+            self.successes + following.successes,
         )
 
 

@@ -58,12 +58,12 @@ def branch_seed(seed: int, steps: int) -> int:
     return int(np.random.SeedSequence([seed, steps]).generate_state(1)[0] >> 1)
 
 
-def rows_equal(one: Tree, other: Tree) -> Array:
+def rows_equal(first: Tree, second: Tree) -> Array:
     """Tell row by row whether two trees of arrays [N, …] are equal, bit by bit: [N]."""
-    if isinstance(one, dict):
-        parts = [rows_equal(part, other[name]) for name, part in one.items()]
+    if isinstance(first, dict):
+        parts = [rows_equal(part, second[name]) for name, part in first.items()]
         return np.all(parts, axis=0)  # type: ignore[no-any-return]
-    pairs = zip(np.ascontiguousarray(one), np.ascontiguousarray(other), strict=True)
+    pairs = zip(np.ascontiguousarray(first), np.ascontiguousarray(second), strict=True)
     return np.array([mine.tobytes() == theirs.tobytes() for mine, theirs in pairs])
 
 

@@ -111,11 +111,11 @@ def rehearsed(
         if isinstance(error, Stop):
             raise
         mujoco = render_mode == "rgb_array" and "mujoco" in sys.modules
-        raise RequestError(f"{refusal}: {_told(error)}{MUJOCO if mujoco else ''}") from error
+        raise RequestError(f"{refusal}: {_message(error)}{MUJOCO if mujoco else ''}") from error
     return lane
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     lines = str(error).splitlines()
     if isinstance(error, RlrunError):
         return lines[0]
@@ -171,7 +171,7 @@ class Recorder:
             raise
         except Exception as error:
             place = f"{path}: step {moment.step} of environment '{self.env.name}'"
-            raise RlrunError(f"{place} could not be drawn: {_told(error)}") from error
+            raise RlrunError(f"{place} could not be drawn: {_message(error)}") from error
         if self._encoder is None:
             self._encoder = Encoder(path, frame.shape, self._fps / every)
         self._encoder.write(frame)

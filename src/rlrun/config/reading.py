@@ -43,7 +43,7 @@ def reached(config: Any, roots: Iterable[str] = ROOTS) -> dict[Path, Any]:
         path, referrer = waiting.pop()
         if path in nodes:
             continue
-        place = locate(tree, path, asked=referrer)
+        place = locate(tree, path, referrer=referrer)
         for link in place.links:
             nodes[link] = text = reduce(child, link, tree)
             if text.count("${") > 1:  # ${a.${b}} reads b
@@ -87,7 +87,7 @@ def resolve_texts(config: Any, read: Mapping[Path, Any]) -> None:
     for path, node in read.items():
         if not isinstance(node, str) or "${" not in node or link_of(tree, path, node) is not None:
             continue
-        if any(locate(tree, target, asked=path).beyond for target in mentions(node, path)):
+        if any(locate(tree, target, referrer=path).beyond for target in mentions(node, path)):
             continue  # known only when the object is built
         try:
             OmegaConf.select(config, dotted(path))

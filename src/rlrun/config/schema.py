@@ -279,7 +279,7 @@ def _value(tree: Any, key: str) -> Any:
     entries = node if isinstance(node, Mapping) else {}
     if last not in entries:
         return _UNKNOWN
-    place = locate(tree, (*parents, last), asked=split(key))
+    place = locate(tree, (*parents, last), referrer=split(key))
     text = isinstance(place.node, str) and (place.node == "???" or "${" in place.node)
     built = isinstance(place.node, Mapping) and "_target_" in place.node
     return _UNKNOWN if text or built or place.beyond else place.node

@@ -76,7 +76,7 @@ def link_of(tree: Any, here: Path, value: Any) -> Path | None:
     if not isinstance(value, str) or not value.startswith("${"):
         return None
     if value.count("${") > 1 and value.endswith("}"):  # ${networks.${which}}: the inner ones are scalars
-        inner = re.sub(_LINK, lambda match: str(locate(tree, absolute(match[1], here), asked=here).node), value[2:])
+        inner = re.sub(_LINK, lambda match: str(locate(tree, absolute(match[1], here), referrer=here).node), value[2:])
         value = "${" + inner
     match = _LINK.fullmatch(value)
     return absolute(match[1], here) if match else None
@@ -104,7 +104,7 @@ def absolute(text: str, here: Path) -> Path:
     return here[: len(here) - dots] + split(text)
 
 
-def locate(tree: Any, path: Path, *, asked: Path = (), trail: tuple[Path, ...] = ()) -> Place:
+def locate(tree: Any, path: Path, *, referrer: Path = (), trail: tuple[Path, ...] = ()) -> Place:
     """Follow a path, and every link on the way and at its end.
 
     Raises: ConfigError, with the place that asked, if it leads nowhere or round in a circle.
@@ -117,14 +117,14 @@ def locate(tree: Any, path: Path, *, asked: Path = (), trail: tuple[Path, ...] =
             if here in trail:
                 chain = " -> ".join(map(dotted, [*trail[trail.index(here) :], here]))
                 raise ConfigError(f"{dotted(here)}: interpolations go round in a circle: {chain}")
-            return locate(tree, link + path[index:], asked=here, trail=(*trail, here))
+            return locate(tree, link + path[index:], referrer=here, trail=(*trail, here))
         if key is None:
             break
         next_node = child(node, key)
         if next_node is _ABSENT:
             if isinstance(node, Mapping) and "_target_" in node:
                 return Place(here, node, path[index:], trail)
-            raise ConfigError(_dangling(node, path, here, asked))
+            raise ConfigError(_dangling(node, path, here, referrer))
         node, here = next_node, (*here, key)
     return Place(here, node, (), trail)
 

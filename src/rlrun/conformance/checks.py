@@ -15,7 +15,7 @@ from rlrun.config.words import parse
 from rlrun.conformance import endings
 from rlrun.conformance.reach import differences
 from rlrun.conformance.small import AT, RESUMED, shrink
-from rlrun.conformance.twins import Found, leave, records, walk
+from rlrun.conformance.twins import Leaves, leave, records, walk
 from rlrun.conformance.verdicts import Examined, Verdict, several
 from rlrun.errors import MissingExtra
 from rlrun.experiment import Result, train
@@ -30,7 +30,7 @@ class Ended:
     """A run that ended, and all that it held then."""
 
     result: Result
-    leaves: Found
+    leaves: Leaves
     unknown: list[str]
 
     @property
@@ -89,34 +89,34 @@ def digests(run: Path) -> dict[str, str | None]:
     return inspection.checkpoints(run, digest=True)[-1].parts
 
 
-def seeding(one: Ended, small: Callable[[int], Composed], folder: Path) -> list[Verdict]:
+def seeding(baseline: Ended, small: Callable[[int], Composed], folder: Path) -> list[Verdict]:
     """Train again with the same seed, and with another one."""
     same = ended(train(small(0), run_dir=folder / "same"))
-    mismatches = differences(one.leaves, same.leaves)
-    if mismatches or records(one.run) != records(same.run):
+    mismatches = differences(baseline.leaves, same.leaves)
+    if mismatches or records(baseline.run) != records(same.run):
         text = f"the same seed gives another run: {several(mismatches) or 'its metrics differ'}"
         return [Verdict("seeding", "failed", text)]
     result = train(small(1), run_dir=folder / "other")
-    if digests(one.run) == digests(result.run_dir):
+    if digests(baseline.run) == digests(result.run_dir):
         return [Verdict("seeding", "failed", "another seed gives the same run")]
     return [Verdict("seeding", "ok", "the same seed gives the same run, another one another")]
 
 
-def resumed(one: Ended, folder: Path, *, trust: Sequence[str]) -> list[Verdict]:
+def resumed(baseline: Ended, folder: Path, *, trust: Sequence[str]) -> list[Verdict]:
     """Go on from a checkpoint on the way, as after a kill, and compare with the run that never stopped."""
     copy = folder / "resumed"
-    leave(one.run, copy, at=AT)
+    leave(baseline.run, copy, at=AT)
     again = ended(resume(copy, trust=trust))
     about = json.loads((copy / "manifest.json").read_text())
     reasons = [reason for entry in about["resumed"] for reason in entry.get("approximate", ())]
-    here, there = digests(one.run), digests(again.run)
+    here, there = digests(baseline.run), digests(again.run)
     parts = [path for path in here if here[path] != there.get(path)]
-    if parts or records(copy) != records(one.run) or about["resume"] != "exact":
+    if parts or records(copy) != records(baseline.run) or about["resume"] != "exact":
         text = several([*reasons, *parts]) or "its metrics differ"
         exact = Verdict("exact resume", "failed", f"the resumed run is another one: {text}")
     else:
         exact = Verdict("exact resume", "ok", "the resumed run is the one that never stopped")
-    return [exact, _complete(differences(one.leaves, again.leaves), one.unknown)]
+    return [exact, _complete(differences(baseline.leaves, again.leaves), baseline.unknown)]
 
 
 def _trusted(settings: Mapping[str, Any]) -> list[str]:

@@ -27,14 +27,14 @@ Learned = dict[str, bytes]  # what every parameter became
 ONE, OTHER = 0.5, -0.5  # last observations
 
 
-def check(words: Sequence[str], folder: Path, config_dir: Path | None, given: Mapping[str, Any]) -> Verdict:
+def check(words: Sequence[str], folder: Path, config_dir: Path | None, settings: Mapping[str, Any]) -> Verdict:
     """Tell truncation from termination by what an algorithm learns.
 
-    words: of a command that uses the algorithm, whose environment is replaced; folder: for the runs; given: numbers
+    words: of a command that uses the algorithm, whose environment is replaced; folder: for the runs; settings: numbers
     that the user typed, which count.
     """
     base_words = [word for word in words if word.partition("=")[0].lstrip("+~").split(".")[0] != "env"]
-    numbers = {key: value for key, value in NUMBERS.items() if key not in given}
+    numbers = {key: value for key, value in NUMBERS.items() if key not in settings}
 
     @cache
     def learned(ending: str, last: float, reward: float = 1.0, continuous: bool = False) -> Learned:

@@ -108,12 +108,12 @@ class Reach:
                 yield part, f"{path}.{name}"
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """Return the paths at which two walks differ, with what was found there."""
     return [
-        f"{path}: {_shown(one, path)} -> {_shown(other, path)}"
-        for path in sorted(one.keys() | other.keys())
-        if path not in one or path not in other or one[path] != other[path]
+        f"{path}: {_shown(first, path)} -> {_shown(second, path)}"
+        for path in sorted(first.keys() | second.keys())
+        if path not in first or path not in second or first[path] != second[path]
     ]
 
 

@@ -21,7 +21,7 @@ from rlrun.memory.rollout_table import Rollout
 from rlrun.rundir import RunDir, checkpoint_key
 from rlrun.storage.digests import is_clock
 
-Found = dict[str, Any]
+Leaves = dict[str, Any]
 
 ONLY_HERE = "only within a process: compared with itself to see a change"
 LOOKS_AGAIN = "looked up again when it is asked for"
@@ -88,7 +88,7 @@ def _engines() -> tuple[dict[type, View], tuple[type, ...]]:
 
         whole = mujoco.mjtState.mjSTATE_INTEGRATION
 
-        def simulation(env: Any) -> Found:
+        def simulation(env: Any) -> Leaves:
             state = np.empty(mujoco.mj_stateSize(env.model, whole))
             mujoco.mj_getState(env.model, env.data, state, whole)
             return {"simulation": state}
@@ -115,7 +115,7 @@ def _engines() -> tuple[dict[type, View], tuple[type, ...]]:
     return views, tuple(opaque)
 
 
-def walk(trainer: Any, unknown: list[str] | None = None) -> Found:
+def walk(trainer: Any, unknown: list[str] | None = None) -> Leaves:
     """Return everything that can be reached from a trainer, and the generators of the process.
 
     unknown: gets what nothing is known of.
@@ -146,7 +146,7 @@ def leave(run: Path, copy: Path, *, at: int) -> Path:
     return checkpoints[0]
 
 
-def records(run: Path) -> list[Found]:
+def records(run: Path) -> list[Leaves]:
     """Return the metrics of a run without those that depend on the clock."""
     lines = RunDir(run).metrics.read_text().splitlines()
     return [{name: value for name, value in json.loads(line).items() if not is_clock(name)} for line in lines]

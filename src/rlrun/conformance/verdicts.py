@@ -51,7 +51,7 @@ class Report:
         return {"plugin": self.plugin, "passed": self.passed, "examined": [asdict(trial) for trial in self.examined]}
 
 
-def several(found: list[str], shown: int = 3) -> str:
+def several(lines: list[str], shown: int = 3) -> str:
     """Return the first lines of many, and how many more there are."""
-    more = f" (and {len(found) - shown} more)" if len(found) > shown else ""
-    return "; ".join(found[:shown]) + more
+    more = f" (and {len(lines) - shown} more)" if len(lines) > shown else ""
+    return "; ".join(lines[:shown]) + more

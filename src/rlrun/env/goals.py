@@ -224,7 +224,7 @@ class _Batched:
             return np.zeros(shape, self.dtype)
         if self.at_once is None:
             self.at_once = self._agrees(achieved[: self.tried], desired[: self.tried])
-        rewards = self._all(achieved, desired) if self.at_once else self._each(achieved, desired)
+        rewards = self._all(achieved, desired) if self.at_once else self._of_each(achieved, desired)
         return rewards.reshape(shape)
 
     def _theirs(self, goals: Array, lead: int) -> Array:
@@ -237,7 +237,7 @@ class _Batched:
     def _all(self, achieved: Array, desired: Array) -> Array:
         return np.asarray(self.function(achieved, desired, {})).astype(self.dtype, copy=False)
 
-    def _each(self, achieved: Array, desired: Array) -> Array:
+    def _of_each(self, achieved: Array, desired: Array) -> Array:
         try:
             rewards = [self.function(got, wanted, {}) for got, wanted in zip(achieved, desired, strict=True)]
         except Exception as error:
@@ -254,4 +254,5 @@ class _Batched:
             reward = self._all(got, wanted)
         except Exception:
             return False
-        return reward.shape == (len(got),) and bool(np.allclose(reward, self._each(got, wanted), rtol=1e-5, atol=1e-6))
+        single = self._of_each(got, wanted)
+        return reward.shape == (len(got),) and bool(np.allclose(reward, single, rtol=1e-5, atol=1e-6))

@@ -257,17 +257,17 @@ def _copy(value: Any) -> Any:
     return value.clone() if hasattr(value, "clone") else value.copy()
 
 
-def same(one: Any, other: Any) -> bool:
+def same(first: Any, second: Any) -> bool:
     """Tell whether two written values are equal bit for bit; what is set in place never is."""
-    if type(one) is not type(other):
+    if type(first) is not type(second):
         return False
-    if isinstance(one, np.ndarray | np.generic):
-        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
-    if hasattr(one, "clone"):
-        return bool(one.dtype == other.dtype and one.shape == other.shape and one.equal(other))
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, dict):
-        plain = not one.keys() & {"generator", "space", "moments"}
-        return plain and one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
-    return repr(one) == repr(other)  # tells -0.0 from 0.0, and knows NaN
+    if isinstance(first, np.ndarray | np.generic):
+        return bool(first.dtype == second.dtype and first.shape == second.shape and first.tobytes() == second.tobytes())
+    if hasattr(first, "clone"):
+        return bool(first.dtype == second.dtype and first.shape == second.shape and first.equal(second))
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    if isinstance(first, dict):
+        plain = not first.keys() & {"generator", "space", "moments"}
+        return plain and first.keys() == second.keys() and all(same(first[name], second[name]) for name in first)
+    return repr(first) == repr(second)  # tells -0.0 from 0.0, and knows NaN

@@ -96,14 +96,14 @@ class Cost:
         )
 
 
-def cost_of(found: Measured) -> Cost:
+def cost_of(probe: Measured) -> Cost:
     """Return what a run costs of which a probe was made; infinite where nothing ends it."""
-    end, loop = _way(found)
-    ends_on_one = found.evaluate_every and end % found.evaluate_every == 0
-    last = found.last if found.complete else _evaluation(found) * (found.evaluate_every > 0 and not ends_on_one)
-    seconds = found.loop + last if found.complete else loop + last
-    size = _disk(found, end, loop) if math.isfinite(seconds) else 0
-    return Cost(found.around + seconds, size, found.pace, found.may_end)
+    end, loop = _way(probe)
+    ends_on_one = probe.evaluate_every and end % probe.evaluate_every == 0
+    last = probe.last if probe.complete else _evaluation(probe) * (probe.evaluate_every > 0 and not ends_on_one)
+    seconds = probe.loop + last if probe.complete else loop + last
+    size = _disk(probe, end, loop) if math.isfinite(seconds) else 0
+    return Cost(probe.around + seconds, size, probe.pace, probe.may_end)
 
 
 def due(begin: float, end: float, every: int) -> int:

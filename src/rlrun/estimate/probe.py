@@ -190,7 +190,7 @@ def measure(
     experiment.trainer, experiment.parts["trainer"] = trainer, trainer
     run = RunDir.claim(path)
     experiment.run(run)
-    return _found(probe, experiment, run)
+    return _measured(probe, experiment, run)
 
 
 def _keep_within(config: Any) -> None:
@@ -215,7 +215,7 @@ def _timed(callbacks: Mapping[str, Callback], probe: Probe) -> Iterator[tuple[st
         yield f"behind_{name}", Mark(probe, before)
 
 
-def _found(probe: Probe, experiment: Experiment, run: RunDir) -> Measured:
+def _measured(probe: Probe, experiment: Experiment, run: RunDir) -> Measured:
     budget, checkpointer = experiment.part(Budget), experiment.part(Checkpointer)
     tables = [part for part in experiment.parts.values() if isinstance(part, Table)]
     collects = any("step" in part.provides for part in experiment.trainer.callbacks.values())

@@ -57,12 +57,12 @@ class Reference:
         self._read = batch_reader(self.outer.observation)
         self._states = [port.name for port in graph.inputs if port.role == "state"]
 
-    def __call__(self, given: Columns) -> Columns:
+    def __call__(self, inputs: Columns) -> Columns:
         """Return the outputs for inputs."""
-        lanes = len(next(iter(given.values())))
-        observation = self._read(contained(self.outer.observation, given, "observation"))
-        state = nested([name.partition(".")[2] for name in self._states], [given[name] for name in self._states])
-        action, after = self._act(observation, state, given)
+        lanes = len(next(iter(inputs.values())))
+        observation = self._read(contained(self.outer.observation, inputs, "observation"))
+        state = nested([name.partition(".")[2] for name in self._states], [inputs[name] for name in self._states])
+        action, after = self._act(observation, state, inputs)
         convert = action_writer(self.outer.action, lanes)
         taken = action if convert is None else convert(action)
         outputs = {name: np.asarray(value) for name, value in parts("action", taken)}
@@ -79,13 +79,13 @@ class Reference:
         return to_arrays(action), None if after is None else to_arrays(after)
 
 
-def contained(space: gymnasium.Space[Any], given: Columns, name: str) -> Any:
+def contained(space: gymnasium.Space[Any], arrays: Columns, name: str) -> Any:
     """Return arrays [N, …] by name in the containers of a vector environment."""
     if isinstance(space, gymnasium.spaces.Dict):
-        return {key: contained(part, given, f"{name}.{key}") for key, part in space.spaces.items()}
+        return {key: contained(part, arrays, f"{name}.{key}") for key, part in space.spaces.items()}
     if isinstance(space, gymnasium.spaces.Tuple):
-        return tuple(contained(part, given, f"{name}.{index}") for index, part in enumerate(space.spaces))
-    return given[name]
+        return tuple(contained(part, arrays, f"{name}.{index}") for index, part in enumerate(space.spaces))
+    return arrays[name]
 
 
 def parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -180,7 +180,7 @@ def _changed(inputs: Columns, generator: np.random.Generator) -> Columns:
     }
 
 
-def differing(found: Columns, wanted: Columns, near: Sequence[Columns] = ()) -> float:
+def differing(outputs: Columns, wanted: Columns, near: Sequence[Columns] = ()) -> float:
     """Return the largest difference between outputs [N, …].
 
     near: other answers that are as good.
@@ -190,7 +190,7 @@ def differing(found: Columns, wanted: Columns, near: Sequence[Columns] = ()) -> 
     """
     largest = 0.0
     for name, value in wanted.items():
-        got = found[name]
+        got = outputs[name]
         if got.shape != value.shape:
             raise RlrunError(f"the exported policy disagrees: '{name}' is {list(got.shape)}, not {list(value.shape)}")
         own = np.max([_apart(answer[name], value) for answer in near], axis=0) if near else np.zeros(value.shape)

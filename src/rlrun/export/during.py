@@ -50,7 +50,7 @@ class OnnxExport(Callback):
     """
 
     leads = True
-    momentary = ("_asked", "_worker", "_about", "items")  # of this process
+    momentary = ("_requests", "_worker", "_about", "items")  # of this process
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class OnnxExport(Callback):
         self.count = 0  # exports asked for, each the number of its file
         self._axis, self._newest, self._due = 0, 0, following(0, every)
         self._worker: _Worker | None = None
-        self._asked: queue.SimpleQueue[tuple[Mapping[str, str], Future[Item]]] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[Mapping[str, str], Future[Item]]] = queue.SimpleQueue()
 
     def begin_training(
         self, run_dir: Path | None, config: Mapping[str, Any] | None = None, update: int = 0, step: int | None = None
@@ -97,8 +97,8 @@ class OnnxExport(Callback):
         if self._axis >= self._due:
             self._due = following(self._axis, self.every)
             self._send({}, spare=True)
-        while not self._asked.empty():
-            metadata, future = self._asked.get()
+        while not self._requests.empty():
+            metadata, future = self._requests.get()
             self._send(metadata, future)
 
     def end_training(self, error: BaseException | None, update: int = 0, step: int | None = None) -> None:
@@ -109,8 +109,8 @@ class OnnxExport(Callback):
             self._send({})
         self._worker.close()
         self._worker = None
-        while not self._asked.empty():
-            self._asked.get()[1].set_exception(RlrunError("training is over"))
+        while not self._requests.empty():
+            self._requests.get()[1].set_exception(RlrunError("training is over"))
 
     def export(self, metadata: Mapping[str, str] | None = None) -> Item:
         """Export now and wait for the file; to be called by the thread that trains.
@@ -127,7 +127,7 @@ class OnnxExport(Callback):
             RlrunError: it cannot be written, or training ended meanwhile.
         """
         future: Future[Item] = Future()
-        self._asked.put((dict(metadata or {}), future))
+        self._requests.put((dict(metadata or {}), future))
         if self._worker is None:
             raise RlrunError("nothing is being trained whose policy could be exported")
         return future.result()
@@ -143,7 +143,7 @@ class OnnxExport(Callback):
         future = future or Future()
         try:
             parts = request(self.agent, self.outer, stochastic=self.stochastic, path=path, about=about)
-            self._worker.send(_Asked(self.count, self.keep, spare, future), parts)
+            self._worker.send(_Job(self.count, self.keep, spare, future), parts)
         except Exception as error:  # a policy that cannot be copied, a full disk: training goes on
             _fail(future, self.count, f"{type(error).__name__}: {error}")
         return future
@@ -156,7 +156,7 @@ class OnnxExport(Callback):
         self._due = following(self._newest, self.every)
 
 
-class _Asked(NamedTuple):
+class _Job(NamedTuple):
     """A file that was asked for.
 
     handle: its number; keep: files that stay; spare: whether nobody misses it once it would not stay.
@@ -190,23 +190,23 @@ class _Worker:
             path.unlink(missing_ok=True)
         self.process = start()
         self._newest = 0
-        self._waiting: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._hear, name="export", daemon=True)
         self._thread.start()
 
-    def send(self, asked: _Asked, parts: Iterable[bytes]) -> None:
+    def send(self, job: _Job, parts: Iterable[bytes]) -> None:
         """Hand over a request, of which the future will be the file; the process hears of it when it has time."""
-        place = self._place(asked)
+        place = self._place(job)
         try:
             with place.open("wb") as file:
                 file.writelines(parts)
         except BaseException:
             place.unlink(missing_ok=True)
             raise
-        self._newest = asked.handle
-        self._waiting.put(asked)
+        self._newest = job.handle
+        self._waiting.put(job)
 
-    def _place(self, job: _Asked) -> Path:
+    def _place(self, job: _Job) -> Path:
         return self.items.folder / f".{PREFIX}{job.handle}.request"
 
     def _hear(self) -> None:

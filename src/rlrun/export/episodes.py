@@ -63,10 +63,10 @@ class _Watch:
     def act(self, observation: Any) -> Any:
         return self.policy.act(observation)
 
-    def run(self, names: list[str], given: Columns) -> list[Any]:
+    def run(self, names: list[str], inputs: Columns) -> list[Any]:
         """Return what the file answers, if the policy answers the same."""
-        outputs = self._run(names, given)
-        wanted = self.reference(given)
+        outputs = self._run(names, inputs)
+        wanted = self.reference(inputs)
         for name, value in zip(names, outputs, strict=True):
             if name.startswith("action"):
                 self._compare(name, value, wanted[name])

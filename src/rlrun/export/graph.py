@@ -72,12 +72,12 @@ class Graph(nn.Module):
         for kind, width in self.widths.items():
             self.inputs.append(Port(kind, kind, (width,), "float32", {"drawn": about[kind]}))
 
-    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return actions, and the state after them where there is one."""
         count, states = len(self._readers), len(self._state)
-        values = [read(value) for read, value in zip(self._readers, given[:count], strict=True)]
-        state = nested([path for path, _ in self._state], given[count : count + states])
-        noises = dict(zip(self.widths, given[count + states :], strict=True))
+        values = [read(value) for read, value in zip(self._readers, inputs[:count], strict=True)]
+        state = nested([path for path, _ in self._state], inputs[count : count + states])
+        noises = dict(zip(self.widths, inputs[count + states :], strict=True))
         with noise.given(Dealer(noises)):
             action, after = self.agent.respond(tree_of(self.spaces[0], values), state, self.stochastic)
         leaves = leaves_of(self.spaces[1], action)

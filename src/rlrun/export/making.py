@@ -104,7 +104,7 @@ def export_onnx(
             with still(agent):
                 graph = Graph(agent, Outer(*env.outer), stochastic=stochastic)
                 about = _described(policy, where, graph) | {"file": path.name, "format": format, "seed": seed}
-                data = _made(graph, about)
+                data = _file_bytes(graph, about)
                 about |= _proven(data, Reference(agent, graph), env, about, episodes)
         finally:
             env.close()
@@ -144,7 +144,7 @@ def _described(policy: Frozen, where: Path, graph: Graph) -> dict[str, Any]:
     }
 
 
-def _made(graph: Graph, about: Mapping[str, Any]) -> bytes:
+def _file_bytes(graph: Graph, about: Mapping[str, Any]) -> bytes:
     program = writing.traced(graph)
     brief = {name: value for name, value in about.items() if not isinstance(value, dict | list)}
     if about["format"] == "pt2":

@@ -10,23 +10,23 @@ SHOWN = 3  # names on each side
 LOOKED_AT = 1_000  # names on each side, for the nearest renaming
 
 
-def names_differ(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+def names_differ(tensors: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """Return what names there are, what names are wanted, and the `init.rename` that brings most together.
 
     Args:
-        given: tensors of the parent, by name.
+        tensors: of the parent, by name.
         wanted: tensors of networks here, by full name.
     """
-    renaming = nearest_renaming(given, wanted)
+    renaming = nearest_renaming(tensors, wanted)
     way_out = "" if renaming is None else f"; try 'init.rename={{{renaming[0]}: {renaming[1]}}}'"
-    return f"it holds {_some(given)}, wanted are {_some(wanted)}{way_out}"
+    return f"it holds {_some(tensors)}, wanted are {_some(wanted)}{way_out}"
 
 
-def nearest_renaming(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[str, str] | None:
+def nearest_renaming(tensors: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the prefix there and the prefix here that give most tensors a place; None where no two names end alike."""
     fitting: Counter[tuple[str, str]] = Counter()
     alike: Counter[tuple[str, str]] = Counter()
-    there = [(name.split("."), given[name]) for name in list(given)[:LOOKED_AT]]
+    there = [(name.split("."), tensors[name]) for name in list(tensors)[:LOOKED_AT]]
     for name in list(wanted)[:LOOKED_AT]:
         here, tensor = name.split("."), wanted[name]
         for path, value in there:

@@ -59,17 +59,17 @@ class Loss(Counters):
         wanted, stored = _shapes(kept(self.optimiser, parameter)), _shapes(value)
         return None if wanted == stored else f"{_list(stored)} there, {_list(wanted)} here"
 
-    def take(self, found: Mapping[str, Any]) -> None:
+    def take(self, values: Mapping[str, Any]) -> None:
         if self.optimiser is not None:
             moments = self.optimiser.state_dict()
             for number, name in enumerate(self.parameters):
-                if f"{MOMENTS}{name}" in found:
-                    moments["state"][number] = found[f"{MOMENTS}{name}"]
+                if f"{MOMENTS}{name}" in values:
+                    moments["state"][number] = values[f"{MOMENTS}{name}"]
             self.optimiser.load_state_dict(moments)
-        super().take({name: value for name, value in found.items() if name in self.paths})
+        super().take({name: value for name, value in values.items() if name in self.paths})
 
-    def filled(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        return {**super().filled(found), **{name: self.state[name] for name in self.apart if name in self.state}}
+    def filled(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {**super().filled(values), **{name: self.state[name] for name in self.apart if name in self.state}}
 
 
 class SlowCopy(Counters):
@@ -83,10 +83,10 @@ class SlowCopy(Counters):
         value = self.network.get(name.removeprefix("target."))
         return value if isinstance(value, Tensor) else None
 
-    def take(self, found: Mapping[str, Any]) -> None:
+    def take(self, values: Mapping[str, Any]) -> None:
         self.part.catch_up()
         self.state = self.part.state_dict()
-        super().take(found)
+        super().take(values)
 
 
 def kept(optimiser: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any]:

@@ -33,13 +33,13 @@ class Memory:
     def misfit(self, name: str, value: Any) -> str | None:
         return None  # the table tells, by taking it
 
-    def take(self, found: Mapping[str, Any]) -> None:
+    def take(self, values: Mapping[str, Any]) -> None:
         """Take over a state; into a table of another length, number of lanes or kind go its episodes, as new ones.
 
         Raises:
             RlrunError: the columns differ.
         """
-        state = found[""]
+        state = values[""]
         if self._alike(state):
             self.table.load_state_dict(state)
             cut_off(self.table)

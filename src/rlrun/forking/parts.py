@@ -46,7 +46,7 @@ class Part(Protocol):
     def misfit(self, name: str, value: Any) -> str | None:
         """Tell why a value cannot be taken over; None where it can."""
 
-    def take(self, found: Mapping[str, Any]) -> None:
+    def take(self, values: Mapping[str, Any]) -> None:
         """Take over these values; everything else stays as it was built."""
 
 
@@ -66,8 +66,8 @@ class Network:
     def misfit(self, name: str, value: Any) -> str | None:
         return difference(self.held[name], value)
 
-    def take(self, found: Mapping[str, Any]) -> None:
-        self.module.load_state_dict(found, strict=False)
+    def take(self, values: Mapping[str, Any]) -> None:
+        self.module.load_state_dict(values, strict=False)
 
 
 class Pace:
@@ -85,8 +85,8 @@ class Pace:
     def misfit(self, name: str, value: Any) -> str | None:
         return None
 
-    def take(self, found: Mapping[str, Any]) -> None:
-        if found["start"] is not None:
+    def take(self, values: Mapping[str, Any]) -> None:
+        if values["start"] is not None:
             collector = self.loader.collector
             begun = {"updates": 0, "start": 0 if collector is None else collector.steps}
             self.loader.load_state_dict(self.loader.state_dict() | begun)
@@ -126,19 +126,19 @@ class Counters:
             return None if is_optimiser(value) and _sizes(value) == _sizes(current) else "optimises other parameters"
         return difference(current, value) if isinstance(current, Tensor) else None
 
-    def take(self, found: Mapping[str, Any]) -> None:
-        kinds = {kind for name, kind in self.names().items() if name in found}
-        state = self.filled(found)
+    def take(self, values: Mapping[str, Any]) -> None:
+        kinds = {kind for name, kind in self.names().items() if name in values}
+        state = self.filled(values)
         if isinstance(self.part, Callback):
             flags = {"weights": "weights" in kinds, "optimiser": "optimisers" in kinds, "numbers": "numbers" in kinds}
             self.part.load_state_dict(state, **_taken(flags, by=self.part.load_state_dict))
         else:
             self.part.load_state_dict(state)
 
-    def filled(self, found: Mapping[str, Any]) -> dict[str, Any]:
+    def filled(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the part's state with these values in it."""
         state: dict[str, Any] = _copied(self.state)
-        for name, value in found.items():
+        for name, value in values.items():
             if name in self.paths:
                 *above, last = self.paths[name]
                 node = reduce(getitem, above, state)
@@ -146,15 +146,15 @@ class Counters:
         return state
 
 
-def difference(held: Any, value: Any) -> str | None:
+def difference(current: Any, value: Any) -> str | None:
     """Tell why a value cannot take the place of another; None where it can."""
-    if not isinstance(held, Tensor) or not isinstance(value, Tensor):
-        kinds = [type(entry).__name__ for entry in (value, held)]
-        return None if isinstance(held, Tensor) == isinstance(value, Tensor) else f"{kinds[0]} there, {kinds[1]} here"
-    if held.shape != value.shape:
-        return f"{list(value.shape)} there, {list(held.shape)} here"
-    if held.dtype != value.dtype and not (held.is_floating_point() and value.is_floating_point()):
-        return f"{value.dtype} there, {held.dtype} here"
+    if not isinstance(current, Tensor) or not isinstance(value, Tensor):
+        same = isinstance(current, Tensor) == isinstance(value, Tensor)
+        return None if same else f"{type(value).__name__} there, {type(current).__name__} here"
+    if current.shape != value.shape:
+        return f"{list(value.shape)} there, {list(current.shape)} here"
+    if current.dtype != value.dtype and not (current.is_floating_point() and value.is_floating_point()):
+        return f"{value.dtype} there, {current.dtype} here"
     return None
 
 

@@ -36,7 +36,7 @@ class Moments:
         )
         self._settings = self._now()
         self._moved: list[int] = []
-        self._kept: list[Any] = []
+        self._states: list[Any] = []
         self._used: list[tuple[dict[str, Any], Tensor, Tensor, Tensor]] = []
 
     @property
@@ -49,7 +49,7 @@ class Moments:
         for parameter in self._begun:
             if id(parameter) not in moved:
                 del self._state[parameter]
-        self._kept = list(self._state.values())
+        self._states = list(self._state.values())
         tensors = [(self.means[number], self.squares[number], self.counts[number]) for number in self._moved]
         entries = [self._state[self.parameters[number]] for number in self._moved]
         self._used = [(entry, *moments) for entry, moments in zip(entries, tensors, strict=True)]
@@ -61,7 +61,7 @@ class Moments:
         if not is_plain(optimiser):
             return False
         states = optimiser.state.values()  # to find a parameter by its hash takes longer
-        if len(states) != len(self._kept) or not all(map(is_, states, self._kept)):
+        if len(states) != len(self._states) or not all(map(is_, states, self._states)):
             return False
         for entry, mean, square, count in self._used:
             averages = entry.get("exp_avg") is mean and entry.get("exp_avg_sq") is square

@@ -14,7 +14,7 @@ from rlrun.routing import Step
 from rlrun.typing import Groups
 
 
-class Given(NamedTuple):
+class Inputs(NamedTuple):
     """What hooks are given in one update.
 
     Attributes:
@@ -33,7 +33,7 @@ class Given(NamedTuple):
         return tuple(len(part) if isinstance(part, torch.Size) else part for part in self.form)
 
 
-class Asked:
+class Wanted:
     """The names that hooks ask for, and that none of them has made.
 
     Not among them are the learning rate, which is the optimiser's, and what slow copies ask for when they move.
@@ -48,7 +48,7 @@ class Asked:
             self.names += [key for key in wanted if key not in provided and key not in self.names]
             provided |= {(group, name) for name in step.callback.provides}
 
-    def of(self, groups: Groups) -> Given | None:
+    def of(self, groups: Groups) -> Inputs | None:
         """Find it in the groups of an update; None where it is absent, as a loss provides it that is not due."""
         form: list[Any] = []
         tensors: list[Tensor] = []
@@ -69,7 +69,7 @@ class Asked:
                     numbers.append(leaf)
                 else:
                     form.append(leaf)
-        return Given(tuple(form), tensors, numbers)
+        return Inputs(tuple(form), tensors, numbers)
 
     def instead(
         self, groups: Groups, tensors: Iterator[Tensor], numbers: Iterator[Tensor]

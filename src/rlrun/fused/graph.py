@@ -90,26 +90,26 @@ def _bare(tensor: Tensor) -> Tensor:
     return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
-def used(made: fx.GraphModule) -> list[int]:
+def used(module: fx.GraphModule) -> list[int]:
     """Take out the inputs that the graph does not read, and return the numbers of the others."""
     numbers = []
-    for number, node in enumerate(made.graph.find_nodes(op="placeholder")):
+    for number, node in enumerate(module.graph.find_nodes(op="placeholder")):
         if node.users:
             numbers.append(number)
         else:
-            made.graph.erase_node(node)
+            module.graph.erase_node(node)
     return numbers
 
 
-def constants(made: fx.GraphModule) -> list[Tensor]:
-    """Return the tensors that a graph holds by itself: what it was made of was no input.
+def constants(module: fx.GraphModule) -> list[Tensor]:
+    """Return the tensors that a graph holds by itself, which are no inputs.
 
     Raises:
         Untraceable: it would learn from one, or write to it; it has copies of them once it is compiled.
     """
     tensors = []
-    for node in made.graph.find_nodes(op="get_attr"):
-        tensor = getattr(made, node.target, None)
+    for node in module.graph.find_nodes(op="get_attr"):
+        tensor = getattr(module, node.target, None)
         if not isinstance(tensor, Tensor):
             continue
         if isinstance(tensor, torch.nn.Parameter) or _written(node):
@@ -131,14 +131,14 @@ def _written(node: fx.Node) -> bool:
     return False
 
 
-def compiled(made: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, sized: bool) -> Compiled:
+def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, sized: bool) -> Compiled:
     """Return the graph as a function of its inputs, compiled for a device.
 
     sized: inputs always have these sizes.
     """
     if device == "cpu" and products.in_use() == "numpy":
-        by_numpy(made.graph)
-    made.recompile()
+        by_numpy(module.graph)
+    module.recompile()
     from torch._inductor import standalone_compile
 
     # drawn as ever, so that a run is the same as without compiling but for rounding
@@ -150,7 +150,7 @@ def compiled(made: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, siz
     }
     with torch.no_grad():
         function: Compiled = standalone_compile(
-            made,
+            module,
             list(inputs),
             dynamic_shapes="from_example_inputs" if sized else "from_graph",
             options={"config_patches": settings},

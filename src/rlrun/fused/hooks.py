@@ -12,7 +12,7 @@ from torch import Tensor
 from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.target import TargetCallback
 from rlrun.fused.adam import Moments, is_plain
-from rlrun.fused.places import Held
+from rlrun.fused.places import Scope
 from rlrun.routing import Step
 
 _OWN = ("backward", "_step", "set_rate", "limit_gradients", "evaluate")  # what losses leave as it is
@@ -36,7 +36,7 @@ def fits(step: Step) -> bool:
     What recurrent layers do is no graph that could be told.
     """
     callback = step.callback
-    if Held([callback]).recurrent:
+    if Scope([callback]).recurrent:
         return False
     if isinstance(callback, LossCallback):
         own = all(getattr(type(callback), name) is getattr(LossCallback, name) for name in _OWN)
@@ -62,20 +62,20 @@ def is_hooked(parameter: Any) -> bool:
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
-def call(step: Step, given: Mapping[str, Any], traced: Traced) -> dict[str, Any] | None:
+def call(step: Step, inputs: Mapping[str, Any], traced: Traced) -> dict[str, Any] | None:
     """Do what a hook does, with what stands for its tensors; return what it adds to its data group."""
     callback = step.callback
     if not (step.event == "begin_batch" or traced.due[id(callback)]):
         return None
     if isinstance(callback, LossCallback):
-        return _learn(callback, step, given, traced)
+        return _learn(callback, step, inputs, traced)
     if step.event == "end_batch":
         assert isinstance(callback, TargetCallback)
         _move(callback)
         return None
     with torch.enable_grad():  # as it is called otherwise
         result: dict[str, Any] | None = step.method(
-            *(given[name] for name in step.required), **{name: given[name] for name in step.optional}
+            *(inputs[name] for name in step.required), **{name: inputs[name] for name in step.optional}
         )
     return result
 

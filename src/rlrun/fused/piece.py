@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from rlrun.callbacks.loss import LossCallback
 from rlrun.fused import graph, hooks
 from rlrun.fused.adam import Moments
-from rlrun.fused.asked import Asked, Given
-from rlrun.fused.places import Held, entries
+from rlrun.fused.asked import Inputs, Wanted
+from rlrun.fused.places import Scope, entries
 from rlrun.fused.trace import Learning, Trace
 from rlrun.fused.untraceable import Untraceable, first_line
 from rlrun.fused.watching import ABSENT, unchanged
@@ -43,8 +43,8 @@ class Piece:
     def __init__(
         self,
         steps: Sequence[Step],
-        asked: Asked,
-        given: Given,
+        wanted: Wanted,
+        given: Inputs,
         groups: Groups,
         due: Mapping[int, bool],
         device: str,
@@ -63,7 +63,7 @@ class Piece:
             for loss in self.learning
         ]
         self._numbers = [torch.tensor(value) for value in given.numbers]
-        scope = Held(callbacks)
+        scope = Scope(callbacks)
         apart = [loss.rate for loss in self.learning] + self._numbers
         apart += [tensor for loss in self.learning for tensor in loss.moments.tensors]
         trace = Trace(steps, scope, self.learning, due)
@@ -75,7 +75,7 @@ class Piece:
 
         def whole(*stand_ins: Tensor) -> list[Tensor]:
             replacements = dict(zip(map(id, inputs), stand_ins, strict=True))
-            return trace(asked, groups, given, self._numbers, replacements)
+            return trace(wanted, groups, given, self._numbers, replacements)
 
         try:
             self._sizes = None if varying is None else graph.Sizes(inputs, [*[()] * len(own), *varying])
@@ -93,7 +93,7 @@ class Piece:
             for loss in self.learning:
                 loss.moments.settle()
         self._leave(trace)
-        self._given = [number - len(own) for number in used if number >= len(own)]
+        self._input_numbers = [number - len(own) for number in used if number >= len(own)]
         self._own_shapes = tuple(tensor.shape for tensor in own.values())
         self._take_for_granted(scope, trace, [inputs[number] for number in used if number < len(own)])
 
@@ -104,7 +104,7 @@ class Piece:
         self._simple = [(holder, key, output) for holder, key, output in short if output is not None]
         self._results = [result for result in trace.results if result.output is None]
 
-    def _take_for_granted(self, scope: Held, trace: Trace, mine: list[Tensor]) -> None:
+    def _take_for_granted(self, scope: Scope, trace: Trace, mine: list[Tensor]) -> None:
         """Note what is looked at before each update: where the graph's own tensors lie, and what hooks read."""
         self._read = [tensor.detach() for tensor in mine]
         numbers = {id(tensor): number for number, tensor in enumerate(mine)}
@@ -116,13 +116,13 @@ class Piece:
         self._lay = [place.read() for _, place in self._places]
         self._storage = list(map(Tensor.data_ptr, self._lay))
         self._reads = [read for read in trace.watch.reads if (id(read[0]), read[1]) not in on_the_way]
-        self._found = [value for _, _, value in self._reads]
-        self._arrays = [(value, value.copy()) for value in self._found if isinstance(value, np.ndarray)]
+        self._read_values = [value for _, _, value in self._reads]
+        self._arrays = [(value, value.copy()) for value in self._read_values if isinstance(value, np.ndarray)]
         self._versions = [tensor._version for tensor in self._constants]
         self._contain(scope, trace, set(on_the_way))
         self._parameters = [parameter for loss in self.learning for parameter in loss.moments.parameters]
 
-    def _contain(self, scope: Held, trace: Trace, on_the_way: set[tuple[int, Any]]) -> None:
+    def _contain(self, scope: Scope, trace: Trace, on_the_way: set[tuple[int, Any]]) -> None:
         """Note what the dicts, lists, deques, sets and modules hold that hooks may have looked into."""
         written = {(id(result.holder), result.key) for result in trace.results}
         seen = [container for container in scope.containers if scope.below.get(id(container)) in trace.watch.read]
@@ -140,9 +140,9 @@ class Piece:
         gathering = [container for container in scope.gathering if scope.below.get(id(container)) in trace.watch.read]
         self._gathered = [(container, list(container)) for container in gathering]
 
-    def allows(self, given: Given) -> bool:
+    def allows(self, inputs: Inputs) -> bool:
         """Tell whether tensors of other sizes than at first can go by the graph."""
-        shapes = (*self._own_shapes, *(tensor.shape for tensor in given.tensors))
+        shapes = (*self._own_shapes, *(tensor.shape for tensor in inputs.tensors))
         return self._sizes is not None and self._sizes.allow(shapes)
 
     def fits(self) -> bool:
@@ -157,7 +157,7 @@ class Piece:
         if not all(map(is_, ways, self._led)) or list(map(len, self._containers)) != self._lengths:
             return False
         # most are the very same object, which is told the fastest
-        if not all(map(is_, reads, self._found)) and not all(map(_equal, reads, self._found)):
+        if not all(map(is_, reads, self._read_values)) and not all(map(_equal, reads, self._read_values)):
             return False
         if not all(map(is_, contained, self._contained)) and not all(map(_equal, contained, self._contained)):
             return False
@@ -184,19 +184,19 @@ class Piece:
         self._lay, self._storage = now, list(map(Tensor.data_ptr, now))
         return True
 
-    def __call__(self, groups: Groups, given: Given) -> None:
+    def __call__(self, groups: Groups, inputs: Inputs) -> None:
         """Do what the hooks do."""
-        for number, now in zip(self._numbers, given.numbers, strict=True):
+        for number, now in zip(self._numbers, inputs.numbers, strict=True):
             number.fill_(now)
         for (callback, _, moments, rate), rated in zip(self.learning, self._rated, strict=True):
             callback.set_rate(groups[callback.data_group or ""]["learning_rate"] if rated else None)
             rate.fill_(moments.group["lr"])
-        tensors = given.tensors
+        tensors = inputs.tensors
         # A compiled step of Adam takes half as long again where averages of dead units have become that small.
         torch.set_flush_denormal(True)
         try:
             with torch.no_grad():
-                outputs = self._run(*self._read, *[tensors[number] for number in self._given])
+                outputs = self._run(*self._read, *[tensors[number] for number in self._input_numbers])
         finally:
             torch.set_flush_denormal(False)
         for holder, key, output in self._simple:
@@ -204,7 +204,7 @@ class Piece:
         for parameter, reached in self._gradients:
             parameter.grad = None if reached is None else outputs[reached]
         for result in self._results:
-            result.put(groups, outputs, given)
+            result.put(groups, outputs, inputs)
         for loss in self.learning:
             loss.callback.stepped()
         for turned in self._turned:

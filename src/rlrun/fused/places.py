@@ -39,7 +39,7 @@ class Place(NamedTuple):
         return self.owner[self.key]
 
 
-class Held:
+class Scope:
     """All that callbacks hold, they themselves and their networks, as far as an update may read it.
 
     Attributes:
@@ -81,7 +81,7 @@ class Held:
                 self._look(element, way)
         elif isinstance(part, deque | set):
             self.gathering.append(part)
-            self._lies(part, way)
+            self._note_attribute(part, way)
         elif isinstance(part, np.random.Generator | np.random.RandomState | random.Random):
             self.generators.append(part)
         elif _may_be_read(part) and hasattr(part, "__dict__"):
@@ -96,14 +96,14 @@ class Held:
         self.holders.append(holder)
         if not inside:
             self.containers.append(holder)
-            self._lies(holder, way)
+            self._note_attribute(holder, way)
         for key, value in entries(holder):
             if isinstance(value, Tensor):
                 self.places.append(Place(holder, key, way))
             else:
                 self._look(value, (*way, (holder, key, value)))
 
-    def _lies(self, part: Any, way: tuple[tuple[Any, Any, Any], ...]) -> None:
+    def _note_attribute(self, part: Any, way: tuple[tuple[Any, Any, Any], ...]) -> None:
         """Note in which attribute something lies."""
         for holder, key, _ in reversed(way):
             if id(holder) in self._attributes:
@@ -125,18 +125,18 @@ def entries(holder: Any) -> list[tuple[Any, Any]]:
 
 
 @contextmanager
-def standing_in(held: Held, others: Mapping[int, Tensor]) -> Iterator[list[dict[Any, Any]]]:
+def standing_in(scope: Scope, stand_ins: Mapping[int, Tensor]) -> Iterator[list[dict[Any, Any]]]:
     """Let others stand where tensors lie, found by the identity of these; all that is written meanwhile is undone.
 
     Yields what each of the holders had then.
     """
-    before = [dict(entries(holder)) for holder in held.holders]
+    before = [dict(entries(holder)) for holder in scope.holders]
     try:
-        for place in held.places:
-            place.owner[place.key] = others[id(place.read())]
-        yield [dict(entries(holder)) for holder in held.holders]
+        for place in scope.places:
+            place.owner[place.key] = stand_ins[id(place.read())]
+        yield [dict(entries(holder)) for holder in scope.holders]
     finally:
-        for holder, had in zip(held.holders, before, strict=True):
+        for holder, had in zip(scope.holders, before, strict=True):
             if isinstance(holder, dict):
                 holder.clear()
                 holder.update(had)
@@ -164,14 +164,14 @@ def structure(tree: Any) -> Any:
     return None
 
 
-def rebuilt(tree: Any, found: Iterator[Any]) -> Any:
+def rebuilt(tree: Any, values: Iterator[Any]) -> Any:
     """Return a tree of the same form with other leaves."""
     if isinstance(tree, dict):
         result = {} if type(tree) is dict else copy.copy(tree)
-        result.update({key: rebuilt(value, found) for key, value in tree.items()})
+        result.update({key: rebuilt(value, values) for key, value in tree.items()})
         return result
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(rebuilt(value, found) for value in tree))
+        return type(tree)(*(rebuilt(value, values) for value in tree))
     if isinstance(tree, tuple | list):
-        return type(tree)(rebuilt(value, found) for value in tree)
-    return next(found)
+        return type(tree)(rebuilt(value, values) for value in tree)
+    return next(values)

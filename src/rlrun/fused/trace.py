@@ -13,8 +13,8 @@ from torch import Tensor
 from rlrun.callbacks.loss import LossCallback
 from rlrun.fused import hooks
 from rlrun.fused.adam import Moments
-from rlrun.fused.asked import Asked, Given
-from rlrun.fused.places import Held, entries, leaves, rebuilt, standing_in
+from rlrun.fused.asked import Inputs, Wanted
+from rlrun.fused.places import Scope, entries, leaves, rebuilt, standing_in
 from rlrun.fused.untraceable import Untraceable
 from rlrun.fused.watching import ABSENT, Watch, blamed
 from rlrun.routing import Step
@@ -63,10 +63,10 @@ class Result(NamedTuple):
         alone = self.group is None and self.tree is None and self.places[0][0] == "output"
         return self.places[0][1] if alone else None
 
-    def put(self, groups: Groups, outputs: Sequence[Tensor], given: Given) -> None:
+    def put(self, groups: Groups, outputs: Sequence[Tensor], inputs: Inputs) -> None:
         """Write it to where the hooks would."""
         sources: dict[str, Sequence[Any]] = {
-            "output": outputs, "given": given.tensors, "number": given.numbers, "known": self.fixed
+            "output": outputs, "given": inputs.tensors, "number": inputs.numbers, "known": self.fixed
         }  # fmt: skip
         value = rebuilt(self.tree, iter([sources[kind][number] for kind, number in self.places]))
         if self.group is not None:
@@ -80,16 +80,16 @@ class Trace:
 
     Args:
         steps: the hooks.
-        held: by their callbacks.
+        scope: of their callbacks.
         learning: losses among them that step an optimiser.
         due: whether losses are learned from and slow copies move, by the identity of whose they are.
     """
 
     def __init__(
-        self, steps: Sequence[Step], held: Held, learning: Sequence[Learning], due: Mapping[int, bool]
+        self, steps: Sequence[Step], scope: Scope, learning: Sequence[Learning], due: Mapping[int, bool]
     ) -> None:
         self.steps = steps
-        self.held = held
+        self.scope = scope
         self.learning = learning
         self.due = due
         self.watch = Watch()
@@ -97,30 +97,31 @@ class Trace:
         self.gradients: list[tuple[Tensor, int | None]] = []  # of each parameter: an output
         self._outputs: dict[int, tuple[int, Tensor]] = {}  # by the identity of what is put out
         self._callbacks = list({id(step.callback): step.callback for step in steps}.values())
-        self._objects = set(map(id, held.objects))
+        self._objects = set(map(id, scope.objects))
         self._parameters = {id(loss.callback): [*loss.callback.parameters] for loss in learning}
 
     def __call__(
-        self, asked: Asked, groups: Groups, given: Given, numbers: Sequence[Tensor], others: Mapping[int, Tensor]
+        self, wanted: Wanted, groups: Groups, inputs: Inputs, numbers: Sequence[Tensor], stand_ins: Mapping[int, Tensor]
     ) -> list[Tensor]:
         """Return what hooks make: the outputs of the graph.
 
-        others: stand-ins, by the identity of what they stand for.
+        stand_ins: by the identity of what they stand for.
         """
-        tensors, floats = [others[id(tensor)] for tensor in given.tensors], [others[id(value)] for value in numbers]
-        data = asked.instead(groups, iter(tensors), iter(floats))
+        tensors = [stand_ins[id(tensor)] for tensor in inputs.tensors]
+        floats = [stand_ins[id(number)] for number in numbers]
+        data = wanted.instead(groups, iter(tensors), iter(floats))
         known = {id(tensor): ("given", place) for place, tensor in enumerate(tensors)}
         known |= {id(value): ("number", place) for place, value in enumerate(floats)}
         traced = hooks.Traced(
-            others,
-            {id(loss.callback): others[id(loss.rate)] for loss in self.learning},
+            stand_ins,
+            {id(loss.callback): stand_ins[id(loss.rate)] for loss in self.learning},
             {id(loss.callback): loss.moments for loss in self.learning},
             self.due,
         )
-        with standing_in(self.held, others) as before, self.watch.over(self.held.objects):
+        with standing_in(self.scope, stand_ins) as before, self.watch.over(self.scope.objects):
             for number, step in enumerate(self.steps):
                 group = step.callback.data_group or ""
-                with blamed(number, self.held):
+                with blamed(number, self.scope):
                     result = hooks.call(step, data[group], traced) or {}
                     data[group].update(result)
                     self._note_changes(number, before, known)
@@ -136,7 +137,7 @@ class Trace:
     def _note_changes(self, number: int, before: list[dict[Any, Any]], known: Mapping[int, tuple[str, int]]) -> None:
         """Note what a hook has written since; attributes of callbacks may be anything, all else tensors."""
         own = {id(vars(callback)) for callback in self._callbacks}
-        for holder, had in zip(self.held.holders, before, strict=True):
+        for holder, had in zip(self.scope.holders, before, strict=True):
             now = dict(entries(holder))
             for key, tree in now.items():
                 # somebody else may write there between two updates

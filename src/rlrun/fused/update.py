@@ -15,7 +15,7 @@ from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.target import TargetCallback
 from rlrun.errors import ConfigError
 from rlrun.fused import graph, hooks
-from rlrun.fused.asked import Asked, Given
+from rlrun.fused.asked import Inputs, Wanted
 from rlrun.fused.piece import Piece
 from rlrun.fused.untraceable import Untraceable, first_line
 from rlrun.routing import Call, State, Step
@@ -77,7 +77,7 @@ class _Run:
     def __init__(self, steps: Sequence[Step], device: str) -> None:
         self.steps = steps
         self.device = device
-        self._asked = Asked(steps)
+        self._wanted = Wanted(steps)
         self._group = steps[0].callback.data_group or ""
         self._copies = {
             id(step.callback): step.callback
@@ -95,7 +95,7 @@ class _Run:
 
     def __call__(self, groups: Groups, state: State) -> None:
         if self._apart is None and self._group in groups:
-            inputs = self._asked.of(groups)
+            inputs = self._wanted.of(groups)
             piece = self._piece(inputs, groups) if inputs is not None else None
             if inputs is not None and piece is not None:
                 piece(groups, inputs)
@@ -103,7 +103,7 @@ class _Run:
         for call in self._apart or self._calls:
             call(groups, state)
 
-    def _piece(self, inputs: Given, groups: Groups) -> Piece | None:
+    def _piece(self, inputs: Inputs, groups: Groups) -> Piece | None:
         """Return the graph for what is given; None where there can be none."""
         due = {key: copy.due() for key, copy in self._copies.items()}
         due |= {key: loss.due() for key, loss in self._losses.items()}
@@ -111,7 +111,7 @@ class _Run:
         try:
             piece = self._pieces.get(form)
             if piece is None or not piece.fits():
-                piece = self._pieces[form] = self._made(inputs, groups, due)
+                piece = self._pieces[form] = self._new_piece(inputs, groups, due)
         except Untraceable as error:
             self._leave_out(error)
             return None
@@ -120,7 +120,7 @@ class _Run:
             return None
         return piece
 
-    def _made(self, inputs: Given, groups: Groups, due: dict[int, bool]) -> Piece:
+    def _new_piece(self, inputs: Inputs, groups: Groups, due: dict[int, bool]) -> Piece:
         """Return a graph; one for any size of what comes in more than one size."""
         pattern = (inputs.pattern, tuple(due.values()))
         known = self._of_any_size.get(pattern)
@@ -145,8 +145,8 @@ class _Run:
             tensor.shape[place] < 2 for tensor, places in zip(inputs.tensors, varying, strict=True) for place in places
         )
         if single or not any(varying):
-            return Piece(self.steps, self._asked, inputs, groups, due, self.device)
-        piece = Piece(self.steps, self._asked, inputs, groups, due, self.device, varying)
+            return Piece(self.steps, self._wanted, inputs, groups, due, self.device)
+        piece = Piece(self.steps, self._wanted, inputs, groups, due, self.device, varying)
         self._of_any_size[pattern] = piece
         return piece
 

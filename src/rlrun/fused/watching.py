@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from rlrun.callback import Callback
-from rlrun.fused.places import TORCH_OWN, Held
+from rlrun.fused.places import TORCH_OWN, Scope
 from rlrun.fused.untraceable import Untraceable, first_line
 
 ABSENT = object()  # what an attribute is that the class has, or nobody, and not the object
@@ -93,9 +93,9 @@ class Watch:
 
 
 @contextmanager
-def blamed(number: int, held: Held) -> Iterator[None]:
+def blamed(number: int, scope: Scope) -> Iterator[None]:
     """Say which hook it was that failed, drew numbers that no graph draws, or gathered something."""
-    drawn, gathered = _drawn(held), [list(container) for container in held.gathering]
+    drawn, gathered = _drawn(scope), [list(container) for container in scope.gathering]
     try:
         yield
     except Untraceable:
@@ -103,11 +103,11 @@ def blamed(number: int, held: Held) -> Iterator[None]:
     except Exception as error:
         raise Untraceable(number, first_line(error)) from error
     finally:
-        moved = not _same(drawn, _drawn(held))
+        moved = not _same(drawn, _drawn(scope))
         if moved:
-            _put_back(drawn, held)
-        more = not all(map(unchanged, held.gathering, gathered))
-        for container, before in zip(held.gathering, gathered, strict=True) if more else ():
+            _put_back(drawn, scope)
+        more = not all(map(unchanged, scope.gathering, gathered))
+        for container, before in zip(scope.gathering, gathered, strict=True) if more else ():
             container.clear()
             container.extend(before) if isinstance(container, deque) else container.update(before)
     if moved:
@@ -121,7 +121,7 @@ def unchanged(gathering: Any, before: list[Any]) -> bool:
     return len(gathering) == len(before) and all(map(is_, gathering, before))
 
 
-def _drawn(scope: Held) -> list[Any]:
+def _drawn(scope: Scope) -> list[Any]:
     """Return where generators stand."""
     return [random.getstate(), np.random.get_state(), *map(_state, scope.generators)]
 
@@ -140,7 +140,7 @@ def _same(before: Any, after: Any) -> bool:
     return bool(np.array_equal(before, after)) if isinstance(before, np.ndarray | Tensor) else bool(before == after)
 
 
-def _put_back(drawn: list[Any], scope: Held) -> None:
+def _put_back(drawn: list[Any], scope: Scope) -> None:
     random.setstate(drawn[0])
     np.random.set_state(drawn[1])
     for generator, state in zip(scope.generators, drawn[2:], strict=True):

@@ -56,9 +56,9 @@ def wanted() -> dict[str | None, list[Package]]:
     return packages
 
 
-def modules(found: Mapping[str | None, Sequence[Package]]) -> list[str]:
+def modules(packages: Mapping[str | None, Sequence[Package]]) -> list[str]:
     """Return the modules of all packages that are installed."""
-    return [pkg.module for packages in found.values() for pkg in packages if pkg.module is not None]
+    return [pkg.module for packages in packages.values() for pkg in packages if pkg.module is not None]
 
 
 def python() -> Finding:
@@ -73,10 +73,10 @@ def python() -> Finding:
     return Finding("problem", "package", "python", f"{version}, wanted {specifier}", f"install Python {specifier}")
 
 
-def core(found: Mapping[str | None, Sequence[Package]], tried: Mapping[str, Tried]) -> Iterator[Finding]:
+def core(packages: Mapping[str | None, Sequence[Package]], tried: Mapping[str, Tried]) -> Iterator[Finding]:
     """Tell of rlrun, and of each package that it cannot do without."""
     yield Finding("ok", "package", OURS, __version__)
-    for pkg in found.get(None, ()):
+    for pkg in packages.get(None, ()):
         fault = _fault(pkg, tried)
         if fault is None:
             yield Finding("ok", "package", pkg.name, f"{pkg.version} ({pkg.range})" if pkg.range else f"{pkg.version}")

@@ -34,7 +34,7 @@ class Job:
         composed: what the run is made of.
         run: the run directory.
         checkpoint: name of the one to go on from, or None.
-        found: what the first learner found out about the machine.
+        machine: what the first learner found out about it.
         limits: what restricts configs in its process.
         token: by which the first learner, and all others with it, is the one at work on the run.
     """
@@ -46,7 +46,7 @@ class Job:
     composed: Any
     run: Path
     checkpoint: str | None
-    found: Any
+    machine: Any
     limits: Sequence[Limit]
     token: str | None = None
 

@@ -125,8 +125,8 @@ class TableRows:
     def __init__(self, table: Table, columns: Sequence[str] | None = None) -> None:
         self.table = table
         self.names = chosen(columns, table.names())
-        self._given = _Given(weighs="weight" in table.sampler.provides)
-        self._given.bind(table.index)
+        self._sampler = _Given(weighs="weight" in table.sampler.provides)
+        self._sampler.bind(table.index)
         self._version = -1
         self._starts = np.empty(0, np.int64)
         self._look()
@@ -153,8 +153,8 @@ class TableRows:
         if self._version != self.table.index.version:
             raise RlrunError("loader.dataset: the table changed within an epoch; ReplayLoader serves one that grows")
         table, sampler = self.table, self.table.sampler
-        self._given.start = self._starts[rows]
-        table.sampler = self._given
+        self._sampler.start = self._starts[rows]
+        table.sampler = self._sampler
         try:
             batch = table.sample(len(rows))
         finally:

@@ -49,7 +49,7 @@ class PhasicLoader(RolloutLoader):
         self.phase = self._epochs(phase_minibatch, phase_epochs)
         beside = [name for name in ("state", "ended", "valid") if self.stateful and name in self._columns]
         self._phase_columns = tuple(dict.fromkeys((*chosen(phase_columns, self._columns), *beside)))
-        self._kept: list[tuple[Batch, Array]] = []  # rows and windows of each rollout since the last phase
+        self._rollouts: list[tuple[Batch, Array]] = []  # rows and windows of each rollout since the last phase
 
     def names(self) -> dict[str, tuple[str, ...]]:
         return {**super().names(), self.phase_group: self._phase_columns}
@@ -57,7 +57,7 @@ class PhasicLoader(RolloutLoader):
     def __iter__(self) -> Iterator[Groups]:
         rollouts = super().__iter__()
         while True:
-            if self._rollout.over and 0 < self.interval <= len(self._kept):
+            if self._rollout.over and 0 < self.interval <= len(self._rollouts):
                 self._begin()
             while not self.phase.over:
                 yield {self.phase_group: self.phase.next()}
@@ -68,25 +68,25 @@ class PhasicLoader(RolloutLoader):
         if self.interval:
             # copies: what no adaptor changed lies in the table, where the next rollout will lie
             rows = {name: map_tree(torch.clone, self._rollout.rows[name]) for name in self._phase_columns}
-            self._kept.append((rows, self._rollout.starts.copy()))
+            self._rollouts.append((rows, self._rollout.starts.copy()))
 
     def _begin(self) -> None:
         """Begin a phase over all that was kept."""
-        rows = {name: joined([batch[name] for batch, _ in self._kept]) for name in self._phase_columns}
+        rows = {name: joined([batch[name] for batch, _ in self._rollouts]) for name in self._phase_columns}
         rollout = self.horizon * self.table.num_envs  # rows of one
-        starts = np.concatenate([starts + number * rollout for number, (_, starts) in enumerate(self._kept)])
-        self._kept = []
+        starts = np.concatenate([starts + number * rollout for number, (_, starts) in enumerate(self._rollouts)])
+        self._rollouts = []
         self.phase.begin(rows, starts)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the rollout that is served, the rows kept, and the rest of a phase."""
-        rollouts = [{"rows": rows, "starts": starts} for rows, starts in self._kept]
+        rollouts = [{"rows": rows, "starts": starts} for rows, starts in self._rollouts]
         return {**super().state_dict(), "phase": self.phase.state_dict(), "kept": rollouts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.phase.load_state_dict(state["phase"], self.device)
-        self._kept = [
+        self._rollouts = [
             (map_tree(lambda value: value.to(self.device), rollout["rows"]), np.array(rollout["starts"]))
             for rollout in state["kept"]
         ]

@@ -133,20 +133,20 @@ class MemoryProxy:
             episode = self._open[agent] = _Open()
         else:
             episode = self._open[agent]
-            episode.rewards.append(self._kept(seen.rewards))
+            episode.rewards.append(self._stored_columns(seen.rewards))
         # an environment may fill the same arrays again in the next round
         episode.observations.append(map_tree(np.array, seen.array_data))
         values = {**response.scalar_data, **response.array_data}
-        episode.responses.append(map_tree(np.array, self._kept(values)))
+        episode.responses.append(map_tree(np.array, self._stored_columns(values)))
         if seen.metadata is not None:
             episode.info |= seen.metadata.info
 
-    def _kept(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _stored_columns(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in values.items() if name in self.table.storage}
 
     def _finish(self, agent: AgentId, seen: DictObservation) -> None:
         episode = self._open.pop(agent)
-        episode.rewards.append(self._kept(seen.rewards))
+        episode.rewards.append(self._stored_columns(seen.rewards))
         episode.observations.append(map_tree(np.array, seen.array_data))
         if seen.metadata is not None:
             episode.info |= seen.metadata.info

@@ -130,12 +130,12 @@ class RingIndex(EpisodeIndex):
 
     def gone(self) -> Array:
         """Return the closed episodes of which no slot is left."""
-        over = (self.status == CLOSED) & (self.last < self._held()[self.lane])
+        over = (self.status == CLOSED) & (self.last < self._oldest_counts()[self.lane])
         return np.flatnonzero(over)
 
     def drop(self, episodes: Array) -> None:
         self.version += 1
-        alive = episodes[self.last[episodes] >= self._held()[self.lane[episodes]]]
+        alive = episodes[self.last[episodes] >= self._oldest_counts()[self.lane[episodes]]]
         for first, last, lane in zip(self.first[alive], self.last[alive], self.lane[alive], strict=True):
             oldest = max(first, self.written[lane] - self.slots, 0)
             slots = self.base[lane] + np.arange(oldest, last + 1) % self.slots
@@ -164,7 +164,7 @@ class RingIndex(EpisodeIndex):
         return slot
 
     def oldest(self, episodes: Array | slice = EVERY) -> Array:
-        overwritten: Array = np.maximum(self._held()[self.lane[episodes]] - self.first[episodes], 0)
+        overwritten: Array = np.maximum(self._oldest_counts()[self.lane[episodes]] - self.first[episodes], 0)
         return overwritten if not self.margin else overwritten + self.margin * (overwritten > 0)
 
     def newest(self, episodes: Array | slice = EVERY) -> Array:
@@ -205,7 +205,7 @@ class RingIndex(EpisodeIndex):
         return slots
 
     def resize(self, size: int) -> tuple[Array, Array]:
-        old, starts = self.used(), self._held()
+        old, starts = self.used(), self._oldest_counts()
         lane = old // self.slots
         oldest = starts[lane]
         count = (old - oldest) % self.slots  # counted anew from each lane's oldest row, so that its ring begins with it
@@ -227,14 +227,14 @@ class RingIndex(EpisodeIndex):
         self._counted.clear()
         return old, new
 
-    def _held(self) -> Array:
+    def _oldest_counts(self) -> Array:
         """Return the count of each lane's oldest slot that is not overwritten."""
         starts: Array = np.maximum(self.written - self.slots, 0)
         return starts
 
     def _taken(self) -> Array:
         """Each lane counts what it writes: no slot is marked."""
-        since = np.maximum(self._settled, self._held())
+        since = np.maximum(self._settled, self._oldest_counts())
         lanes = np.flatnonzero(self.written > since)
         runs = [self.base[lane] + np.arange(since[lane], self.written[lane]) % self.slots for lane in lanes]
         return np.concatenate([np.empty(0, np.int64), *runs])

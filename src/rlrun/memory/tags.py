@@ -30,22 +30,22 @@ class Tags:
     def __len__(self) -> int:
         return len(self.columns)
 
-    def check(self, given: Mapping[str, Any] | None) -> None:
+    def check(self, tags: Mapping[str, Any] | None) -> None:
         """Refuse an end without its tags.
 
         Raises:
             RlrunError: a tag is missing.
         """
         for name in self.columns:
-            if given is None or name not in given:
-                raise RlrunError(f"memory: an episode ended without its tag '{name}'; given {', '.join(given or ())}")
+            if tags is None or name not in tags:
+                raise RlrunError(f"memory: an episode ended without its tag '{name}'; given {', '.join(tags or ())}")
 
-    def put(self, episodes: Array, given: Mapping[str, Any]) -> None:
+    def put(self, episodes: Array, tags: Mapping[str, Any]) -> None:
         """Set the tags of closed episodes [n]; -1 stands for one that is gone already."""
         self._grow()
         here = np.flatnonzero(episodes >= 0)
         for name, values in self.values.items():
-            values[episodes[here]] = np.atleast_1d(np.asarray(given[name]))[here]
+            values[episodes[here]] = np.atleast_1d(np.asarray(tags[name]))[here]
 
     def clear(self, episodes: Array) -> None:
         """Forget the tags of episodes [n]."""

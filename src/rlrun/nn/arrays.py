@@ -42,9 +42,9 @@ def read(tensor: Tensor) -> Array:
     return array
 
 
-def told(made: Array) -> Tensor:
-    """Return what was made as a tensor."""
-    return torch.from_numpy(made)
+def to_tensor(array: Array) -> Tensor:
+    """Return an array as a tensor."""
+    return torch.from_numpy(array)
 
 
 def takes(gradient: Tensor) -> bool:

@@ -14,7 +14,7 @@ from rlrun.nn.init import Initialiser
 from rlrun.nn.mlp import MLP, Activation, activation_module
 from rlrun.nn.precision import products as computed
 from rlrun.nn.precision import widest
-from rlrun.nn.stacks import Form, Held
+from rlrun.nn.stacks import CachedStacks, Form
 from rlrun.nn.tandem import affine, kind_of, plain_input
 
 # Multiplications in one hidden layer of one member from which separate products take less time than a batched
@@ -66,7 +66,7 @@ class Ensemble(nn.Module):
     member by member, narrow ones and everything on other devices by one batched product.
     """
 
-    momentary = ("_held",)
+    momentary = ("_cached",)
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Ensemble(nn.Module):
         kind = None if layer_norm else kind_of([self.activation])
         depth = len(self.layers)
         self._form = None if kind is None else Form((kind,) * members, (depth,) * members, open=True, members=members)
-        self._held: Held | None = None
+        self._cached: CachedStacks | None = None
         self.drops_always = False
 
     def forward(self, value: Tensor, *, shared: bool = True) -> Tensor:
@@ -123,7 +123,7 @@ class Ensemble(nn.Module):
         return self.training and (self.drops_always or torch.is_grad_enabled())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_held": None}  # a copy has places of its own
+        return {**self.__dict__, "_cached": None}  # a copy has places of its own
 
     def _separate(self, value: Tensor) -> bool:
         # what is exported has a batch of any size, and what is compiled decides for itself how products are made
@@ -146,11 +146,11 @@ class Ensemble(nn.Module):
             return None
         if value.dim() == 3 and len(value) != self.members:  # which the other ways refuse
             return None
-        cached, owners = self._held, [layer._parameters for layer in self.layers]
-        if cached is None or not cached.is_of(owners) or not cached.lies():
+        cached, owners = self._cached, [layer._parameters for layer in self.layers]
+        if cached is None or not cached.is_of(owners) or not cached.in_place():
             if self.layers[0].weight.dtype != value.dtype or not all(owner.keys() >= _OWN for owner in owners):
                 return None
-            cached = self._held = Held(self._form, owners, self.work)
+            cached = self._cached = CachedStacks(self._form, owners, self.work)
         results = cached(value)
         return results[0].unsqueeze(0) if self.members == 1 else torch.stack(results)
 

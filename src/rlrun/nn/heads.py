@@ -148,14 +148,14 @@ class ActionHead(nn.Module):
             terms.append(self.codec.entropy(choices))
         return torch.stack(terms, -1) if len(terms) > 1 else terms[0].unsqueeze(-1)
 
-    def divergence(self, heads: Heads, other: Heads) -> Tensor:
-        """Return KL(heads ‖ other) [...] in nats; exact, since squashing both alike changes nothing of it."""
+    def divergence(self, heads: Heads, reference: Heads) -> Tensor:
+        """Return KL(heads ‖ reference) [...] in nats; exact, since squashing both alike changes nothing of it."""
         mean, log_std, choices = heads
         terms = []
-        if mean is not None and log_std is not None and other.mean is not None and other.log_std is not None:
-            terms.append(gaussian_divergence(mean, log_std, other.mean, other.log_std))
-        if choices is not None and other.choices is not None:
-            terms.append(choice_divergence(choices, other.choices))
+        if mean is not None and log_std is not None and reference.mean is not None and reference.log_std is not None:
+            terms.append(gaussian_divergence(mean, log_std, reference.mean, reference.log_std))
+        if choices is not None and reference.choices is not None:
+            terms.append(choice_divergence(choices, reference.choices))
         return _sum(terms)
 
 

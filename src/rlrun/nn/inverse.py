@@ -37,8 +37,8 @@ class InverseModel(nn.Module):
         super().__init__()
         self.codec = ActionCodec(spaces)
         self.features: Trunk = Trunk(spaces, hidden=hidden, activation=activation, init=init)
-        self.made = partial(MLP, hidden=model, activation=activation, init=init)
-        self.tell = self.made(2 * self.features.size, self.codec.continuous + self.codec.width, output_gain=0.0)
+        self.build = partial(MLP, hidden=model, activation=activation, init=init)
+        self.tell = self.build(2 * self.features.size, self.codec.continuous + self.codec.width, output_gain=0.0)
 
     def inverse_error(self, before: Tensor, action: Tree, after: Tensor) -> Tensor:
         """Return how badly the action is told from features [..., F] before and after it: [...] (1705.05363 eq. 3).

@@ -48,9 +48,9 @@ def read(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def told(made: Tensor) -> Tensor:
-    """Return what was made as a tensor of single precision."""
-    return made.float()
+def to_tensor(tensor: Tensor) -> Tensor:
+    """Return a tensor in single precision."""
+    return tensor.float()
 
 
 def hidden(below: Tensor, weight: Tensor, bias: Tensor, kind: Kind, low: torch.dtype | None) -> Tensor:

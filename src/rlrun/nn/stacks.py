@@ -59,7 +59,7 @@ class Form(NamedTuple):
         return not self.open or layer < self.depths[stack] - 1
 
 
-class Held:
+class CachedStacks:
     """Stacks with what is made of their parameters but once, as long as these lie where they lay.
 
     Args:
@@ -75,7 +75,7 @@ class Held:
         self._sizes = list(map(Tensor.size, self._parameters))
         self._views: dict[Any, Views] = {}  # by what makes the products
 
-    def lies(self) -> bool:
+    def in_place(self) -> bool:
         """Tell whether the parameters are the same, and lie where they lay."""
         try:
             now = list(chain.from_iterable(map(_WEIGHT_AND_BIAS, self._owners)))
@@ -109,7 +109,7 @@ def _through(x: Tensor, form: Form, way: Any, parameters: Sequence[Tensor], view
     if torch.is_grad_enabled():
         tops: tuple[Tensor, ...] = _Stacks.apply(x, form, way, views, *parameters)  # type: ignore[no-untyped-call]
         return tops
-    return tuple([way.told(outputs[-1]) for outputs in _run(way.read(x), form, views, way)])
+    return tuple([way.to_tensor(outputs[-1]) for outputs in _run(way.read(x), form, views, way)])
 
 
 def _pairs(parameters: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
@@ -140,13 +140,13 @@ class _Stacks(torch.autograd.Function):
         ctx.form, ctx.way, ctx.views = form, way, views
         ctx.set_materialize_grads(bool(form.members))  # of a stack that no loss reached, there is no gradient
         results = _run(way.read(x), form, views, way)
-        tops = tuple(way.told(outputs[-1]) for outputs in results)
+        tops = tuple(way.to_tensor(outputs[-1]) for outputs in results)
         # what no activation stands behind is not needed again, and others may change it in place
         activations = list(chain.from_iterable(outputs[:-1] if form.open else outputs for outputs in results))
         if way is products:
             ctx.save_for_backward(x, *parameters, *activations)
         else:  # nobody else has arrays, but for those of the last layers
-            ctx.kept = activations
+            ctx.activations = activations
             ctx.save_for_backward(x, *parameters, *(() if form.open else tops))
         return tops
 
@@ -160,9 +160,9 @@ class _Stacks(torch.autograd.Function):
             return _with_graph(x, form, parameters, gradients)
         wanted = [_is_wanted(node) for node, _ in ctx.next_functions]
         of_x, of_parameters = wanted[0], any(wanted[1:])
-        way, views, activations = ctx.way, ctx.views, outputs if ctx.way is products else ctx.kept
+        way, views, activations = ctx.way, ctx.views, outputs if ctx.way is products else ctx.activations
         if way is arrays and not all(grad is None or arrays.takes(grad) for grad in gradients):
-            way, views, activations = products, form.layers(parameters), map(arrays.told, activations)
+            way, views, activations = products, form.layers(parameters), map(arrays.to_tensor, activations)
         bottom, remaining = way.read(x), iter(activations)
         whole: list[Any] = []
         if way is arrays and form.members > 1 and of_parameters:  # so that members need not be put behind one another
@@ -178,8 +178,8 @@ class _Stacks(torch.autograd.Function):
             part, of_input = _back(gradient, form, number, layers, values, way, of_x, of_parameters, room)
             parts.append(part)
             of_inputs += [] if of_input is None else [of_input]
-        param_grads = map(way.told, whole) if whole else _told(parts, form) if of_parameters else [None] * count
-        return (_together(of_inputs, x), None, None, None, *param_grads)
+        grads = map(way.to_tensor, whole) if whole else _gradients(parts, form) if of_parameters else [None] * count
+        return (_together(of_inputs, x), None, None, None, *grads)
 
 
 def _back(
@@ -209,13 +209,13 @@ def _back(
             way.of_bias(gradient, out=rooms[layer][1])
         elif of_parameters:
             of_weight = way.of_weight(gradient, values[layer], turned=form.members > 0)
-            grads.append((way.told(of_weight), way.told(way.of_bias(gradient))))
+            grads.append((way.to_tensor(of_weight), way.to_tensor(way.of_bias(gradient))))
         if layer or of_x:
             gradient = way.of_input(gradient, layers[layer][0])
-    return grads[::-1], way.told(gradient) if of_x else None
+    return grads[::-1], way.to_tensor(gradient) if of_x else None
 
 
-def _told(parts: list[Parts], form: Form) -> Iterator[Tensor | None]:
+def _gradients(parts: list[Parts], form: Form) -> Iterator[Tensor | None]:
     """Tell gradients of layers as the parameters are told."""
     if not form.members:
         yield from chain.from_iterable(chain.from_iterable(parts))

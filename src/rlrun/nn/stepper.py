@@ -19,12 +19,12 @@ class _Ready(NamedTuple):
     squares: list[Tensor]
     counts: list[Tensor]
     counter: Tensor  # [P]; `counts` are its entries, so that one call counts for all
-    kept: int  # parameters of which the optimiser keeps something
+    states: int  # parameters of which the optimiser keeps something
 
     def holds(self, optimiser: torch.optim.Optimizer) -> bool:
         """Tell whether the optimiser is still what this was made of."""
         groups, group = optimiser.param_groups, self.group
-        return len(groups) == 1 and groups[0] is group and len(optimiser.state) == self.kept and _is_plain(group)
+        return len(groups) == 1 and groups[0] is group and len(optimiser.state) == self.states and _is_plain(group)
 
     def gradients(self) -> list[Tensor] | None:
         """Return the gradients; None where there is one too few or too many."""

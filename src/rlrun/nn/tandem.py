@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 
 from rlrun.nn import precision
 from rlrun.nn.products import Kind
-from rlrun.nn.stacks import Form, Held, through
+from rlrun.nn.stacks import CachedStacks, Form, through
 
 
 class _Line(NamedTuple):
@@ -23,12 +23,12 @@ class _Line(NamedTuple):
     inside: list[dict[str, Any]]  # modules that each module on the way holds, by name
     modules: list[nn.Module | None]  # all of these
     hooks: tuple[Any, ...]
-    held: Held
+    cached: CachedStacks
 
     def fits(self) -> bool:
         """Tell whether the same modules lie on the way, and nobody looks inside."""
         now = list(chain.from_iterable(map(dict.values, self.inside)))
-        return now == self.modules and not any(self.hooks) and self.held.lies()
+        return now == self.modules and not any(self.hooks) and self.cached.in_place()
 
 
 _lines: WeakKeyDictionary[nn.Module, dict[tuple[tuple[str, ...], ...], _Line]] = WeakKeyDictionary()
@@ -52,7 +52,7 @@ def across(owner: nn.Module, x: Tensor, *stacks: tuple[str, ...]) -> tuple[Tenso
                 known.pop(stacks, None)
             return None
         _lines.setdefault(owner, {})[stacks] = line
-    return line.held(x)
+    return line.cached(x)
 
 
 def plain_input(x: Tensor) -> bool:
@@ -94,12 +94,12 @@ def layer_by_layer(x: Tensor, layers: Sequence[nn.Module]) -> Tensor:
     below = x
     with precision.products(x, _widest(layer.weight for layer in hidden if isinstance(layer, nn.Linear))):
         for layer in hidden:
-            below = _one(layer, below)
+            below = _apply_layer(layer, below)
     below = below.to(x.dtype)
-    return below if len(hidden) == len(layers) else _one(layers[-1], below)
+    return below if len(hidden) == len(layers) else _apply_layer(layers[-1], below)
 
 
-def _one(layer: nn.Module, x: Tensor) -> Tensor:
+def _apply_layer(layer: nn.Module, x: Tensor) -> Tensor:
     if type(layer) is nn.Linear and layer.bias is not None and not watched(layer):
         return affine(x, layer.weight, layer.bias)
     output: Tensor = layer(x)
@@ -122,7 +122,7 @@ def _line(owner: nn.Module, places: Iterable[Iterable[str]]) -> _Line | None:
             last = owner.get_submodule(place)
             layers += [*last] if isinstance(last, nn.Sequential) else [last]
         stacks.append(tuple(layers))
-    cached = _made(stacks)
+    cached = _cached_stacks(stacks)
     if cached is None or watched(*on_the_way.values()):
         return None
     inside = [module._modules for module in (owner, *on_the_way.values())]
@@ -131,7 +131,7 @@ def _line(owner: nn.Module, places: Iterable[Iterable[str]]) -> _Line | None:
     return _Line(inside, modules, tuple(chain.from_iterable(map(hooks_of, parts))), cached)
 
 
-def _made(stacks: list[tuple[nn.Module, ...]]) -> Held | None:
+def _cached_stacks(stacks: list[tuple[nn.Module, ...]]) -> CachedStacks | None:
     kinds = [_kind(stack) for stack in stacks]
     lengths = {len(stack) % 2 for stack in stacks}
     if not all(stacks) or None in kinds or len(lengths) > 1 or any(watched(*stack) for stack in stacks):
@@ -140,7 +140,7 @@ def _made(stacks: list[tuple[nn.Module, ...]]) -> Held | None:
     is_open = lengths == {1}
     work = max(_widest(layer.weight for layer in stack[: len(stack) - is_open]) for stack in dense)  # type: ignore[misc]
     form = Form(tuple(kinds), tuple(map(len, dense)), open=is_open)  # type: ignore[arg-type]
-    return Held(form, [layer._parameters for layer in chain.from_iterable(dense)], work)
+    return CachedStacks(form, [layer._parameters for layer in chain.from_iterable(dense)], work)
 
 
 def _kind(layers: tuple[nn.Module, ...]) -> Kind | None:

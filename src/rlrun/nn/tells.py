@@ -37,20 +37,20 @@ class Tells(ABC):
         values = output.reshape(*output.shape[:-1], -1, self.size)
         return values if codec.discrete else values.squeeze(-2)
 
-    def select(self, told: Tensor, k: Tensor, codec: ActionCodec) -> Tensor:
+    def select(self, estimate: Tensor, k: Tensor, codec: ActionCodec) -> Tensor:
         """Return what is told of the choices k [B, D]: [M, B, N]."""
-        return codec.select(told.transpose(-1, -2), k.unsqueeze(-2))
+        return codec.select(estimate.transpose(-1, -2), k.unsqueeze(-2))
 
     @abstractmethod
-    def mean(self, told: Tensor) -> Tensor:
+    def mean(self, estimate: Tensor) -> Tensor:
         """Return the mean of the return, [M, B] or [M, B, width]."""
 
-    def outcomes(self, told: Tensor) -> Tensor:
+    def outcomes(self, estimate: Tensor) -> Tensor:
         """Return what a target is made of: returns that weigh the same [..., N], or their mean [...]."""
-        return self.mean(told)
+        return self.mean(estimate)
 
     @abstractmethod
-    def distance(self, told: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
+    def distance(self, estimate: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
         """Return how far what is told lies from outcomes [B] or [B, N']: [M, B]."""
 
     def smallest(self, value: Tensor) -> Tensor:
@@ -82,14 +82,14 @@ class Numbers(Tells):
     def laid_out(self, output: Tensor, codec: ActionCodec) -> Tensor:
         return output if codec.discrete else output.squeeze(-1)
 
-    def select(self, told: Tensor, k: Tensor, codec: ActionCodec) -> Tensor:
-        return codec.select(told, k)
+    def select(self, estimate: Tensor, k: Tensor, codec: ActionCodec) -> Tensor:
+        return codec.select(estimate, k)
 
-    def mean(self, told: Tensor) -> Tensor:
-        return told
+    def mean(self, estimate: Tensor) -> Tensor:
+        return estimate
 
-    def distance(self, told: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
-        return ops.distance(told, target, huber=huber)
+    def distance(self, estimate: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
+        return ops.distance(estimate, target, huber=huber)
 
 
 class Rewards(Numbers):
@@ -118,9 +118,9 @@ class Rewards(Numbers):
         values = output.reshape(*output.shape[:-1], -1, self.size).movedim(-1, 1)
         return values if codec.discrete else values.squeeze(-1)
 
-    def distance(self, told: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
+    def distance(self, estimate: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
         """Return how far what is told lies from targets [B, R]: [M, B], the mean over rewards."""
-        return ops.distance(told, target.movedim(-1, 0), huber=huber).mean(1)
+        return ops.distance(estimate, target.movedim(-1, 0), huber=huber).mean(1)
 
     def smallest(self, value: Tensor) -> Tensor:
         """Return of each reward the value that counts least once it is weighed, [M, R, …] -> [R, …]."""
@@ -157,17 +157,17 @@ class Quantiles(Tells):
         self.size = count
         self.summed = summed
 
-    def mean(self, told: Tensor) -> Tensor:
-        return told.mean(-1)
+    def mean(self, estimate: Tensor) -> Tensor:
+        return estimate.mean(-1)
 
-    def outcomes(self, told: Tensor) -> Tensor:
-        return told
+    def outcomes(self, estimate: Tensor) -> Tensor:
+        return estimate
 
-    def distance(self, told: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
-        if target.dim() < told.dim() - 1:  # a mean alone
+    def distance(self, estimate: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
+        if target.dim() < estimate.dim() - 1:  # a mean alone
             target = target.unsqueeze(-1)
-        points = ops.fixed_fractions(self.size, like=told).points
-        return ops.quantile_distance(told, target, points=points, huber=huber, summed=self.summed)
+        points = ops.fixed_fractions(self.size, like=estimate).points
+        return ops.quantile_distance(estimate, target, points=points, huber=huber, summed=self.summed)
 
 
 class Bins(Tells):
@@ -201,12 +201,12 @@ class Bins(Tells):
                 f"{len(codec.branches)} (leave +with=hlgauss away, or let a larger joint_limit make them one)"
             )
 
-    def mean(self, told: Tensor) -> Tensor:
-        return told.softmax(-1) @ ops.bin_centres(self.size, least=self.least, largest=self.largest, like=told)
+    def mean(self, estimate: Tensor) -> Tensor:
+        return estimate.softmax(-1) @ ops.bin_centres(self.size, least=self.least, largest=self.largest, like=estimate)
 
-    def distance(self, told: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
+    def distance(self, estimate: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
         wanted = ops.smoothed_bins(target, self.size, least=self.least, largest=self.largest, deviation=self.deviation)
-        return -(wanted * told.log_softmax(-1)).sum(-1)
+        return -(wanted * estimate.log_softmax(-1)).sum(-1)
 
     def metrics(self, target: Tensor) -> Mapping[str, Any]:
         return {"target/clamped": ((target < self.least) | (target > self.largest)).float().mean()}

@@ -43,15 +43,15 @@ class Trajectories:
         self.size = (self.order + 1) * self.codec.continuous
         self.state_size = self.size + 1
 
-    def advance(self, kept: Tensor) -> Tensor:
+    def advance(self, trajectory: Tensor) -> Tensor:
         """Return trajectories [..., size] one step further."""
-        *rest, last = kept.chunk(self.order + 1, -1)
+        *rest, last = trajectory.chunk(self.order + 1, -1)
         parts = [last]
         for part in reversed(rest):
             parts.append((part + 2.0 * parts[-1]).clamp(-1.0, 1.0))
         return torch.cat(parts[::-1], -1)
 
-    def towards(self, kept: Tensor, c: Tensor) -> Tensor:
+    def towards(self, trajectory: Tensor, c: Tensor) -> Tensor:
         """Return the trajectories [..., size] that begin where others are, by what was chosen, c [..., A].
 
         They come to the actions c; or, where that is not asked back from actions, c is what is constant from now on,
@@ -59,10 +59,10 @@ class Trajectories:
         """
         if not self.inverse and self.order:
             still = [torch.zeros_like(c)] * (self.order - 1)
-            return self.advance(torch.cat((self.numbers(kept), *still, c), -1))
+            return self.advance(torch.cat((self.numbers(trajectory), *still, c), -1))
         parts = [c]
         if self.order:
-            parts.append(0.5 * (c - self.numbers(kept)))
+            parts.append(0.5 * (c - self.numbers(trajectory)))
         if self.order > 1:
             parts.append(0.5 * parts[-1])
         return torch.cat(parts, -1)
@@ -71,10 +71,10 @@ class Trajectories:
         """Return the actions c [..., A] that trajectories are at."""
         return trajectory[..., : self.codec.continuous]
 
-    def choose(self, state: Tensor, kept: Tensor, new: Tensor, switch: Tensor) -> tuple[Tree, Tensor]:
+    def choose(self, state: Tensor, current: Tensor, new: Tensor, switch: Tensor) -> tuple[Tree, Tensor]:
         """Return the actions and the state [N, S] after them: of new trajectories where lanes switch [N]."""
         repeats = torch.where(switch, 0.0, state[..., -1] + 1.0)
-        trajectory = torch.where(switch.unsqueeze(-1), new, kept)
+        trajectory = torch.where(switch.unsqueeze(-1), new, current)
         action = self.codec.join(self.numbers(trajectory), None)
         return action, torch.cat((trajectory, repeats.unsqueeze(-1)), -1)
 

@@ -27,7 +27,7 @@ def fastest() -> str:
     generator = torch.Generator().manual_seed(0)  # the run's own numbers stay as they are
     networks = [_network(width, activation, generator) for width, activation in _SHAPES]
     x = torch.randn(_ROWS, _INPUTS, generator=generator)
-    with _kept():
+    with _restoring():
         fit = _there()
         errors = {way: _error(way, networks[-1], x) for way in fit}
         fit = [way for way in fit if errors[way] <= 8.0 * errors["torch"]]  # others have a processor's shorter numbers
@@ -55,7 +55,7 @@ def best_threads(at_most: int) -> int:
     network, x = _network(*shape, generator), torch.randn(_ROWS, _INPUTS, generator=generator)
     counts = sorted({1, at_most, *(2**power for power in range(1, at_most.bit_length()) if 2**power <= at_most)})
     taken: dict[int, float] = {}
-    with _kept():
+    with _restoring():
         try:
             for count in counts:
                 set_threads(count)
@@ -118,7 +118,7 @@ def _seconds(way: str, network: Dense, x: torch.Tensor, passes: int = _PASSES) -
 
 
 @contextmanager
-def _kept() -> Iterator[None]:
+def _restoring() -> Iterator[None]:
     """Leave products as they were made before."""
     before = products.in_use()
     try:

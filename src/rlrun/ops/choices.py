@@ -28,6 +28,6 @@ def gumbel_argmax(logits: Tensor, *, keepdim: bool = False) -> Tensor:
     return (logits + gumbel_like(logits)).argmax(-1, keepdim)
 
 
-def choice_divergence(log_probabilities: Tensor, other: Tensor) -> Tensor:
-    """Return KL(choices ‖ other choices) [...] from log-probabilities [..., width], summed over branches."""
-    return (log_probabilities.exp() * (log_probabilities - other)).sum(-1)
+def choice_divergence(log_probabilities: Tensor, reference: Tensor) -> Tensor:
+    """Return KL(choices ‖ reference) [...] from log-probabilities [..., width], summed over branches."""
+    return (log_probabilities.exp() * (log_probabilities - reference)).sum(-1)

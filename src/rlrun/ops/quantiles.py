@@ -67,7 +67,7 @@ def quantile_distance(
     return losses.sum(-1) if summed else losses.mean(-1)
 
 
-def least_of(told: Tensor, *, by: Least = "quantile", widths: Tensor | None = None) -> Tensor:
+def least_of(quantiles: Tensor, *, by: Least = "quantile", widths: Tensor | None = None) -> Tensor:
     """Return the cautious quantiles of several members, [M, B, N] -> [B, N].
 
     by: "quantile", the smallest of each; "member", all those of the member with the smallest mean; "deviation", of
@@ -75,8 +75,8 @@ def least_of(told: Tensor, *, by: Least = "quantile", widths: Tensor | None = No
     widths: shares that they stand for, [N] or [B, N]; None: all equal.
     """
     if by == "quantile":
-        return told.amin(0)
+        return quantiles.amin(0)
     if by == "deviation":
-        return told.mean(0) - told.std(0) if len(told) > 1 else told[0]
-    mean = told.mean(-1) if widths is None else (told * widths).sum(-1)
-    return told.take_along_dim(mean.argmin(0)[None, ..., None], 0).squeeze(0)
+        return quantiles.mean(0) - quantiles.std(0) if len(quantiles) > 1 else quantiles[0]
+    mean = quantiles.mean(-1) if widths is None else (quantiles * widths).sum(-1)
+    return quantiles.take_along_dim(mean.argmin(0)[None, ..., None], 0).squeeze(0)

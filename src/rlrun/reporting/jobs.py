@@ -23,7 +23,7 @@ REASONS = {"pruned": "its search left it for better ones"}
 PATIENCE = 10.0  # seconds to wait for a coordinator that writes
 
 
-class Told(NamedTuple):
+class JobRow(NamedTuple):
     """What the book says of a job."""
 
     words: dict[str, str]
@@ -55,7 +55,7 @@ def complete(runs: list[Run], folders: Iterable[Path]) -> tuple[list[Run], list[
     return list(by_path.values()), troubles
 
 
-def _without_run(place: Path, source: Path, job: Told, tasks: dict[Any, str]) -> Run:
+def _without_run(place: Path, source: Path, job: JobRow, tasks: dict[Any, str]) -> Run:
     _, _, seed = job.words.get("seed", "").partition("=")
     reason = job.error or {"completed": "its folder is gone", "pending": "it was never begun", **REASONS}.get(job.state)
     return Run(
@@ -83,7 +83,7 @@ def _sweeps(runs: Iterable[Run], folders: Iterable[Path]) -> Iterator[tuple[Path
             yield place, source
 
 
-def _read(path: Path) -> Iterator[tuple[str, Told]]:
+def _read(path: Path) -> Iterator[tuple[str, JobRow]]:
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=PATIENCE)) as book:
             rows = book.execute("SELECT key, words, state, error FROM jobs ORDER BY rowid LIMIT ?", (MOST,)).fetchall()
@@ -91,7 +91,7 @@ def _read(path: Path) -> Iterator[tuple[str, Told]]:
         raise RunDirError(f"{path} cannot be read: {error}") from error
     for key, words, state, reason in rows:
         if isinstance(key, str) and KEY.fullmatch(key):
-            yield key, Told(_listed(words), str(state), None if reason is None else printable(str(reason)[:TEXT]))
+            yield key, JobRow(_listed(words), str(state), None if reason is None else printable(str(reason)[:TEXT]))
 
 
 def _listed(words: Any) -> dict[str, str]:

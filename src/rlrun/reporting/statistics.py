@@ -108,41 +108,41 @@ def estimate(statistics: Mapping[str, Statistic], scores: Scores, *, resamples: 
     return {name: _interval(*pair) for name, *pair in zip(statistics, values, parts, strict=True)}
 
 
-def compare(one: Scores, other: Scores, *, resamples: int, seed: int) -> tuple[Interval, Interval]:
-    """Return how much the interquartile mean of `one` is above that of `other`, and the probability of improvement.
+def compare(left: Scores, right: Scores, *, resamples: int, seed: int) -> tuple[Interval, Interval]:
+    """Return how much the interquartile mean of `left` is above that of `right`, and the probability of improvement.
 
-    The latter is that a run of `one` scores higher than a run of `other` on the same task, ties counting half, on
+    The latter is that a run of `left` scores higher than a run of `right` on the same task, ties counting half, on
     average over tasks: the statistic of Mann and Whitney, divided by the number of pairs. Arms are resampled
     independently.
     """
-    pairs, first = _wins(one, other), len(one.values)
+    pairs, first = _wins(left, right), len(left.values)
 
     def both(times: Floats) -> tuple[Floats, Floats]:
         mine, theirs = times[:, :first], times[:, first:]
-        return iqm(mine, one) - iqm(theirs, other), ((mine @ pairs) * theirs).sum(1)
+        return iqm(mine, left) - iqm(theirs, right), ((mine @ pairs) * theirs).sum(1)
 
-    enough = min(one.counts.min(), other.counts.min()) > 1
-    tasks = np.concatenate([one.tasks, other.tasks + len(one.counts)])
+    enough = min(left.counts.min(), right.counts.min()) > 1
+    tasks = np.concatenate([left.tasks, right.tasks + len(left.counts)])
     samples = [both(times) for times in _times(tasks, resamples, seed)] if enough else []
     values = both(np.ones((1, len(tasks))))
     gaps, chances = zip(*samples, strict=True) if samples else ((), ())
     return _interval(values[0][0], gaps), _interval(values[1][0], chances)
 
 
-def permutation(one: Scores, other: Scores, *, resamples: int, seed: int) -> float:
+def permutation(left: Scores, right: Scores, *, resamples: int, seed: int) -> float:
     """Return how often chance alone makes the interquartile means differ by as much as they do, in either direction.
 
     If the arms were the same, any assignment of a task's runs to them would have been as likely: it is drawn anew
     within each task. What was observed counts as one of the assignments, so the result is never 0.
     """
-    both = Scores(np.concatenate([one.values, other.values]), np.concatenate([one.tasks, other.tasks]))
+    both = Scores(np.concatenate([left.values, right.values]), np.concatenate([left.tasks, right.tasks]))
     starts = np.cumsum(both.counts) - both.counts
-    places = np.concatenate([start + np.arange(count) for start, count in zip(starts, one.counts, strict=True)])
+    places = np.concatenate([start + np.arange(count) for start, count in zip(starts, left.counts, strict=True)])
 
     def gap(mine: Floats) -> Floats:
         return np.abs(iqm(mine, both) - iqm(1.0 - mine, both))
 
-    observed = gap((np.arange(len(both.values)) < len(one.values)).astype(np.float64)[None])[0]
+    observed = gap((np.arange(len(both.values)) < len(left.values)).astype(np.float64)[None])[0]
     nearly = observed - 1e-9 * (1.0 + np.abs(both.values).max())  # sums in another order differ by less
     random, reached = np.random.RandomState(seed), 0
     for rows in _rows(resamples, len(both.values)):
@@ -153,10 +153,10 @@ def permutation(one: Scores, other: Scores, *, resamples: int, seed: int) -> flo
     return (1 + reached) / (1 + resamples)
 
 
-def least_p(one: Scores, other: Scores) -> float:
+def least_p(left: Scores, right: Scores) -> float:
     """Return the smallest p that a permutation test of so many runs can come to."""
-    ways = math.prod(math.comb(int(a + b), int(a)) for a, b in zip(one.counts, other.counts, strict=True))
-    return min(1.0, (2 if np.array_equal(one.counts, other.counts) else 1) / ways)
+    ways = math.prod(math.comb(int(a + b), int(a)) for a, b in zip(left.counts, right.counts, strict=True))
+    return min(1.0, (2 if np.array_equal(left.counts, right.counts) else 1) / ways)
 
 
 def holm(chances: Sequence[float], family: int) -> list[float]:

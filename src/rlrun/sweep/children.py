@@ -48,10 +48,10 @@ class Child:
     """What `subprocess.Popen` is, as far as it is asked: a process that gets signals, and is waited for."""
 
     def __init__(
-        self, target: Callable[..., None], *given: Any, paths: Sequence[str], held: Connection | None = None
+        self, target: Callable[..., None], *args: Any, paths: Sequence[str], connection: Connection | None = None
     ) -> None:
-        self.held = held  # closed with this process, of which the child may hear
-        self._process = CONTEXT.Process(target=_begin, args=(target, *given))
+        self.held = connection  # closed with this process, of which the child may hear
+        self._process = CONTEXT.Process(target=_begin, args=(target, *args))
         self._code: int | None = None
         prepare()
         before, sys.path[:] = [*sys.path], paths
@@ -129,16 +129,16 @@ class Starter:
         self._ready: Child | None = None
 
     def start(
-        self, work: Callable[..., int], *given: Any, log: Path, variables: Mapping[str, str] | None = None
+        self, work: Callable[..., int], *args: Any, log: Path, variables: Mapping[str, str] | None = None
     ) -> Child:
         """Start a child as `start` does."""
         child, self._ready = self._ready, None
         if child is None or child.poll() is not None:  # somebody ended it while it waited
             child = _idle()
         try:
-            _give(child, work, given, log, variables)
+            _give(child, work, args, log, variables)
         except OSError:  # … just now
-            child = start(work, *given, log=log, variables=variables)
+            child = start(work, *args, log=log, variables=variables)
         with suppress(OSError, EOFError):  # the next one is made when it is asked for
             self._ready = _idle()
         return child
@@ -151,7 +151,7 @@ class Starter:
             self._ready = None
 
 
-def start(work: Callable[..., int], *given: Any, log: Path, variables: Mapping[str, str] | None = None) -> Child:
+def start(work: Callable[..., int], *args: Any, log: Path, variables: Mapping[str, str] | None = None) -> Child:
     """Start a child that calls a function and exits with what it returns; what it prints is added to a file.
 
     variables: of its environment, beside those of this process.
@@ -161,14 +161,14 @@ def start(work: Callable[..., int], *given: Any, log: Path, variables: Mapping[s
         OSError: there is no room for another process.
     """
     child = _idle()
-    _give(child, work, given, log, variables)
+    _give(child, work, args, log, variables)
     return child
 
 
 def _idle() -> Child:
     """Return a child that waits for work; it ends with this process."""
     theirs, ours = CONTEXT.Pipe(duplex=False)
-    child = Child(_serve, theirs, paths=sys.path, held=ours)
+    child = Child(_serve, theirs, paths=sys.path, connection=ours)
     theirs.close()
     return child
 

@@ -129,19 +129,19 @@ def _alternatives(text: str, config_dir: Path | None) -> list[str]:
     return [f"{override.get_key_element()}={value}" for value in named]
 
 
-def values(found: Override, config_dir: Path | None) -> Iterator[str]:
+def values(override: Override, config_dir: Path | None) -> Iterator[str]:
     """Yield what a word stands for, if that has an end.
 
     Raises:
         ConfigError: a pattern among files where there are none.
     """
-    value = found.value()
+    value = override.value()
     if not isinstance(value, Glob):
-        yield from found.sweep_string_iterator()
+        yield from override.sweep_string_iterator()
         return
-    names = configuration.choices(found.key_or_group, config_dir)
+    names = configuration.choices(override.key_or_group, config_dir)
     if not names:
         raise ConfigError(
-            f"'{found.input_line}': a pattern chooses among files, and conf/{found.key_or_group}/ has none"
+            f"'{override.input_line}': a pattern chooses among files, and conf/{override.key_or_group}/ has none"
         )
     yield from value.filter(list(names))

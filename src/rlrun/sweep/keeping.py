@@ -53,7 +53,7 @@ class Keeper:
     def __init__(self, errand: Errand) -> None:
         self.errand = errand
         self._child: children.Child | None = None
-        self._asked = False
+        self._leaving = False
 
     def __call__(self) -> int:
         errand = self.errand
@@ -96,8 +96,8 @@ class Keeper:
 
     def _ask(self) -> None:
         """Have the job leave in order; once, for a second signal would cut off what it saves."""
-        if self._child is not None and not self._asked:
-            self._asked = True
+        if self._child is not None and not self._leaving:
+            self._leaving = True
             self._child.terminate()
 
     def checkpoint(self) -> Any:

@@ -34,7 +34,7 @@ class Show:
         self.folder = folder
         self.grows = grows
         self.stream = stream or sys.stderr
-        self._said: dict[str, tuple[Any, ...]] = {}
+        self._printed: dict[str, tuple[Any, ...]] = {}
         self._begun: dict[str, tuple[float, float]] = {}  # of a job at work: when it was first seen, and how far
         self._totals: dict[str, Any] = {}
         self._since: dict[str, float] = {}  # when a job was first seen at work
@@ -62,7 +62,7 @@ class Show:
             return
         for number, entry in enumerate(entries, start=1):
             news = (entry.state, entry.error)
-            if self._said.get(entry.key, ("pending", None)) != news:
+            if self._printed.get(entry.key, ("pending", None)) != news:
                 place = f"[{number}/{len(entries)}] {entry.key} {entry.label}".rstrip()
                 details = f": {entry.error}" if entry.error is not None and entry.state != "completed" else ""
                 if entry.state == "completed":
@@ -70,7 +70,7 @@ class Show:
                     texts = (f"return {value}" if value else "", self._to_go(entries))
                     details = "".join(f", {text}" for text in texts if text)
                 print(f"{place}: {entry.state}{details}", file=self.stream, flush=True)
-            self._said[entry.key] = news
+            self._printed[entry.key] = news
 
     def say(self, line: str) -> None:
         """Print a line; above the table, where there is one."""

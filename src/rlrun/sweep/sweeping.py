@@ -80,7 +80,7 @@ def sweep(
     """
     means = means or Means()
     launching = _ready(means.launcher(), endless=plan is not None and workers is None)
-    folder = _made(folder)
+    folder = _sweep_folder(folder)
     book, jobs = Book(folder / BOOK), list(jobs)
     if plan is not None:
         if not (folder / SEARCH).exists() and book.entries():
@@ -175,7 +175,7 @@ def _coordinate(
     return Outcome(folder, book.entries(), code, None if source is None else source.result)
 
 
-def _made(folder: Path | None) -> Path:
+def _sweep_folder(folder: Path | None) -> Path:
     """Return a folder that is a sweep's, or empty."""
     if folder is None:
         return _new(Path("sweeps").absolute())

@@ -20,12 +20,12 @@ class _Freezer(pickle.Pickler):
         self.tensors: list[Tensor] = []
         self._numbers: dict[int, int] = {}
 
-    def persistent_id(self, found: Any) -> int | None:
-        if not isinstance(found, Tensor):
+    def persistent_id(self, obj: Any) -> int | None:
+        if not isinstance(obj, Tensor):
             return None
-        number = self._numbers.setdefault(id(found), len(self.tensors))
+        number = self._numbers.setdefault(id(obj), len(self.tensors))
         if number == len(self.tensors):
-            self.tensors.append(found)
+            self.tensors.append(obj)
         return number
 
 

@@ -12,13 +12,13 @@ class Inbox:
 
     def __init__(self) -> None:
         self.closed = False  # nothing more will come
-        self._held: deque[Any] = deque()
+        self._queue: deque[Any] = deque()
         self._news = threading.Condition()
 
     def put(self, thing: Any) -> None:
         """Leave something; never waits."""
         with self._news:
-            self._held.append(thing)
+            self._queue.append(thing)
             self._news.notify()
 
     def close(self) -> None:
@@ -32,12 +32,12 @@ class Inbox:
 
         seconds: to wait; None = for ever.
         """
-        if not self._held and seconds == 0.0:
+        if not self._queue and seconds == 0.0:
             return None
         with self._news:
-            if not self._held:
-                self._news.wait_for(lambda: self._held or self.closed, seconds)
-            return self._held.popleft() if self._held else None
+            if not self._queue:
+                self._news.wait_for(lambda: self._queue or self.closed, seconds)
+            return self._queue.popleft() if self._queue else None
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._queue)

@@ -67,20 +67,20 @@ def _about(plan: Plan, rank: int, candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def told(plan: Plan, found: Mapping[str, Any]) -> str:
+def told(plan: Plan, content: Mapping[str, Any]) -> str:
     """Return the answer in words; its last line is a command."""
-    counts = found["trials"]
+    counts = content["trials"]
     incomplete = [f"{counts[state]} {state}" for state in ("pruned", "failed") if state in counts]
     number = counted(sum(counts.values()), "trial") + (f" ({', '.join(incomplete)})" if incomplete else "")
-    if not found["best"]:
+    if not content["best"]:
         return f"{number}: none came to a number"
-    fresh = found["fresh_seeds"]
+    fresh = content["fresh_seeds"]
     over = f"over the fresh seeds {fresh[0]} to {fresh[-1]}" if fresh else "in the search, which flatters"
     lines = [f"{number}; {', '.join(plan.settings.objectives)} {over}:"]
-    lines += [f"  {_figures(row)}  {' '.join(row['words'])}  (trial {row['trial']})" for row in found["candidates"]]
-    best, several = found["best"], len(plan.settings.objectives) > 1
+    lines += [f"  {_figures(row)}  {' '.join(row['words'])}  (trial {row['trial']})" for row in content["candidates"]]
+    best, several = content["best"], len(plan.settings.objectives) > 1
     if fresh and best["rank"] != 1 and not several:
-        first = next(row for row in found["candidates"] if row["rank"] == 1)
+        first = next(row for row in content["candidates"] if row["rank"] == 1)
         lines.append(f"the search itself had trial {first['trial']} first, at {first['searched'][0]:.4g}")
     return "\n".join(map(printable, [*lines, best["command"]]))
 

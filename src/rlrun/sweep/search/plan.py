@@ -137,7 +137,7 @@ class Plan:
     def describe(self) -> str:
         """Return what is searched, and how many jobs that takes at most."""
         settings, trials = self.settings, self.trials
-        lines = [f"{dimension.key}: {_told(dimension)}" for dimension in self.dimensions]
+        lines = [f"{dimension.key}: {_describe(dimension)}" for dimension in self.dimensions]
         again = min(settings.top, trials)
         lines.append(
             f"{counted(trials, 'trial')} by {settings.sampler}, {counted(len(self.seeds), 'seed')} each: "
@@ -219,7 +219,7 @@ def _noted(path: Path) -> tuple[list[str], Optuna]:
         raise RunDirError(f"{path} is damaged: {message}") from error
 
 
-def _told(dimension: Dimension) -> str:
+def _describe(dimension: Dimension) -> str:
     if dimension.choices:
         return f"one of {', '.join(dimension.choices)}"
     kind = "a whole number" if dimension.whole else "a number"
