@@ -215,6 +215,16 @@ def test_one_run_each_has_no_interval_and_no_verdict(make, tmp_path):
     assert "(no interval)" in report.markdown
 
 
+def test_the_verdict_tells_runs_without_a_score_from_arms_without_a_common_task(make, tmp_path):
+    make("a", [1.0], task="Acrobot-v1", status="failed")
+    assert rlrun.report(tmp_path, **QUICK).verdict == "no run has a score"
+    make("b", [1.0], words=["algorithm=ppo"])
+    make("c", [1.0], words=["algorithm=dqn"], task="Pendulum-v1")
+    report = rlrun.report(tmp_path, **QUICK)
+    assert report.verdict == "no task is common to all arms: nothing is compared"
+    assert "no task on which every arm has a run that counts" in told(report)
+
+
 def test_p_is_corrected_for_all_pairs_of_arms(make, tmp_path):
     for name, base in (("a", 0.0), ("b", 50.0), ("c", 100.0)):
         arm(make, name, [base + offset for offset in range(4)])

@@ -47,7 +47,8 @@ class Report:
         """The highest of all arms and how many pairs can be told apart, in one line."""
         best = next((result for result in self.findings.results if result.aggregates), None)
         if best is None:
-            return "no run has a score"
+            scored = any(result.tasks for result in self.findings.results)
+            return "no task is common to all arms: nothing is compared" if scored else "no run has a score"
         pairs, mean = self.findings.comparisons, interval(best.aggregates["iqm"])
         apart = f"; {sum(pair.distinguishable for pair in pairs)} of {counted(len(pairs), 'pair')} can be told apart"
         return printable(f"{best.arm.label}: interquartile mean {mean}") + (apart if pairs else "")
