@@ -13,11 +13,9 @@ import yaml
 
 import rlrun
 from rlrun.cli import main
-from rlrun.diagnosis import RULES, why
-from rlrun.diagnosis.facts import Facts, Point, read
-from rlrun.diagnosis.making import judged
-from rlrun.diagnosis.signs import shown, word
-from rlrun.diagnosis.table import markdown
+from rlrun.diagnosis import RULES, diagnose, markdown, why
+from rlrun.diagnosis.facts import NAMES, Facts, Point, read
+from rlrun.diagnosis.rules import override, shown
 from rlrun.errors import ConfigError, RunDirError
 from rlrun.rundir import RunDir
 
@@ -125,17 +123,17 @@ def facts(config, series, *, status="completed", updates=1_000, per_record=1_000
     run_facts = Facts(Path("run"), status, config, failure=failure, preset=preset)
     for record in records(series, updates=updates, per_record=per_record):
         for name, value in record.items():
-            run_facts.series.setdefault(name, []).append(Point(record["env_steps"], record["updates"], value))
+            run_facts.series.setdefault(name, []).append(Point(record["env_steps"], value))
     run_facts.records, run_facts.env_steps, run_facts.updates = STEPS, STEPS * per_record, STEPS * updates
     return run_facts
 
 
 def replay(series=None, keys=None, **options):
-    return judged(facts(changed(REPLAY, keys or {}), {**SWINGS, **(series or {})}, **options))
+    return diagnose(facts(changed(REPLAY, keys or {}), {**SWINGS, **(series or {})}, **options))
 
 
 def rollout(series=None, keys=None, **options):
-    return judged(facts(changed(ROLLOUT, keys or {}), {**BALANCES, **(series or {})}, **options))
+    return diagnose(facts(changed(ROLLOUT, keys or {}), {**BALANCES, **(series or {})}, **options))
 
 
 def causes(diagnosis):
@@ -304,8 +302,8 @@ def test_every_rule_has_a_case():
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_rule_fires_on_its_case_first(name):
-    diagnose, sick, remedy, _ = CASES[name]
-    diagnosis = diagnose(*sick, **OPTIONS.get(name, ({}, {}))[0])
+    case_of, sick, remedy, _ = CASES[name]
+    diagnosis = case_of(*sick, **OPTIONS.get(name, ({}, {}))[0])
     assert causes(diagnosis)[:1] == [name]
     assert remedy in diagnosis.findings[0].remedy
     assert all(isinstance(value, float | int) for value in diagnosis.findings[0].evidence.values())
@@ -313,8 +311,8 @@ def test_a_rule_fires_on_its_case_first(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_rule_is_silent_on_the_case_beside(name):
-    diagnose, _, _, healthy = CASES[name]
-    diagnosis = diagnose(*healthy, **OPTIONS.get(name, ({}, {}))[1])
+    case_of, _, _, healthy = CASES[name]
+    diagnosis = case_of(*healthy, **OPTIONS.get(name, ({}, {}))[1])
     assert causes(diagnosis) == []
     assert name in diagnosis.healthy
 
@@ -373,7 +371,7 @@ def test_a_target_that_moves_seldom_gets_another_period():
 def test_a_loss_that_is_no_number_speaks_of_the_learning_rate():
     run_facts = facts(REPLAY, SWINGS)
     run_facts.broken["loss/q_loss"] = 3_000.0
-    diagnosis = judged(run_facts)
+    diagnosis = diagnose(run_facts)
     assert causes(diagnosis) == ["learning rate too high"]
     assert "from step 3,000 on" in diagnosis.findings[0].reason
 
@@ -395,7 +393,7 @@ def test_what_only_looks_like_a_cause_is_silent(series):
 
 
 @pytest.mark.parametrize("steps", [10, 100])
-def test_a_run_that_has_just_begun_is_not_judged(steps):
+def test_a_run_that_has_just_begun_is_not_case_ofd(steps):
     diagnosis = replay({"episode/count": 0}, status="running", updates=1, per_record=steps // 10)
     assert "episodes never end" not in causes(diagnosis)
     assert diagnosis.unmade["episodes never end"] == "400 steps a lane"
@@ -447,30 +445,30 @@ def test_a_fall_is_told_with_its_steps():
     [(0.1, "k=0.1"), (1e-4, "k=0.0001"), (1e-5, "k=1.0e-5"), (1e5, "k=100_000"), (2.5e-7, "k=2.5e-7")],
 )
 def test_words_are_numbers_for_yaml(value, text):
-    assert word("k", value) == text
+    assert override("k", value) == text
     assert float(text.removeprefix("k=").replace("_", "")) == value
 
 
 def test_a_word_of_a_hostile_key_is_one_word_to_a_shell():
-    assert shlex.split(word("a.$(rm x); b", 1.0)) == ["a.$(rm x); b=1"]
-    assert word("algorithm.max_grad_norm", None) == "algorithm.max_grad_norm=null"
+    assert shlex.split(override("a.$(rm x); b", 1.0)) == ["a.$(rm x); b=1"]
+    assert override("algorithm.max_grad_norm", None) == "algorithm.max_grad_norm=null"
 
 
 def remedies():
     """Return the remedies of all cases that are words of the command line, by the algorithm that they are for."""
-    for diagnose, sick, _, _ in CASES.values():
-        for finding in diagnose(*sick, updates=1_000 if sick[1].get("algorithm.warmup_steps") is None else 0).findings:
+    for case_of, sick, _, _ in CASES.values():
+        for finding in case_of(*sick, updates=1_000 if sick[1].get("algorithm.warmup_steps") is None else 0).findings:
             words = [token.strip(",;") for token in shlex.split(finding.remedy)]
-            yield diagnose, [token for token in words if re.fullmatch(r"[+a-z_.]+=\S.*", token)]
+            yield case_of, [token for token in words if re.fullmatch(r"[+a-z_.]+=\S.*", token)]
 
 
 def test_remedies_are_words_that_are_understood(tmp_path, monkeypatch):
     from rlrun.config import compose
 
     monkeypatch.chdir(tmp_path)
-    cases = [(diagnose, words) for diagnose, words in remedies() if words]
-    for diagnose, words in cases:
-        algorithm = ["algorithm=sac", "env=pendulum"] if diagnose is replay else ["algorithm=ppo", "env=cartpole"]
+    cases = [(case_of, words) for case_of, words in remedies() if words]
+    for case_of, words in cases:
+        algorithm = ["algorithm=sac", "env=pendulum"] if case_of is replay else ["algorithm=ppo", "env=cartpole"]
         known = [token for token in words if "target_every" not in token]
         assert compose([*algorithm, *dict.fromkeys(known)]).config.seed == 0
     assert len(cases) > len(CASES) // 2
@@ -611,8 +609,6 @@ def test_huge_numbers_and_many_names_are_bounded(run):
     lines = [{**record, **{f"x{index}_{at}": 1.0 for at in range(200)}} for index, record in enumerate(records(SWINGS))]
     lines += [{"env_steps": 20_000, "episode/return": 1e308, "y" * 10_000: 1.0}]
     run.metrics.write_text("".join(json.dumps(record) + "\n" for record in lines))
-    from rlrun.diagnosis.facts import NAMES, read
-
     run_facts = read(run)
     assert len(run_facts.series) <= NAMES
     assert max(point.value for point in run_facts.series["episode/return"]) < 0

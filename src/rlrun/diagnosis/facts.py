@@ -27,24 +27,16 @@ class Unknown(Exception):
 
 
 class Setting(NamedTuple):
-    """A value of the config, and the key that a word of the command line changes it by."""
+    """A value of the config, and the key that an override changes it by."""
 
     key: str
     value: Any
-
-
-class Figure(NamedTuple):
-    """A number of the config, and the key that a word of the command line changes it by."""
-
-    key: str
-    value: float
 
 
 class Point(NamedTuple):
     """A value of a metric."""
 
     env_steps: float
-    updates: float
     value: float
 
 
@@ -85,21 +77,16 @@ class Facts:
             return None
         return None if place.beyond or place.node is None else Setting(dotted(place.path), place.node)
 
-    def figure(self, key: str) -> Figure | None:
+    def figure(self, key: str) -> Setting | None:
         """Return a number of the config, through links, or None where there is none."""
         setting = self.setting(key)
         number = None if setting is None else number_of(setting.value)
-        return None if setting is None or number is None else Figure(setting.key, number)
+        return None if setting is None or number is None else Setting(setting.key, number)
 
     def number(self, key: str) -> float | None:
         """Return the value of `figure`."""
         figure = self.figure(key)
         return None if figure is None else figure.value
-
-    def names(self, key: str) -> list[str]:
-        """Return the keys of a part of the config."""
-        setting = self.setting(key)
-        return [str(name) for name in setting.value] if setting is not None and isinstance(setting.value, dict) else []
 
     def points(self, name: str, least: int = 1) -> list[Point]:
         """Return the values of a metric.
@@ -122,8 +109,7 @@ class Facts:
         Raises:
             Unknown: there are fewer than `least` values.
         """
-        values = self.values(name, least)
-        return median(values[len(values) // 2 :])
+        return median_of_newer_half(self.values(name, least))
 
     def under(self, family: str) -> list[str]:
         """Return what stands behind `family/` in the names of metrics."""
@@ -153,6 +139,11 @@ class Facts:
         """The mean returns of evaluations, or of training where there are few of these."""
         evaluated = self.series.get("evaluation/mean_return", [])
         return evaluated if len(evaluated) >= ENOUGH else self.series.get("episode/return", [])
+
+
+def median_of_newer_half(values: list[float]) -> float:
+    """Return the median of the newer half of a metric's values, so that one bad record does not count."""
+    return median(values[len(values) // 2 :])
 
 
 def read(run: RunDir) -> Facts:
@@ -197,14 +188,15 @@ def _read_metrics(path: Path, facts: Facts) -> None:
 
 
 def _take_in(record: dict[str, Any], facts: Facts) -> None:
-    env_steps, updates = float(record["env_steps"]), number_of(record.get("updates")) or 0.0
+    env_steps = float(record["env_steps"])
     facts.records += 1
-    facts.env_steps, facts.updates = max(facts.env_steps, env_steps), max(facts.updates, updates)
+    facts.env_steps = max(facts.env_steps, env_steps)
+    facts.updates = max(facts.updates, number_of(record.get("updates")) or 0.0)
     for name, value in record.items():
         if len(name) > NAME_LENGTH or (name not in facts.series and len(facts.series) >= NAMES):
             continue
         number = number_of(value)
         if number is not None:
-            facts.series.setdefault(name, []).append(Point(env_steps, updates, number))
+            facts.series.setdefault(name, []).append(Point(env_steps, number))
         elif value is None:
             facts.broken.setdefault(name, env_steps)
