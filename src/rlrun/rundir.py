@@ -235,9 +235,9 @@ class RunDir:
             raise RlrunError(f"{self.log} cannot be written: {reason(error)}") from error
 
     def tell(self, text: str) -> None:
-        """Append to the log, and tell the one who looks on."""
+        """Append to the log, and print on standard error, from Python, too, where logging is not set up."""
         self.note(text)
-        _told.info("%s", text)
+        _told.warning("%s", text)
 
     def checkpoint_dirs(self, place: Path | None = None) -> list[Path]:
         """Return all checkpoints, oldest step first; those of another learner that lie in a place of their own."""

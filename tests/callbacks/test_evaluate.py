@@ -165,13 +165,17 @@ def test_newest_and_best_are_remembered(results):
     assert ears.written[0][2]["evaluation/mean_length"] == 7.0
 
 
-def test_a_return_that_is_no_number_is_beaten_by_any(results):
+def test_a_return_that_is_no_number_is_never_the_best_and_told(results, tmp_path, caplog):
     results[:] = [math.nan, math.nan, -7.0, math.nan, -8.0]
     callback, ears = evaluator(every=10)
+    callback.begin_training({}, tmp_path)
     for update in range(1, 6):
         callback.end_cycle(update, 10 * update)
+        assert (callback.best is None) == (update < 3)
     assert callback.best["mean_return"] == -7.0
-    assert ears.best == [(10, 1), (30, 3)]
+    assert ears.best == [(30, 3)]
+    texts = [f"the evaluation at step {step} has a mean return of nan: it is never the best" for step in (10, 20, 40)]
+    assert caplog.messages == texts
 
 
 @pytest.mark.parametrize("error", [None, Stop("enough")])

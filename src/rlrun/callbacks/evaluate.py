@@ -155,7 +155,8 @@ class Evaluator(Callback):
             record = {f"evaluation/{name}": value for name, value in summary.items()}
             record |= by_reward("evaluation", result.totals)
             self.logger.write(step, update, record, counted=not final)
-        if self.best is None or _reaches(result.mean_return, self.best["mean_return"]):
+        value = result.mean_return  # of equals the later is the best; nan never is
+        if not math.isnan(value) and (self.best is None or not value < self.best["mean_return"]):
             self.best = dict(self.last)  # of its own, as it is after a resume
             if self.checkpointer is not None:
                 self.checkpointer.mark_best(clock, update, final=final)
@@ -179,6 +180,9 @@ class Evaluator(Callback):
             if self._lanes is None:
                 self._lanes = stage(self.env, self.episodes)
             result = self._play(self._lanes, episodes=self.episodes)
+            if math.isnan(result.mean_return) and self._run is not None:
+                clock = f"update {update:,}" if step is None else f"step {step:,}"
+                self._run.tell(f"the evaluation at {clock} has a mean return of nan: it is never the best")
             if self.video and self._run is not None:
                 offline = step == 0 and self.offline > 0  # updates tell its evaluations apart, no step does
                 clock = f"{update if step is None else step:010d}"
@@ -231,8 +235,3 @@ class Evaluator(Callback):
         self._due = self._newest()
         if self.checkpointer is not None:
             self.checkpointer.evaluation = self.last
-
-
-def _reaches(value: float, best: float) -> bool:
-    """Tell whether a mean return is now the best: of equals the later; what is no number is beaten by any that is."""
-    return value >= best or (math.isnan(best) and not math.isnan(value))
