@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from rlrun.files import known, place_of
 from rlrun.rundir import RunDir, runs_beneath
 from rlrun.watching import progress
 
+NUMBER = re.compile(r"(?<==)[-+]?(?:\d+(?:_\d+)*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])")
 STATUSES = ("running", "completed", "failed", "stopped", "interrupted")
 SORTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "path": lambda run: run["path"],
@@ -30,7 +32,7 @@ def ls(
     Args:
         folder: of one run, of a sweep, or above several.
         status: only runs of this.
-        match: only runs whose path or words hold each of these texts.
+        match: only runs whose path or words hold each of these texts; a number behind `=` in any spelling.
         sort: by which of `SORTS`; steps, returns and seconds from the largest.
 
     Returns:
@@ -52,7 +54,8 @@ def ls(
     matching = [
         run
         for run in runs
-        if status in (None, run["status"]) and all(text in " ".join([run["path"], *run["words"]]) for text in wanted)
+        if status in (None, run["status"])
+        and all(_holds(" ".join([run["path"], *run["words"]]), text) for text in wanted)
     ]
     return sorted(matching, key=SORTS[sort])
 
@@ -74,6 +77,12 @@ def about(run: RunDir) -> dict[str, Any]:
         "created": created if isinstance(created, str) else None,
         "words": _words(run),
     }
+
+
+def _holds(content: str, text: str) -> bool:
+    """Return True if a text is part of another, as it is or with all numbers behind `=` in one spelling."""
+    spelled = [NUMBER.sub(lambda number: repr(float(number[0])), part) for part in (text, content)]
+    return text in content or spelled[0] in spelled[1]
 
 
 def _words(run: RunDir) -> list[str]:

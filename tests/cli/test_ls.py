@@ -12,6 +12,7 @@ from rlrun.errors import RequestError
 from rlrun.files import write_json
 from rlrun.rundir import RunDir
 
+NUMBERS = ("algorithm.lr=1e-3", "stop.env_steps=10_000")
 ABOUT = {"created": "2026-11-22T09:00:00+00:00"}
 
 
@@ -31,7 +32,7 @@ def runs(tmp_path, monkeypatch):
     figures = {"env_steps": 5_000, "updates": 100, "seconds": 2.0, "objective": 12.5, "best": {"mean_return": 13.0}}
     make("runs/dqn-cartpole/a", words=["algorithm=dqn", "seed=1"], summary=figures)
     better = {**figures, "objective": 99.0, "env_steps": 4_000}
-    make("sweeps/now/jobs/b", words=["algorithm=sac", "seed=1"], summary=better, status="failed")
+    make("sweeps/now/jobs/b", words=["algorithm=sac", "seed=1", *NUMBERS], summary=better, status="failed")
     records = [{"env_steps": 10, "updates": 1, "seconds": 0.5}, {"env_steps": 20, "updates": 2, "seconds": 1.0}]
     make("runs/dqn-cartpole/c", words=["algorithm=dqn"], status="stopped", metrics=records)
     return tmp_path
@@ -65,6 +66,9 @@ def test_it_finds_runs_wherever_they_lie_and_what_came_of_them(runs):
         ({"match": ["seed=1"]}, ["a", "b"]),
         ({"match": ["seed=1", "dqn"]}, ["a"]),
         ({"match": ["nothing"]}, []),
+        ({"match": ["lr=0.001"]}, ["b"]),
+        ({"match": ["lr=1E-3", "steps=1e4"]}, ["b"]),
+        ({"match": ["lr=1e-2"]}, []),
     ],
 )
 def test_filters_and_orders(options, expected, runs):
@@ -89,7 +93,7 @@ def test_the_command_prints_a_line_for_each_run_and_json(runs, capsys):
     captured = capsys.readouterr()
     assert captured.out.splitlines() == [
         "run                  status     steps  return  overrides",
-        "sweeps/now/jobs/b    failed     4,000   99.00  algorithm=sac seed=1",
+        f"sweeps/now/jobs/b    failed     4,000   99.00  algorithm=sac seed=1 {' '.join(NUMBERS)}",
         "runs/dqn-cartpole/a  completed  5,000   12.50  algorithm=dqn seed=1",
         "runs/dqn-cartpole/c  stopped       20          algorithm=dqn",
     ]
