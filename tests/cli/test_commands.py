@@ -50,6 +50,9 @@ PRESET = "preset: {} (tuned for this algorithm and environment; pair=null for no
     [
         (("check", *DQN), ["dqn_cartpole"]),
         (("check", *DQN, "pair=null"), []),
+        (("explain", *DQN), ["dqn_cartpole"]),
+        (("train", *DQN, "--dry-run"), ["dqn_cartpole"]),
+        (("train", *DQN, "pair=null", "--dry-run"), []),
         (("train", *DQN, *TINY, "--run-dir", "run"), ["dqn_cartpole"]),
         (("train", *DQN, *TINY, "pair=null", "--run-dir", "run"), []),
     ],
@@ -60,8 +63,20 @@ def test_a_preset_that_applies_is_named_once(rlrun, project, words, told):
     assert (outcome.code, outcome.err.splitlines()) == (0, lines)
     assert "preset: " not in outcome.out
     log = project / "run" / "log.txt"
-    noted = [line.split(" ", 1)[1] for line in log.read_text().splitlines()] if log.exists() else []
-    assert "train" not in words or [line for line in noted if "preset" in line] == lines
+    if "--run-dir" in words:
+        noted = [line.split(" ", 1)[1] for line in log.read_text().splitlines()] if log.exists() else []
+        assert [line for line in noted if "preset" in line] == lines
+
+
+def test_python_names_a_preset_on_standard_error_too(project):
+    code = f"import rlrun\nrlrun.train({[*DQN, *TINY, 'logger=[]']}, run_dir='run')"
+    outcome = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert (outcome.stdout, outcome.stderr.splitlines()) == ("", [PRESET.format("dqn_cartpole")])
+
+
+def test_a_dry_run_of_a_sweep_names_its_presets(rlrun):
+    outcome = rlrun("train", "-m", "algorithm=dqn,sac", "env=cartpole", "--dry-run")
+    assert outcome.err.splitlines()[-1] == PRESET.format("dqn_cartpole, sac_cartpole")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["resume", "--help"], ["list"], ["--version"]])

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import typer
 
+from rlrun.cli.telling import tell_presets
 from rlrun.cli.words import ConfigDir, Words
 
 
 def check(words: Words = None, config_dir: ConfigDir = None) -> None:
     """Check everything that can be known without training: keys, targets, wiring, spaces, memory, disk."""
     from rlrun.config import compose
-    from rlrun.config.layering import told_presets
 
     composed = compose(words or [], config_dir=config_dir)
     from rlrun import checking
 
     for line in checking.check(composed):
         typer.echo(line)
-    if preset := told_presets([composed.pair]):
-        typer.echo(preset, err=True)
+    tell_presets([composed.pair])

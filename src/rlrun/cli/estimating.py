@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlrun.cli.telling import tell_presets
+
 if TYPE_CHECKING:
     from rlrun.sweep import Job
 
@@ -97,6 +99,7 @@ def list_jobs(jobs: Sequence[Job], workers: int | None) -> None:
     for line in table(("job", *keys), rows):
         typer.echo(line)
     typer.echo(f"{counted(len(jobs), 'job')}; {_known(jobs, workers)}", err=True)
+    tell_presets([job.pair for job in jobs])
 
 
 def _known(jobs: Sequence[Job], workers: int | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from rlrun.cli.telling import tell_presets
 from rlrun.cli.words import ConfigDir, Words
 
 
@@ -15,3 +16,4 @@ def explain(words: Words = None, config_dir: ConfigDir = None) -> None:
     from rlrun import experiment
 
     typer.echo(experiment.explain(composed))
+    tell_presets([composed.pair])

@@ -9,6 +9,7 @@ import typer
 
 from rlrun.cli.estimating import EstimateRequest, list_jobs, print_bill
 from rlrun.cli.tables import aligned
+from rlrun.cli.telling import tell_presets
 
 if TYPE_CHECKING:
     from rlrun.sweep import Limits, Outcome
@@ -102,6 +103,7 @@ def sweep(
         plan.check()
         if dry_run:
             typer.echo(plan.describe())
+            tell_presets([plan.pair])
             return 0
     jobs = [] if plan is not None else sweeps.expand(words, config_dir)
     if dry_run:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterable
+
+import typer
 
 
 def show(*names: str) -> None:
@@ -13,3 +16,11 @@ def show(*names: str) -> None:
         handler.setFormatter(logging.Formatter("%(message)s"))
         messages.handlers, messages.propagate = [handler], False
         messages.setLevel(logging.INFO)
+
+
+def tell_presets(names: Iterable[str | None]) -> None:
+    """Name the presets that apply, if any does."""
+    from rlrun.config.layering import told_presets
+
+    if line := told_presets(names):
+        typer.echo(line, err=True)

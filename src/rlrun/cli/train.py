@@ -22,7 +22,7 @@ from rlrun.cli.sweeping import (
     sweep,
     with_launcher,
 )
-from rlrun.cli.telling import show
+from rlrun.cli.telling import show, tell_presets
 from rlrun.cli.words import ConfigDir, Trust, Words
 
 
@@ -117,6 +117,7 @@ def _run_one(
         show("rlrun.forking", "rlrun.told")
         if dry_run:
             typer.echo(experiment.explain(composed))
+            tell_presets([composed.pair])
             return
         try:
             result = experiment.train(composed, run_dir=run_dir)
