@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
+from rlrun.env.toy_spaces import Info, Toy
 from rlrun.env.vector import Env
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.typing import Array
@@ -21,14 +22,11 @@ from rlrun.typing import Array
 __all__ = ["BitFlip", "GoalReward", "PointReach"]
 
 Goals = dict[str, Array]
-Info = dict[str, Any]
 
 
-class GoalEnv(gymnasium.Env[Any, Any]):
-    """Pay 0 where the goal is reached and -1 elsewhere; cut episodes off (truncated) after `steps`."""
+class GoalEnv(Toy):
+    """Pay 0 where the goal is reached and -1 elsewhere; an action leads to what is achieved next."""
 
-    steps: int
-    step_number: int
     achieved: Array
     desired: Array
 
@@ -48,21 +46,21 @@ class GoalEnv(gymnasium.Env[Any, Any]):
         """Tell whether a goal cuts an episode off: never, only the clock does."""
         return np.zeros(np.shape(achieved_goal)[:-1], np.bool_)[()]
 
-    def begin(self, achieved: Array, desired: Array) -> tuple[Goals, Info]:
-        self.achieved, self.desired, self.step_number = achieved, desired, 0
-        return self.observe(), {}
+    @abstractmethod
+    def reach(self, action: Any) -> Array:
+        """Return what an action achieves: [G]."""
+
+    def act(self, action: Any) -> tuple[float, bool]:
+        self.achieved = self.reach(action)
+        reward = float(self.compute_reward(self.achieved, self.desired, {}))
+        return reward, bool(self.compute_terminated(self.achieved, self.desired, {}))
 
     def observe(self) -> Goals:
         achieved, desired = self.achieved, self.desired
         return {"observation": achieved.copy(), "achieved_goal": achieved.copy(), "desired_goal": desired.copy()}
 
-    def arrive(self, achieved: Array) -> tuple[Goals, float, bool, bool, Info]:
-        self.achieved = achieved
-        self.step_number += 1
-        info = {"is_success": bool(self.compute_reached(achieved, self.desired))}
-        reward = float(self.compute_reward(achieved, self.desired, info))
-        terminated = bool(self.compute_terminated(achieved, self.desired, info))
-        return self.observe(), reward, terminated, self.step_number >= self.steps and not terminated, info
+    def info(self) -> Info:
+        return {"is_success": bool(self.compute_reached(self.achieved, self.desired))}
 
 
 class BitFlip(GoalEnv):
@@ -90,20 +88,18 @@ class BitFlip(GoalEnv):
     def compute_terminated(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Any:
         return self.compute_reached(achieved_goal, desired_goal)
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Goals, Info]:
-        super().reset(seed=seed)
-        start = goal = self._draw()
-        while (goal == start).all():
-            goal = self._draw()
-        return self.begin(start, goal)
+    def begin(self) -> None:
+        self.achieved = self.desired = self._draw()
+        while (self.desired == self.achieved).all():
+            self.desired = self._draw()
 
     def _draw(self) -> Array:
         return self.np_random.integers(0, 2, self.n).astype(np.float32)
 
-    def step(self, action: Any) -> tuple[Goals, float, bool, bool, Info]:
+    def reach(self, action: Any) -> Array:
         achieved = self.achieved.copy()
         achieved[int(action)] = 1.0 - achieved[int(action)]
-        return self.arrive(achieved)
+        return achieved
 
 
 class PointReach(GoalEnv):
@@ -129,14 +125,13 @@ class PointReach(GoalEnv):
     def compute_terminated(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Any:
         return np.zeros(np.shape(achieved_goal)[:-1], np.bool_)[()]
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Goals, Info]:
-        super().reset(seed=seed)
-        start, goal = self.np_random.uniform(-1.0, 1.0, (2, 2)).astype(np.float32)
-        return self.begin(start, goal)
+    def begin(self) -> None:
+        self.achieved, self.desired = self.np_random.uniform(-1.0, 1.0, (2, 2)).astype(np.float32)
 
-    def step(self, action: Any) -> tuple[Goals, float, bool, bool, Info]:
-        moved = self.achieved + self.stride * np.clip(np.asarray(action, np.float32), -1.0, 1.0)
-        return self.arrive(np.clip(moved, -1.0, 1.0))
+    def reach(self, action: Any) -> Array:
+        way = self.stride * np.clip(np.asarray(action, np.float32), -1.0, 1.0)
+        achieved: Array = np.clip(self.achieved + way, -1.0, 1.0)
+        return achieved
 
 
 class GoalReward:

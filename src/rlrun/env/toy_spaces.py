@@ -1,12 +1,13 @@
-"""One-glance tasks, one for each kind of space; reached as `rlrun.env.toys.…`.
+"""What toys have in common, and one-glance tasks, one for each kind of space; reached as `rlrun.env.toys.…`.
 
-All are the same game: look, answer, get reward 1 for each right answer, see the next question. Questions
+These tasks are all the same game: look, answer, get reward 1 for each right answer, see the next question. Questions
 are drawn independently, and after `steps` of them the episode is cut off (truncated). So the answer
 is known: the return of a perfect policy is `steps` (10), whatever the discount.
 """
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import Any
 
@@ -16,24 +17,54 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 
 from rlrun.typing import Array
 
+Info = dict[str, Any]
 
-class _Quiz(gymnasium.Env[Any, Any]):
+
+class Toy(gymnasium.Env[Any, Any]):
+    """A small task; an episode that does not terminate is cut off (truncated) after `steps`."""
+
+    steps: float = math.inf
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        super().reset(seed=seed)
+        self.step_number = 0
+        self.begin()
+        return self.observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Info]:
+        self.step_number += 1
+        reward, terminated = self.act(action)
+        truncated = self.step_number >= self.steps and not terminated
+        return self.observe(), reward, terminated, truncated, self.info()
+
+    def begin(self) -> None:
+        """Draw what an episode begins with."""
+
+    @abstractmethod
+    def act(self, action: Any) -> tuple[Any, bool]:
+        """Return the reward of an action, and whether it terminates the episode."""
+
+    @abstractmethod
+    def observe(self) -> Any:
+        """Return the next observation."""
+
+    def info(self) -> Info:
+        """Return what is said of a step beside."""
+        return {}
+
+
+class Quiz(Toy):
     """Ask `steps` questions."""
 
     steps = 10
     observation: Any
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.step_number = 0
+    def observe(self) -> Any:
         self.observation = self.ask()
-        return self.observation, {}
+        return self.observation
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        reward = float(self.mark(action))
-        self.step_number += 1
-        self.observation = self.ask()
-        return self.observation, reward, False, self.step_number >= self.steps, {}
+    def act(self, action: Any) -> tuple[float, bool]:
+        return float(self.mark(action)), False
 
     @abstractmethod
     def ask(self) -> Any:
@@ -44,7 +75,7 @@ class _Quiz(gymnasium.Env[Any, Any]):
         """Return how right an action is for the present observation, 0 to 1."""
 
 
-class DictObservation(_Quiz):
+class DictObservation(Quiz):
     """Compare a vector with a threshold given beside it.
 
     observation: {"level": [2] in [-1, 1], "side": 0 or 1}; action: 0 or 1.
@@ -65,7 +96,7 @@ class DictObservation(_Quiz):
         return int(action) == int(self.observation["level"][self.observation["side"]] > 0.0)
 
 
-class ImageObservation(_Quiz):
+class ImageObservation(Quiz):
     """Tell which half of a noisy picture is bright.
 
     observation: uint8 [16, 16, 1] ([3, 16, 16] with `channels_first`); action: 0 left, 1 right.
@@ -89,7 +120,7 @@ class ImageObservation(_Quiz):
         return int(action) == self.bright
 
 
-class MultiDiscreteAction(_Quiz):
+class MultiDiscreteAction(Quiz):
     """Answer three questions at once.
 
     observation: [3] in [0, 1]; action: MultiDiscrete [2, 3, 4].
@@ -111,7 +142,30 @@ class MultiDiscreteAction(_Quiz):
         return float((np.asarray(action) == right).mean())
 
 
-class TupleSpaces(_Quiz):
+class MixedAction(Quiz):
+    """Name a number's half and repeat the number: a discrete and a continuous action at once.
+
+    observation: [1] x in [0, 1); action: {"choice": 0 or 1, "level": [1] in [0, 1]};
+    reward = 1 - |level - x| where choice says whether x > 0.5, else 0.
+
+    Answer: choice = (x > 0.5), level = x; reward 1 a step, return 10. Uniform random actions have a return
+    of 10 * 1/2 * (1 - 1/3) = 3.33 on average.
+    """
+
+    def __init__(self) -> None:
+        self.observation_space = Box(0.0, 1.0, (1,), np.float32)
+        self.action_space = Dict({"choice": Discrete(2), "level": Box(0.0, 1.0, (1,), np.float32)})
+
+    def ask(self) -> Array:
+        return self.np_random.random(1, dtype=np.float32)
+
+    def mark(self, action: dict[str, Any]) -> float:
+        x = float(self.observation[0])
+        right = int(action["choice"]) == int(x > 0.5)
+        return 1.0 - abs(float(action["level"][0]) - x) if right else 0.0
+
+
+class TupleSpaces(Quiz):
     """Answer in two parts what is asked in two parts.
 
     observation: (Discrete 3, MultiBinary 2); action: (Discrete 3, Box [2] in [0, 1]).
@@ -132,7 +186,7 @@ class TupleSpaces(_Quiz):
         return 0.5 * float(int(action[0]) == number) + 0.5 * (1.0 - distance)
 
 
-class DiscreteStart(_Quiz):
+class DiscreteStart(Quiz):
     """Repeat a number where counting starts at 3.
 
     observation: Discrete(4, start=-1); action: Discrete(4, start=3).

@@ -5,19 +5,22 @@ Each docstring states the answer that a correct algorithm finds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
-from rlrun.env.toy_constrained import ConstrainedBandit
-from rlrun.env.toy_ending import Ending
-from rlrun.env.toy_exploration import Corridor, PointMass
-from rlrun.env.toy_memory import Recall, TMaze
-from rlrun.env.toy_road import Road
-from rlrun.env.toy_spaces import DictObservation, DiscreteStart, ImageObservation, MultiDiscreteAction, TupleSpaces
+from rlrun.env.toy_spaces import (
+    DictObservation,
+    DiscreteStart,
+    ImageObservation,
+    MixedAction,
+    MultiDiscreteAction,
+    Toy,
+    TupleSpaces,
+)
 from rlrun.errors import ConfigError
 from rlrun.typing import Array
 
@@ -40,11 +43,8 @@ __all__ = [
     "TupleSpaces",
 ]
 
-Options = dict[str, Any] | None
-Transition = tuple[Any, float, bool, bool, dict[str, Any]]
 
-
-class HitTheMiddle(gymnasium.Env[Array, Array]):
+class HitTheMiddle(Toy):
     """Push a ball on a line to the middle and keep it there.
 
     observation: [position in [-10, 10], velocity]; action: [1] change of velocity in [-1, 1]. Walls at ±10
@@ -62,27 +62,23 @@ class HitTheMiddle(gymnasium.Env[Array, Array]):
         self.observation_space = Box(-bound, bound, dtype=np.float32)
         self.action_space = Box(-1.0, 1.0, (1,), np.float32)
 
-    def reset(self, *, seed: int | None = None, options: Options = None) -> tuple[Array, dict[str, Any]]:
-        super().reset(seed=seed)
+    def begin(self) -> None:
         self.position = float(self.np_random.uniform(-10.0, 10.0))
         self.velocity = float(self.np_random.uniform(-0.25, 0.25))
-        self.step_number = 0
-        return self._observe(), {}
 
-    def step(self, action: Array) -> Transition:
+    def act(self, action: Array) -> tuple[float, bool]:
         self.velocity += min(max(float(action[0]), -1.0), 1.0)
         self.position += self.velocity
         if abs(self.position) > self.wall:
             self.position = self.wall if self.position > 0 else -self.wall
             self.velocity = -self.velocity
-        self.step_number += 1
-        return self._observe(), -(self.position**2), False, self.step_number >= self.steps, {}
+        return -(self.position**2), False
 
-    def _observe(self) -> Array:
+    def observe(self) -> Array:
         return np.array([self.position, self.velocity], np.float32)
 
 
-class Bandit(gymnasium.Env[Array, Any]):
+class Bandit(Toy):
     """Pull one of K arms, once.
 
     observation: [1], always one; action: the arm; reward: the arm's mean plus `noise` times a normal number.
@@ -97,18 +93,53 @@ class Bandit(gymnasium.Env[Array, Any]):
         self.observation_space = Box(0.0, 1.0, (1,), np.float32)
         self.action_space = Discrete(len(self.means))
 
-    def reset(self, *, seed: int | None = None, options: Options = None) -> tuple[Array, dict[str, Any]]:
-        super().reset(seed=seed)
-        return np.ones(1, np.float32), {}
-
-    def step(self, action: Any) -> Transition:
+    def act(self, action: Any) -> tuple[float, bool]:
         reward = self.means[int(action)]
         if self.noise:
             reward += self.noise * float(self.np_random.standard_normal())
-        return np.ones(1, np.float32), reward, True, False, {}
+        return reward, True
+
+    def observe(self) -> Array:
+        return np.ones(1, np.float32)
 
 
-class Chain(gymnasium.Env[Array, Any]):
+class ConstrainedBandit(Toy):
+    """Choose a number, once: what pays most costs, too.
+
+    observation: [1], always one; action: a in [-1, 1]; reward: [-(a - 1)², -(1 + a) / 2], the second the cost. Every
+    episode terminates after one step.
+
+    cliff: where given, the cost is 1 for actions above it and 0 for others.
+    form: "rewards", or "info": the reward is a plain number, and the cost stands in the info of the step as `cost`.
+
+    Answer: with weights (1, w) the best action is 1 - w / 4. Where the mean cost may be c at most it is 2c - 1, which
+    the weights (1, 8 (1 - c)) make the best one: for c = 0.25 the action is -0.5, the weights sum to 1 as (1/7, 6/7).
+    With a cliff the best action that costs nothing is the cliff itself.
+    """
+
+    def __init__(self, form: Literal["rewards", "info"] = "rewards", cliff: float | None = None) -> None:
+        if form not in ("rewards", "info"):
+            raise ConfigError(f"env.kwargs.form: wanted rewards or info, got '{form}'")
+        self.form, self.cliff = form, cliff
+        self.observation_space = Box(0.0, 1.0, (1,), np.float32)
+        self.action_space = Box(-1.0, 1.0, (1,), np.float32)
+        if form == "rewards":
+            self.reward_space = Box(np.array([-4.0, -1.0], np.float32), np.zeros(2, np.float32))
+
+    def act(self, action: Array) -> tuple[Any, bool]:
+        chosen = float(action[0])
+        self.cost = (1.0 + chosen) / 2.0 if self.cliff is None else float(chosen > self.cliff)
+        pay = -((chosen - 1.0) ** 2)
+        return pay if self.form == "info" else np.array([pay, -self.cost], np.float32), True
+
+    def observe(self) -> Array:
+        return np.ones(1, np.float32)
+
+    def info(self) -> dict[str, Any]:
+        return {"cost": self.cost} if self.form == "info" else {}
+
+
+class Chain(Toy):
     """Walk round a ring of `length` states, reward 1 a step, whatever the action; one round is one episode.
 
     observation: the state, one-hot [length] or as [1] in [0, 1); every episode starts in state 0 and its last
@@ -128,26 +159,24 @@ class Chain(gymnasium.Env[Array, Any]):
     ) -> None:
         if ending not in ("terminated", "truncated"):
             raise ConfigError(f"env.kwargs.ending is 'terminated' or 'truncated', got {ending!r}")
-        self.length, self.terminates, self.one_hot = length, ending == "terminated", one_hot
+        self.length = self.steps = length
+        self.terminates, self.one_hot = ending == "terminated", one_hot
         self.observation_space = Box(0.0, 1.0, (length if one_hot else 1,), np.float32)
         self.action_space = Box(-1.0, 1.0, (1,), np.float32) if continuous else Discrete(2)
 
-    def reset(self, *, seed: int | None = None, options: Options = None) -> tuple[Array, dict[str, Any]]:
-        super().reset(seed=seed)
+    def begin(self) -> None:
         self.state = 0
-        return self._observe(), {}
 
-    def step(self, action: Any) -> Transition:
+    def act(self, action: Any) -> tuple[float, bool]:
         self.state = (self.state + 1) % self.length
-        over = self.state == 0
-        return self._observe(), 1.0, over and self.terminates, over and not self.terminates, {}
+        return 1.0, self.terminates and self.state == 0
 
     def value(self, state: int, discount: float) -> float:
         """Return the true value of a state."""
         end_discount = discount ** (self.length - state) if self.terminates else 0.0
         return (1.0 - end_discount) / (1.0 - discount)
 
-    def _observe(self) -> Array:
+    def observe(self) -> Array:
         if not self.one_hot:
             return np.array([self.state / self.length], np.float32)
         observation = np.zeros(self.length, np.float32)
@@ -155,34 +184,217 @@ class Chain(gymnasium.Env[Array, Any]):
         return observation
 
 
-class MixedAction(gymnasium.Env[Array, dict[str, Any]]):
-    """Name a number's half and repeat the number: a discrete and a continuous action at once.
+class Ending(Toy):
+    """Wait three steps; what is done changes nothing.
 
-    observation: [1] x, drawn from [0, 1) at each step; action: {"choice": 0 or 1, "level": [1] in [0, 1]};
-    reward = 1 - |level - x| where choice says whether x > 0.5, else 0. Truncated after 10 steps.
+    observation: [3], drawn anew at each step from [-1, 1], at the last step `last` three times. action: 0 or 1, or with
+    `continuous` [1] in [-1, 1]. reward: `reward` at each step. The third step ends the episode, as `ending` says.
 
-    Answer: choice = (x > 0.5), level = x; reward 1 a step, return 10. Uniform random actions have a return
-    of 10 * 1/2 * (1 - 1/3) = 3.33 on average.
+    Answer: where the episode is terminated, the value of its last state is never asked for, so `last` changes nothing;
+    where it is truncated, bootstrapping makes it count.
     """
 
-    steps = 10
+    steps = 3
+
+    def __init__(
+        self,
+        *,
+        ending: Literal["terminated", "truncated"] = "truncated",
+        last: float = 0.5,
+        reward: float = 1.0,
+        continuous: bool = False,
+    ) -> None:
+        self.ending, self.last, self.reward = ending, last, reward
+        self.observation_space = Box(-1.0, 1.0, (3,), np.float32)
+        self.action_space = Box(-1.0, 1.0, (1,), np.float32) if continuous else Discrete(2)
+
+    def act(self, action: Any) -> tuple[float, bool]:
+        return self.reward, self.step_number == self.steps and self.ending == "terminated"
+
+    def observe(self) -> Array:
+        if self.step_number == self.steps:
+            return np.full(3, self.last, np.float32)
+        return self.np_random.uniform(-1.0, 1.0, 3).astype(np.float32)
+
+
+class Recall(Toy):
+    """See a sign once, and repeat it `gap` steps later; the present observation alone is no help.
+
+    observation: [1], at the first step the sign, -1 or 1 alike often, then zeros. action: 0 for -1 or 1 for 1;
+    with `continuous` [1] in [-1, 1], of which the sign counts. reward: 1 if the action of the last step, `gap` steps
+    after the first, is right; else 0. Episodes terminate after gap + 1 steps.
+
+    Answer: the sign of the first step; return 1, against 1/2 without memory.
+    """
+
+    def __init__(self, gap: int = 5, *, continuous: bool = False) -> None:
+        if gap < 1:
+            raise ConfigError(f"env.kwargs.gap must be at least 1, not {gap}")
+        self.gap, self.continuous = gap, continuous
+        self.observation_space = Box(-1.0, 1.0, (1,), np.float32)
+        self.action_space = Box(-1.0, 1.0, (1,), np.float32) if continuous else Discrete(2)
+
+    def begin(self) -> None:
+        self.positive = bool(self.np_random.integers(2))
+
+    def act(self, action: Any) -> tuple[float, bool]:
+        answer = float(action[0]) > 0.0 if self.continuous else bool(action)
+        over = self.step_number > self.gap
+        return float(over and answer == self.positive), over
+
+    def observe(self) -> Array:
+        return np.array([0.0 if self.step_number else 1.0 if self.positive else -1.0], np.float32)
+
+
+class TMaze(Toy):
+    """Walk down a corridor and turn to the side that a sign at its beginning told (Bakker 2001).
+
+    observation: [3]: at the beginning the sign of the side, -1 left or 1 right, alike often; whether this is the
+    corridor; whether this is the junction `length` steps further. action: 0 forward, 1 left, 2 right. In the corridor
+    only forward moves, at the junction only turning does, which terminates the episode: reward 1 on the side of
+    the sign, else 0. Cut off (truncated) after 4 * (length + 1) steps.
+
+    Answer: forward `length` times, then the sign's side; return 1, against 1/2 without memory.
+    """
+
+    def __init__(self, length: int = 10) -> None:
+        if length < 1:
+            raise ConfigError(f"env.kwargs.length must be at least 1, not {length}")
+        self.length, self.steps = length, 4 * (length + 1)
+        self.observation_space = Box(-1.0, 1.0, (3,), np.float32)
+        self.action_space = Discrete(3)
+
+    def begin(self) -> None:
+        self.side = 1 + int(self.np_random.integers(2))
+        self.position = 0
+
+    def act(self, action: Any) -> tuple[float, bool]:
+        over = self.position == self.length and int(action) != 0
+        if self.position < self.length and int(action) == 0:
+            self.position += 1
+        return float(over and int(action) == self.side), over
+
+    def observe(self) -> Array:
+        junction = self.position == self.length
+        return np.array([0 if self.step_number else 2 * self.side - 3, not junction, junction], np.float32)
+
+
+class Corridor(Toy):
+    """Find the way to the end of a corridor of `length` cells; nothing is paid before.
+
+    observation: the cell, one-hot [length]; action: 0 or 1, of which one leads a cell on and the other one back (out
+    of the first: nowhere). Which does what differs from cell to cell and is the same in every episode (`layout`
+    seeds it). Arriving behind the last cell pays 1 and terminates; episodes are cut off (truncated) after twice
+    `length` steps.
+
+    Answer: return 1 after `length` steps. At random one in 7,600 episodes gets there (`success`).
+    """
+
+    def __init__(self, length: int = 30, *, layout: int = 0) -> None:
+        if length < 2:
+            raise ConfigError(f"env.kwargs.length must be at least 2, not {length}")
+        self.length, self.steps = length, 2 * length
+        self.onward = np.random.default_rng(layout).integers(0, 2, length)  # the action that leads on
+        self.observation_space = Box(0.0, 1.0, (length,), np.float32)
+        self.action_space = Discrete(2)
+
+    def begin(self) -> None:
+        self.cell = 0
+
+    def act(self, action: Any) -> tuple[float, bool]:
+        self.cell = self.cell + 1 if int(action) == self.onward[self.cell] else max(self.cell - 1, 0)
+        return float(self.cell == self.length), self.cell == self.length
+
+    def success(self) -> float:
+        """Return the share of episodes that arrive by uniformly random actions."""
+        there = np.eye(self.length + 1)[0]
+        for _ in range(int(self.steps)):
+            moved = np.zeros_like(there)
+            moved[1:] += 0.5 * there[:-1]
+            moved[:-2] += 0.5 * there[1:-1]
+            moved[0] += 0.5 * there[0]
+            moved[-1] += there[-1]
+            there = moved
+        return float(there[-1])
+
+    def observe(self) -> Array:
+        observation = np.zeros(self.length, np.float32)
+        observation[self.cell : self.cell + 1] = 1.0  # behind the last cell there is nothing
+        return observation
+
+
+class PointMass(Toy):
+    """Move a point about a square for 30 steps; nothing is ever paid.
+
+    observation: position [2] in [-1, 1]; action: [2] in [-1, 1], a tenth of which is the way of a step, as far as the
+    walls. Episodes begin near the middle and are cut off (truncated).
+
+    Answer: every return is 0. Of K skills that go to places of their own, K = 4 say to the corners, any can be told
+    from the position by which a corner is nearest, but for the first steps.
+    """
+
+    steps = 30
 
     def __init__(self) -> None:
-        self.observation_space = Box(0.0, 1.0, (1,), np.float32)
-        self.action_space = Dict({"choice": Discrete(2), "level": Box(0.0, 1.0, (1,), np.float32)})
+        self.observation_space = Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = Box(-1.0, 1.0, (2,), np.float32)
 
-    def reset(self, *, seed: int | None = None, options: Options = None) -> tuple[Array, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.step_number = 0
-        return self._draw(), {}
+    def begin(self) -> None:
+        self.position = self.np_random.uniform(-0.05, 0.05, 2).astype(np.float32)
 
-    def step(self, action: dict[str, Any]) -> Transition:
-        x = float(self.x[0])
-        right = int(action["choice"]) == int(x > 0.5)
-        reward = 1.0 - abs(float(action["level"][0]) - x) if right else 0.0
-        self.step_number += 1
-        return self._draw(), reward, False, self.step_number >= self.steps, {}
+    def act(self, action: Array) -> tuple[float, bool]:
+        self.position = np.clip(self.position + np.float32(0.1) * np.clip(action, -1.0, 1.0), -1.0, 1.0)
+        return 0.0, False
 
-    def _draw(self) -> Array:
-        self.x = self.np_random.random(1, dtype=np.float32)
-        return self.x
+    def observe(self) -> Array:
+        return self.position.copy()
+
+
+class Road(Toy):
+    """Drive a car along waypoints, ten metres apart on a quarter of a circle, and come to the goal at their end.
+
+    observation: {"goal": [2], "navigation": [2, 2]}: where the goal and the next two waypoints lie, in metres ahead of
+    the car and to its left; action: [3]: speed in [0, 1] of 5 m a step, steer in [-1, 1] of half a turn, of which the
+    car manages 0.5 rad a step, and reverse, above 0.5 backwards. reward: metres by which the goal came nearer.
+    Terminated within 1 m of the goal, truncated after 100 steps. The bend goes to either side.
+
+    Answer: who arrives has a return of 89.5 to 90.5 (a radius of 64 m), whatever the way.
+    """
+
+    steps, radius = 100, 64.0
+
+    def __init__(self) -> None:
+        far = 4.0 * self.radius + 5.0 * self.steps
+        self.observation_space = Dict(
+            {"goal": Box(-far, far, (2,), np.float32), "navigation": Box(-far, far, (2, 2), np.float32)}
+        )
+        self.action_space = Box(np.array([0.0, -1.0, 0.0], np.float32), np.ones(3, np.float32))
+
+    def begin(self) -> None:
+        angle = np.arange(1, 11) * math.pi / 20.0
+        side = self.np_random.choice((-1.0, 1.0))
+        self.waypoints = self.radius * np.stack((np.sin(angle), side * (1.0 - np.cos(angle))), -1)
+        self.position = np.zeros(2)
+        self.heading = float(self.np_random.uniform(-0.5, 0.5))
+        self.next = 0
+
+    def act(self, action: Array) -> tuple[float, bool]:
+        before = self._distance(-1)
+        speed, steer, reverse = (float(part) for part in action)
+        self.heading += min(max(math.pi * steer, -0.5), 0.5)
+        way = 5.0 * speed * (-1.0 if reverse > 0.5 else 1.0)
+        self.position = self.position + way * np.array([math.cos(self.heading), math.sin(self.heading)])
+        while self.next < len(self.waypoints) - 1 and self._distance(self.next) < 5.0:
+            self.next += 1
+        after = self._distance(-1)
+        return before - after, after < 1.0
+
+    def _distance(self, waypoint: int) -> float:
+        return float(np.linalg.norm(self.waypoints[waypoint] - self.position))
+
+    def observe(self) -> dict[str, Array]:
+        last = len(self.waypoints) - 1
+        chosen = self.waypoints[[last, self.next, min(self.next + 1, last)]] - self.position
+        cos, sin = math.cos(self.heading), math.sin(self.heading)
+        seen = (chosen @ np.array([[cos, -sin], [sin, cos]])).astype(np.float32)
+        return {"goal": seen[0], "navigation": seen[1:]}
