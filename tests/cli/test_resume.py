@@ -71,9 +71,10 @@ def touched(run: RunDir) -> list[tuple[Path, int]]:
     return sorted((path, path.stat().st_mtime_ns) for path in run.path.rglob("*"))
 
 
-def test_a_finished_run_stays_as_it_is(run, rlrun):
+@pytest.mark.parametrize("words", [(), ("stop.env_steps=30",), ("stop.env_steps=40",)])
+def test_a_finished_run_stays_as_it_is(words, run, rlrun):
     before = touched(run)
-    outcome = rlrun("resume", "run")
+    outcome = rlrun("resume", "run", *words)
     assert outcome.code == 0
     assert outcome.out.startswith("completed: 40 env steps, ")
     assert re.fullmatch(r"the run is finished at [\d,]+ steps; stop.env_steps=… beyond that extends it\n", outcome.err)
