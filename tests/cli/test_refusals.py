@@ -48,7 +48,7 @@ PEERS = {
         "no such key; algorithm.recurrent is a key of algorithm=a2c, ppg, ppo, sarsa_"
     ],
     (*SAC, "+algorithm.recurrent=lstm"): ["no part reads this key; algorithm.recurrent is a key of algorithm=a2c,"],
-    ("train", "algorithm=ppo", "env=cartpole", "buffer_size=9"): ["; it is memory.length where that exists"],
+    ("train", "algorithm=ppo", "env=cartpole", "buffer_size=9"): ["algorithm.horizon"],
     (*DQN, "run_dir=x"): ["run_dir: no such key or group (did you mean '--run-dir'?)"],
     (*DQN, "+run_dir=x"): ["run_dir: no part reads this key (did you mean '--run-dir'?)"],
     (*DQN, "algorithm.foo=x"): ["algorithm.foo: no such key; there are hidden, "],

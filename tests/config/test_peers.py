@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from rlrun.config import compose
 from rlrun.config.peers import _exists, hint, markdown, override_of, rows
 from rlrun.config.tree import plain
+from rlrun.errors import ConfigError
 
 ALGORITHMS = ("ppo", "dqn", "sac", "td3", "qrsac")
 
@@ -36,6 +38,33 @@ def test_a_name_that_nobody_knows_gets_the_nearest(configs):
 
 
 @pytest.mark.parametrize(
+    ("algorithm", "override", "expected"),
+    [
+        (
+            "ppo",
+            "memory.length=1",
+            r"; on-policy .* no replay memory, a rollout has algorithm\.horizon .*",
+        ),
+        ("ppo", "memory.storage=disk", r"; on-policy .*"),
+        ("ppo", "buffer_size=1", r"; on-policy .*"),
+        ("ppo", "anneal_lr=true", r" \(did you mean '\+with=anneal'\?\); .*"),
+        ("ppo", "anneal_lr=false", r" \(did you mean 'callbacks\.learning_rate=null'\?\); .*"),
+        ("sac", "anneal_lr=false", r"; callbacks\.learning_rate=null is a key of algorithm=ppg, ppo, trac"),
+        ("ppo", "verbose=1", r" \(did you mean 'logger=\[terminal\]'\?\); .*"),
+        ("ppo", "verbose=0", r" \(did you mean 'logger=\[\]'\?\); .*"),
+        ("ppo", "policy=MlpPolicy", r" \(did you mean 'algorithm\.hidden'\?\); .*"),
+        ("ppo", "wandb.project=mine", r" \(did you mean 'logger=\[terminal,\{wandb:\{project:NAME\}\}\]'\?\); .*"),
+        ("sac", "colored_noise.length=9", r"; it is a key of \+with=colored_noise"),
+        ("ppo", "normalisers.reward.clip=9", r"; it is a key of \+with=reward_norm"),
+    ],
+)
+def test_an_override_is_answered_for_the_chosen_algorithm(algorithm, override, expected):
+    with pytest.raises(ConfigError) as caught:
+        compose([f"algorithm={algorithm}", "env=pendulum", override])
+    assert re.fullmatch(r"\S+: no such key(?: or group)?" + expected, str(caught.value))
+
+
+@pytest.mark.parametrize(
     ("option", "value", "algorithm", "expected"),
     [
         ("--n-steps", "3", "dqn", "algorithm.n_step=3"),
@@ -44,8 +73,11 @@ def test_a_name_that_nobody_knows_gets_the_nearest(configs):
         ("--ent-coef", "0.1", "ppo", "algorithm.entropy_weight=0.1"),
         ("--ent-coef", "0.1", "sac", "algorithm.temperature.initial=…"),
         ("--gamma", "", None, "algorithm.discount=…"),
-        ("--anneal-lr", "False", "ppo", None),
+        ("--anneal-lr", "False", "ppo", "callbacks.learning_rate=null"),
+        ("--anneal-lr", "False", "sac", None),  # its rate stays by itself
         ("--anneal-lr", "", "ppo", "+with=anneal"),
+        ("--verbose", "0", "ppo", "logger=[]"),
+        ("--policy", "MlpPolicy", "ppo", "algorithm.hidden=…"),
     ],
 )
 def test_an_option_is_answered_for_the_chosen_algorithm(option, value, algorithm, expected):

@@ -102,7 +102,7 @@ def _find(config: DictConfig, word: Word, groups: Sequence[str]) -> None:
                 raise ConfigError(f"{word.key}: {what}{instead(path[0], key)}")
             part = isinstance(node, dict) and ("_target_" in node or path[:index] == ("callbacks",))
             near = near or (f"; +{word.key}=… adds one" if part else f"; there are {', '.join(names) or 'none'}")
-            raise ConfigError(f"{word.key}: {what}{hint(path, plain(config), near)}")
+            raise ConfigError(f"{word.key}: {what}{hint(path, plain(config), near, word.value)}")
         node = names[key]
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rlrun.config.files import read_yaml
 from rlrun.config.places import packaged_dir
-from rlrun.config.schema import KINDS
+from rlrun.config.schema import KINDS, shown
 from rlrun.config.tree import Path as Keys
 from rlrun.config.tree import child, children, split
 
@@ -35,19 +35,22 @@ def rows() -> tuple[Row, ...]:
     return tuple(Row(override, tuple(names.split()), differs) for override, (names, _, differs) in parts.items())
 
 
-def hint(path: Keys, tree: Any, near: str = "") -> str:
-    """Return what an unknown key may mean: a name of another library, of another block, or of another algorithm.
+def hint(path: Keys, tree: Any, near: str = "", value: Any = None) -> str:
+    """Return what an unknown key may mean: a key of an addition, of another library, block or algorithm.
 
     Args:
         path: of the unknown key.
         tree: the plain config.
         near: a hint by likeness, taken where no name is the same.
+        value: that it was given; a row may be about one value, `name=value`.
     """
-    options = [row for name in dict.fromkeys((path[-1], path[0])) for row in rows() if name in row.names]
+    key, last = ".".join(path), path[-1]
+    options = _rows_of(f"{last}={shown(value)}") or _rows_of(last, path[0])
     fitting = [row for row in options if _exists(row.override, tree)]
     if fitting:
         return f" (did you mean '{fitting[0].override}'?)" + (f"; {fitting[0].differs}" if fitting[0].differs else "")
-    key, last = ".".join(path), path[-1]
+    if names := [name for name, keys in _files("with").items() if _exists(key, keys)]:
+        return f"; it is a key of +with={', '.join(names[:SHOWN])}"
     same = [candidate for candidate in (last, *(f"{block}.{last}" for block in BLOCKS)) if _exists(candidate, tree)]
     if same and key not in same:
         return f" (did you mean '{same[0]}'?)"
@@ -55,6 +58,8 @@ def hint(path: Keys, tree: Any, near: str = "") -> str:
         if names := [name for name, keys in _algorithms() if _exists(candidate, keys)]:
             several = ", …" if len(names) > SHOWN else ""
             return f"; {candidate} is a key of algorithm={', '.join(names[:SHOWN])}{several}"
+        if _exists(candidate, {"memory": _files("memory")["replay"]}) and _exists("algorithm.horizon", tree):
+            return "; on-policy algorithms have no replay memory, a rollout has algorithm.horizon steps of num_envs"
     return f"; it is {options[0].override} where that exists" if options else near
 
 
@@ -68,17 +73,19 @@ def override_of(option: str, value: str, algorithm: str | None = None) -> str | 
     """
     name = option.removeprefix("--").replace("-", "_")
     same = [key for key in (name, *(f"{block}.{name}" for block in BLOCKS)) if key in KINDS]
-    options = [row for row in rows() if name in row.names] or [Row(key, (), "") for key in same[:1]]
+    off = value.lower() in ("false", "0", "none")
+    exact = _rows_of(f"{name}=false") if off else []
+    options = exact or _rows_of(name) or [Row(key, (), "") for key in same[:1]]
     tree = dict(_algorithms()).get(algorithm or "", {})
-    of_it = [row for row in options if row.override.startswith("algorithm.") and _exists(row.override, tree)]
-    options = of_it or options
+    of_it = [row for row in options if row.override.split(".")[0] not in tree or _exists(row.override, tree)]
+    options = of_it or ([] if exact else options)
     if not options:
         return None
     key, differs = options[0].override, options[0].differs
     if key == "env.id" and not GYM_ID.fullmatch(value):
         key = "env"
     if key[0] in "+-~" or "=" in key.removesuffix("=NAME"):
-        return None if value.lower() in ("false", "0", "none") else key
+        return None if off and not exact else key
     return f"{key.split('=')[0]}={'…' if differs or not value else value}"
 
 
@@ -99,13 +106,24 @@ def _exists(override: str, tree: Any) -> bool:
     return True
 
 
+def _rows_of(*names: str) -> list[Row]:
+    """Return the rows of the first name, then those of the others."""
+    return [row for name in dict.fromkeys(names) for row in rows() if name in row.names]
+
+
+@cache
+def _files(group: str) -> dict[str, Any]:
+    """Return the packaged files of a group by name."""
+    return {file.stem: read_yaml(file, file.name) for file in sorted((packaged_dir() / group).glob("*.yaml"))}
+
+
 @cache
 def _algorithms() -> list[tuple[str, Any]]:
-    """Return the packaged algorithms by name, each with the keys of its file and of those that it starts from."""
-    files = {file.stem: read_yaml(file, file.name) for file in sorted((packaged_dir() / "algorithm").glob("*.yaml"))}
+    """Return the packaged algorithms by name, each with its keys and those of files that it starts from."""
+    files = _files("algorithm")
 
-    def block(name: str) -> dict[str, Any]:
-        parents = [block(item) for item in files[name].get("defaults", ()) if str(item) in files]
-        return dict(ChainMap(files[name].get("algorithm", {}), *parents))
+    def block(name: str, part: str) -> ChainMap[str, Any]:
+        parents = [block(item, part) for item in files[name].get("defaults", ()) if str(item) in files]
+        return ChainMap(files[name].get(part, {}), *parents)
 
-    return [(name, {"algorithm": block(name)}) for name in files]
+    return [(name, {part: block(name, part) for part in ("algorithm", "callbacks")}) for name in files]
