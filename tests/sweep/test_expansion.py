@@ -27,7 +27,6 @@ def labels(*words):
         ("memory=glob(re*)", ["memory=recent", "memory=replay"]),
         ("algorithm.lr=1e-3,3.0e-4", ["algorithm.lr=0.001", "algorithm.lr=0.0003"]),
         ("+with=prioritised,reward_clip", ["+with=prioritised", "+with=reward_clip"]),
-        ("logger=[],[tensorboard]", ["logger=[]"]),  # one job, logged in the first way
     ],
 )
 def test_each_way_to_name_several_values(word, expected):
@@ -67,8 +66,17 @@ def test_a_job_is_known_by_what_training_depends_on():
     assert len(changed - same) == 5
 
 
-def test_the_same_config_by_other_words_is_one_job():
-    assert len(expand([*SMALL, "algorithm.lr=0.001,1.0e-3"])) == 1
+@pytest.mark.parametrize(
+    ("word", "jobs", "left"),
+    [
+        ("algorithm.lr=0.001,1.0e-3", 1, "algorithm.lr=0.001"),
+        ("seed=0,1,0,1", 2, "seed=0, seed=1"),
+        ("seed=0,0,0,0,0", 1, "seed=0, seed=0, seed=0 …"),
+    ],
+)
+def test_the_same_config_by_other_words_is_one_job_and_told(word, jobs, left, caplog):
+    assert len(expand([*SMALL, word])) == jobs
+    assert caplog.messages == [f"left out, since an earlier combination has the same config: {left}"]
     assert identity(compose(SMALL).config) == expand([*SMALL])[0].key
 
 
@@ -81,6 +89,12 @@ def test_the_same_config_by_other_words_is_one_job():
         ("algorithm.lr=glob(a*)", "conf/algorithm.lr/ has none"),
         ("seed=range(", "not closed"),
         ("algorithm=sac,nothing", "algorithm=nothing"),
+        (
+            "stop.env_steps=4_200,9_000",
+            "^stop.env_steps=9000 differs from stop.env_steps=4200 only in stop.env_steps, ",
+        ),
+        ("threads=1,2", "only in threads, which may change when a run is resumed, so both are the same run: start a"),
+        ("logger=[],[tensorboard]", "only in logger, "),
     ],
 )
 def test_what_is_wrong_is_told_with_the_combination(word, message):

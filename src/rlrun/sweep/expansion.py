@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import pickle
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,11 +21,13 @@ from omegaconf import DictConfig
 from rlrun import config as configuration
 from rlrun.config import Composed, Composer
 from rlrun.config.schema import CHANGEABLE
-from rlrun.config.tree import plain
+from rlrun.config.tree import dotted, leaves, plain
 from rlrun.config.words import LONGEST, parse
 from rlrun.errors import ConfigError
 
 DIGITS = 12  # of a job's key
+
+_messages = logging.getLogger("rlrun")
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,14 @@ class Job:
 def expand(words: Iterable[str], config_dir: Path | None = None) -> list[Job]:
     """Return a job for each combination of values; the last word with several changes fastest.
 
-    Of combinations that come to the same config the first stands.
+    Of combinations that come to the same config the first stands; a warning names the others.
 
     Raises:
-        ConfigError: a word is malformed, or the config of one combination is wrong; the message names it.
+        ConfigError: a word is malformed, the config of one combination is wrong, or two would be the same run; the
+            message names it.
     """
     alternatives = [_alternatives(text.strip(), config_dir) for text in words]
-    composer, jobs = Composer(config_dir), dict[str, Job]()
+    composer, jobs, duplicates = Composer(config_dir), dict[str, Job](), list[str]()
     for chosen in product(*alternatives):
         label = " ".join(word for word, options in zip(chosen, alternatives, strict=True) if len(options) > 1)
         try:
@@ -65,6 +69,16 @@ def expand(words: Iterable[str], config_dir: Path | None = None) -> list[Job]:
         key = identity(composed.config)
         if key not in jobs:
             jobs[key] = job_of(composed, label, key)
+        elif keys := _differing(composed_of(jobs[key].composed), composed):
+            raise ConfigError(
+                f"{label} differs from {jobs[key].label} only in {', '.join(keys)}, which may change when a run is "
+                "resumed, so both are the same run: start a sweep for each value"
+            )
+        else:
+            duplicates.append(label)
+    if duplicates:
+        shown = ", ".join(duplicates[:3]) + (" …" if len(duplicates) > 3 else "")
+        _messages.warning("left out, since an earlier combination has the same config: %s", shown)
     return list(jobs.values())
 
 
@@ -92,6 +106,12 @@ def identity(config: DictConfig) -> str:
             node.pop(last, None)
     text = json.dumps(tree, sort_keys=True, ensure_ascii=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def _differing(first: Composed, second: Composed) -> list[str]:
+    """Return the keys that differ between two configs."""
+    before, after = (dict(leaves(plain(composed.config))) for composed in (first, second))
+    return [dotted(path) for path in before | after if before.get(path) != after.get(path)]
 
 
 def changeable(words: Sequence[str]) -> list[str]:
