@@ -18,10 +18,10 @@ import rlrun
 from rlrun.cli import main
 from rlrun.errors import MissingExtra, RequestError
 from rlrun.files import write_json
-from rlrun.reporting import jobs, pictures
-from rlrun.reporting.notes import notes
-from rlrun.reporting.runs import Run
+from rlrun.reporting import figures
+from rlrun.reporting.runs import Run, add_jobs
 from rlrun.reporting.statistics import Scores, estimate, iqm
+from rlrun.reporting.wording import notes
 
 QUICK = {"resamples": 200}
 LEARNING = [10.0, 20.0, 30.0]
@@ -136,7 +136,7 @@ def test_reasons_are_cut_where_they_have_no_end(make, tmp_path):
 
 def test_a_run_at_the_root_of_the_disk_has_no_sweep(tmp_path):
     run = Run(Path("/out"), Path("/out"), {}, 0, "x", "completed")
-    assert jobs.complete([run], []) == ([run], [])
+    assert add_jobs([run], []) == ([run], [])
 
 
 def test_a_book_that_cannot_be_read_is_told_and_hinders_nothing(make, tmp_path):
@@ -394,7 +394,7 @@ def test_the_command_writes_what_was_asked_for(make, tmp_path, capsys):
 def test_pictures_are_drawn_by_the_same_svg(make, tmp_path):
     arm(make, "ppo", [1.0, 2.0, 3.0])
     try:
-        pictures.require()
+        figures.renderer()
     except MissingExtra:  # it comes with the tests
         raise
     except RequestError as error:  # no fonts
@@ -411,9 +411,9 @@ def test_words_of_pictures_are_drawn_with_fonts_that_there_are(known, options):
     def draw(*, svg_string, sans_serif_family="sans-serif"):
         return b"words" if "<text" in svg_string and sans_serif_family == known else b"nothing"
 
-    assert pictures._fonts(draw) == options
+    assert figures._fonts(draw) == options
     with pytest.raises(RequestError, match="this machine has no fonts"):
-        pictures._fonts(lambda **_: b"nothing")
+        figures._fonts(lambda **_: b"nothing")
 
 
 def test_without_the_library_pictures_are_refused_and_nothing_is_written(make, tmp_path, monkeypatch):

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rlrun.errors import RequestError, did_you_mean
 from rlrun.reporting.runs import TASK, Run, is_circumstance
-from rlrun.reporting.wording import NONE
 
+NONE = "—"  # where there is no value
 FOLDER = "folder"  # what stands behind --by for the folders of the command line
 REASON = 300  # letters of why a run does not count: a page has thousands
 UNFINISHED = {
@@ -24,7 +24,6 @@ UNFINISHED = {
     "stopped": "it was stopped; rlrun resume goes on with it",
     "interrupted": "it was interrupted; rlrun resume goes on with it",
 }
-LETTERS = 60  # of a value that is shown
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,7 @@ class Fate:
     """A run and what a report makes of it.
 
     Attributes:
+        arm: the label of its arm.
         run: the run.
         score: its last value, if it counts.
         why_not: it counts not.
@@ -39,6 +39,7 @@ class Fate:
         again: whether another of the same arm, task and seed stands for it.
     """
 
+    arm: str
     run: Run
     score: float | None
     why_not: str | None
@@ -51,18 +52,27 @@ class Arm:
     """Runs that belong together."""
 
     label: str
-    fates: list[Fate] = field(default_factory=list)
+    fates: list[Fate]
 
     def scores(self, task: str) -> list[float]:
         """Return the scores of the runs on a task that count, by seed."""
         return [fate.score for fate in self.fates if fate.run.task == task and fate.score is not None]
+
+    def values(self) -> dict[str, dict[str, set[str]]]:
+        """Return the values of the config, as texts, of each key on each task."""
+        values: dict[str, dict[str, set[str]]] = {}
+        configs = {(id(fate.run.settings), fate.run.task): fate.run.settings for fate in self.fates}
+        for (_, task), settings in configs.items():  # those that are equal are one object
+            for key, value in settings.items():
+                values.setdefault(key, {}).setdefault(task, set()).add(text_of(value))
+        return values
 
 
 def arms_of(runs: Sequence[Run], metric: str, by: Sequence[str] = ()) -> tuple[list[Arm], list[str]]:
     """Return the arms, by label, and the words that all runs have in common.
 
     Args:
-        runs: all.
+        runs: all, at least one.
         metric: of which the last value is a run's score.
         by: keys whose values make an arm, in place of all words.
 
@@ -70,15 +80,17 @@ def arms_of(runs: Sequence[Run], metric: str, by: Sequence[str] = ()) -> tuple[l
         RequestError: no run has one of the keys.
     """
     marks = [_marks_by(run, by, runs) if by else _marks(run) for run in runs]
-    common = set.intersection(*(set(mark) for mark in marks)) if marks else set()
-    core_words = common if any(set(mark) <= common for mark in marks) else set()
-    core_words = common if by else {word for word in core_words if word.startswith(("algorithm=", "experiment="))}
+    common = set.intersection(*map(set, marks))
+    named = common if by else set()  # words of labels, though all runs have them
+    if not by and any(set(mark) <= common for mark in marks):
+        named = {word for word in common if word.startswith(("algorithm=", "experiment="))}
     groups: dict[str, list[Run]] = {}
     for run, mark in zip(runs, marks, strict=True):
-        label = " ".join(word for word in mark if word in core_words or word not in common)
+        label = " ".join(word for word in mark if word in named or word not in common)
         groups.setdefault(label or "as configured", []).append(run)
-    shared = sorted(common - core_words) + sorted(set.intersection(*(set(_tasks(run)) for run in runs)) if runs else ())
-    return [Arm(label, _fates(groups[label], metric)) for label in sorted(groups, key=naturally)], shared
+    tasks = ({run.words[key] for key in run.words if key in TASK or _may_change(key)} for run in runs)
+    shared = sorted(common - named) + sorted(set.intersection(*tasks))
+    return [Arm(label, _fates(label, groups[label], metric)) for label in sorted(groups, key=_natural)], shared
 
 
 def differences(arms: Iterable[Arm]) -> dict[str, list[str]]:
@@ -86,7 +98,7 @@ def differences(arms: Iterable[Arm]) -> dict[str, list[str]]:
 
     Keys that only follow others (`${algorithm.lr}`) are left out.
     """
-    by_arm = [_values(arm) for arm in arms]
+    by_arm = [arm.values() for arm in arms]
     known = [values for values in by_arm if values]  # of others nothing was begun
     differing = {}
     for key in dict.fromkeys(key for values in known for key in values):
@@ -97,27 +109,8 @@ def differences(arms: Iterable[Arm]) -> dict[str, list[str]]:
         differs = any(key not in values for values in known) or any(len(variants) > 1 for variants in by_task.values())
         cells = [sorted(set().union(*values.get(key, {}).values())) for values in by_arm]
         if differs and not all(text.startswith("${") for cell in cells for text in cell):
-            differing[key] = [" | ".join(map(shown, cell)) or NONE for cell in cells]
+            differing[key] = [" | ".join(map(cut, cell)) or NONE for cell in cells]
     return dict(sorted(differing.items(), key=lambda item: not item[0].startswith("algorithm.")))
-
-
-def variations(arm: Arm) -> dict[str, list[str]]:
-    """Return the values of each key by which runs of one arm on one task differ, though they should not."""
-    return {
-        key: [shown(text) for text in sorted(set().union(*tasks.values()))]
-        for key, tasks in _values(arm).items()
-        if any(len(texts) > 1 for texts in tasks.values())
-    }
-
-
-def missing_seeds(arms: Sequence[Arm], task: str) -> dict[str, list[int]]:
-    """Return the seeds of a task that other arms have, and one has not, by label."""
-    by_arm = {
-        arm.label: {fate.run.seed for fate in arm.fates if fate.run.task == task and fate.run.seed is not None}
-        for arm in arms
-    }
-    wanted = set().union(*by_arm.values())
-    return {label: sorted(wanted - seeds) for label, seeds in by_arm.items() if seeds and wanted - seeds}
 
 
 def text_of(value: Any) -> str:
@@ -125,33 +118,28 @@ def text_of(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def shown(value: Any) -> str:
-    """Return a value of a config as a short text."""
-    text = text_of(value)
-    return text if len(text) <= LETTERS else f"{text[: LETTERS - 1]}…"
+def cut(text: str, letters: int = 60) -> str:
+    """Return a text of at most so many letters."""
+    return text if len(text) <= letters else f"{text[: letters - 1]}…"
 
 
-def naturally(text: str) -> list[tuple[int, float, str]]:
+def _natural(text: str) -> list[tuple[int, float, str]]:
     """Order texts so that 2 comes before 10."""
     parts = re.split(r"(\d{1,15}(?:\.\d{1,15})?(?:e[+-]?\d{1,2})?)", text)
     return [(0, float(part), "") if index % 2 else (1, 0.0, part) for index, part in enumerate(parts)]
 
 
-def _marks(run: Run) -> tuple[str, ...]:
+def _marks(run: Run) -> list[str]:
     """Return the words that make a run's arm, in an order of their own."""
     names = [key for key in run.words if key not in TASK and not is_circumstance(key) and not _may_change(key)]
-    return tuple(run.words[key] for key in sorted(names, key=lambda key: (key not in ("algorithm", "experiment"), key)))
+    return [run.words[key] for key in sorted(names, key=lambda key: (key not in ("algorithm", "experiment"), key))]
 
 
 def _may_change(key: str) -> bool:
     return key.split(".")[0] in ("stop", "evaluation")
 
 
-def _tasks(run: Run) -> list[str]:
-    return [text for key, text in run.words.items() if key in TASK or _may_change(key)]
-
-
-def _marks_by(run: Run, by: Sequence[str], runs: Sequence[Run]) -> tuple[str, ...]:
+def _marks_by(run: Run, by: Sequence[str], runs: Sequence[Run]) -> list[str]:
     marks, alike = [], sum(source.name == run.source.name for source in {peer.source for peer in runs})
     for key in by:
         typed = run.words[key].partition("=")[2] if key in run.words else None
@@ -161,44 +149,24 @@ def _marks_by(run: Run, by: Sequence[str], runs: Sequence[Run]) -> tuple[str, ..
             keys = {FOLDER, *(name for peer in runs for name in (*peer.settings, *peer.words))}
             raise RequestError(f"--by {key}: no run has this key{did_you_mean(key, keys)}")
         marks.append(f"{key}={NONE if value is None else text_of(value)}")
-    return tuple(marks)
+    return marks
 
 
-def _fates(runs: Iterable[Run], metric: str) -> list[Fate]:
+def _fates(arm: str, runs: Iterable[Run], metric: str) -> list[Fate]:
     """Say of each run whether it counts; of several of one task and seed, the newest that is completed."""
-    newest = sorted(runs, key=lambda run: (run.status == "completed", run.created), reverse=True)
-    taken: set[tuple[str, int]] = set()
+    taken: set[tuple[str, int | None]] = set()
     fates = []
-    for run in newest:
+    for run in sorted(runs, key=lambda run: (run.status == "completed", run.created), reverse=True):
         again = run.seed is not None and (run.task, run.seed) in taken
-        if run.seed is not None:
-            taken.add((run.task, run.seed))
-        fates.append(_fate(run, metric, again=again))
+        taken.add((run.task, run.seed))
+        curve, score, why = run.curves.get(metric), None, None
+        if again:
+            why = f"another run of seed {run.seed} counts"
+        elif run.status != "completed":
+            why = cut(run.reason or UNFINISHED.get(run.status, "nobody said why"), REASON)
+        elif curve is None or metric in run.broken:
+            why = f"{metric} {'is no finite number at the end' if metric in run.broken else 'was never measured'}"
+        else:
+            score = curve[next(reversed(curve))]
+        fates.append(Fate(arm, run, score, why, drawn=curve is not None and not again, again=again))
     return sorted(fates, key=lambda fate: (fate.run.task, fate.run.seed is None, fate.run.seed or 0, fate.run.created))
-
-
-def _fate(run: Run, metric: str, *, again: bool) -> Fate:
-    curve = run.curves.get(metric)
-    if again:
-        return Fate(run, None, f"another run of seed {run.seed} counts", drawn=False, again=True)
-    if run.status != "completed":
-        why = run.reason or UNFINISHED.get(run.status, "nobody said why")
-        return Fate(run, None, why if len(why) <= REASON else f"{why[:REASON]}…", drawn=curve is not None)
-    if curve is None or metric in run.broken:
-        why = "is no finite number at the end" if metric in run.broken else "was never measured"
-        return Fate(run, None, f"{metric} {why}", drawn=curve is not None)
-    return Fate(run, curve[next(reversed(curve))], None, drawn=True)
-
-
-def _values(arm: Arm) -> dict[str, dict[str, set[str]]]:
-    """Return the values, as texts, of each key on each task."""
-    values: dict[str, dict[str, set[str]]] = {}
-    seen: set[tuple[int, str]] = set()
-    for run in (fate.run for fate in arm.fates):
-        settings: Mapping[str, Any] = run.settings
-        if (id(settings), run.task) in seen:  # configs that are equal are one object
-            continue
-        seen.add((id(settings), run.task))
-        for key, value in settings.items():
-            values.setdefault(key, {}).setdefault(run.task, set()).add(text_of(value))
-    return values

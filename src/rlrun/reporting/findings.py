@@ -1,27 +1,31 @@
-"""All numbers of a report: final scores, their intervals, comparisons, curves, and what to know before using them."""
+"""All numbers of a report: final scores with their intervals, comparisons, learning curves."""
 
 from __future__ import annotations
 
 import math
-import statistics as plain_statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from rlrun.reporting import statistics
-from rlrun.reporting.arms import Arm, differences
-from rlrun.reporting.curves import AS_IT_IS, Bounds, Curves, curves_of, normalised
-from rlrun.reporting.statistics import Floats, Interval, Scores
+from rlrun.reporting.arms import Arm, Fate, differences
+from rlrun.reporting.runs import Curve
+from rlrun.reporting.statistics import Floats, Indices, Interval, Scores
 
-FEW = 5  # runs; below, percentile intervals are too narrow
 DRAWN = 8  # arms of a figure at most
 TOGETHER = "all tasks, normalised"
+POINTS = 100  # of a curve, at most
 THRESHOLDS = 101  # of a performance profile
 BAND_RESAMPLES = 2_000  # of curves and profiles, at most
 LEVEL = 1.0 - statistics.CERTAINTY
+PLAIN = {"iqm": statistics.iqm, "mean": statistics.mean}
+NORMALISED = {**PLAIN, "median": statistics.median, "optimality_gap": statistics.optimality_gap}
+
+Bounds: TypeAlias = tuple[float, float]
+AS_IT_IS: Bounds = (0.0, 1.0)
 
 
 class Options(NamedTuple):
@@ -41,6 +45,27 @@ class Options(NamedTuple):
     seed: int
     bounds: Mapping[str, Bounds]
 
+    @property
+    def band_resamples(self) -> int:
+        """Resamples of curves and profiles."""
+        return min(self.resamples, BAND_RESAMPLES)
+
+
+class Curves(NamedTuple):
+    """Curves of one task, or of several together.
+
+    Attributes:
+        grid: environment steps, or updates without an environment, [P].
+        bands: interquartile mean and interval of each arm, [P] each; NaN where one of the tasks has no run.
+        runs: how many runs each arm has at each point, [P].
+        axis: what the grid counts.
+    """
+
+    grid: Floats
+    bands: Mapping[str, Interval]
+    runs: Mapping[str, Indices]
+    axis: str
+
 
 @dataclass(frozen=True)
 class Result:
@@ -59,11 +84,6 @@ class Result:
     aggregates: Mapping[str, Interval]
     tasks: Mapping[str, tuple[Scores, Interval, Interval]]
     profile: Interval | None
-
-    @property
-    def order(self) -> float:
-        """From the best; arms without scores come last."""
-        return -float(self.aggregates["iqm"].value) if self.aggregates else np.inf
 
 
 @dataclass(frozen=True)
@@ -101,13 +121,14 @@ class Findings:
 
     Attributes:
         options: what the user chose.
-        results: of the arms, the best first.
+        results: of the arms, the best first; those without scores come last.
         words: that all runs have in common.
         tasks: all, by name.
         common: tasks on which each arm has runs that count, but for arms without any.
         bounds: of each common task, which are 0 and 1 in aggregates; empty where scores stand as they are.
         thresholds: of performance profiles.
         comparisons: of each pair of drawn arms.
+        pairs: how many there are of all arms that have runs that count.
         curves: of each task, and normalised of the common tasks together, by title.
         differing: values of each drawn arm by the keys of the config in which they differ.
         troubles: what could not be read.
@@ -121,9 +142,10 @@ class Findings:
     bounds: Mapping[str, Bounds]
     thresholds: Floats
     comparisons: list[Comparison]
+    pairs: int
     curves: Mapping[str, Curves]
     differing: Mapping[str, list[str]]
-    troubles: list[str] = field(default_factory=list)
+    troubles: list[str]
 
     @property
     def drawn(self) -> list[Result]:
@@ -131,14 +153,9 @@ class Findings:
         return self.results[:DRAWN]
 
     @property
-    def band_resamples(self) -> int:
-        """Resamples of curves and profiles."""
-        return min(self.options.resamples, BAND_RESAMPLES)
-
-    @property
-    def pairs(self) -> int:
-        """Of all arms that have runs that count."""
-        return math.comb(sum(bool(result.tasks) for result in self.results), 2)
+    def fates(self) -> list[Fate]:
+        """What became of each run, arm by arm."""
+        return [fate for result in self.results for fate in result.arm.fates]
 
     @property
     def apart(self) -> bool:
@@ -146,39 +163,45 @@ class Findings:
         return bool(self.bounds) or self.tasks != self.common
 
 
-def find(arms: Sequence[Arm], options: Options, *, words: Iterable[str] = (), troubles: Iterable[str] = ()) -> Findings:
+def find(arms: Sequence[Arm], options: Options, words: list[str], troubles: list[str]) -> Findings:
     """Compute everything."""
     tasks = sorted({fate.run.task for arm in arms for fate in arm.fates})
     able = [arm for arm in arms if any(fate.score is not None for fate in arm.fates)]
     common = [task for task in tasks if able and all(arm.scores(task) for arm in able)]
     bounds = _bounds(arms, common, options)
-    thresholds = _thresholds([_joined(arm, common, bounds) for arm in arms])
-    results = sorted((_result(arm, common, bounds, thresholds, options) for arm in arms), key=lambda res: res.order)
-    drawn = results[:DRAWN]
+    joined = [_joined(arm, common, bounds) for arm in arms]
+    values = np.concatenate([scores.values for scores in joined if scores is not None] or [np.zeros(1)])
+    thresholds = np.linspace(values.min(), values.max(), THRESHOLDS)
+    results = [
+        _result(arm, scores, common, thresholds, options, normalised=bool(bounds))
+        for arm, scores in zip(arms, joined, strict=True)
+    ]
+    results.sort(key=lambda result: -result.aggregates["iqm"].value if result.aggregates else math.inf)
+    drawn = [result.arm for result in results[:DRAWN]]
+    titles: dict[str, Mapping[str, Bounds]] = {TOGETHER: bounds} if len(bounds) > 1 else {}
+    titles |= {task: {task: AS_IT_IS} for task in tasks}
+    curves = {title: _curves(drawn, task_bounds, options) for title, task_bounds in titles.items()}
+    pairs = math.comb(len(able), 2)
     return Findings(
         options=options,
         results=results,
-        words=list(words),
+        words=words,
         tasks=tasks,
         common=common,
         bounds=bounds,
         thresholds=thresholds,
-        comparisons=_compare(drawn, math.comb(len(able), 2), options),
-        curves=_curves([result.arm for result in drawn], tasks, bounds, options),
-        differing=differences(result.arm for result in drawn),
-        troubles=list(troubles),
+        comparisons=_compare(results[:DRAWN], pairs, options),
+        pairs=pairs,
+        curves={title: of_tasks for title, of_tasks in curves.items() if of_tasks is not None},
+        differing=differences(drawn),
+        troubles=troubles,
     )
 
 
-def _curves(
-    arms: Sequence[Arm], tasks: Sequence[str], bounds: Mapping[str, Bounds], options: Options
-) -> dict[str, Curves]:
-    few = {"resamples": min(options.resamples, BAND_RESAMPLES), "seed": options.seed}
-    wanted: dict[str, Mapping[str, Bounds]] = {task: {task: AS_IT_IS} for task in tasks}
-    if len(bounds) > 1:
-        wanted = {TOGETHER: bounds, **wanted}
-    by_title = {title: curves_of(arms, task_bounds, options.metric, **few) for title, task_bounds in wanted.items()}
-    return {title: curves for title, curves in by_title.items() if curves is not None}
+def _normalised(values: Any, bounds: Bounds) -> Any:
+    """Return values on a scale on which the bounds are 0 and 1."""
+    low, high = bounds
+    return (values - low) / (high - low if high > low else 1.0)
 
 
 def _bounds(arms: Iterable[Arm], common: Sequence[str], options: Options) -> dict[str, Bounds]:
@@ -194,36 +217,31 @@ def _bounds(arms: Iterable[Arm], common: Sequence[str], options: Options) -> dic
 
 
 def _joined(arm: Arm, common: Sequence[str], bounds: Mapping[str, Bounds]) -> Scores | None:
-    columns = [arm.scores(task) for task in common]
-    if not columns or not all(columns):
-        return None
-    if bounds:
-        columns = [[normalised(score, bounds[task]) for score in arm.scores(task)] for task in common]
-    return Scores.of(columns)
-
-
-def _thresholds(joined: Iterable[Scores | None]) -> Floats:
-    values = np.concatenate([scores.values for scores in joined if scores is not None] or [np.zeros(1)])
-    return np.linspace(values.min(), values.max(), THRESHOLDS)
+    columns = [[_normalised(score, bounds.get(task, AS_IT_IS)) for score in arm.scores(task)] for task in common]
+    return Scores.of(columns) if columns and all(columns) else None
 
 
 def _result(
-    arm: Arm, common: Sequence[str], bounds: Mapping[str, Bounds], thresholds: Floats, options: Options
+    arm: Arm,
+    scores: Scores | None,
+    common: Sequence[str],
+    thresholds: Floats,
+    options: Options,
+    *,
+    normalised: bool,
 ) -> Result:
-    drawn = {"resamples": options.resamples, "seed": options.seed}
-    few = {"resamples": min(options.resamples, BAND_RESAMPLES), "seed": options.seed}
-    scores = _joined(arm, common, bounds)
-    wanted = {"iqm": statistics.iqm, "mean": statistics.mean}
-    beside = {"median": statistics.median, "optimality_gap": statistics.optimality_gap} if bounds else {}
-    aggregates, profile = {}, None
+    settings: dict[str, int] = {"resamples": options.resamples, "seed": options.seed}
+    aggregates: dict[str, Interval] = {}
+    tasks, profile = {}, None
     if scores is not None:
-        aggregates = statistics.estimate({**wanted, **beside}, scores, **drawn)
-        profile = statistics.estimate({"profile": statistics.shares(thresholds)}, scores, **few)["profile"]
-    tasks = {}
+        aggregates = statistics.estimate(NORMALISED if normalised else PLAIN, scores, **settings)
+        shares = {"profile": statistics.shares(thresholds)}
+        few = {"resamples": options.band_resamples, "seed": options.seed}
+        profile = statistics.estimate(shares, scores, **few)["profile"]
     for task in dict.fromkeys(fate.run.task for fate in arm.fates if fate.score is not None):
         own = Scores.of([arm.scores(task)])
-        alike = common == [task] and not bounds
-        estimates = aggregates if alike else statistics.estimate(wanted, own, **drawn)
+        alike = common == [task] and not normalised
+        estimates = aggregates if alike else statistics.estimate(PLAIN, own, **settings)
         tasks[task] = (own, estimates["iqm"], estimates["mean"])
     return Result(arm, scores, aggregates, tasks, profile)
 
@@ -231,26 +249,60 @@ def _result(
 def _compare(drawn: Sequence[Result], family: int, options: Options) -> list[Comparison]:
     """Compare each pair; p is corrected for as many as there are, also those that are not shown."""
     settings = {"resamples": options.resamples, "seed": options.seed}
-    pairs = [
-        (first.arm.label, first.scores, second.arm.label, second.scores)
-        for first, second in combinations(drawn, 2)
-        if first.scores is not None and second.scores is not None
-    ]
-    chances = [statistics.permutation(scores, opposed, **settings) for _, scores, _, opposed in pairs]
-    corrected = statistics.holm(chances, family)
+    scores = [(result.arm.label, result.scores) for result in drawn if result.scores is not None]
+    pairs = list(combinations(scores, 2))
+    chances = [statistics.permutation(left, right, **settings) for (_, left), (_, right) in pairs]
     return [
         Comparison(
-            label,
-            opponent,
-            *statistics.compare(scores, opposed, **settings),
+            one,
+            other,
+            *statistics.compare(left, right, **settings),
             chance,
-            min(1.0, family * statistics.least_p(scores, opposed)),
+            min(1.0, family * statistics.least_p(left, right)),
         )
-        for (label, scores, opponent, opposed), chance in zip(pairs, corrected, strict=True)
+        for ((one, left), (other, right)), chance in zip(pairs, statistics.holm(chances, family), strict=True)
     ]
 
 
-def middle(values: Iterable[float | None]) -> float | None:
-    """Return the median of what is known."""
-    known = [value for value in values if value is not None]
-    return plain_statistics.median(known) if known else None
+def _curves(arms: Sequence[Arm], tasks: Mapping[str, Bounds], options: Options) -> Curves | None:
+    """Return the curves of all runs that were measured, also of those that do not count in the end; None without any.
+
+    Between two measurements of a run its curve is a straight line. Nothing is made up before the first one and after
+    the last one, but for half a step of the grid, because runs are measured at slightly different steps.
+
+    tasks: which, and what counts as 0 and 1 there.
+    """
+    groups = {arm.label: [fate.run for fate in arm.fates if fate.drawn and fate.run.task in tasks] for arm in arms}
+    runs = [run for group in groups.values() for run in group]
+    if not runs:
+        return None
+    curves = [run.curves[options.metric] for run in runs]
+    first, last = min(next(iter(curve)) for curve in curves), max(next(reversed(curve)) for curve in curves)
+    grid = np.linspace(first, last, min(POINTS, max(map(len, curves))) if last > first else 1)
+    intervals, counts, names = {}, {}, list(tasks)
+    for label, group in groups.items():
+        if group:
+            values = np.array([_normalised(_on(grid, run.curves[options.metric]), tasks[run.task]) for run in group])
+            counts[label] = np.isfinite(values).sum(0)
+            intervals[label] = _bands(values, np.array([names.index(run.task) for run in group]), len(names), options)
+    return Curves(grid, intervals, counts, "environment steps" if any(run.env_steps for run in runs) else "updates")
+
+
+def _on(grid: Floats, curve: Curve) -> Floats:
+    steps, values = np.array(list(curve)), np.array(list(curve.values()))
+    slack = (grid[1] - grid[0]) / 2 if len(grid) > 1 else 0.0
+    inside = (grid >= steps[0] - slack) & (grid <= steps[-1] + slack)
+    return np.where(inside, np.interp(grid, steps, values), np.nan)
+
+
+def _bands(values: Floats, places: Indices, tasks: int, options: Options) -> Interval:
+    """Return the bands of curves that do not all reach everywhere, [n, P]; points with the same runs go together."""
+    estimates = np.full((3, values.shape[1]), np.nan)
+    present = np.isfinite(values)
+    for pattern in np.unique(present, axis=1).T:
+        if len(np.unique(places[pattern])) == tasks:
+            points = (present == pattern[:, None]).all(0)
+            part = values[np.ix_(pattern, points)]
+            few = {"resamples": options.band_resamples, "seed": options.seed}
+            estimates[:, points] = statistics.bands(part, places[pattern], **few)
+    return Interval(*estimates)

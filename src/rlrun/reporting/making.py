@@ -9,16 +9,13 @@ from pathlib import Path
 
 from rlrun.errors import RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.files import counted, place_of, reason, replace
-from rlrun.reporting import pictures, tables
 from rlrun.reporting.arms import arms_of
-from rlrun.reporting.figures import draw
+from rlrun.reporting.figures import draw, renderer
 from rlrun.reporting.findings import Findings, Options, find
-from rlrun.reporting.jobs import complete
-from rlrun.reporting.notes import notes
-from rlrun.reporting.page import page
-from rlrun.reporting.runs import EVALUATED, PLAYED, Run, gather
-from rlrun.reporting.wording import interval
-from rlrun.watching import progress
+from rlrun.reporting.page import page, to_csv, to_markdown
+from rlrun.reporting.runs import EVALUATED, PLAYED, Run, add_jobs, gather
+from rlrun.reporting.wording import interval, notes
+from rlrun.watching import printable, progress
 
 RESAMPLES = 10_000
 FEWEST, MOST = 100, 1_000_000  # resamples
@@ -96,9 +93,8 @@ def report(
         raise RequestError(f"--resamples {resamples}: wanted a number from {FEWEST} to {MOST:,}")
     if not 0 <= seed < 1 << 32:
         raise RequestError(f"--seed {seed}: wanted a number from 0 to {(1 << 32) - 1:,}")
-    if png is not None:
-        pictures.require()
-    runs, troubles = complete(gather(places, (metric,) if metric else (EVALUATED, PLAYED)), places)
+    pixels = None if png is None else renderer()
+    runs, troubles = add_jobs(gather(places, (metric,) if metric else (EVALUATED, PLAYED)), places)
     if not runs:
         raise RunDirError(f"{', '.join(map(str, places))}: there is no run here or beneath; rlrun ls lists runs")
     chosen = metric or (PLAYED if not _measured(runs, EVALUATED) and _measured(runs, PLAYED) else EVALUATED)
@@ -107,46 +103,26 @@ def report(
     arms, words = arms_of(runs, chosen, list(by))
     name = title or ", ".join(place.name or str(place) for place in places)
     options = Options(name, chosen, resamples, seed, _bounds(bounds or {}, runs))
-    findings = find(arms, options, words=words, troubles=troubles)
+    findings = find(arms, options, words, troubles)
+    figures, caveats = list(draw(findings)), notes(findings)
     path = place_of("report.html" if out is None else out)
-    return _write(findings, path, csv=csv, markdown=markdown, svg=svg, png=png)
-
-
-def _write(
-    findings: Findings,
-    path: Path,
-    *,
-    csv: Place | None,
-    markdown: Place | None,
-    svg: Place | None,
-    png: Place | None,
-) -> Report:
-    drawings, caveats = list(draw(findings)), notes(findings)
-    text = printable(page(findings, drawings, caveats, path.parent))
-    result = Report(path, findings, printable(_markdown(findings, caveats)), printable(tables.to_csv(findings)))
-    files = {path: text.encode()}
-    files |= {place_of(place): doc.encode() for place, doc in ((csv, result.csv), (markdown, result.markdown)) if place}
+    files = {path: _printable(page(findings, figures, caveats, path.parent)).encode()}
+    result = Report(path, findings, _printable(to_markdown(findings, caveats)), _printable(to_csv(findings)))
+    files |= {
+        place_of(place): text.encode() for place, text in ((csv, result.csv), (markdown, result.markdown)) if place
+    }
     if svg is not None:
-        alone = {plot.name: plot.figure.svg(plot.name, plot.description, alone=True) for plot in drawings}
-        files |= {place_of(svg) / f"{name}.svg": printable(drawn).encode() for name, drawn in alone.items()}
-    if png is not None:
-        files |= {place_of(png) / f"{plot.name}.png": pictures.pixels(plot) for plot in drawings}
+        files |= {place_of(svg) / f"{plot.name}.svg": _printable(plot.svg(alone=True)).encode() for plot in figures}
+    if png is not None and pixels is not None:
+        files |= {place_of(png) / f"{plot.name}.png": pixels(plot.svg(alone=True)) for plot in figures}
     for place, data in files.items():
         _put(place, data)
     return result
 
 
-def printable(text: str) -> str:
+def _printable(text: str) -> str:
     """Return a text without what is no letter, but for ends of lines: names of files and words may be anything."""
-    return "".join(char if char.isprintable() or char == "\n" else "?" for char in text)
-
-
-def _markdown(findings: Findings, caveats: Iterable[str]) -> str:
-    several = [tables.by_task(findings)] if findings.apart else []
-    shown = [tables.finals(findings), tables.comparisons(findings), *several, tables.left_out(findings)]
-    text = tables.markdown(table for table in shown if table.rows)
-    listed = "".join(f"* {tables.plain_markdown(caveat)}\n" for caveat in caveats)
-    return f"{text}\n{listed}" if listed else text
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def _put(place: Path, data: bytes) -> None:

@@ -1,22 +1,39 @@
-"""One HTML page: no script, nothing from a network, light or dark as the reader's system is, legible on a phone."""
+"""The words of a report: its tables, as Markdown and CSV, too, and the page.
+
+The page has no script and loads nothing from a network. It is light or dark as the reader's system is, and legible on
+a phone.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import os
-from collections.abc import Iterable
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import groupby
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from rlrun import __version__
 from rlrun.files import counted
-from rlrun.reporting import tables
-from rlrun.reporting.figures import Drawing
+from rlrun.reporting import figures
+from rlrun.reporting.arms import NONE, Arm, cut, text_of
+from rlrun.reporting.figures import Figure
 from rlrun.reporting.findings import Comparison, Findings
-from rlrun.reporting.plotting import DARK, LIGHT, Theme, rules
-from rlrun.reporting.tables import Cell, Table
-from rlrun.reporting.wording import chance, interval
+from rlrun.reporting.runs import Run
+from rlrun.reporting.wording import between, chance, interval, listed, number, whole
 
+RUNS = 3_000  # rows of a table, at most
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a cell begins that a spreadsheet would compute
+COLUMNS = ("arm", "task", "seed", "status", "counts", "score", "env_steps", "updates", "seconds", "why_not", "run")
+VERDICTS = 6  # at the top, at most
+LONG = 36  # letters from which a cell may be broken
+SAFE = "default-src 'none'; style-src 'unsafe-inline'"  # the browser itself sees to it that nothing is loaded
 STYLE = """\
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:1080px;padding:16px;background:var(--paper);color:var(--ink);
@@ -44,9 +61,6 @@ a:focus-visible,.scroll:focus-visible,summary:focus-visible{outline:2px solid va
 code{font-family:ui-monospace,"DejaVu Sans Mono",monospace;font-size:.9em}
 @media print{body{max-width:none}.scroll{overflow:visible}details>*{display:block}}
 """
-VERDICTS = 6  # at the top, at most
-LONG = 36  # letters from which a cell may be broken
-SAFE = "default-src 'none'; style-src 'unsafe-inline'"  # the browser itself sees to it that nothing is loaded
 METHOD = """\
 <p>A run's <b>score</b> is the last value of <code>{metric}</code> of a completed run. Nothing is imputed for a run that
 failed or is missing.</p>
@@ -72,7 +86,183 @@ evaluation, logging and machine.</p>
 """
 
 
-def page(findings: Findings, drawings: Iterable[Drawing], notes: Iterable[str], folder: Path) -> str:
+class Link(NamedTuple):
+    """A text that leads to a file."""
+
+    text: str
+    path: Path
+
+
+Cell: TypeAlias = str | tuple[Link, ...]
+
+
+class Table(NamedTuple):
+    """Rows of texts.
+
+    Attributes:
+        title: what it holds.
+        head: names of the columns.
+        rows: as long as the head each.
+        words: so many columns are words, the others numbers.
+    """
+
+    title: str
+    head: list[str]
+    rows: Sequence[Sequence[Cell]]
+    words: int
+
+
+def finals(findings: Findings) -> Table:
+    """Return the final scores of each arm, over the common tasks."""
+    names = {"iqm": "IQM [95 %]", "mean": "mean [95 %]", "median": "median [95 %]", "optimality_gap": "gap to 1 [95 %]"}
+    wanted = [name for name in names if any(name in res.aggregates for res in findings.results)]
+    rows: list[list[Cell]] = []
+    for res in findings.results:
+        estimates = [interval(res.aggregates[name]) if name in res.aggregates else NONE for name in wanted]
+        runs = [fate.run for fate in res.arm.fates if fate.score is not None]
+        steps, speed = between((run.steps for run in runs), whole), _middle(run.speed for run in runs)
+        rows.append([res.arm.label, _counts(res.arm), *estimates, steps, speed])
+    head = ["arm", "runs that count", *(names[name] for name in wanted), "steps", "steps/s"]
+    return Table("Final scores" + (", normalised" if findings.bounds else ""), head, rows, 2)
+
+
+def by_task(findings: Findings) -> Table:
+    """Return the final scores of each arm on each task, as they are."""
+    rows: list[list[Cell]] = []
+    for task in findings.tasks:
+        for label, tasks in ((result.arm.label, result.tasks) for result in findings.results):
+            if task in tasks:
+                scores, iqm, mean = tasks[task]
+                ends = [number(scores.values.min()), number(scores.values.max())]
+                rows.append([task, label, str(len(scores.values)), interval(iqm), interval(mean), *ends])
+    head = ["task", "arm", "runs", "IQM [95 %]", "mean [95 %]", "lowest", "highest"]
+    return Table("Final scores by task", head, rows, 2)
+
+
+def comparisons(findings: Findings) -> Table:
+    """Return each pair of arms, with a verdict."""
+    rows = [
+        [
+            f"{pair.one} − {pair.other}",
+            pair.verdict,
+            interval(pair.difference),
+            interval(pair.improvement),
+            chance(pair.chance),
+        ]
+        for pair in findings.comparisons
+    ]
+    head = ["first − second", "verdict", "difference of IQM [95 %]", "P(first > second) [95 %]", "p, corrected"]
+    return Table("Comparisons", head, rows, 2)
+
+
+def left_out(findings: Findings) -> Table:
+    """Return the runs that do not count, and why."""
+    rows = [
+        [fate.arm, fate.run.task, _seed(fate.run), fate.run.status, fate.why_not, fate.run.path.name]
+        for fate in findings.fates
+        if fate.why_not is not None
+    ]
+    return Table("Runs that do not count", ["arm", "task", "seed", "status", "why", "run"], rows[:RUNS], 6)
+
+
+def differing(findings: Findings) -> Table:
+    """Return the keys of the config by which arms differ."""
+    head = ["key", *(result.arm.label for result in findings.drawn)]
+    return Table("Differences of config", head, [[key, *cells] for key, cells in findings.differing.items()], len(head))
+
+
+def machines(findings: Findings) -> Table:
+    """Return on what the runs of each arm were made, and how fast they were."""
+    rows: list[list[Cell]] = []
+    for result in findings.results:
+        runs = [fate.run for fate in result.arm.fates if fate.run.circumstances]
+        for machine, group in groupby(sorted(runs, key=_machine), key=_machine):
+            members = list(group)
+            speeds = between((run.speed for run in members if run.speed is not None), number)
+            rows.append(
+                [result.arm.label, *machine, str(len(members)), speeds, _middle(run.seconds for run in members)]
+            )
+    head = ["arm", "host", "processor", "device", "versions", "runs", "steps/s", "seconds, median"]
+    return Table("Machines and speed", head, rows, 5)
+
+
+def all_runs(findings: Findings) -> Table:
+    """Return every run, with its videos."""
+    rows: list[list[Cell]] = [
+        [
+            fate.arm,
+            fate.run.task,
+            _seed(fate.run),
+            fate.run.status,
+            (Link(fate.run.path.name, fate.run.path),) if fate.run.circumstances else fate.run.path.name,
+            tuple(Link(path.stem, path) for path in fate.run.videos[-3:]),
+            number(fate.score),
+            whole(fate.run.steps),
+            number(fate.run.seconds),
+        ]
+        for fate in findings.fates
+    ]
+    head = ["arm", "task", "seed", "status", "run", "videos", "score", "steps", "seconds"]
+    return Table("All runs", head, rows[:RUNS], 6)
+
+
+def to_markdown(findings: Findings, notes: Iterable[str]) -> str:
+    """Return the tables that hold results, and what to know before using them, as Markdown."""
+    several = [by_task(findings)] if findings.apart else []
+    parts = []
+    for table in (finals(findings), comparisons(findings), *several, left_out(findings)):
+        rule = ["---" if index < table.words else "---:" for index in range(len(table.head))]
+        rows = [f"| {' | '.join(map(_bare, row))} |" for row in (table.head, rule, *table.rows)]
+        parts += ["\n".join([f"**{table.title}**\n", *rows])] if table.rows else []
+    caveats = "\n".join(f"* {_bare(note)}" for note in notes)
+    return "\n\n".join([*parts, *filter(None, [caveats])]) + "\n"
+
+
+def _bare(cell: Cell) -> str:
+    """Return a cell as Markdown in which nothing is taken for markup."""
+    text = cell if isinstance(cell, str) else ", ".join(link.text for link in cell)
+    return re.sub(r"([\\`*<|]|(?<=\])\()", r"\\\1", " ".join(text.split()))
+
+
+def to_csv(findings: Findings) -> str:
+    """Return a line for each run; a text that a spreadsheet would compute has an apostrophe before it."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for fate in findings.fates:
+        run = fate.run
+        words = [fate.arm, run.task, run.seed, run.status, fate.score is not None]
+        row = [*words, fate.score, run.env_steps, run.updates, run.seconds, fate.why_not, str(run.path)]
+        writer.writerow([f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell for cell in row])
+    return text.getvalue()
+
+
+def _counts(arm: Arm) -> str:
+    """Return how many runs of an arm count, and what became of the others."""
+    statuses = Counter(fate.run.status for fate in arm.fates if fate.score is None)
+    here = len(arm.fates) - statuses.total()
+    text = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
+    return f"{here} of {len(arm.fates)} ({text})" if statuses else str(here)
+
+
+def _middle(values: Iterable[float | None]) -> str:
+    """Return the median of what is known."""
+    known = [value for value in values if value is not None]
+    return number(median(known) if known else None)
+
+
+def _seed(run: Run) -> str:
+    return NONE if run.seed is None else str(run.seed)
+
+
+def _machine(run: Run) -> tuple[str, str, str, str]:
+    about = {name: cut(text_of(value)) for name, value in run.circumstances.items() if value}
+    versions = ", ".join(f"{name} {about[name]}" for name in ("rlrun", "torch", "python") if name in about)
+    device = " ".join(about[name] for name in ("device", "gpu") if name in about)
+    return about.get("host", NONE), about.get("cpu") or about.get("platform", NONE), device or NONE, versions
+
+
+def page(findings: Findings, drawings: Iterable[Figure], notes: Iterable[str], folder: Path) -> str:
     """Return the page.
 
     Args:
@@ -82,94 +272,81 @@ def page(findings: Findings, drawings: Iterable[Drawing], notes: Iterable[str], 
         folder: in which the page will lie; links lead from there.
     """
     title = escape(findings.options.title)
-    sections = [
-        _section("In short", _verdicts(findings)),
-        _section("Before using these numbers", _listed(notes)),
-        _section("Final scores", _table(tables.finals(findings), folder) if findings.common else ""),
-        _section("Curves and comparisons", _figures(drawings)),
-        _section("Comparisons", _table(tables.comparisons(findings), folder)),
-        _section("Final scores by task", _table(tables.by_task(findings), folder) if findings.apart else ""),
-        _section("Runs that do not count", _table(tables.left_out(findings), folder)),
-        _section("What differs between the arms", _table(tables.differing(findings), folder)),
-        _section("Machines and speed", _table(tables.machines(findings), folder)),
-        _section("All runs", _table(tables.all_runs(findings), folder)),
-        _section("How this was computed", _method(findings)),
-    ]
+    caveats = "".join(f"<li>{escape(note)}</li>\n" for note in notes)
+    sections = {
+        "In short": _verdicts(findings),
+        "Before using these numbers": caveats and f"<ul>\n{caveats}</ul>\n",
+        "Final scores": _table(finals(findings), folder) if findings.common else "",
+        "Curves and comparisons": _figures(drawings),
+        "Comparisons": _table(comparisons(findings), folder),
+        "Final scores by task": _table(by_task(findings), folder) if findings.apart else "",
+        "Runs that do not count": _table(left_out(findings), folder),
+        "What differs between the arms": _table(differing(findings), folder),
+        "Machines and speed": _table(machines(findings), folder),
+        "All runs": _table(all_runs(findings), folder),
+        "How this was computed": _method(findings),
+    }
+    light, dark = ("".join(f"--{name}:{pair[theme]};" for name, pair in figures.COLORS.items()) for theme in range(2))
+    main = "".join(f"<section>\n<h2>{name}</h2>\n{text}</section>\n" for name, text in sections.items() if text)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(SAFE)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{title}</title>\n<style>\n:root{{color-scheme:light dark;{_variables(LIGHT)}}}\n"
-        f"@media (prefers-color-scheme:dark){{:root{{{_variables(DARK)}}}}}\n{STYLE}{rules()}</style>\n</head>\n"
-        f"<body>\n<header>\n<h1>{title}</h1>\n{_overview(findings)}</header>\n<main>\n{''.join(sections)}</main>\n"
+        f"<title>{title}</title>\n<style>\n:root{{color-scheme:light dark;{light}}}\n"
+        f"@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n{STYLE}{figures.STYLE}</style>\n</head>\n"
+        f"<body>\n<header>\n<h1>{title}</h1>\n{_overview(findings)}</header>\n<main>\n{main}</main>\n"
         f'<footer class="faint"><p>Made by <code>rlrun report</code>, rlrun {__version__}.</p></footer>\n'
         "</body>\n</html>\n"
     )
 
 
-def _variables(theme: Theme) -> str:
-    plain = "".join(f"--{name}:{theme[name]};" for name in ("paper", "ink", "faint", "grid"))
-    return plain + "".join(f"--hue{index}:{hue};" for index, hue in enumerate(theme["hues"]))
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section>\n<h2>{escape(title)}</h2>\n{content}</section>\n" if content else ""
-
-
 def _overview(findings: Findings) -> str:
-    runs = sum(len(result.arm.fates) for result in findings.results)
-    sizes = f"{counted(runs, 'run')}, {counted(len(findings.results), 'arm')}, {counted(len(findings.tasks), 'task')}"
+    counts = {"run": len(findings.fates), "arm": len(findings.results), "task": len(findings.tasks)}
+    sizes = ", ".join(counted(count, what) for what, count in counts.items())
     shared = f"; all with <code>{escape(' '.join(findings.words))}</code>" if findings.words else ""
-    tasks = escape(", ".join(findings.tasks[:12]) + (" …" if len(findings.tasks) > 12 else ""))
-    metric = escape(findings.options.metric)
+    tasks, metric = escape(listed(findings.tasks, 12)), escape(findings.options.metric)
     return f'<p class="faint">{sizes} ({tasks}){shared}. Scores are <code>{metric}</code>.</p>\n'
 
 
 def _verdicts(findings: Findings) -> str:
-    paragraphs = [_verdict(comparison) for comparison in findings.comparisons[:VERDICTS]]
-    if len(findings.comparisons) > VERDICTS:
-        apart = sum(comparison.distinguishable for comparison in findings.comparisons)
-        paragraphs.append(
-            f"<p>Of {len(findings.comparisons)} pairs {apart or 'none'} can be told apart; all are listed below.</p>\n"
-        )
-    if not paragraphs and findings.results and findings.results[0].aggregates:
-        best = findings.results[0]
+    pairs, best = findings.comparisons, findings.results[0]
+    paragraphs = [_verdict(pair) for pair in pairs[:VERDICTS]]
+    if not pairs and best.aggregates:
         text = f"<b>{escape(best.arm.label)}</b>: interquartile mean {interval(best.aggregates['iqm'])}."
         paragraphs = [f'<p class="verdict">{text}</p>\n']
+    if len(pairs) > VERDICTS:
+        apart = sum(pair.distinguishable for pair in pairs) or "none"
+        paragraphs.append(f"<p>Of {len(pairs)} pairs {apart} can be told apart; all are listed below.</p>\n")
     return "".join(paragraphs)
 
 
-def _verdict(comparison: Comparison) -> str:
-    numbers = f"IQM differs by {interval(comparison.difference)}, p = {chance(comparison.chance)}".replace("= <", "<")
-    first, second = f"<b>{escape(comparison.one)}</b>", f"<b>{escape(comparison.other)}</b>"
-    if not comparison.distinguishable:
-        return f'<p class="verdict">{first} and {second}: not distinguishable ({numbers}).</p>\n'
-    higher, lower = (first, second) if comparison.difference.value > 0 else (second, first)
-    return f'<p class="verdict">{higher} scores higher than {lower} ({numbers}).</p>\n'
+def _verdict(pair: Comparison) -> str:
+    numbers = f"IQM differs by {interval(pair.difference)}, p = {chance(pair.chance)}".replace("= <", "<")
+    first, second = f"<b>{escape(pair.one)}</b>", f"<b>{escape(pair.other)}</b>"
+    text = f"{first} and {second}: not distinguishable"
+    if pair.distinguishable:
+        higher, lower = (first, second) if pair.difference.value > 0 else (second, first)
+        text = f"{higher} scores higher than {lower}"
+    return f'<p class="verdict">{text} ({numbers}).</p>\n'
 
 
-def _listed(texts: Iterable[str]) -> str:
-    items = "".join(f"<li>{escape(text)}</li>\n" for text in texts)
-    return f"<ul>\n{items}</ul>\n" if items else ""
-
-
-def _figures(drawings: Iterable[Drawing]) -> str:
-    figures = [
-        f"<figure>\n<h3>{escape(drawing.figure.title)}</h3>\n{drawing.figure.svg(drawing.name, drawing.description)}"
-        f"<figcaption>{escape(drawing.caption)}</figcaption>\n</figure>\n"
-        for drawing in drawings
-    ]
-    return f'<div class="figures">\n{"".join(figures)}</div>\n' if figures else ""
+def _figures(drawings: Iterable[Figure]) -> str:
+    parts = "".join(
+        f"<figure>\n<h3>{escape(figure.title)}</h3>\n{figure.svg()}"
+        f"<figcaption>{escape(figure.caption)}</figcaption>\n</figure>\n"
+        for figure in drawings
+    )
+    return parts and f'<div class="figures">\n{parts}</div>\n'
 
 
 def _table(table: Table, folder: Path) -> str:
     if not table.rows:
         return ""
-    classes = ["" if index < table.words else ' class="n"' for index in range(len(table.head))]
-    head = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for name, kind in zip(table.head, classes, strict=True))
+    kinds = ["" if index < table.words else ' class="n"' for index in range(len(table.head))]
+    head = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for name, kind in zip(table.head, kinds, strict=True))
     rows = "".join(
-        f"<tr>{''.join(_cell(cell, kind, folder) for cell, kind in zip(row, classes, strict=True))}</tr>\n"
+        f"<tr>{''.join(_cell(cell, kind, folder) for cell, kind in zip(row, kinds, strict=True))}</tr>\n"
         for row in table.rows
     )
     return (
@@ -182,13 +359,10 @@ def _cell(cell: Cell, kind: str, folder: Path) -> str:
     if isinstance(cell, str):
         kind = kind or (' class="long"' if len(cell) > LONG else "")
         return f"<td{kind}>{escape(cell)}</td>"
-    links = (f'<a href="{escape(_way(link.path, folder))}">{escape(link.text)}</a>' for link in cell)
+    # `./`: no name can be taken for a scheme
+    paths = ("./" + quote(os.fsencode(os.path.relpath(link.path, folder).replace(os.sep, "/"))) for link in cell)
+    links = (f'<a href="{escape(path)}">{escape(link.text)}</a>' for path, link in zip(paths, cell, strict=True))
     return f"<td{kind}>{' '.join(links)}</td>"
-
-
-def _way(path: Path, folder: Path) -> str:
-    """Return a link from a folder, in which no name can be taken for a scheme."""
-    return "./" + quote(os.fsencode(os.path.relpath(path, folder).replace(os.sep, "/")))
 
 
 def _method(findings: Findings) -> str:
@@ -196,7 +370,7 @@ def _method(findings: Findings) -> str:
     return METHOD.format(
         metric=escape(options.metric),
         resamples=f"{options.resamples:,}",
-        bands=f"{findings.band_resamples:,}",
+        bands=f"{options.band_resamples:,}",
         seed=options.seed,
         family=f"all {pairs:,} pairs" if pairs > 1 else "the one pair",
     )

@@ -1,24 +1,30 @@
-"""What a report knows of a run, from its files alone. Nothing of what is read is executed, or believed to be ours."""
+"""What a report knows of runs and of jobs of a sweep, from their files alone.
+
+Nothing of what is read is executed, or believed to be ours; folders may be read-only.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 from rlrun.config.files import parse_yaml
 from rlrun.config.schema import CHANGEABLE
 from rlrun.config.tree import dotted, leaves
-from rlrun.contrast import CIRCUMSTANCES
-from rlrun.errors import RlrunError
+from rlrun.errors import RlrunError, RunDirError
 from rlrun.files import known, read_bytes
 from rlrun.rundir import RunDir, runs_beneath
-from rlrun.watching import last_line, lines_of, number_of, record_of
+from rlrun.sweep.book import BOOK, KEY
+from rlrun.sweep.sweeping import is_sweep
+from rlrun.watching import last_line, lines_of, number_of, printable, record_of
 
 EVALUATED, PLAYED = "evaluation/mean_return", "episode/return"
 CONFIG_BYTES = 1 << 20
@@ -26,6 +32,11 @@ METRIC_BYTES = 1 << 28  # of a file of metrics; what lies beyond is not read
 SEED = re.compile(r"^seed:.*$", re.MULTILINE)
 TASK = ("env", "env.id", "env.target", "env.kwargs", "env.reset_options")  # what makes a task
 VIDEOS = (".mp4", ".gif", ".webm")
+MACHINE = ("host", "cpu", "platform", "device", "gpu", "rlrun", "torch", "python")  # in manifests
+JOBS = 100_000  # of a sweep, at most
+REASON = 2_000  # letters
+REASONS = {"pruned": "its search left it for better ones"}
+PATIENCE = 10.0  # seconds to wait for a coordinator that writes
 
 Curve: TypeAlias = dict[float, float]  # by environment steps, or updates without an environment
 
@@ -87,25 +98,61 @@ def gather(folders: Iterable[Path], metrics: Iterable[str]) -> list[Run]:
         for directory in runs_beneath(folder):
             place = directory.path.resolve()
             if place not in runs:
-                runs[place] = read(directory, folder, wanted)
+                runs[place] = _run(directory, folder, wanted)
     return list(runs.values())
 
 
-def read(directory: RunDir, source: Path, metrics: tuple[str, ...]) -> Run:
+def add_jobs(runs: list[Run], folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
+    """Add what sweeps know: jobs that have no run, and why others failed.
+
+    Returns:
+        The runs, and what could not be read.
+    """
+    by_path, troubles = {run.path.resolve(): run for run in runs}, []
+    tasks = {_env_words(run.words): run.task for run in runs}
+    above = [(run.path.parent.parent, run.source) for run in runs]
+    sweeps = [(folder, folder) for folder in folders]
+    sweeps += [(place, source) for place, source in above if place.is_relative_to(source)]
+    for folder, source in dict.fromkeys(sweeps):
+        try:
+            jobs = list(_jobs(folder)) if is_sweep(folder) else []
+        except RunDirError as error:
+            troubles.append(str(error))
+            continue
+        for key, words, state, reason in jobs:
+            place = folder / "jobs" / key
+            run = by_path.get(place.resolve())  # one folder may be named twice
+            reason = reason or REASONS.get(state)
+            if run is None:
+                task = tasks.get(_env_words(words), _task_of(words))
+                by_path[place.resolve()] = _without_run(place, source, words, task, state, reason)
+            elif run.status != "completed" and reason:
+                by_path[place.resolve()] = replace(run, reason=reason)
+    return list(by_path.values()), troubles
+
+
+def is_circumstance(key: str) -> bool:
+    """Tell whether a key of the config says on which task, by which seed or how watched a run is, not what it is."""
+    beside = (*TASK[1:], *(name for name in CHANGEABLE if name not in ("stop", "evaluation")), "seed", "expect")
+    return any(f"{key}.".startswith(f"{name}.") for name in beside)
+
+
+def _run(directory: RunDir, source: Path, metrics: tuple[str, ...]) -> Run:
     """Return what the files of a run say; one whose config cannot be read is `damaged`."""
-    about, summary = known(directory.manifest), known(directory.summary)
-    words = _words(directory)
+    about, summary, words = known(directory.manifest), known(directory.summary), dict[str, str]()
+    with suppress(RlrunError):
+        words = _by_key(_text(directory.overrides).splitlines())
     status, reason = str(directory.read_status()["status"]), None
     try:
-        config = read_bytes(directory.config, most=CONFIG_BYTES, follow=True).decode(errors="replace")
-        settings, task = _settings(SEED.sub("", config))
+        settings, task = _settings(SEED.sub("", _text(directory.config)))
     except RlrunError as error:
-        settings, task, status, reason = {}, task_of(words), "damaged", str(error)
+        settings, task, status, reason = {}, _task_of(words), "damaged", str(error)
     if status == "failed":
         reason = last_line(directory.log)
-    curves, broken, last = read_curves(directory.metrics, metrics)
-    figures = {name: _count(summary.get(name, last.get(name))) for name in ("env_steps", "updates", "seconds")}
-    seed = about.get("seed")
+    curves, broken, last = _curves(directory.metrics, metrics)
+    counts = {name: _count(summary.get(name, last.get(name))) for name in ("env_steps", "updates", "seconds")}
+    seed, packages = about.get("seed"), about.get("packages")
+    circumstances = {**about, **(packages if isinstance(packages, dict) else {})}
     return Run(
         path=directory.path,
         source=source,
@@ -117,14 +164,18 @@ def read(directory: RunDir, source: Path, metrics: tuple[str, ...]) -> Run:
         curves=curves,
         broken=broken,
         settings=settings,
-        circumstances=_circumstances(about),
+        circumstances={name: circumstances.get(name) for name in MACHINE},
         created=str(about.get("created") or ""),
-        videos=_videos(directory),
-        **figures,
+        videos=tuple(sorted(path for path in directory.videos.glob("*") if path.suffix in VIDEOS)),
+        **counts,
     )
 
 
-def by_key(lines: Iterable[str]) -> dict[str, str]:
+def _text(path: Path) -> str:
+    return read_bytes(path, most=CONFIG_BYTES, follow=True).decode(errors="replace")
+
+
+def _by_key(lines: Iterable[str]) -> dict[str, str]:
     """Return the words of a command line by key, the last of a key; of `+with=…` each one counts."""
     words = {}
     for line in filter(None, map(str.strip, lines)):
@@ -133,19 +184,17 @@ def by_key(lines: Iterable[str]) -> dict[str, str]:
     return words
 
 
-def task_of(words: Mapping[str, str]) -> str:
+def _task_of(words: Mapping[str, str]) -> str:
     """Return the task that some words name."""
     named = [words[key].partition("=")[2] for key in ("env.id", "env.target", "env") if key in words]
     return named[0] if named else "as configured"
 
 
-def is_circumstance(key: str) -> bool:
-    """Tell whether a key of the config says on which task, by which seed or how watched a run is, not what it is."""
-    beside = (*TASK[1:], *(name for name in CHANGEABLE if name not in ("stop", "evaluation")), "seed", "expect")
-    return any(f"{key}.".startswith(f"{name}.") for name in beside)
+def _env_words(words: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(sorted(text for key, text in words.items() if key.split(".")[0] in ("env", "experiment")))
 
 
-def read_curves(path: Path, metrics: tuple[str, ...]) -> tuple[dict[str, Curve], frozenset[str], dict[str, Any]]:
+def _curves(path: Path, metrics: tuple[str, ...]) -> tuple[dict[str, Curve], frozenset[str], dict[str, Any]]:
     """Return the values of some metrics in a file, which of them end in what is no number, and the last whole record.
 
     A line that is no JSON, was cut off or has no place on the axis says nothing.
@@ -153,27 +202,22 @@ def read_curves(path: Path, metrics: tuple[str, ...]) -> tuple[dict[str, Curve],
     needles = {metric: json.dumps(metric).encode() for metric in metrics}
     curves: dict[str, Curve] = {metric: {} for metric in metrics}
     broken: set[str] = set()
-    final, last = b"", dict[str, Any]()
-    for line in _lines(path):
-        final = line
-        named = [metric for metric, needle in needles.items() if needle in line]
-        record = (record_of(line) if named else None) or {}
-        place = _count(record.get("env_steps") or record.get("updates"))
-        last = record or last
-        for metric in named if place is not None else ():
-            value = number_of(record.get(metric))
-            if value is not None and place is not None:
-                curves[metric][place] = value
-                broken.discard(metric)
-            elif metric in record:
-                broken.add(metric)
-    ordered = {metric: dict(sorted(curve.items())) for metric, curve in curves.items() if curve}
-    return ordered, frozenset(broken), record_of(final) or last
-
-
-def _lines(path: Path) -> Iterator[bytes]:
+    line, last = b"", dict[str, Any]()
     with suppress(RlrunError):
-        yield from lines_of(path, METRIC_BYTES)
+        for line in lines_of(path, METRIC_BYTES):
+            named = [metric for metric, needle in needles.items() if needle in line]
+            record = (record_of(line) if named else None) or {}
+            place = _count(record.get("env_steps") or record.get("updates"))
+            last = record or last
+            for metric in named if place is not None else ():
+                value = number_of(record.get(metric))
+                if value is not None and place is not None:
+                    curves[metric][place] = value
+                    broken.discard(metric)
+                elif metric in record:
+                    broken.add(metric)
+    ordered = {metric: dict(sorted(curve.items())) for metric, curve in curves.items() if curve}
+    return ordered, frozenset(broken), record_of(line) or last
 
 
 def _count(value: Any) -> float | None:
@@ -181,15 +225,9 @@ def _count(value: Any) -> float | None:
     return number if number is not None and number >= 0 else None
 
 
-def _words(directory: RunDir) -> dict[str, str]:
-    with suppress(RlrunError):
-        text = read_bytes(directory.overrides, most=CONFIG_BYTES, follow=True).decode(errors="replace")
-        return by_key(text.splitlines())
-    return {}
-
-
 @lru_cache(maxsize=32)  # runs of an arm differ by their seeds only
 def _settings(text: str) -> tuple[Mapping[str, Any], str]:
+    """Return a config by dotted key, without seed, task and machine; and its task."""
     tree = parse_yaml(text, "config.yaml")
     env = tree.get("env")
     env = env if isinstance(env, dict) else {}
@@ -199,16 +237,31 @@ def _settings(text: str) -> tuple[Mapping[str, Any], str]:
     return {key: value for key, value in flat.items() if not is_circumstance(key)}, " ".join([named, *extra])
 
 
-def _circumstances(about: Mapping[str, Any]) -> dict[str, Any]:
-    packages = about.get("packages")
-    circumstances = {name: about.get(name) for name in CIRCUMSTANCES if name not in ("resume", "parent")}
-    git = circumstances.pop("git", None)
-    commit = git.get("commit") if isinstance(git, dict) else None
-    return {**circumstances, "commit": commit, **(packages if isinstance(packages, dict) else {})}
+def _without_run(path: Path, source: Path, words: dict[str, str], task: str, state: str, reason: str | None) -> Run:
+    _, _, seed = words.get("seed", "").partition("=")
+    return Run(
+        path=path,
+        source=source,
+        words=words,
+        seed=int(seed) if seed.isdecimal() and len(seed) < 20 else 0 if not seed else None,
+        task=task,
+        status="failed" if state == "failed" else "missing",
+        reason=reason or {"completed": "its folder is gone", "pending": "it was never begun"}.get(state),
+    )
 
 
-def _videos(directory: RunDir) -> tuple[Path, ...]:
+def _jobs(folder: Path) -> Iterator[tuple[str, dict[str, str], str, str | None]]:
+    """Yield key, words, state and error of each job in the book of a sweep."""
+    path = folder / BOOK
     try:
-        return tuple(sorted(path for path in directory.videos.iterdir() if path.suffix in VIDEOS))
-    except OSError:
-        return ()
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=PATIENCE)) as book:
+            rows = book.execute("SELECT key, words, state, error FROM jobs ORDER BY rowid LIMIT ?", (JOBS,)).fetchall()
+    except sqlite3.Error as error:
+        raise RunDirError(f"{path} cannot be read: {error}") from error
+    for key, text, state, reason in rows:
+        if isinstance(key, str) and KEY.fullmatch(key):
+            words = None
+            with suppress(TypeError, ValueError, RecursionError):
+                words = json.loads(text)
+            by_key = _by_key(map(str, words)) if isinstance(words, list) else {}
+            yield key, by_key, str(state), None if reason is None else printable(str(reason)[:REASON])

@@ -59,10 +59,6 @@ class Scores:
         """The share of each score in the mean of the tasks' means, [C]."""
         return np.asarray(1.0 / (len(self.counts) * self.counts[self.tasks]))
 
-    def column(self, task: int) -> Floats:
-        """Return the scores of one task."""
-        return np.asarray(self.values[self.tasks == task])
-
 
 Statistic: TypeAlias = Callable[[Floats, Scores], Floats]  # how often each score counts, [B, C] -> [B] or [B, T]
 
@@ -100,12 +96,12 @@ def shares(thresholds: Floats) -> Statistic:
 
 
 def estimate(statistics: Mapping[str, Statistic], scores: Scores, *, resamples: int, seed: int) -> dict[str, Interval]:
-    """Return statistics of scores, by name, with their intervals by the stratified bootstrap."""
-    drawn = _times(scores.tasks, resamples, seed) if scores.counts.min() > 1 else iter(())
-    samples = [[statistic(times, scores) for statistic in statistics.values()] for times in drawn]
-    values = [statistic(np.ones((1, len(scores.values))), scores)[0] for statistic in statistics.values()]
-    parts = zip(*samples, strict=True) if samples else ([] for _ in values)
-    return {name: _interval(*pair) for name, *pair in zip(statistics, values, parts, strict=True)}
+    """Return statistics of scores, by name, with their intervals."""
+
+    def all_of(times: Floats) -> list[Floats]:
+        return [statistic(times, scores) for statistic in statistics.values()]
+
+    return dict(zip(statistics, _bootstrap(all_of, scores.tasks, resamples=resamples, seed=seed), strict=True))
 
 
 def compare(left: Scores, right: Scores, *, resamples: int, seed: int) -> tuple[Interval, Interval]:
@@ -115,18 +111,17 @@ def compare(left: Scores, right: Scores, *, resamples: int, seed: int) -> tuple[
     average over tasks: the statistic of Mann and Whitney, divided by the number of pairs. Arms are resampled
     independently.
     """
-    pairs, first = _wins(left, right), len(left.values)
+    wins = 0.5 * (1.0 + np.sign(left.values[:, None] - right.values))
+    wins *= left.tasks[:, None] == right.tasks
+    wins *= left.weights[:, None] * right.weights * len(left.counts)  # share of each pair of runs, [C, C']
 
-    def both(times: Floats) -> tuple[Floats, Floats]:
-        mine, theirs = times[:, :first], times[:, first:]
-        return iqm(mine, left) - iqm(theirs, right), ((mine @ pairs) * theirs).sum(1)
+    def both(times: Floats) -> list[Floats]:
+        mine, theirs = np.split(times, [len(left.values)], axis=1)
+        return [iqm(mine, left) - iqm(theirs, right), ((mine @ wins) * theirs).sum(1)]
 
-    enough = min(left.counts.min(), right.counts.min()) > 1
     tasks = np.concatenate([left.tasks, right.tasks + len(left.counts)])
-    samples = [both(times) for times in _times(tasks, resamples, seed)] if enough else []
-    values = both(np.ones((1, len(tasks))))
-    gaps, chances = zip(*samples, strict=True) if samples else ((), ())
-    return _interval(values[0][0], gaps), _interval(values[1][0], chances)
+    gap, improvement = _bootstrap(both, tasks, resamples=resamples, seed=seed)
+    return gap, improvement
 
 
 def permutation(left: Scores, right: Scores, *, resamples: int, seed: int) -> float:
@@ -177,29 +172,31 @@ def bands(values: Floats, tasks: Indices, *, resamples: int, seed: int) -> Inter
     tasks: of each run, [n], counted from 0.
     """
     points = [Scores(point, tasks) for point in values.T]
-    value = np.array([iqm(np.ones((1, len(tasks))), point)[0] for point in points])
-    samples: list[list[Floats]] = [[] for _ in points]
-    for times in _times(tasks, resamples, seed) if np.bincount(tasks).min() > 1 else ():
-        for point, parts in zip(points, samples, strict=True):
-            parts.append(iqm(times, point))
-    ends = [_interval(*pair) for pair in zip(value, samples, strict=True)]
-    return Interval(value, np.array([bounds.low for bounds in ends]), np.array([bounds.high for bounds in ends]))
+    intervals = _bootstrap(lambda times: [iqm(times, point) for point in points], tasks, resamples=resamples, seed=seed)
+    return Interval(*np.transpose(intervals))
 
 
-def _interval(value: Any, parts: Sequence[Floats]) -> Interval:
-    """Return an estimate with the percentiles of what resamples gave; without any, bounds are NaN."""
-    if not parts:
-        return Interval(value, np.full_like(value, np.nan), np.full_like(value, np.nan))
-    edge = 50.0 * (1.0 - CERTAINTY)
-    return Interval(value, *np.percentile(np.concatenate(parts), [edge, 100.0 - edge], axis=0))
+def _bootstrap(
+    statistic: Callable[[Floats], list[Floats]], tasks: Indices, *, resamples: int, seed: int
+) -> list[Interval]:
+    """Return the results of a statistic with the percentiles of what it gives for resamples, drawn within each task.
 
-
-def _wins(first: Scores, second: Scores) -> Floats:
-    """Return the share of each pair of runs in the probability of improvement, [C, C']; 0 across tasks."""
-    gaps = first.values[:, None] - second.values[None]
-    same = first.tasks[:, None] == second.tasks[None]
-    weights = first.weights[:, None] * second.weights[None] * len(first.counts)
-    return np.asarray(0.5 * (1.0 + np.sign(gaps)) * same * weights)
+    Args:
+        statistic: how often each score counts, [B, C] -> results, each [B] or [B, T].
+        tasks: of each score, [C], counted from 0.
+        resamples: how many.
+        seed: of the generator.
+    """
+    drawn = _times(tasks, resamples, seed) if np.bincount(tasks).min() > 1 else iter(())
+    samples = [statistic(times) for times in drawn]
+    edge, intervals = 50.0 * (1.0 - CERTAINTY), []
+    for place, (value,) in enumerate(statistic(np.ones((1, len(tasks))))):
+        bounds = np.full((2, *np.shape(value)), np.nan)
+        if samples:
+            parts = np.concatenate([results[place] for results in samples])
+            bounds = np.percentile(parts, [edge, 100.0 - edge], axis=0)
+        intervals.append(Interval(value, *bounds))
+    return intervals
 
 
 def _rows(resamples: int, cells: int) -> Iterator[int]:
