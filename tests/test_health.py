@@ -14,9 +14,8 @@ import rlrun
 from rlrun import health, manifest
 from rlrun.cli.main import main
 from rlrun.errors import installing
-from rlrun.health import disk, machine, packages, pictures
-from rlrun.health.imports import Tried, try_imports
-from rlrun.health.probe import examine
+from rlrun.health import machine, packages
+from rlrun.health.imports import Tried, try_import, try_imports
 
 METADATA = """Metadata-Version: 2.4
 Name: {name}
@@ -58,9 +57,7 @@ def line(findings, name):
 # --- packages
 
 
-@pytest.fixture
-def found(install):
-    """The findings of an rlrun that asks for packages of this test."""
+def test_packages_and_extras_are_those_of_the_metadata(install):
     install(
         *("rlrun", "9"),
         *("Requires-Python: >=3.11", "Provides-Extra: good", "Provides-Extra: odd", "Provides-Extra: deep"),
@@ -73,23 +70,14 @@ def found(install):
     install("failing", "1.0", code="print('hello')\nraise ImportError('first line\\nsecond line')\n")
     wanted = packages.wanted()
     tried = try_imports(packages.modules(wanted))
-    return [*packages.core(wanted, tried), *packages.extras(wanted, tried)]
-
-
-def test_packages_and_extras_are_those_of_the_metadata(found):
-    assert [finding.name for finding in found] == ["rlrun", "sound", "good", "odd", "deep"]
-    assert line(found, "sound") == ("ok", "1.5 (<2,>=1)")
-    assert line(found, "good") == ("ok", "sound 1.5")
-
-
-def test_what_an_extra_lacks_is_named_with_what_installs_it(found):
-    text = "olden 1.0 is installed, wanted >=2, nowhere is missing (wanted >=3): " + installing("odd")
-    assert line(found, "odd") == ("note", text)
-
-
-def test_a_broken_package_is_told_by_the_first_line_of_its_error(found):
-    fault = "failing 1.0 is broken: ImportError: first line, sound 1.5"
-    assert line(found, "deep") == ("note", f"{fault}: {installing('deep', '--force-reinstall ')}")
+    findings = [*packages.core(wanted, tried), *packages.extras(wanted, tried)]
+    assert [finding.name for finding in findings] == ["rlrun", "sound", "good", "odd", "deep"]
+    assert line(findings, "sound") == ("ok", "1.5 (<2,>=1)")
+    assert line(findings, "good") == ("ok", "sound 1.5")
+    lacking = "olden 1.0 is installed, wanted >=2, nowhere is missing (wanted >=3): "
+    assert line(findings, "odd") == ("note", lacking + installing("odd"))
+    broken = "failing 1.0 is broken: ImportError: first line, sound 1.5: "
+    assert line(findings, "deep") == ("note", broken + installing("deep", "--force-reinstall "))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +168,7 @@ def test_a_gpu_that_torch_cannot_use_is_told(torch, driver, status, text, monkey
 def test_what_torch_says_of_itself_is_read():
     import torch
 
-    about = examine("torch")["about"]
+    about = try_import("torch").about
     assert (about["cuda"], about["threads"]) == (torch.version.cuda, torch.get_num_threads())
     assert about["bfloat16"] is manifest.has_bfloat16("cpu")
 
@@ -200,9 +188,8 @@ def test_bfloat16_is_told_by_its_instructions(told, has, monkeypatch):
     assert manifest.has_bfloat16("cpu") is has
     assert manifest.has_bfloat16("mps") is False
     text = "precision=bf16 trains" if has else "precision=bf16 is refused"
-    (finding,) = machine.bfloat16({"torch": Tried(about={"bfloat16": has})})
-    assert text in finding.describe()
-    assert list(machine.bfloat16({})) == []
+    assert text in line(machine.processor({"torch": Tried(about={"bfloat16": has})}), "bfloat16")[1]
+    assert "bfloat16" not in [finding.name for finding in machine.processor({})]
 
 
 @pytest.mark.parametrize(("given", "status"), [(None, "ok"), ("1", "ok"), ("100000", "note"), ("many", "note")])
@@ -211,54 +198,43 @@ def test_more_threads_than_cores_are_told(given, status, monkeypatch):
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     else:
         monkeypatch.setenv("OMP_NUM_THREADS", given)
-    assert line(machine.threads({"torch": BUILT}), "OMP_NUM_THREADS")[0] == status
+    assert line(machine.processor({"torch": BUILT}), "OMP_NUM_THREADS")[0] == status
 
 
 @pytest.mark.parametrize(
-    ("chosen", "display", "libraries", "expected"),
+    ("chosen", "display", "libraries", "remedy"),
     [
-        ("", "", ["EGL"], ("ok", None)),
-        ("", "", ["GL"], ("note", "apt-get install libegl1")),
-        ("osmesa", "", ["EGL"], ("note", "apt-get install libosmesa6")),
-        ("glfw", "", ["GL"], ("note", "export MUJOCO_GL=egl")),
-        ("glfw", ":0", ["GL"], ("ok", None)),
-        ("disabled", "", [], ("ok", None)),
+        ("", "", ["EGL"], None),
+        ("", "", ["GL"], "apt-get install libegl1"),
+        ("osmesa", "", ["EGL"], "apt-get install libosmesa6"),
+        ("glfw", "", ["GL"], "export MUJOCO_GL=egl"),
+        ("glfw", ":0", ["GL"], None),
+        ("disabled", "", [], None),
     ],
 )
-def test_what_mujoco_needs_for_pictures_is_named(chosen, display, libraries, expected, monkeypatch):
-    monkeypatch.setattr(pictures.sys, "platform", "linux")
-    monkeypatch.setattr(pictures, "find_library", lambda name: name if name in libraries else None)
+def test_what_mujoco_needs_for_pictures_is_named(chosen, display, libraries, remedy, monkeypatch):
+    monkeypatch.setattr(machine.sys, "platform", "linux")
+    monkeypatch.setattr(machine, "find_library", lambda name: name if name in libraries else None)
     for name, value in {"MUJOCO_GL": chosen, "DISPLAY": display, "WAYLAND_DISPLAY": ""}.items():
         monkeypatch.setenv(name, value)
-    (match,) = [finding for finding in pictures.findings({}) if finding.name == "mujoco"]
-    assert (match.status, match.remedy) == expected
+    status, text = line(machine.pictures({}), "mujoco")
+    assert (status, text.endswith(f": {remedy}")) == ("note" if remedy else "ok", bool(remedy))
 
 
 def test_a_full_disk_is_a_problem(tmp_path, monkeypatch):
+    new = tmp_path / "new" / "one"  # not there yet, and judged by the folder above
+    assert line(machine.disk(new), str(tmp_path))[0] in ("ok", "note")
+    assert line(machine.disk(new), "runs/") == ("ok", "can be written")
     usage = namedtuple("usage", "total used free")
-    for free, status in ((10, "problem"), (disk.TOO_LITTLE, "note"), (disk.LITTLE, "ok")):
-        monkeypatch.setattr(disk.shutil, "disk_usage", lambda place, free=free: usage(10**12, 0, free))
-        assert line(disk.findings(tmp_path), str(tmp_path))[0] == status
+    for free, status in ((10, "problem"), (machine.TOO_LITTLE, "note"), (machine.LITTLE, "ok")):
+        monkeypatch.setattr(machine.shutil, "disk_usage", lambda place, free=free: usage(10**12, 0, free))
+        assert line(machine.disk(tmp_path), str(tmp_path))[0] == status
 
 
-def test_a_folder_that_is_not_there_yet_is_judged_by_the_one_above(tmp_path):
-    assert line(disk.findings(tmp_path / "new" / "one"), str(tmp_path))[0] in ("ok", "note")
-    assert line(disk.findings(tmp_path / "new" / "one"), "runs/") == ("ok", "can be written")
-
-
-@pytest.mark.parametrize(
-    ("tried", "remedy"),
-    [
-        ({}, installing("video")),
-        (
-            {"imageio_ffmpeg": Tried(error="RuntimeError: No ffmpeg exe")},
-            "set IMAGEIO_FFMPEG_EXE to the path of an ffmpeg",
-        ),
-    ],
-)
-def test_what_videos_lack_is_named(tried, remedy):
-    (match,) = [finding for finding in pictures.findings(tried) if finding.name == "ffmpeg"]
-    assert (match.status, match.remedy) == ("note", remedy)
+def test_what_videos_lack_is_named():
+    assert line(machine.pictures({}), "ffmpeg") == ("note", f"no videos: is missing: {installing('video')}")
+    status, text = line(machine.pictures({"imageio_ffmpeg": Tried("RuntimeError: No ffmpeg exe")}), "ffmpeg")
+    assert (status, text.endswith(": set IMAGEIO_FFMPEG_EXE to the path of an ffmpeg")) == ("note", True)
 
 
 # --- the command

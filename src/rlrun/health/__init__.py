@@ -1,10 +1,10 @@
-"""Whether this machine is ready to train: packages, threads, GPU, pictures, disk; the twin of `rlrun doctor`."""
+"""Whether this machine is ready to train: packages, threads, GPU, pictures, disk; equivalent to `rlrun doctor`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from rlrun.health import disk, machine, packages, pictures, plugged
+from rlrun.health import machine, packages
 from rlrun.health.findings import Diagnosis, Finding
 from rlrun.health.imports import try_imports
 
@@ -20,18 +20,17 @@ def doctor(folder: Path | str = ".") -> Diagnosis:
         folder: where runs would go: beneath its `runs/`.
     """
     wanted = packages.wanted()
-    tried = try_imports([*packages.modules(wanted), *plugged.modules()])
+    tried = try_imports(packages.modules(wanted))
     return Diagnosis(
         [
             packages.python(),
             *packages.core(wanted, tried),
             *packages.extras(wanted, tried),
-            *machine.threads(tried),
-            *machine.bfloat16(tried),
+            *machine.processor(tried),
             machine.gpu(tried),
-            *pictures.findings(tried),
-            *disk.findings(Path(folder)),
+            *machine.pictures(tried),
+            *machine.disk(Path(folder)),
             machine.git(Path(folder)),
-            *plugged.findings(tried),
+            *packages.of_plugins(tried),
         ]
     )

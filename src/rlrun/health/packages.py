@@ -1,4 +1,4 @@
-"""What is installed of what rlrun depends on and of its extras, as its own metadata names them."""
+"""What is installed of what rlrun depends on and of its extras, as its own metadata names them, and plugins."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from rlrun import __version__
+from rlrun import __version__, plugins
 from rlrun.errors import installing
+from rlrun.files import counted
 from rlrun.health.findings import Finding
 from rlrun.health.imports import Tried
 
@@ -40,34 +41,39 @@ class Package:
         """Whether the installed version lies in the range."""
         return self.version is not None and SpecifierSet(self.range).contains(self.version, prereleases=True)
 
+    def fault(self, tried: Mapping[str, Tried]) -> str | None:
+        """Return what is wrong with it, or None."""
+        if self.version is None:
+            return f"is missing (wanted {self.range})" if self.range else "is missing"
+        if not self.fits:
+            return f"{self.version} is installed, wanted {self.range}"
+        error = None if self.module is None else tried.get(self.module, Tried()).error
+        return None if error is None else f"{self.version} is broken: {error}"
+
 
 def wanted() -> dict[str | None, list[Package]]:
     """Return the packages of each extra; those that rlrun cannot do without stand under None."""
-    try:
-        texts, extras = metadata.requires(OURS) or [], metadata.metadata(OURS).get_all("Provides-Extra") or []
-    except metadata.PackageNotFoundError:
-        return {}
-    requirements = [Requirement(text) for text in texts]
-    core = [requirement for requirement in requirements if _applies(requirement, None)]
+    requirements = _requirements(OURS)
+    core = [requirement for requirement in requirements if _applies(requirement)]
     packages: dict[str | None, list[Package]] = {None: _packages(core)}
-    for extra in extras:
+    for extra in _fields("Provides-Extra"):
         own = [requirement for requirement in requirements if requirement not in core and _applies(requirement, extra)]
         packages[extra] = _packages(own)
     return packages
 
 
 def modules(packages: Mapping[str | None, Sequence[Package]]) -> list[str]:
-    """Return the modules of all packages that are installed."""
-    return [pkg.module for packages in packages.values() for pkg in packages if pkg.module is not None]
+    """Return the modules of all packages that are installed, and those that plugins name."""
+    names = [pkg.module for packages in packages.values() for pkg in packages if pkg.module is not None]
+    return [*names, *(plugin.module for plugin in plugins.sound())]
 
 
 def python() -> Finding:
     """Compare Python with what rlrun asks for."""
     version = platform.python_version()
-    try:
-        (specifier,) = metadata.metadata(OURS).get_all("Requires-Python") or [""]
-    except metadata.PackageNotFoundError:
+    if not _fields("Version"):
         return Finding("note", "package", "python", f"{version}; rlrun itself is not installed", installing())
+    specifier = next(iter(_fields("Requires-Python")), "")
     if SpecifierSet(specifier).contains(version, prereleases=True):
         return Finding("ok", "package", "python", f"{version} ({specifier})")
     return Finding("problem", "package", "python", f"{version}, wanted {specifier}", f"install Python {specifier}")
@@ -76,60 +82,63 @@ def python() -> Finding:
 def core(packages: Mapping[str | None, Sequence[Package]], tried: Mapping[str, Tried]) -> Iterator[Finding]:
     """Tell of rlrun, and of each package that it cannot do without."""
     yield Finding("ok", "package", OURS, __version__)
-    for pkg in packages.get(None, ()):
-        fault = _fault(pkg, tried)
+    for pkg in packages[None]:
+        fault = pkg.fault(tried)
         if fault is None:
             yield Finding("ok", "package", pkg.name, f"{pkg.version} ({pkg.range})" if pkg.range else f"{pkg.version}")
         else:
-            again = "" if pkg.version is None or not pkg.fits else "--force-reinstall "
-            yield Finding("problem", "package", pkg.name, fault, f"pip install {again}'{pkg.name}{pkg.range}'")
+            yield Finding("problem", "package", pkg.name, fault, f"pip install {_again([pkg])}'{pkg.name}{pkg.range}'")
 
 
-def extras(found: Mapping[str | None, Sequence[Package]], tried: Mapping[str, Tried]) -> Iterator[Finding]:
+def extras(packages: Mapping[str | None, Sequence[Package]], tried: Mapping[str, Tried]) -> Iterator[Finding]:
     """Tell of each extra what is installed of it and what is not."""
-    for extra, packages in found.items():
+    for extra, members in packages.items():
         if extra is None:
             continue
-        faults = [f"{pkg.name} {fault}" for pkg in packages if (fault := _fault(pkg, tried)) is not None]
-        there = [f"{pkg.name} {pkg.version}" for pkg in packages if _fault(pkg, tried) is None]
-        if not faults:
-            yield Finding("ok", "extra", extra, ", ".join(there))
-            continue
-        again = "" if any(pkg.version is None or not pkg.fits for pkg in packages) else "--force-reinstall "
-        yield Finding("note", "extra", extra, ", ".join([*faults, *there]), installing(extra, again))
+        faults = [f"{pkg.name} {fault}" for pkg in members if (fault := pkg.fault(tried)) is not None]
+        text = ", ".join([*faults, *(f"{pkg.name} {pkg.version}" for pkg in members if pkg.fault(tried) is None)])
+        if faults:
+            yield Finding("note", "extra", extra, text, installing(extra, _again(members)))
+        else:
+            yield Finding("ok", "extra", extra, text)
 
 
-def _fault(pkg: Package, tried: Mapping[str, Tried]) -> str | None:
-    """Return what is wrong with a package, or None."""
-    if pkg.version is None:
-        return f"is missing (wanted {pkg.range})" if pkg.range else "is missing"
-    if not pkg.fits:
-        return f"{pkg.version} is installed, wanted {pkg.range}"
-    error = None if pkg.module is None else tried.get(pkg.module, Tried()).error
-    return None if error is None else f"{pkg.version} is broken: {error}"
+def _again(packages: Iterable[Package]) -> str:
+    """Return the option of pip for packages that are broken though each of them is there."""
+    return "--force-reinstall " if all(pkg.fits for pkg in packages) else ""
 
 
-def _applies(requirement: Requirement, extra: str | None) -> bool:
-    return requirement.marker is None or requirement.marker.evaluate({"extra": extra or ""})
+def _fields(name: str) -> list[str]:
+    """Return the values of a field of rlrun's metadata; none where it is not installed."""
+    try:
+        return metadata.metadata(OURS).get_all(name) or []
+    except metadata.PackageNotFoundError:
+        return []
+
+
+def _requirements(name: str) -> list[Requirement]:
+    """Return what a package asks for, with its extras; nothing where it is not installed."""
+    try:
+        return [Requirement(text) for text in metadata.requires(name) or []]
+    except metadata.PackageNotFoundError:
+        return []
+
+
+def _applies(requirement: Requirement, extra: str = "") -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 
 def _packages(requirements: Iterable[Requirement]) -> list[Package]:
+    """Return packages, and what the extras of each ask for, such as those of `gymnasium[box2d]`."""
     packages: dict[str, Package] = {}
     for requirement in requirements:
-        for dependency in (requirement, *_beneath(requirement)):
+        inner = [dependency for dependency in _requirements(requirement.name) if not _applies(dependency)]
+        chosen = [
+            dependency for dependency in inner if any(_applies(dependency, extra) for extra in requirement.extras)
+        ]
+        for dependency in (requirement, *chosen):
             packages.setdefault(canonicalize_name(dependency.name), _package(dependency))
     return list(packages.values())
-
-
-def _beneath(requirement: Requirement) -> list[Requirement]:
-    """Return what the extras of a package ask for, such as those of `gymnasium[box2d]`."""
-    try:
-        texts = metadata.requires(requirement.name) or []
-    except metadata.PackageNotFoundError:
-        return []
-    named = [Requirement(text) for text in texts]
-    inner = [dependency for dependency in named if not _applies(dependency, None)]
-    return [dependency for dependency in inner if any(_applies(dependency, extra) for extra in requirement.extras)]
 
 
 def _package(requirement: Requirement) -> Package:
@@ -150,3 +159,27 @@ def _module(installed: metadata.Distribution) -> str | None:
     names = sorted({top for top in tops if top.isidentifier() and not top.startswith("_")})
     named = canonicalize_name(installed.name).replace("-", "_")
     return named if named in names else next(iter(names), None)
+
+
+def of_plugins(tried: Mapping[str, Tried]) -> Iterator[Finding]:
+    """Tell of each plugin, and of the files that those of one hide."""
+    installed = plugins.installed()
+    if not installed:
+        return
+    from rlrun.config import places, plugged
+
+    for plugin in installed:
+        error, problem = tried.get(plugin.module, Tried()).error, plugin.problem
+        if plugin.folder is not None:
+            problem = problem or plugged.fault(plugin.folder)
+        if problem or error is not None:
+            text = f"is left out: {problem}" if problem else f"importing '{plugin.module}' fails: {error}"
+            remedy = f"mend it, or pip uninstall {plugin.package}" if plugin.package else None
+            yield Finding("note", "plugin", plugin.name, text, remedy)
+        elif plugin.folder is not None:
+            about = f"{plugin.package} {plugin.version} ({plugin.module})".strip()
+            files = counted(len(plugged.brought(plugin.folder)), "config file")
+            yield Finding("ok", "plugin", plugin.name, f"{about}: {files}")
+    for config_path, by, place in plugged.hidden(places.search_path()):
+        whose = f"that of {place.owner}" if place.owner else "the packaged one"
+        yield Finding("note", "plugin", by.plugin or "", f"its {config_path} goes before {whose}")
