@@ -18,8 +18,9 @@ from rlrun.collect.evaluate import stage
 from rlrun.collect.leaving import rows_equal, told
 from rlrun.env import make
 from rlrun.env.sync import SyncEnv
-from rlrun.memory import Rollout, Table
+from rlrun.memory import ReturnNormalise, Rollout, RolloutLoader, Table
 from rlrun.memory.proxy import MemoryProxy
+from rlrun.nn import ReturnNormaliser
 
 from .crowd import Crowd
 from .probes import Labelled
@@ -143,6 +144,40 @@ def test_a_rollout_ends_the_episodes_of_lost_lanes(tmp_path, monkeypatch):
     assert steps["truncated"][4].tolist() == [False, True, False]
     assert steps["next_observation"][4, :, 1:].tolist() == [[2, 1]] * 3
     assert steps["observation"][5, :, 1:].tolist() == [[2, 1], [3, 0], [2, 1]]
+
+
+@pytest.mark.parametrize("kind", ["rollout", "rollout under way", "table", "table without its rows", "fork"])
+def test_the_running_return_of_an_episode_that_is_broken_off_begins_anew(kind, tmp_path, monkeypatch):
+    def build():
+        env = mixed(Unsteady)
+        adaptor = ReturnNormalise(ReturnNormaliser(discount=0.5, num_envs=3))
+        if kind.startswith("rollout"):
+            table = Rollout(spaces=env.spaces, num_envs=3)
+        else:
+            table = Table(spaces=env.spaces, length=600, num_envs=3, adaptors=[adaptor])
+        collector = Collector(env, RandomAgent(env.spaces.action, seed=1), table, seed=11)
+        if kind.startswith("rollout"):
+            RolloutLoader(table=table, collector=collector, horizon=9, adaptors=[adaptor])
+        return collector, adaptor
+
+    (first, left_adaptor), (second, adaptor) = build(), build()
+    first.begin_training()
+    first.collect(5 * 3)  # of the third episode, of two steps, one was made
+    left_adaptor.normaliser.running = np.array([3.0, 5.0, 7.0])
+    monkeypatch.setenv("RLRUN_TEST_SHIFT", "1")
+    adaptor.normaliser.load_state_dict(left_adaptor.normaliser.state_dict())
+    if kind == "rollout":
+        first.table.clear()
+    if kind != "fork":
+        with_rows = [(second.table, first.table)] if kind != "table without its rows" else []
+        for mine, theirs in [(second, first), (second.env, first.env), *with_rows]:
+            mine.load_state_dict(theirs.state_dict())
+    second.begin_training()
+    if kind == "rollout under way":  # whose rows are learned from yet: the one before the resume is truncated
+        assert second.table.steps(second.observation)[0]["truncated"][4].tolist() == [False, True, False]
+        assert adaptor.normaliser.running.tolist() == [3.0, 5.0, 7.0]
+    else:
+        assert adaptor.normaliser.running.tolist() == ([0.0] * 3 if kind == "fork" else [3.0, 0.0, 7.0])
 
 
 def rows_of(collector, lanes):

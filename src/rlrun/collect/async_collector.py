@@ -107,6 +107,8 @@ class AsyncCollector(Collector):
             )
             _messages.warning("resume: approximate: %s", self.approximate)
             self._break_off(np.arange(self.env.num_envs))
+        else:
+            self._forget_returns(np.arange(self.env.num_envs))
         self.state = self._initial
         make = (lambda: self.env) if self.kind == "thread" else self.env.maker
         assert make is not None

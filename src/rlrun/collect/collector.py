@@ -94,6 +94,7 @@ class Collector(Budgeted, Callback):
         self.env.record()
         first = branch_seed(self.seed, self.steps) if self.steps else self.seed  # a fork repeats no episode
         if self.observation is None:
+            self._forget_returns(np.arange(self.env.num_envs))  # a fork has them of episodes that do not go on
             self.observation, self.state = self.env.reset(first), self._initial
         else:
             self.observation = self._rejoin()
@@ -137,15 +138,22 @@ class Collector(Budgeted, Callback):
         """End in memory the episodes of lanes [n] that were open when the run was left."""
         cut_off, index = (getattr(self.table, name, None) for name in ("cut_off", "index"))
         if cut_off is not None:  # a rollout, of which episodes cannot be left out: to learners they are truncated
-            cut_off(lanes, take_rows(self.observation, lanes))
+            self._forget_returns(cut_off(lanes, take_rows(self.observation, lanes)))
         elif index is not None:
             stored_lanes = lanes[index.newest()[index.open[lanes]] >= 0]  # whose open episode has rows in memory
             if len(stored_lanes):
                 self._close(stored_lanes, self.observation, interrupted=np.ones(len(stored_lanes), np.bool_))
+            self._forget_returns(lanes)
         self.tally.drop(lanes)
         chosen = np.zeros(self.env.num_envs, np.bool_)
         chosen[lanes] = True
         self.state = begun_anew(self.state, self._initial, chosen)
+
+    def _forget_returns(self, lanes: Array) -> None:
+        """Let adaptors know that episodes of lanes [n] have ended with rows that they have seen already."""
+        for adaptor in getattr(self.table, "adaptors", ()):
+            if hasattr(adaptor, "break_off"):
+                adaptor.break_off(lanes)
 
     def begin_batch(self) -> dict[str, int]:
         return {"step": self.steps}

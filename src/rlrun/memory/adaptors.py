@@ -49,7 +49,7 @@ class Adaptor(Protocol):
     update, so nothing can be drawn ahead), `rollout(batch)`, called with a whole rollout [N, T, …] in place of the
     adaptor itself, and `observe(row)`, called with every row [n, …] that enters a table, the numbers of their
     environments, `env` [n], among its columns (those of an episode that enters as a whole are all the same); None where
-    it has nothing to learn.
+    it has nothing to learn. `break_off(env)` is called where episodes of environments [n] end without a further row.
     """
 
     @property

@@ -14,7 +14,7 @@ from rlrun.memory.adaptors import RETURNS, PerStep
 from rlrun.memory.samplers import Rows
 from rlrun.nn.normaliser import Normaliser, ReturnNormaliser
 from rlrun.spaces import map_tree
-from rlrun.typing import Batch, Tree
+from rlrun.typing import Array, Batch, Tree
 
 Update = Literal["replay", "rollout", "never"]
 UPDATES = ("replay", "rollout", "never")
@@ -125,3 +125,7 @@ class ReturnNormalise(Normalise):
         shape = (1, -1) if episode else (-1, 1)
         steps = reward.reshape(shape)
         self.normaliser.advance(steps, ended.reshape(shape), np.ones(steps.shape, np.bool_), env[: len(steps)])
+
+    def break_off(self, env: Array) -> None:
+        """Begin the returns of environments [n] at 0 again."""
+        self.normaliser.running[env] = 0.0

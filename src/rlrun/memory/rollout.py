@@ -82,7 +82,7 @@ class RolloutLoader:
         self.collector = collector
         self.horizon = horizon
         self.length = length
-        self.adaptors = arrange(adaptors, rewards=table.rewards, on_policy=True)
+        self.adaptors = table.adaptors = arrange(adaptors, rewards=table.rewards, on_policy=True)
         self.data_group = data_group
         self.device = torch.device(device)
         self.generator = np.random.Generator(np.random.PCG64(seed))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ class Rollout:
             raise ConfigError(f"memory.columns.{name}: a rollout holds one value a step, nothing virtual and no tags")
         self.rewards = spaces.rewards if spaces is not None else 0  # numbers in a reward; 0 = it is a plain number
         self.num_envs = num_envs
+        self.adaptors: Sequence[Any] = ()  # of the loader that empties it
         self.horizon = 0
         self.filled = 0  # steps of every lane
         self._roots = tuple(dict.fromkeys(column.keys[0] for column in self.columns))
@@ -107,8 +108,11 @@ class Rollout:
         lanes = np.flatnonzero(lanes) if lanes.dtype == bool else lanes
         self._last.append((self.filled - 1, lanes, map_tree(np.array, last)))
 
-    def cut_off(self, lanes: Array, last: Tree) -> None:
-        """End the open episodes of lanes [n] with their newest rows, truncated; last: what they saw then, [n, …]."""
+    def cut_off(self, lanes: Array, last: Tree) -> Array:
+        """End the open episodes of lanes [n] with their newest rows, truncated, and return the lanes without rows.
+
+        last: what they saw then, [n, …].
+        """
         valid = self._valid[: self.filled, lanes]
         rows = self.filled - 1 - valid[::-1].argmax(0) if self.filled else np.zeros(len(lanes), np.int64)
         going = valid.any(0)
@@ -117,6 +121,7 @@ class Rollout:
         if going.any():
             self._arrays["truncated"][rows[going], lanes[going]] = True
             self._last.append((rows[going], lanes[going], map_tree(lambda array: np.array(array)[going], last)))
+        return lanes[~valid.any(0)]
 
     def steps(self, observation: Tree) -> tuple[Batch, Array]:
         """Return what is stored, trees of arrays [T, N, …] that share its memory, and which rows are valid [T, N].
