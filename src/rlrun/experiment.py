@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -191,7 +192,7 @@ class Experiment:
                 text = configuration.to_yaml(self.config)
                 run_dir.start(config=text, overrides=self.composed.words, manifest=self.describe())
                 if preset := told_presets([self.composed.pair]):
-                    run_dir.tell(preset)
+                    run_dir.tell(preset, logging.WARNING)
             except BaseException:
                 run_dir.discard()
                 raise

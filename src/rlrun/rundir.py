@@ -234,10 +234,10 @@ class RunDir:
         except OSError as error:
             raise RlrunError(f"{self.log} cannot be written: {reason(error)}") from error
 
-    def tell(self, text: str) -> None:
-        """Append to the log, and print on standard error, from Python, too, where logging is not set up."""
+    def tell(self, text: str, level: int = logging.INFO) -> None:
+        """Append to the log, and tell the one who looks on; a warning is printed from Python, too."""
         self.note(text)
-        _told.warning("%s", text)
+        _told.log(level, "%s", text)
 
     def checkpoint_dirs(self, place: Path | None = None) -> list[Path]:
         """Return all checkpoints, oldest step first; those of another learner that lie in a place of their own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
@@ -182,7 +183,8 @@ class Evaluator(Callback):
             result = self._play(self._lanes, episodes=self.episodes)
             if math.isnan(result.mean_return) and self._run is not None:
                 clock = f"update {update:,}" if step is None else f"step {step:,}"
-                self._run.tell(f"the evaluation at {clock} has a mean return of nan: it is never the best")
+                message = f"the evaluation at {clock} has a mean return of nan: it is never the best"
+                self._run.tell(message, logging.WARNING)
             if self.video and self._run is not None:
                 offline = step == 0 and self.offline > 0  # updates tell its evaluations apart, no step does
                 clock = f"{update if step is None else step:010d}"
