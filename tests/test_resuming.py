@@ -371,6 +371,28 @@ def test_a_higher_budget_extends_a_finished_run(whole, tmp_path):
     assert rlrun.resume(tmp_path / "run").trainer is None
 
 
+PPO = ("algorithm=ppo", "env=cartpole", "pair=null", "num_envs=2", "algorithm.horizon=8", "algorithm.epochs=1")
+RATE = "callbacks.learning_rate.value.steps reads stop.env_steps, and 40 became 60"
+
+
+@pytest.mark.parametrize(
+    ("words", "reasons"),
+    [
+        (PPO, [RATE]),
+        ([*PPO, "callbacks.learning_rate=null"], []),
+        ([*DQN, "algorithm.warmup_steps=20", "+with=anneal"], [RATE]),
+        ([*DQN, "algorithm.warmup_steps=20"], []),
+    ],
+)
+def test_an_extended_run_is_approximate_where_a_schedule_reads_the_budget(words, reasons, tmp_path):
+    small = ("algorithm.hidden=[8,8]", "algorithm.batch_size=4", "stop.env_steps=40", "evaluation.every=0", "logger=[]")
+    rlrun.train([*words, *small], run_dir=tmp_path / "run")
+    rlrun.resume(tmp_path / "run", ["stop.env_steps=60"])
+    about = read(tmp_path / "run" / "manifest.json")
+    assert about["resumed"][0]["approximate"] == reasons
+    assert about["resume"] == ("approximate" if reasons else "exact")
+
+
 def test_learners_share_the_memory_length_that_nobody_set():
     config = compose([*DQN, "learners=2"]).config
     assert builder_of(config, device="cpu", **shares(config)).get("memory").length == 500_000

@@ -1,8 +1,8 @@
 """Go on with a run that ended early, or further than it was meant to go; the twin of `rlrun resume`.
 
-A resumed run ends as the run would have ended that never stopped. Where that cannot be, for an
-environment that does not come back or on other software, its manifest and its log call it
-`approximate` and say why.
+A resumed run ends as the run would have ended that never stopped and had its budget from the start. Where
+that cannot be, for an environment that does not come back, for a schedule that reads another budget, or on
+other software, its manifest and its log call it `approximate` and say why.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rlrun.assembly import machine_of, process_restored
 from rlrun.config import Composed, to_yaml
 from rlrun.config.merging import apply
 from rlrun.config.schema import CHANGEABLE, check_kinds
+from rlrun.config.tree import dotted, leaves, mentions, plain
 from rlrun.config.words import Word, parse
 from rlrun.errors import ConfigError, RlrunError, RunDirError
 from rlrun.experiment import Experiment, Result
@@ -37,6 +38,7 @@ OF_MACHINE = (  # what a process that goes on with a run notes of itself
     *("command", "created", "git", "python", "packages", "platform", "host", "cpu"),
     *("device", "gpu", "threads", "matmul"),
 )
+OF_BUDGET = (("stop",), ("callbacks", "budget"), ("callbacks", "logger"))  # read the budget, and change no number
 IN_PROCESS = ("auto", "sync", "async")  # ways to step lanes that give the same numbers
 
 _messages = logging.getLogger("rlrun")
@@ -85,7 +87,7 @@ def _resume(arrival: Arrival, words: list[str], run: Path | str, trace: object) 
             _record(directory, experiment, arrival.about, since)
         except RlrunError as error:  # nothing was trained yet
             raise RunDirError(str(error)) from error
-        summary = experiment.train(directory, partial(_confirm, directory))
+        summary = experiment.train(directory, partial(_confirm, directory, readers_of_budget(arrival.config, config)))
     return Result(directory.path, summary, config, experiment.trainer)
 
 
@@ -213,11 +215,11 @@ def _record(run: RunDir, experiment: Experiment, about: dict[str, Any], origin: 
     run.start(config=to_yaml(experiment.config), overrides=experiment.composed.words, manifest=about)
 
 
-def _confirm(run: RunDir, lost: list[str]) -> None:
+def _confirm(run: RunDir, readers: list[str], lost: list[str]) -> None:
     """Note how exactly a run goes on; once approximate it stays so."""
     about = read_json(run.manifest)
     first, now = [about, *about["resumed"]][-2:]
-    now["approximate"] = [*lost, *differences(first, now)]
+    now["approximate"] = [*readers, *lost, *differences(first, now)]
     again = about.get("resume") == "approximate" or bool(now["approximate"])
     about["resume"] = "approximate" if again else "exact"
     for reason in now["approximate"]:
@@ -226,6 +228,21 @@ def _confirm(run: RunDir, lost: list[str]) -> None:
         run.note(message)
     run.tell(f"resume: {about['resume']}: from checkpoint {now['checkpoint']}")
     write_json(run.manifest, about)
+
+
+def readers_of_budget(before: DictConfig, config: DictConfig) -> list[str]:
+    """Tell which keys read a limit of `stop` that changed: the longer run would have had other numbers from the start.
+
+    A learning rate that falls to 0 within the budget is one.
+    """
+    changes = [
+        (dotted(path), dotted(key), *(OmegaConf.select(version, dotted(key)) for version in (before, config)))
+        for path, value in leaves(plain(config))
+        if not any(path[: len(place)] == place for place in OF_BUDGET)
+        for key in mentions(str(value), path)
+        if key[0] == "stop"
+    ]
+    return [f"{reader} reads {key}, and {old} became {new}" for reader, key, old, new in changes if old != new]
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
