@@ -134,7 +134,7 @@ DANGEROUS = [
         "rlrun.memory.sources.take_in",
         "rlrun.memory.Table.store",
     ),
-    *("rlrun.memory.arrays.read_arrays", "rlrun.memory.dataset.table_of", "rlrun.collect.video.Recorder"),
+    *("rlrun.memory.dataset.read_arrays", "rlrun.memory.sources.table_of", "rlrun.collect.video.Recorder"),
     *("rlrun.collect.video.Encoder", "rlrun.collect.stage.Stage", "rlrun.collect.stage.Film"),
     *("gymnasium.wrappers.RecordVideo", "gymnasium.wrappers.vector.RecordVideo"),
     *("gymnasium.wrappers.rendering.RecordVideo", "rlrun.env.find.find_target", "rlrun.env.find.lookup"),
@@ -372,7 +372,7 @@ def test_what_is_filled_in_names_no_resolver_either():
     [
         *("sympy.sympify", "numpy.savetxt", "numpy.ctypeslib.load_library", "sqlite3.connect"),
         *("logging.FileHandler", "test.support.script_helper.spawn_python", "rlrun.memory.recorder.Recorder"),
-        *("rlrun.export.acting.FileAgent", "rlrun.memory.layout.zeros"),
+        *("rlrun.export.acting.FileAgent", "rlrun.memory.storage.zeros"),
         *("rlrun.callbacks.pointers.retire", "torch.nn.parallel.DataParallel", "torch.nn.utils.parametrize.cached"),
     ],
 )

@@ -61,9 +61,8 @@ PARTS = (
     *(
         f"rlrun.memory.{name}"
         for name in """
-            adaptors advantages ahead by_episode columns dataset ejection ejectors epochs frames hindsight
-            intrinsic joint loaders normalise phasic prefetch prioritised proxy recent rollout rollout_table
-            samplers shaping storage stratified table transforms virtual
+            adaptors advantages by_episode columns dataset ejectors hindsight intrinsic joint loaders normalise
+            phasic prefetch prioritised proxy rollout rollout_table samplers storage table transforms virtual
         """.split()  # noqa: SIM905
     ),
     *("torch.nn.modules", "torch.nn.parameter", "torch.optim", "torch.distributions", "gymnasium.spaces"),
@@ -81,7 +80,7 @@ PARTS = (
 # Some functions are parts, too: they compute, or make one.
 FUNCTIONS = (
     *("rlrun.algorithms", "rlrun.nn", "rlrun.ops", "rlrun.env.make.make", "rlrun.env.vector.spaces_of"),
-    "rlrun.memory.seen.spaces_in",
+    "rlrun.memory.sources.spaces_in",
     *("rlrun.callbacks.sinks.make_sinks", "torch.nn.functional", "torch.nn.init"),
 )
 ELEMENTWISE = tuple(f"torch.{name}" for name in "abs clamp exp log1p sigmoid sign sqrt square tanh".split())  # noqa: SIM905

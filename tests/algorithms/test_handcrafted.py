@@ -13,7 +13,7 @@ from rlrun.algorithms.handcrafted import Balance, SwingUp, WaypointFollow
 from rlrun.collect import PolicyAgent, evaluate
 from rlrun.env import make
 from rlrun.errors import SpaceError
-from rlrun.memory.dataset import table_of
+from rlrun.memory.sources import table_of
 from rlrun.spaces import Box, Spaces
 
 from .fixed import LINE

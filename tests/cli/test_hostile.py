@@ -152,7 +152,7 @@ TARGETS = {
     "gymnasium.spaces.box.np.load": {"_args_": ["evil.npy"]},
     "gymnasium.wrappers.rendering.os.system": {"_args_": [TOUCH]},
     "rlrun.memory.archive.os.remove": {"_args_": ["run/config.yaml"]},
-    "rlrun.memory.arrays.np.load": {"_args_": ["evil.npy"]},
+    "rlrun.memory.dataset.np.load": {"_args_": ["evil.npy"]},
     "rlrun.callbacks.checkpoint.storage.save": {"_args_": ["x"]},
     "rlrun.env.find.importlib.import_module": {"_args_": ["evil"]},
     "rlrun.memory.minari.shutil.rmtree": {"_args_": ["run"]},

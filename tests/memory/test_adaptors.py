@@ -12,8 +12,7 @@ import torch
 
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory import Cast, NStep, Rename, Scale, Table
-from rlrun.memory.adaptors import PerStep, arrange, spared
-from rlrun.memory.shaping import Select, TerminalOverride, Untransformed
+from rlrun.memory.adaptors import PerStep, Select, TerminalOverride, Untransformed, arrange, spared
 from rlrun.memory.transforms import ImageScale, RewardClip, RewardFunction, RewardScale, RewardShift
 from rlrun.spaces import Box, Composite, Discrete, Spaces
 

@@ -14,9 +14,8 @@ from rlrun import train
 from rlrun.collect import Collector, RandomAgent
 from rlrun.env import make as make_env
 from rlrun.errors import ConfigError, RequestError, RlrunError
-from rlrun.memory import NStep, Scale, Table, arrays, files, minari
-from rlrun.memory.arrays import Lazy
-from rlrun.memory.dataset import DatasetLoader
+from rlrun.memory import NStep, Scale, Table, dataset, files, minari
+from rlrun.memory.dataset import DatasetLoader, Lazy
 from rlrun.memory.episodes import Episode
 
 DATA = {"x": np.arange(10), "y": np.arange(10) * 0.5}
@@ -263,10 +262,10 @@ def test_what_nobody_can_learn_from_is_refused(dataset, settings, message):
 
 
 def test_items_that_memory_would_not_hold_are_refused(monkeypatch):
-    monkeypatch.setattr(arrays, "main_memory", lambda: 6 * 24 * 2 - 1)
+    monkeypatch.setattr(dataset, "main_memory", lambda: 6 * 24 * 2 - 1)
     with pytest.raises(ConfigError, match=r"its 6 items take .* GB of memory.*rlrun.memory.Lazy"):
         make(Pairs(), columns=["label", "input"])
-    monkeypatch.setattr(arrays, "main_memory", lambda: 6 * 24 * 2)
+    monkeypatch.setattr(dataset, "main_memory", lambda: 6 * 24 * 2)
     assert len(make(Pairs(), columns=["label", "input"]).source) == 6
 
 

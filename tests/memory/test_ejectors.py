@@ -10,8 +10,7 @@ import pytest
 
 from rlrun.errors import ConfigError
 from rlrun.memory import Fifo, Table
-from rlrun.memory.ejection import CoverageEjector, UniformEjector
-from rlrun.memory.ejectors import Ejector
+from rlrun.memory.ejectors import CoverageEjector, Ejector, UniformEjector
 from rlrun.memory.index import CLOSED
 
 COLUMNS = {"observation": {"dtype": "int64"}, "reward": {"dtype": "int64"}}

@@ -19,15 +19,12 @@ import torch
 from rlrun import storage
 from rlrun.errors import RequestError, RlrunError
 from rlrun.memory import Table, archive, files
-from rlrun.memory.by_episode import Coverage, Sequential
-from rlrun.memory.ejection import CoverageEjector, UniformEjector
-from rlrun.memory.ejectors import Fifo
+from rlrun.memory.by_episode import Coverage, Sequential, Stratified
+from rlrun.memory.ejectors import CoverageEjector, Fifo, UniformEjector
 from rlrun.memory.episodes import Stored, cut_off
 from rlrun.memory.files import restore, store
 from rlrun.memory.prioritised import Prioritised
-from rlrun.memory.recent import Recent
-from rlrun.memory.samplers import Uniform
-from rlrun.memory.stratified import Stratified
+from rlrun.memory.samplers import Recent, Uniform
 
 STEP = {"reward": {}, "terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}
 COLUMNS = {
@@ -358,6 +355,15 @@ def test_forged_file_is_refused(tmp_path: Path, name: str) -> None:
     change, message = FORGED[name]
     refused(forge(tmp_path / "memory.zip", change), message)
     assert [path.name for path in tmp_path.iterdir()] == ["memory.zip"]
+
+
+def test_classes_are_known_wherever_in_the_package_they_were(tmp_path: Path) -> None:
+    def moved(members: dict[str, bytes]) -> None:
+        table = json.loads(members["table.json"])["table"]
+        kinds = {"sampler": "rlrun.memory.visits.Coverage", "ejector": "rlrun.memory.ejection.CoverageEjector"}
+        note(members, table={**table, **kinds, "index": "rlrun.memory.indices.PoolIndex"})
+
+    assert restore(make("coverage", "coverage"), forge(tmp_path / "memory.zip", moved)) is True
 
 
 def test_columns_that_do_not_fit_are_named(tmp_path: Path) -> None:

@@ -14,12 +14,11 @@ import torch
 
 from rlrun.errors import RlrunError
 from rlrun.memory import Fifo, Table, Uniform
-from rlrun.memory.by_episode import Coverage, Sequential
-from rlrun.memory.ejection import CoverageEjector, UniformEjector
+from rlrun.memory.by_episode import Coverage, Sequential, Stratified
+from rlrun.memory.ejectors import CoverageEjector, UniformEjector
 from rlrun.memory.pool import PoolIndex
 from rlrun.memory.prioritised import Prioritised
-from rlrun.memory.recent import Recent
-from rlrun.memory.stratified import Stratified
+from rlrun.memory.samplers import Recent
 
 COLUMNS = {"observation": "int64", "reward": "int64", "terminated": "bool", "truncated": "bool"}
 LENGTHS = (1, 2, 3, 5)

@@ -16,9 +16,8 @@ from rlrun.collect import Collector, PolicyAgent, RandomAgent
 from rlrun.env import make as make_env
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory import ReplayLoader, Table
-from rlrun.memory.epochs import Epochs
 from rlrun.memory.phasic import PhasicLoader
-from rlrun.memory.rollout import RolloutLoader
+from rlrun.memory.rollout import Epochs, RolloutLoader
 from rlrun.memory.rollout_table import Rollout
 from rlrun.trainer import Trainer
 

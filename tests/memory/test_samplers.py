@@ -12,11 +12,9 @@ import torch
 
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory import Fifo, Table, Uniform
-from rlrun.memory.by_episode import Coverage, Sequential
+from rlrun.memory.by_episode import Coverage, Sequential, Stratified
 from rlrun.memory.prioritised import Prioritised
-from rlrun.memory.recent import Recent
-from rlrun.memory.samplers import Sampler
-from rlrun.memory.stratified import Stratified
+from rlrun.memory.samplers import Recent, Sampler
 
 COLUMNS = {"observation": {"dtype": "int64"}, "reward": {"dtype": "int64"}}
 SAMPLERS: dict[str, Callable[[], Sampler]] = {

@@ -11,7 +11,7 @@ import torch
 
 from rlrun.errors import ConfigError
 from rlrun.memory import NStep, Table
-from rlrun.memory.shaping import TerminalOverride
+from rlrun.memory.adaptors import TerminalOverride
 from rlrun.memory.virtual import (
     Continues,
     Ended,

@@ -1,13 +1,11 @@
 """Replay memory: tables, samplers, ejectors, adaptors and the loaders that serve from them."""
 
-from rlrun.memory.adaptors import Adaptor, Cast, PerStep, Rename, Scale
+from rlrun.memory.adaptors import Adaptor, Cast, PerStep, Rename, Scale, Select, TerminalOverride, Untransformed
 from rlrun.memory.advantages import Advantages
-from rlrun.memory.ahead import NStep
-from rlrun.memory.by_episode import Coverage, Sequential
+from rlrun.memory.by_episode import Coverage, Sequential, Stratified
 from rlrun.memory.columns import Column
 from rlrun.memory.dataset import DatasetLoader
-from rlrun.memory.ejection import CoverageEjector, UniformEjector
-from rlrun.memory.ejectors import Ejector, Fifo
+from rlrun.memory.ejectors import CoverageEjector, Ejector, Fifo, UniformEjector
 from rlrun.memory.hindsight import Hindsight
 from rlrun.memory.index import EpisodeIndex
 from rlrun.memory.intrinsic import Bonus, Intrinsic
@@ -18,15 +16,20 @@ from rlrun.memory.phasic import PhasicLoader
 from rlrun.memory.prefetch import Prefetch
 from rlrun.memory.prioritised import Prioritised
 from rlrun.memory.proxy import DictObservation, DictResponse, EpisodeState, MemoryProxy, MetaData
-from rlrun.memory.recent import Recent
 from rlrun.memory.rollout import RolloutLoader
 from rlrun.memory.rollout_table import Rollout
-from rlrun.memory.samplers import Rows, Sampler, Uniform
-from rlrun.memory.seen import spaces_in
-from rlrun.memory.shaping import Select, TerminalOverride, Untransformed
-from rlrun.memory.stratified import Stratified
+from rlrun.memory.samplers import Recent, Rows, Sampler, Uniform
+from rlrun.memory.sources import spaces_in
 from rlrun.memory.table import Table
-from rlrun.memory.transforms import ImageScale, RewardClip, RewardFunction, RewardScale, RewardShift, WeighRewards
+from rlrun.memory.transforms import (
+    ImageScale,
+    NStep,
+    RewardClip,
+    RewardFunction,
+    RewardScale,
+    RewardShift,
+    WeighRewards,
+)
 from rlrun.memory.virtual import Continues, Ended, LastOfWindow, Next, NextN, NStepDiscount, NStepReturn, Previous
 
 __all__ = [

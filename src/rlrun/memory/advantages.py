@@ -12,8 +12,7 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.memory.adaptors import JUDGES
-from rlrun.memory.episodes import flat, map_tree
-from rlrun.memory.epochs import joined
+from rlrun.memory.episodes import flat, joined, map_tree
 from rlrun.memory.samplers import Rows
 from rlrun.typing import Batch, Tree
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,13 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, did_you_mean
+from rlrun.errors import ConfigError, RlrunError, did_you_mean
 from rlrun.files import main_memory
+from rlrun.memory.index import EpisodeIndex
+from rlrun.memory.samplers import Rows
 from rlrun.spaces import Box, Leaf, Space, Spaces, leaves
-from rlrun.typing import Array
+from rlrun.typing import Array, Batch, Tree
 
 LENGTH = 1_000_000  # transitions of a memory whose length nobody set
 SHARE = 0.25  # of main memory that it may take
+Gather = Callable[[str, Array], Tree]
 
 
 @dataclass(frozen=True)
@@ -178,3 +181,107 @@ class Stack:
         axis = lead + 1 + self.axis if self.axis >= 0 else self.axis
         parts = list(frames.unbind(lead))
         return torch.cat(parts, axis - 1 if self.axis >= 0 else axis)
+
+
+ROOT = "observation"
+
+
+class Frames:
+    """What is stored of stacked observations, and how to read them back.
+
+    A stack at step s is made of the frames of steps s - count + 1 … s; before the episode's first step its first
+    frame is repeated, as the environment's wrapper does. It never reaches into another episode.
+    """
+
+    def __init__(self, columns: list[Column], count: int) -> None:
+        stacked = [column for column in columns if column.keys[0] == ROOT]
+        self.count = count
+        self.stacks = {column.name: Stack.of(column, count) for column in stacked}
+        self.columns = [
+            self.stacks[column.name].frame(column) if column.name in self.stacks else column for column in columns
+        ]
+        self.shapes = {column.name: column.shape for column in self.columns}
+
+    def newest(self, observation: Tree, name: str = ROOT) -> Tree:
+        """Return the newest frames of stacked observations [n, …]; what is a single frame already stays as it is."""
+        if isinstance(observation, Mapping):
+            return {key: self.newest(part, f"{name}.{key}") for key, part in observation.items()}
+        value = np.asarray(observation)
+        return value if value.shape[1:] == self.shapes[name] else self.stacks[name].newest(value)
+
+    def read(self, index: EpisodeIndex, gather: Gather, name: str, slots: Array) -> Tree:
+        """Return a column, or a leaf of it, at slots of any shape; of observations the stacks.
+
+        gather: gives what is stored.
+        """
+        if name.partition(".")[0] != ROOT:
+            return gather(name, slots)
+        back = np.minimum(np.arange(self.count)[::-1], index.step(slots)[..., None])
+        frames = gather(name, index.before(slots[..., None], back))
+        return self._join(frames, name, slots.ndim)
+
+    def _join(self, tree: Any, name: str, lead: int) -> Tree:
+        if isinstance(tree, dict):
+            return {key: self._join(part, f"{name}.{key}", lead) for key, part in tree.items()}
+        frames: Tensor = tree
+        return self.stacks[name].join(frames, lead)
+
+
+class Tags:
+    """Values by episode number; an episode that still runs has zeros."""
+
+    def __init__(self, columns: Iterable[Column], index: EpisodeIndex) -> None:
+        self.columns = {column.name: column for column in columns}
+        self.index = index
+        size = len(index.lane)
+        self.values = {name: np.zeros((size, *column.shape), column.dtype) for name, column in self.columns.items()}
+
+    def __iter__(self) -> Any:
+        return iter(self.columns)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def check(self, tags: Mapping[str, Any] | None) -> None:
+        """Refuse an end without its tags.
+
+        Raises:
+            RlrunError: a tag is missing.
+        """
+        for name in self.columns:
+            if tags is None or name not in tags:
+                raise RlrunError(f"memory: an episode ended without its tag '{name}'; given {', '.join(tags or ())}")
+
+    def put(self, episodes: Array, tags: Mapping[str, Any]) -> None:
+        """Set the tags of closed episodes [n]; -1 stands for one that is gone already."""
+        self._grow()
+        here = np.flatnonzero(episodes >= 0)
+        for name, values in self.values.items():
+            values[episodes[here]] = np.atleast_1d(np.asarray(tags[name]))[here]
+
+    def clear(self, episodes: Array) -> None:
+        """Forget the tags of episodes [n]."""
+        self._grow()
+        for values in self.values.values():
+            values[episodes] = 0
+
+    def read(self, rows: Rows) -> Batch:
+        """Return the tags of each window's episode [B, …]."""
+        self._grow()
+        episode = self.index.episode(rows.start)
+        return {name: torch.from_numpy(values[episode]) for name, values in self.values.items()}
+
+    def _grow(self) -> None:
+        for name, values in self.values.items():
+            more = len(self.index.lane) - len(values)
+            if more > 0:
+                self.values[name] = np.concatenate([values, np.zeros((more, *values.shape[1:]), values.dtype)])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all values."""
+        return {name: torch.from_numpy(values.copy()) for name, values in self.values.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take values back."""
+        for name in self.values:
+            self.values[name] = state[name].numpy().copy()

@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.errors import ConfigError
+from rlrun.generators import put_back
+from rlrun.memory.by_episode import Visits
 from rlrun.memory.index import EpisodeIndex
 from rlrun.memory.samplers import Rows
 from rlrun.typing import Array
@@ -81,3 +84,66 @@ class Fifo(Ejector):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._ended = list(state["ended"])
+
+
+class UniformEjector(Ejector):
+    """Closed episodes leave by lot, each as likely as it is long, so that any row is as likely to leave."""
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self.generator = np.random.Generator(np.random.PCG64([seed, 2]))  # not what a sampler draws
+
+    def pick(self, count: int) -> Array:
+        """Draw episodes, none twice, until their slots are `count` or there are no more."""
+        index = self.index
+        closed = np.flatnonzero(index.closed())
+        slots = index.held(closed)
+        # whoever waits least in exponential races is drawn first; the same as one draw after another
+        waits = self.generator.exponential(size=len(closed)) / self.weight(closed, slots)
+        most = min(count, len(closed))  # for each has a slot at least
+        first = np.argpartition(waits, most - 1)[:most] if most else closed[:0]
+        order = first[np.argsort(waits[first])]
+        covered = slots[order].cumsum()
+        return closed[order[: np.searchsorted(covered, count) + 1]]
+
+    def weight(self, episodes: Array, slots: Array) -> Array:
+        """Return how likely each of the episodes [n], which take so many slots [n], is drawn."""
+        return slots
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": self.generator.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        put_back(self.generator, state["generator"])
+
+
+class CoverageEjector(UniformEjector):
+    """Episodes that were sampled more leave sooner: they are (1 + surplus) ** alpha times as likely.
+
+    The surplus is how many more windows of the episode were sampled than of the least sampled one. With alpha 0
+    it is the uniform one.
+    """
+
+    def __init__(self, *, alpha: float = 0.5, seed: int = 0) -> None:
+        if alpha < 0:
+            raise ConfigError(f"memory.ejector: CoverageEjector.alpha must be at least 0, not {alpha}")
+        super().__init__(seed=seed)
+        self.alpha = alpha
+        self.visits = Visits()
+
+    def forget(self, episodes: Array) -> None:
+        self.visits.forget(episodes)
+
+    def on_sample(self, rows: Rows) -> None:
+        self.visits.add(self.index.episode(rows.start), len(self.index.lane))
+
+    def weight(self, episodes: Array, slots: Array) -> Array:
+        surplus = self.visits.above_least(episodes, len(self.index.lane))
+        weight: Array = slots * (1.0 + surplus) ** self.alpha
+        return weight
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"visits": self.visits.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.visits.load_state_dict(state["visits"])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from rlrun.errors import RequestError, did_you_mean
 from rlrun.memory.columns import Column
@@ -46,6 +47,13 @@ class Episode:
 def stack(trees: list[Tree]) -> Tree:
     """Return trees of arrays […] as one tree [L, …]."""
     return map_tree(lambda *leaves: np.stack(leaves), *trees)
+
+
+def joined(trees: Sequence[Tree]) -> Tree:
+    """Return trees of tensors one behind the other."""
+    if isinstance(trees[0], dict):
+        return {name: joined([tree[name] for tree in trees]) for name in trees[0]}
+    return torch.cat(list(trees))
 
 
 def rows_of(tree: Tree, rows: Any) -> Tree:
@@ -228,7 +236,7 @@ class Stored:
         """Return a column at the slots, as an array; frames: of stacked observations the newest frame only."""
         stacks = self.table.frames
         if stacks is not None and not frames and name in stacks.stacks:
-            return np.asarray(stacks.read(self.table.index, self.table.storage, name, slots))
+            return np.asarray(stacks.read(self.table.index, self.table.storage.gather, name, slots))
         values: Array = self.table.storage.arrays[name][slots]
         return values
 

@@ -12,6 +12,7 @@ The file is a zip sealed by a hash of all its bytes: see `rlrun.memory.archive`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,12 @@ def _identity(table: Table) -> dict[str, Any]:
 def _kind(part: object) -> str:
     """Return the class of a part, and of the sampler within it where there is one."""
     inner = [_kind(value) for value in getattr(part, "__dict__", {}).values() if isinstance(value, Sampler)]
-    return f"{type(part).__module__}.{type(part).__qualname__}" + (f"({', '.join(inner)})" if inner else "")
+    return _exported(f"{type(part).__module__}.{type(part).__qualname__}") + (f"({', '.join(inner)})" if inner else "")
+
+
+def _exported(kind: str) -> str:
+    """Return a kind with our own classes by the names that the package exports, whichever file of it they are in."""
+    return re.sub(r"\brlrun\.memory\.[a-z_]+\.", "rlrun.memory.", kind)
 
 
 def _parts(table: Table) -> dict[str, Stateful]:
@@ -148,6 +154,7 @@ def _note(file: ZipFile, path: Path) -> dict[str, Any]:
         raise RequestError(f"{path} is no stored memory: it is a '{note.get('kind')}', wanted '{KIND}'")
     if note.get("format") != FORMAT:
         raise RequestError(f"{path} has format {note.get('format')}; this version of rlrun reads {FORMAT}")
+    note["table"] |= {name: _exported(note["table"][name]) for name in ("index", "sampler", "ejector")}
     return note
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from rlrun.errors import ConfigError, DataError, RlrunError, SpaceError, did_you_mean
 from rlrun.generators import put_back
 from rlrun.memory.adaptors import RELABEL
-from rlrun.memory.layout import leaf_of
 from rlrun.memory.samplers import Rows
+from rlrun.memory.storage import leaf_of
 from rlrun.spaces import Composite, Space, Spaces, describe
 from rlrun.typing import Array, Batch, Tree
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlrun.errors import ConfigError, RlrunError, did_you_mean
-from rlrun.memory.epochs import joined
+from rlrun.memory.episodes import joined
 from rlrun.memory.loaders import ReplayLoader, placed, positive
 from rlrun.memory.table import Table
 from rlrun.typing import Batch, Groups, Tree

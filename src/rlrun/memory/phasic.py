@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.memory.episodes import map_tree
-from rlrun.memory.epochs import joined
+from rlrun.memory.episodes import joined, map_tree
 from rlrun.memory.loaders import at_least, chosen
 from rlrun.memory.rollout import RolloutLoader
 from rlrun.typing import Array, Batch, Groups

@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.memory.columns import Column
+from rlrun.memory.columns import Column, Frames, Tags
 from rlrun.memory.ejectors import Ejector
 from rlrun.memory.episodes import flat, map_tree
-from rlrun.memory.frames import Frames
 from rlrun.memory.index import CLOSED, EMPTY, EpisodeIndex
 from rlrun.memory.pool import PoolIndex
 from rlrun.memory.ring import RingIndex
 from rlrun.memory.samplers import Sampler
 from rlrun.memory.storage import Storage
-from rlrun.memory.tags import Tags
 from rlrun.storage.rows import SLOTS, Chain, Changes, Live
 from rlrun.storage.rows import Column as StoredColumn
 from rlrun.storage.segments import chain_of

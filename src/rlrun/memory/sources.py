@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from rlrun.errors import ConfigError, RequestError
 from rlrun.memory import archive, emote, files, minari
-from rlrun.memory.episodes import Episode, add_all, fit
+from rlrun.memory.columns import Column
+from rlrun.memory.episodes import Episode, Stored, add_all, fit, flat, nest
 from rlrun.memory.table import Table
+from rlrun.spaces import Box, Composite, Discrete, Leaf, MultiDiscrete, Space, Spaces, describe
+from rlrun.typing import Array
 
 MINARI = "minari:"
+EMPTY = "loader.dataset: there are no rows in it"
 
 
 def take_in(table: Table, source: str, *, append: bool = False, ignore_extra: bool = False) -> bool:
@@ -39,3 +48,112 @@ def episodes_in(source: str) -> list[Episode] | None:
         return minari.read(source.removeprefix(MINARI))
     path = Path(source).expanduser()
     return emote.read(path) if not archive.is_sealed(path) and emote.is_v1(path) else None
+
+
+def table_of(source: str) -> Table:
+    """Return a table with the columns and rows of what a memory was stored in: a file, or `minari:DATASET`.
+
+    Raises:
+        RequestError: it is missing or damaged.
+    """
+    episodes = episodes_in(source)
+    if episodes is None:
+        path = Path(source).expanduser()
+        about = files.about(path)
+        stored = about["table"]["columns"].items()
+        table = Table(
+            length=about["rows"], columns={name: Column(name, tuple(shape), dtype) for name, (shape, dtype) in stored}
+        )
+        files.restore(table, path)
+        return table
+    if not episodes:
+        raise ConfigError(EMPTY)
+    columns = {name: _column(name, leaf) for name, leaf in flat(episodes[0].row).items()}
+    table = Table(length=sum(len(episode) + 1 for episode in episodes), columns=columns)
+    add_all(table, episodes, append=False)
+    return table
+
+
+def _column(name: str, values: Array) -> Column:
+    return Column(name, values.shape[1:], "float32" if values.dtype == np.float64 else values.dtype.name)
+
+
+PIXELS = "uint8"
+
+
+def spaces_in(source: str | Sequence[str]) -> Spaces:
+    """Return the spaces of the rows in a file, or of `minari:DATASET`, or of several that agree.
+
+    Numbers are without bounds, but for actions, which a memory holds between -1 and 1. Of choices there are as many as
+    the largest that was stored tells, in whichever source.
+
+    Raises:
+        RequestError: a source is missing or damaged, holds no observations or actions, or others than the first one.
+    """
+    first, *rest = [source] if isinstance(source, str) else source
+    common = _spaces_of(first)
+    for later in rest:
+        here = _spaces_of(later)
+        if common.rewards != here.rewards:
+            counts = [spaces.rewards or "one" for spaces in (here, common)]
+            raise RequestError(f"{later}: it has {counts[0]} rewards a step, and {first} has {counts[1]}")
+        both = {}
+        for name in ("observation", "action"):
+            known, same = getattr(common, name), getattr(here, name)
+            both[name] = _joined(known, same)
+            if both[name] is None:
+                difference = f"{name}s are {describe(same)}, and those of {first} are {describe(known)}"
+                raise RequestError(f"{later}: its {difference}; what one run learns from has the same spaces")
+        common = Spaces(both["observation"], both["action"], common.rewards)
+    return common
+
+
+def _spaces_of(source: str) -> Spaces:
+    """Return the spaces of one source."""
+    table = table_of(source)
+    stored = Stored.of(table)
+    rows = stored.row_slots()
+    leaves: dict[str, Any] = {}
+    for name in table.storage.columns:
+        root = name.partition(".")[0]
+        if root in ("observation", "action") and len(rows):
+            leaves[name] = _leaf(stored.leaf(name, rows), action=root == "action")
+    spaces = {name: _space(tree) for name, tree in nest(leaves).items()}
+    if len(spaces) < 2:
+        raise RequestError(f"{source}: it holds {', '.join(spaces) or 'no rows'}; wanted observations and actions")
+    rewards = table.storage.columns["reward"].shape if "reward" in table.storage.columns else ()
+    return Spaces(spaces["observation"], spaces["action"], *rewards)
+
+
+def _joined(first: Space, second: Space) -> Any:
+    """Return the space that both are part of, for each choice the larger number of them; None if there is none."""
+    if isinstance(first, Composite) and isinstance(second, Composite):
+        if first.parts.keys() != second.parts.keys():
+            return None
+        parts = {name: _joined(part, second.parts[name]) for name, part in first.parts.items()}
+        return None if None in parts.values() else Composite(parts)
+    if type(first) is not type(second) or isinstance(first, Composite) or isinstance(second, Composite):
+        return None
+    if (first.shape, first.dtype) != (second.shape, second.dtype):
+        return None
+    if isinstance(first, Discrete) and isinstance(second, Discrete):
+        return Discrete(max(first.n, second.n))
+    if isinstance(first, MultiDiscrete) and isinstance(second, MultiDiscrete):
+        return MultiDiscrete(np.maximum(first.nvec, second.nvec), first.start)
+    return first
+
+
+def _leaf(values: Array, *, action: bool) -> Leaf:
+    """Return the space of the values [R, …] of a column."""
+    shape, kind = values.shape[1:], values.dtype
+    if kind.name == PIXELS:
+        return Box(shape, np.zeros(shape, kind), np.full(shape, 255, kind), PIXELS)
+    if np.issubdtype(kind, np.floating):
+        bound = np.ones(shape, np.float32) if action else np.full(shape, np.inf, np.float32)
+        return Box(shape, -bound, bound)
+    largest = values.max(0).astype(np.int64)
+    return MultiDiscrete(largest + 1, np.zeros_like(largest)) if shape else Discrete(int(largest) + 1)
+
+
+def _space(tree: Any) -> Space:
+    return Composite({name: _space(part) for name, part in tree.items()}) if isinstance(tree, dict) else tree

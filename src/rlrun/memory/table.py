@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,8 +18,8 @@ from rlrun.memory import virtual
 from rlrun.memory.adaptors import RELABEL, Adaptor, adapted, arrange, check, spared
 from rlrun.memory.columns import OWN, default_length, make_columns, refuse_vectors
 from rlrun.memory.ejectors import Ejector, Fifo
+from rlrun.memory.index import OPEN, EpisodeIndex
 from rlrun.memory.recorder import Recorder
-from rlrun.memory.reports import Reports
 from rlrun.memory.samplers import Rows, Sampler, Uniform
 from rlrun.spaces import Spaces
 from rlrun.typing import Batch, Tree
@@ -109,7 +111,7 @@ class Table(Recorder):
         self._at_home = self.device.type == "cpu"
         self.adaptors = arrange(adaptors, rewards=spaces.rewards if spaces is not None else 0)
         self.reports = Reports(self.index)
-        self._read = self.frames.reader(self.index, self.storage) if self.frames else self.storage.gather
+        self._read = partial(self.frames.read, self.index, self.storage.gather) if self.frames else self.storage.gather
         self._picked: Rows | None = None
         self._meet()
 
@@ -304,3 +306,65 @@ def _move(tree: Tree, device: torch.device) -> Tree:
     if isinstance(tree, dict):
         return {name: _move(part, device) for name, part in tree.items()}
     return tree.to(device)
+
+
+EVERY = 64  # samples between two that are timed: reading the clock at each would show
+PARTS = 4  # of the table by age, whose shares of the samples are reported
+
+
+class Clock:
+    """Times the parts of one sample."""
+
+    def __init__(self, times: dict[str, float]) -> None:
+        self.times = times
+        self._last = time.perf_counter()
+
+    def lap(self, part: str) -> None:
+        """Note the time since the last note."""
+        now = time.perf_counter()
+        self.times[part], self._last = now - self._last, now
+
+
+class Reports:
+    """Keeps the newest times, and reads the rest off the index when it is asked for."""
+
+    def __init__(self, index: EpisodeIndex) -> None:
+        self.index = index
+        self.times: dict[str, float] = {}
+        self.samples = 0
+
+    def clock(self) -> Clock | None:
+        """Return what times this sample, for one in so many; None for the others."""
+        self.samples += 1
+        return None if self.samples % EVERY else Clock(self.times)
+
+    def metrics(self, picked: Rows | None) -> dict[str, Any]:
+        """Return fill, episodes, lengths, ages in rows of a lane, and seconds a part of a sample takes."""
+        index = self.index
+        windows = index.windows(1)
+        filled = windows > 0
+        over = filled & (index.status != OPEN)
+        rows = int(windows.sum())
+        metrics: dict[str, Any] = {
+            "memory/rows": rows,
+            "memory/fill": rows / (index.size - index.num_envs),
+            "memory/episodes": int(np.count_nonzero(filled)),
+        }
+        if index.min_length > 1:
+            metrics["memory/too_short"] = index.too_short
+        if over.any():
+            metrics["memory/episode_length"] = float(windows[over].mean())
+        if picked is not None:
+            metrics |= self._ages(picked)
+        return metrics | {f"time/memory_{part}_seconds": value for part, value in self.times.items()}
+
+    def _ages(self, picked: Rows) -> dict[str, float]:
+        """Return how old the rows of a sample are, and which share comes from each part of the table by age."""
+        start = picked.start
+        age = self.index.age(start[self.index.stamp[start] >= 0])
+        if not len(age):
+            return {}
+        oldest = max(min(int(self.index.written.max()), self.index.size // self.index.num_envs), 1)
+        share = np.bincount(np.minimum(age * PARTS // oldest, PARTS - 1), minlength=PARTS) / len(age)
+        names = (f"memory/sampled_share_{part + 1}_of_{PARTS}" for part in range(PARTS))  # the newest first
+        return {"memory/sampled_age": float(age.mean()), **dict(zip(names, share.tolist(), strict=True))}
