@@ -348,6 +348,14 @@ def test_a_run_of_an_older_version_that_always_said_0_is_not_called_healthy():
     assert "policy/clipped" in diagnosis.unmade["policy moves too far in an update"]
 
 
+@pytest.mark.parametrize(
+    ("adaptors", "fires"), [({"return_norm": {"discount": 0.9}}, False), ({"return_norm": None}, True)]
+)
+def test_rewards_that_are_divided_by_returns_have_no_scale(adaptors, fires):
+    series = {"episode/return": (-1.4e6, -1.2e6), "batch/reward": -7e3}
+    assert ("scale of rewards" in causes(replay(series, {"memory.adaptors": adaptors}))) == fires
+
+
 def test_rewards_next_to_nothing_get_a_factor_that_is_a_number():
     diagnosis = rollout({"episode/return": 1e-318, "episode/length": (1, 2)})
     assert "factor=1.0e300" in next(fault.remedy for fault in diagnosis.findings if fault.cause == "scale of rewards")

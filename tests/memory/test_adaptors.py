@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 import torch
 
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.memory import Cast, NStep, Rename, Scale, Table
+from rlrun.memory import Cast, NStep, Rename, ReturnNormalise, RewardNormalise, Scale, Table
 from rlrun.memory.adaptors import PerStep, Select, TerminalOverride, Untransformed, arrange, spared
 from rlrun.memory.transforms import ImageScale, RewardClip, RewardFunction, RewardScale, RewardShift
+from rlrun.nn.normaliser import Normaliser, ReturnNormaliser
 from rlrun.spaces import Box, Composite, Discrete, Spaces
 
 SPACES = Spaces(Box((1,), np.zeros(1), np.ones(1)), Discrete(2))
@@ -190,6 +192,23 @@ def test_adaptors_follow_one_another() -> None:
 def test_entries_set_to_null_are_left_out() -> None:
     clip = RewardClip()
     assert arrange({"n_step": None, "clip": clip}) == (clip,)
+
+
+@pytest.mark.parametrize(
+    ("first", "on_policy", "undone"),
+    [
+        (lambda: RewardScale(0.1), True, True),
+        (lambda: RewardNormalise(Normaliser([], form="rms")), True, True),
+        (lambda: RewardNormalise(Normaliser([], form="centred")), True, False),  # the mean is not put back
+        (RewardClip, True, False),
+        (lambda: RewardScale(0.1), False, False),  # statistics are of rewards as they enter the memory
+    ],
+)
+def test_what_the_division_by_returns_undoes_is_told(first, on_policy, undone, caplog) -> None:
+    last = ReturnNormalise(ReturnNormaliser(discount=0.9, num_envs=1))
+    arrange({"last": last, "none": None, "first": first()}, on_policy=on_policy)
+    wanted = "memory.adaptors.first is undone by last, which .*; memory.adaptors.last=null keeps"
+    assert bool(re.search(wanted, caplog.text)) == undone == bool(caplog.records)
 
 
 def test_two_of_a_kind_that_undo_one_another_are_refused() -> None:

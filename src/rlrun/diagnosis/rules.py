@@ -234,7 +234,8 @@ def rewards_are_changed(facts: Facts) -> bool:
     """Return True if what is learned from is not what episodes' returns add up."""
     adaptors = facts.setting("memory.adaptors")
     names = adaptors.value if adaptors is not None and isinstance(adaptors.value, dict) else {}
-    return any(str(name).startswith("reward") for name in names) or bool(facts.under("intrinsic"))
+    changing = [name for name, value in names.items() if value and str(name).startswith(("reward", "return_norm"))]
+    return bool(changing or facts.under("intrinsic"))
 
 
 def horizon(discount: float) -> float:

@@ -18,6 +18,7 @@ are clipped before they are summed over steps, wherever in the config that stand
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -37,6 +38,9 @@ PRESETS = {
     # the plural names that Emote's losses ask for; its `dones` and `masks` are virtual columns
     "emote": {"action": "actions", "reward": "rewards"},
 }
+
+
+_messages = logging.getLogger("rlrun")
 
 
 class Adaptor(Protocol):
@@ -85,6 +89,11 @@ def arrange(
         if _tier(first) == _tier(second) and _tier(first) in SINGLE:
             raise ConfigError(
                 f"memory.adaptors.{later}: {type(second).__name__} would undo {name}, there can be one of its kind"
+            )
+        if on_policy and _tier(second) == RETURNS and getattr(first, "rescales", False):
+            _messages.warning(
+                "memory.adaptors.%s is undone by %s, which divides by the size of what it gives; %s",
+                *(name, later, f"memory.adaptors.{later}=null keeps rewards as it leaves them"),
             )
     arranged = tuple(adaptor for _, adaptor in entries)
     weighing = [adaptor for adaptor in arranged if _tier(adaptor) == WEIGHTS]
@@ -208,6 +217,8 @@ class Cast(PerStep):
 
 class Scale(PerStep):
     """Multiply a column by a factor; integers become float32."""
+
+    rescales = True  # and does nothing else
 
     def __init__(self, column: str, *, factor: float) -> None:
         super().__init__(column)

@@ -99,6 +99,7 @@ class RewardNormalise(Normalise):
 
     def __init__(self, normaliser: Normaliser, *, update: Update = "replay", limit: int | None = None) -> None:
         super().__init__("reward", normaliser.to("cpu"), update=update, limit=limit)  # rewards are summed there
+        self.rescales = normaliser.form in ("rms", "deviation")
 
 
 class ReturnNormalise(Normalise):
