@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Discrete
 
 from rlrun import storage
 from rlrun.collect import RandomAgent
-from rlrun.env import make, tape
+from rlrun.env import make, recorded
 from rlrun.env.origin import Keeper, written
 from rlrun.env.sync import SyncEnv
 from rlrun.env.wrappers import ActionRepeat, FrameStack, PreviousAction
@@ -531,7 +531,7 @@ class Telling(Endless):
 
 @pytest.fixture
 def short_tape(monkeypatch):
-    monkeypatch.setattr(tape, "LIMIT", 20)
+    monkeypatch.setattr(recorded, "LIMIT", 20)
 
 
 def test_an_episode_that_is_too_long_is_lost(short_tape, tmp_path):
@@ -539,7 +539,7 @@ def test_an_episode_that_is_too_long_is_lost(short_tape, tmp_path):
         return SyncEnv([Endless(), Line()])
 
     original, two, rejoined = left_and_rejoined(build, tmp_path, steps=21)
-    assert rejoined.lost == {0: "its episode has more than 100,000 steps"}
+    assert rejoined.lost == {0: "its episode has more than 20 steps"}
     assert frozen(two.observation[1]) == frozen(original.observation[1])
     assert len(original.env.state_dict()["actions"]) == 3
     original, _, rejoined = left_and_rejoined(build, tmp_path, steps=20)
@@ -570,7 +570,7 @@ def test_the_log_holds_what_open_episodes_need_and_no_more():
 
 
 def test_actions_of_several_types_are_kept_as_they_are():
-    log = tape.Tape(1)
+    log = recorded.Tape(1)
     actions = [np.array([1], np.int32), np.array([2**40], np.int64), np.array([3], np.uint8)]
     for action in actions:
         log.note(action)

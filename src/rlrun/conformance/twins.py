@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.conformance.reach import Reach, View
-from rlrun.env.tape import Tape
+from rlrun.env.recorded import Tape
 from rlrun.errors import RequestError
 from rlrun.generators import Generators
 from rlrun.memory import Recent, Table

@@ -1,4 +1,4 @@
-"""From gymnasium's spaces and containers to ours and back.
+"""From gymnasium's spaces and containers to ours and back, and whether an environment keeps to its spaces.
 
 Every converter is chosen once, when an environment is made; for plain arrays that need no
 change it is the cheapest thing that does the job (`operator.setitem`, the identity).
@@ -6,17 +6,19 @@ change it is the cheapest thing that does the job (`operator.setitem`, the ident
 
 from __future__ import annotations
 
+import logging
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from rlrun.errors import SpaceError
+from rlrun.errors import DataError, SpaceError
 from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Space
 from rlrun.typing import Array, Tree
 
+_messages = logging.getLogger("rlrun")
 Write = Callable[[Tree, int, Any], None]  # (buffer tree [N, …], lane, one lane's observation)
 Convert = Callable[[Any], Any]
 
@@ -220,3 +222,76 @@ def lane_splitter(space: gymnasium.Space[Any]) -> Callable[[Any], Iterator[Any]]
             yield dict(zip(names, values, strict=True))
 
     return split_dict
+
+
+class Outputs:
+    """Compare what an environment gives with its spaces; what cannot be stored is refused with a DataError.
+
+    Args:
+        space: of observations.
+        rewards: numbers in a reward; 0 = it is a plain number.
+    """
+
+    def __init__(self, space: gymnasium.Space[Any], rewards: int) -> None:
+        self.space, self.rewards = space, rewards
+        self.begun = False  # whether an observation was looked at
+        self.remarks: dict[str, str] = {}  # what is stored as something else: kind -> message
+
+    def observation(self, value: Any) -> None:
+        self.begun = True
+        self._part(self.space, value, "it gave an observation")
+
+    def step(self, result: Any) -> None:
+        observation, reward, terminated, truncated, _ = result
+        self.observation(observation)
+        spec = f"its reward_space says {[self.rewards]}" if self.rewards else "wanted one number, such as float(reward)"
+        _array(reward, (self.rewards,) if self.rewards else (), "it gave a reward", spec)
+        for name, flag in (("terminated", terminated), ("truncated", truncated)):
+            if flag is None:
+                self.remarks[name] = f"it gave {name}=None, which counts as False"
+            else:
+                _array(flag, (), f"it gave {name}", "wanted True or False")
+
+    def _part(self, space: gymnasium.Space[Any], value: Any, what: str) -> None:
+        parts = _parts(space)
+        if not parts:
+            self._leaf(space, value, what)
+        for name, part in parts.items():
+            try:
+                inner = value[_key(space, name)]
+            except (TypeError, LookupError) as error:
+                lacking = f"without the part '{name}' of its observation_space"
+                raise DataError(f"{what} of type {type(value).__name__}, {lacking}") from error
+            self._part(part, inner, f"{what} with part '{name}'")
+
+    def _leaf(self, space: gymnasium.Space[Any], value: Any, what: str) -> None:
+        spec = f"its observation_space says {type(space).__name__}{list(space.shape or ())} {space.dtype}"
+        array = _array(value, space.shape or (), what, spec)
+        if (array.dtype.kind == "f") != (np.dtype(space.dtype).kind == "f"):
+            self.remarks["dtype"] = f"{what} of dtype {array.dtype}, which is cast; {spec}"
+        elif array.dtype.kind == "f":
+            array = array.astype(space.dtype)
+        numbers = array.astype(np.float64)
+        least, largest = numbers.min(initial=np.inf), numbers.max(initial=-np.inf)
+        between = f"{what} from {least:g} to {largest:g}, out of its bounds; {spec}"
+        if not isinstance(space, gymnasium.spaces.Box):
+            if not space.contains(array.astype(space.dtype)):  # a choice that no network has
+                raise DataError(between)
+        elif (array < space.low).any() or (array > space.high).any():
+            self.remarks["bounds"] = between
+
+
+def _array(value: Any, shape: tuple[int, ...], what: str, spec: str) -> Array:
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{what} of {type(value).__name__} {str(value)[:40]!r}; {spec}")
+    if array.shape != shape:
+        raise DataError(f"{what} of shape {list(array.shape)}; {spec}")
+    return array
+
+
+def warn(place: str, remarks: Mapping[str, str], remarked: set[str]) -> None:
+    """Log remarks of kinds that were not logged before."""
+    for kind in remarks.keys() - remarked:
+        _messages.warning("%s: %s", place, remarks[kind])
+    remarked.update(remarks)

@@ -14,9 +14,9 @@ import gymnasium
 import numpy as np
 
 from rlrun.callback import Stop
-from rlrun.env.outputs import Outputs, warn
 from rlrun.env.recorded import Episode, Outcome, Recorded, Recorder, finish
 from rlrun.env.spaces import (
+    Outputs,
     action_writer,
     copy_into,
     empty,
@@ -25,6 +25,7 @@ from rlrun.env.spaces import (
     lane_writer,
     rewards,
     rewards_of,
+    warn,
 )
 from rlrun.env.vector import Seed, Step, close_softly
 from rlrun.env.wrappers import frames_of
@@ -184,9 +185,6 @@ class SyncEnv(Recorded):
             Outcome() if episode is None else finish(recorder.replay(episode, self._options), abandon)
             for recorder, episode in zip(self._recorders, episodes, strict=True)
         ]
-
-    def _show(self, lane: int, observation: Any) -> None:
-        self._write(self._now, lane, observation)
 
     def render(self) -> Any:
         return self.lanes[0].render()

@@ -19,9 +19,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import _async_worker
 
 from rlrun.env.batched import BatchedEnv, WorkerFailure
-from rlrun.env.outputs import Outputs, warn
 from rlrun.env.recorded import Episode, Outcome, Recorded, Recorder
-from rlrun.env.spaces import empty, lane_splitter, rewards_of
+from rlrun.env.spaces import Outputs, empty, lane_splitter, rewards_of, warn
 from rlrun.env.vector import Step, close_softly
 from rlrun.errors import RlrunError
 from rlrun.exits import said
@@ -213,6 +212,3 @@ class WorkerEnv(Recorded, BatchedEnv):
             news = self._call("rejoin", lambda: self.vector.call("lane_replay"))
             outcomes = [old or new for old, new in zip(outcomes, news, strict=True)]
         return [outcome for outcome in outcomes if outcome is not None]
-
-    def _show(self, lane: int, observation: Any) -> None:
-        self._write(self._next, lane, observation)
