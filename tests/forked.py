@@ -43,12 +43,12 @@ class Forked(Child):
 
 def unroll(connection: Connection) -> None:
     """Be the other end of a `ProcessLink`."""
-    from rlrun.collect.workers.process import serve
+    from rlrun.collect.links import serve
 
     os.setpgid(0, 0)
     serve(connection.fileno(), os.getppid())
 
 
 def worker(connection: Connection) -> Child:
-    """Start what `rlrun.collect.workers.links` starts in an interpreter of its own; it finds the same modules."""
+    """Start what `rlrun.collect.links` starts in an interpreter of its own; it finds the same modules."""
     return Child(unroll, connection, paths=[*sys.path, PATHS[0]])

@@ -13,7 +13,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from rlrun.collect.workers import links
+from rlrun.collect import links
 from rlrun.env import make
 
 MODULE = '''

@@ -22,9 +22,8 @@ from gymnasium.vector import AutoresetMode
 from rlrun import cluster
 from rlrun import env as envs
 from rlrun.callbacks.stop import Interrupted
-from rlrun.collect import AsyncCollector, Collector, EpsilonGreedy, PolicyAgent
-from rlrun.collect.workers import links
-from rlrun.collect.workers.inbox import Inbox
+from rlrun.collect import AsyncCollector, Collector, EpsilonGreedy, PolicyAgent, links
+from rlrun.collect.unroll import Inbox
 from rlrun.errors import ConfigError, MissingExtra, WorkerError
 from rlrun.memory import ReplayLoader, Rollout, Table
 from rlrun.nn import ActorCritic
@@ -534,13 +533,15 @@ def test_ray_is_asked_for_by_its_extra(counting, monkeypatch):
         AsyncCollector(env, constant(), Table(spaces=env.spaces, length=9), kind="ray")
 
 
-@pytest.mark.parametrize("name", ["links.ProcessLink", "links.ThreadLink", "frozen._Thawer", "ray.RayLink", "ray.Host"])
+@pytest.mark.parametrize(
+    "name", ["links.ProcessLink", "links.ThreadLink", "unroll._Thawer", "links.RayLink", "links.Host"]
+)
 def test_a_config_from_elsewhere_starts_no_worker_by_itself(name):
     from rlrun.build import build
     from rlrun.errors import BuildError
 
     with limited(), pytest.raises(BuildError, match="not trusted"):
-        build({"part": {"_target_": f"rlrun.collect.workers.{name}", "_partial_": True}}, "part")
+        build({"part": {"_target_": f"rlrun.collect.{name}", "_partial_": True}}, "part")
 
 
 def test_an_inbox_gives_in_order_and_says_when_it_is_over():

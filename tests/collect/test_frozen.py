@@ -10,7 +10,7 @@ from torch import nn
 from rlrun.algorithms.dqn import QNetwork
 from rlrun.algorithms.sac import SoftPolicy, Temperature
 from rlrun.collect import EpsilonGreedy, PolicyAgent
-from rlrun.collect.workers.frozen import freeze, thaw
+from rlrun.collect.unroll import freeze, thaw
 from rlrun.errors import ConfigError
 from rlrun.nn import ActorCritic, Critics, Normaliser
 from rlrun.schedules import Linear

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rlrun.collect.workers import links
+from rlrun.collect import links
 
 from .pages import blocks, commands, pages
 from .programs import EXCUSES, PROGRAMS

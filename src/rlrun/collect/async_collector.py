@@ -15,16 +15,14 @@ from rlrun.collect.agents import Agent
 from rlrun.collect.collector import Collector
 from rlrun.collect.finite import require_finite
 from rlrun.collect.leaving import Quiet, branch_seed
-from rlrun.collect.workers import ray
-from rlrun.collect.workers.frozen import freeze
-from rlrun.collect.workers.links import GRACE, Link, ProcessLink, ThreadLink
-from rlrun.collect.workers.unroll import Began, Failed, Go, Made, Recipe, Refresh, counted
+from rlrun.collect.links import GRACE, Link, ProcessLink, RayLink, ThreadLink
+from rlrun.collect.unroll import Began, Failed, Go, Made, Recipe, Refresh, counted, freeze
 from rlrun.env import Env
 from rlrun.errors import ConfigError, RequestError, WorkerError, did_you_mean
 from rlrun.memory import Rollout, Table
 from rlrun.typing import Array, Tree
 
-LINKS: dict[str, Callable[[Recipe], Link]] = {"thread": ThreadLink, "process": ProcessLink, "ray": ray.RayLink}
+LINKS: dict[str, Callable[[Recipe], Link]] = {"thread": ThreadLink, "process": ProcessLink, "ray": RayLink}
 POLL = 0.1  # seconds between two looks at signals and at the worker's health
 
 _messages = logging.getLogger("rlrun")

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from rlrun.collect.workers.frozen import freeze, thaw
+from rlrun.collect.unroll import freeze, thaw
 from rlrun.errors import RlrunError
 from rlrun.export import writing
 from rlrun.export.checking import Reference, compare, edges, running

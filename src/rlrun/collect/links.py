@@ -1,0 +1,262 @@
+"""Acting beside learning: how a worker in a thread, a process or an actor of Ray is started, spoken to, and let go.
+
+`unroll` is what acts, wherever that is; a link starts it and lets it go. Both sides only ever read from an `Inbox`
+that something else fills, so neither can block the other.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+from rlrun import interpreter
+from rlrun.cluster import connect
+from rlrun.collect.unroll import Inbox, Leave, Recipe, copied, failure, unroll
+from rlrun.errors import ConfigError
+
+GRACE = 3.0  # seconds that a worker has to leave
+
+
+class Link(ABC):
+    """The main side of a worker; `rows` are what it made, closed once it is gone."""
+
+    def __init__(self) -> None:
+        self.rows, self._jobs = Inbox(), Inbox()
+
+    def send(self, job: Any) -> None:
+        """Leave a job for it; never waits."""
+        self._jobs.put(job)
+
+    @abstractmethod
+    def alive(self) -> bool:
+        """Whether it may still make something."""
+
+    @abstractmethod
+    def cause(self) -> str:
+        """Of a worker that is gone: how it went."""
+
+    @abstractmethod
+    def close(self) -> bool:
+        """Let it go, by force after some seconds; return whether it is gone."""
+
+
+class ThreadLink(Link):
+    """A worker in a thread of this process."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self._thread = threading.Thread(target=self._run, args=(recipe,), name="unroll", daemon=True)
+        self._thread.start()
+
+    def _run(self, recipe: Recipe) -> None:
+        try:
+            unroll(recipe, self._jobs, lambda message: self.rows.put(copied(message)))
+        finally:
+            self.rows.close()
+
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def cause(self) -> str:
+        return "it ended"
+
+    def close(self) -> bool:
+        self._jobs.put(Leave())
+        self._thread.join(GRACE)
+        return not self._thread.is_alive()
+
+
+class ProcessLink(Link):
+    """A worker in a process of its own, a fresh interpreter that runs nothing of the program that started it.
+
+    A thread sends and a thread receives, so that a process that is slow to read or to write keeps nobody waiting.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        begun = _packed(recipe, "a process of its own", "; async.kind=thread")
+        self._connection, theirs = Pipe()
+        self._process = _start(theirs)
+        theirs.close()
+        self._jobs.put(begun)
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._write, self._read)]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._process.pid
+
+    def _write(self) -> None:
+        with suppress(OSError):  # it is gone, which whoever reads its rows is told
+            while (job := self._jobs.get()) is not None:
+                if isinstance(job, bytes):
+                    self._connection.send_bytes(job)
+                else:
+                    self._connection.send(job)
+
+    def _read(self) -> None:
+        try:
+            while True:
+                self.rows.put(self._connection.recv())
+        except (OSError, EOFError, pickle.UnpicklingError):
+            pass
+        finally:
+            self.rows.close()
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def cause(self) -> str:
+        return interpreter.end_of(self._process)
+
+    def close(self) -> bool:
+        self._jobs.put(Leave())
+        self._jobs.close()
+        gone = interpreter.let_go(self._process, GRACE)
+        for thread in self._threads:
+            thread.join(1.0)
+        self._connection.close()
+        return gone
+
+
+def _start(theirs: Connection) -> subprocess.Popen[bytes]:
+    return interpreter.start("rlrun.collect.links", theirs)
+
+
+def _packed(recipe: Recipe, place: str, way_out: str = "") -> bytes:
+    """Return a recipe as bytes.
+
+    Raises:
+        ConfigError: some part of it cannot be sent to that place.
+    """
+    try:
+        return pickle.dumps(recipe, protocol=5)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ConfigError(f"env cannot be sent to {place}: {str(error).splitlines()[0]}{way_out}") from error
+
+
+class Host:
+    """An actor of Ray, on this machine or on another one of its cluster: a thread that unrolls, and what it made."""
+
+    def __init__(self, paths: list[str], recipe: bytes) -> None:
+        sys.path += [path for path in paths if path not in sys.path]  # where the user's modules lie
+        self.link = ThreadLink(pickle.loads(recipe))
+
+    def post(self, job: Any) -> None:
+        """Take a job."""
+        self.link.send(job)
+
+    def fetch(self, seconds: float) -> list[Any] | None:
+        """Return what was made since the last call, at the latest after so many seconds; None: that was all."""
+        rows = self.link.rows
+        messages = [first] if (first := rows.get(seconds)) is not None else []
+        if not messages and rows.closed:
+            return None
+        while (more := rows.get(0.0)) is not None:
+            messages.append(more)
+        return messages
+
+
+class RayLink(Link):
+    """The main side of the actor; Ray is started, and stopped again, where it does not run."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self._ray, self._started = connect()
+        self._why = "it ended"
+        begun = _packed(recipe, "an actor")
+        remote = self._ray.remote(num_cpus=0, max_restarts=0, concurrency_groups={"jobs": 1, "rows": 1})(Host)
+        self._actor = remote.remote([path or os.getcwd() for path in sys.path], begun)
+        self._post = self._actor.post.options(concurrency_group="jobs")
+        self._fetch = self._actor.fetch.options(concurrency_group="rows")
+        self._thread = threading.Thread(target=self._read, name="ray rows", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            while (messages := self._ray.get(self._fetch.remote(0.5))) is not None:
+                for message in messages:
+                    self.rows.put(message)
+        except Exception as error:
+            self._why = f"Ray lost it: {type(error).__name__}"
+        finally:
+            self.rows.close()
+
+    def send(self, job: Any) -> None:
+        self._post.remote(job)
+
+    def alive(self) -> bool:
+        return not self.rows.closed
+
+    def cause(self) -> str:
+        return self._why
+
+    def close(self) -> bool:
+        with suppress(Exception):  # the cluster may be gone
+            self._post.remote(Leave())
+        self._thread.join(GRACE)
+        with suppress(Exception):
+            self._ray.kill(self._actor)
+        if self._started:
+            with suppress(Exception):
+                self._ray.shutdown()
+        return True
+
+
+def serve(handle: int, parent: int) -> None:
+    """Be the process of a `ProcessLink`: unroll what comes over a connection.
+
+    It ends with the process that started it, however that ends.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection, jobs = Connection(handle), Inbox()
+    code = 1
+    with suppress(OSError, EOFError):  # the parent is gone
+        begun = connection.recv_bytes()
+        threading.Thread(target=_listen, args=(connection, jobs, parent), daemon=True).start()
+        _unroll(begun, connection, jobs)
+        code = 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # there is nothing to tidy up that is worth the wait
+
+
+def _unroll(begun: bytes, connection: Connection, jobs: Inbox) -> None:
+    try:
+        recipe = pickle.loads(begun)
+    except Exception as error:
+        _give(connection, failure(error))
+        return
+    unroll(recipe, jobs, partial(_give, connection))
+
+
+def _give(connection: Connection, message: Any) -> None:
+    """Send a message whole; by itself a connection would leave tensors behind in memory that both would have to share.
+
+    They are part of what some agents count by.
+    """
+    connection.send_bytes(pickle.dumps(message, protocol=5))
+
+
+def _listen(connection: Any, jobs: Inbox, parent: int) -> None:
+    """Take jobs from the connection whatever the worker does; without a parent, see to it that this process ends."""
+    with suppress(OSError, EOFError):
+        while os.getppid() == parent:
+            if connection.poll(1.0):
+                jobs.put(connection.recv())
+    jobs.close()
+    time.sleep(GRACE)
+    os._exit(1)
