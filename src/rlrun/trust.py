@@ -56,7 +56,7 @@ PARTS = (
     *("rlrun.schedules", "rlrun.seeds", "rlrun.trainer", "rlrun.export.during"),
     *(
         f"rlrun.collect.{name}"
-        for name in "agents async_collector by_id collector colored greedy noisy optimistic repeating".split()  # noqa: SIM905
+        for name in "agents async_collector by_id collector noisy repeating".split()  # noqa: SIM905
     ),
     *(
         f"rlrun.memory.{name}"

@@ -12,8 +12,7 @@ from torch import nn
 from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.target import TargetCallback
 from rlrun.callbacks.vitals import dead_units, hidden_layers, update_ratio
-from rlrun.collect.observed import observed
-from rlrun.collect.tally import Tally
+from rlrun.collect.statistics import Tally, observed
 from rlrun.nn import MLP, Ensemble, Normaliser
 from rlrun.spaces import Box, Composite, Discrete
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlrun.build import Builder
-from rlrun.collect.colored import colored
+from rlrun.collect.noisy import colored
 from rlrun.config import compose
 from rlrun.errors import ConfigError, SpaceError
 

@@ -10,7 +10,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from rlrun.collect import Collector, RandomAgent
 from rlrun.collect.evaluate import evaluate
-from rlrun.collect.tally import Tally
+from rlrun.collect.statistics import Tally
 from rlrun.env import make
 from rlrun.env.batched import BatchedEnv
 from rlrun.env.sync import SyncEnv

@@ -17,7 +17,7 @@ from rlrun.callbacks.pace import due_offline
 from rlrun.collect import video as videos
 from rlrun.collect.agents import Agent
 from rlrun.collect.evaluate import Evaluation, Watcher, evaluate, stage, undisturbed
-from rlrun.collect.tally import by_reward
+from rlrun.collect.statistics import by_reward
 from rlrun.env import Env
 from rlrun.errors import RlrunError
 from rlrun.rundir import RunDir

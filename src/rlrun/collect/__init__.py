@@ -1,14 +1,11 @@
 """Agents, and what walks them through environments."""
 
-from rlrun.collect.agents import Agent, PolicyAgent, RandomAgent
+from rlrun.collect.agents import Agent, EpsilonGreedy, PolicyAgent, RandomAgent
 from rlrun.collect.async_collector import AsyncCollector
 from rlrun.collect.by_id import AgentProxy, ByIdCollector, ByIdEnv
 from rlrun.collect.collector import Collector
-from rlrun.collect.colored import ColoredNoise
 from rlrun.collect.evaluate import Evaluation, evaluate
-from rlrun.collect.greedy import EpsilonGreedy
-from rlrun.collect.noisy import Noisy
-from rlrun.collect.optimistic import Optimistic
+from rlrun.collect.noisy import ColoredNoise, Noisy, Optimistic
 from rlrun.collect.repeating import Repeating
 
 __all__ = [

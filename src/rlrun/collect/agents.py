@@ -13,11 +13,15 @@ from typing import Any, Protocol, cast
 import numpy as np
 import torch
 
+from rlrun import learners
 from rlrun.env.spaces import empty
 from rlrun.errors import BuildError, ConfigError, RequestError, RlrunError
 from rlrun.generators import put_back
 from rlrun.memory.adaptors import VALUES
+from rlrun.nn import ActionCodec
+from rlrun.ops import gumbel_argmax
 from rlrun.ops.trees import leaves_of
+from rlrun.schedules import Schedule, as_schedule
 from rlrun.spaces import Box, Composite, Space, Spaces, describe, leaves
 from rlrun.typing import Array, Tree
 
@@ -267,3 +271,82 @@ def where(condition: Any, chosen: Tree, default: Tree) -> Tree:
         return {name: where(condition, chosen[name], default[name]) for name in chosen}
     choose: Any = torch.where if isinstance(chosen, torch.Tensor) else np.where
     return choose(condition.reshape((-1,) + (1,) * (chosen.ndim - 1)), chosen, default)
+
+
+class EpsilonGreedy(Agent):
+    """Take a random action with probability epsilon, that of `at_random`, else the policy's best.
+
+    Args:
+        policy: the network.
+        epsilon: a number or a schedule over environment steps, all lanes together.
+        spaces: of the environment.
+        seed: of the coin and of the random actions.
+        device: where the policy lives.
+        preprocess: what the memory does to observations, too, one function or several by name: normalisation.
+    """
+
+    outputs = ("action",)
+
+    def __init__(
+        self,
+        policy: Acting,
+        *,
+        epsilon: float | Schedule,
+        spaces: Spaces,
+        seed: int,
+        device: str = "cpu",
+        preprocess: Preprocess | Mapping[str, Preprocess] | None = None,
+    ) -> None:
+        self.policy = policy
+        self.epsilon = as_schedule(epsilon)
+        self.device = device
+        self.steps = 0  # environment steps acted in while exploring
+        self.uniform = self.at_random(spaces.action, seed=seed)
+        self.preprocess = chain(preprocess)
+        self._act = acting(policy.act, self.preprocess)
+
+    @torch.no_grad()
+    def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
+        if not explore:
+            return {"action": self._greedy(observation)}
+        lanes = lanes_of(observation)
+        epsilon = self.epsilon(self.steps)
+        self.steps += lanes * learners.count()
+        if lanes == 1:  # a coin costs a tenth of an array of one
+            random = self.uniform.rng.random() < epsilon
+            return self.uniform(observation) if random else {"action": self._greedy(observation)}
+        drawn = self.uniform.rng.random(lanes) < epsilon
+        if drawn.all():
+            return self.uniform(observation)
+        if not drawn.any():
+            return {"action": self._greedy(observation)}
+        return {"action": where(drawn, self.uniform(observation)["action"], self._greedy(observation))}
+
+    def _greedy(self, observation: Tree) -> Tree:
+        return to_arrays(self._act(to_tensors(observation, self.device), False))
+
+    def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, None]:
+        """Return an action, from and to trees of tensors; what an export consists of.
+
+        Exploring, the coin and the random action come out of Gumbel noise, as likely as those of a call.
+        """
+        greedy = self._act(observation, False)
+        if not explore:
+            return greedy, None
+        epsilon = torch.tensor(self.epsilon(self.steps))
+        lanes = lanes_of(observation)
+        odds = torch.stack((1.0 - epsilon, epsilon)).log().expand(lanes, 2)
+        codec = ActionCodec(self.uniform.space, joint_limit=0)
+        random = codec.join(None, codec.sample(torch.zeros(lanes, codec.width)))
+        return where(gumbel_argmax(odds) == 1, random, greedy), None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return {"explore/epsilon": self.epsilon(self.steps)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps, "uniform": self.uniform.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+        self.uniform.load_state_dict(state["uniform"])

@@ -13,8 +13,7 @@ from rlrun.callback import Callback
 from rlrun.collect.agents import Agent, Response, begun_anew, initial_state, random_agent
 from rlrun.collect.finite import require_finite
 from rlrun.collect.leaving import Budgeted, Quiet, Signals, branch_seed, rows_equal, told
-from rlrun.collect.observed import observed
-from rlrun.collect.tally import Tally
+from rlrun.collect.statistics import Tally, observed
 from rlrun.env import Env, Rejoined, Step
 from rlrun.errors import ConfigError, RequestError, did_you_mean
 from rlrun.memory import Table

@@ -105,15 +105,6 @@ def empty(space: Space, count: int) -> Tree:
     return np.zeros((count, *space.shape), dtype=space.dtype)
 
 
-def copy_into(target: Tree, source: Tree) -> None:
-    """Copy a tree of arrays into another of the same shapes."""
-    if isinstance(target, dict):
-        for name, part in target.items():
-            copy_into(part, source[name])
-    else:
-        np.copyto(target, source)
-
-
 def lane_writer(space: gymnasium.Space[Any]) -> Write:
     """Return what writes one lane's observation into a buffer made by `empty`."""
     if parts := _parts(space):

@@ -18,7 +18,6 @@ from rlrun.env.recorded import Episode, Outcome, Recorded, Recorder, finish
 from rlrun.env.spaces import (
     Outputs,
     action_writer,
-    copy_into,
     empty,
     from_gymnasium,
     lane_splitter,
@@ -31,7 +30,7 @@ from rlrun.env.vector import Seed, Step, close_softly
 from rlrun.env.wrappers import frames_of
 from rlrun.errors import DataError, RlrunError
 from rlrun.exits import said
-from rlrun.spaces import Spaces
+from rlrun.spaces import Spaces, put_rows
 from rlrun.typing import Array, Tree
 
 # An observation must outlive the step it leads to and the restart after it: three sets of buffers.
@@ -158,7 +157,7 @@ class SyncEnv(Recorded):
         self._turn = (self._turn + 1) % _SETS
         observation = self._sets[self._turn].observation
         if len(lanes) < self.num_envs:
-            copy_into(observation, last)
+            put_rows(observation, slice(None), last)
         for lane, seed in zip(lanes, seeds, strict=True):
             self._begin(lane, seed, observation)
         if self._tape is not None:
