@@ -22,9 +22,8 @@ from rlrun.config.schema import check_kinds
 from rlrun.config.words import parse
 from rlrun.errors import ConfigError, RequestError, RunDirError
 from rlrun.experiment import Experiment
-from rlrun.forking.learners import kept
-from rlrun.forking.parents import find, started
-from rlrun.forking.settings import matches
+from rlrun.forking.parents import find, matches, started
+from rlrun.forking.parts import kept
 from rlrun.forking.taking import take
 from rlrun.rundir import RunDir
 

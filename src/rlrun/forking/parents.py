@@ -1,24 +1,26 @@
-"""Where a new run starts from, and the words that it begins with."""
+"""Where a new run starts from, the words that it begins with, and what `init:` of its config says."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from rlrun import config as configuration
 from rlrun import trust
 from rlrun.config import Composed
-from rlrun.config.origins import WORD, Layer
+from rlrun.config.origins import WORD, Layer, origins
 from rlrun.config.places import own_dirs
+from rlrun.config.tree import plain
 from rlrun.config.words import parse
-from rlrun.errors import ConfigError, RunDirError
-from rlrun.files import read_json
+from rlrun.errors import ConfigError, RunDirError, did_you_mean
+from rlrun.files import open_regular, read_json
 from rlrun.projects import in_a_run
 from rlrun.rundir import RunDir, is_run
 
@@ -26,6 +28,8 @@ BLOCKS = ("init", "load")  # what a run itself was started from is no business o
 PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")  # what Hydra's grammar takes without quotes
 NAME = re.compile(r"[^:\s]+")
 MARK = 8  # bytes before the header of a safetensors file
+KINDS = ("weights", "optimisers", "numbers", "memory")
+LOAD = "load"  # the other two words, skip and reinit, both mean: as built anew
 
 
 @dataclass(frozen=True)
@@ -55,23 +59,25 @@ def find(text: str) -> Parent:
         RunDirError: it is none of these; the message lists the checkpoints there are, or names the nearest run.
     """
     path = Path(text).expanduser().absolute()
+    folder = path.parent if path.is_file() else path
+    is_checkpoint = (folder / "manifest.json").is_file() and (folder / "state.json").is_file()
     if path.is_file():
         _require_safetensors(path)
-        if (path.parent / "manifest.json").is_file() and (path.parent / "state.json").is_file():
-            raise RunDirError(f"{path} is a part of a checkpoint; name its folder, {path.parent}")
+        if is_checkpoint:
+            raise RunDirError(f"{path} is a part of a checkpoint; name its folder, {folder}")
         return Parent(None, path)
     if not path.exists() and "@" in text:
         base, _, which = text.rpartition("@")
         run = RunDir.open(Path(base).expanduser())
         return Parent(run, run.checkpoint(which))
-    if (path / "manifest.json").is_file() and (path / "state.json").is_file():
+    if is_checkpoint:
         above = path.parent.parent
         return Parent(RunDir(above) if is_run(above) else None, path)
     return Parent(RunDir.open(path), None)
 
 
 def _require_safetensors(path: Path) -> None:
-    with open(path, "rb") as file:
+    with open(open_regular(path, follow=True), "rb") as file:
         start = file.read(MARK + 1)
     if start[MARK:] == b"{":
         return
@@ -99,7 +105,7 @@ def started(
         packages: what the parent's words may import beyond what any run may.
 
     Raises:
-        RunDirError: there is nothing to start from.
+        RunDirError: there is nothing to start from, or the file of the parent's words cannot be read.
         ConfigError: the words do not compose, alone or behind those of the parent.
     """
     packages = list(packages)
@@ -110,7 +116,14 @@ def started(
     if "init.from" in typed:
         raise ConfigError("--from and init.from both say where the run starts from; leave one away")
     with _limits(parent, packages, typed):
-        composed = _compose(parent, overrides, config_dir)
+        lines = parse([] if parent.run is None else parent.run.read_overrides())
+        before = [word.text for word in lines if not _in_blocks(word.key)]
+        try:
+            composed = configuration.compose([*before, *overrides], config_dir=config_dir)
+        except ConfigError as error:
+            if parent.run is None or not before:
+                raise
+            raise ConfigError(_whose(error, before, overrides, parent.run, config_dir)) from error
     folders = own_dirs(config_dir)
     own = [layer.content for layer in composed.layers if _is_own(layer, folders, parent)]
     with _limits(parent, packages, typed, own):
@@ -127,14 +140,8 @@ def _is_own(layer: Layer, folders: Iterable[Path], parent: Parent) -> bool:
     return bool(inside) and not any(parts[0] == run_parts[0] for parts in inside for run_parts in brought)
 
 
-def _compose(parent: Parent, words: list[str], config_dir: Path | None) -> Composed:
-    before = words_of(parent)
-    try:
-        return configuration.compose([*before, *words], config_dir=config_dir)
-    except ConfigError as error:
-        if not before:
-            raise
-        raise ConfigError(_whose(error, before, words, parent, config_dir)) from error
+def _in_blocks(key: str) -> bool:
+    return key.split(".")[0] in BLOCKS
 
 
 def _limits(
@@ -148,41 +155,27 @@ def _limits(
         return nullcontext()
     about = read_json(parent.run.manifest)
     project = about.get("project") if isinstance(about, dict) else None
-    overrides, *files = [
-        {key: value for key, value in tree.items() if key.split(".")[0] not in BLOCKS} for tree in (typed, *own)
-    ]
+    overrides, *files = [{key: value for key, value in tree.items() if not _in_blocks(key)} for tree in (typed, *own)]
     return trust.limited(packages, run=parent.run.path, project=project, typed={**overrides, "": files})
 
 
-def _whose(error: ConfigError, before: list[str], words: list[str], parent: Parent, config_dir: Path | None) -> str:
+def _whose(error: ConfigError, before: list[str], words: list[str], run: RunDir, config_dir: Path | None) -> str:
     """Tell whether the words of the parent, those given now, or both together are wrong."""
-    assert parent.run is not None
-    alone = shlex.join(["rlrun", "train", *words])
-    if _fails(before, config_dir):
-        return f"the words of {parent.run.path} do not compose any more: {error}; without them: {alone}"
+
+    def fails(alone: list[str]) -> str | None:
+        try:
+            configuration.compose(alone, config_dir=config_dir)
+        except ConfigError as error:
+            return str(error)
+        return None
+
+    way_out = f"without them: {shlex.join(['rlrun', 'train', *words])}"
+    if fails(before):
+        return f"the words of {run.path} do not compose any more: {error}; {way_out}"
     place = f"{(NAME.match(str(error)) or [''])[0]}."  # every such error begins with the key that it is about
-    if any(f"{word.key}.".startswith(place) for word in parse(words)) or _fails(words, config_dir) == str(error):
+    if any(f"{word.key}.".startswith(place) for word in parse(words)) or fails(words) == str(error):
         return str(error)
-    return f"{error}; the words of {parent.run.path} come before these; without them: {alone}"
-
-
-def _fails(words: Iterable[str], config_dir: Path | None) -> str | None:
-    try:
-        configuration.compose(list(words), config_dir=config_dir)
-    except ConfigError as error:
-        return str(error)
-    return None
-
-
-def words_of(parent: Parent) -> list[str]:
-    """Return the words that the parent was started with, but those that say what it started from itself.
-
-    Raises:
-        RunDirError: the file that holds them cannot be read.
-        ConfigError: a word is malformed.
-    """
-    lines = [] if parent.run is None else parent.run.read_overrides()
-    return [word.text for word in parse(lines) if word.key.split(".")[0] not in BLOCKS]
+    return f"{error}; the words of {run.path} come before these; {way_out}"
 
 
 def pin(composed: Composed, place: Path) -> None:
@@ -196,3 +189,119 @@ def _quoted(text: str) -> str:
     if PLAIN.fullmatch(text):
         return text
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to take over.
+
+    Attributes:
+        source: as the config has it.
+        kinds: kind -> whether it is loaded where no pattern says otherwise.
+        parts: pattern -> whether it is loaded; the last that matches counts.
+        rename: name (or pattern with one `*`) in the parent -> here; the last that matches counts.
+        lenient: what does not fit begins anew, in place of being refused.
+    """
+
+    source: str
+    kinds: Mapping[str, bool]
+    parts: Mapping[str, bool]
+    rename: Mapping[str, str]
+    lenient: bool
+
+    def explicit(self, name: str) -> bool | None:
+        """Return what the last pattern that matches a name says; None where none does."""
+        flags = [loads for pattern, loads in self.parts.items() if matches(pattern, name)]
+        return flags[-1] if flags else None
+
+    def loads(self, name: str, kind: str) -> bool:
+        """Tell whether a name of this kind is to be taken over."""
+        explicit = self.explicit(name)
+        return self.kinds[kind] if explicit is None else explicit
+
+    def require_met(self, names: Collection[str], paths: Collection[str]) -> None:
+        """Refuse a pattern, and a new name, that is about nothing.
+
+        Raises:
+            ConfigError: with the nearest name.
+        """
+        known = [*paths, *names]
+        for new in self.rename.values():
+            if not any(matches(new, name) for name in known):
+                near = did_you_mean(new.removesuffix(".*"), known)
+                raise ConfigError(f"init.rename: this run has nothing named '{new}'{near}")
+        for pattern in self.parts:
+            if not any(matches(pattern, name) for name in names):
+                near = did_you_mean(pattern.removesuffix(".*"), known)
+                raise ConfigError(f"init.parts: '{pattern}' matches nothing that this run could take over{near}")
+
+    def renamed(self, names: Collection[str]) -> dict[str, str]:
+        """Return each name of the parent with its name here; a name that was given to it goes before one it had.
+
+        Raises:
+            ConfigError: a renaming is about nothing, or two things would get one name.
+        """
+        new_names: dict[str, str] = {}
+        for old, new in self.rename.items():
+            meant = {name: new_name for name in names if (new_name := _rename(old, new, name)) is not None}
+            if not meant:
+                near = did_you_mean(old.removesuffix(".*"), names)
+                raise ConfigError(f"init.rename: the parent holds nothing named '{old}'{near}")
+            new_names |= meant
+        taken: dict[str, str] = {}
+        for name, new_name in new_names.items():
+            if new_name in taken:
+                raise ConfigError(f"init.rename: both '{taken[new_name]}' and '{name}' would be '{new_name}'")
+            taken[new_name] = name
+        return {name: new_names.get(name, name) for name in names if name in new_names or name not in taken}
+
+    def as_config(self) -> dict[str, Any]:
+        """Return them in the words of the config, short forms spelt out."""
+        word = {True: LOAD, False: "skip"}
+        return {
+            **{kind: word[loads] for kind, loads in self.kinds.items()},
+            "parts": {pattern: word[loads] for pattern, loads in self.parts.items()},
+            "rename": dict(self.rename),
+            "mismatch": "skip" if self.lenient else "refuse",
+        }
+
+
+def settings_of(composed: Composed) -> Settings | None:
+    """Return what a config wants taken over; None where it starts from nothing.
+
+    Raises:
+        ConfigError: settings contradict each other, or there is nothing that they could be about.
+    """
+    tree = plain(composed.config)
+    init, load = tree.get("init") or {}, tree.get("load") or {}
+    if init.get("from") is None:
+        if init.get("parts") or init.get("rename"):
+            raise ConfigError("init.from: a value is needed where init.parts or init.rename is given, or --from RUN")
+        return None
+    kinds = {kind: init[kind] == LOAD for kind in KINDS}
+    setters = origins(composed.config, composed.layers)
+    for kind, wanted in load.items():
+        if wanted is None or wanted == kinds[kind]:
+            continue
+        setter = setters.get(("init", kind))
+        if wanted or (setter is not None and not setter.packaged):  # the packaged word may give way
+            raise ConfigError(
+                f"load.{kind}={str(wanted).lower()} and init.{kind}={init[kind]} contradict each other; leave one away"
+            )
+        kinds[kind] = wanted
+    parts = {pattern: word == LOAD for pattern, word in init["parts"].items()}
+    return Settings(init["from"], kinds, parts, init["rename"], init["mismatch"] != "refuse")
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Tell whether a pattern is about a name: it is its name, that of something around it, or a glob."""
+    return f"{name}.".startswith(f"{pattern}.") or fnmatchcase(name, pattern) or fnmatchcase(f"{name}.", pattern)
+
+
+def _rename(old: str, new: str, name: str) -> str | None:
+    if old.count("*") != new.count("*") or old.count("*") > 1:
+        raise ConfigError(f"init.rename: '{old}: {new}': wanted names, or one * on both sides")
+    if "*" in old:
+        match = re.fullmatch(re.escape(old).replace(r"\*", "(.+)"), name)
+        return None if match is None else new.replace("*", match[1])
+    return new + name[len(old) :] if f"{name}.".startswith(f"{old}.") else None

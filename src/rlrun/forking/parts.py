@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from operator import getitem
-from typing import Any, Protocol
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from rlrun.callback import Callback
-from rlrun.callbacks import Budget, Checkpointer, Evaluator, Logger, MemoryExport, MemoryImport
+from rlrun.callbacks import (
+    Budget,
+    Checkpointer,
+    Evaluator,
+    Logger,
+    LossCallback,
+    MemoryExport,
+    MemoryImport,
+    TargetCallback,
+)
 from rlrun.collect import ByIdCollector, Collector
 from rlrun.env import Env
-from rlrun.forking.sources import is_generator, is_optimiser
+from rlrun.errors import RunDirError
+from rlrun.forking.sources import is_optimiser
 from rlrun.generators import Generators
-from rlrun.memory import JointLoader, Mix, Prefetch, ReplayLoader, Rollout, RolloutLoader
+from rlrun.memory import Fifo, JointLoader, Mix, Prefetch, ReplayLoader, Rollout, RolloutLoader, Table, Uniform
+from rlrun.memory.episodes import Stored, add_all, cut_off
+from rlrun.memory.pool import PoolIndex
 from rlrun.memory.proxy import MemoryProxy
+from rlrun.memory.recorder import Recorder
 from rlrun.trainer import Trainer
+from rlrun.typing import Stateful
 
 COUNTED = ("steps", "episodes", "returns", "lengths")
 # Of these only so much: files, clocks, the best so far, places in data and open episodes are a run's own.
@@ -32,45 +49,60 @@ INHERITED: dict[type[Any], tuple[str, ...]] = {
     **dict.fromkeys((Prefetch, JointLoader, Mix, MemoryProxy, Rollout, RolloutLoader), ()),
     **dict.fromkeys((Env, Generators), ()),
 }
+MOMENTS = "optimiser."
 
 
-class Part(Protocol):
+class Part:
     """A part as something that takes over named things."""
 
     def names(self) -> Mapping[str, str]:
         """Return what it could take over: name within the part -> kind."""
+        raise NotImplementedError
 
     def follows(self, name: str) -> Tensor | None:
         """Return the tensor that a thing belongs to: without that one taken over, it makes no sense."""
+        return None
 
     def misfit(self, name: str, value: Any) -> str | None:
-        """Tell why a value cannot be taken over; None where it can."""
+        """Tell why a value cannot be taken over; None where it can, or where only taking it shows that."""
+        return None
 
     def take(self, values: Mapping[str, Any]) -> None:
         """Take over these values; everything else stays as it was built."""
+        raise NotImplementedError
 
 
-class Network:
+def part_of(part: Stateful) -> Part:
+    """Return what a part of a run can take over."""
+    if isinstance(part, nn.Module):
+        return Network(part)
+    if isinstance(part, Table):
+        return Memory(part)
+    if isinstance(part, ReplayLoader):
+        return Pace(part)
+    if isinstance(part, LossCallback):
+        return Loss(part)
+    return SlowCopy(part) if isinstance(part, TargetCallback) else Counters(part)
+
+
+class Network(Part):
     """A module: its parameters and buffers."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.held = module.state_dict()
+        self.state = module.state_dict()
 
     def names(self) -> Mapping[str, str]:
-        return dict.fromkeys(self.held, "weights")
-
-    def follows(self, name: str) -> None:
-        return None
+        return dict.fromkeys(self.state, "weights")
 
     def misfit(self, name: str, value: Any) -> str | None:
-        return difference(self.held[name], value)
+        return _difference(self.state[name], value)
 
     def take(self, values: Mapping[str, Any]) -> None:
         self.module.load_state_dict(values, strict=False)
 
 
-class Pace:
+class Pace(Part):
     """A loader that collects: whether the warm-up is over. Updates are counted against steps from here on."""
 
     def __init__(self, loader: ReplayLoader) -> None:
@@ -79,12 +111,6 @@ class Pace:
     def names(self) -> Mapping[str, str]:
         return {"start": "numbers"}
 
-    def follows(self, name: str) -> None:
-        return None
-
-    def misfit(self, name: str, value: Any) -> str | None:
-        return None
-
     def take(self, values: Mapping[str, Any]) -> None:
         if values["start"] is not None:
             collector = self.loader.collector
@@ -92,15 +118,66 @@ class Pace:
             self.loader.load_state_dict(self.loader.state_dict() | begun)
 
 
-class Counters:
+class Memory(Part):
+    """A table as a whole; episodes that were open in the parent end where they were left.
+
+    Attributes:
+        how: what became of the rows, where they are not as they were.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.how = ""
+
+    def names(self) -> Mapping[str, str]:
+        return {"": "memory"}
+
+    def take(self, values: Mapping[str, Any]) -> None:
+        """Take over a state; into a table of another length, number of lanes or kind go its episodes, as new ones.
+
+        Raises:
+            RlrunError: the columns differ.
+        """
+        table, state = self.table, values[""]
+        pooled = "vacant" in state["index"]  # lanes shared the rows
+        size, lanes = int(state["index"]["size"]), len(state["index"]["open"])
+        parts: dict[str, Stateful] = {"sampler": table.sampler, "ejector": table.ejector}
+        kind = all(state[name].keys() == part.state_dict().keys() for name, part in parts.items())
+        same = pooled == isinstance(table.index, PoolIndex) and (size, lanes) == (
+            table.index.size,
+            table.index.num_envs,
+        )
+        if kind and same:
+            table.load_state_dict(state)
+            cut_off(table)
+            return
+        if table.frames is not None:
+            raise RunDirError("its length, its lanes or its kind differ, and frames are stacked")
+        before = Recorder(  # of the old shape, with the new columns
+            [*table.storage.columns.values(), *table.tags.columns.values()],
+            length=size - lanes,
+            num_envs=lanes,
+            sampler=Uniform(),
+            ejector=Fifo(whole=pooled),
+            frame_stack=1,
+            min_length=1,
+            directory=None,
+        )
+        before.put_back(dict(state))
+        cut_off(cast(Table, before))  # all of it that reading needs
+        episodes = Stored.of(cast(Table, before))
+        add_all(table, episodes, append=False)
+        self.how = f"{len(table):,} of {int(episodes.rows.sum()):,} transitions, as new episodes"
+
+
+class Counters(Part):
     """Any other part: the entries of its state, generators left out.
 
     What a callback counts as weights, optimiser or numbers is its own affair; here tensors of
     floating point are weights, states of optimisers are optimisers, and all else is numbers.
     """
 
-    apart: tuple[str, ...] = ()  # entries that a subclass looks after
-    shown = "metrics"  # of the newest update: nothing hangs on them
+    apart: tuple[str, ...] = ("metrics",)  # entries that a subclass looks after, or on which nothing hangs
 
     def __init__(self, part: Any) -> None:
         self.part = part
@@ -108,45 +185,104 @@ class Counters:
         for kind, entries in INHERITED.items():
             allowed = entries if isinstance(part, kind) else allowed
         self.state: dict[str, Any] = part.state_dict() if allowed != () else {}
+        paths = _leaves({key: value for key, value in self.state.items() if key not in self.apart})
+        names = {".".join(path): path for path in paths}
         self.paths = {
-            ".".join(path): path
-            for path in _leaves(self.state)
-            if path[0] not in (*self.apart, self.shown) and _within(path, allowed)
+            name: path
+            for name, path in names.items()
+            if allowed is None or any(f"{name}.".startswith(f"{entry}.") for entry in allowed)
         }
 
     def names(self) -> Mapping[str, str]:
         return {name: _kind(reduce(getitem, path, self.state)) for name, path in self.paths.items()}
 
-    def follows(self, name: str) -> Tensor | None:
-        return None
-
     def misfit(self, name: str, value: Any) -> str | None:
         current = reduce(getitem, self.paths[name], self.state)
         if is_optimiser(current):
             return None if is_optimiser(value) and _sizes(value) == _sizes(current) else "optimises other parameters"
-        return difference(current, value) if isinstance(current, Tensor) else None
+        return _difference(current, value) if isinstance(current, Tensor) else None
 
     def take(self, values: Mapping[str, Any]) -> None:
-        kinds = {kind for name, kind in self.names().items() if name in values}
-        state = self.filled(values)
-        if isinstance(self.part, Callback):
-            flags = {"weights": "weights" in kinds, "optimiser": "optimisers" in kinds, "numbers": "numbers" in kinds}
-            self.part.load_state_dict(state, **_taken(flags, by=self.part.load_state_dict))
-        else:
-            self.part.load_state_dict(state)
-
-    def filled(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the part's state with these values in it."""
         state: dict[str, Any] = _copied(self.state)
         for name, value in values.items():
-            if name in self.paths:
-                *above, last = self.paths[name]
-                node = reduce(getitem, above, state)
-                node[last] = {**value, "param_groups": node[last]["param_groups"]} if is_optimiser(value) else value
-        return state
+            *above, last = self.paths[name]
+            node = reduce(getitem, above, state)
+            node[last] = {**value, "param_groups": node[last]["param_groups"]} if is_optimiser(value) else value
+        flags = {}
+        if isinstance(self.part, Callback):  # one of a user's own may do without some of the keywords
+            kinds = {kind for name, kind in self.names().items() if name in values}
+            flags = {"weights": "weights" in kinds, "optimiser": "optimisers" in kinds, "numbers": "numbers" in kinds}
+            parameters = inspect.signature(self.part.load_state_dict).parameters
+            if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
+                flags = {name: wanted for name, wanted in flags.items() if name in parameters}
+        self.part.load_state_dict(state, **flags)
 
 
-def difference(current: Any, value: Any) -> str | None:
+class Loss(Counters):
+    """A loss: its counters, and what its optimiser has gathered for each parameter.
+
+    Learning rates and other settings of the optimiser stay those of the new run's config.
+    """
+
+    apart = ("metrics", "optimiser", "names")
+
+    def __init__(self, part: LossCallback) -> None:
+        super().__init__(part)
+        self.optimiser = part.optimiser
+        self.parameters = dict(zip((f"{MOMENTS}{name}" for name in part.names), part.parameters, strict=True))
+
+    def names(self) -> Mapping[str, str]:
+        return {**super().names(), **dict.fromkeys(self.parameters, "optimisers")}
+
+    def follows(self, name: str) -> Tensor | None:
+        return self.parameters.get(name)
+
+    def misfit(self, name: str, value: Any) -> str | None:
+        if name not in self.parameters:
+            return super().misfit(name, value)
+        assert self.optimiser is not None
+        wanted, stored = _shapes(kept(self.optimiser, self.parameters[name])), _shapes(value)
+        return None if wanted == stored else f"{_list(stored)} there, {_list(wanted)} here"
+
+    def take(self, values: Mapping[str, Any]) -> None:
+        if self.optimiser is not None:
+            moments = self.optimiser.state_dict()
+            moments["state"] |= {place: values[name] for place, name in enumerate(self.parameters) if name in values}
+            self.optimiser.load_state_dict(moments)
+            self.state = self.part.state_dict()
+        super().take({name: value for name, value in values.items() if name in self.paths})
+
+
+class SlowCopy(Counters):
+    """A slow copy of a network; where it has no source it equals the network as that was taken over."""
+
+    def __init__(self, part: TargetCallback) -> None:
+        super().__init__(part)
+        self.network = part.network.state_dict(keep_vars=True)
+
+    def follows(self, name: str) -> Tensor | None:
+        value = self.network.get(name.removeprefix("target."))
+        return value if isinstance(value, Tensor) else None
+
+    def take(self, values: Mapping[str, Any]) -> None:
+        self.part.catch_up()
+        self.state = self.part.state_dict()
+        super().take(values)
+
+
+def kept(optimiser: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any]:
+    """Return what an optimiser keeps for a parameter after its first step, found by a step on another one like it."""
+    group = next(group for group in optimiser.param_groups if any(member is parameter for member in group["params"]))
+    twin = nn.Parameter(torch.zeros_like(parameter))
+    twin.grad = torch.zeros_like(parameter)
+    trial = copy.copy(optimiser)
+    trial.param_groups = [{**group, "params": [twin]}]
+    trial.state = defaultdict(dict)
+    trial.step()
+    return dict(trial.state[twin])
+
+
+def _difference(current: Any, value: Any) -> str | None:
     """Tell why a value cannot take the place of another; None where it can."""
     if not isinstance(current, Tensor) or not isinstance(value, Tensor):
         same = isinstance(current, Tensor) == isinstance(value, Tensor)
@@ -158,28 +294,13 @@ def difference(current: Any, value: Any) -> str | None:
     return None
 
 
-def _taken(flags: dict[str, bool], *, by: Callable[..., Any]) -> dict[str, bool]:
-    """Return those keywords that a function takes: a callback of a user's own may do without."""
-    parameters = inspect.signature(by).parameters
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return flags
-    return {name: wanted for name, wanted in flags.items() if name in parameters}
-
-
 def _leaves(state: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the path of every entry of a state that can be taken over by itself."""
+    """Yield the path of every entry of a state that can be taken over by itself; generators cannot."""
     for key, value in state.items():
-        path = (*above, key)
-        if is_generator(value):
-            continue
         if isinstance(value, Mapping) and value and not is_optimiser(value):
-            yield from _leaves(value, path)
+            yield from _leaves(value, (*above, key)) if "bit_generator" not in value else ()
         else:
-            yield path
-
-
-def _within(path: tuple[str, ...], allowed: tuple[str, ...] | None) -> bool:
-    return allowed is None or any(f"{'.'.join(path)}.".startswith(f"{name}.") for name in allowed)
+            yield (*above, key)
 
 
 def _kind(value: Any) -> str:
@@ -194,3 +315,16 @@ def _copied(state: Any) -> Any:
 
 def _sizes(state: Mapping[str, Any]) -> list[int]:
     return [len(group["params"]) for group in state["param_groups"]]
+
+
+def _shapes(state: Mapping[str, Any]) -> dict[str, list[int] | None]:
+    """Return the shape of each tensor that an optimiser keeps, None of a number."""
+    return {
+        name: list(value.shape) if isinstance(value, Tensor) else None
+        for name, value in state.items()
+        if value is not None
+    }
+
+
+def _list(shapes: Mapping[str, list[int] | None]) -> str:
+    return ", ".join(name if shape is None else f"{name} {shape}" for name, shape in shapes.items()) or "nothing"

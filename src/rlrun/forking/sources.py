@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from rlrun.errors import RunDirError
 from rlrun.files import reason
 from rlrun.forking.parents import Parent
 from rlrun.rundir import RunDir
+
+SHOWN = 3  # names on each side
+COMPARED = 1_000  # names on each side, for the nearest renaming
 
 _messages = logging.getLogger("rlrun")
 
@@ -36,7 +41,7 @@ class Source:
     place: Path
     run: RunDir | None
     nodes: Mapping[str, Any]
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any]
 
     def describe(self) -> str:
         """Return the place in a few words."""
@@ -75,8 +80,8 @@ def read(parent: Parent, wanted: Callable[[str], bool]) -> Source:
 def _checkpoint(place: Path, run: RunDir | None, wanted: Callable[[str], bool]) -> Source:
     note = storage.read_manifest(place)
     states = storage.load(place, [part for part in note["parts"] if wanted(part)])
-    nodes = {name: value for part, state in states.items() for name, value in named(part, state)}
-    about = {name: note.get(name) for name in ("env_steps", "updates")}
+    nodes = {name: value for part, state in states.items() for name, value in _named(part, state)}
+    about = {"env_steps": note.get("env_steps"), "updates": note.get("updates")}
     return Source(place, run, nodes, {**about, "digest": _digest(place / "manifest.json")})
 
 
@@ -96,13 +101,14 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def named(name: str, state: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a state and everything nested in it by dotted name."""
+def _named(name: str, state: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a state and everything nested in it by dotted name; a table and an optimiser are wholes."""
     yield name, state
-    if not isinstance(state, Mapping) or is_optimiser(state) or is_table(state):
+    is_table = isinstance(state, Mapping) and {"columns", "index", "sampler", "ejector"} <= state.keys()
+    if not isinstance(state, Mapping) or is_optimiser(state) or is_table:
         return
     for key, value in state.items():
-        yield from named(f"{name}.{key}", value)
+        yield from _named(f"{name}.{key}", value)
     if is_optimiser(state.get("optimiser")) and isinstance(state.get("names"), list):
         moments = state["optimiser"]["state"]
         for number, parameter in enumerate(state["names"]):
@@ -115,11 +121,36 @@ def is_optimiser(state: Any) -> bool:
     return isinstance(state, Mapping) and state.keys() == {"state", "param_groups"}
 
 
-def is_table(state: Any) -> bool:
-    """Tell whether a state is that of a replay memory."""
-    return isinstance(state, Mapping) and {"columns", "index", "sampler", "ejector"} <= state.keys()
+def names_differ(tensors: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Return what names there are, what names are wanted, and the `init.rename` that brings most together.
+
+    Args:
+        tensors: of the parent, by name.
+        wanted: tensors of networks here, by full name.
+    """
+    renaming = _nearest_renaming(tensors, wanted)
+    way_out = "" if renaming is None else f"; try 'init.rename={{{renaming[0]}: {renaming[1]}}}'"
+    return f"it holds {_some(list(tensors))}, wanted are {_some(list(wanted))}{way_out}"
 
 
-def is_generator(state: Any) -> bool:
-    """Tell whether a state is that of a numpy generator."""
-    return isinstance(state, Mapping) and "bit_generator" in state
+def _nearest_renaming(tensors: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the prefix there and the prefix here that give most tensors a place; None where no two names end alike."""
+    fitting, alike = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    there = [(name.split("."), tensors[name]) for name in list(tensors)[:COMPARED]]
+    for name in list(wanted)[:COMPARED]:
+        here = name.split(".")
+        for path, value in there:
+            same = len([*takewhile(lambda ends: ends[0] == ends[1], zip(path[::-1], here[::-1], strict=False))])
+            if 0 < same < len(here):
+                prefixes = ".".join(path[: len(path) - same]), ".".join(here[: len(here) - same])
+                alike[prefixes] += 1
+                fitting[prefixes] += value.shape == wanted[name].shape
+    if not alike:
+        return None
+    old, new = max(alike, key=lambda prefixes: (fitting[prefixes], alike[prefixes]))
+    return (old, new) if old else ("*", f"{new}.*")
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return (", ".join(names[:SHOWN]) or "no tensor") + more

@@ -1,41 +1,79 @@
-"""Take over parts of another run, and begin the new run with a checkpoint of its own."""
+"""Take over parts of another run, tell what came of it, and begin the new run with a checkpoint of its own."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlrun import storage
 from rlrun.callbacks import Checkpointer, MemoryImport
 from rlrun.callbacks.transfer import sources_of
+from rlrun.collect import ByIdCollector, Collector
 from rlrun.config import Composed
 from rlrun.config.targets import explain
 from rlrun.errors import ConfigError, RunDirError
 from rlrun.files import write_text
-from rlrun.forking import parents, sources
-from rlrun.forking import settings as init
-from rlrun.forking.beginning import position, require_budget, settle_keepers
-from rlrun.forking.hints import names_differ
-from rlrun.forking.learners import SlowCopy, part_of
-from rlrun.forking.memories import Memory
-from rlrun.forking.parts import Network, Pace, Part
-from rlrun.forking.report import SHOWN as NAMES
-from rlrun.forking.report import Entry, Fate, Report
-from rlrun.forking.settings import Settings
-from rlrun.forking.sources import Source
+from rlrun.forking.parents import Settings, find, matches, pin, settings_of
+from rlrun.forking.parts import Memory, Network, Pace, Part, SlowCopy, part_of
+from rlrun.forking.sources import Source, names_differ, read
 from rlrun.memory import Table
 from rlrun.rundir import RunDir, checkpoint_name
 from rlrun.trainer import Trainer
 from rlrun.typing import Stateful
 
-SHOWN = 4  # things that do not fit, in an error
+Fate = Literal["loaded", "skipped", "missing", "misfit"]
+FATES: tuple[Fate, ...] = ("loaded", "skipped", "missing", "misfit")
+MISFITS = 4  # things that do not fit, in an error
+NAMES = 6  # names a line of a report
 
 _messages = logging.getLogger("rlrun.forking")
+
+
+class Entry(NamedTuple):
+    """One named thing, and what became of it."""
+
+    part: str
+    name: str  # full
+    fate: Fate
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.why})" if self.why else self.name
+
+
+@dataclass
+class Report:
+    """What became of everything that a run could take over."""
+
+    origin: str
+    entries: list[Entry] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)  # what follows from it and may surprise
+
+    def of(self, fate: Fate) -> list[Entry]:
+        return [entry for entry in self.entries if entry.fate == fate]
+
+    def lines(self, most: int | None = NAMES) -> Iterator[str]:
+        """Yield a table of counts by part, then the names of what was not loaded; at most so many of a kind."""
+        yield f"starts from {self.origin}"
+        rows = [("part", *FATES)]
+        for part in dict.fromkeys(entry.part for entry in self.entries):
+            fates = [entry.fate for entry in self.entries if entry.part == part]
+            rows.append((part, *(str(fates.count(fate) or "") for fate in FATES)))
+        rows.append(("total", *(str(len(self.of(fate))) for fate in FATES)))
+        first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+        for part, *counts in rows:
+            cells = (count.rjust(width) for count, width in zip(counts, widths, strict=True))
+            yield "  ".join([part.ljust(first), *cells]).rstrip()
+        yield from (f"{entry.name}: {entry.why}" for entry in self.of("loaded") if entry.why)
+        for fate in FATES[1:] if most is not None else FATES:
+            if entries := self.of(fate):
+                yield f"{fate}: {_listed(entries, most, ', and')}"
+        yield from self.remarks
 
 
 @dataclass
@@ -45,11 +83,14 @@ class Fork:
     Attributes:
         lineage: for the manifest: `run`, `checkpoint`, `env_steps`, `updates`, `digest`, `init`.
         report: what became of each thing.
+        axis: environment step (the update, without a collector) at which the new run begins.
+        update: update at which it begins.
     """
 
     lineage: dict[str, Any]
     report: Report
-    place: tuple[int, int]  # environment step (or update) and update at which the new run begins
+    axis: int
+    update: int
 
     def begin(self, run: RunDir, parts: Mapping[str, Stateful]) -> dict[str, Any]:
         """Write the new run's first checkpoint, before the folder is a run: from here on it needs no parent.
@@ -60,10 +101,8 @@ class Fork:
         Raises:
             RlrunError: the disk does not take it.
         """
-        axis, update = self.place
-        directory = run.checkpoints / checkpoint_name(axis, update)
-        keeper = next((part for part in parts.values() if isinstance(part, Checkpointer)), None)
-        rows = keeper is None or keeper.memory
+        directory = run.checkpoints / checkpoint_name(self.axis, self.update)
+        rows = all(part.memory for part in parts.values() if isinstance(part, Checkpointer))
         home = storage.home_of(run.checkpoints)
         tables = [path for path, part in parts.items() if isinstance(part, Table)]
         states = {
@@ -72,7 +111,7 @@ class Fork:
             if rows or path not in tables
         }
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        about = {"env_steps": axis, "updates": update, "evaluation": None, "created": created}
+        about = {"env_steps": self.axis, "updates": self.update, "evaluation": None, "created": created}
         storage.write(directory, storage.snapshot(states, about=about, apart=tables, copy=False))
         write_text(run.checkpoints / "latest", directory.name + "\n")
         run.note("\n".join(self.report.lines(most=None)))
@@ -93,28 +132,47 @@ def take(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer, *,
     Raises:
         RequestError: there is nothing to start from, it does not fit, or a pattern is about nothing.
     """
-    settings = init.read(composed)
+    settings = settings_of(composed)
     if settings is None:
         return None
     taker = _Taker(settings, parts)
-    source = taker.read()
-    taker.decide(source)
+    source = read(find(settings.source), taker.wants)
+    report = taker.decide(source)
     taker.load()
-    place = position(parts, trainer)
+    update = int(trainer.state["update"])
+    steps = (part.steps for part in parts.values() if isinstance(part, Collector | ByIdCollector))
+    axis = next(steps, update)
     if not dry:
-        require_budget(composed, place[0], trainer)
-    for line in taker.report.lines(most=None if dry else NAMES):
+        _require_budget(composed, {"env_steps": axis, "updates": update})
+    for line in report.lines(most=None if dry else NAMES):
         _messages.info("%s", line)
-    require_budget(composed, place[0], trainer)
-    settle_keepers(parts, place)
-    parents.pin(composed, source.place)
+    _require_budget(composed, {"env_steps": axis, "updates": update})
+    for part in parts.values():
+        if isinstance(part, Checkpointer):
+            part.load_state_dict(part.state_dict() | {"axis": axis, "update": update})
+    pin(composed, source.place)
     lineage = {
         "run": None if source.run is None else str(source.run.path),
         "checkpoint": str(source.place),
         **{name: source.about.get(name) for name in ("env_steps", "updates", "digest")},
-        "init": init.as_resolved(settings),
+        "init": settings.as_config(),
     }
-    return Fork(lineage, taker.report, place)
+    return Fork(lineage, report, axis, update)
+
+
+def _require_budget(composed: Composed, reached: Mapping[str, int]) -> None:
+    """Refuse a run that would end where it begins.
+
+    Raises:
+        ConfigError: the parent's counters have reached the budget.
+    """
+    for name, count in reached.items():
+        limit = composed.config.stop[name]
+        if limit is not None and count >= limit > 0:
+            raise ConfigError(
+                f"stop.{name}={limit}: the parent has made {count} of them, and they count; "
+                f"give stop.{name} as the total, or count from 0 by init.numbers=skip"
+            )
 
 
 class _Taker:
@@ -128,30 +186,23 @@ class _Taker:
         self.kinds = {
             _full(path, name): kind for path, part in self.parts.items() for name, kind in part.names().items()
         }
-        self.tensors: dict[str, Tensor] = {}  # of networks
-        for path, part in parts.items():
-            if isinstance(part, nn.Module):
-                self.tensors |= {_full(path, name): value for name, value in part.state_dict(keep_vars=True).items()}
-        self.homes: dict[int, list[str]] = {}  # where each of them is found
-        for name, tensor in self.tensors.items():
-            self.homes.setdefault(id(tensor), []).append(name)
-        self.found: dict[str, dict[str, Any]] = {}  # part -> name -> what it takes over
+        self.tensors: dict[str, Tensor] = {  # of networks
+            _full(path, name): value
+            for path, part in self.parts.items()
+            if isinstance(part, Network)
+            for name, value in part.module.state_dict(keep_vars=True).items()
+        }
+        self.values: dict[str, dict[str, Any]] = {}  # part -> name -> what it takes over
         self.loaded: set[str] = set()
-        self.report = Report(settings.source)
+        self.leaders: set[int] = set()  # ids of those of the tensors that are loaded
         settings.require_met(self.kinds, self.parts)
 
-    def read(self) -> Source:
-        """Read the parent, but memories that nobody wants."""
-        source = sources.read(parents.find(self.settings.source), self._wanted)
-        self.report.origin = source.describe()
-        return source
+    def wants(self, part: str) -> bool:
+        """Tell whether a part of the parent is worth reading: memories that nobody wants are not."""
+        here = {part} | {new for old, new in self.settings.rename.items() if matches(old, part)}
+        return not all(path in self.tables and not self.settings.loads(path, "memory") for path in here)
 
-    def _wanted(self, part: str) -> bool:
-        here = {part} | {new for old, new in self.settings.rename.items() if init.matches(old, part)}
-        unwanted = {path for path in self.tables if not self.settings.loads(path, "memory")}
-        return not here <= unwanted
-
-    def decide(self, source: Source) -> None:
+    def decide(self, source: Source) -> Report:
         """Settle what becomes of every name.
 
         Raises:
@@ -159,40 +210,40 @@ class _Taker:
         """
         names = self.settings.renamed(source.nodes)
         nodes = {new: source.nodes[old] for old, new in names.items()}
-        networks = [path for path, part in self.parts.items() if isinstance(part, Network)]
-        for path in [*networks, *(path for path in self.parts if path not in networks)]:
-            self.report.entries += self._of_part(path, nodes)
-        order = list(self.parts)
-        self.report.entries.sort(key=lambda entry: order.index(entry.part))
+        entries: dict[str, list[Entry]] = {path: [] for path in self.parts}
+        for path in sorted(self.parts, key=lambda path: not isinstance(self.parts[path], Network)):
+            entries[path] += self._decide_part(path, nodes)  # networks first: others follow them
+        self.report = Report(source.describe(), [entry for group in entries.values() for entry in group])
         self._require_fit(source)
         self._require_taken(source, nodes)
         self._tell(source)
         self._settle_import(nodes)
+        return self.report
 
-    def _of_part(self, path: str, nodes: Mapping[str, Any]) -> Iterator[Entry]:
-        part, known = self.parts[path], any(f"{name}.".startswith(f"{path}.") for name in nodes)
-        strict = known and isinstance(part, Network)
+    def _decide_part(self, path: str, nodes: Mapping[str, Any]) -> Iterator[Entry]:
+        part, names = self.parts[path], set()
+        strict = isinstance(part, Network) and any(f"{name}.".startswith(f"{path}.") for name in nodes)
         for name, kind in part.names().items():
             full = _full(path, name)
+            names.add(full)
             fate, why = self._fate(part, name, full, kind, nodes)
             if fate == "missing" and strict:
                 fate, why = "misfit", "not there"
             if fate == "loaded":
-                self.found.setdefault(path, {})[name] = nodes[full]
+                self.values.setdefault(path, {})[name] = nodes[full]
                 self.loaded.add(full)
+                self.leaders |= {id(self.tensors[full])} if full in self.tensors else set()
             yield Entry(path, full, fate, why)
-        if strict:
-            names = {_full(path, name) for name in part.names()}
-            for full, value in nodes.items():
-                beyond = full.startswith(f"{path}.") and full not in names and not isinstance(value, Mapping)
-                if beyond and self.settings.loads(full, "weights"):
-                    yield Entry(path, full, "misfit", "not here")
+        for full, value in nodes.items() if strict else ():
+            beyond = full.startswith(f"{path}.") and full not in names and not isinstance(value, Mapping)
+            if beyond and self.settings.loads(full, "weights"):
+                yield Entry(path, full, "misfit", "not here")
 
     def _fate(self, part: Part, name: str, full: str, kind: str, nodes: Mapping[str, Any]) -> tuple[Fate, str]:
         if not self.settings.loads(full, kind):
             return "skipped", ""
         leader = part.follows(name)
-        if leader is not None and not self._loaded(leader):
+        if leader is not None and id(leader) not in self.leaders:
             if kind == "optimisers":
                 return "skipped", "its parameter begins anew"
             if self.settings.explicit(full) is None:
@@ -202,42 +253,36 @@ class _Taker:
         why = part.misfit(name, nodes[full])
         return ("loaded", "") if why is None else ("misfit", why)
 
-    def _loaded(self, tensor: object) -> bool:
-        return not self.loaded.isdisjoint(self.homes.get(id(tensor), ()))
-
     def _require_fit(self, source: Source) -> None:
         misfits = self.report.of("misfit")
         if misfits and not self.settings.lenient:
-            shown = [f"{entry.name} ({entry.why})" for entry in misfits[:SHOWN]]
-            more = f" and {len(misfits) - SHOWN} more" if len(misfits) > SHOWN else ""
             raise ConfigError(
-                f"init.from: {source.place} does not fit: {', '.join(shown)}{more}; "
+                f"init.from: {source.place} does not fit: {_listed(misfits, MISFITS, ' and')}; "
                 "init.mismatch=skip begins these anew"
             )
 
     def _require_taken(self, source: Source, nodes: Mapping[str, Any]) -> None:
         for pattern, loads in self.settings.parts.items():
-            if loads and not any(init.matches(pattern, name) for name in self.loaded):
+            if loads and not any(matches(pattern, name) for name in self.loaded):
                 raise ConfigError(f"init.parts: '{pattern}: load' finds nothing to load in {source.place}")
         if not self.loaded:
-            raise ConfigError(f"init.from: nothing of {source.place} is taken over by this run{self._why_not(nodes)}")
-
-    def _why_not(self, nodes: Mapping[str, Any]) -> str:
-        if not self.kinds.keys().isdisjoint(nodes):
-            return ""  # it is settings that leave it out
-        tensors = {name: value for name, value in nodes.items() if isinstance(value, Tensor)}
-        return f": {names_differ(tensors, self.tensors)}"
+            why = ""
+            if self.kinds.keys().isdisjoint(nodes):  # else it is settings that leave it out
+                tensors = {name: value for name, value in nodes.items() if isinstance(value, Tensor)}
+                why = f": {names_differ(tensors, self.tensors)}"
+            raise ConfigError(f"init.from: nothing of {source.place} is taken over by this run{why}")
 
     def _tell(self, source: Source) -> None:
         """Leave out of the report what no file of weights holds, and say where no network was taken over."""
         if source.place.is_file():
-            lacking = {full for full, kind in self.kinds.items() if kind != "weights"}
             self.report.entries = [
-                entry for entry in self.report.entries if entry.fate != "missing" or entry.name not in lacking
+                entry
+                for entry in self.report.entries
+                if entry.fate != "missing" or self.kinds.get(entry.name, "weights") == "weights"
             ]
         if self.tensors and self.loaded.isdisjoint(self.tensors):
             paces = [path for path, part in self.parts.items() if isinstance(part, Pace)]
-            begun = any(self.found.get(path, {}).get("start") is not None for path in paces)
+            begun = any(self.values.get(path, {}).get("start") is not None for path in paces)
             warm_up = ", and the warm-up is over; init.numbers=skip begins with it" if begun else ""
             self.report.remarks.append(f"no network was taken over: all begin anew{warm_up}")
 
@@ -264,19 +309,24 @@ class _Taker:
         Raises:
             RunDirError: a part does not take it.
         """
-        rank = {Network: 0, Memory: 2}
-        for path in sorted(self.parts, key=lambda path: rank.get(type(self.parts[path]), 1)):
-            part = self.parts[path]
-            if path not in self.found and not isinstance(part, SlowCopy):
+        rank: dict[type[Part], int] = {Network: 0, Memory: 2}
+        for path, part in sorted(self.parts.items(), key=lambda item: rank.get(type(item[1]), 1)):
+            if path not in self.values and not isinstance(part, SlowCopy):
                 continue
             try:
-                part.take(self.found.get(path, {}))
+                part.take(self.values.get(path, {}))
             except Exception as error:
                 hint = "; init.memory=skip leaves it out" if isinstance(part, Memory) else ""
                 raise RunDirError(f"init.from: {path} does not fit: {explain(error)}{hint}") from error
             if isinstance(part, Memory) and part.how:
                 entries = self.report.entries
                 entries[:] = [entry._replace(why=part.how) if entry.part == path else entry for entry in entries]
+
+
+def _listed(entries: list[Entry], most: int | None, joint: str) -> str:
+    """Return names, at most so many, and how many more there are."""
+    more = len(entries) - len(entries[:most])
+    return ", ".join(map(str, entries[:most])) + (f"{joint} {more} more" if more else "")
 
 
 def _full(path: str, name: str) -> str:
