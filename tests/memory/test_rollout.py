@@ -16,9 +16,11 @@ from rlrun.collect import Collector, PolicyAgent, RandomAgent
 from rlrun.env import make as make_env
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory import ReplayLoader, Table
+from rlrun.memory.normalise import ReturnNormalise
 from rlrun.memory.phasic import PhasicLoader
 from rlrun.memory.rollout import Epochs, RolloutLoader
 from rlrun.memory.rollout_table import Rollout
+from rlrun.nn import ReturnNormaliser
 from rlrun.trainer import Trainer
 
 COLUMNS = {"observation": {}, "reward": {}, "terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}
@@ -442,6 +444,16 @@ def test_a_loader_with_phases_goes_on_amidst_anything(left):
     resumed.table.load_state_dict(copy.deepcopy(loader.table.state_dict()))
     new_script.steps, new_script.rounds, new_script.observation = script.steps, script.rounds, script.observation
     assert groups(resumed, 45) == groups(loader, 45)
+
+
+def test_returns_of_a_phase_are_in_the_unit_of_its_newest_rollout():
+    """Rewards 0 to 3, then 4 to 7 are divided by the deviation of all so far: √1.25, then √5.25."""
+    adaptor = ReturnNormalise(ReturnNormaliser(discount=0.0, num_envs=2, clip=None))
+    loader, _ = make_phasic(phase_columns=["observation", "reward"], adaptors=[adaptor])
+    phase = [batch["auxiliary"] for batch in itertools.islice(loader, 20) if "auxiliary" in batch]
+    assert len(phase) == 12
+    for batch in phase:
+        torch.testing.assert_close(batch["reward"], (batch["observation"] % 100 / 5.25**0.5).float())
 
 
 def test_columns_that_rollouts_lack_are_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,15 +11,18 @@ import torch
 
 from rlrun.memory.episodes import joined, map_tree
 from rlrun.memory.loaders import at_least, chosen
+from rlrun.memory.normalise import Normalise
 from rlrun.memory.rollout import RolloutLoader
 from rlrun.typing import Array, Batch, Groups
+
+REWARDS = {"reward", "value", "advantage", "return_"}  # columns in the unit of rewards
 
 
 class PhasicLoader(RolloutLoader):
     """Serve rollouts; after every `interval` of them further epochs over all their rows, in a data group of its own.
 
     A batch holds either group, so callbacks of the other one have no turn. Rows come as the rollouts' adaptors left
-    them.
+    them, but those of `REWARDS` are in the unit of the newest rollout where rewards are divided by running statistics.
 
     Args:
         interval: rollouts between two phases; 0 = there are none.
@@ -62,9 +66,21 @@ class PhasicLoader(RolloutLoader):
                 yield {self.phase_group: self.phase.next()}
             yield next(rollouts)
 
+    def _scale(self) -> float:
+        """Return what normalisers multiply rewards by."""
+        return math.prod(
+            float(adaptor.normaliser.scale)
+            for adaptor in self.adaptors
+            if isinstance(adaptor, Normalise) and adaptor.column == "reward"
+        )
+
     def _collect(self) -> None:
+        before = self._scale()
         super()._collect()
         if self.interval:
+            changed = self._scale() / before
+            for rows, _ in self._rollouts:
+                rows |= {name: rows[name] * changed for name in rows.keys() & REWARDS}
             # copies: what no adaptor changed lies in the table, where the next rollout will lie
             rows = {name: map_tree(torch.clone, self._rollout.rows[name]) for name in self._phase_columns}
             self._rollouts.append((rows, self._rollout.starts.copy()))

@@ -174,6 +174,11 @@ class Normaliser(nn.Module):
         """How often `update` was called."""
         return self._by_path[self.leaves[0]].updates if self.leaves else 0
 
+    @property
+    def scale(self) -> Tensor:
+        """What numbers of the first leaf are multiplied by, [*shape]."""
+        return self._by_path[self.leaves[0]].scale
+
     @torch.no_grad()
     def update(self, tree: Tree, valid: Tensor | None = None, *, rollout: bool = False) -> None:
         """Learn from a tree of tensors [..., *shape]; `valid` [...] tells which of them count; see `Statistics`."""
