@@ -28,7 +28,7 @@ from rlrun.config import compose
 from rlrun.errors import RlrunError
 from rlrun.sweep.book import BOOK, Book
 from rlrun.sweep.expansion import Job, identity
-from rlrun.sweep.task import Task
+from rlrun.sweep.local import Task
 from rlrun.sweep.work import carry_out
 
 COMMANDS = ("train --from", "resume", "resume SWEEP", "eval", "config", "check", "export-onnx")

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from benchmarks.machine import load
 from benchmarks.process import run, run_for_json
 from rlrun.estimate import PROBE, Measured, cost_of, estimate
-from rlrun.sweep import expand
+from rlrun.sweep.expansion import expand
 
 BAR = 0.25  # by how much of the measured time an estimate may be off
 

@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.identical import GROUPS, compare
 from benchmarks.process import ROOT, THREADS, Failed
 from rlrun.rundir import RunDir, checkpoint_key
-from rlrun.sweep import Book
+from rlrun.sweep.book import Book
 
 WORKERS, KILLS, STEPS = 4, 2, 1_500
 PATIENCE = 1_800.0  # seconds that a sweep may take

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rlrun.sweep.children import CONTEXT, Child
 
-CONTEXT.set_forkserver_preload(["rlrun.sweep.mute", "rlrun.cli.main", "rlrun.sweep.warm"])
+CONTEXT.set_forkserver_preload(["rlrun.cli.main", "rlrun.sweep.warm"])
 PATHS = [str(Path(__file__).parents[1]), *sys.path]  # of what is imported here, before anybody adds to it
 
 

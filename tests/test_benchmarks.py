@@ -486,7 +486,8 @@ def test_both_sides_of_a_search_are_the_command(load, monkeypatch):
 
     monkeypatch.setattr(search, "run", run)
     search.cartpole([4], workers=2)
-    from rlrun.sweep import Means, Plan, apart
+    from rlrun.sweep.search import Plan
+    from rlrun.sweep.sweeping import Means, apart
 
     for words, sampler in zip(commands, ("tpe", "random"), strict=True):
         jobs, own = apart(words[4 : words.index("--sweep-dir")])

@@ -18,7 +18,7 @@ import yaml
 
 from rlrun import plugins
 from rlrun.cli.main import main
-from rlrun.sweep import Means, apart
+from rlrun.sweep.sweeping import Means, apart
 
 from .alone import called
 from .pages import ROOT

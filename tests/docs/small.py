@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from rlrun import sweep
 from rlrun.config.composition import Composed, Composer
 from rlrun.conformance.small import shrink
+from rlrun.sweep import expansion
 
 # Put in where a config has the key and the command line does not.
 SIZES: dict[str, Any] = {
@@ -42,7 +42,7 @@ def keys(words: Sequence[str]) -> list[str]:
 @contextmanager
 def small_runs() -> Iterator[None]:
     """Whatever is composed in this process is small, and of the jobs of a sweep two run."""
-    compose, expand = Composer.compose, sweep.expand
+    compose, expand = Composer.compose, expansion.expand
 
     def small(self: Composer, *args: Any, **options: Any) -> Composed:
         composed = compose(self, *args, **options)
@@ -57,7 +57,7 @@ def small_runs() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Composer, "compose", small)
-        patch.setattr(sweep, "expand", few)
+        patch.setattr(expansion, "expand", few)
         yield
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from rlrun.errors import RunDirError
-from rlrun.sweep import Book, Job
-from rlrun.sweep.book import SILENT
+from rlrun.sweep.book import SILENT, Book
+from rlrun.sweep.expansion import Job
 
 
 class Clock:

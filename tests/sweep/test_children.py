@@ -65,7 +65,7 @@ def test_it_does_not_run_the_script_again_that_started_it(script, monkeypatch):
 
 def test_it_ends_with_the_process_that_started_it(tmp_path, doing):
     begun = children.start(doing.wait, log=tmp_path / "log.txt")
-    begun.held.close()  # as it is when that process is gone
+    begun.connection.close()  # as it is when that process is gone
     assert begun.wait(20) == -signal.SIGTERM
 
 
@@ -100,7 +100,7 @@ def test_one_that_leaves_is_not_asked_again_by_the_end_of_the_process_that_start
     begun = children.start(doing.leave, str(tmp_path / "hears"), log=tmp_path / "log.txt")
     until((tmp_path / "hears").exists)
     begun.terminate()
-    begun.held.close()
+    begun.connection.close()
     assert begun.wait(20) == 1
 
 
@@ -124,18 +124,6 @@ def test_of_one_whose_end_nobody_can_tell_its_files_tell(said, seen, code):
     begun._process, begun._code = SimpleNamespace(sentinel=pipe, _popen=SimpleNamespace(returncode=seen)), None
     assert [begun.poll(), begun.poll()] == [code, code]
     os.close(pipe)
-
-
-def test_one_that_was_ended_while_it_waited_for_work_is_replaced(tmp_path, doing):
-    starter = children.Starter()
-    try:
-        assert starter.start(doing.describe, str(tmp_path / "one"), log=tmp_path / "log.txt").wait(60) == 7
-        starter._ready.kill()
-        starter._ready.wait()
-        starter._ready.poll = lambda: None  # as if it ended just after it was looked at
-        assert starter.start(doing.describe, str(tmp_path / "two"), log=tmp_path / "log.txt").wait(60) == 7
-    finally:
-        starter.close()
 
 
 def test_what_is_printed_goes_through_no_link(tmp_path, doing):

@@ -8,14 +8,16 @@ import time
 
 import pytest
 
-from rlrun.sweep import Book, Job, Limits, coordinator, working
-from rlrun.sweep.coordinator import Coordinator
+from rlrun.sweep import coordinator
+from rlrun.sweep.book import Book
+from rlrun.sweep.coordinator import Coordinator, Limits
+from rlrun.sweep.expansion import Job
 
 
 @pytest.fixture(autouse=True)
 def believed(monkeypatch):
     """Let jobs that are none be completed where they say so."""
-    monkeypatch.setattr(working, "is_completed", lambda run, words: True)
+    monkeypatch.setattr(coordinator, "is_completed", lambda run, words: True)
 
 
 class Asked:

@@ -29,7 +29,7 @@ from rlrun.estimate import (
 )
 from rlrun.estimate.bill import duration
 from rlrun.estimate.model import due
-from rlrun.sweep import Job, expand
+from rlrun.sweep.expansion import Job, expand
 
 TINY = (
     *("algorithm=dqn", "env=cartpole", "algorithm.hidden=[8]", "algorithm.warmup_steps=50", "memory.length=500"),

@@ -6,7 +6,7 @@ import pytest
 
 from rlrun.config import compose
 from rlrun.errors import ConfigError
-from rlrun.sweep import expand, identity
+from rlrun.sweep.expansion import expand, identity
 
 SMALL = ("algorithm=dqn", "env=cartpole")
 

@@ -24,16 +24,14 @@ from rlrun import cluster, watching
 from rlrun.config import compose
 from rlrun.errors import ConfigError, RequestError, installing
 from rlrun.rundir import RunDir
-from rlrun.sweep import Book, Job, Limits, Means, apart, children, recalled, working
-from rlrun.sweep.book import Entry
-from rlrun.sweep.coordinator import Coordinator
-from rlrun.sweep.elsewhere import Elsewhere
-from rlrun.sweep.far import LATE
-from rlrun.sweep.keeping import Errand, Keeper
-from rlrun.sweep.launching import Tasks
-from rlrun.sweep.leftovers import LEFT, clear
-from rlrun.sweep.notes import Notes
+from rlrun.sweep import children, coordinator, remote
+from rlrun.sweep.book import Book, Entry
+from rlrun.sweep.coordinator import Coordinator, Elsewhere, Limits
+from rlrun.sweep.expansion import Job
+from rlrun.sweep.local import Tasks
+from rlrun.sweep.remote import LATE, LEFT, Keeper, clear
 from rlrun.sweep.slurm import Slurm
+from rlrun.sweep.sweeping import Means, apart, recalled
 
 from .test_sweeps import FAILS, TINY, Ended, command, entries, project, rlrun, until
 
@@ -208,27 +206,27 @@ def test_a_search_has_to_say_how_many_jobs_slurm_has_at_a_time(played):
 def test_a_job_is_heard_of_by_its_keepers_words(played):
     slurm, (first, second), look = submitted(played)
     assert (first.waits(), second.waits()) == (True, True)
-    slurm.notes.say(first.ticket, "begun")
+    first.keeper.note("begun").touch()
     assert look() is None
     assert (first.waits(), second.waits()) == (False, True)
-    slurm.notes.say(first.ticket, "ended.2")
+    first.keeper.note("ended.2").touch()
     assert look() == 2
-    assert os.listdir(slurm.notes.folder) == []
+    assert os.listdir(slurm.notes) == []
 
 
 def test_what_waits_is_cancelled_and_what_works_is_asked_to_leave(played):
     slurm, (first, second), look = submitted(played)
-    slurm.notes.say(first.ticket, "begun")
+    first.keeper.note("begun").touch()
     look()
     first.terminate()
     second.terminate()
     assert look() is None
     assert second.poll() == 75
     assert (played / "cancelled").read_text() == "7_1\n"
-    assert sorted(os.listdir(slurm.notes.folder)) == [
-        f"{first.ticket}.begun",
-        f"{first.ticket}.leave",
-        f"{second.ticket}.leave",
+    assert sorted(os.listdir(slurm.notes)) == [
+        first.keeper.note("begun").name,
+        first.keeper.note("leave").name,
+        second.keeper.note("leave").name,
     ]
 
 
@@ -237,9 +235,9 @@ def test_what_waits_is_cancelled_and_what_works_is_asked_to_leave(played):
     [([], "CANCELLED by 0", 1), (["begun"], "NODE_FAIL", 1), (["again"], "TIMEOUT", 75), (["begun"], "RUNNING", None)],
 )
 def test_a_job_that_slurm_has_no_more_ended_unless_it_was_saved(words, state, code, played, monkeypatch):
-    slurm, (job, _), look = submitted(played)
+    _, (job, _), look = submitted(played)
     for word in words:
-        slurm.notes.say(job.ticket, word)
+        job.keeper.note(word).touch()
     (played / "states").write_text(f"JobID|State|NodeList\n7_0|{state}|n\n7_1|PENDING|n\n")
     job.handle.watcher.clear()  # ask Slurm, whenever it was asked last
     now = time.monotonic()
@@ -268,27 +266,26 @@ def test_what_slurm_refuses_is_told_in_a_line(played, project, rlrun):
     assert "invalid partition" in outcome.stderr
 
 
-def errand_of(place, notes):
-    tasks, job = Tasks(place), entry("a")
-    return Errand(tasks.task(job), tasks.log(job), notes, "a-1", place=place, paths=(), command=tuple(sys.argv))
+@pytest.fixture
+def keeper(tmp_path):
+    return Keeper(Tasks(tmp_path).task(entry("a")), tmp_path, "a-1", tmp_path, command=tuple(sys.argv))
 
 
-def test_a_job_that_saves_is_not_asked_again_when_its_machine_is_taken_away(tmp_path):
+def test_a_job_that_saves_is_not_asked_again_when_its_machine_is_taken_away(keeper):
     calls = []
-    keeper = Keeper(errand_of(tmp_path, Notes(tmp_path)))
     keeper._child = SimpleNamespace(terminate=lambda: calls.append("once"), wait=lambda: 75)
-    keeper._leave(signal.SIGTERM, None)
-    assert keeper.checkpoint() is not None
+    keeper._ask()  # as on SIGTERM
+    again = keeper.checkpoint().function
+    assert (again.ticket, again._child, again._leaving) == ("a-1", None, False)
     assert calls == ["once"]
 
 
 @pytest.mark.parametrize("word", ["leave", "kill"])
-def test_a_keeper_that_comes_too_late_starts_nothing(word, project, monkeypatch):
+def test_a_keeper_that_comes_too_late_starts_nothing(word, keeper, project, monkeypatch):
     monkeypatch.setattr(children, "start", None)
-    notes = Notes(project)
-    notes.say("a-1", word)
-    assert Keeper(errand_of(project, notes))() == 75
-    assert notes.all()["a-1"] == {word, "ended.75"}
+    keeper.note(word).touch()
+    assert keeper() == 75
+    assert {path.name for path in project.iterdir()} == {f"a-1.{word}", "a-1.ended.75"}
 
 
 @pytest.fixture
@@ -307,8 +304,8 @@ def launch(tmp_path):
             os.utime(path, (0, 0))
         return folder
 
-    def stays(gone=lambda launch, number: False, **options):
-        clear(folder.parent, book, gone, **options)
+    def stays(launcher=None):
+        clear(folder.parent, book, launcher)
         return folder.exists()
 
     return make, stays
@@ -341,13 +338,16 @@ def test_a_launch_stays_while_a_job_is_not_over_or_has_failed(state, launch):
     assert stays()
 
 
-def test_the_last_result_of_a_launch_is_waited_for(launch):
+def test_the_last_result_of_a_launch_is_waited_for(launch, monkeypatch):
     make, stays = launch
     folder = make(LEFT, SENT)
-    assert stays(own=folder, patience=0.0)
+    launcher = SimpleNamespace(launches=folder, gone=lambda launch, number: False)
+    with monkeypatch.context() as patch:
+        patch.setattr(remote, "LATE", 0.0)
+        assert stays(launcher)
     late = threading.Timer(0.2, (folder / CAME).touch)
     late.start()
-    assert not stays(own=folder, patience=20.0)
+    assert not stays(launcher)
     late.join()
 
 
@@ -360,17 +360,18 @@ def test_a_launch_that_leads_elsewhere_stays(launch, tmp_path):
     assert (tmp_path / "other" / LEFT).exists()
 
 
-def test_slurm_tells_of_jobs_that_never_began(played, launch):
+def test_slurm_tells_of_jobs_that_never_began(played, launch, monkeypatch):
+    monkeypatch.setattr(remote, "LATE", 0.0)
     make, stays = launch
     slurm, *_ = submitted(played)
     slurm.close()
     assert (slurm.launches / LEFT).exists()
     make(LEFT, SENT)
     (played / "states").write_text("JobID|State|NodeList\n7_0|PENDING|n\n")
-    assert stays(slurm.gone)
+    assert stays(slurm)
     (played / "states").write_text("JobID|State|NodeList\n7_0|CANCELLED by 0|n\n")
     submitit.SlurmJob.watcher.clear()  # ask Slurm, whenever it was asked last
-    assert not stays(slurm.gone)
+    assert not stays(slurm)
     assert not slurm.gone(slurm.launches, "--help")
 
 
@@ -395,14 +396,14 @@ class Queue:
 
 def test_a_job_that_waits_is_not_hung_and_shown_as_queued(tmp_path, monkeypatch):
     monkeypatch.setattr(watching, "SILENT", 0.2)
-    monkeypatch.setattr(working, "is_completed", lambda run, words: time.monotonic() > end)
+    monkeypatch.setattr(coordinator, "is_completed", lambda run, words: time.monotonic() > end)
     end = time.monotonic() + 3.0  # its files may take a moment more than its exit code
     shown, book = [], Book(tmp_path / "jobs.sqlite")
     book.add([Job("a", (), "")])
-    coordinator = Coordinator(
+    queue = Coordinator(
         tmp_path, book, Queue(1.5), workers=1, limits=Limits(stall=0.2), show=lambda jobs: shown.append(jobs[0].state)
     )
-    assert coordinator.run() == 0
+    assert queue.run() == 0
     assert shown[0] == "queued"
     assert shown[-1] == "completed"
 
@@ -424,14 +425,14 @@ def test_work_of_another_process_is_followed(status, words, code, tmp_path):
     run.status.write_text(json.dumps({**about, "host": "elsewhere"}))
     run.overrides.write_text("algorithm=dqn\nstop.env_steps=300\n")
     assert Elsewhere(entry("a", ["algorithm=dqn", *words]), run).poll() == code
-    assert (Elsewhere.of(entry("a", ["algorithm=dqn", *words]), run) is None) == (code == 75)
 
 
 def test_followed_work_is_left_where_it_is(tmp_path):
     run = RunDir(tmp_path)
     run.write_status("running")
     run.status.write_text(json.dumps({**json.loads(run.status.read_text()), "host": "elsewhere"}))
-    followed = Elsewhere.of(entry("a"), run)
+    followed = Elsewhere(entry("a"), run)
+    assert followed.poll() is None
     followed.terminate()
     assert followed.poll() == 75
 

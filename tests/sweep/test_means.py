@@ -6,10 +6,9 @@ import pytest
 
 from rlrun.config import choices, compose
 from rlrun.errors import RlrunError
-from rlrun.sweep import Means, apart
-from rlrun.sweep.launching import Tasks
-from rlrun.sweep.local import Local
+from rlrun.sweep.local import Local, Tasks
 from rlrun.sweep.search import Optuna
+from rlrun.sweep.sweeping import Means, apart
 
 
 def test_words_of_the_sweep_itself_are_no_words_of_jobs():

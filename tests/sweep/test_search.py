@@ -18,11 +18,14 @@ from benchmarks.sweeps import below
 from rlrun.cli import main
 from rlrun.errors import ConfigError, RlrunError, RunDirError
 from rlrun.rundir import RunDir
-from rlrun.sweep import Book, Job, Means, Plan, coordinator, sweep
+from rlrun.sweep import coordinator
+from rlrun.sweep.book import Book
 from rlrun.sweep.coordinator import Limits
-from rlrun.sweep.search import Optuna, scores, search
+from rlrun.sweep.expansion import Job, expand
+from rlrun.sweep.search import Optuna, Plan, scores, search
 from rlrun.sweep.search.space import Dimension, divide
 from rlrun.sweep.search.study import Study
+from rlrun.sweep.sweeping import Means, sweep
 
 from . import seeking
 from .seeking import LOG, Cheap, Sought
@@ -139,8 +142,6 @@ def test_jobs_of_a_trial_are_those_of_its_words():
         ["algorithm=dqn", "env=cartpole", "seed=5", "algorithm.lr=interval(1e-5,1e-2)"], Optuna(seeds=2, fresh_seeds=1)
     )
     jobs = plan.jobs({"algorithm.lr": 0.00123456}, plan.seeds)
-    from rlrun.sweep import expand
-
     assert [job.label for job in jobs] == ["algorithm.lr=0.001235 seed=5", "algorithm.lr=0.001235 seed=6"]
     assert [job.key for job in jobs] == [expand(job.words)[0].key for job in jobs]
     assert plan.fresh == [7]
@@ -555,8 +556,6 @@ def test_without_the_extra_a_search_names_it(project, rlrun, monkeypatch):
 
 
 def test_an_interval_without_a_search_is_told_of_one():
-    from rlrun.sweep import expand
-
     with pytest.raises(RlrunError, match=r"\+sweep=optuna searches it"):
         expand(["algorithm.lr=interval(0,1)"])
 

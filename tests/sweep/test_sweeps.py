@@ -18,7 +18,10 @@ from benchmarks.sweeps import kill_all
 from rlrun.cli import main
 from rlrun.config import compose
 from rlrun.rundir import RunDir
-from rlrun.sweep import Book, Job, identity, is_sweep, sweep, sweeping, working
+from rlrun.sweep import coordinator, sweeping
+from rlrun.sweep.book import Book
+from rlrun.sweep.expansion import Job, identity
+from rlrun.sweep.sweeping import is_sweep, sweep
 
 TINY = (
     *("algorithm=dqn", "env.target=rlrun.env.toys.Bandit", "memory.length=500", "algorithm.hidden=[8]"),
@@ -139,7 +142,7 @@ def test_jobs_are_what_single_runs_are_and_more_values_and_budget_are_added(proj
 
 def test_a_job_that_leaves_with_0_before_its_end_has_failed(project, rlrun, monkeypatch):
     (project / "fails.py").write_text(FAILS)
-    monkeypatch.setattr(working, "LATE", 0.2)
+    monkeypatch.setattr(coordinator, "LATE", 0.2)
     words = (*TINY, "env.target=fails.Fails", "env.kwargs.how=exits,leaves,'leaves from C'", "--workers", "3")
     for request in (("train", "-m", *words, "--sweep-dir", "s"), ("resume", "s", "--retry-failed")):
         done = rlrun(*request)

@@ -11,12 +11,12 @@ import time
 import pytest
 
 from rlrun.rundir import is_run
-from rlrun.sweep import Book, expand, work
-from rlrun.sweep.book import Entry
-from rlrun.sweep.expansion import composed_of
-from rlrun.sweep.launching import Tasks
-from rlrun.sweep.task import Task
-from rlrun.sweep.work import STOPPED, carry_out
+from rlrun.sweep import work
+from rlrun.sweep.book import Book, Entry
+from rlrun.sweep.children import STOPPED
+from rlrun.sweep.expansion import composed_of, expand
+from rlrun.sweep.local import Task, Tasks
+from rlrun.sweep.work import carry_out
 
 WORDS = [
     *("algorithm=dqn", "env=cartpole", "stop.env_steps=30", "algorithm.warmup_steps=10", "algorithm.hidden=[8]"),

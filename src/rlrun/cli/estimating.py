@@ -12,7 +12,7 @@ import typer
 from rlrun.cli.telling import tell_presets
 
 if TYPE_CHECKING:
-    from rlrun.sweep import Job
+    from rlrun.sweep.expansion import Job
 
 Estimate = Annotated[
     bool,
@@ -79,7 +79,7 @@ def print_bill_of_one(
     """
     from rlrun.config import compose
     from rlrun.errors import ConfigError
-    from rlrun.sweep import Job, identity
+    from rlrun.sweep.expansion import Job, identity
 
     if start is not None:
         raise ConfigError("--estimate is of runs that begin anew, and --from starts from another")
@@ -106,7 +106,7 @@ def _known(jobs: Sequence[Job], workers: int | None) -> str:
     from rlrun import estimate as estimates
     from rlrun.estimate.bill import duration
     from rlrun.files import sized
-    from rlrun.sweep.launching import room
+    from rlrun.sweep.local import room
 
     shapes = estimates.shapes(jobs)
     costs = dict(zip((shape.words for shape in shapes), estimates.known_costs(shapes), strict=True))

@@ -12,7 +12,8 @@ from rlrun.cli.tables import aligned
 from rlrun.cli.telling import tell_presets
 
 if TYPE_CHECKING:
-    from rlrun.sweep import Limits, Outcome
+    from rlrun.sweep.coordinator import Limits
+    from rlrun.sweep.sweeping import Outcome
 
 Workers = Annotated[
     int | None, typer.Option(min=1, help="Jobs at a time (default: what there is room for).", show_default=False)
@@ -36,7 +37,7 @@ Stall = Annotated[
 
 def limits_of(*, fail_fast: bool, max_failures: int | None, retries: int, stall: float | None) -> Limits:
     """Return when a sweep gives up."""
-    from rlrun.sweep import Limits
+    from rlrun.sweep.coordinator import Limits
 
     return Limits(failures=1 if fail_fast else max_failures, retries=retries, stall=stall)
 
@@ -87,16 +88,19 @@ def sweep(
     estimate: EstimateRequest | None = None,
 ) -> int:
     """Run a sweep, or only list its jobs, or say what they take; return the exit code."""
-    from rlrun import sweep as sweeps
-    from rlrun.errors import ConfigError
     from rlrun.sweep import children
 
     if not dry_run and not any("launcher" in word.partition("=")[0] for word in words):
         children.prepare()  # beside all that this process has to import and to compose first
+    from rlrun.errors import ConfigError
+    from rlrun.sweep import sweeping as sweeps
+    from rlrun.sweep.expansion import expand
+    from rlrun.sweep.search import Plan
+
     words, own = sweeps.apart(words)
     means = sweeps.Means(own, config_dir)
     settings = means.search()
-    plan = None if settings is None else sweeps.Plan(words, settings, config_dir)
+    plan = None if settings is None else Plan(words, settings, config_dir)
     if plan is not None:
         if estimate is not None:
             raise ConfigError("--estimate is of jobs that are known, and a search chooses them as it goes")
@@ -105,7 +109,7 @@ def sweep(
             typer.echo(plan.describe())
             tell_presets([plan.pair])
             return 0
-    jobs = [] if plan is not None else sweeps.expand(words, config_dir)
+    jobs = [] if plan is not None else expand(words, config_dir)
     if dry_run:
         list_jobs(jobs, workers)
     if estimate is not None:
@@ -129,8 +133,8 @@ def resume_sweep(
     trust: list[str],
 ) -> int:
     """Go on with a sweep; return the exit code."""
-    from rlrun import sweep as sweeps
     from rlrun.errors import ConfigError
+    from rlrun.sweep import sweeping as sweeps
 
     words, own = sweeps.apart(words)
     if words:

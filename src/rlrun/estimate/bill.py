@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from rlrun.estimate.model import Cost
 from rlrun.estimate.shapes import Shape
 from rlrun.files import sized
-from rlrun.sweep import Job
+from rlrun.sweep.expansion import Job
 
 HEADS = ("jobs", "steps/s", "time each", "disk each", "shape")
 

@@ -27,7 +27,7 @@ from rlrun.memory import Table
 from rlrun.rundir import RunDir
 from rlrun.sharing import count_of
 from rlrun.storage import home_of
-from rlrun.sweep.task import STOPPED
+from rlrun.sweep.children import STOPPED
 from rlrun.trainer import Trainer
 
 WARM_UP = 2_000  # environment steps at random; more of a warm-up than this is reckoned up, not made

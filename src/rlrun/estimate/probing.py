@@ -18,9 +18,9 @@ from rlrun.estimate.bill import Bill
 from rlrun.estimate.model import Cost, Measured, cost_of
 from rlrun.estimate.shapes import Shape, shapes
 from rlrun.files import counted, read_json, reason
-from rlrun.sweep import Job, children
-from rlrun.sweep.launching import room
-from rlrun.sweep.local import share
+from rlrun.sweep import children
+from rlrun.sweep.expansion import Job
+from rlrun.sweep.local import room, share
 from rlrun.watching import last_line
 
 PROBE = 15.0  # seconds

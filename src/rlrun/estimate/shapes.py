@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rlrun.config.words import Word, parse
-from rlrun.sweep import Job
+from rlrun.sweep.expansion import Job
 
 # Last parts of keys whose number changes what is learned, not what a step takes.
 IDLE = frozenset(

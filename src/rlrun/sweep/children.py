@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.sweep.places import open_own
-from rlrun.sweep.task import STOPPED
 
+STOPPED = 75  # exit code of what has left on request, to be gone on with
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["rlrun.sweep.mute", "rlrun.sweep.warm"])
+CONTEXT.set_forkserver_preload(["rlrun.sweep.warm"])
 # What may be sent to a whole group of processes, and is for the one that leads it.
 OF_GROUPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 ASKED = b"asked"
@@ -50,7 +50,7 @@ class Child:
     def __init__(
         self, target: Callable[..., None], *args: Any, paths: Sequence[str], connection: Connection | None = None
     ) -> None:
-        self.held = connection  # closed with this process, of which the child may hear
+        self.connection = connection  # closed with this process, of which the child may hear
         self._process = CONTEXT.Process(target=_begin, args=(target, *args))
         self._code: int | None = None
         prepare()
@@ -98,9 +98,9 @@ class Child:
 
     def terminate(self) -> None:
         """Ask it to leave in order; the end of this process is no second time."""
-        if self.held is not None:
+        if self.connection is not None:
             with suppress(OSError):  # it has just ended
-                self.held.send_bytes(ASKED)
+                self.connection.send_bytes(ASKED)
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -119,38 +119,6 @@ class Child:
         return code
 
 
-class Starter:
-    """Starts children one after another, of which the next one waits ready: to fork it takes longer than to wake it.
-
-    It is to be closed.
-    """
-
-    def __init__(self) -> None:
-        self._ready: Child | None = None
-
-    def start(
-        self, work: Callable[..., int], *args: Any, log: Path, variables: Mapping[str, str] | None = None
-    ) -> Child:
-        """Start a child as `start` does."""
-        child, self._ready = self._ready, None
-        if child is None or child.poll() is not None:  # somebody ended it while it waited
-            child = _idle()
-        try:
-            _give(child, work, args, log, variables)
-        except OSError:  # … just now
-            child = start(work, *args, log=log, variables=variables)
-        with suppress(OSError, EOFError):  # the next one is made when it is asked for
-            self._ready = _idle()
-        return child
-
-    def close(self) -> None:
-        """Let the one go that waits."""
-        if self._ready is not None:
-            self._ready.kill()
-            self._ready.wait()
-            self._ready = None
-
-
 def start(work: Callable[..., int], *args: Any, log: Path, variables: Mapping[str, str] | None = None) -> Child:
     """Start a child that calls a function and exits with what it returns; what it prints is added to a file.
 
@@ -160,27 +128,13 @@ def start(work: Callable[..., int], *args: Any, log: Path, variables: Mapping[st
         RunDirError: the file cannot be written.
         OSError: there is no room for another process.
     """
-    child = _idle()
-    _give(child, work, args, log, variables)
-    return child
-
-
-def _idle() -> Child:
-    """Return a child that waits for work; it ends with this process."""
-    theirs, ours = CONTEXT.Pipe(duplex=False)
-    child = Child(_serve, theirs, paths=sys.path, connection=ours)
-    theirs.close()
-    return child
-
-
-def _give(
-    child: Child, work: Callable[..., int], args: Sequence[Any], log: Path, variables: Mapping[str, str] | None
-) -> None:
-    assert child.held is not None
     os.close(open_own(log))  # else its process would end without a word
-    paths = [os.getcwd(), *sys.path]
-    child.held.send((paths, str(log), dict(variables or {})))
-    child.held.send((work, args))  # can be read where its module can be imported
+    theirs, ours = CONTEXT.Pipe(duplex=False)
+    paths = [os.getcwd(), *sys.path]  # `work` can be read where its module can be imported
+    try:
+        return Child(_serve, theirs, str(log), dict(variables or {}), work, args, paths=paths, connection=ours)
+    finally:
+        theirs.close()
 
 
 def _begin(target: Callable[..., None], *args: Any) -> None:
@@ -190,19 +144,16 @@ def _begin(target: Callable[..., None], *args: Any) -> None:
     target(*args)
 
 
-def _serve(parent: Connection) -> None:
+def _serve(
+    parent: Connection, log: str, variables: Mapping[str, str], work: Callable[..., int], args: Sequence[Any]
+) -> None:
     # Else lanes in processes would be asked of a server of this process, and each would import everything again.
     multiprocessing.set_start_method("fork", force=True)
     os.setsid()
-    try:
-        sys.path[:], log, variables = parent.recv()
-        os.environ.update(variables)
-        handle = open_own(Path(log))
-        for number in (1, 2):
-            os.dup2(handle, number)
-        work, args = parent.recv()
-    except EOFError:  # there is no more work, or nobody to give it
-        sys.exit()
+    os.environ.update(variables)
+    handle = open_own(Path(log))
+    for number in (1, 2):
+        os.dup2(handle, number)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored below a shell that runs this in its background
     threading.Thread(target=_leave_with, args=(parent, os.getpid()), daemon=True).start()
     sys.exit(work(*args))

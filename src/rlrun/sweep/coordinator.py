@@ -8,26 +8,148 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlrun.errors import RunDirError
+from rlrun.files import NOTE_BYTES, head, known
+from rlrun.interpreter import describe_exit
 from rlrun.rundir import RunDir
 from rlrun.signals import TWICE
 from rlrun.sweep.book import SILENT, Book, Entry, State
-from rlrun.sweep.elsewhere import Elsewhere
-from rlrun.sweep.launching import Worded
-from rlrun.sweep.task import STOPPED
-from rlrun.sweep.working import NoProcess, Process, Working
+from rlrun.sweep.children import STOPPED
+from rlrun.sweep.expansion import Job, changeable
+from rlrun.sweep.local import BUDGET
+from rlrun.watching import last_line, quiet_for
+
+if TYPE_CHECKING:
+    from rlrun.sweep.search import Search
 
 PAUSE = 0.01  # seconds between two looks at the jobs
 REST = 0.5  # seconds between two looks for jobs to claim, if none was there and none has ended since
 AGAIN = 5.0  # seconds until a job is claimed again whose process left without being asked: it may be another's
 BEAT = SILENT / 6  # seconds between two signs of life
+WATCH = 1.0  # seconds between two looks for signs of life of a job
+LATE = 5.0  # seconds that files may take from one machine to another
+
+
+class Process(Protocol):
+    """A job at work, or on its way there."""
+
+    def waits(self) -> bool:
+        """Tell whether it has not begun yet, in the queue of a scheduler say, so that its silence means nothing."""
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it works."""
+
+    def terminate(self) -> None:
+        """Ask it to leave in order, so that it can be gone on with."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+
+class Elsewhere:
+    """A job on which another coordinator's process works still, as its status tells: it is followed until it ends."""
+
+    def __init__(self, entry: Entry, run: RunDir) -> None:
+        self.entry = entry
+        self.run = run
+        self._left = False
+        self._next = 0.0
+
+    def waits(self) -> bool:
+        return False
+
+    def poll(self) -> int | None:
+        """Return 0 where all is done that the job's words ask for, 75 where it has to be gone on with."""
+        if self._left:
+            return STOPPED
+        if time.monotonic() < self._next:
+            return None
+        self._next = time.monotonic() + WATCH
+        status = self.run.read_status()["status"]
+        if status == "running":
+            return None
+        try:  # words that may be news to a run that was finished, a further budget say
+            news = status != "completed" or {*changeable(self.entry.words)} - {*self.run.read_overrides()}
+        except RunDirError:
+            news = True
+        return STOPPED if news else 0
+
+    def terminate(self) -> None:
+        """Follow it no more: it is not ours to be told anything."""
+        self._left = True
+
+    kill = terminate
+
+
+@dataclass
+class Working:
+    """A job that a coordinator has begun.
+
+    Attributes:
+        log: what its process prints.
+        begun: seconds since 1970.
+        watched: when signs of life were last looked for.
+        why: it was killed, or never begun.
+        asked: it was told to leave.
+        code: exit code of its process, once that has ended.
+        ended: when that was, on the monotonic clock.
+    """
+
+    entry: Entry
+    process: Process
+    run: RunDir
+    log: Path
+    begun: float = field(default_factory=time.time)
+    watched: float = 0.0
+    why: str | None = None
+    asked: bool = False
+    code: int | None = None
+    ended: float = 0.0
+
+    def poll(self) -> int | None:
+        """Return the exit code; 0 only where the run is completed, which other machines may see a moment later."""
+        if self.code is None:
+            self.code, self.ended = self.process.poll(), time.monotonic()
+        if self.code == 0 and not is_completed(self.run, self.entry.words):
+            if time.monotonic() - self.ended < LATE:
+                return None
+            self.code, self.why = 1, "its process left with exit code 0 before the run was completed"
+        return self.code
+
+    def leave(self, *, again: bool = False) -> None:
+        """Ask it to leave in order; once unless `again`, for a second signal would cut off what it saves."""
+        if again or not self.asked:
+            self.asked = True
+            self.process.terminate()
+
+    def end_if_hung(self, stall: float | None) -> None:
+        """Kill it if it gives no sign of life, or has made no progress for so many seconds."""
+        now = time.time()
+        if self.process.waits():
+            self.begun = max(self.begun, now)
+        if self.why is not None or self.code is not None or now - self.watched < WATCH:
+            return
+        self.watched = now
+        self.why = quiet_for(self.run, self.log, since=self.begun, stall=stall)
+        if self.why is not None:
+            self.process.kill()
+
+    def reason(self, code: int) -> str:
+        """Return in one line why it failed."""
+        if self.why is not None:
+            return self.why
+        if code == -signal.SIGKILL:
+            return "killed by SIGKILL: by hand, or for want of memory"
+        if code < 0:
+            return describe_exit(code).removeprefix("it was ")
+        return last_line(self.log) or f"exit code {code}"
 
 
 class Launcher(Protocol):
@@ -36,24 +158,11 @@ class Launcher(Protocol):
     def start(self, entry: Entry, slot: int) -> Process:
         """Start a job in one of `workers` places."""
 
-    def workers(self, entries: Iterable[Worded]) -> int:
+    def workers(self, jobs: Iterable[Entry | Job]) -> int:
         """Return how many of these jobs there is room for at a time."""
 
     def close(self) -> None:
         """Let go of what was opened for the jobs."""
-
-
-class Source(Protocol):
-    """Adds jobs to the book while others are at work, and takes some back."""
-
-    def look(self, *, news: bool) -> set[str]:
-        """Note what jobs have come to, `news`: one has ended; return the keys of jobs that are to leave."""
-
-    def offer(self) -> bool:
-        """Add to the book; False where there is nothing to be added now."""
-
-    def over(self) -> bool:
-        """Tell whether nothing will be added any more."""
 
 
 @dataclass
@@ -83,7 +192,7 @@ class Coordinator:
         workers: jobs at work at a time.
         limits: when to give up.
         show: called with the entries of the book, whenever something changed and now and then.
-        source: of further jobs.
+        source: adds jobs to the book while others are at work, and takes some back.
     """
 
     def __init__(
@@ -95,7 +204,7 @@ class Coordinator:
         workers: int,
         limits: Limits,
         show: Callable[[list[Entry]], None],
-        source: Source | None = None,
+        source: Search | None = None,
     ) -> None:
         self.folder = folder
         self.book = book
@@ -160,22 +269,23 @@ class Coordinator:
             if entry is None:
                 self._rests = time.monotonic() + REST
                 break
-            self._working[slot] = self._begun(entry, slot)
+            self._begin(entry, slot)
             begun = True
             if time.monotonic() - since > BEAT:  # a sign of life is due before the rest
                 break
         return begun
 
-    def _begun(self, entry: Entry, slot: int) -> Working:
-        """Return a job, with a process that was started for it unless it needs none."""
+    def _begin(self, entry: Entry, slot: int) -> None:
+        """Start a process for a job unless it needs none."""
         run, log = RunDir(self.folder / "jobs" / entry.key), self.folder / "logs" / f"{entry.key}.txt"
-        elsewhere = Elsewhere.of(entry, run)
-        if elsewhere is not None:  # its status says by itself when it is silent
-            return Working(entry, elsewhere, run, log, begun=math.inf)
+        elsewhere = Elsewhere(entry, run)
         try:
-            return Working(entry, self.launcher.start(entry, slot), run, log)
+            if elsewhere.poll() == STOPPED:
+                self._working[slot] = Working(entry, self.launcher.start(entry, slot), run, log)
+            else:  # its status says by itself when it is silent
+                self._working[slot] = Working(entry, elsewhere, run, log, begun=math.inf)
         except (OSError, EOFError, RunDirError) as error:
-            return Working(entry, NoProcess(), run, log, why=f"it cannot be started: {error or type(error).__name__}")
+            self._note_failure(entry, 1, f"it cannot be started: {error or type(error).__name__}")
 
     def _look(self) -> bool:
         """Note which jobs have ended, and end those that hang; return whether any did."""
@@ -208,20 +318,20 @@ class Coordinator:
                 keys[key].process.kill()
 
     def _note(self, job: Working, code: int) -> None:
-        key, attempt = job.entry.key, job.entry.attempts + 1
         if code == 0:
-            self.book.end(self.owner, key, "completed", code=0, words=job.entry.words)
+            self.book.end(self.owner, job.entry.key, "completed", code=0, words=job.entry.words)
         elif job.why is None and (code == STOPPED or (code == -signal.SIGTERM and (job.asked or self.left))):
-            self.book.end(self.owner, key, "pending", code=code, delay=AGAIN)
+            self.book.end(self.owner, job.entry.key, "pending", code=code, delay=AGAIN)
         else:
-            error = job.reason(code)
-            again = attempt <= self.limits.retries
-            state: State = "pending" if again else "failed"
-            noted = self.book.end(self.owner, key, state, code=code, error=error, counts=True)
-            if noted and not again:
-                self.failures += 1
-                if not self._open():
-                    self._ask_to_leave()
+            self._note_failure(job.entry, code, job.reason(code))
+
+    def _note_failure(self, entry: Entry, code: int, why: str) -> None:
+        again = entry.attempts < self.limits.retries
+        state: State = "pending" if again else "failed"
+        if self.book.end(self.owner, entry.key, state, code=code, error=why, counts=True) and not again:
+            self.failures += 1
+            if not self._open():
+                self._ask_to_leave()
 
     def _tell(self, changed: bool) -> None:
         if changed or time.monotonic() - self._shown > 1.0:
@@ -272,5 +382,19 @@ def _is_gone(owner: str) -> bool:
     except ProcessLookupError:
         return True
     except (PermissionError, OverflowError):
-        return False
+        pass
     return False
+
+
+def is_completed(run: RunDir, words: Sequence[str]) -> bool:
+    """Return True if a run's files say that it was completed, for the budget of these words or beyond it."""
+    summary = known(run.summary)
+    if (summary.get("status"), run.read_status()["status"]) != ("completed", "completed"):
+        return False
+    budget = [word for word in words if BUDGET.fullmatch(word)]
+    heard = head(run.overrides, NOTE_BYTES).decode(errors="replace").splitlines()
+    if summary.get("stopped_by") is None or all(word in heard for word in budget):
+        return True
+    reached = {**summary, "mean_return": (summary.get("evaluation") or {}).get("mean_return")}
+    limits = (word.removeprefix("stop.").split("=") for word in budget)
+    return any((reached.get(name) or 0.0) >= float(limit) for name, limit in limits)

@@ -1,16 +1,95 @@
-"""Jobs as processes of this machine."""
+"""What every launcher starts from, a job's task and how many a machine bears; and jobs as processes of this machine."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from rlrun import config as configuration
+from rlrun.config.words import parse
+from rlrun.errors import ConfigError
+from rlrun.manifest import cores
 from rlrun.sweep import children
 from rlrun.sweep.book import Entry
-from rlrun.sweep.launching import Tasks, Worded, room
-from rlrun.sweep.task import VISIBLE, work
-from rlrun.sweep.working import Process
+from rlrun.sweep.expansion import Job, job_of
+
+BUDGET = re.compile(r"stop\.[a-z_]+=[0-9][0-9_.e+-]{0,31}", re.ASCII)
+VISIBLE = "CUDA_VISIBLE_DEVICES"  # names the accelerators that a process may use
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job, as its process is told of it.
+
+    Attributes:
+        run: its run directory.
+        words: of its command line.
+        composed: what the user's words were composed to; None where the words came with the sweep's folder, and
+            what they import is limited.
+        owner: the coordinator that claimed the job; None where there is none.
+        trust: packages that the user trusts beyond those of any run.
+    """
+
+    run: Path
+    words: tuple[str, ...]
+    config_dir: Path | None = None
+    composed: bytes | None = None
+    owner: str | None = None
+    trust: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """The sweep's."""
+        return self.run.parent.parent
+
+    @property
+    def log(self) -> Path:
+        """The file for what its process prints."""
+        return self.folder / "logs" / f"{self.run.name}.txt"
+
+
+def work(task: Task) -> int:
+    """Do a job; return the exit code of its process. Only there torch is imported."""
+    from rlrun.sweep.work import carry_out
+
+    return carry_out(task)
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Turns the entries of a book into tasks.
+
+    Attributes:
+        folder: of the sweep.
+        config_dir: the user's own conf folder.
+        typed: jobs whose words the user typed, by their keys; what the others import is limited, as of any run.
+        trust: packages beyond those of any run.
+    """
+
+    folder: Path
+    config_dir: Path | None = None
+    typed: Mapping[str, Job] = field(default_factory=dict)
+    trust: tuple[str, ...] = ()
+
+    def task(self, entry: Entry) -> Task:
+        """Return what the process of a job needs to know."""
+        run, composed = self.folder / "jobs" / entry.key, self._composed(entry)
+        return Task(run, entry.words, self.config_dir, composed, entry.owner, self.trust)
+
+    def _composed(self, entry: Entry) -> bytes | None:
+        """Return what the words of a job come to if the user typed them, or all but a budget that was raised since."""
+        job = self.typed.get(entry.key)
+        if job is None or job.words == entry.words:
+            return None if job is None else job.composed
+        if all(map(BUDGET.fullmatch, {*entry.words} - {*job.words})):
+            with suppress(ConfigError):
+                recomposed = job_of(configuration.compose(entry.words, self.config_dir), entry.label)
+                return recomposed.composed if recomposed.key == entry.key else None
+        return None
 
 
 class Local:
@@ -18,23 +97,37 @@ class Local:
 
     def __init__(self, tasks: Tasks) -> None:
         self.tasks = tasks
-        self._starter = children.Starter()
 
-    def start(self, entry: Entry, slot: int) -> Process:
-        task, log = self.tasks.task(entry), self.tasks.log(entry)
-        return self._starter.start(work, task, log=log, variables=share(slot))
+    def start(self, entry: Entry, slot: int) -> children.Child:
+        task = self.tasks.task(entry)
+        return children.start(work, task, log=task.log, variables=share(slot))
 
-    def workers(self, entries: Iterable[Worded]) -> int:
-        return room(entries)
+    def workers(self, jobs: Iterable[Entry | Job]) -> int:
+        return room(jobs)
 
     def close(self) -> None:
-        self._starter.close()
+        pass
 
 
-def share(place: int) -> dict[str, str]:
+def threads(jobs: Iterable[Entry | Job]) -> int:
+    """Return the largest number of threads that the words of a job ask for, those of all its learners."""
+
+    def number(job: Entry | Job, key: str) -> int:
+        values = [word.value for word in parse(job.words) if word.key == key]
+        return max((value for value in values if isinstance(value, int)), default=1)
+
+    return max((number(job, "threads") * number(job, "learners") for job in jobs), default=1)
+
+
+def room(jobs: Iterable[Entry | Job]) -> int:
+    """Return how many of these jobs the cores of this machine bear at a time."""
+    return max(1, cores() // threads(jobs))
+
+
+def share(slot: int) -> dict[str, str]:
     """Return the variables by which a process has one of the accelerators, which are handed out in turn."""
     gpus = accelerators()
-    return {VISIBLE: gpus[place % len(gpus)]} if gpus else {}
+    return {VISIBLE: gpus[slot % len(gpus)]} if gpus else {}
 
 
 def accelerators() -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from rlrun import locks
@@ -55,16 +55,10 @@ def require_own(folder: Path, *files: str) -> None:
     Raises:
         RunDirError: naming the symbolic link.
     """
-    for path in _places(folder, files):
+    named = [folder / name for name in (*files, *HELD)]
+    inside = (entry for name in HELD[:2] if (folder / name).is_dir() for entry in (folder / name).iterdir())
+    for path in chain(named, inside):  # folders before what lies in them
         if path.is_symlink():
             raise RunDirError(f"{path} is a symbolic link, which a sweep does not follow")
         if not path.is_dir():
             require_own_file(path)
-
-
-def _places(folder: Path, files: Iterable[str]) -> Iterator[Path]:
-    """Yield what is written to by name, folders before what lies in them."""
-    yield from (folder / name for name in (*files, *HELD))
-    for name in HELD[:2]:
-        if (folder / name).is_dir():
-            yield from (Path(entry.path) for entry in os.scandir(folder / name))

@@ -11,12 +11,12 @@ from rlrun import cluster
 from rlrun.errors import RequestError
 from rlrun.files import reason
 from rlrun.sweep.book import Entry
-from rlrun.sweep.far import Far
-from rlrun.sweep.keeping import Keeper
-from rlrun.sweep.launching import Tasks, Worded, threads
+from rlrun.sweep.expansion import Job
+from rlrun.sweep.local import Tasks, threads
+from rlrun.sweep.remote import Keeper, Remote
 
 
-class Ray(Far):
+class Ray(Remote):
     """Hand jobs to Ray, each a task with resources of its own; it starts them as there is room.
 
     Args:
@@ -88,8 +88,8 @@ class Ray(Far):
             with suppress(Exception):  # it has just ended, or the cluster has
                 self._ray.cancel(handle)
 
-    def workers(self, entries: Iterable[Worded]) -> int:
-        jobs = list(entries)
+    def workers(self, jobs: Iterable[Entry | Job]) -> int:
+        jobs = list(jobs)
         return max(1, int(self._ray.cluster_resources().get("CPU", 1.0) // self._cpus(jobs)))
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class Ray(Far):
         if self._started or self.idle:  # nothing in the launch's folder tells of what Ray has
             super().close()
 
-    def _cpus(self, entries: Iterable[Worded]) -> float:
+    def _cpus(self, entries: Iterable[Entry | Job]) -> float:
         return self.cpus or threads(entries)
 
 

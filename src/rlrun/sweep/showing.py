@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from omegaconf import OmegaConf
-
 from rlrun.files import counted, duration
 from rlrun.rundir import RunDir
 from rlrun.sweep.book import Entry, State
@@ -35,8 +33,6 @@ class Show:
         self.grows = grows
         self.stream = stream or sys.stderr
         self._printed: dict[str, tuple[Any, ...]] = {}
-        self._begun: dict[str, tuple[float, float]] = {}  # of a job at work: when it was first seen, and how far
-        self._totals: dict[str, Any] = {}
         self._since: dict[str, float] = {}  # when a job was first seen at work
         self._took: list[float] = []  # seconds of jobs that were seen to begin and to end
         self._workers = 1  # jobs at work at a time, at most so far
@@ -83,22 +79,17 @@ class Show:
         from rich.table import Table
         from rich.text import Text
 
+        shown = sorted(entries, key=lambda entry: ORDER.index(entry.state))
+        head, *lines = rows(self.folder, shown[:ROWS])
         title = "; ".join(filter(None, (summary(entries), self._to_go(entries))))
         table = Table(box=None, title=title, title_justify="left")
-        for name in ("job", "what", "status", "steps", "return", "left", "last line"):
-            table.add_column(name, no_wrap=True, justify="right" if name in ("steps", "return", "left") else "left")
-        shown = sorted(entries, key=lambda entry: ORDER.index(entry.state))
-        for entry in shown[:ROWS]:
-            table.add_row(*map(Text, (entry.key, entry.label, entry.state, *self._figures(entry), entry.error or "")))
+        for name in head:
+            table.add_column(name, no_wrap=True, justify="right" if name in ("steps", "return") else "left")
+        for line in lines:
+            table.add_row(*map(Text, line))
         if len(shown) > ROWS:
             table.add_row("…", f"{len(shown) - ROWS} more")
         return table
-
-    def _figures(self, entry: Entry) -> tuple[str, str, str]:
-        """Return steps, return and time left of a job, as far as they are known."""
-        steps, value = figures(self.folder, entry)
-        remaining = self._left(entry, float(steps)) if entry.state == "running" else ""
-        return f"{steps:,}" if steps else "", value, remaining
 
     def _follow(self, entries: Sequence[Entry]) -> None:
         """Note how long jobs take that begin and end while this looks on."""
@@ -118,27 +109,6 @@ class Show:
         mean, now = sum(self._took) / len(self._took), time.monotonic()
         seconds = mean * waiting + sum(max(mean - (now - since), 0.0) for since in self._since.values())
         return f"{duration(seconds / min(self._workers, waiting + len(self._since)))} to go"
-
-    def _left(self, entry: Entry, steps: float) -> str:
-        """Return how long a job will take still, by its speed since it was first seen."""
-        total = self._total(entry)
-        since, at = self._begun.setdefault(entry.key, (time.monotonic(), steps))
-        if total is None or steps <= at:
-            return ""
-        seconds = (total - steps) * (time.monotonic() - since) / (steps - at)
-        return duration(max(seconds, 0.0))
-
-    def _total(self, entry: Entry) -> float | None:
-        """Return the steps that a job will take, as its run directory says once there is one."""
-        if entry.key not in self._totals:
-            path = RunDir(self.folder / "jobs" / entry.key).config
-            try:
-                stop = OmegaConf.load(path).stop
-                self._totals[entry.key] = stop.env_steps if stop.env_steps is not None else stop.updates
-            except Exception:  # it is being written, or somebody else wrote it
-                return None
-        total = self._totals[entry.key]
-        return float(total) if isinstance(total, int | float) else None
 
 
 def figures(folder: Path, entry: Entry) -> tuple[float, str]:

@@ -17,9 +17,9 @@ from typing import Any
 
 from rlrun.errors import ConfigError, MissingExtra, RequestError, did_you_mean
 from rlrun.sweep.book import Entry
-from rlrun.sweep.far import Far
-from rlrun.sweep.keeping import Keeper
-from rlrun.sweep.launching import Tasks, Worded, room, threads
+from rlrun.sweep.expansion import Job
+from rlrun.sweep.local import Tasks, room, threads
+from rlrun.sweep.remote import Keeper, Remote
 
 CLUSTERS = ("slurm", "local")
 COMMANDS = ("sbatch", "srun", "scancel")
@@ -32,7 +32,7 @@ OVER = {
 }
 
 
-class Slurm(Far):
+class Slurm(Remote):
     """Submit jobs as arrays.
 
     Args:
@@ -145,8 +145,8 @@ class Slurm(Far):
         else:
             subprocess.run(["scancel", *(handle.job_id for handle in handles)], check=False, stderr=subprocess.DEVNULL)
 
-    def workers(self, entries: Iterable[Worded]) -> int:
-        jobs = list(entries)
+    def workers(self, jobs: Iterable[Entry | Job]) -> int:
+        jobs = list(jobs)
         return room(jobs) if self.here else max(1, len(jobs), self.parallel or 1)
 
 

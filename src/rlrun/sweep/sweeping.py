@@ -1,34 +1,114 @@
-"""Begin a sweep, add to it, or go on with it; the twins of `rlrun train -m` and `rlrun resume SWEEP`."""
+"""Begin a sweep, add to it, or go on with it; what `rlrun train -m` and `rlrun resume SWEEP` do.
+
+What a sweep is made with, beside its jobs, is told by words of its own: `launcher=slurm launcher.partition=long`,
+`+sweep=optuna`.
+"""
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rlrun import config as configuration
+from rlrun.build import Builder
+from rlrun.config.composition import OF_SWEEPS
 from rlrun.config.layering import told_presets
-from rlrun.errors import RunDirError
-from rlrun.files import reason, write_json
+from rlrun.errors import ConfigError, RunDirError
+from rlrun.files import known, reason, write_json
 from rlrun.rundir import is_run
 from rlrun.sweep.book import BOOK, Book, Entry
 from rlrun.sweep.coordinator import Coordinator, Launcher, Limits
 from rlrun.sweep.expansion import Job
-from rlrun.sweep.far import LATE, Far
-from rlrun.sweep.launching import Tasks
-from rlrun.sweep.leftovers import clear
-from rlrun.sweep.means import Means, of_launcher
+from rlrun.sweep.local import Tasks
 from rlrun.sweep.places import require_own
+from rlrun.sweep.remote import Remote, clear
+from rlrun.sweep.search import Optuna, Plan, Search
 from rlrun.sweep.search.plan import ABOUT as SEARCH
-from rlrun.sweep.search.plan import Plan
-from rlrun.sweep.search.search import Search
 from rlrun.sweep.showing import Show, rows, summary
 
 ABOUT = "sweep.json"
+PRIMARY = "multirun"  # the file that lists the groups of a sweep's own words
+# Words that are taken from a sweep's folder, which may be somebody else's: none is code, and none names a place.
+PLAIN = re.compile(
+    r"launcher(\.(cluster|partition|account|qos|constraint|time|signal_delay|memory|cpus|gpus|parallel))?=[\w.-]{1,64}",
+    re.ASCII,
+)
+
+
+def apart(words: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the words of the jobs, and those of the sweep itself."""
+    parts: tuple[list[str], list[str]] = [], []
+    for word in words:
+        parts[_group(word) in OF_SWEEPS].append(word)
+    return parts
+
+
+def _group(word: str) -> str:
+    """Return the first part of a word's key."""
+    return word.strip().lstrip("+~").partition("=")[0].split(".")[0]
+
+
+def recalled(words: Iterable[str], about: Path) -> list[str]:
+    """Return words of a sweep that is gone on with, and the launcher's of its beginning, unless they have some.
+
+    about: the file in which these were noted.
+
+    Raises:
+        ConfigError: a noted word is one that the user has to type.
+    """
+    typed, noted = list(words), known(about).get("launcher", [])
+    if "launcher" in map(_group, typed) or not isinstance(noted, list):
+        return typed
+    for word in noted:
+        if not isinstance(word, str) or not PLAIN.fullmatch(word):
+            raise ConfigError(
+                f"this sweep was begun with {str(word)[:80]!r}, which is not taken from its folder: "
+                "type all words of the launcher again, or launcher=local"
+            )
+    return [*noted, *typed]
+
+
+class Means:
+    """What the words of a sweep itself choose and set.
+
+    Args:
+        words: of `apart`.
+        config_dir: the user's own conf folder.
+
+    Raises:
+        ConfigError: a word is wrong.
+    """
+
+    def __init__(self, words: Sequence[str] = (), config_dir: Path | None = None) -> None:
+        composed = configuration.compose(words, config_dir, primary=PRIMARY, roots=OF_SWEEPS)
+        self.words = composed.words
+        self.choices = composed.choices
+        self._builder = Builder(composed.config)
+
+    def launcher(self) -> Any:
+        """Return the recipe of the launcher, to be called with the sweep's tasks."""
+        return self._builder.get("launcher")
+
+    def ready_launcher(self, *, endless: bool) -> Any:
+        """Return it if it can work here, which its `require` tells before anything is made.
+
+        endless: jobs come as there is room for them.
+        """
+        recipe = self.launcher()
+        if hasattr(recipe.func, "require"):
+            recipe.func.require(**recipe.keywords, endless=endless)
+        return recipe
+
+    def search(self) -> Optuna | None:
+        """Return how values are searched; None: all combinations are jobs."""
+        return None if self.choices.get("sweep") is None else self._builder.get("sweep")
 
 
 @dataclass(frozen=True)
@@ -79,7 +159,7 @@ def sweep(
         RunDirError: the folder holds something else, or cannot be written.
     """
     means = means or Means()
-    launching = _ready(means.launcher(), endless=plan is not None and workers is None)
+    launching = means.ready_launcher(endless=plan is not None and workers is None)
     folder = _sweep_folder(folder)
     book, jobs = Book(folder / BOOK), list(jobs)
     if plan is not None:
@@ -89,7 +169,7 @@ def sweep(
     book.add(jobs)
     if not is_sweep(folder):  # the last of its files: what is a sweep has its jobs
         about = {"command": sys.argv[1:], "created": datetime.now(UTC).isoformat(timespec="seconds")}
-        about["launcher"] = of_launcher(means.words)
+        about["launcher"] = [word for word in means.words if _group(word) == "launcher"]
         write_json(folder / ABOUT, {**about, "host": socket.gethostname(), "project": str(Path.cwd())})
     # The folder may be somebody else's, and its other jobs with it.
     typed = {job.key: job for job in jobs}
@@ -122,7 +202,7 @@ def resume(
     """
     folder = path.absolute()
     searched = (folder / SEARCH).is_file()
-    launching = _ready((means or Means()).launcher(), endless=searched and workers is None)
+    launching = (means or Means()).ready_launcher(endless=searched and workers is None)
     require_own(folder, BOOK)
     book = Book(folder / BOOK)
     if retry_failed:
@@ -130,17 +210,6 @@ def resume(
     plan = Plan.load(folder, config_dir, foreign=folder, packages=trust) if searched else None
     launcher = launching(Tasks(folder, config_dir, trust=tuple(trust)))
     return _coordinate(folder, book, launcher, workers=workers, limits=limits, plan=plan)
-
-
-def _ready(launching: Any, *, endless: bool) -> Any:
-    """Return the recipe of a launcher, if it can work here, which its `require` tells before anything is made.
-
-    endless: jobs come as there is room for them.
-    """
-    check = getattr(launching.func, "require", None)
-    if check is not None:
-        check(**launching.keywords, endless=endless)
-    return launching
 
 
 def _coordinate(
@@ -168,10 +237,7 @@ def _coordinate(
         code = coordinator.run()
         if source is not None and source.fruitless:
             code = code or 1
-    if isinstance(launcher, Far):
-        clear(folder / "launches", book, launcher.gone, own=launcher.launches, patience=LATE)
-    else:
-        clear(folder / "launches", book, lambda launch, number: False)
+    clear(folder / "launches", book, launcher if isinstance(launcher, Remote) else None)
     return Outcome(folder, book.entries(), code, None if source is None else source.result)
 
 

@@ -5,19 +5,25 @@ It starts no thread and opens no file that a child would share.
 
 import gc
 import importlib
+import os
 import pkgutil
 
-import rlrun.algorithms
-import rlrun.env.toys
-import rlrun.sweep.work
-from rlrun.config.words import parse
-from rlrun.manifest import versions
-from rlrun.seeds import Seeds
+# Let go at once of where the process prints that has started this: who reads that waits until nobody can write there
+# any more, and to import takes longer than to refuse a command.
+nowhere = os.open(os.devnull, os.O_WRONLY)
+for number in (1, 2):
+    os.dup2(nowhere, number)
+os.close(nowhere)
 
-for module in pkgutil.iter_modules(rlrun.algorithms.__path__, "rlrun.algorithms."):
+algorithms = importlib.import_module("rlrun.algorithms")
+for module in pkgutil.iter_modules(algorithms.__path__, "rlrun.algorithms."):
     importlib.import_module(module.name)
-parse(["algorithm=sac", "+with=[rnd,icm]", "algorithm.lr=3.0e-4"])  # the grammar's tables are built by use
-versions()
-Seeds(0).apply()  # torch reads its own sources at the first time; each job has its own seed
+for name in ("rlrun.env.toys", "rlrun.sweep.work"):
+    importlib.import_module(name)
+# The grammar's tables are built by use.
+importlib.import_module("rlrun.config.words").parse(["algorithm=sac", "+with=[rnd,icm]", "algorithm.lr=3.0e-4"])
+importlib.import_module("rlrun.manifest").versions()
+# torch reads its own sources at the first time; each job has its own seed.
+importlib.import_module("rlrun.seeds").Seeds(0).apply()
 gc.collect()
 gc.freeze()  # else the first collection in a child touches, and thereby copies, all that it has from here

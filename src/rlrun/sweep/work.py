@@ -13,9 +13,10 @@ from rlrun.config.places import add_to_path
 from rlrun.errors import ConfigError, Left, RlrunError
 from rlrun.rundir import RunDir, is_run
 from rlrun.sweep.book import BOOK, Book
+from rlrun.sweep.children import STOPPED
 from rlrun.sweep.expansion import changeable, composed_of, identity
+from rlrun.sweep.local import Task
 from rlrun.sweep.places import locked
-from rlrun.sweep.task import STOPPED, Task
 
 LEFT_BY_A_START = ("checkpoints", "config.yaml", "overrides.txt", "status.json", "lock", "manifest.json")
 
