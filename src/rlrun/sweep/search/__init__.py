@@ -8,8 +8,7 @@ Beside the files of any sweep there are, in its folder:
     best.json        the answer
 """
 
-from rlrun.sweep.search.plan import Plan
+from rlrun.sweep.search.plan import Optuna, Plan
 from rlrun.sweep.search.search import Search
-from rlrun.sweep.search.settings import Optuna
 
 __all__ = ["Optuna", "Plan", "Search"]

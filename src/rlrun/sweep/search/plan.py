@@ -1,11 +1,14 @@
-"""What is searched: the words that stay, those that are chosen, the seeds, and the jobs that a choice comes to."""
+"""What is searched and how: the words that stay, those that are chosen, the seeds, and the jobs of a choice.
+
+The keys of `conf/sweep/optuna.yaml` are those of `Optuna`.
+"""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,15 +18,128 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlrun import config as configuration
 from rlrun import trust
+from rlrun.config.schema import BLOCK, NULL, TRUTH, Kind, either, one_of, shown, whole
 from rlrun.config.words import parse
-from rlrun.errors import ConfigError, RunDirError
+from rlrun.errors import ConfigError, MissingExtra, RunDirError, did_you_mean
 from rlrun.files import counted, read_json, write_json
 from rlrun.sweep.expansion import Job, job_of
-from rlrun.sweep.search.settings import MAY_GROW, Optuna
 from rlrun.sweep.search.space import Dimension, chosen_in, divide, grid
 
 ABOUT = "search.json"
+MAY_GROW = ("trials", "top", "fresh_seeds")  # of a search that was begun
+MOST_SEEDS = 1_000
 MOST_POINTS = 1_000_000  # of a grid
+
+
+def _seeds(value: Any) -> Any:
+    if not isinstance(value, list):
+        value = whole(1).convert(value)
+    seeds = [whole().convert(seed) for seed in value] if isinstance(value, list) else range(value)
+    if not 0 < len(seeds) <= MOST_SEEDS or len(set(seeds)) < len(seeds):
+        raise ValueError
+    return value
+
+
+def _names(value: Any) -> Any:
+    names = value if isinstance(value, list) else [value]
+    if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
+        raise ValueError
+    return value
+
+
+def _directions(value: Any) -> Any:
+    for name in value if isinstance(value, list) else [value]:
+        one_of(*DIRECTIONS).convert(name)
+    return value
+
+
+DIRECTIONS = ("maximise", "minimise")
+KINDS = {
+    **dict.fromkeys(("trials", "compare", "fresh_seeds"), whole(1)),
+    **dict.fromkeys(("startup", "seed", "top"), whole()),
+    "warmup": either(whole(), NULL),
+    "start": TRUTH,
+    "params": BLOCK,
+    "sampler": one_of("tpe", "cmaes", "grid", "random", "nsga2"),
+    "pruner": one_of("auto", "median", "successive_halving", "hyperband", "none"),
+    "score": one_of("mean", "last", "best"),
+    "over_seeds": one_of("mean", "iqm", "worst"),
+    "seeds": Kind("a whole number from 1, or a list of different seeds", _seeds),
+    "objective": Kind("the name of a metric, or a list of several", _names),
+    "direction": Kind(f"one of {', '.join(DIRECTIONS)}", _directions),
+}
+
+
+@dataclass(frozen=True)
+class Optuna:
+    """How a search chooses, compares and answers; `conf/sweep/optuna.yaml` has a line on each.
+
+    Raises:
+        ConfigError: a value is none that the key takes, or does not go with another.
+        MissingExtra: Optuna is not installed, or what the sampler needs beside it.
+    """
+
+    trials: int = 30
+    params: Mapping[str, Any] = field(default_factory=dict)
+    sampler: str = "tpe"
+    start: bool = True
+    startup: int = 10
+    seeds: int | list[int] = 1
+    seed: int = 0
+    objective: str | list[str] = "evaluation/mean_return"
+    direction: str | list[str] = "maximise"
+    score: str = "mean"
+    over_seeds: str = "mean"
+    pruner: str = "auto"
+    warmup: int | None = None
+    compare: int = 5
+    top: int = 3
+    fresh_seeds: int = 5
+
+    def __post_init__(self) -> None:
+        self.package()
+        for name, kind in KINDS.items():
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, kind.convert(value))
+            except (ValueError, OverflowError):
+                near = did_you_mean(value, kind.words[7:].split(", ")) if isinstance(value, str) else ""
+                raise ConfigError(f"sweep.{name}: wanted {kind.words}, got {shown(value)}{near}") from None
+        count = len(self.objectives)
+        if len(self.directions) != count:
+            raise ConfigError(f"sweep.direction: {count} objectives have one direction each, or one for all")
+        if count > 1 and self.sampler == "cmaes":
+            raise ConfigError("sweep.sampler=cmaes: it has one objective; nsga2 and tpe take several")
+        if count > 1 and self.pruner not in ("auto", "none"):
+            raise ConfigError(f"sweep.pruner={self.pruner}: of several objectives none says which trial to leave early")
+        if count == 1 and self.sampler == "nsga2":
+            raise ConfigError("sweep.sampler=nsga2: it is for several objectives; tpe and cmaes are for one")
+
+    def package(self) -> Any:
+        """Return Optuna, which says nothing but errors."""
+        try:
+            import optuna
+
+            if self.sampler == "cmaes":
+                import cmaes  # noqa: F401
+        except ImportError as error:
+            raise MissingExtra("sweep=optuna", error.name or "optuna", "optuna") from None
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        return optuna
+
+    @property
+    def objectives(self) -> list[str]:
+        return [self.objective] if isinstance(self.objective, str) else list(self.objective)
+
+    @property
+    def directions(self) -> list[str]:
+        """One for each objective."""
+        return [self.direction] * len(self.objectives) if isinstance(self.direction, str) else list(self.direction)
+
+    @property
+    def prunes(self) -> bool:
+        """Whether trials are left early."""
+        return self.pruner != "none" and len(self.objectives) == 1
 
 
 class Plan:
@@ -60,7 +176,8 @@ class Plan:
         seeds = [word.value for word in parse(fixed) if word.key == "seed"]
         if seeds and not isinstance(seeds[0], int):
             raise ConfigError(f"seed: wanted a whole number from 0, got {seeds[0]!r}")
-        self.seeds = settings.seeds_from(seeds[0] if seeds else 0)
+        first = seeds[0] if seeds else 0
+        self.seeds = [*settings.seeds] if isinstance(settings.seeds, list) else [*range(first, first + settings.seeds)]
         after = max(self.seeds) + 1
         self.fresh = list(range(after, after + settings.fresh_seeds))
         self.points = self._grid() if settings.sampler == "grid" else []
@@ -157,7 +274,9 @@ class Plan:
         path = folder / ABOUT
         if path.exists():
             words, settings = _noted(path)
-            name = "words" if sorted(words) != sorted(self.words) else self.settings.differs_from(settings)
+            theirs = {"words": sorted(words), **asdict(settings)}
+            ours = {"words": sorted(self.words), **asdict(self.settings)}
+            name = next((name for name in ours if name not in MAY_GROW and ours[name] != theirs[name]), None)
             if name is not None:
                 grow = ", ".join(f"sweep.{key}" for key in MAY_GROW)
                 raise RunDirError(

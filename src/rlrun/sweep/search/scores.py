@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -19,44 +21,15 @@ SAMPLES = 10_000  # of a bootstrap
 SURE = 0.95  # how often an interval holds the mean
 
 
-class Follower:
-    """The values of a metric in a run's `metrics.jsonl`, of which each call reads only what is new.
-
-    Args:
-        path: of the file; it may be absent still, and a run that goes on may make it shorter first.
-        name: of the metric.
-    """
-
-    def __init__(self, path: Path, name: str) -> None:
-        self.path = path
-        self.name = name
-        self._values: list[float] = []
-        self._at = 0  # bytes that were read
-        self._last = b""  # line of them
-
-    def read(self) -> list[float]:
-        """Return all values so far; NaN where one was none."""
-        try:
-            handle = open_regular(self.path)
-        except RlrunError:
-            return []
-        with os.fdopen(handle, "rb") as file:
-            file.seek(self._at - len(self._last))
-            if file.read(len(self._last)) != self._last:  # a run that goes on has cut the file, and written anew
-                self._values, self._at, self._last = [], 0, b""
-                file.seek(0)
-            while line := file.readline(PIECE):
-                if not line.endswith(b"\n"):  # being written, or none of ours
-                    break
-                self._at, self._last = self._at + len(line), line
-                self._take(line)
-        return list(self._values)
-
-    def _take(self, line: bytes) -> None:
-        record = record_of(line) or {}
-        if self.name in record:
-            value = record[self.name]
-            self._values.append(float(value) if _is_number(value) else math.nan)
+def values_of(path: Path, name: str) -> list[float]:
+    """Return the values of a metric in a run's `metrics.jsonl` so far, which may be absent; NaN where one was none."""
+    values, quoted = [], json.dumps(name).encode()
+    with suppress(RlrunError), os.fdopen(open_regular(path), "rb") as file:
+        while (line := file.readline(PIECE)).endswith(b"\n"):  # else it is being written, or none of ours
+            record = (record_of(line) or {}) if quoted in line else {}
+            if name in record:
+                values.append(float(record[name]) if _is_number(record[name]) else math.nan)
+    return values
 
 
 def names(run: RunDir) -> set[str]:
@@ -76,7 +49,7 @@ def of_run(run: RunDir, name: str, score: str, *, highest: bool) -> float:
     value = known(run.summary).get(name)
     if _is_number(value):
         return float(value)
-    return of_values(Follower(run.metrics, name).read(), score, highest=highest)
+    return of_values(values_of(run.metrics, name), score, highest=highest)
 
 
 def of_values(values: list[float], score: str, *, highest: bool) -> float:

@@ -4,35 +4,57 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rlrun import locks
 from rlrun.errors import ConfigError, did_you_mean
+from rlrun.files import counted, write_json
 from rlrun.rundir import RunDir
 from rlrun.sweep.book import Book, Entry
 from rlrun.sweep.expansion import Job
 from rlrun.sweep.places import locked
 from rlrun.sweep.search import scores
-from rlrun.sweep.search.answer import Candidate, answer, told
 from rlrun.sweep.search.plan import Plan
 from rlrun.sweep.search.study import State, Study, Trial
+from rlrun.watching import printable
 
 JOURNAL, LOCK, ANSWER = "study.journal", "search.lock", "best.json"
 LOOK = 1.0  # seconds between two looks at what jobs report
 WAIT = 2.0  # seconds until one who helps tries again to be the one who asks
 
 
+@dataclass
 class _Open:
-    """A trial whose jobs are not all at their end."""
+    """A trial whose jobs are not all at their end.
 
-    def __init__(self, trial: Trial, runs: Mapping[str, RunDir], objective: str) -> None:
-        self.trial = trial
-        self.runs = runs  # by the key of the job
-        self.reports = 0  # evaluations that were compared
-        self.followers = [scores.Follower(run.metrics, objective) for run in runs.values()]
+    Attributes:
+        runs: by the keys of their jobs.
+        reports: evaluations that were compared.
+    """
+
+    trial: Trial
+    runs: Mapping[str, RunDir]
+    reports: int = 0
+
+
+@dataclass
+class Candidate:
+    """A trial that is run again.
+
+    Attributes:
+        trial: with what it came to in the search.
+        runs: with fresh seeds, by the keys of their jobs.
+        scores: of the completed ones, a list for each objective.
+    """
+
+    trial: Trial
+    runs: Mapping[str, RunDir]
+    scores: list[list[float]] = field(default_factory=list)
 
 
 class Search:
@@ -156,8 +178,8 @@ class Search:
             self._end(trial, None, "failed", str(error))
             return
         assert self._study is not None
-        self._open[trial.number] = at_work = _Open(trial, runs, self.plan.settings.objectives[0])
-        at_work.reports = max(0, self._study.reports(trial.number) - 1)  # the last one may not have been judged
+        reports = max(0, self._study.reports(trial.number) - 1)  # the last one may not have been judged
+        self._open[trial.number] = _Open(trial, runs, reports)
 
     def _add(self, trial: Trial, seeds: list[int]) -> dict[str, RunDir]:
         """Have jobs done with the values of a trial; return their runs."""
@@ -200,7 +222,7 @@ class Search:
         names = set().union(*map(scores.names, runs))
         complete = any(trial.state == "complete" for trial in self._study.trials)
         for name in () if complete else self.plan.settings.objectives:
-            values = (value for run in runs for value in scores.Follower(run.metrics, name).read())
+            values = (value for run in runs for value in scores.values_of(run.metrics, name))
             if name not in names and next(values, None) is None:
                 raise ConfigError(f"sweep.objective: a run has no metric '{name}'{did_you_mean(name, names)}")
 
@@ -221,7 +243,8 @@ class Search:
         That is less noisy than the evaluation alone, and what trials are ordered by in the end.
         """
         assert self._study is not None
-        values, settings = [follower.read() for follower in at_work.followers], self.plan.settings
+        settings = self.plan.settings
+        values = [scores.values_of(run.metrics, settings.objectives[0]) for run in at_work.runs.values()]
         highest = settings.directions[0] == "maximise"
         for step in range(at_work.reports + 1, min(map(len, values)) + 1):
             value = self._over_seeds(
@@ -275,3 +298,67 @@ class Search:
             candidate.scores = [self._scores(ended, at) for at in range(len(self.plan.settings.objectives))]
         content = answer(self.plan, self._study.trials, self._candidates, self.folder / ANSWER)
         self.result, self.fruitless = told(self.plan, content), content["best"] is None
+
+
+def answer(plan: Plan, trials: Sequence[Trial], candidates: Sequence[Candidate], path: Path) -> dict[str, Any]:
+    """Return what was found, and write it into a file; the best candidate over fresh seeds is the first one."""
+    sign = -1.0 if plan.settings.directions[0] == "maximise" else 1.0
+    rows = [_about(plan, rank, candidate) for rank, candidate in enumerate(candidates, start=1)]
+    rows.sort(key=lambda row: math.inf if row["mean"] is None else sign * row["mean"][0])
+    content = {
+        "objective": plan.settings.objectives,
+        "direction": plan.settings.directions,
+        "trials": dict(Counter(trial.state for trial in trials)),
+        "seeds": plan.seeds,
+        "fresh_seeds": plan.fresh if any(candidate.runs for candidate in candidates) else [],
+        "best": rows[0] if rows else None,
+        "candidates": rows,
+    }
+    write_json(path, content)
+    return content
+
+
+def _about(plan: Plan, rank: int, candidate: Candidate) -> dict[str, Any]:
+    """Return what is known of a candidate; it has no mean where one of its runs failed."""
+    whole = bool(candidate.runs) and all(
+        len(scores) == len(candidate.runs) and not any(map(math.isnan, scores)) for scores in candidate.scores
+    )
+    return {
+        "words": plan.words_of(candidate.trial.values),
+        "command": plan.command(candidate.trial.values),
+        "trial": candidate.trial.number,
+        "rank": rank,  # in the search
+        "searched": candidate.trial.results,
+        "mean": [sum(scores) / len(scores) for scores in candidate.scores] if whole else None,
+        "interval": [scores.interval(values) for values in candidate.scores] if whole else None,
+        "scores": candidate.scores,
+    }
+
+
+def told(plan: Plan, content: Mapping[str, Any]) -> str:
+    """Return the answer in words; its last line is a command."""
+    counts = content["trials"]
+    incomplete = [f"{counts[state]} {state}" for state in ("pruned", "failed") if state in counts]
+    number = counted(sum(counts.values()), "trial") + (f" ({', '.join(incomplete)})" if incomplete else "")
+    if not content["best"]:
+        return f"{number}: none came to a number"
+    fresh = content["fresh_seeds"]
+    over = f"over the fresh seeds {fresh[0]} to {fresh[-1]}" if fresh else "in the search, which flatters"
+    lines = [f"{number}; {', '.join(plan.settings.objectives)} {over}:"]
+    lines += [f"  {_figures(row)}  {' '.join(row['words'])}  (trial {row['trial']})" for row in content["candidates"]]
+    best, several = content["best"], len(plan.settings.objectives) > 1
+    if fresh and best["rank"] != 1 and not several:
+        first = next(row for row in content["candidates"] if row["rank"] == 1)
+        lines.append(f"the search itself had trial {first['trial']} first, at {first['searched'][0]:.4g}")
+    return "\n".join(map(printable, [*lines, best["command"]]))
+
+
+def _figures(candidate: Mapping[str, Any]) -> str:
+    searched = ", ".join(f"{value:.4g}" for value in candidate["searched"])
+    if candidate["mean"] is None:
+        why = "a run failed" if candidate["scores"] and any(candidate["scores"]) else "not run again"
+        return f"{why}, in the search {searched}"
+    means = []
+    for mean, bounds in zip(candidate["mean"], candidate["interval"], strict=True):
+        means.append(f"{mean:.4g}" + (f" [{bounds[0]:.4g}, {bounds[1]:.4g}]" if bounds else ""))
+    return f"{', '.join(means)}, in the search {searched}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -14,7 +15,6 @@ import numpy as np
 from rlrun.errors import RlrunError, RunDirError
 from rlrun.files import reason
 from rlrun.sweep.places import open_own
-from rlrun.sweep.search import proposals
 from rlrun.sweep.search.plan import Plan
 
 State = Literal["complete", "pruned", "failed", "running", "waiting"]
@@ -28,6 +28,8 @@ STATES: dict[str, State] = {
 NAME = "search"
 LARGEST = 1 << 28  # bytes of a journal; a thousand trials have about one million
 AGAIN = "again"  # notes of which trial, whose failed jobs were tried again, another trial has the values
+GENERATION = "generation"  # notes of which one of CMA-ES a trial is
+WIDTH = 0.25  # of the first generation, as a share of the distance between the bounds
 
 
 class Trial(NamedTuple):
@@ -85,7 +87,10 @@ class Study:
         trials = self._frozen()
         number = next((trial.number for trial in trials if trial.state.name == "WAITING"), len(trials))
         if number == len(trials):
-            self._enqueue(*proposals.propose(self.plan, self.trials, self._notes(), self.asked, self._seed(number)))
+            if self.plan.points:
+                self._enqueue(self.plan.points[self.asked % len(self.plan.points)])
+            elif self.plan.settings.sampler == "cmaes":
+                self._enqueue(*self._evolved(self._seed(number)))
         return self._suggested(number, self._study.ask)
 
     def reopen(self, number: int) -> Trial:
@@ -204,9 +209,42 @@ class Study:
     def _again(self) -> set[Any]:
         return {notes[AGAIN] for notes in self._notes().values() if isinstance(notes.get(AGAIN), int)}
 
-    def _enqueue(self, values: Mapping[str, Any] | None, notes: Mapping[str, Any] | None = None) -> None:
+    def _enqueue(self, values: Mapping[str, Any], notes: Mapping[str, Any] | None = None) -> None:
         if values:
             self._study.enqueue_trial(dict(values), user_attrs=dict(notes or {}))
+
+    def _evolved(self, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return values that CMA-ES chooses, and what to note of them.
+
+        Optuna keeps the state of CMA-ES pickled in its study, and a study may be somebody else's. So it is computed
+        anew from the trials each time, which takes a moment.
+        """
+        from cmaes import CMA
+
+        numbers = [dim for dim in self.plan.dimensions if not dim.choices]
+        start, notes = self.plan.start, self._notes()
+        mean = np.array([dim.share(start[dim.name]) if dim.name in start else 0.5 for dim in numbers])
+        bounds = np.array([[0.0, 1.0]] * len(numbers))
+        state = CMA(mean=mean, sigma=WIDTH, bounds=bounds, seed=seed % 2**31)
+        sign = -1.0 if self.plan.settings.directions[0] == "maximise" else 1.0
+        ended = [trial for trial in self.trials if trial.state in ("complete", "pruned", "failed")]
+        while True:
+            mine = [trial for trial in ended if notes[trial.number].get(GENERATION) == state.generation]
+            if len(mine) < state.population_size:
+                break
+            # Who was pruned or failed is behind all others: only the order counts.
+            state.tell(
+                [
+                    (
+                        np.array([dim.share(trial.values[dim.name]) for dim in numbers]),
+                        sign * trial.results[0] if trial.state == "complete" else math.inf,
+                    )
+                    for trial in mine[: state.population_size]
+                ]
+            )
+        point = state.ask()
+        values = {dim.name: dim.at(float(share)) for dim, share in zip(numbers, point, strict=True)}
+        return values, {GENERATION: state.generation}
 
     def _sampler(self, seed: int) -> Any:
         samplers, config = self._optuna.samplers, self.plan.settings
