@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from rlrun.conformance import endings
-from rlrun.conformance.checks import examine
-from rlrun.conformance.kit import command_of
+from rlrun.conformance import Examined, Report, Verdict, command_of
+from rlrun.conformance.checks import examine, of_endings, truncation
 
 MINE = '''
 import itertools
@@ -113,7 +112,7 @@ def test_a_command_that_does_not_train_is_told_and_nothing_else_is_tried(tmp_pat
     ],
 )
 def test_how_episodes_end_is_told_apart(words, outcome, text, tmp_path):
-    verdict = endings.check(words, tmp_path / "runs", None, {})
+    verdict = truncation(words, tmp_path / "runs", None, {})
     assert (verdict.outcome, text in verdict.text) == (outcome, True), verdict.text
 
 
@@ -129,7 +128,7 @@ def test_how_episodes_end_is_told_apart(words, outcome, text, tmp_path):
     ],
 )
 def test_each_way_to_learn_from_ends_has_its_verdict(learned, outcome, text):
-    verdict = endings.verdict(lambda *settings: {key: str(value) for key, value in learned(*settings).items()})
+    verdict = of_endings(lambda *settings: {key: str(value) for key, value in learned(*settings).items()})
     assert (verdict.outcome, text in verdict.text) == (outcome, True), verdict.text
 
 
@@ -160,8 +159,6 @@ def test_a_file_is_tried_in_a_command_of_its_own(file, words, command, tmp_path)
 
 
 def test_a_report_is_plain_data():
-    from rlrun.conformance import Examined, Report, Verdict
-
     report = Report("hill", [Examined(["env=hill"], [Verdict("training", "ok"), Verdict("seeding", "failed", "x")])])
     assert json.loads(json.dumps(report.to_json()))["passed"] is False
     assert Report("hill", [Examined(["env=hill"], [Verdict("export", "skipped")])]).passed

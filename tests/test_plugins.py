@@ -18,7 +18,7 @@ import pytest
 import rlrun
 from rlrun import plugins, scaffold
 from rlrun.config import choices, compose
-from rlrun.conformance.kit import plugin_test
+from rlrun.conformance import plugin_test
 from rlrun.errors import BuildError, ConfigError, RequestError
 from rlrun.health import packages
 from rlrun.health.imports import try_imports

@@ -9,8 +9,8 @@ import torch
 import rlrun
 from rlrun.algorithms.action_repeat import Persistent, Repeats, decisions
 from rlrun.collect import Collector, evaluate
-from rlrun.conformance.reach import differences
-from rlrun.conformance.twins import leave, walk
+from rlrun.conformance.reach import differences, walk
+from rlrun.conformance.small import leave
 from rlrun.env import make
 from rlrun.errors import ConfigError
 from rlrun.memory import Table

@@ -15,7 +15,7 @@ import pytest
 from rlrun import resume, signals, storage, train
 from rlrun.callback import Callback, Stop
 from rlrun.callbacks import Budget, Evaluator, Interrupt, Interrupted
-from rlrun.conformance.twins import walk
+from rlrun.conformance.reach import walk
 from rlrun.rundir import RunDir
 from rlrun.trainer import Trainer
 

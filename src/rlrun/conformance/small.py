@@ -1,15 +1,23 @@
-"""Numbers with which any algorithm is quick, and what stands in a command beside a file that is tried."""
+"""Small runs: numbers with which any algorithm is quick, a run as a kill leaves it, and its metrics."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from rlrun.config import Composed
+from rlrun.errors import RequestError
+from rlrun.rundir import RunDir, checkpoint_key
+from rlrun.storage.digests import is_clock
 
-BESIDE = {
+BESIDE = {  # what stands in a command beside a file of a group that is tried
     "algorithm": ["env=cartpole"],
     "env": ["algorithm=sac"],
     "memory": ["algorithm=sac", "env=cartpole"],
@@ -52,3 +60,27 @@ def shrink(composed: Composed, numbers: Mapping[str, Any]) -> Composed:
         if OmegaConf.select(composed.config, key, default=...) is not ...:
             OmegaConf.update(composed.config, key, OmegaConf.create(value) if str(value)[:1] == "[" else value)
     return composed
+
+
+def leave(run: Path, copy: Path, *, at: int) -> Path:
+    """Copy a run as it lies there when it was killed after its first checkpoint at or after some steps."""
+    shutil.copytree(run, copy)
+    directory = RunDir(copy)
+    keys = {path: checkpoint_key(path) for path in directory.checkpoint_dirs()}
+    checkpoints = [path for path, (steps, updates) in keys.items() if (steps or updates) >= at]  # updates, offline
+    for path in checkpoints[1:]:
+        shutil.rmtree(path)
+    if len(checkpoints) < 2:
+        raise RequestError("the run was over before its second checkpoint: stop.updates=… makes it longer")
+    directory.summary.unlink()
+    gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    gone.wait()
+    status = {**json.loads(directory.status.read_text()), "status": "running", "pid": gone.pid}
+    directory.status.write_text(json.dumps(status))
+    return checkpoints[0]
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    """Return the metrics of a run without those that depend on the clock."""
+    lines = RunDir(run).metrics.read_text().splitlines()
+    return [{name: value for name, value in json.loads(line).items() if not is_clock(name)} for line in lines]
