@@ -39,8 +39,8 @@ NEVER = """
     rlrun.build rlrun.cli rlrun.config rlrun.trust rlrun.storage rlrun.files rlrun.rundir rlrun.presence rlrun.manifest
     rlrun.assembly rlrun.arrival rlrun.experiment rlrun.evaluation rlrun.resuming rlrun.inspection rlrun.forking
     rlrun.train rlrun.evaluate rlrun.resume rlrun.checkpoints rlrun.frozen rlrun.play rlrun.playing rlrun.export_onnx
-    rlrun.export.making rlrun.export.worker rlrun.export.writing rlrun.export.play_onnx rlrun.export.items
-    rlrun.export.episodes rlrun.export.opening rlrun.health rlrun.doctor rlrun.scaffold rlrun.init rlrun.plugins
+    rlrun.export.making rlrun.export.worker rlrun.export.writing rlrun.export.play_onnx rlrun.export.during.Items
+    rlrun.export.checking rlrun.export.opening rlrun.health rlrun.doctor rlrun.scaffold rlrun.init rlrun.plugins
     rlrun.conformance rlrun.plugin_test rlrun.learners rlrun.interpreter rlrun.sharing rlrun.following rlrun.checking
 """.split()  # noqa: SIM905
 
@@ -53,7 +53,7 @@ PACKAGES = (
 # Parts are the classes that are defined in these; no other module of the packages defines one.
 PARTS = (
     *("rlrun.algorithms", "rlrun.callbacks", "rlrun.env", "rlrun.nn", "rlrun.ops", "rlrun.fused.update"),
-    *("rlrun.schedules", "rlrun.seeds", "rlrun.trainer", "rlrun.export.during"),
+    *("rlrun.schedules", "rlrun.seeds", "rlrun.trainer", "rlrun.export.during.OnnxExport"),
     *(
         f"rlrun.collect.{name}"
         for name in "agents async_collector by_id collector noisy repeating".split()  # noqa: SIM905

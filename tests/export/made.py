@@ -10,9 +10,8 @@ from rlrun import config as configuration
 from rlrun.assembly import builder_of, prepare_process
 from rlrun.env import Env
 from rlrun.export import writing
-from rlrun.export.checking import Parity, Reference, Run, compare, edges, running
+from rlrun.export.checking import Parity, Reference, Run, compare, edges, recorded, running
 from rlrun.export.graph import Graph, Outer
-from rlrun.export.recording import recorded
 
 SMALL = ("algorithm.hidden=[8]", "~pair")
 SPACES = {

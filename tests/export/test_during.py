@@ -16,8 +16,7 @@ from rlrun.callback import Callback, Stop
 from rlrun.config import compose
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.experiment import Experiment
-from rlrun.export.during import OnnxExport, _Asked, _Worker
-from rlrun.export.items import Items
+from rlrun.export.during import Items, OnnxExport, _Job, _Worker
 from rlrun.rundir import RunDir
 from rlrun.trainer import Trainer
 
@@ -140,7 +139,7 @@ def worker(tmp_path, monkeypatch):
     popen = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda command, **options: popen(["cat"], **options))
     (tmp_path / ".policy_7.request").touch()  # of a run that was killed
-    worker = _Worker(Items(tmp_path, "policy_", "onnx"))
+    worker = _Worker(Items(tmp_path))
     monkeypatch.setattr(worker, "_carried_out", lambda place: worker.items.path_of(worker._newest).touch() or "")
     yield worker
     worker.close()
@@ -149,7 +148,7 @@ def worker(tmp_path, monkeypatch):
 def test_a_folder_from_which_nothing_can_be_removed_keeps_nobody_waiting(worker, monkeypatch, caplog):
     monkeypatch.setattr(Path, "unlink", lambda path, missing_ok=False: refuse(path))
     for handle in (1, 2, 3):
-        request = _Asked(handle, keep=1, spare=False, future=Future())
+        request = _Job(handle, keep=1, spare=False, future=Future())
         worker.send(request, [b""])
         assert request.future.result(10).handle == handle
     monkeypatch.undo()
@@ -162,7 +161,7 @@ def refuse(path):
 
 def test_nothing_is_left_of_what_was_not_asked_for_in_full(worker, tmp_path):
     with pytest.raises(OSError, match="not permitted"):
-        worker.send(_Asked(1, keep=1, spare=False, future=Future()), (refuse(part) for part in "ab"))
+        worker.send(_Job(1, keep=1, spare=False, future=Future()), (refuse(part) for part in "ab"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -172,19 +171,14 @@ def test_wrong_numbers_are_refused(word, said):
         Experiment(compose([*WORDS, word]))
 
 
-def test_items_are_made_found_and_removed(tmp_path):
-    items = Items(tmp_path / "kept", "a_", "bin")
-    first, second = items.create_with_data(b"one"), items.create_with_saver(lambda path: path.write_bytes(b"two"))
-    assert [first.handle, second.handle, items.latest().handle] == [1, 2, 2]
-    assert items.update(1, b"three").path.read_bytes() == b"three"
-    assert [item.handle for item in Items(tmp_path / "kept", "a_", "bin").items()] == [1, 2]
+def test_items_are_found_and_removed(tmp_path):
+    items = Items(tmp_path / "kept")
+    for handle in (1, 2):
+        items.path_of(handle).write_bytes(b"")
+    items.path_of(3).mkdir()
+    assert [item.handle for item in items.items()] == [1, 2]
+    assert items.latest() == items.get(2)
     items.delete(2)
-    assert items.get(2) is None
-    assert not second.path.exists()
-    first.path.unlink()
-    with pytest.raises(RlrunError, match="was removed by somebody else"):
-        items.delete(1)
-    with pytest.raises(RlrunError, match="has no file number 7"):
-        items.update(7, b"")
-    with pytest.raises(RlrunError, match="is not there"):
-        items.add(9)
+    assert (items.get(2), items.latest().path) == (None, tmp_path / "kept" / "policy_000001.onnx")
+    with pytest.raises(RlrunError, match="has no file number 2"):
+        items.delete(2)

@@ -16,7 +16,7 @@ from rlrun.config import compose
 from rlrun.errors import RequestError, RlrunError
 from rlrun.export import writing
 from rlrun.export.opening import exported
-from rlrun.export.telling import environment, interface
+from rlrun.export.writing import environment, interface
 
 onnx = pytest.importorskip("onnx")
 EPISODES = 19  # more than lanes, so that these begin anew

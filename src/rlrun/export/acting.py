@@ -10,11 +10,8 @@ import torch
 
 from rlrun.collect.agents import Agent, Response, lanes_of
 from rlrun.errors import RequestError, RlrunError, SpaceError
-from rlrun.export import ports
-from rlrun.export.checking import contained
-from rlrun.export.graph import Outer
-from rlrun.export.ports import Port
-from rlrun.export.recording import columns
+from rlrun.export.checking import columns, contained
+from rlrun.export.graph import Outer, Port, actions, observations
 from rlrun.ops.noise import gumbel_like, normal_like
 from rlrun.typing import Array, Tree
 
@@ -60,8 +57,8 @@ class FileAgent(Agent):
         self._initial = {slot.name: _initial(slot, entries, place) for slot in states}
         after = [f"next_{name}" for name in self._initial]
         rest = {name: slot for name, slot in outputs.items() if name not in after}
-        self._read = _pairs([port for port, _ in ports.observations(outer.observation)], inputs, place)
-        self._written = _pairs([port for port, _ in ports.actions(outer.action)], rest, place, surplus=True)
+        self._read = _pairs([port for port, _ in observations(outer.observation)], inputs, place)
+        self._written = _pairs([port for port, _ in actions(outer.action)], rest, place, surplus=True)
         if unwanted := [name for name in inputs if name not in [slot.name for _, slot in self._read]]:
             raise SpaceError(f"{place} takes '{unwanted[0]}', which the environment does not give")
         if missing := [name for name in after if name not in outputs]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,15 +11,17 @@ import gymnasium
 import numpy as np
 import torch
 
-from rlrun.collect.agents import to_arrays, to_tensors
+from rlrun.collect.agents import Agent, begun_anew, initial_state, to_arrays, to_tensors
+from rlrun.collect.evaluate import undisturbed
+from rlrun.env import Env
 from rlrun.env.spaces import action_writer, batch_reader
 from rlrun.errors import RlrunError
-from rlrun.export import ports
-from rlrun.export.graph import Dealer, Graph, flat, nested
+from rlrun.export.graph import Dealer, Graph, Port, flat, named, nested
 from rlrun.ops import noise
-from rlrun.typing import Array
+from rlrun.typing import Array, Tree
 
 TOLERANCE = 1e-5  # between numbers of a size up to 1, relative to larger ones
+APART = 1e-4  # at most, between a number in an action of the file and of the policy, in an episode
 BATCHES = (1, 7, 64)
 SINGLES = 10  # rows that are tried one at a time; the larger batches hold all
 LARGE = 1e3  # where an observation has no bound
@@ -66,7 +68,7 @@ class Reference:
         convert = action_writer(self.outer.action, lanes)
         taken = action if convert is None else convert(action)
         outputs = {name: np.asarray(value) for name, value in parts("action", taken)}
-        return outputs | {ports.named("next_state", path): value for path, value in flat(after)}
+        return outputs | {named("next_state", path): value for path, value in flat(after)}
 
     def _act(self, observation: Any, state: Any, inputs: Columns) -> tuple[Any, Any]:
         if not self.graph.stochastic:
@@ -103,7 +105,7 @@ def edges(graph: Graph) -> list[Columns]:
     return [{port.name: _edge(port, which) for port in taken} for which in ("zero", "low", "high")]
 
 
-def _edge(port: ports.Port, which: str) -> Array:
+def _edge(port: Port, which: str) -> Array:
     shape, space = (1, *port.shape), port.space
     first = np.asarray(space.get("start", 0))
     if "n" in space:
@@ -219,3 +221,108 @@ def _apart(value: Array, reference: Array) -> Array:
 
 def _first(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def recorded(env: Env, agent: Agent, graph: Graph, *, count: int, seed: int) -> list[Columns]:
+    """Return observations of `count` steps, each with the state before it where there is one.
+
+    The policy explores, so that they are not all of one way through the environment.
+    """
+    rows: list[Columns] = []
+    with undisturbed():
+        env.renew()
+        observation = env.reset(seed)
+        state = initial = initial_state(agent, env.num_envs)
+        while len(rows) < count:
+            rows += _rows(graph, observation, state)
+            response = agent(observation, state, explore=True)
+            step = env.step(response["action"])
+            ended = step.terminated | step.truncated
+            observation = env.restart(ended) if ended.any() else step.observation
+            state = None if initial is None else begun_anew(response["state"], initial, ended)
+    return rows[:count]
+
+
+def columns(inputs: Sequence[Port], observation: Tree) -> Columns:
+    """Return a tree of ours [N, …] as what the environment gave, by the names of inputs."""
+    starts = {port.name: port.space.get("start", 0) for port in inputs}
+    values = {named("observation", path): value for path, value in flat(observation)}
+    return {name: value + np.asarray(starts[name]) if np.any(starts[name]) else value for name, value in values.items()}
+
+
+def _rows(graph: Graph, observation: Tree, state: Tree) -> list[Columns]:
+    """Return the lanes of a tree of ours as rows of what the environment gave."""
+    taken = [port for port in graph.inputs if port.role == "observation"]
+    states = {named("state", path): value for path, value in flat(state)}
+    whole = states | columns(taken, observation)
+    lanes = range(len(next(iter(whole.values()))))
+    typed = {port.name: whole[port.name].astype(port.dtype) for port in graph.inputs if port.name in whole}
+    return [{name: value[[lane]] for name, value in typed.items()} for lane in lanes]
+
+
+def played(data: bytes, reference: Reference, env: Env, about: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Return what episodes came to that the file acted in, as `play_onnx.py` plays them.
+
+    Args:
+        data: the file.
+        reference: its policy, asked at each step for its own action, which nobody takes.
+        env: of one lane.
+        about: what FILE.json will say.
+        count: how many; episode i begins with `reset(seed=seed + i)`.
+
+    Raises:
+        RlrunError: the policy would have acted otherwise somewhere.
+    """
+    from rlrun.export import play_onnx  # which needs onnxruntime
+
+    seed, limits = about["seed"], about["env"]
+    policy = play_onnx.Policy(data, about, seed)
+    watch = _Watch(policy, reference)
+    with undisturbed():
+        env.renew()
+        results = [
+            play_onnx.episode(watch, env.lanes[0], seed + index, limits["max_steps"], limits["reset_options"])
+            for index in range(count)
+        ]
+    return {
+        "seeds": [seed + index for index in range(count)],
+        "returns": [total for total, _ in results],
+        "lengths": [steps for _, steps in results],
+        "largest": watch.largest,
+    }
+
+
+class _Watch:
+    """Acts as the file does, and compares."""
+
+    def __init__(self, policy: Any, reference: Reference) -> None:
+        self.policy, self.reference = policy, reference
+        self.largest = 0.0
+        self._given: Columns = {}
+        self._run = policy.session.run
+        policy.session = self  # so that its inputs are seen
+
+    def reset(self) -> None:
+        self.policy.reset()
+
+    def act(self, observation: Any) -> Any:
+        return self.policy.act(observation)
+
+    def run(self, names: list[str], inputs: Columns) -> list[Any]:
+        """Return what the file answers, if the policy answers the same."""
+        outputs = self._run(names, inputs)
+        wanted = self.reference(inputs)
+        for name, value in zip(names, outputs, strict=True):
+            if name.startswith("action"):
+                self._compare(name, value, wanted[name])
+        return list(outputs)
+
+    def _compare(self, name: str, value: Any, wanted: Any) -> None:
+        whole = np.issubdtype(wanted.dtype, np.integer)
+        apart = _apart(value, wanted)
+        if (whole and apart.any()) or not (apart < APART).all():
+            raise RlrunError(
+                f"the exported policy disagrees in an episode: '{name}' is {value[0].tolist()}, "
+                f"not {wanted[0].tolist()}"
+            )
+        self.largest = max(self.largest, float(apart.max(initial=0.0)))

@@ -6,12 +6,15 @@ import json
 import logging
 import os
 import queue
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,12 +24,65 @@ from rlrun.env import Env
 from rlrun.errors import ConfigError, RequestError, RlrunError
 from rlrun.export import writing
 from rlrun.export.graph import Outer
-from rlrun.export.items import Item, Items
-from rlrun.export.telling import environment
 from rlrun.export.worker import request
+from rlrun.export.writing import environment
 
 PREFIX = "policy_"
+NUMBERED = re.compile(rf"{PREFIX}(\d+)\.onnx")
 _messages = logging.getLogger("rlrun")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A file.
+
+    Attributes:
+        handle: its number.
+        created: when, UTC.
+        path: where.
+    """
+
+    handle: int
+    created: datetime
+    path: Path
+
+
+class Items:
+    """The files `policy_<number>.onnx` of a folder, which is made where it is missing; any thread may ask for them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def path_of(self, handle: int) -> Path:
+        """Return where the file of a number lies, or would."""
+        return self.folder / f"{PREFIX}{handle:06d}.onnx"
+
+    def items(self) -> list[Item]:
+        """Return all files, the oldest number first."""
+        handles = [int(match[1]) for path in self.folder.iterdir() if (match := NUMBERED.fullmatch(path.name))]
+        return [item for handle in sorted(handles) if (item := self.get(handle)) is not None]
+
+    def latest(self) -> Item | None:
+        """Return the file of the highest number, or None."""
+        return next(reversed(self.items()), None)
+
+    def get(self, handle: int) -> Item | None:
+        """Return the file of a number, or None."""
+        path = self.path_of(handle)
+        return Item(handle, datetime.fromtimestamp(path.stat().st_mtime, UTC), path) if path.is_file() else None
+
+    def delete(self, handle: int) -> None:
+        """Remove a file, and what is told of it beside.
+
+        Raises:
+            RlrunError: there is no such number.
+        """
+        path = self.path_of(handle)
+        if not path.is_file():
+            raise RlrunError(f"{self.folder} has no file number {handle}")
+        path.unlink()
+        path.with_name(f"{path.name}.json").unlink(missing_ok=True)
 
 
 class OnnxExport(Callback):
@@ -85,7 +141,7 @@ class OnnxExport(Callback):
         if config:
             self._about["env"] = environment(config)
         if run_dir is not None:
-            self.items = Items(run_dir / "exports", PREFIX, "onnx")
+            self.items = Items(run_dir / "exports")
             for handle in [item.handle for item in self.items.items() if item.handle > self.count]:
                 self.items.delete(handle)  # of updates that were lost, and will be made again
             self._axis, self._worker = update if step is None else step, _Worker(self.items)
@@ -220,10 +276,9 @@ class _Worker:
             if problem:
                 _fail(job.future, job.handle, problem)
                 continue
-            try:
-                item = self.items.add(job.handle)
-            except RlrunError as error:  # somebody else removed it
-                _fail(job.future, job.handle, str(error))
+            item = self.items.get(job.handle)
+            if item is None:  # somebody else removed it
+                _fail(job.future, job.handle, f"{self.items.path_of(job.handle)} is not there")
                 continue
             job.future.set_result(item)
             try:

@@ -15,11 +15,9 @@ from rlrun.collect.evaluate import still
 from rlrun.env import Env
 from rlrun.errors import RequestError, did_you_mean
 from rlrun.export import writing
-from rlrun.export.checking import TOLERANCE, Reference, compare, edges, running
-from rlrun.export.episodes import played
+from rlrun.export.checking import TOLERANCE, Reference, compare, edges, played, recorded, running
 from rlrun.export.graph import Graph, Outer
-from rlrun.export.recording import recorded
-from rlrun.export.telling import environment, interface
+from rlrun.export.writing import environment, interface
 from rlrun.files import counted, replace, sized, write_json
 from rlrun.frozen import Frozen, frozen
 from rlrun.rundir import RunDir

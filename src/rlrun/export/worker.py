@@ -21,7 +21,7 @@ from rlrun.errors import RlrunError
 from rlrun.export import writing
 from rlrun.export.checking import Reference, compare, edges, running
 from rlrun.export.graph import Graph, Outer
-from rlrun.export.telling import interface
+from rlrun.export.writing import interface
 from rlrun.files import replace, write_json
 
 
