@@ -167,52 +167,39 @@ def test_an_arm_of_which_nothing_counts_hinders_no_comparison_of_the_others(make
     assert "leave out" not in told(report)
 
 
-def test_seeds_that_another_arm_has_are_missed(make, tmp_path):
-    arm(make, "a2c", [1.0, 2.0, 3.0])
-    arm(make, "ppo", [1.0])
-    assert "algorithm=ppo has no run on CartPole-v1 of seed 1, 2, which others have" in told(
-        rlrun.report(tmp_path, **QUICK)
-    )
+ALIKE = {
+    name: np.random.default_rng(place).normal(100.0, 10.0, 6).tolist() for place, name in enumerate(("a2c", "ppo"))
+}
+FAR = {"ppo": [100.0, 101.0, 102.0, 103.0, 104.0], "a2c": [1.0, 2.0, 3.0, 4.0, 5.0]}
+FEW = ("could be told from chance", "Few seeds: algorithm=ppo (3 runs), algorithm=a2c (3 runs)")
 
 
-def test_equal_arms_are_not_distinguishable_and_their_intervals_overlap(make, tmp_path):
-    random = np.random.default_rng(0)
-    for name in ("a2c", "ppo"):
-        arm(make, name, random.normal(100.0, 10.0, 6).tolist())
-    report = rlrun.report(tmp_path, **QUICK)
-    first, second = (result.aggregates["iqm"] for result in report.findings.results)
-    assert max(first.low, second.low) < min(first.high, second.high)
-    assert report.findings.comparisons[0].verdict == "not distinguishable"
-    assert "not distinguishable" in text_of(report).split("Final scores")[0]
-    assert "not distinguishable" in report.markdown
-
-
-def test_arms_that_differ_are_told_apart_if_there_are_enough_seeds(make, tmp_path):
-    arm(make, "ppo", [100.0, 101.0, 102.0, 103.0, 104.0])
-    arm(make, "a2c", [1.0, 2.0, 3.0, 4.0, 5.0])
+@pytest.mark.parametrize(
+    ("finals", "verdict", "apart", "texts"),
+    [
+        (ALIKE, "not distinguishable", False, ()),
+        (FAR, "algorithm=ppo scores higher", True, ("algorithm=ppo scores higher than algorithm=a2c",)),
+        ({name: values[:3] for name, values in FAR.items()}, "not distinguishable", True, FEW),
+        ({"ppo": [30.0], "a2c": [500.0]}, "not distinguishable", None, ("(no interval)",)),
+    ],
+    ids=["alike", "far apart", "far apart but few", "one run each"],
+)
+def test_arms_are_told_apart_if_they_differ_and_there_are_enough_seeds(finals, verdict, apart, texts, make, tmp_path):
+    for name, values in finals.items():
+        arm(make, name, values)
     report = rlrun.report(tmp_path, **QUICK)
     (comparison,) = report.findings.comparisons
-    assert (comparison.one, comparison.verdict) == ("algorithm=ppo", "algorithm=ppo scores higher")
-    assert comparison.improvement == pytest.approx((1.0, 1.0, 1.0))
-    assert "algorithm=ppo scores higher than algorithm=a2c" in re.sub(" +", " ", text_of(report))
-
-
-def test_three_seeds_are_never_enough_however_far_apart(make, tmp_path):
-    arm(make, "ppo", [100.0, 101.0, 102.0])
-    arm(make, "a2c", [1.0, 2.0, 3.0])
-    report = rlrun.report(tmp_path, **QUICK)
-    assert report.findings.comparisons[0].difference.low > 0
-    assert report.findings.comparisons[0].verdict == "not distinguishable"
-    assert "no difference, however large, could be told from chance" in told(report)
-    assert "Few seeds: algorithm=ppo (3 runs), algorithm=a2c (3 runs)" in told(report)
-
-
-def test_one_run_each_has_no_interval_and_no_verdict(make, tmp_path):
-    make("a", LEARNING, words=["algorithm=ppo"])
-    make("b", [500.0], words=["algorithm=a2c"])
-    report = rlrun.report(tmp_path, **QUICK)
-    assert report.findings.comparisons[0].verdict == "not distinguishable"
-    assert "(no interval)" in report.markdown
+    assert comparison.verdict == verdict
+    assert verdict in report.markdown
+    text = re.sub(" +", " ", text_of(report))
+    assert verdict in text.split("Final scores")[0]
+    assert all(sentence in text for sentence in texts)
+    first, second = (result.aggregates["iqm"] for result in report.findings.results)
+    assert bool(comparison.difference.low > 0) is (apart is True)
+    assert bool(max(first.low, second.low) < min(first.high, second.high)) is (apart is False)
+    if apart:
+        assert comparison.one == "algorithm=ppo"
+        assert comparison.improvement == pytest.approx((1.0, 1.0, 1.0))
 
 
 def test_the_verdict_tells_runs_without_a_score_from_arms_without_a_common_task(make, tmp_path):
@@ -265,12 +252,14 @@ def test_values_that_differ_far_behind_are_different(make, tmp_path):
     assert list(findings.differing) == ["name"]
 
 
-def test_runs_of_one_arm_that_are_not_alike_are_told(make, tmp_path):
+def test_seeds_that_others_have_and_runs_of_an_arm_that_are_not_alike_are_told(make, tmp_path):
     make("a", LEARNING, seed=0)
     make("b", [*LEARNING, 40.0, 50.0], seed=1, settings="algorithm:\n  lr: 0.5\n")
+    arm(make, "a2c", [1.0, 2.0, 3.0, 4.0])
     text = told(rlrun.report(tmp_path, **QUICK))
+    assert "algorithm=ppo has no run on CartPole-v1 of seed 2, 3, which others have" in text
     assert "different configs: algorithm.lr: 0.001 | 0.5" in text
-    assert "3,000 to 5,000 steps" in text
+    assert "2,000 to 5,000 steps" in text
 
 
 def test_returns_of_training_stand_in_only_where_nobody_was_evaluated(make, tmp_path):
