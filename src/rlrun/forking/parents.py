@@ -34,15 +34,10 @@ LOAD = "load"  # the other two words, skip and reinit, both mean: as built anew
 
 @dataclass(frozen=True)
 class Parent:
-    """What a new run starts from.
+    """What a new run starts from."""
 
-    Attributes:
-        run: its run; None for a file, or a checkpoint's folder that lies in no run.
-        place: the checkpoint's folder, or the file; None = the newest checkpoint of the run that is good.
-    """
-
-    run: RunDir | None
-    place: Path | None
+    run: RunDir | None  # its run; None for a file, or a checkpoint's folder that lies in no run
+    place: Path | None  # the checkpoint's folder, or the file; None = the newest checkpoint of the run that is good
 
     @property
     def path(self) -> Path:
@@ -193,21 +188,13 @@ def _quoted(text: str) -> str:
 
 @dataclass(frozen=True)
 class Settings:
-    """What to take over.
+    """What to take over."""
 
-    Attributes:
-        source: as the config has it.
-        kinds: kind -> whether it is loaded where no pattern says otherwise.
-        parts: pattern -> whether it is loaded; the last that matches counts.
-        rename: name (or pattern with one `*`) in the parent -> here; the last that matches counts.
-        lenient: what does not fit begins anew, in place of being refused.
-    """
-
-    source: str
-    kinds: Mapping[str, bool]
-    parts: Mapping[str, bool]
-    rename: Mapping[str, str]
-    lenient: bool
+    source: str  # as the config has it
+    kinds: Mapping[str, bool]  # kind -> whether it is loaded where no pattern says otherwise
+    parts: Mapping[str, bool]  # pattern -> whether it is loaded; the last that matches counts
+    rename: Mapping[str, str]  # name (or pattern with one `*`) in the parent -> here; the last that matches counts
+    lenient: bool  # what does not fit begins anew, in place of being refused
 
     def explicit(self, name: str) -> bool | None:
         """Return what the last pattern that matches a name says; None where none does."""

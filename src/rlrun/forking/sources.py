@@ -28,20 +28,14 @@ _messages = logging.getLogger("rlrun")
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint or a weights file that was read.
+    """A checkpoint or a weights file that was read."""
 
-    Attributes:
-        place: where it lies.
-        run: the run that it is from, if any.
-        nodes: whatever has a name: tensors, numbers, the nests that they lie in, and moments of optimisers by
-            the name of their parameter.
-        about: `env_steps`, `updates` and `digest`, as far as they are known.
-    """
-
-    place: Path
-    run: RunDir | None
+    place: Path  # where it lies
+    run: RunDir | None  # the run that it is from, if any
+    # Whatever has a name: tensors, numbers, the nests that they lie in, and moments of optimisers by the name of their
+    # parameter:
     nodes: Mapping[str, Any]
-    about: Mapping[str, Any]
+    about: Mapping[str, Any]  # `env_steps`, `updates` and `digest`, as far as they are known
 
     def describe(self) -> str:
         """Return the place in a few words."""

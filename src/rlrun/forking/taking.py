@@ -78,19 +78,12 @@ class Report:
 
 @dataclass
 class Fork:
-    """What a new run took over.
+    """What a new run took over."""
 
-    Attributes:
-        lineage: for the manifest: `run`, `checkpoint`, `env_steps`, `updates`, `digest`, `init`.
-        report: what became of each thing.
-        axis: environment step (the update, without a collector) at which the new run begins.
-        update: update at which it begins.
-    """
-
-    lineage: dict[str, Any]
-    report: Report
-    axis: int
-    update: int
+    lineage: dict[str, Any]  # for the manifest: `run`, `checkpoint`, `env_steps`, `updates`, `digest`, `init`
+    report: Report  # what became of each thing
+    axis: int  # environment step (the update, without a collector) at which the new run begins
+    update: int  # update at which it begins
 
     def begin(self, run: RunDir, parts: Mapping[str, Stateful]) -> dict[str, Any]:
         """Write the new run's first checkpoint, before the folder is a run: from here on it needs no parent.

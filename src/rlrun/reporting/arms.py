@@ -28,23 +28,14 @@ UNFINISHED = {
 
 @dataclass(frozen=True)
 class Fate:
-    """A run and what a report makes of it.
+    """A run and what a report makes of it."""
 
-    Attributes:
-        arm: the label of its arm.
-        run: the run.
-        score: its last value, if it counts.
-        why_not: it counts not.
-        drawn: whether it has a part in the learning curve.
-        again: whether another of the same arm, task and seed stands for it.
-    """
-
-    arm: str
-    run: Run
-    score: float | None
-    why_not: str | None
-    drawn: bool
-    again: bool = False
+    arm: str  # the label of its arm
+    run: Run  # the run
+    score: float | None  # its last value, if it counts
+    why_not: str | None  # it counts not
+    drawn: bool  # whether it has a part in the learning curve
+    again: bool = False  # whether another of the same arm, task and seed stands for it
 
 
 @dataclass(frozen=True)
@@ -102,11 +93,10 @@ def differences(arms: Iterable[Arm]) -> dict[str, list[str]]:
     known = [values for values in by_arm if values]  # of others nothing was begun
     differing = {}
     for key in dict.fromkeys(key for values in known for key in values):
-        by_task: dict[str, set[frozenset[str]]] = {}
-        for values in known:
-            for task, texts in values.get(key, {}).items():
-                by_task.setdefault(task, set()).add(frozenset(texts))
-        differs = any(key not in values for values in known) or any(len(variants) > 1 for variants in by_task.values())
+        tasks = [values.get(key, {}) for values in known]
+        differs = {} in tasks or any(
+            len({frozenset(texts[task]) for texts in tasks if task in texts}) > 1 for task in set().union(*tasks)
+        )
         cells = [sorted(set().union(*values.get(key, {}).values())) for values in by_arm]
         if differs and not all(text.startswith("${") for cell in cells for text in cell):
             differing[key] = [" | ".join(map(cut, cell)) or NONE for cell in cells]

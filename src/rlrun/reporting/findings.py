@@ -29,21 +29,13 @@ AS_IT_IS: Bounds = (0.0, 1.0)
 
 
 class Options(NamedTuple):
-    """What the user chose.
+    """What the user chose."""
 
-    Attributes:
-        title: of the page.
-        metric: whose last value is a run's score.
-        resamples: of each bootstrap and permutation test.
-        seed: of the same.
-        bounds: of a task's scores, low and high, that count as 0 and 1.
-    """
-
-    title: str
-    metric: str
-    resamples: int
-    seed: int
-    bounds: Mapping[str, Bounds]
+    title: str  # of the page
+    metric: str  # whose last value is a run's score
+    resamples: int  # of each bootstrap and permutation test
+    seed: int  # of the same
+    bounds: Mapping[str, Bounds]  # of a task's scores, low and high, that count as 0 and 1
 
     @property
     def band_resamples(self) -> int:
@@ -52,54 +44,38 @@ class Options(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """Curves of one task, or of several together.
+    """Curves of one task, or of several together."""
 
-    Attributes:
-        grid: environment steps, or updates without an environment, [P].
-        bands: interquartile mean and interval of each arm, [P] each; NaN where one of the tasks has no run.
-        runs: how many runs each arm has at each point, [P].
-        axis: what the grid counts.
-    """
-
-    grid: Floats
+    grid: Floats  # environment steps, or updates without an environment, [P]
+    # Interquartile mean and interval of each arm, [P] each; NaN where one of the tasks has no run:
     bands: Mapping[str, Interval]
-    runs: Mapping[str, Indices]
-    axis: str
+    runs: Mapping[str, Indices]  # how many runs each arm has at each point, [P]
+    axis: str  # what the grid counts
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of an arm.
+    """What came of an arm."""
 
-    Attributes:
-        arm: its runs.
-        scores: over the tasks that all arms have, normalised if `Findings.bounds` says so; None where it lacks one.
-        aggregates: of these, by name.
-        tasks: scores of each of its tasks as they are, with interquartile mean and mean.
-        profile: share of runs above each of `Findings.thresholds`.
-    """
-
-    arm: Arm
+    arm: Arm  # its runs
+    # Over the tasks that all arms have, normalised if `Findings.bounds` says so; None where it lacks one:
     scores: Scores | None
-    aggregates: Mapping[str, Interval]
+    aggregates: Mapping[str, Interval]  # of these, by name
+    # Scores of each of its tasks as they are, with interquartile mean and mean:
     tasks: Mapping[str, tuple[Scores, Interval, Interval]]
-    profile: Interval | None
+    profile: Interval | None  # share of runs above each of `Findings.thresholds`
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two arms: the difference of their interquartile means, the probability that a run of the first scores higher.
-
-    chance: p of the permutation test, corrected for the number of comparisons.
-    least: the smallest that it could have been, so corrected.
-    """
+    """Two arms: the difference of their interquartile means, the probability that a run of the first scores higher."""
 
     one: str
     other: str
     difference: Interval
     improvement: Interval
-    chance: float
-    least: float
+    chance: float  # p of the permutation test, corrected for the number of comparisons
+    least: float  # the smallest that it could have been, so corrected
 
     @property
     def distinguishable(self) -> bool:
@@ -117,35 +93,21 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Findings:
-    """All that a report shows.
+    """All that a report shows."""
 
-    Attributes:
-        options: what the user chose.
-        results: of the arms, the best first; those without scores come last.
-        words: that all runs have in common.
-        tasks: all, by name.
-        common: tasks on which each arm has runs that count, but for arms without any.
-        bounds: of each common task, which are 0 and 1 in aggregates; empty where scores stand as they are.
-        thresholds: of performance profiles.
-        comparisons: of each pair of drawn arms.
-        pairs: how many there are of all arms that have runs that count.
-        curves: of each task, and normalised of the common tasks together, by title.
-        differing: values of each drawn arm by the keys of the config in which they differ.
-        troubles: what could not be read.
-    """
-
-    options: Options
-    results: list[Result]
-    words: list[str]
-    tasks: list[str]
-    common: list[str]
+    options: Options  # what the user chose
+    results: list[Result]  # of the arms, the best first; those without scores come last
+    words: list[str]  # that all runs have in common
+    tasks: list[str]  # all, by name
+    common: list[str]  # tasks on which each arm has runs that count, but for arms without any
+    # Of each common task, which are 0 and 1 in aggregates; empty where scores stand as they are:
     bounds: Mapping[str, Bounds]
-    thresholds: Floats
-    comparisons: list[Comparison]
-    pairs: int
-    curves: Mapping[str, Curves]
-    differing: Mapping[str, list[str]]
-    troubles: list[str]
+    thresholds: Floats  # of performance profiles
+    comparisons: list[Comparison]  # of each pair of drawn arms
+    pairs: int  # how many there are of all arms that have runs that count
+    curves: Mapping[str, Curves]  # of each task, and normalised of the common tasks together, by title
+    differing: Mapping[str, list[str]]  # values of each drawn arm by the keys of the config in which they differ
+    troubles: list[str]  # what could not be read
 
     @property
     def drawn(self) -> list[Result]:

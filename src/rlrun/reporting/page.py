@@ -97,19 +97,12 @@ Cell: TypeAlias = str | tuple[Link, ...]
 
 
 class Table(NamedTuple):
-    """Rows of texts.
+    """Rows of texts."""
 
-    Attributes:
-        title: what it holds.
-        head: names of the columns.
-        rows: as long as the head each.
-        words: so many columns are words, the others numbers.
-    """
-
-    title: str
-    head: list[str]
-    rows: Sequence[Sequence[Cell]]
-    words: int
+    title: str  # what it holds
+    head: list[str]  # names of the columns
+    rows: Sequence[Sequence[Cell]]  # as long as the head each
+    words: int  # so many columns are words, the others numbers
 
 
 def finals(findings: Findings) -> Table:

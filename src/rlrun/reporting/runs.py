@@ -43,41 +43,25 @@ Curve: TypeAlias = dict[float, float]  # by environment steps, or updates withou
 
 @dataclass(frozen=True)
 class Run:
-    """A run, or a job of a sweep that has none.
+    """A run, or a job of a sweep that has none."""
 
-    Attributes:
-        path: of its folder.
-        source: the folder on the command line beneath which it was found.
-        words: of its command line, by key.
-        seed: None where nothing says it.
-        task: the environment, as people name it.
-        status: of the run; `missing` where there is no folder, `damaged` where it cannot be read.
-        reason: why it is not completed, as far as it is known.
-        curves: finite values of each metric that was asked for.
-        broken: metrics whose last value is no number that can be used.
-        env_steps, updates, seconds: None where nothing says it.
-        settings: the config by dotted key, without seed, task and machine.
-        circumstances: machine and versions, by name.
-        created: when it began, as the manifest has it.
-        videos: files.
-    """
-
-    path: Path
-    source: Path
-    words: Mapping[str, str]
-    seed: int | None
-    task: str
-    status: str
-    reason: str | None = None
-    curves: Mapping[str, Curve] = field(default_factory=dict)
-    broken: frozenset[str] = frozenset()
-    env_steps: float | None = None
+    path: Path  # of its folder
+    source: Path  # the folder on the command line beneath which it was found
+    words: Mapping[str, str]  # of its command line, by key
+    seed: int | None  # None where nothing says it
+    task: str  # the environment, as people name it
+    status: str  # of the run; `missing` where there is no folder, `damaged` where it cannot be read
+    reason: str | None = None  # why it is not completed, as far as it is known
+    curves: Mapping[str, Curve] = field(default_factory=dict)  # finite values of each metric that was asked for
+    broken: frozenset[str] = frozenset()  # metrics whose last value is no number that can be used
+    env_steps: float | None = None  # these three: None where nothing says it
     updates: float | None = None
     seconds: float | None = None
+    # The config by dotted key, without seed, task and machine:
     settings: Mapping[str, Any] = field(default_factory=dict)
-    circumstances: Mapping[str, Any] = field(default_factory=dict)
-    created: str = ""
-    videos: tuple[Path, ...] = ()
+    circumstances: Mapping[str, Any] = field(default_factory=dict)  # machine and versions, by name
+    created: str = ""  # when it began, as the manifest has it
+    videos: tuple[Path, ...] = ()  # files
 
     @property
     def steps(self) -> float:
