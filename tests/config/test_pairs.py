@@ -32,6 +32,12 @@ def test_words_beat_the_pair(compose):
     assert (config.algorithm.lr, config.algorithm.batch_size) == (0.5, 64)
 
 
+def test_a_key_that_a_pair_adds_exists_where_the_pair_applies(compose, refusal):
+    word = "memory.exponent=0.25"
+    assert compose(*PAIR, word).config.memory.exponent == 0.25
+    assert "no such key" in refusal(*PAIR, word, "env.id=Other-v0")
+
+
 @pytest.mark.parametrize("word", ["env.id=Other-v0", "env.target=my.Env", "pair=null", "~pair"])
 def test_a_word_switches_the_pair_off(compose, word):
     composed = compose(*PAIR, word)

@@ -60,7 +60,7 @@ def test_a_name_that_nobody_knows_gets_the_nearest(configs):
 )
 def test_an_override_is_answered_for_the_chosen_algorithm(algorithm, override, expected):
     with pytest.raises(ConfigError) as caught:
-        compose([f"algorithm={algorithm}", "env=pendulum", override])
+        compose([f"algorithm={algorithm}", "env=cartpole", override])
     assert re.fullmatch(r"\S+: no such key(?: or group)?" + expected, str(caught.value))
 
 

@@ -27,6 +27,7 @@ from rlrun.config.words import ADDITIONS, Word, parse
 from rlrun.errors import ConfigError, did_you_mean
 
 PRIMARY = "train"
+NAMES_OF_ENV = ("env.id", "env.target")
 OF_SWEEPS = ("launcher", "sweep")  # what a sweep is made with; no run has them
 
 
@@ -103,12 +104,12 @@ class Composer:
             choices = self._library.files(chosen).choices
         except ConfigError as error:
             raise ConfigError(mistyped_group(settings, listed) or str(error)) from error
-        config, layers = self._assemble(chosen, settings)
         pair = tuned_pair(repository, words, choices)
-        if pair is not None and not _env_changed(config, layers):
+        naming = [word for word in settings if word.key in ("env", *NAMES_OF_ENV)]  # others may set keys of the pair
+        if pair is not None and not _env_changed(*self._assemble(chosen, naming)):
             chosen = [*chosen, Word(f"{PAIR}={pair}", "" if PAIR in listed else "+", PAIR, pair)]
             choices = self._library.files(chosen).choices
-            config, layers = self._assemble(chosen, settings)
+        config, layers = self._assemble(chosen, settings)
         return Composed(config, [word.text for word in words], choices, layers, self._project)
 
     def _settled(self, words: list[Word]) -> list[Word]:
@@ -151,7 +152,7 @@ def _is_group(repository: Repository, word: Word) -> bool:
 def _env_changed(config: DictConfig, layers: list[Layer]) -> bool:
     """Say whether the environment is another one than the env file names."""
     setters = origins(config, layers)
-    for key in ("env.id", "env.target"):
+    for key in NAMES_OF_ENV:
         origin = setters.get(split(key))
         if origin is not None and not origin.config_path.startswith("env/"):
             return True
