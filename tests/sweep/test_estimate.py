@@ -15,8 +15,8 @@ from rlrun.cli import main
 from rlrun.config import compose
 from rlrun.errors import RequestError, RlrunError
 from rlrun.estimate import (
-    Bill,
     Cost,
+    CostEstimate,
     Measured,
     cost_of,
     differing,
@@ -24,11 +24,9 @@ from rlrun.estimate import (
     known_costs,
     makespan,
     probe,
-    probing,
     shapes,
 )
-from rlrun.estimate.bill import duration
-from rlrun.estimate.model import due
+from rlrun.estimate.cost import due, duration
 from rlrun.sweep.expansion import Job, expand
 
 TINY = (
@@ -57,8 +55,8 @@ PROBED = Measured(
     keep_best=0,
     state=1_000,
     rows=0,
-    held=0,
-    room=0,
+    stored=0,
+    capacity=0,
     grows=True,
     records=50,
     fixed=7,
@@ -88,38 +86,27 @@ def test_columns_are_the_keys_that_differ():
 
 
 def test_each_job_begins_when_a_worker_is_free():
-    assert makespan([3, 1, 1, 4], 2) == 6  # 3 | 1 1 4
-    assert makespan([3, 1, 1, 4], 1) == 9
-    assert makespan([3, 1], 8) == 3
+    assert [makespan([3, 1, 1, 4], workers) for workers in (1, 2, 8)] == [9, 6, 4]  # 3 | 1 1 4
 
 
 def test_what_is_due_is_counted_up_to_the_end():
-    assert due(0, 1_000, 400) == 2
-    assert due(400, 800, 400) == 1
-    assert due(399, 400, 400) == 1
-    assert due(0, 1_000, 0) == 0
+    assert [due(*span) for span in ((0, 1_000, 400), (400, 800, 400), (399, 400, 400), (0, 1_000, 0))] == [2, 1, 1, 0]
 
 
-def test_the_rest_of_a_run_goes_at_the_pace_of_its_beginning():
-    # 3 s around and 12 s so far; 9,000 steps; 23 evaluations, of which the last falls together with the end
-    assert cost_of(PROBED).seconds == pytest.approx(3 + 12 + 90 + 23)
-    beyond = replace(PROBED, end=10_100)
-    assert cost_of(beyond).seconds == pytest.approx(3 + 12 + 91 + 23 + 1)
-    never = replace(PROBED, evaluate_every=0)
-    assert cost_of(never).seconds == pytest.approx(3 + 12 + 90)
-
-
-def test_a_run_that_was_over_took_what_it_took():
-    assert cost_of(replace(PROBED, complete=True, end=1_000)).seconds == pytest.approx(3 + 12 + 1)
-
-
-def test_evaluations_are_taken_halfway_to_the_time_limit():
-    assert cost_of(replace(PROBED, longest=3.0)).seconds == pytest.approx(3 + 12 + 90 + 23 * 2)
-
-
-def test_what_the_warm_up_lacks_is_added():
-    measured = replace(PROBED, skipped=4_000, skipped_pace=0.001)
-    assert cost_of(measured).seconds == pytest.approx(3 + 12 + 4 + 50 + 13)
+@pytest.mark.parametrize(
+    ("changes", "seconds"),
+    [
+        # 3 s around and 12 s so far; 9,000 steps; 23 evaluations, of which the last falls together with the end
+        ({}, 3 + 12 + 90 + 23),
+        ({"end": 10_100}, 3 + 12 + 91 + 23 + 1),
+        ({"evaluate_every": 0}, 3 + 12 + 90),
+        ({"complete": True, "end": 1_000}, 3 + 12 + 1),
+        ({"longest": 3.0}, 3 + 12 + 90 + 23 * 2),  # halfway to the time limit
+        ({"skipped": 4_000, "skipped_pace": 0.001}, 3 + 12 + 4 + 50 + 13),  # of the warm-up
+    ],
+)
+def test_the_rest_of_a_run_goes_at_the_pace_of_its_beginning(changes, seconds):
+    assert cost_of(replace(PROBED, **changes)).seconds == pytest.approx(seconds)
 
 
 def test_a_limit_of_seconds_is_kept():
@@ -129,21 +116,29 @@ def test_a_limit_of_seconds_is_kept():
     assert math.isfinite(cost_of(replace(PROBED, end=None, seconds=60.0)).seconds)
 
 
-def test_disk_holds_the_checkpoints_that_stay_and_the_rows_that_fit():
-    assert cost_of(replace(PROBED, save_every=5_000)).bytes == 7 + 500 + 3 * 1_000  # two, and one at the end
-    assert cost_of(replace(PROBED, save_every=1_000)).bytes == 7 + 500 + 3 * 1_000
-    assert cost_of(replace(PROBED, save_every=1_000, keep=None)).bytes == 7 + 500 + 11 * 1_000
-    assert cost_of(replace(PROBED, save_every=1_000, keep_best=1)).bytes == 7 + 500 + 4 * 1_000
-    rows = replace(PROBED, keep=1, rows=2_000, held=1_000, room=100_000)
-    assert cost_of(rows).bytes == 7 + 500 + 1_000 + 20_000
-    assert cost_of(replace(rows, room=4_000)).bytes == 7 + 500 + 1_000 + 2 * 8_000  # some of them overwritten
-    assert cost_of(replace(rows, grows=False)).bytes == 7 + 500 + 1_000 + 2_000
+ROWS = {"keep": 1, "rows": 2_000, "stored": 1_000, "capacity": 100_000}
+
+
+@pytest.mark.parametrize(
+    ("changes", "size"),
+    [
+        ({"save_every": 5_000}, 3 * 1_000),  # two, and one at the end
+        ({"save_every": 1_000}, 3 * 1_000),
+        ({"save_every": 1_000, "keep": None}, 11 * 1_000),
+        ({"save_every": 1_000, "keep_best": 1}, 4 * 1_000),
+        (ROWS, 1_000 + 20_000),
+        (ROWS | {"capacity": 4_000}, 1_000 + 2 * 8_000),  # some of them overwritten
+        (ROWS | {"grows": False}, 1_000 + 2_000),
+    ],
+)
+def test_disk_holds_the_checkpoints_that_stay_and_the_rows_that_fit(changes, size):
+    assert cost_of(replace(PROBED, **changes)).bytes == 7 + 500 + size
 
 
 def test_a_bill_adds_up():
     job_list = jobs(("a=1", "seed=0"), ("a=2", "seed=0"), ("a=1", "seed=1"))
     costs = zip(shapes(job_list), [Cost(100.0, 10_000), Cost(7_200.0, 500, 0.01, at_most=True)], strict=True)
-    bill = Bill(tuple(job_list), tuple(costs), workers=2, launch=5.0, free=2_000, price=3.0)
+    bill = CostEstimate(tuple(job_list), tuple(costs), workers=2, launch=5.0, free=2_000, price=3.0)
     assert (bill.seconds, bill.work, bill.bytes) == (7_205.0, 7_400.0, 20_500)
     text = bill.describe()
     assert re.search(r"^1 +100 +2 h +500 B +a=2$", text, re.MULTILINE)
@@ -186,9 +181,8 @@ def test_the_pace_is_that_of_the_newest_half_without_evaluations():
     for seconds, axis in [(5, 100), (4, 200), (0, 200), (1, 300), (1, 400), (1, 500)]:
         now[0] += seconds
         callback.end_cycle(axis, axis)
-        callback.evaluated(0.0, last=False)
     now[0] += 7
-    callback.evaluated(7.0, last=False)
+    callback.evaluating += 7
     now[0] += 1
     with pytest.raises(Stop):
         callback.end_cycle(600, 600)
@@ -203,8 +197,8 @@ def test_a_probe_is_the_beginning_of_its_run(project):
     measured = probe.measure([*words, "logger=[terminal]"], None, 0.2, project / "run")
     assert not measured.complete
     assert (measured.end, measured.evaluate_every, measured.grows) == (100_000, 200, True)
-    assert measured.held <= measured.axis
-    assert 500 <= measured.room <= 510
+    assert measured.stored <= measured.axis
+    assert 500 <= measured.capacity <= 510
     assert 0 < measured.newest <= measured.longest * 1.001  # both episodes side by side, at most 100 rounds
     assert measured.longest < measured.newest * 100 / 8  # no episode falls within 8 steps
     assert 0 < measured.loop < 60
@@ -239,9 +233,7 @@ def test_a_probe_tells_nobody_of_itself():
 
 
 def test_a_run_without_a_limit_is_refused(project, monkeypatch):
-    monkeypatch.setattr(probing, "_launch", lambda scratch: 0.0)
-    monkeypatch.setattr(probing, "_carry_out", lambda probes, config_dir, seconds: None)
-    monkeypatch.setattr(probing._Probe, "found", lambda self: replace(PROBED, end=None))
+    monkeypatch.setattr("rlrun.estimate._probe", lambda *about: [replace(PROBED, end=None)])
     with pytest.raises(RequestError, match=r"ends this run: stop\.env_steps"):
         estimate(jobs(("a=1",)), workers=1)
     assert list(project.iterdir()) == []

@@ -90,8 +90,7 @@ def print_bill_of_one(
 
 def list_jobs(jobs: Sequence[Job], workers: int | None) -> None:
     """Print jobs with the keys in which they differ, and what is known of time and disk without running anything."""
-    from rlrun.estimate.bill import table
-    from rlrun.estimate.shapes import differing
+    from rlrun.estimate.cost import differing, table
     from rlrun.files import counted
 
     keys, values = differing(jobs)
@@ -104,7 +103,7 @@ def list_jobs(jobs: Sequence[Job], workers: int | None) -> None:
 
 def _known(jobs: Sequence[Job], workers: int | None) -> str:
     from rlrun import estimate as estimates
-    from rlrun.estimate.bill import duration
+    from rlrun.estimate.cost import duration
     from rlrun.files import sized
     from rlrun.sweep.local import room
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,9 @@ from rlrun.assembly import keep_freed_memory
 from rlrun.callback import Callback, Stop
 from rlrun.callbacks import Checkpointer, Evaluator
 from rlrun.callbacks.stop import Budget
-from rlrun.collect.evaluate import stage
+from rlrun.collect.evaluate import Evaluation, stage
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.estimate.model import Measured
+from rlrun.estimate.cost import Measured, size_of
 from rlrun.experiment import Experiment
 from rlrun.files import write_json
 from rlrun.memory import Table
@@ -52,43 +53,48 @@ class Probe(Callback):
         self.clock = clock
         self.evaluator = evaluator
         self.stopped = False  # by this probe, before the run was over
-        self.begun = self.ended = 0.0
+        self.begun = self.loop = 0.0  # when training began; its seconds, without what was done at its end
         self.evaluating = 0.0  # seconds of training so far
         self.last = 0.0  # … and of the evaluation at the end
-        self.evaluations: list[tuple[float, int]] = []  # seconds, and rounds of their lanes
+        self.evaluations: list[tuple[float, int]] = []  # seconds, and rounds of their envs
         self.points: list[tuple[float, int]] = []  # at the end of each cycle: seconds without evaluations, and axis
         self.axis = 0
         self.skipped = 0
-        self._rounds = 0
 
     def begin_training(self, loader: Any) -> None:
         inner = getattr(loader, "loader", loader)  # of a prefetch
         wanted = getattr(inner, "warm_up", 0)
         if wanted > WARM_UP:
             inner.warm_up, self.skipped = WARM_UP, wanted - WARM_UP
+        if self.evaluator is not None:
+            self.time(self.evaluator)
         self.begun = self.clock()
 
-    def watch(self) -> None:
-        """Count the rounds of lanes in evaluations, now that the evaluator has begun."""
-        assert self.evaluator is not None
-        check = self.evaluator.abandon
+    def time(self, evaluator: Evaluator) -> None:
+        """Take the time of each evaluation, and count the rounds of its envs: after each it asks whether to abandon."""
+        evaluate = evaluator._evaluate
 
-        def count() -> None:
-            self._rounds += 1
-            if check is not None:
-                check()
+        def timed(step: int | None, update: int, *, final: bool = False) -> Evaluation:
+            begun, abandon, rounds = self.clock(), evaluator.abandon, 0
 
-        self.evaluator.abandon = count
+            def count() -> None:
+                nonlocal rounds
+                rounds += 1
+                if abandon is not None:
+                    abandon()
 
-    def evaluated(self, seconds: float, *, last: bool) -> None:
-        """Take the time of the evaluator's turn; in most of them nothing is evaluated."""
-        if self._rounds:
-            self.evaluations.append((seconds, self._rounds))
-            self._rounds = 0
-        if last:
-            self.last = seconds
-        else:
-            self.evaluating += seconds
+            evaluator.abandon = count
+            result = evaluate(step, update, final=final)
+            evaluator.abandon = abandon
+            seconds = self.clock() - begun
+            self.evaluations.append((seconds, rounds))
+            if final:
+                self.last = seconds
+            else:
+                self.evaluating += seconds
+            return result
+
+        evaluator._evaluate = timed  # type: ignore[method-assign]
 
     def end_cycle(self, update: int, step: int | None = None) -> None:
         axis, now = update if step is None else step, self.clock()
@@ -100,12 +106,7 @@ class Probe(Callback):
             raise Stop("probed")
 
     def end_training(self, error: BaseException | None) -> None:
-        self.ended = self.clock()
-
-    @property
-    def loop(self) -> float:
-        """Seconds of training, without what was done at its end."""
-        return self.ended - self.begun
+        self.loop = self.clock() - self.begun
 
     @property
     def first(self) -> tuple[float, int]:
@@ -121,32 +122,6 @@ class Probe(Callback):
         middle = (self.first[0] + last[0]) / 2
         begin = next(point for point in reversed(self.points) if point[0] <= middle)
         return (last[0] - begin[0]) / max(last[1] - begin[1], 1)
-
-
-class Mark(Callback):
-    """Stand before and behind the evaluator, and give the probe the time in between."""
-
-    cycle = 1
-
-    def __init__(self, probe: Probe, before: Mark | None = None) -> None:
-        self.probe = probe
-        self.before = before
-        self.at = 0.0
-
-    def begin_training(self) -> None:
-        if self.before is not None:
-            self.probe.watch()
-
-    def end_cycle(self) -> None:
-        self._note(last=False)
-
-    def end_training(self, error: BaseException | None) -> None:
-        self._note(last=True)
-
-    def _note(self, *, last: bool) -> None:
-        self.at = self.probe.clock()
-        if self.before is not None:
-            self.probe.evaluated(self.at - self.before.at, last=last)
 
 
 def carry_out(words: tuple[str, ...], config_dir: Path | None, seconds: float, folder: Path) -> int:
@@ -185,7 +160,7 @@ def measure(
     experiment.take_in()
     evaluator = experiment.part(Evaluator)
     probe = Probe(seconds, evaluator, clock)
-    callbacks = dict(_timed(experiment.trainer.callbacks, probe))
+    callbacks = {"probe": probe, **experiment.trainer.callbacks}  # the first one, so that it sees each last update
     trainer = Trainer(callbacks, experiment.trainer.loader)
     experiment.trainer, experiment.parts["trainer"] = trainer, trainer
     run = RunDir.claim(path)
@@ -200,19 +175,6 @@ def _keep_within(config: Any) -> None:
     config.logger = [sink for sink in names if {*([sink] if isinstance(sink, str) else sink)} <= {*WITHIN}]
     if OmegaConf.select(config, "memory.export.path") is not None:
         config.memory.export.path = None
-
-
-def _timed(callbacks: Mapping[str, Callback], probe: Probe) -> Iterator[tuple[str, Callback]]:
-    """Return callbacks with marks around the evaluator, and the probe before them: it sees each last update, too."""
-    yield "probe", probe
-    for name, callback in callbacks.items():
-        if callback is not probe.evaluator:
-            yield name, callback
-            continue
-        before = Mark(probe)
-        yield f"before_{name}", before
-        yield name, callback
-        yield f"behind_{name}", Mark(probe, before)
 
 
 def _measured(probe: Probe, experiment: Experiment, run: RunDir) -> Measured:
@@ -240,8 +202,8 @@ def _measured(probe: Probe, experiment: Experiment, run: RunDir) -> Measured:
         save_seconds=checkpointer.seconds if checkpointer is not None else None,
         keep=checkpointer.keep_last if checkpointer is not None else 1,
         keep_best=checkpointer.keep_best if checkpointer is not None else 0,
-        held=sum(map(len, tables)),
-        room=sum(table.index.size for table in tables),
+        stored=sum(map(len, tables)),
+        capacity=sum(table.index.size for table in tables),
         grows=collects,
         **_sizes(run),
     )
@@ -251,12 +213,12 @@ def _end(probe: Probe, budget: Budget | None, updates: int, *, collects: bool) -
     """Return where the run ends on the axis, by whichever limit comes first."""
     if budget is None:
         return None
-    limits = [budget.updates] if not collects else [budget.env_steps]
+    limit = budget.updates
     if collects:
         begin = probe.first[1]
         rate = max(updates - 1, 1) / max(probe.axis - begin, 1)  # updates a step, from the first update on
-        limits.append(begin + probe.skipped + budget.updates / rate)
-    return min(limits) if math.isfinite(min(limits)) else None
+        limit = min(budget.env_steps, begin + probe.skipped + budget.updates / rate)
+    return limit if math.isfinite(limit) else None
 
 
 def _evaluations(probe: Probe) -> tuple[float, float | None]:
@@ -266,27 +228,21 @@ def _evaluations(probe: Probe) -> tuple[float, float | None]:
         return 0.0, None
     usual = probe.evaluations[1:] or probe.evaluations  # the first one builds environments
     pace = sum(seconds for seconds, _ in usual) / sum(rounds for _, rounds in usual)
-    lanes = stage(evaluator.env, evaluator.episodes)
-    try:
-        spec = getattr(lanes.lanes[0], "spec", None) if lanes.lanes else None
-        limits = [getattr(spec, "max_episode_steps", None), evaluator.max_steps]
-        waves = math.ceil(evaluator.episodes / lanes.num_envs)
-    finally:
-        lanes.close()
-    longest = None if limits[0] is None else pace * waves * min(limit for limit in limits if limit is not None)
+    with closing(stage(evaluator.env, evaluator.episodes)) as envs:
+        spec = getattr(envs.lanes[0], "spec", None) if envs.lanes else None
+        limit = getattr(spec, "max_episode_steps", None)
+        waves = math.ceil(evaluator.episodes / envs.num_envs)
+    longest = None if limit is None else pace * waves * min(limit, evaluator.max_steps or limit)
     return pace * probe.evaluations[-1][1], longest
 
 
 def _sizes(run: RunDir) -> dict[str, int]:
-    """Return what lies in a run's folder, by what it grows with."""
-    states = [_size(path) for path in run.checkpoint_dirs()]
-    growing = [run.metrics, run.tensorboard, run.videos]
-    records = sum(map(_size, growing))
-    rest = _size(run.path) - records - _size(run.checkpoints)
-    state = sum(states) // max(len(states), 1)
-    return {"state": state, "rows": _size(home_of(run.checkpoints)), "records": records, "fixed": rest}
-
-
-def _size(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
+    """Return the bytes of what is in a run's folder, by what it grows with."""
+    states = [size_of(path) for path in run.checkpoint_dirs()]
+    records = sum(map(size_of, (run.metrics, run.tensorboard, run.videos)))
+    return {
+        "state": sum(states) // max(len(states), 1),
+        "rows": size_of(home_of(run.checkpoints)),
+        "records": records,
+        "fixed": size_of(run.path) - records - size_of(run.checkpoints),
+    }
