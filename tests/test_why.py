@@ -158,6 +158,12 @@ CASES = {
         "algorithm.warmup_steps=1_000",
         ({}, {"algorithm.warmup_steps": 5_000}),
     ),
+    "rollout longer than the run": (
+        rollout,
+        ({}, {"loader.horizon": 1_250}),
+        "stop.env_steps=1_000_000",
+        ({}, {"loader.horizon": 1_249}),
+    ),
     "no reward": (
         replay,
         ({"batch/reward": 0.0, "episode/return": 0.0}, {}),

@@ -51,23 +51,9 @@ def check(words: Iterable[str] | Composed = (), *, config_dir: Path | None = Non
         f"disk      {sized(free)} free; a checkpoint takes up to {sized(checkpoint_size)}",
         *_large(getattr(experiment.builder.get("env"), "spaces", None), parts),
         *(f"untrained {path}: no loss steps its parameters" for path in experiment.untrained()),
-        *(f"budget    {line}" for line in _beyond_budget(experiment)),
+        *(f"budget    {line}" for line in experiment.budget_notes()),
         *(f"metric    {line}; it is left out: a metric is one number" for line in _no_numbers(experiment)),
     ]
-
-
-def _beyond_budget(experiment: Experiment) -> list[str]:
-    """Return what the budget of environment steps is too small for."""
-    steps, loader = experiment.config.stop.env_steps, experiment.trainer.loader
-    loader = getattr(loader, "loader", loader)  # of a prefetch
-    if steps is None:
-        return []
-    warm_up, batch, length = (getattr(loader, name, 0) for name in ("warm_up", "batch", "length"))
-    if warm_up >= steps:
-        return [f"a warm-up of {warm_up:,} steps takes all of stop.env_steps={steps:,}: there will be no update"]
-    if batch * length > steps:
-        return [f"a batch of {batch * length:,} rows is more than stop.env_steps={steps:,}: rows will repeat in it"]
-    return []
 
 
 def _no_numbers(experiment: Experiment) -> list[str]:

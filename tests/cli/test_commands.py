@@ -199,7 +199,12 @@ class Vector(Callback):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["stop.env_steps=900"], "budget    a warm-up of 1,000 steps takes all of stop.env_steps=900"),
+        (
+            ["stop.env_steps=900"],
+            "budget    a warm-up of 1,000 steps (algorithm.warmup_steps) takes all of stop.env_steps=900: there",
+        ),
+        (["stop.env_steps=null"], "budget    no limit is set in stop: the run goes on until a signal ends it"),
+        (["memory.length=10"], "budget    a batch of 128 rows is more than memory.length=10: rows will repeat in it"),
         (["algorithm.batch_size=60_000", "stop.env_steps=50_000"], "budget    a batch of 60,000 rows is more than"),
         (["~callbacks.q_loss"], "untrained networks.q: no loss steps its parameters"),
         (["+callbacks.mine._target_=mine.Vector"], "metric    'mine/vector' of callbacks.mine has the shape [3]"),
@@ -211,6 +216,29 @@ def test_check_tells_what_will_not_work(words, told, rlrun, write):
     assert outcome.code == 0
     assert told in outcome.out
     assert told not in rlrun("check", *DQN).out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["algorithm=ppo", "num_envs=2", "algorithm.horizon=32", "stop.env_steps=60"],
+            "a rollout of 64 steps (algorithm.horizon × num_envs) takes all of stop.env_steps=60: there will be one "
+            "update",
+        ),
+        (["algorithm=ppo", "num_envs=2", "algorithm.horizon=32", "stop.env_steps=65", "algorithm.epochs=1"], None),
+        (
+            ["algorithm=sac", "memory.length=10", "stop.env_steps=50"],
+            "a warm-up of 1,000 steps (algorithm.warmup_steps) takes all of stop.env_steps=50: there will be no update",
+        ),
+    ],
+)
+def test_training_tells_what_its_budget_is_too_small_for(words, told, rlrun, project):
+    outcome = rlrun("train", *words, *DQN[1:], "pair=null", "evaluation.every=0", "logger=[]", "--run-dir", "run")
+    assert (outcome.code, outcome.err.splitlines()) == (0, [told] * (told is not None))
+    assert told is None or told in (project / "run" / "log.txt").read_text()
+    why = rlrun("why", "run").out
+    assert ("longer than the run" in why.partition("ruled out")[0]) == (told is not None)
 
 
 def test_an_algorithm_that_chooses_its_environment_is_told_the_way_out(rlrun, write):

@@ -102,6 +102,25 @@ def no_update(facts: Facts) -> Sign | None:
 
 
 @rule(
+    "rollout longer than the run",
+    "the budget is one rollout or less, so one update is made",
+    "`stop.env_steps=…`, `algorithm.horizon=…`",
+)
+def one_rollout(facts: Facts) -> Sign | None:
+    horizon, budget = facts.figure("loader.horizon"), facts.figure("stop.env_steps")
+    if horizon is None or budget is None:
+        raise NotApplicable
+    rollout = horizon.value * (facts.number("num_envs") or 1.0)
+    if rollout < budget.value:
+        return None
+    reason = (
+        f"a rollout of {shown(rollout)} steps takes up the run of {shown(budget.value)}: one update is made at most"
+    )
+    evidence = {"rollout": rollout, "budget": budget.value, "updates": facts.updates}
+    return reason, evidence, f"a larger budget: {override(budget.key, 100 * rollout)}"
+
+
+@rule(
     "no reward",
     "every reward that was learned from is 0, or every episode has the same return",
     "the environment's reward; `+with=rnd` where rewards are rare",
