@@ -36,15 +36,8 @@ LOAD = "load"  # the other two words, skip and reinit, both mean: as built anew
 class Parent:
     """What a new run starts from."""
 
-    run: RunDir | None  # its run; None for a file, or a checkpoint's folder that lies in no run
-    place: Path | None  # the checkpoint's folder, or the file; None = the newest checkpoint of the run that is good
-
-    @property
-    def path(self) -> Path:
-        """The checkpoint or the file, as far as it is decided; else the run."""
-        path = self.place if self.place is not None else self.run.path if self.run is not None else None
-        assert path is not None
-        return path
+    path: Path  # a checkpoint's folder, or a file; or the run, of which the newest good checkpoint is meant
+    run: RunDir | None = None  # its run; None for a file, or a checkpoint's folder that lies in no run
 
 
 def find(text: str) -> Parent:
@@ -60,15 +53,16 @@ def find(text: str) -> Parent:
         _require_safetensors(path)
         if is_checkpoint:
             raise RunDirError(f"{path} is a part of a checkpoint; name its folder, {folder}")
-        return Parent(None, path)
+        return Parent(path)
     if not path.exists() and "@" in text:
         base, _, which = text.rpartition("@")
         run = RunDir.open(Path(base).expanduser())
-        return Parent(run, run.checkpoint(which))
+        return Parent(run.checkpoint(which), run)
     if is_checkpoint:
         above = path.parent.parent
-        return Parent(RunDir(above) if is_run(above) else None, path)
-    return Parent(RunDir.open(path), None)
+        return Parent(path, RunDir(above) if is_run(above) else None)
+    run = RunDir.open(path)
+    return Parent(run.path, run)
 
 
 def _require_safetensors(path: Path) -> None:

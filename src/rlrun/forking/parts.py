@@ -53,11 +53,15 @@ MOMENTS = "optimiser."
 
 
 class Part:
-    """A part as something that takes over named things."""
+    """A part as something that takes over named things.
 
-    def names(self) -> Mapping[str, str]:
-        """Return what it could take over: name within the part -> kind."""
-        raise NotImplementedError
+    kinds: what it could take over: name within the part -> kind.
+    """
+
+    kinds: Mapping[str, str]
+
+    def __init__(self, part: Any) -> None:
+        self.part = part
 
     def follows(self, name: str) -> Tensor | None:
         """Return the tensor that a thing belongs to: without that one taken over, it makes no sense."""
@@ -74,63 +78,43 @@ class Part:
 
 def part_of(part: Stateful) -> Part:
     """Return what a part of a run can take over."""
-    if isinstance(part, nn.Module):
-        return Network(part)
-    if isinstance(part, Table):
-        return Memory(part)
-    if isinstance(part, ReplayLoader):
-        return Pace(part)
-    if isinstance(part, LossCallback):
-        return Loss(part)
-    return SlowCopy(part) if isinstance(part, TargetCallback) else Counters(part)
+    takers: dict[type[Any], type[Part]] = {nn.Module: Network, Table: Memory, ReplayLoader: Pace}
+    takers |= {LossCallback: Loss, TargetCallback: SlowCopy}
+    return next((taker for kind, taker in takers.items() if isinstance(part, kind)), Counters)(part)
 
 
 class Network(Part):
     """A module: its parameters and buffers."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        self.state = module.state_dict()
-
-    def names(self) -> Mapping[str, str]:
-        return dict.fromkeys(self.state, "weights")
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__(part)
+        self.state = part.state_dict()
+        self.kinds = dict.fromkeys(self.state, "weights")
 
     def misfit(self, name: str, value: Any) -> str | None:
         return _difference(self.state[name], value)
 
     def take(self, values: Mapping[str, Any]) -> None:
-        self.module.load_state_dict(values, strict=False)
+        self.part.load_state_dict(values, strict=False)
 
 
 class Pace(Part):
     """A loader that collects: whether the warm-up is over. Updates are counted against steps from here on."""
 
-    def __init__(self, loader: ReplayLoader) -> None:
-        self.loader = loader
-
-    def names(self) -> Mapping[str, str]:
-        return {"start": "numbers"}
+    kinds = {"start": "numbers"}
 
     def take(self, values: Mapping[str, Any]) -> None:
         if values["start"] is not None:
-            collector = self.loader.collector
+            collector = self.part.collector
             begun = {"updates": 0, "start": 0 if collector is None else collector.steps}
-            self.loader.load_state_dict(self.loader.state_dict() | begun)
+            self.part.load_state_dict(self.part.state_dict() | begun)
 
 
 class Memory(Part):
-    """A table as a whole; episodes that were open in the parent end where they were left.
+    """A table as a whole; episodes that were open in the parent end where they were left."""
 
-    Attributes:
-        how: what became of the rows, where they are not as they were.
-    """
-
-    def __init__(self, table: Table) -> None:
-        self.table = table
-        self.how = ""
-
-    def names(self) -> Mapping[str, str]:
-        return {"": "memory"}
+    kinds = {"": "memory"}
+    how = ""  # what became of the rows, where they are not as they were
 
     def take(self, values: Mapping[str, Any]) -> None:
         """Take over a state; into a table of another length, number of lanes or kind go its episodes, as new ones.
@@ -138,7 +122,7 @@ class Memory(Part):
         Raises:
             RlrunError: the columns differ.
         """
-        table, state = self.table, values[""]
+        table, state = self.part, values[""]
         pooled = "vacant" in state["index"]  # lanes shared the rows
         size, lanes = int(state["index"]["size"]), len(state["index"]["open"])
         parts: dict[str, Stateful] = {"sampler": table.sampler, "ejector": table.ejector}
@@ -180,7 +164,7 @@ class Counters(Part):
     apart: tuple[str, ...] = ("metrics",)  # entries that a subclass looks after, or on which nothing hangs
 
     def __init__(self, part: Any) -> None:
-        self.part = part
+        super().__init__(part)
         allowed = getattr(part, "inherited", None)
         for kind, entries in INHERITED.items():
             allowed = entries if isinstance(part, kind) else allowed
@@ -192,9 +176,7 @@ class Counters(Part):
             for name, path in names.items()
             if allowed is None or any(f"{name}.".startswith(f"{entry}.") for entry in allowed)
         }
-
-    def names(self) -> Mapping[str, str]:
-        return {name: _kind(reduce(getitem, path, self.state)) for name, path in self.paths.items()}
+        self.kinds = {name: _kind(reduce(getitem, path, self.state)) for name, path in self.paths.items()}
 
     def misfit(self, name: str, value: Any) -> str | None:
         current = reduce(getitem, self.paths[name], self.state)
@@ -210,7 +192,7 @@ class Counters(Part):
             node[last] = {**value, "param_groups": node[last]["param_groups"]} if is_optimiser(value) else value
         flags = {}
         if isinstance(self.part, Callback):  # one of a user's own may do without some of the keywords
-            kinds = {kind for name, kind in self.names().items() if name in values}
+            kinds = {kind for name, kind in self.kinds.items() if name in values}
             flags = {"weights": "weights" in kinds, "optimiser": "optimisers" in kinds, "numbers": "numbers" in kinds}
             parameters = inspect.signature(self.part.load_state_dict).parameters
             if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -230,9 +212,7 @@ class Loss(Counters):
         super().__init__(part)
         self.optimiser = part.optimiser
         self.parameters = dict(zip((f"{MOMENTS}{name}" for name in part.names), part.parameters, strict=True))
-
-    def names(self) -> Mapping[str, str]:
-        return {**super().names(), **dict.fromkeys(self.parameters, "optimisers")}
+        self.kinds = {**self.kinds, **dict.fromkeys(self.parameters, "optimisers")}
 
     def follows(self, name: str) -> Tensor | None:
         return self.parameters.get(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -18,7 +18,6 @@ from rlrun import storage
 from rlrun.errors import RunDirError
 from rlrun.files import reason
 from rlrun.forking.parents import Parent
-from rlrun.rundir import RunDir
 
 SHOWN = 3  # names on each side
 COMPARED = 1_000  # names on each side, for the nearest renaming
@@ -31,16 +30,10 @@ class Source:
     """A checkpoint or a weights file that was read."""
 
     place: Path  # where it lies
-    run: RunDir | None  # the run that it is from, if any
     # Whatever has a name: tensors, numbers, the nests that they lie in, and moments of optimisers by the name of their
     # parameter:
     nodes: Mapping[str, Any]
     about: Mapping[str, Any]  # `env_steps`, `updates` and `digest`, as far as they are known
-
-    def describe(self) -> str:
-        """Return the place in a few words."""
-        steps, updates = self.about.get("env_steps"), self.about.get("updates")
-        return f"{self.place}" if steps is None else f"{self.place} ({steps:,} env steps, {updates:,} updates)"
 
 
 def read(parent: Parent, wanted: Callable[[str], bool]) -> Source:
@@ -53,15 +46,14 @@ def read(parent: Parent, wanted: Callable[[str], bool]) -> Source:
     Raises:
         RunDirError: it is missing or damaged.
     """
-    if parent.place is not None:
-        return _file(parent.place) if parent.place.is_file() else _checkpoint(parent.place, parent.run, wanted)
-    assert parent.run is not None
+    if parent.run is None or parent.path != parent.run.path:
+        return _file(parent.path) if parent.path.is_file() else _checkpoint(parent.path, wanted)
     checkpoints, damaged = parent.run.newest_first(), []
     if not checkpoints:
-        raise RunDirError(f"{parent.run.path} has no checkpoint yet to start from")
+        raise RunDirError(f"{parent.path} has no checkpoint yet to start from")
     for place in checkpoints:
         try:
-            source = _checkpoint(place, parent.run, wanted)
+            source = _checkpoint(place, wanted)
         except RunDirError as error:
             damaged.append(str(error))
             continue
@@ -71,12 +63,12 @@ def read(parent: Parent, wanted: Callable[[str], bool]) -> Source:
     raise RunDirError(f"none of the {len(checkpoints)} checkpoints can be read; of the newest: {damaged[0]}")
 
 
-def _checkpoint(place: Path, run: RunDir | None, wanted: Callable[[str], bool]) -> Source:
+def _checkpoint(place: Path, wanted: Callable[[str], bool]) -> Source:
     note = storage.read_manifest(place)
     states = storage.load(place, [part for part in note["parts"] if wanted(part)])
     nodes = {name: value for part, state in states.items() for name, value in _named(part, state)}
     about = {"env_steps": note.get("env_steps"), "updates": note.get("updates")}
-    return Source(place, run, nodes, {**about, "digest": _digest(place / "manifest.json")})
+    return Source(place, nodes, {**about, "digest": _digest(place / "manifest.json")})
 
 
 def _file(place: Path) -> Source:
@@ -87,7 +79,7 @@ def _file(place: Path) -> Source:
     except (SafetensorError, ValueError, KeyError) as error:
         raise RunDirError(f"{place} is damaged: {error}") from error
     dotted = {name.replace("/", "."): value for name, value in nodes.items()}  # checkpoints write part/name
-    return Source(place, None, dotted if len(dotted) == len(nodes) else nodes, {"digest": _digest(place)})
+    return Source(place, dotted if len(dotted) == len(nodes) else nodes, {"digest": _digest(place)})
 
 
 def _digest(path: Path) -> str:
@@ -124,7 +116,8 @@ def names_differ(tensors: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """
     renaming = _nearest_renaming(tensors, wanted)
     way_out = "" if renaming is None else f"; try 'init.rename={{{renaming[0]}: {renaming[1]}}}'"
-    return f"it holds {_some(list(tensors))}, wanted are {_some(list(wanted))}{way_out}"
+    there, here = some([*tensors] or ["no tensor"], SHOWN), some([*wanted] or ["no tensor"], SHOWN)
+    return f"it holds {there}, wanted are {here}{way_out}"
 
 
 def _nearest_renaming(tensors: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -145,6 +138,7 @@ def _nearest_renaming(tensors: Mapping[str, Any], wanted: Mapping[str, Any]) -> 
     return (old, new) if old else ("*", f"{new}.*")
 
 
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return (", ".join(names[:SHOWN]) or "no tensor") + more
+def some(names: Sequence[object], most: int | None, joint: str = " and") -> str:
+    """Return names, at most so many, and how many more there are."""
+    more = len(names) - len(names[:most])
+    return ", ".join(map(str, names[:most])) + (f"{joint} {more} more" if more else "")

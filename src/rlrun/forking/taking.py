@@ -20,7 +20,7 @@ from rlrun.errors import ConfigError, RunDirError
 from rlrun.files import write_text
 from rlrun.forking.parents import Settings, find, matches, pin, settings_of
 from rlrun.forking.parts import Memory, Network, Pace, Part, SlowCopy, part_of
-from rlrun.forking.sources import Source, names_differ, read
+from rlrun.forking.sources import Source, names_differ, read, some
 from rlrun.memory import Table
 from rlrun.rundir import RunDir, checkpoint_name
 from rlrun.trainer import Trainer
@@ -72,7 +72,7 @@ class Report:
         yield from (f"{entry.name}: {entry.why}" for entry in self.of("loaded") if entry.why)
         for fate in FATES[1:] if most is not None else FATES:
             if entries := self.of(fate):
-                yield f"{fate}: {_listed(entries, most, ', and')}"
+                yield f"{fate}: {some(entries, most, ', and')}"
         yield from self.remarks
 
 
@@ -129,7 +129,8 @@ def take(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer, *,
     if settings is None:
         return None
     taker = _Taker(settings, parts)
-    source = read(find(settings.source), taker.wants)
+    parent = find(settings.source)
+    source = read(parent, taker.wants)
     report = taker.decide(source)
     taker.load()
     update = int(trainer.state["update"])
@@ -145,7 +146,7 @@ def take(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer, *,
             part.load_state_dict(part.state_dict() | {"axis": axis, "update": update})
     pin(composed, source.place)
     lineage = {
-        "run": None if source.run is None else str(source.run.path),
+        "run": None if parent.run is None else str(parent.run.path),
         "checkpoint": str(source.place),
         **{name: source.about.get(name) for name in ("env_steps", "updates", "digest")},
         "init": settings.as_config(),
@@ -176,14 +177,12 @@ class _Taker:
         self.built = parts
         self.parts: dict[str, Part] = {path: part_of(part) for path, part in parts.items()}
         self.tables = {path for path, part in self.parts.items() if isinstance(part, Memory)}
-        self.kinds = {
-            _full(path, name): kind for path, part in self.parts.items() for name, kind in part.names().items()
-        }
+        self.kinds = {_full(path, name): kind for path, part in self.parts.items() for name, kind in part.kinds.items()}
         self.tensors: dict[str, Tensor] = {  # of networks
             _full(path, name): value
             for path, part in self.parts.items()
             if isinstance(part, Network)
-            for name, value in part.module.state_dict(keep_vars=True).items()
+            for name, value in part.part.state_dict(keep_vars=True).items()
         }
         self.values: dict[str, dict[str, Any]] = {}  # part -> name -> what it takes over
         self.loaded: set[str] = set()
@@ -205,18 +204,19 @@ class _Taker:
         nodes = {new: source.nodes[old] for old, new in names.items()}
         entries: dict[str, list[Entry]] = {path: [] for path in self.parts}
         for path in sorted(self.parts, key=lambda path: not isinstance(self.parts[path], Network)):
-            entries[path] += self._decide_part(path, nodes)  # networks first: others follow them
-        self.report = Report(source.describe(), [entry for group in entries.values() for entry in group])
-        self._require_fit(source)
-        self._require_taken(source, nodes)
-        self._tell(source)
+            entries[path] += self._decide_part(path, nodes, source)  # networks first: others follow them
+        steps, updates = source.about.get("env_steps"), source.about.get("updates")
+        origin = f"{source.place}" if steps is None else f"{source.place} ({steps:,} env steps, {updates:,} updates)"
+        self.report = Report(origin, [entry for group in entries.values() for entry in group])
+        self._require_fit(source, nodes)
+        self._tell()
         self._settle_import(nodes)
         return self.report
 
-    def _decide_part(self, path: str, nodes: Mapping[str, Any]) -> Iterator[Entry]:
+    def _decide_part(self, path: str, nodes: Mapping[str, Any], source: Source) -> Iterator[Entry]:
         part, names = self.parts[path], set()
         strict = isinstance(part, Network) and any(f"{name}.".startswith(f"{path}.") for name in nodes)
-        for name, kind in part.names().items():
+        for name, kind in part.kinds.items():
             full = _full(path, name)
             names.add(full)
             fate, why = self._fate(part, name, full, kind, nodes)
@@ -226,7 +226,8 @@ class _Taker:
                 self.values.setdefault(path, {})[name] = nodes[full]
                 self.loaded.add(full)
                 self.leaders |= {id(self.tensors[full])} if full in self.tensors else set()
-            yield Entry(path, full, fate, why)
+            if fate != "missing" or kind == "weights" or not source.place.is_file():  # files hold nothing else
+                yield Entry(path, full, fate, why)
         for full, value in nodes.items() if strict else ():
             beyond = full.startswith(f"{path}.") and full not in names and not isinstance(value, Mapping)
             if beyond and self.settings.loads(full, "weights"):
@@ -246,15 +247,12 @@ class _Taker:
         why = part.misfit(name, nodes[full])
         return ("loaded", "") if why is None else ("misfit", why)
 
-    def _require_fit(self, source: Source) -> None:
+    def _require_fit(self, source: Source, nodes: Mapping[str, Any]) -> None:
         misfits = self.report.of("misfit")
         if misfits and not self.settings.lenient:
-            raise ConfigError(
-                f"init.from: {source.place} does not fit: {_listed(misfits, MISFITS, ' and')}; "
-                "init.mismatch=skip begins these anew"
-            )
-
-    def _require_taken(self, source: Source, nodes: Mapping[str, Any]) -> None:
+            names = some(misfits, MISFITS)
+            way_out = "init.mismatch=skip begins these anew"
+            raise ConfigError(f"init.from: {source.place} does not fit: {names}; {way_out}")
         for pattern, loads in self.settings.parts.items():
             if loads and not any(matches(pattern, name) for name in self.loaded):
                 raise ConfigError(f"init.parts: '{pattern}: load' finds nothing to load in {source.place}")
@@ -265,14 +263,8 @@ class _Taker:
                 why = f": {names_differ(tensors, self.tensors)}"
             raise ConfigError(f"init.from: nothing of {source.place} is taken over by this run{why}")
 
-    def _tell(self, source: Source) -> None:
-        """Leave out of the report what no file of weights holds, and say where no network was taken over."""
-        if source.place.is_file():
-            self.report.entries = [
-                entry
-                for entry in self.report.entries
-                if entry.fate != "missing" or self.kinds.get(entry.name, "weights") == "weights"
-            ]
+    def _tell(self) -> None:
+        """Say where no network was taken over."""
         if self.tensors and self.loaded.isdisjoint(self.tensors):
             paces = [path for path, part in self.parts.items() if isinstance(part, Pace)]
             begun = any(self.values.get(path, {}).get("start") is not None for path in paces)
@@ -314,12 +306,6 @@ class _Taker:
             if isinstance(part, Memory) and part.how:
                 entries = self.report.entries
                 entries[:] = [entry._replace(why=part.how) if entry.part == path else entry for entry in entries]
-
-
-def _listed(entries: list[Entry], most: int | None, joint: str) -> str:
-    """Return names, at most so many, and how many more there are."""
-    more = len(entries) - len(entries[:most])
-    return ", ".join(map(str, entries[:most])) + (f"{joint} {more} more" if more else "")
 
 
 def _full(path: str, name: str) -> str:
