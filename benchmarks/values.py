@@ -23,8 +23,8 @@ from torch import Tensor
 import rlrun
 from rlrun import config as configuration
 from rlrun.callback import Callback
-from rlrun.callbacks.actor_critic import ActorCriticLoss
 from rlrun.callbacks.critic import CriticLoss
+from rlrun.callbacks.policy import ActorCriticLoss
 from rlrun.config.places import packaged_dir
 from rlrun.conformance.small import shrink
 from rlrun.memory import ReturnNormalise

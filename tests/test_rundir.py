@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from rlrun import files, locks, manifest
-from rlrun.callbacks.pointers import point
+from rlrun.callbacks.checkpoint import point
 from rlrun.callbacks.sinks import Jsonl
 from rlrun.errors import LostRun, RlrunError, RunDirError
 from rlrun.presence import Heartbeat, take_over, trace_of

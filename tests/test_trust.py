@@ -373,7 +373,7 @@ def test_what_is_filled_in_names_no_resolver_either():
         *("sympy.sympify", "numpy.savetxt", "numpy.ctypeslib.load_library", "sqlite3.connect"),
         *("logging.FileHandler", "test.support.script_helper.spawn_python", "rlrun.memory.recorder.Recorder"),
         *("rlrun.export.acting.FileAgent", "rlrun.memory.storage.zeros"),
-        *("rlrun.callbacks.pointers.retire", "torch.nn.parallel.DataParallel", "torch.nn.utils.parametrize.cached"),
+        *("rlrun.callbacks.checkpoint.retire", "torch.nn.parallel.DataParallel", "torch.nn.utils.parametrize.cached"),
     ],
 )
 def test_what_no_list_names_is_refused(target):

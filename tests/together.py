@@ -19,7 +19,7 @@ from rlrun import learners, ops
 from rlrun.algorithms.lagrangian import LagrangianWeights, RewardWeights
 from rlrun.assembly import builder_of
 from rlrun.callback import Callback
-from rlrun.callbacks.entropies import batch_mean
+from rlrun.callbacks.entropy import batch_mean
 from rlrun.config import compose
 from rlrun.errors import DataError, LearnerError
 from rlrun.nn import Gradients, Normaliser

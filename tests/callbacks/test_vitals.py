@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from rlrun.callbacks.loss import LossCallback
+from rlrun.callbacks.loss import LossCallback, dead_units, hidden_layers, update_ratio
 from rlrun.callbacks.target import TargetCallback
-from rlrun.callbacks.vitals import dead_units, hidden_layers, update_ratio
 from rlrun.collect.statistics import Tally, observed
 from rlrun.nn import MLP, Ensemble, Normaliser
 from rlrun.spaces import Box, Composite, Discrete

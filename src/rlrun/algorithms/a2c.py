@@ -11,7 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.callbacks.actor_critic import ActorCriticLoss
+from rlrun.callbacks.policy import ActorCriticLoss
 from rlrun.typing import Tree
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rlrun.callbacks.intrinsic import BonusLoss
+from rlrun.callbacks.loss import BonusLoss
 from rlrun.errors import SpaceError
 from rlrun.memory import Bonus
 from rlrun.nn import MLP, Encoder

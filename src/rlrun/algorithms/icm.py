@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlrun.callbacks.intrinsic import BonusLoss
+from rlrun.callbacks.loss import BonusLoss
 from rlrun.memory import Bonus
 from rlrun.nn import InverseModel, flatten
 from rlrun.spaces import Spaces

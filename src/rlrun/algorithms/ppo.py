@@ -19,8 +19,8 @@ from torch import Tensor
 
 from rlrun import learners, ops
 from rlrun.callback import Callback, Hook
-from rlrun.callbacks.actor_critic import ActorCriticLoss
 from rlrun.callbacks.loss import Optimiser
+from rlrun.callbacks.policy import ActorCriticLoss
 from rlrun.nn import ActorCritic
 from rlrun.typing import Tree
 

@@ -23,8 +23,8 @@ from torch import Tensor
 from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import Optimiser
-from rlrun.callbacks.quantile_target import QuantileTarget
-from rlrun.callbacks.soft import SoftPolicyLoss
+from rlrun.callbacks.policy import SoftPolicyLoss
+from rlrun.callbacks.target import QuantileTarget
 from rlrun.errors import ConfigError, require_one_of
 from rlrun.nn import Critics, Quantiles, SoftPolicy, Temperature, told_by
 from rlrun.spaces import require_continuous

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rlrun.callbacks.intrinsic import BonusLoss
+from rlrun.callbacks.loss import BonusLoss
 from rlrun.errors import SpaceError
 from rlrun.memory import Bonus
 from rlrun.nn import MLP, Encoder

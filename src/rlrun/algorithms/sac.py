@@ -27,7 +27,7 @@ from torch import Tensor
 from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import LossCallback, Optimiser
-from rlrun.callbacks.soft import SoftPolicyLoss
+from rlrun.callbacks.policy import SoftPolicyLoss
 from rlrun.callbacks.target import TargetCallback
 from rlrun.nn import ActionCodec, Critics, Ensemble, SoftPolicy, Temperature
 from rlrun.spaces import Spaces

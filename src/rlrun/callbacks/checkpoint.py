@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,15 +17,13 @@ import torch
 
 from rlrun import learners, storage
 from rlrun.callback import Callback, Stop
-from rlrun.callbacks.background import Background
-from rlrun.callbacks.pace import due_offline, following
-from rlrun.callbacks.pointers import point, point_back, retire
+from rlrun.callbacks.schedule import due_offline, following
 from rlrun.errors import ConfigError, RlrunError, RunDirError
-from rlrun.files import finite, sync
-from rlrun.learners.places import place_of
+from rlrun.files import finite, sync, write_text
+from rlrun.learners.places import place_of, places_in
 from rlrun.memory import Table
 from rlrun.presence import require_own
-from rlrun.rundir import RunDir, checkpoint_name
+from rlrun.rundir import RunDir, checkpoint_key, checkpoint_name
 from rlrun.typing import Stateful
 
 _messages = logging.getLogger("rlrun")
@@ -263,3 +262,82 @@ class Checkpointer(Callback):
         self._saved = self._newest = (state["axis"], state["update"])
         self._best = [tuple(best) for best in state["best"]]
         self._due = following(state["axis"], self.every)
+
+
+class Background:
+    """Runs work in a thread, and hands its failure to whoever asks next."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Begin; nothing else may be running. The thread dies with the process, like the process would."""
+        self._thread = threading.Thread(target=self._run, args=(work,), name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self._error = error
+
+    def wait(self) -> None:
+        """Return once nothing is running.
+
+        Raises:
+            BaseException: what the work raised.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def check(self) -> None:
+        """Do what `wait` does if nothing is running any more.
+
+        Raises:
+            BaseException: what the work raised.
+        """
+        if self._thread is not None and not self._thread.is_alive():
+            self.wait()
+
+
+def point(run: RunDir, pointer: str, name: str) -> None:
+    """Let `latest` or `best` name a checkpoint."""
+    require_own(run)
+    if _pointed(run, pointer) != name:
+        write_text(run.checkpoints / pointer, name + "\n")
+
+
+def point_back(run: RunDir, newest: tuple[int, int], best: Sequence[tuple[int, int]]) -> None:
+    """Let the pointers name what a resumed run goes on from and what was its best, and nothing beyond it."""
+    point(run, "latest", checkpoint_name(*newest))
+    names = [checkpoint_name(*key) for key in best]
+    there = [name for name in names if (run.checkpoints / name).is_dir()]
+    if there:
+        point(run, "best", there[0])
+    elif _pointed(run, "best"):
+        (run.checkpoints / "best").unlink()
+
+
+def retire(run: RunDir, newest: tuple[int, int], best: Set[str], *, keep_last: int | None) -> None:
+    """Delete old checkpoints of all learners; those beyond the newest, from before a resume, are to be replaced."""
+    if keep_last is None:
+        return
+    past = [path for path in run.checkpoint_dirs() if checkpoint_key(path) <= newest]
+    named = best | {_pointed(run, "best")}
+    protected = named | {path.name for path in past[-keep_last:]}
+    for place in places_in(run.checkpoints):  # another learner may have some that the first one never came to write
+        there = [path for path in run.checkpoint_dirs(place) if checkpoint_key(path) <= newest]
+        retired = [path for path in there if path.name not in protected]
+        for path in retired:
+            storage.remove(path)
+        if retired:
+            storage.collect(place)
+
+
+def _pointed(run: RunDir, pointer: str) -> str:
+    return run.pointed(pointer) or ""  # absent or damaged: it is written anew

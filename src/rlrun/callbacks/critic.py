@@ -1,15 +1,18 @@
-"""What the losses of critics have in common."""
+"""What the losses of critics have in common, the scale of their targets, and what their errors tell a memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossCallback, Optimiser
-from rlrun.nn import Critics, ImplicitCritics, Numbers, told_by
+from rlrun.callback import Callback
+from rlrun.callbacks.loss import LossCallback, Optimiser, plain
+from rlrun.errors import ConfigError, RlrunError, WiringError, did_you_mean
+from rlrun.nn import Bins, Critics, ImplicitCritics, Numbers, Rewards, told_by
+from rlrun.nn.normaliser import Statistics
 from rlrun.typing import Tree
 
 
@@ -69,3 +72,125 @@ class CriticLoss(LossCallback):
             return super().metrics
         summary = {**self.tells.means(self.tells.mean(self._newest)), **self.tells.metrics(self._target)}
         return {**super().metrics, **summary}
+
+
+class TargetScale(Callback):
+    """Have a critics' loss see values and targets divided by the running deviation of targets.
+
+    The step that a learning rate makes then does not depend on the size of rewards, and a Huber loss turns at so many
+    deviations. Values themselves stay in the units of rewards.
+
+    Args:
+        loss: of the critics.
+        speed: of the running statistics: of T updates the one at time t weighs as (t / T) ** (speed - 1).
+
+    Raises:
+        ConfigError: that loss is none of critics, or compares no numbers, or those of several rewards, or the speed is
+            not above 0.
+    """
+
+    data_group: str | None = "default"
+
+    def __init__(self, loss: CriticLoss, *, speed: float = 8.0, data_group: str = "default") -> None:
+        if not isinstance(loss, CriticLoss):
+            raise ConfigError(f"target_scale: wanted the loss of critics, got a {type(loss).__name__}")
+        if isinstance(loss.tells, Bins):
+            raise ConfigError("target_scale: bins are learned by classification, which has no scale; leave one away")
+        if isinstance(loss.tells, Rewards):
+            raise ConfigError(
+                "target_scale: critics of several rewards (+with=reward_critics) have no common deviation"
+            )
+        if not speed > 0.0:
+            raise ConfigError(f"target_scale.speed: wanted a number above 0, got {speed}")
+        self.loss = loss
+        self.statistics = Statistics((), mode="adaptive", speed=speed, rate=1.0, window=1)
+        self.data_group = data_group
+        self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
+
+    def begin_batch(self, q_target: Tensor) -> None:
+        self.statistics.to(q_target.device)
+        self.statistics.update(q_target)
+        self.loss.scale = self.statistics.scale
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        if not self.statistics.updates:
+            return self._before
+        return {"target/mean": self.statistics.shift, "target/deviation": 1.0 / self.statistics.scale}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"statistics": self.statistics.state_dict(), "metrics": plain(self.metrics)}
+
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self.statistics.load_state_dict(state["statistics"])
+        self._before = state["metrics"]
+
+
+class Feedback(Protocol):
+    """What takes priorities: a table, or several that are sampled as one."""
+
+    def feedback(self, priority: Tensor) -> None: ...
+
+
+class PriorityFeedback(Callback):
+    """After each update, tell a table the size of every element's error in the batch that it gave.
+
+    The size of a TD error is what Schaul et al. (arXiv 1511.05952) call the priority of proportional replay. It is
+    worked out from the elements' losses, which are squares or Huber's, before weights and averages.
+
+    Args:
+        table: where batches of the data group come from.
+        loss: name of the callback whose losses count; None = the first loss of the data group.
+    """
+
+    data_group: str | None = "default"
+
+    def __init__(self, table: Feedback, *, loss: str | None = None, data_group: str = "default") -> None:
+        self.table = table
+        self.loss = loss
+        self.data_group = data_group
+        self._source: LossCallback | None = None
+        self._priority: Tensor | None = None
+        self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
+
+    def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
+        losses = {
+            name: callback
+            for name, callback in callbacks.items()
+            if isinstance(callback, LossCallback) and callback.data_group == self.data_group
+        }
+        chosen = next(iter(losses), None) if self.loss is None else self.loss
+        if chosen is None or chosen not in losses:
+            near = did_you_mean(self.loss, losses) if self.loss is not None else ""
+            raise WiringError(
+                f"callbacks.{self.name}.loss: wanted a loss of data group '{self.data_group}', given {self.loss}; "
+                f"there is {', '.join(losses) or 'none'}{near}"
+            )
+        self._source = losses[chosen]
+        self._source.watched = True
+
+    def end_batch(self) -> None:
+        source = self._source
+        if source is None or source.elements is None:  # that loss had no turn in this update
+            return
+        elements, source.elements = source.elements, None
+        if elements.ndim == 0:
+            raise RlrunError(
+                f"callbacks.{self.name}: the loss of callbacks.{source.name} is one number a batch; "
+                "priorities want one for each element"
+            )
+        self._priority = source.error(elements)
+        self.table.feedback(self._priority)
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        return self._before if self._priority is None else {"priority/mean": self._priority.mean()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"metrics": plain(self.metrics)}
+
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self._before = state["metrics"]
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        return f"errors of {self.loss or 'the first loss'} -> {path_of(self.table)}"

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlrun import learners
 from rlrun.callback import Callback, Stop
-from rlrun.callbacks.pace import due_offline
+from rlrun.callbacks.schedule import due_offline
 from rlrun.collect import video as videos
 from rlrun.collect.agents import Agent
 from rlrun.collect.evaluate import Evaluation, Watcher, evaluate, stage, undisturbed

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlrun.callback import Callback, Stop
-from rlrun.callbacks.pace import due_offline, following
+from rlrun.callbacks.schedule import due_offline, following
 from rlrun.callbacks.sinks import Record, Sink, axis_of
 from rlrun.errors import RlrunError
 from rlrun.rundir import RunDir

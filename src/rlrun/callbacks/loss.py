@@ -1,8 +1,12 @@
-"""The one place where gradients are taken."""
+"""The one place where gradients are taken, and how a network takes its training.
+
+The latter is read off what the newest update left behind, only when metrics are read: nothing there runs a network
+or draws a number, as gradients and the optimiser's averages lie there anyway.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,13 +14,16 @@ from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callback import Callback, Hook
-from rlrun.callbacks.vitals import dead_units, hidden_layers, update_ratio
 from rlrun.errors import ConfigError, DataError, require_one_of
 from rlrun.nn import Gradients, Stepper
+from rlrun.nn.ensemble import Ensemble, StackedLinear
 from rlrun.schedules import Schedule
 
 LOOKED_AT = 256  # losses of so many updates are looked at together, if nobody asks for metrics before
 Optimiser = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+DENSE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+BETWEEN = (nn.Dropout, nn.LayerNorm)  # may stand between a layer and its activation
+ADAMS = (torch.optim.Adam, torch.optim.AdamW)
 
 
 class LossCallback(Callback):
@@ -283,3 +290,93 @@ def plain(metrics: Mapping[str, Any]) -> dict[str, float]:
 def _weighted(value: Tensor, weight: Tensor) -> Tensor:
     """Mean of the weighted elements; `weight` may lack trailing dimensions of `value`."""
     return (value * weight.reshape(weight.shape + (1,) * (value.dim() - weight.dim()))).mean()
+
+
+class BonusLoss(LossCallback):
+    """Train the network behind a bonus on what that network saw, and report the mean bonus.
+
+    A subclass writes `loss`, which asks for the view of its bonus by name, and ends it with `counted`.
+    """
+
+    def __init__(self, network: nn.Module, optimiser: Optimiser, **options: Any) -> None:
+        super().__init__(network, optimiser, **options)
+        self._tensors: dict[str, Tensor] = {}  # of the newest update, by the name of the metric
+
+    def counted(self, elements: Tensor, valid: Tensor | None, **tensors: Tensor) -> Tensor:
+        """Return the loss of each element, 0 where a row is no transition; keep the other tensors [...] for metrics."""
+        self._tensors = {name: value.detach() for name, value in tensors.items()}
+        return elements if valid is None else elements * valid
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        means = {f"intrinsic/{self.name}_{name}": value.float().mean() for name, value in self._tensors.items()}
+        return {**super().metrics, **means}
+
+
+@torch.no_grad()
+def update_ratio(optimiser: torch.optim.Optimizer) -> Tensor | None:
+    """Return the size of the newest step of Adam as a share of the size of what it moves, both as Euclidean norms.
+
+    None for other optimisers, before the first step, and where only single numbers are trained.
+    """
+    if not isinstance(optimiser, ADAMS):
+        return None
+    steps, weights = [], []
+    for group in optimiser.param_groups:
+        first, second = group["betas"]
+        for parameter in group["params"]:
+            state = optimiser.state.get(parameter)
+            if not state or parameter.dim() < 2:
+                continue
+            count = state["step"]
+            mean = state["exp_avg"] / (1.0 - first**count)
+            deviation = (state["exp_avg_sq"] / (1.0 - second**count)).sqrt_().add_(group["eps"])
+            steps.append(mean.div_(deviation).norm() * group["lr"])
+            weights.append(parameter.norm())
+    if not steps:
+        return None
+    ratio: Tensor = torch.stack(steps).norm() / torch.stack(weights).norm().clamp(min=1e-12)
+    return ratio
+
+
+@torch.no_grad()
+def dead_units(layers: Sequence[nn.Module]) -> Tensor | None:
+    """Return the share of hidden units through which the newest update sent no gradient at all.
+
+    A rectifier that is off, or a tanh that is at its end, for every row of the batch is such a unit.
+
+    layers: hidden ones, as `hidden_layers` finds them.
+    """
+    moved = [reached for layer in layers if (reached := _reached(layer)) is not None]
+    return 1.0 - torch.cat(moved).float().mean() if moved else None
+
+
+def hidden_layers(network: nn.Module) -> list[nn.Module]:
+    """Return the layers of a network behind which an activation stands."""
+    layers: list[nn.Module] = []
+    for module in network.modules():
+        if isinstance(module, Ensemble):
+            layers += [*module.layers][:-1]
+        elif isinstance(module, nn.Sequential):
+            layers += _before_activations(module)
+    return layers
+
+
+def _before_activations(layers: nn.Sequential) -> Iterator[nn.Module]:
+    before: nn.Module | None = None
+    for layer in layers:
+        if isinstance(layer, DENSE):
+            before = layer
+        elif before is not None and not isinstance(layer, BETWEEN):
+            yield before
+            before = None
+
+
+def _reached(layer: nn.Module) -> Tensor | None:
+    """Return which units of a layer [M × out] a gradient reached; None where the layer has none."""
+    weight = layer.weight
+    if not isinstance(weight, Tensor) or weight.grad is None:
+        return None
+    if isinstance(layer, StackedLinear):  # [M, in, out]
+        return weight.grad.ne(0).any(1).flatten()
+    return weight.grad.ne(0).flatten(1).any(1)

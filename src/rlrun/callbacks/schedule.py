@@ -1,4 +1,4 @@
-"""Any number as a function of time, by name."""
+"""Any number as a function of time, by name, and when periodic work is due."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 from rlrun.callback import Callback
 from rlrun.schedules import Schedule as Function
 from rlrun.schedules import as_schedule
+
+NEVER = 2**63  # beyond every counter
 
 
 class Schedule(Callback):
@@ -44,3 +46,17 @@ class Schedule(Callback):
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"follows {type(self.value).__name__.lower()}"
+
+
+def due_offline(update: int, every: int | None, offline: int) -> bool:
+    """Tell whether periodic work is due among the updates before the first environment step, where steps count.
+
+    every: so many of them; the last one counts, too.
+    offline: how many there are.
+    """
+    return bool(every) and update <= offline and (update % (every or 1) == 0 or update == offline)
+
+
+def following(now: int, every: int | None) -> int:
+    """Return the next multiple of `every` after `now`, so that a resumed run keeps the rhythm; None or 0 = never."""
+    return (now // every + 1) * every if every else NEVER

@@ -1,7 +1,8 @@
-"""Targets from a network that follows another one slowly."""
+"""Targets of values: from a network that follows another one slowly, and further than one step."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -11,8 +12,20 @@ from torch import Tensor, nn
 from rlrun import learners, ops
 from rlrun.callback import Callback
 from rlrun.callbacks.loss import plain
-from rlrun.errors import ConfigError
-from rlrun.nn import Follow, Numbers, Rewards, Tells, frozen_copy, told_by
+from rlrun.errors import ConfigError, require_one_of
+from rlrun.nn import (
+    Critics,
+    Follow,
+    ImplicitCritics,
+    Numbers,
+    Rewards,
+    SoftPolicy,
+    Tells,
+    Temperature,
+    frozen_copy,
+    told_by,
+)
+from rlrun.typing import Tree
 
 
 class Members(Protocol):
@@ -141,3 +154,123 @@ class TargetCallback(Callback):
 
     def load_numbers(self, state: dict[str, Any]) -> None:
         self._before, self.turns = state["metrics"], state.get("turns", 0)  # earlier versions saved none
+
+
+class QuantileTarget(TargetCallback, ABC):
+    """Quantiles of the return [B, N] from slow critics, at an action of a soft policy; a subclass writes `outcomes`.
+
+    Args:
+        least: of critics: the smallest of each quantile, all of the member with the smallest mean, or of each
+            quantile the mean of members less their deviation.
+        drawn: members of the critics, drawn at random for each target, of which the least counts; None = all.
+        entropy_reward: whether the entropy of the action at the state that was reached counts.
+
+    Raises:
+        ConfigError: there is no such `least`, or there are fewer members than shall be drawn.
+    """
+
+    def __init__(
+        self,
+        critics: Critics | ImplicitCritics,
+        policy: SoftPolicy,
+        temperature: Temperature,
+        *,
+        least: ops.Least = "quantile",
+        drawn: int | None = None,
+        entropy_reward: bool = False,
+        discount: float = 0.99,
+        rate: float = 0.005,
+        every: int = 1,
+        data_group: str = "default",
+    ) -> None:
+        require_one_of("least", least, ops.LEAST)
+        super().__init__(critics, discount=discount, rate=rate, every=every, data_group=data_group)
+        self.draw_from(critics, drawn)
+        self.told, _ = told_by(self.target)
+        self.policy = policy
+        self.temperature = temperature
+        self.least = least
+        self.entropy_reward = entropy_reward
+
+    @torch.no_grad()
+    def begin_batch(
+        self,
+        next_observation: Tree,
+        reward: Tensor,
+        terminated: Tensor,
+        discount: Tensor | None = None,
+        next_previous: Tree | None = None,
+    ) -> dict[str, Tensor]:
+        c, log_prob = self.policy.continuous(next_observation, next_previous)  # [B, A], [B]
+        value, named = self.outcomes(next_observation, c)
+        if self.entropy_reward and log_prob is not None:
+            value = value - self.temperature.of("continuous") * log_prob.unsqueeze(-1)
+        return {**self.bootstrap(reward, terminated, value, discount), **named}
+
+    @abstractmethod
+    def outcomes(self, observation: Tree, c: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the least quantiles of the slow critics, [B, N], and what else the loss is to know of them."""
+
+
+class LambdaReturn(Callback):
+    """Make one-step targets of a window of steps TD(λ) targets (Sutton & Barto 2018, eq. 12.2, cut off at its end).
+
+    The later actions of a window are those that were stored: nothing corrects for what the policy would do by now.
+    With λ = 1 a target sums all rewards that the window holds.
+
+    Args:
+        lambda_: λ, what a longer return counts against the next shorter one.
+        discount: γ a step; a batch that holds `discount` goes before it.
+        n_step: rewards that the memory sums already; only 1 is understood.
+
+    Raises:
+        ConfigError: λ lies outside 0 to 1, or rewards are sums of several steps.
+    """
+
+    data_group: str | None = "default"
+    provides = ("q_target",)
+
+    def __init__(self, *, lambda_: float, discount: float, n_step: int = 1, data_group: str = "default") -> None:
+        if not 0.0 <= lambda_ <= 1.0:
+            raise ConfigError(f"td_lambda.lambda: wanted a number from 0 to 1, got {lambda_}")
+        if n_step != 1:
+            raise ConfigError(f"td_lambda: wants rewards of single steps: algorithm.n_step=1, not {n_step}")
+        self.lambda_ = lambda_
+        self.discount = discount
+        self.data_group = data_group
+        self._change: Tensor | None = None
+        self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
+
+    @torch.no_grad()
+    def begin_batch(
+        self,
+        q_target: Tensor,
+        reward: Tensor,
+        terminated: Tensor,
+        truncated: Tensor,
+        discount: Tensor | None = None,
+        valid: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        if q_target.dim() != reward.dim():
+            raise ConfigError("td_lambda mixes means of returns, and these critics tell more: leave one of both away")
+        if terminated.dim() < 2:
+            raise ConfigError("td_lambda: batches hold single steps; td_lambda.length must be at least 2")
+        ended = terminated | truncated
+        if valid is not None:  # a repeated row follows the episode's last one
+            ended = ended | ~torch.cat((valid[:, 1:], valid[:, -1:]), 1)
+        factor = self.discount if discount is None else discount
+        if isinstance(factor, Tensor):  # [B, T], and rewards may have dimensions
+            factor = factor.reshape(factor.shape + (1,) * (reward.dim() - factor.dim()))
+        target = ops.lengthened(q_target, reward, ended=ended, discount=factor, lambda_=self.lambda_)
+        self._change = (target - q_target).abs().mean()
+        return {"q_target": target}
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        return self._before if self._change is None else {"batch/lambda_change": self._change}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"metrics": plain(self.metrics)}
+
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self._before = state["metrics"]

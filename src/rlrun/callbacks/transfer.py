@@ -12,7 +12,7 @@ from typing import Any
 
 from rlrun import trust
 from rlrun.callback import Callback, Hook, Stop
-from rlrun.callbacks.pace import following
+from rlrun.callbacks.schedule import following
 from rlrun.errors import ConfigError, MissingExtra, RequestError
 from rlrun.memory import archive, files, minari
 from rlrun.memory.episodes import cut_off

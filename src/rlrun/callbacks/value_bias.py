@@ -11,7 +11,7 @@ from torch import Tensor
 from rlrun.callback import Callback
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.evaluate import Recorder
-from rlrun.callbacks.pace import following
+from rlrun.callbacks.schedule import following
 from rlrun.collect.agents import Agent, Response, initial_state, prepared, to_arrays, to_tensors
 from rlrun.collect.evaluate import Moment, evaluate, stage, undisturbed
 from rlrun.env import Env

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlrun.callback import Callback, Stop
-from rlrun.callbacks.pace import following
+from rlrun.callbacks.schedule import following
 from rlrun.env import Env
 from rlrun.errors import ConfigError, RequestError, RlrunError
 from rlrun.export import writing
