@@ -134,16 +134,10 @@ def by_task(findings: Findings) -> Table:
 
 def comparisons(findings: Findings) -> Table:
     """Return each pair of arms, with a verdict."""
-    rows = [
-        [
-            f"{pair.one} − {pair.other}",
-            pair.verdict,
-            interval(pair.difference),
-            interval(pair.improvement),
-            chance(pair.chance),
-        ]
-        for pair in findings.comparisons
-    ]
+    rows = []
+    for pair in findings.comparisons:
+        numbers = [interval(pair.difference), interval(pair.improvement), chance(pair.chance)]
+        rows.append([f"{pair.one} − {pair.other}", pair.verdict, *numbers])
     head = ["first − second", "verdict", "difference of IQM [95 %]", "P(first > second) [95 %]", "p, corrected"]
     return Table("Comparisons", head, rows, 2)
 
@@ -181,22 +175,15 @@ def machines(findings: Findings) -> Table:
 
 def all_runs(findings: Findings) -> Table:
     """Return every run, with its videos."""
-    rows: list[list[Cell]] = [
-        [
-            fate.arm,
-            fate.run.task,
-            _seed(fate.run),
-            fate.run.status,
-            (Link(fate.run.path.name, fate.run.path),) if fate.run.circumstances else fate.run.path.name,
-            tuple(Link(path.stem, path) for path in fate.run.videos[-3:]),
-            number(fate.score),
-            whole(fate.run.steps),
-            number(fate.run.seconds),
-        ]
-        for fate in findings.fates
-    ]
+    rows: list[list[Cell]] = []
+    for fate in findings.fates[:RUNS]:
+        run = fate.run
+        name: Cell = (Link(run.path.name, run.path),) if run.circumstances else run.path.name
+        videos = tuple(Link(path.stem, path) for path in run.videos[-3:])
+        numbers = [number(fate.score), whole(run.steps), number(run.seconds)]
+        rows.append([fate.arm, run.task, _seed(run), run.status, name, videos, *numbers])
     head = ["arm", "task", "seed", "status", "run", "videos", "score", "steps", "seconds"]
-    return Table("All runs", head, rows[:RUNS], 6)
+    return Table("All runs", head, rows, 6)
 
 
 def to_markdown(findings: Findings, notes: Iterable[str]) -> str:
