@@ -20,14 +20,14 @@ from tests.resume.twins import signal_at
 import rlrun
 import rlrun.inspection
 from rlrun import learners, storage
-from rlrun.assembly import Found
+from rlrun.assembly import Machine
 from rlrun.callbacks import Interrupt, Interrupted
 from rlrun.checking import check
 from rlrun.collect import Collector
+from rlrun.config import compose
 from rlrun.errors import ConfigError, LearnerError
 from rlrun.estimate.probe import measure
-from rlrun.learners import crew
-from rlrun.learners.places import place_of
+from rlrun.learners import crew, place_of
 from rlrun.ops.noise import given
 from rlrun.rundir import RunDir
 from rlrun.seeds import Seeds
@@ -51,11 +51,11 @@ def warm(together, monkeypatch):
     """Let the process of a learner have imported everything already; return those that were started."""
     started = []
 
-    def start(connection):
+    def start(module, connection):
         started.append(together.learner(connection))
         return started[-1]
 
-    monkeypatch.setattr(crew, "_start", start)
+    monkeypatch.setattr(crew.interpreter, "start", start)
     return started
 
 
@@ -181,7 +181,7 @@ def test_a_learner_that_dies_ends_the_run_in_one_line(tmp_path, warm, monkeypatc
 
 
 def test_a_learner_that_fails_says_why(tmp_path, together, monkeypatch):
-    monkeypatch.setattr(crew, "_start", together.failing)
+    monkeypatch.setattr(crew.interpreter, "start", lambda module, connection: together.failing(connection))
     with pytest.raises(LearnerError) as raised:
         rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "run")
     assert str(raised.value) == "learner 1 failed: the reward of lane 3 is nan"
@@ -224,19 +224,14 @@ def test_what_ends_a_meeting_late_is_told(tmp_path, monkeypatch):
     assert not dist.is_initialized()
 
 
-def test_a_learner_leaves_with_the_first_one(together, tmp_path, monkeypatch):
-    member = crew.Member.__new__(crew.Member)
-    started = []
-    monkeypatch.setattr(crew, "_start", lambda theirs: started.append(together.learner(theirs)) or started[0])
-    from rlrun.config import compose
-
+def test_a_learner_leaves_with_the_first_one(warm, tmp_path):
     composed = compose([*SAC, *QUIET, "learners=2"])
-    job = crew.Job(1, 2, tmp_path / "place", "gloo", composed, tmp_path, None, Found("torch", 1), [])
-    member.__init__(job)
+    job = crew.Job(1, 2, tmp_path / "place", "gloo", composed, tmp_path, None, Machine("torch", 1), [])
+    member = crew.Member(job)
     while not member.is_ready():
         pass
     member._connection.close()
-    assert started[0].wait(10) == crew.AFTER
+    assert warm[0].wait(10) == crew.AFTER
 
 
 def test_a_learner_that_hears_of_no_job_leaves_without_a_word(together, capfd):

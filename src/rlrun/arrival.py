@@ -19,7 +19,7 @@ from rlrun.config.tree import plain
 from rlrun.config.words import parse
 from rlrun.errors import ConfigError, RunDirError
 from rlrun.files import read_json, require_own_file
-from rlrun.learners.places import places_in
+from rlrun.learners import places_in
 from rlrun.rundir import RunDir
 
 REQUIRED = ("seed", "device", "threads", "precision", "stop")  # read before anything is built

@@ -16,8 +16,8 @@ from rlrun.callbacks.stop import SIGNALS
 from rlrun.errors import LearnerError
 from rlrun.exits import said
 from rlrun.experiment import Experiment
+from rlrun.learners import place_of
 from rlrun.learners.crew import AFTER, READY, Job
-from rlrun.learners.places import place_of
 from rlrun.presence import tokens
 from rlrun.rundir import RunDir
 

@@ -14,7 +14,7 @@ from typing import Any
 from rlrun import stored
 from rlrun.errors import RunDirError
 from rlrun.files import finite, read_bytes, reason
-from rlrun.learners.places import places_in
+from rlrun.learners import places_in
 from rlrun.rundir import RunDir, checkpoint_key
 
 

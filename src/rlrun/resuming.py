@@ -27,7 +27,7 @@ from rlrun.config.words import Word, parse
 from rlrun.errors import ConfigError, RlrunError, RunDirError
 from rlrun.experiment import Experiment, Result
 from rlrun.files import read_json, write_json
-from rlrun.learners.places import place_of
+from rlrun.learners import place_of
 from rlrun.presence import require_idle, take_over, trace_of
 from rlrun.rundir import RunDir, checkpoint_key
 from rlrun.sharing import count_of

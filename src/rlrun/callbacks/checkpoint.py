@@ -20,7 +20,7 @@ from rlrun.callback import Callback, Stop
 from rlrun.callbacks.schedule import due_offline, following
 from rlrun.errors import ConfigError, RlrunError, RunDirError
 from rlrun.files import finite, sync, write_text
-from rlrun.learners.places import place_of, places_in
+from rlrun.learners import place_of, places_in
 from rlrun.memory import Table
 from rlrun.presence import require_own
 from rlrun.rundir import RunDir, checkpoint_key, checkpoint_name

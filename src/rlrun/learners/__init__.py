@@ -35,6 +35,16 @@ _rank, _count = 0, 1
 _cause: Callable[[], LearnerError] | None = None  # asked why another one is gone
 
 
+def place_of(checkpoints: Path, number: int) -> Path:
+    """Return the folder in which a learner, from 0, has its checkpoints: the first one where every run has them."""
+    return checkpoints / f"learner-{number}" if number else checkpoints
+
+
+def places_in(checkpoints: Path) -> list[Path]:
+    """Return the folders of all learners, the first one's first."""
+    return [checkpoints, *sorted(path for path in checkpoints.glob("learner-*") if not path.is_symlink())]
+
+
 def rank() -> int:
     """Return the number of this learner, from 0: the first one writes the run's files."""
     return _rank
@@ -148,16 +158,13 @@ def pooled_(total: Tensor, number: int) -> int:
     return int(both[-1])
 
 
-def first_(value: Tensor) -> Tensor:
-    """Let every learner have the tensor of the first one, in place."""
-    return _of(0, value) if _count > 1 else value
+def first_(value: Tensor, learner: int = 0) -> Tensor:
+    """Let every learner have the tensor of the first one, or of another one, in place."""
+    if _count > 1:
+        import torch.distributed as dist
 
-
-def _of(learner: int, value: Tensor) -> Tensor:
-    """Let every learner have the tensor of one of them, in place."""
-    import torch.distributed as dist
-
-    return _send(dist.broadcast, value, learner)
+        _send(dist.broadcast, value, learner)
+    return value
 
 
 def told_number(number: int) -> int:
@@ -169,29 +176,27 @@ def told_number(number: int) -> int:
     return int(first_(torch.tensor(number)))
 
 
-def told(value: T) -> T:
-    """Return what the first learner has, whatever it is."""
-    return value if _count == 1 else _told_by(0, value)
-
-
-def _told_by(learner: int, value: T) -> T:
+def told(value: T, learner: int = 0) -> T:
+    """Return what the first learner has, or another one, whatever it is."""
+    if _count == 1:
+        return value
     import torch
 
     data = bytearray(pickle.dumps(value) if learner == _rank else b"")
-    size = int(_of(learner, torch.tensor(len(data))))
+    size = int(first_(torch.tensor(len(data)), learner))
     buffer = torch.frombuffer(data or bytearray(size), dtype=torch.uint8)
-    received: T = pickle.loads(_of(learner, buffer).numpy().tobytes())
+    received: T = pickle.loads(first_(buffer, learner).numpy().tobytes())
     return received
 
 
 def every(flag: bool) -> bool:
-    """Tell whether something holds for all learners."""
-    return flag if _count == 1 else all(gathered(flag))
+    """Return True if something holds for all learners."""
+    return all(gathered(flag))
 
 
 def gathered(value: T) -> list[T]:
     """Return what each learner has, in their order."""
-    return [value] if _count == 1 else [_told_by(learner, value) for learner in range(_count)]
+    return [told(value, learner) for learner in range(_count)]
 
 
 def require_same(modules: Mapping[str, nn.Module]) -> None:

@@ -58,7 +58,7 @@ class Member:
         self.number = job.number
         self.failure: tuple[str, str] | None = None  # in a line, and by a traceback
         self._connection, theirs = Pipe()
-        self._process = _start(theirs)
+        self._process = interpreter.start("rlrun.following", theirs)
         theirs.close()
         self._connection.send_bytes(pickle.dumps(job, protocol=5))
 
@@ -138,7 +138,3 @@ def _why(members: list[Member]) -> LearnerError:
                 return member.error()
         time.sleep(POLL)
     return LearnerError("the connection between learners broke")
-
-
-def _start(theirs: Any) -> Any:
-    return interpreter.start("rlrun.following", theirs)
