@@ -241,11 +241,22 @@ def test_training_tells_what_its_budget_is_too_small_for(words, told, rlrun, pro
     assert ("longer than the run" in why.partition("ruled out")[0]) == (told is not None)
 
 
-def test_an_algorithm_that_chooses_its_environment_is_told_the_way_out(rlrun, write):
-    write("conf/algorithm/mine.yaml", "# @package _global_\ndefaults: [rlrun/algorithm/bc, override /env: none]\n")
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "override /env: none",
+            "'override /env' comes too early, env is chosen after this file; leave the line out and",
+        ),
+        ("override env: none", "its defaults override 'algorithm/env', which is no group (did you mean '/env'?)"),
+        ("override /nope: none", "its defaults override 'nope', which is no group\n"),
+    ],
+)
+def test_an_algorithm_that_chooses_its_environment_is_told_the_way_out(line, told, rlrun, write):
+    write("conf/algorithm/mine.yaml", f"# @package _global_\ndefaults: [rlrun/algorithm/bc, {line}]\n")
     outcome = rlrun("check", "algorithm=mine")
-    assert outcome.code == 2
-    assert "mine.yaml: this file cannot choose 'env', which comes later: env=NAME, or a file of" in outcome.err
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert f"mine.yaml: {told}" in outcome.err
 
 
 def test_training_prints_outcome_and_folder(tiny_run, project):

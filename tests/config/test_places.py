@@ -109,8 +109,8 @@ def test_a_link_leads_out_of_no_folder_but_the_installed_one(tmp_path):
     (folder / "with" / "outer.yaml").symlink_to(folder / "with" / "inner.yaml")
     (tmp_path / "linked").symlink_to(folder)
     for place in (Place(folder), Place(folder, plugin="a"), Place(tmp_path / "linked")):
-        for name in ("with/x.yaml", "more", "more/x.yaml"):
-            with pytest.raises(ConfigError, match="a symbolic link leads out of"):
+        for name, what in (("with/x.yaml", "config file"), ("more", "folder"), ("more/x.yaml", "config file")):
+            with pytest.raises(ConfigError, match=f"a symbolic link leads out of .*; put a copy of the {what} in its"):
                 place.inside(name)
         assert place.inside("with/outer.yaml").read_text() == "# Inner\n"
         assert place.inside("").is_dir()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from hydra import version
 from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.default_element import ConfigDefault, GroupDefault
+from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
@@ -131,9 +132,14 @@ def _rewritten(repository: Repository, error: BaseException) -> str:
         near = unknown_option(repository, group, option) if group else "no such file"
         return f"{_label(repository, parent)}: its defaults name '{choice}': {near}"
     if match := re.search(r"In '([^']+)': Could not override '([^']+)'", text):
-        place, group = _label(repository, match[1]), match[2]
+        place, group = _label(repository, match[1]), match[2].split("@")[0]
+        if not repository.group_exists(group):
+            groups = [f"/{name}" for name in repository.get_group_options("", ObjectType.GROUP)]
+            near = did_you_mean(f"/{group.rpartition('/')[2]}", groups)
+            return f"{place}: its defaults override '{group}', which is no group{near}"
         return (
-            f"{place}: this file cannot choose '{group}', which comes later: {group}=NAME, or a file of {PRESETS}/, can"
+            f"{place}: 'override /{group}' comes too early, {group} is chosen after this file; "
+            f"leave the line out and give {group}=NAME, or choose both in a file of {PRESETS}/"
         )
     if match := re.search(r"In '([^']+)': (.*)", text, re.S):
         return f"{_label(repository, match[1])}: {one_line(match[2])}"

@@ -30,7 +30,10 @@ class Place(NamedTuple):
         if Path(name).anchor or ".." in Path(name).parts:
             raise ConfigError(f"{name}: '..' and absolute paths lead out of {self.path}; name a config file inside it")
         if not self.packaged and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.path)):
-            raise ConfigError(f"{path}: a symbolic link leads out of {self.path}; copy the config file into it")
+            what = "folder" if path.is_dir() else "config file"
+            raise ConfigError(
+                f"{path}: a symbolic link leads out of {self.path}; put a copy of the {what} in its place"
+            )
         return path
 
     @property
