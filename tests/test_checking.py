@@ -38,6 +38,20 @@ class Numbers(QNetwork):
         return super().act(observation).float()
 
 
+class Beyond(QNetwork):
+    """Acts by a choice too many."""
+
+    def act(self, observation, explore=False):
+        return super().act(observation) * 0 + 2
+
+
+class Narrow(QNetwork):
+    """Values one choice of two."""
+
+    def forward(self, observation):
+        return super().forward(observation)[..., :1]
+
+
 class Broken(QNetwork):
     """Cannot act."""
 
@@ -57,12 +71,28 @@ class Plain(torch.nn.Linear):
     [
         ("Wide", r"actions of shape \[1, 2\] int64; the action space wants \[2\] int64 for Discrete\(2\)"),
         ("Numbers", r"actions of shape \[2\] float32; the action space wants \[2\] int64"),
+        ("Beyond", r"actions from 2 to 2; the action space wants choices from 0 for Discrete\(2\)"),
+        ("Narrow", r"values of shape \[1, 2, 1\]; wanted \[1, 2, 2\], one for each choice of Discrete\(2\)"),
         ("Broken", r"IndexError"),
     ],
 )
 def test_a_network_whose_actions_are_no_actions_is_named(name, message):
     with pytest.raises(BuildError, match=rf"^networks\.q \({name}\): acting on 2 observations: .*{message}"):
         check([*DQN, f"{OWN}.{name}"])
+
+
+@pytest.mark.parametrize("outputs", [1, 5])
+def test_layers_with_other_outputs_than_choices_are_refused(outputs):
+    layers = f"{{_target_: torch.nn.Linear, in_features: 4, out_features: {outputs}}}"
+    with pytest.raises(BuildError, match=rf"^networks\.q .* shape \[1, 2, {outputs}\]; wanted \[1, 2, 2\]"):
+        check([*DQN, f"+networks.q.layers={layers}"])
+
+
+def test_what_an_actor_critic_of_ones_own_lacks_is_told():
+    words = ["algorithm=ppo", "env=cartpole", f"networks.actor_critic._target_={__name__}.Plain"]
+    unknown = [f"~networks.actor_critic.{key}" for key in ("shared", "spread", "core", "core_size")]
+    with pytest.raises(BuildError, match=r"Plain; it lacks act, judge, value, head, state_size: What on-policy losses"):
+        check([*words, *unknown])
 
 
 def test_all_that_a_network_of_ones_own_lacks_is_one_message():

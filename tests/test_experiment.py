@@ -24,7 +24,7 @@ from rlrun import assembly, checking
 from rlrun.callback import Callback
 from rlrun.cli import main
 from rlrun.config import load as load_config
-from rlrun.errors import RequestError
+from rlrun.errors import ConfigError, RequestError
 from rlrun.nn import products
 from rlrun.trainer import Trainer
 
@@ -152,6 +152,20 @@ def test_a_refused_request_leaves_nothing(tmp_path):
     with pytest.raises(RequestError):
         rlrun.train(["algorithm=dqn", "env=pendulum"], run_dir=tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", ["algorithm=dqn", {"algorithm": "dqn"}, [3], None])
+def test_overrides_that_are_no_list_are_refused(words):
+    with pytest.raises(ConfigError, match=r"^overrides are a list of texts, such as \[.*\], got "):
+        rlrun.train(words)
+
+
+def test_what_train_returned_is_taken_for_its_run(dqn, monkeypatch):
+    assert rlrun.evaluate(dqn, episodes=1).run == dqn.run_dir
+    assert rlrun.resume(dqn).run_dir == dqn.run_dir
+    for function in (rlrun.evaluate, rlrun.resume, rlrun.play, rlrun.export_onnx, rlrun.why):
+        with pytest.raises(RequestError, match=r"^wanted the path of one run or file, got \[Result\("):
+            function([dqn])
 
 
 # --- the same command twice

@@ -88,6 +88,21 @@ def test_errors_pass_after_everybody_cleaned_up():
     assert isinstance(spy.error, ZeroDivisionError)
 
 
+@pytest.mark.parametrize("event", EVENTS)
+def test_the_hook_of_an_error_is_noted(event):
+    class Broken(Spy):
+        pass
+
+    def hook(self, *_):
+        return 1 / 0
+
+    setattr(Broken, event, hook)
+    hook.__code__ = hook.__code__.replace(co_name=event)
+    with pytest.raises(ZeroDivisionError) as caught:
+        Trainer({"spy": Spy(), "mine": Broken(cycle=1)}, Batches(1)).train()
+    assert caught.value.__notes__ == [f"in callbacks.mine.{event}"]
+
+
 def test_skip_batch_leaves_out_the_rest_of_the_update():
     class Skipper(Callback):
         def begin_batch(self, update):

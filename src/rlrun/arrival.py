@@ -76,9 +76,6 @@ def _check(config: DictConfig, path: Path) -> None:
     for name in REQUIRED:
         if name not in tree:
             raise ConfigError(f"{path} is damaged: it has no '{name}'")
-    for block in SETTINGS:
-        if not isinstance(tree.get(block, {}), dict):
-            raise ConfigError(f"{block}: wanted keys with values, got {tree[block]!r}")
     check_kinds(tree)
     resolve_texts(config, reached(config, (*ROOTS, "agent", "env")))
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +14,13 @@ from rlrun.collect.evaluate import Evaluation
 from rlrun.collect.stage import Film, Stage
 from rlrun.collect.video import require_encoder
 from rlrun.errors import RequestError, RunDirError
-from rlrun.export.opening import Exported, exported, is_export, refuse_words
-from rlrun.files import counted, finite
+from rlrun.export.opening import exported, is_export, refuse_words
+from rlrun.files import counted, finite, place_of
 from rlrun.frozen import Frozen, frozen
 from rlrun.rundir import RunDir, checkpoint_key
 
 ALL = "all"  # checkpoints
+Run = os.PathLike[str] | str
 
 
 @dataclass
@@ -106,11 +108,11 @@ class Options(TypedDict, total=False):
 
 
 @overload
-def evaluate(run: Path | str, *, checkpoint: str = "latest", **options: Unpack[Options]) -> EvaluationReport: ...
+def evaluate(run: Run, *, checkpoint: str = "latest", **options: Unpack[Options]) -> EvaluationReport: ...
 @overload
-def evaluate(run: Path | str, *, checkpoint: list[str], **options: Unpack[Options]) -> list[EvaluationReport]: ...
+def evaluate(run: Run, *, checkpoint: list[str], **options: Unpack[Options]) -> list[EvaluationReport]: ...
 def evaluate(
-    run: Path | str,
+    run: Run,
     *,
     checkpoint: str | list[str] = "latest",
     episodes: int = 20,
@@ -125,7 +127,7 @@ def evaluate(
     """Play episodes with the frozen policy of a run; the twin of `rlrun eval`.
 
     Args:
-        run: a run directory, or an exported policy, FILE.onnx.
+        run: a run directory, what `train` returned, or an exported policy, FILE.onnx.
         checkpoint: `latest`, `best`, or a number of environment steps; a list of these, or `["all"]`.
         episodes: how many; episode i starts with `reset(seed=seed + i)`.
         seed: of the first episode.
@@ -143,12 +145,14 @@ def evaluate(
         RequestError: no such run or checkpoint, it names code that is not trusted, videos cannot be made, or the one
             checkpoint is damaged.
     """
-    film = _film(video, videos, form)
+    run, film = place_of(run), _film(video, videos, form)
     if is_export(run):
         with exported(run, words, trust) as file:
             file.require(checkpoint=checkpoint, stochastic=stochastic)
             with Stage(file.env, episodes=episodes, seed=seed, max_steps=file.max_steps, film=film) as stage:
-                return _report_of_file(file, stage)
+                evaluation, files = stage.play(file.agent)
+        about: dict[str, Any] = {"run": file.path, "checkpoint": file.checkpoint, "env_steps": file.env_steps}
+        return EvaluationReport(**vars(evaluation), **about, seed=seed, videos=files)
     refuse_words(words)
     wanted = _chosen(RunDir.open(run), checkpoint)
     with frozen(run, trust) as policy:
@@ -185,12 +189,6 @@ def _chosen(run: RunDir, words: str | list[str]) -> list[Path]:
 def _report(policy: Frozen, where: Path, stage: Stage, folder: str = "") -> EvaluationReport:
     evaluation, videos = stage.play(policy.agent, folder)
     return EvaluationReport(**vars(evaluation), **_about(policy, where), seed=stage.seed, videos=videos)
-
-
-def _report_of_file(file: Exported, stage: Stage) -> EvaluationReport:
-    evaluation, videos = stage.play(file.agent)
-    about: dict[str, Any] = {"run": file.path, "checkpoint": file.checkpoint, "env_steps": file.env_steps}
-    return EvaluationReport(**vars(evaluation), **about, seed=stage.seed, videos=videos)
 
 
 def _report_or_damage(policy: Frozen, where: Path, stage: Stage) -> EvaluationReport:

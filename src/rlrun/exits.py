@@ -12,6 +12,8 @@ from typing import NoReturn
 
 from rlrun.errors import RlrunError
 
+leave = os._exit  # itself, also while `refused` stands in its place
+
 
 def said(error: BaseException) -> str:
     """Return in one line what went wrong; of an exit, which line of code asked for it."""
@@ -20,7 +22,8 @@ def said(error: BaseException) -> str:
         callers = [frame for frame in frames if frame.filename not in (__file__, "<frozen _sitebuiltins>")]
         name = "os._exit" if frames and frames[-1].filename == __file__ else "sys.exit"
         return _exit_at((callers or frames)[-1], name, error.code or 0)
-    text = str(error) if isinstance(error, RlrunError) else f"{type(error).__name__}: {error}"
+    notes = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))  # of the hook that it came out of
+    text = str(error) if isinstance(error, RlrunError) else f"{notes}{type(error).__name__}: {error}"
     return " ".join(text.split()).removesuffix(":")
 
 
@@ -39,15 +42,15 @@ def refused() -> Iterator[None]:
     Raises:
         RlrunError: naming the line of code that asked to exit.
     """
-    leave, owner = os._exit, os.getpid()
+    before, owner = os._exit, os.getpid()
 
     def refuse(status: int) -> NoReturn:
         if os.getpid() != owner:
-            leave(status)
+            before(status)
         if threading.current_thread() is threading.main_thread():
             raise SystemExit(status)
         print("rlrun:", _exit_at(traceback.extract_stack()[-2], "os._exit", status), file=sys.stderr, flush=True)
-        leave(status or 1)
+        before(status or 1)
 
     if threading.current_thread() is threading.main_thread():
         os._exit = refuse
@@ -55,13 +58,13 @@ def refused() -> Iterator[None]:
         yield
     except BaseException as error:
         if os.getpid() != owner:
-            leave(_code_of(error))
+            before(_code_of(error))
         if isinstance(error, SystemExit):
             raise RlrunError(said(error)) from error
         raise
     finally:
         if os._exit is refuse:
-            os._exit = leave
+            os._exit = before
 
 
 def _code_of(error: BaseException) -> int:

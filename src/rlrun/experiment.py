@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -34,6 +35,7 @@ from rlrun.collect.agents import require_actions
 from rlrun.config import Composed
 from rlrun.config.layering import told_presets
 from rlrun.config.tree import plain
+from rlrun.config.words import listed
 from rlrun.errors import Left, RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.files import counted, write_json
 from rlrun.forking.parents import started
@@ -61,6 +63,10 @@ class Result:
     summary: dict[str, Any]
     config: DictConfig
     trainer: Trainer | None
+
+    def __fspath__(self) -> str:
+        """Return the run directory, so that `evaluate` and the others take what `train` returned."""
+        return str(self.run_dir)
 
     def describe(self) -> str:
         """Return two lines: what came out, and where it lies."""
@@ -324,7 +330,7 @@ class Experiment:
 def train(
     words: Iterable[str] | Composed = (),
     *,
-    start: Path | str | None = None,
+    start: os.PathLike[str] | str | None = None,
     run_dir: Path | str | None = None,
     config_dir: Path | None = None,
     trust: Iterable[str] = (),
@@ -343,7 +349,7 @@ def train(
         RlrunError: the run failed; `status.json` says so.
     """
     if start is not None:
-        with started(words, str(start), config_dir, trust) as composed:
+        with started(words, os.fspath(start), config_dir, trust) as composed:
             return train(composed, run_dir=run_dir)
     composed = composed_of(words, config_dir)
     experiment = Experiment(composed)
@@ -367,7 +373,7 @@ def explain(words: Iterable[str] | Composed = (), *, config_dir: Path | None = N
 
 def composed_of(words: Iterable[str] | Composed, config_dir: Path | None = None) -> Composed:
     """Return what words are composed to; what was composed stays as it is."""
-    return words if isinstance(words, Composed) else configuration.compose(list(words), config_dir=config_dir)
+    return words if isinstance(words, Composed) else configuration.compose(listed(words), config_dir=config_dir)
 
 
 def path_of(built: dict[str, Any], part: object) -> str:

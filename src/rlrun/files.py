@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rlrun.errors import RlrunError, RunDirError
+from rlrun.errors import RequestError, RlrunError, RunDirError
 
 JSON_BYTES = 1 << 27  # a larger text is no JSON of ours
 NOTE_BYTES = 1 << 23  # … no manifest, summary or status; taken apart, JSON can need twenty times its size
@@ -26,7 +26,9 @@ def reason(error: OSError) -> str:
 
 
 def place_of(path: str | os.PathLike[str]) -> Path:
-    """Return an absolute path without `..`."""
+    """Return an absolute path without `..`; refuse with a RequestError what is no path."""
+    if not isinstance(path, str | os.PathLike):
+        raise RequestError(f"wanted the path of one run or file, got {path!r:.60}")
     place = Path(path).absolute()
     return place.resolve() if ".." in place.parts else place
 

@@ -8,6 +8,7 @@ other software, its manifest and its log call it `approximate` and say why.
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,7 +24,7 @@ from rlrun.config import Composed, to_yaml
 from rlrun.config.merging import apply
 from rlrun.config.schema import CHANGEABLE, check_kinds
 from rlrun.config.tree import dotted, leaves, mentions, plain
-from rlrun.config.words import Word, parse
+from rlrun.config.words import Word, listed, parse
 from rlrun.errors import ConfigError, RlrunError, RunDirError
 from rlrun.experiment import Experiment, Result
 from rlrun.files import read_json, write_json
@@ -45,7 +46,7 @@ _messages = logging.getLogger("rlrun")
 
 
 @process_restored()
-def resume(run: Path | str, words: Iterable[str] = (), *, trust: Iterable[str] = ()) -> Result:
+def resume(run: os.PathLike[str] | str, words: Iterable[str] = (), *, trust: Iterable[str] = ()) -> Result:
     """Go on with a run from its newest good checkpoint; without any, begin it anew in the same folder.
 
     Args:
@@ -58,7 +59,7 @@ def resume(run: Path | str, words: Iterable[str] = (), *, trust: Iterable[str] =
             its config names code that is not trusted.
         RlrunError: the run failed; `status.json` says so.
     """
-    words, trace = list(words), trace_of(RunDir(run))
+    words, trace, run = listed(words), trace_of(RunDir.open(run)), Path(run)
     with arrived(run, trust, words) as arrival:
         return _resume(arrival, words, run, trace)
 

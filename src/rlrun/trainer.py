@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
@@ -94,6 +95,7 @@ class Trainer:
             if os.getpid() != owner:  # forked by the code of a part; the run, and what is to be ended, is its parent's
                 raise
             error = raised
+            _note_hook(error)
         self.state["stopped_by"] = error
         self._end(error)
         if error is not None and not isinstance(error, Stop):
@@ -102,7 +104,8 @@ class Trainer:
 
     def _loop(self) -> None:
         state, batches = self.state, iter(self.loader)
-        update_calls = self._update_calls()
+        steps = [step for event in UPDATE for step in self.plan.steps[event]]
+        update_calls = self.plan.calls(*UPDATE) if self.fuse is None else self.fuse(steps)
         begin, end = self.plan.cycles("begin_cycle"), self.plan.cycles("end_cycle")
         verified = False
         for batch in batches:
@@ -126,11 +129,6 @@ class Trainer:
                     call(groups, state)
             self._reached = None
 
-    def _update_calls(self) -> list[Call]:
-        if self.fuse is None:
-            return self.plan.calls(*UPDATE)
-        return self.fuse([step for event in UPDATE for step in self.plan.steps[event]])
-
     def _finish_update(self) -> None:
         """Call the `end_cycle` hooks that a saved state had still before it; the batch is gone, so not its readers."""
         state, resumed = self.state, False
@@ -151,6 +149,7 @@ class Trainer:
                 named = {name: self.state[name] for name in step.asks if name in self.state}
                 self.state.update(step.method(error, **named) or {})
             except BaseException as raised:
+                _note_hook(raised)
                 failure = failure or raised
         if failure is None or not (error is None or isinstance(error, Stop)):
             return
@@ -163,3 +162,12 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.state["update"], self._reached = state["update"], state["reached"]
+
+
+def _note_hook(error: BaseException) -> None:
+    """Note in an error which callback's hook it came out of: that of the first such frame in its traceback."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        owner = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
+        if isinstance(owner, Callback):
+            error.add_note(f"in callbacks.{owner.name}.{frame.f_code.co_name}")
+            return

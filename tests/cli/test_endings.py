@@ -44,6 +44,16 @@ class Failing(gymnasium.Env):
         return numpy.array([0.0, observation], numpy.float32), reward, False, False, {}
 """
 
+CALLBACK = """
+from rlrun.callback import Callback
+
+class Mine(Callback):
+    data_group = "default"
+
+    def end_batch(self, reward):
+        raise KeyError("lost")
+"""
+
 FAILURES = {
     "env.kwargs.error=true": ["RuntimeError", "the motor broke"],
     "env.kwargs.reward=nan": ["reward = nan in lane 0", "environment steps"],
@@ -63,6 +73,15 @@ def test_a_run_that_fails_says_so_in_one_line(word, lanes, tiny_run, write, proj
     assert "Traceback (most recent call last)" in (project / "run" / "log.txt").read_text()
     for name in ("status.json", "summary.json"):
         assert json.loads((project / "run" / name).read_text())["status"] == "failed"
+
+
+def test_the_hook_that_fails_is_named(tiny_run, write):
+    write("mine.py", CALLBACK)
+    outcome = tiny_run("algorithm=dqn", "env=chain", "+callbacks.mine._target_=mine.Mine")
+    assert (outcome.code, outcome.err.splitlines()[-1]) == (
+        1,
+        "rlrun: in callbacks.mine.end_batch: KeyError: 'lost' (--debug shows where)",
+    )
 
 
 def test_a_failing_lane_is_named(tiny_run, write):

@@ -103,8 +103,10 @@ DQN = ("algorithm=dqn", "checkpoint.every=10", "--run-dir", "run")
 WAYS = {
     "SIGKILL": r"the process of env [01] is gone: it was killed by SIGKILL",
     "SIGSEGV": r"the process of env [01] is gone: it was killed by SIGSEGV",
-    "os._exit": r"the process of env [01] is gone: it left with exit code 0",
-    "sys.exit": r"in env [01]: \S+mine.py:\d+ in leave called sys.exit\(0\) before the work was complete",
+    **{
+        way: rf"in env [01]: \S+mine.py:\d+ in leave called {way}\(0\) before the work was complete"
+        for way in ("os._exit", "sys.exit")
+    },
     "raise": r"in env [01]: Odd: the fox met the hen",
 }
 

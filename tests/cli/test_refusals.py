@@ -144,7 +144,9 @@ COMMANDS = {
     ("eval", "nowhere"): ["nowhere does not exist"],
     ("eval", "old", "--checkpoint", "77"): ["no checkpoint '77'"],
     ("eval", "old", "--episodes", "0"): ["eval: Invalid value for '--episodes'"],
-    ("eval", "old", "more"): ["more: a run plays in its own environment"],
+    ("eval", "old", "more"): ["more: one run or exported policy plays at a time; rlrun ls and report"],
+    ("eval", "old", "env=pendulum"): ["env=pendulum: a run plays in its own environment"],
+    ("eval", "one.onnx", "old"): ["old: one run or exported policy plays at a time"],
     ("config", *DQN[1:], "--cfg", "hydra"): ["--cfg hydra: only 'job' is understood"],
     ("config", *DQN[1:], "--package", "stop.env_step"): [
         "stop.env_step: no such key",

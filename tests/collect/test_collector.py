@@ -13,7 +13,7 @@ from rlrun.collect import Collector, RandomAgent
 from rlrun.errors import DataError
 from rlrun.memory import Table
 
-from .probes import LENGTHS, labelled
+from .probes import LENGTHS, labelled, seeded
 
 MODES = [None, *AutoresetMode]
 
@@ -123,6 +123,24 @@ def test_bad_reward_is_refused_before_it_is_stored(value):
         collector.collect(2)
     assert collector.table.index.written.tolist() == before.tolist()
     assert collector.steps == 6
+
+
+class Diverged(Still):
+    """Acts by NaN in environment 1."""
+
+    def __call__(self, observation, state=None, *, explore=True):
+        return {"action": np.array([[0.0], [np.nan]], np.float32)}
+
+
+@pytest.mark.parametrize("raising", [False, True])
+def test_a_policy_that_diverged_is_blamed_for_what_the_environment_makes_of_it(raising, monkeypatch):
+    env = seeded(2)
+    if raising:
+        monkeypatch.setattr(env.lanes[1], "step", lambda action: 1 / 0)
+    collector = Collector(env, Diverged(), Table(spaces=env.spaces, length=60, num_envs=2))
+    collector.begin_training()
+    with pytest.raises(DataError, match=r"policy \(Diverged\) diverged: it gave action\[0\] = nan in lane 1 after 0 "):
+        collector.collect(2)
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)

@@ -119,6 +119,7 @@ def test_sequences_are_as_long_as_the_time_limit():
         (["algorithm=dqn", "env=cartpole"], SpaceError, "actions that are numbers"),
         (["algorithm=taac"], ConfigError, "keeps a state"),
         (["algorithm=sac", "colored_noise.length=1"], ConfigError, "length >= 2"),
+        (["algorithm=sac", "colored_noise.length=0"], ConfigError, "length >= 2"),
         (["algorithm=sac", "colored_noise.beta=-1"], ConfigError, "beta >= 0"),
     ],
 )

@@ -11,6 +11,8 @@ GROUPS = ("algorithm=dqn", "env=pendulum")
 WORDS = {
     "algorithm.discont=0.9": ["algorithm.discont:", "did you mean 'algorithm.discount'?"],
     "~callbacks.q_los": ["callbacks.q_los:", "did you mean 'callbacks.q_loss'?"],
+    "evaluation=null": ["evaluation: wanted keys with values, got null; evaluation.every=0 turns it off"],
+    "stop=3": ["stop: wanted keys with values, got 3"],
     "sed=3": ["sed:", "did you mean 'seed'?"],
     "algorithm=dqm": ["algorithm:", "there is no 'dqm'", "did you mean 'dqn'?"],
     "algorithm=xyz": ["algorithm:", "there is no 'xyz'", "dqn, sac"],
@@ -85,6 +87,7 @@ FILES = {
     "id: A-v0\nid: B-v0\n": ["pendulum.yaml, line 2", "key 'id' stands twice"],
     "- a\n": ["pendulum.yaml: wanted keys with values, got a list"],
     "id: ${a.\n": ["pendulum.yaml:"],
+    "id: A-v0\n": ["env: env/pendulum.yaml has no `_target_`; let it begin with `defaults: [gym, _self_]`"],
     "defaults: gym\n": ["env/pendulum"],
     "defaults: [gim]\nid: A-v0\n": ["pendulum.yaml:", "env/gim", "did you mean 'gym'?"],
     "defaults: [pendulum]\nid: A-v0\n": ["name the file itself", "rlrun/env/pendulum"],

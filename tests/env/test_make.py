@@ -78,6 +78,14 @@ def test_lanes_step_in_every_vectorization(vectorization):
     env.close()
 
 
+class Spaceless(gymnasium.Env):
+    observation_space = gymnasium.spaces.Discrete(2)
+
+
+class Foreign(Spaceless):
+    action_space = 2
+
+
 WRONG = [
     ({}, ConfigError, "env wants one of env.id and env.target, got neither"),
     ({"id": "CartPole-v1", "target": TOY}, ConfigError, "got both"),
@@ -106,6 +114,18 @@ WRONG = [
     ({"target": TOY, "vectorization": "native"}, ConfigError, "'native' needs env.id"),
     ({"id": "Pendulum-v1", "vectorization": "native"}, ConfigError, "has no native vector environment"),
     ({"id": "CartPole-v1", "vectorization": "native", "wrappers": [lambda env: env]}, ConfigError, "env.wrappers"),
+    (
+        {"id": "CartPole-v1", "wrappers": ["my_pkg.Mine"]},
+        BuildError,
+        "env.wrappers[0]: wanted {_target_: CLASS, …}, as {_target_: my_pkg.Mine}, got 'my_pkg.Mine'",
+    ),
+    (
+        {"id": "CartPole-v1", "around": {"mine": 3}},
+        BuildError,
+        "env.around.mine: wanted {_target_: CLASS, …}",
+    ),
+    ({"target": f"{__name__}.Spaceless"}, BuildError, "Spaceless' has no action_space; Gymnasium expects a"),
+    ({"target": f"{__name__}.Foreign"}, BuildError, "Foreign' has a builtins.int as action_space; Gymnasium expects a"),
     ({"id": "CartPole-v1", "wrappers": [lambda env: 1 / 0]}, BuildError, "env.wrappers[0] around env.id 'CartPole-v1'"),
 ]
 

@@ -39,8 +39,35 @@ class Gives(gymnasium.Env):
 TARGET = f"{__name__}.Gives"
 
 
-def walk(kind, **given):
-    env = make(target=TARGET, kwargs=given, vectorization=kind, num_envs=2)
+class OfGym(Gives):
+    """Has the signatures of Gym."""
+
+    observation_space = Box(-1.0, 1.0, (2,), np.float32)
+
+    def __init__(self, old):
+        super().__init__(space=self.observation_space)
+        self.old = old
+
+    def reset(self, **options):
+        if self.old == "reset()" and options:
+            raise TypeError("OfGym.reset() got an unexpected keyword argument 'seed'")
+        return GOOD[:2] if self.old == "bare" else (GOOD[:2], {})
+
+    def step(self, action):
+        return GOOD[:2], 0.0, False, {}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("old", ["step", "reset()", "bare"])
+def test_an_environment_for_gym_is_told_what_gymnasium_expects(kind, old):
+    expected = r"step\(action\)" if old == "step" else r"reset\(\*, seed"
+    with pytest.raises(RlrunError, match=rf"OfGym': .* failed in env [01]: .*; Gymnasium expects {expected}"):
+        walk(kind, f"{__name__}.OfGym", old=old)
+
+
+def walk(kind, target=TARGET, **given):
+    env = make(target=target, kwargs=given, vectorization=kind, num_envs=2)
     try:
         env.reset(0)
         for _ in range(3):

@@ -6,7 +6,7 @@ from rlrun.callbacks.entropy import EntropyTarget, EntropyWeight, SGDEntropyTarg
 from rlrun.callbacks.evaluate import Evaluator
 from rlrun.callbacks.log import Logger
 from rlrun.callbacks.loss import BonusLoss, LossCallback
-from rlrun.callbacks.policy import ActorCriticLoss, SoftPolicyLoss
+from rlrun.callbacks.policy import ActorCriticLoss, ActorCriticNetwork, SoftPolicyLoss
 from rlrun.callbacks.schedule import Schedule
 from rlrun.callbacks.sinks import make_sinks
 from rlrun.callbacks.stop import Budget, Interrupt, Interrupted
@@ -16,6 +16,7 @@ from rlrun.callbacks.value_bias import ValueBias
 
 __all__ = [
     "ActorCriticLoss",
+    "ActorCriticNetwork",
     "BonusLoss",
     "Budget",
     "Checkpointer",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -11,7 +11,17 @@ from torch import Tensor
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, Optimiser
 from rlrun.errors import require_one_of
-from rlrun.nn import ActorCritic, Critics, ImplicitCritics, Judged, SoftPolicy, SquashedGaussian, Temperature, told_by
+from rlrun.nn import (
+    ActionHead,
+    ActorCritic,
+    Critics,
+    ImplicitCritics,
+    Judged,
+    SoftPolicy,
+    SquashedGaussian,
+    Temperature,
+    told_by,
+)
 from rlrun.typing import Tree
 
 
@@ -80,6 +90,22 @@ class SoftPolicyLoss(LossCallback):
         return {**super().metrics, "action/saturated": ops.saturated(gaussian.mode(self._observation))}
 
 
+class ActorCriticNetwork(Protocol):
+    """What on-policy losses call on their network; a class derived from `rlrun.nn.ActorCritic` has it all."""
+
+    head: ActionHead  # the distribution of actions
+    state_size: int  # 0; of a recurrent network the numbers S of its state: see `rlrun.nn`
+
+    def act(self, observation: Tree, explore: bool) -> Tree:
+        """Return an action for observations [B, …]."""
+
+    def judge(self, observation: Tree, action: Tree) -> Judged:
+        """Return log_prob [B] of actions, value [B], and the distributions there."""
+
+    def value(self, observation: Tree) -> Tensor:
+        """Return values [B] of observations."""
+
+
 class ActorCriticLoss(LossCallback):
     """An objective to be made large, the distance of values to returns, and a bonus for entropy.
 
@@ -117,9 +143,8 @@ class ActorCriticLoss(LossCallback):
         self.normalise = normalise
         self.advantage_clip = advantage_clip
         self.huber = huber
-        self._newest: tuple[Judged, Tensor, Tensor | None] | None = (
-            None  # update: with returns, and which entries count
-        )
+        # of the newest update, with returns, and which entries count
+        self._newest: tuple[Judged, Tensor, Tensor | None] | None = None
 
     def judge(
         self, observation: Tree, action: Tree, state: Tensor | None = None, ended: Tensor | None = None

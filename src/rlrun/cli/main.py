@@ -119,7 +119,7 @@ def _run(words: list[str], debug: bool) -> int:
     except Exception as error:
         if hasattr(error, "format_message"):  # a usage error of typer's: unknown option, missing value
             return _fail(usage.explain(error, words), 2, debug)
-        return _fail(f"{type(error).__name__}: {error} (--debug shows where)", 1, debug)
+        return _fail(f"{exits.said(error)} (--debug shows where)", 1, debug)
 
 
 def _stopped(words: list[str]) -> int:

@@ -239,18 +239,26 @@ def random_agent(agent: Agent, space: Space, *, seed: int) -> Any:
 
 
 def require_actions(agent: Agent, spaces: Spaces, place: str) -> None:
-    """Act once, and refuse actions that are not of their space.
+    """Act once, and refuse actions that are not of their space, or values that are not one for each choice.
 
     Raises:
         BuildError: in the name of `place`, the network's.
     """
     try:
         part: Any
-        action = agent(empty(spaces.observation, 2), initial_state(agent, 2), explore=False)["action"]
+        observation = empty(spaces.observation, 2)
+        values, codec = getattr(agent, "values", None), getattr(getattr(agent, "policy", None), "codec", None)
+        if values and codec and (shape := list(values(observation).shape))[-1] != codec.width:
+            wanted = f"wanted {[*shape[:-1], codec.width]}, one for each choice of {describe(spaces.action)}"
+            raise ValueError(f"it gives values of shape {shape}; {wanted}")
+        action = agent(observation, initial_state(agent, 2), explore=False)["action"]
         for (path, leaf), part in zip(leaves(spaces.action), leaves_of(spaces.action, action), strict=True):
             if part.shape != (2, *leaf.shape) or (part.dtype.kind == "f") != isinstance(leaf, Box):
                 wanted = f"the action space wants {[2, *leaf.shape]} {leaf.dtype} for {describe(leaf)}"
                 raise ValueError(f"it makes {path or 'actions'} of shape {list(part.shape)} {part.dtype}; {wanted}")
+            if not isinstance(leaf, Box) and ((part < 0) | (part >= np.reshape(leaf.choices, leaf.shape))).any():
+                wanted = f"the action space wants choices from 0 for {describe(leaf)}"
+                raise ValueError(f"it makes {path or 'actions'} from {part.min()} to {part.max()}; {wanted}")
     except RlrunError:
         raise
     except Exception as error:
@@ -324,6 +332,11 @@ class EpsilonGreedy(Agent):
 
     def _greedy(self, observation: Tree) -> Tree:
         return to_arrays(self._act(to_tensors(observation, self.device), False))
+
+    @torch.no_grad()
+    def values(self, observation: Tree) -> Any:
+        """Return what the policy, called, says of every choice: the values [..., K] that its `codec` orders."""
+        return cast(Any, self.policy)(prepared(to_tensors(observation, self.device), self.preprocess))
 
     def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, None]:
         """Return an action, from and to trees of tensors; what an export consists of.

@@ -12,8 +12,7 @@ import torch
 
 from rlrun import cluster
 from rlrun.collect.agents import Agent
-from rlrun.collect.collector import Collector
-from rlrun.collect.finite import require_finite
+from rlrun.collect.collector import Collector, require_finite
 from rlrun.collect.leaving import Quiet, branch_seed
 from rlrun.collect.links import GRACE, Link, ProcessLink, RayLink, ThreadLink
 from rlrun.collect.unroll import Began, Failed, Go, Made, Recipe, Refresh, counted, freeze

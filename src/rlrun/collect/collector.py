@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,11 +12,10 @@ import numpy as np
 from rlrun import learners
 from rlrun.callback import Callback
 from rlrun.collect.agents import Agent, Response, begun_anew, initial_state, random_agent
-from rlrun.collect.finite import require_finite
 from rlrun.collect.leaving import Budgeted, Quiet, Signals, branch_seed, rows_equal, told
 from rlrun.collect.statistics import Tally, observed
 from rlrun.env import Env, Rejoined, Step
-from rlrun.errors import ConfigError, RequestError, did_you_mean
+from rlrun.errors import ConfigError, DataError, RequestError, RlrunError, did_you_mean
 from rlrun.memory import Table
 from rlrun.spaces import take_rows
 from rlrun.typing import Array, Tree
@@ -45,7 +45,7 @@ class Collector(Budgeted, Callback):
         window: how many of the newest episodes the logged return and length are means of.
 
     Raises:
-        DataError: a NaN or infinite reward or observation came; nothing of that step is stored.
+        DataError: a NaN or infinite reward, observation or action came; nothing of that step is stored.
     """
 
     provides = ("step",)
@@ -200,12 +200,26 @@ class Collector(Budgeted, Callback):
 
     def _step(self, act: Callable[..., Response]) -> None:
         response = act(self.observation, self.state)
-        self._take_in(response, self.env.step(response["action"]))
+        try:
+            step = self.env.step(response["action"])
+        except RlrunError:
+            self._require_action(response)
+            raise
+        self._take_in(response, step)
+
+    def _require_action(self, response: Response) -> None:
+        """Blame the policy for what an environment made of an action that is not finite."""
+        policy = type(getattr(self.agent, "policy", self.agent)).__name__
+        require_finite(response["action"], "action", self.steps, f"the policy ({policy}) diverged: it")
 
     def _take_in(self, response: Response, step: Step) -> None:
         """Store what an agent did at the current observations, and what came of it."""
-        require_finite(step.reward, "reward", self.steps)
-        require_finite(step.observation, "observation", self.steps)
+        try:
+            require_finite(step.reward, "reward", self.steps)
+            require_finite(step.observation, "observation", self.steps)
+        except DataError:
+            self._require_action(response)
+            raise
         row = {
             "observation": self.observation,
             "action": response["action"],
@@ -279,3 +293,20 @@ class Collector(Budgeted, Callback):
         self.tally.load_state_dict(state)
         self.observation, self.state = state["observation"], state["state"]
         self.random.load_state_dict(state["random"])
+
+
+def require_finite(tree: Tree, name: str, step: int, source: str = "the environment") -> None:
+    """Refuse NaN and infinity before they enter memory.
+
+    Raises:
+        DataError: with source, lane, step and value.
+    """
+    if isinstance(tree, dict):
+        for key, part in tree.items():
+            require_finite(part, f"{name}.{key}", step, source)
+    elif tree.dtype.kind == "f" and not math.isfinite(np.vdot(tree, tree)) and not np.isfinite(tree).all():
+        lane, *rest = np.argwhere(~np.isfinite(tree))[0].tolist()
+        place = f"{name}{rest}" if rest else name
+        value = tree[(lane, *rest)]
+        largest = f"; {tree.dtype} holds numbers up to {np.finfo(tree.dtype).max:.2g}" if np.isinf(value) else ""
+        raise DataError(f"{source} gave {place} = {value} in lane {lane} after {step} environment steps{largest}")

@@ -24,6 +24,7 @@ from rlrun import interpreter
 from rlrun.cluster import connect
 from rlrun.collect.unroll import Inbox, Leave, Recipe, copied, failure, unroll
 from rlrun.errors import ConfigError
+from rlrun.exits import leave, refused
 
 GRACE = 3.0  # seconds that a worker has to leave
 
@@ -227,7 +228,8 @@ def serve(handle: int, parent: int) -> None:
     with suppress(OSError, EOFError):  # the parent is gone
         begun = connection.recv_bytes()
         threading.Thread(target=_listen, args=(connection, jobs, parent), daemon=True).start()
-        _unroll(begun, connection, jobs)
+        with refused():
+            _unroll(begun, connection, jobs)
         code = 0
     sys.stdout.flush()
     sys.stderr.flush()
@@ -259,4 +261,4 @@ def _listen(connection: Any, jobs: Inbox, parent: int) -> None:
                 jobs.put(connection.recv())
     jobs.close()
     time.sleep(GRACE)
-    os._exit(1)
+    leave(1)

@@ -195,7 +195,7 @@ class ColoredNoise:
         if initial_state(agent, 1) is not None:
             raise ConfigError(f"colored_noise: a {type(agent).__name__} that keeps a state cannot explore with it")
         spec = gymnasium.registry.get((id or "").rpartition(":")[2])
-        self.length = length or getattr(spec, "max_episode_steps", None) or 1_000
+        self.length = (getattr(spec, "max_episode_steps", None) or 1_000) if length is None else length
         if beta < 0.0 or self.length < 2:
             raise ConfigError(f"colored_noise: wanted beta >= 0 and length >= 2, got {beta} and {self.length}")
         self.agent: Any = agent

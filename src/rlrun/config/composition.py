@@ -165,6 +165,7 @@ def validate(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
     Raises: ConfigError for the first thing that is wrong.
     """
     config = composed.config
+    _check_env(composed)
     try:
         for key, value in {**schema.check_kinds(config), **check_likeness(config, composed.layers)}.items():
             OmegaConf.update(config, key, value, merge=False)
@@ -174,12 +175,14 @@ def validate(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
         reading.resolve_texts(config, read)
     except OmegaConfBaseException as error:
         raise ConfigError(one_line(error)) from error
-    _check_env(config)
     _check_unread(composed, read)
 
 
-def _check_env(config: DictConfig) -> None:
-    env = plain(config).get("env")
+def _check_env(composed: Composed) -> None:
+    env = plain(composed.config).get("env")
+    if isinstance(env, dict) and "_target_" not in env:
+        file = f"env/{composed.choices.get('env')}.yaml"
+        raise ConfigError(f"env: {file} has no `_target_`; let it begin with `defaults: [gym, _self_]`")
     if isinstance(env, dict) and "id" in env and "target" in env and env["id"] is None and env["target"] is None:
         raise ConfigError("env: no environment is named: env=NAME (rlrun list envs), env.id=ID or env.target=CLASS")
 

@@ -248,6 +248,10 @@ def _near(value: Any, kind: Kind) -> str:
 
 
 def _check_closed(tree: Any) -> None:
+    for block in SETTINGS:
+        if block in tree and not isinstance(tree[block], Mapping):
+            off = f"; {block}.every=0 turns it off" if f"{block}.every" in KINDS else ""
+            raise ConfigError(f"{block}: wanted keys with values, got {shown(tree[block])}{off}")
     for block in CLOSED:
         for key, _ in children(child(tree, block)):
             if key not in known(block):

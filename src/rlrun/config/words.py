@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -41,16 +41,24 @@ class Word(NamedTuple):
 def parse(texts: Iterable[str]) -> list[Word]:
     """Return the words, each key once: the last one wins; but `+with=rnd +with=scale` is `+with=[rnd,scale]`.
 
-    Raises: ConfigError if a word is malformed or asks for several values.
+    Raises: ConfigError if a word is malformed or asks for several values, or where there is no list of texts.
     """
     words: dict[str, Word] = {}
-    for text in texts:
+    for text in listed(texts):
         word = _parse(text.strip())
         before = words.pop(word.key, None)
         if word.key == ADDITIONS and word.sign == "+" and before is not None:
             word = _joined(before, word)
         words[word.key] = word
     return list(words.values())
+
+
+def listed(texts: Iterable[str]) -> list[str]:
+    """Return overrides as a list; refuse with a ConfigError what is no list of texts."""
+    overrides: list[Any] = [None] if isinstance(texts, str | Mapping) or not isinstance(texts, Iterable) else [*texts]
+    if not all(isinstance(text, str) for text in overrides):
+        raise ConfigError(f'overrides are a list of texts, such as ["algorithm=sac", "seed=3"], got {texts!r:.60}')
+    return overrides
 
 
 def _joined(before: Word, word: Word) -> Word:

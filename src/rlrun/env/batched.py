@@ -14,6 +14,7 @@ from rlrun.callback import Stop
 from rlrun.env.spaces import (
     action_writer,
     batch_reader,
+    explained,
     from_gymnasium,
     lane_writer,
     rewards,
@@ -204,7 +205,7 @@ class BatchedEnv(Env):
                 raise
             self._closed = True
             if isinstance(error, WorkerFailure):
-                raise RlrunError(f"{self._place}: {what} failed in {error}") from error
+                raise RlrunError(f"{self._place}: {what} failed in {explained(what, str(error))}") from error
             gone = self._gone(self.vector) if isinstance(error, EOFError | OSError) else None
             raise RlrunError(f"{self._place}: {what} failed: {gone or f'a worker failed: {said(error)}'}") from error
         finally:

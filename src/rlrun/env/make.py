@@ -55,28 +55,26 @@ class Recipe:
 
     def build(self) -> gymnasium.Env[Any, Any]:
         """Make one environment and put the wrappers around it, the first innermost."""
-        env = construct(self.place, self._constructor(), self.arguments)
+        constructor = find_target(self.target) if self.target is not None else lookup(str(self.id))
+        env = construct(self.place, constructor, self.arguments)
         if not isinstance(env, gymnasium.Env):
             raise BuildError(f"{self.place} made a {type(env).__name__}, wanted a gymnasium.Env")
-        for index, wrapper in enumerate(self.wrappers):
-            env = self._wrap(env, f"env.wrappers[{index}]", wrapper)
-        for name, wrapper in self.around.items():
-            env = self._wrap(env, f"env.around.{name}", wrapper)
+        around = [(f"env.around.{name}", wrapper) for name, wrapper in self.around.items()]
+        for place, wrapper in [*((f"env.wrappers[{i}]", item) for i, item in enumerate(self.wrappers)), *around]:
+            if not callable(wrapper):
+                raise BuildError(f"{place}: wanted {{_target_: CLASS, …}}, as {{_target_: {wrapper}}}, got {wrapper!r}")
+            try:
+                env = wrapper(env)
+            except RequestError:
+                raise
+            except Exception as error:
+                raise BuildError(f"{place} around {self.place}: {type(error).__name__}: {error}") from error
+        for name in ("observation_space", "action_space"):
+            if not isinstance(space := getattr(env, name, None), gymnasium.Space):
+                kind = f"{type(space).__module__}.{type(space).__name__}"
+                what = f"has no {name}" if space is None else f"has a {kind} as {name}"
+                raise BuildError(f"{self.place} {what}; Gymnasium expects a gymnasium.spaces.Box, Discrete or the like")
         return env
-
-    def _constructor(self) -> Callable[..., Any]:
-        if self.target is not None:
-            return find_target(self.target)
-        assert self.id is not None
-        return lookup(self.id)
-
-    def _wrap(self, env: gymnasium.Env[Any, Any], place: str, wrapper: Wrapper) -> gymnasium.Env[Any, Any]:
-        try:
-            return wrapper(env)
-        except RequestError:
-            raise
-        except Exception as error:
-            raise BuildError(f"{place} around {self.place}: {type(error).__name__}: {error}") from error
 
 
 def make(
@@ -159,38 +157,37 @@ def _async(recipe: Recipe, num_envs: int) -> Env:
 
 
 def _native(recipe: Recipe, num_envs: int) -> Env:
-    _refuse_wrappers(recipe)
-    if recipe.id is None:
-        raise ConfigError(f"env.vectorization 'native' needs env.id, got {recipe.place}")
-    if spec_of(recipe.id).vector_entry_point is None:
+    if spec_of(id := _engine(recipe)).vector_entry_point is None:
         raise ConfigError(f"{recipe.place} has no native vector environment; env.vectorization: sync or async")
-    build = partial(gymnasium.make_vec, recipe.id, num_envs, "vector_entry_point")
+    build = partial(gymnasium.make_vec, id, num_envs, "vector_entry_point")
     vector = construct(recipe.place, build, recipe.arguments)
     return BatchedEnv(vector, reset_options=recipe.reset_options, place=recipe.place)
 
 
 def _envpool(recipe: Recipe, num_envs: int) -> Env:
-    _refuse_wrappers(recipe)
-    if recipe.id is None:
-        raise ConfigError(f"env.vectorization 'envpool' needs env.id, got {recipe.place}")
+    id = _engine(recipe)
     try:
         envpool = importlib.import_module("envpool")
     except ModuleNotFoundError as error:
         raise MissingExtra("env.vectorization 'envpool'", "envpool", "envpool") from error
-    if recipe.id not in (known := envpool.list_all_envs()):
-        raise ConfigError(f"env.id: EnvPool has no environment '{recipe.id}'{did_you_mean(recipe.id, known)}")
+    if id not in (known := envpool.list_all_envs()):
+        raise ConfigError(f"env.id: EnvPool has no environment '{id}'{did_you_mean(id, known)}")
 
     def remake(seeds: Sequence[int]) -> Any:
         first = int(seeds[0]) % np.iinfo(np.int32).max  # EnvPool counts on from one int32 seed
-        return envpool.make(recipe.id, env_type="gymnasium", num_envs=num_envs, seed=first, **recipe.arguments)
+        return envpool.make(id, env_type="gymnasium", num_envs=num_envs, seed=first, **recipe.arguments)
 
     vector = construct(recipe.place, partial(remake, [0]), {})
     return BatchedEnv(vector, reset_options=recipe.reset_options, place=recipe.place, remake=remake)
 
 
-def _refuse_wrappers(recipe: Recipe) -> None:
+def _engine(recipe: Recipe) -> str:
+    """Return the id of an engine that makes all environments at once, or refuse to take one."""
     if recipe.wrappers or recipe.around:
         raise ConfigError(f"env.wrappers wrap single environments; env.vectorization '{recipe.vectorization}' has none")
+    if recipe.id is None:
+        raise ConfigError(f"env.vectorization '{recipe.vectorization}' needs env.id, got {recipe.place}")
+    return recipe.id
 
 
 _BUILDERS: dict[str, Callable[[Recipe, int], Env]] = {

@@ -215,6 +215,20 @@ def lane_splitter(space: gymnasium.Space[Any]) -> Callable[[Any], Iterator[Any]]
     return split_dict
 
 
+# What Gymnasium expects of an environment, and signs in an error that one was written for Gym.
+_SIGNATURES = {
+    "reset": "reset(*, seed=None, options=None) -> (observation, info)",
+    "step": "step(action) -> (observation, reward, terminated, truncated, info)",
+}
+_OF_GYM = ("values to unpack (expected", "cannot unpack", "argument 'seed'", "argument 'options'")
+
+
+def explained(event: str, cause: str) -> str:
+    """Return a cause, with what Gymnasium expects of `reset` or `step` where that looks as if it were of Gym."""
+    of_gym = event in _SIGNATURES and any(sign in cause for sign in _OF_GYM)
+    return f"{cause}; Gymnasium expects {_SIGNATURES[event]}" if of_gym else cause
+
+
 class Outputs:
     """Compare what an environment gives with its spaces; what cannot be stored is refused with a DataError.
 
@@ -227,6 +241,11 @@ class Outputs:
         self.space, self.rewards = space, rewards
         self.begun = False  # whether an observation was looked at
         self.remarks: dict[str, str] = {}  # what is stored as something else: kind -> message
+
+    def reset(self, result: Any) -> None:
+        if not isinstance(result, tuple | list) or len(result) != 2:  # two numbers in an array can be unpacked, too
+            raise DataError(f"it gave {type(result).__name__}; Gymnasium expects {_SIGNATURES['reset']}")
+        self.observation(result[0])
 
     def observation(self, value: Any) -> None:
         self.begun = True

@@ -19,6 +19,7 @@ from rlrun.env.spaces import (
     Outputs,
     action_writer,
     empty,
+    explained,
     from_gymnasium,
     lane_splitter,
     lane_writer,
@@ -97,9 +98,10 @@ class SyncEnv(Recorded):
             self._recorders[lane].begin(seed)
         outputs = self._outputs[lane]
         try:
-            value, _ = self.lanes[lane].reset(seed=seed, options=self._options)
+            result = self.lanes[lane].reset(seed=seed, options=self._options)
+            value, _ = result
             if not outputs.begun:
-                outputs.observation(value)
+                outputs.reset(result)
                 warn(self._place, outputs.remarks, self.remarked)
             self._write(observation, lane, value)
         except (Exception, SystemExit) as error:
@@ -141,7 +143,7 @@ class SyncEnv(Recorded):
         """Raise an error that names environment, event and number; a signal's, or an explained one, stays as it is."""
         if isinstance(error, Stop | RlrunError) and not isinstance(error, DataError):
             raise error
-        raise RlrunError(f"{self._place}: {event} failed in env {lane}: {said(error)}") from error
+        raise RlrunError(f"{self._place}: {event} failed in env {lane}: {explained(event, said(error))}") from error
 
     def restart(self, ended: Array) -> Tree:
         if not np.count_nonzero(ended):

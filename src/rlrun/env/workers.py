@@ -23,7 +23,7 @@ from rlrun.env.recorded import Episode, Outcome, Recorded, Recorder
 from rlrun.env.spaces import Outputs, empty, lane_splitter, rewards_of, warn
 from rlrun.env.vector import Step, close_softly
 from rlrun.errors import RlrunError
-from rlrun.exits import said
+from rlrun.exits import leave, refused, said
 from rlrun.interpreter import end_with_parent
 from rlrun.spaces import put_rows, take_rows
 from rlrun.typing import Tree
@@ -55,7 +55,7 @@ class Lane(gymnasium.Wrapper[Any, Any, Any, Any]):
             self.recorder.begin(seed)
         result = self.env.reset(seed=seed, options=options)
         if not self.outputs.begun:
-            self.outputs.observation(result[0])
+            self.outputs.reset(result)
         return result
 
     def _first_step(self, action: Any) -> Any:
@@ -99,7 +99,7 @@ class Lane(gymnasium.Wrapper[Any, Any, Any, Any]):
         finally:
             # The pipe to the main process broke: that process is gone, and there is nobody to complain to.
             if self.apart and isinstance(sys.exc_info()[1], OSError | EOFError):
-                os._exit(1)
+                leave(1)
 
 
 def _lane(build: Build, number: int, parent: int, in_main_thread: bool) -> gymnasium.Env[Any, Any]:
@@ -126,7 +126,8 @@ def _work(index: int, build: Any, pipe: Any, parent_pipe: Any, memory: Any, erro
 
     in_words: Any = SimpleNamespace(put=put)
     try:
-        _async_worker(index, build, pipe, parent_pipe, memory, in_words, *rest)
+        with refused():
+            _async_worker(index, build, pipe, parent_pipe, memory, in_words, *rest)
     except (Exception, SystemExit) as error:  # while the environment was made, or one that asked to exit
         put((index, None, error, traceback.format_exc()))
         pipe.send((None, False))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from rlrun import trust
 from rlrun.build import Builder
 from rlrun.config.merging import apply
 from rlrun.config.schema import check_kinds
-from rlrun.config.words import Word, parse
+from rlrun.config.words import Word, listed, parse
 from rlrun.env import Env
 from rlrun.env.sync import SyncEnv
 from rlrun.errors import RequestError, RunDirError
@@ -92,17 +91,21 @@ class Exported:
 
 def is_export(path: Path | str) -> bool:
     """Tell whether a path names an exported policy rather than a run directory."""
-    return Path(path).suffix in SUFFIXES and not Path(path).is_dir()
+    return (place := place_of(path)).suffix in SUFFIXES and not place.is_dir()
 
 
 def refuse_words(words: Iterable[str]) -> None:
-    """Refuse words beside a run directory.
-
-    Raises:
-        RequestError: there is one.
-    """
-    for word in words:
+    """Refuse words beside a run directory with a RequestError."""
+    for word in _settings(words):
         raise RequestError(f"{word}: a run plays in its own environment; words go with an exported policy, FILE.onnx")
+
+
+def _settings(words: Iterable[str]) -> list[str]:
+    """Return overrides as a list, or refuse a second run or file among them."""
+    for word in (overrides := listed(words)):
+        if "=" not in word and not word.startswith("~"):
+            raise RequestError(f"{word}: one run or exported policy plays at a time; rlrun ls and report take several")
+    return overrides
 
 
 @contextlib.contextmanager
@@ -120,7 +123,7 @@ def exported(path: Path | str, words: Iterable[str] = (), packages: Iterable[str
         RequestError: the file cannot be read or acts in another environment, this cannot be made, or a package is
             missing.
     """
-    path, packages, parsed = place_of(path), list(packages), parse(words)
+    path, packages, parsed = place_of(path), list(packages), parse(_settings(words))
     if path.suffix != ".onnx":
         raise RequestError(f"{path}: a file of torch.export is not played; make another: rlrun export-onnx RUN")
     require("a policy that is an .onnx file", "onnxruntime")
@@ -221,9 +224,5 @@ def _direct(env: Env) -> Env:
     env.take_own_actions()
     copy = env.copier
     assert copy is not None
-    env.copier = partial(_copy, copy)
+    env.copier = lambda num_envs, render_mode: _direct(copy(num_envs, render_mode))
     return env
-
-
-def _copy(copy: Any, num_envs: int, render_mode: str | None) -> Env:
-    return _direct(copy(num_envs, render_mode))

@@ -18,7 +18,7 @@ from rlrun.config import Composed
 from rlrun.config.origins import WORD, Layer, origins
 from rlrun.config.places import own_dirs
 from rlrun.config.tree import plain
-from rlrun.config.words import parse
+from rlrun.config.words import listed, parse
 from rlrun.errors import ConfigError, RunDirError, did_you_mean
 from rlrun.files import open_regular, read_json
 from rlrun.projects import in_a_run
@@ -99,7 +99,7 @@ def started(
     """
     packages = list(packages)
     trust.require_of_use(packages)
-    parent, words = find(start), words.words if isinstance(words, Composed) else list(words)
+    parent, words = find(start), words.words if isinstance(words, Composed) else listed(words)
     overrides = [*words, f"init.from={_quoted(str(parent.path))}"]
     typed = {word.key: word.value for word in parse(words)}
     if "init.from" in typed:

@@ -36,7 +36,7 @@ def carry_out(task: Task) -> int:
         print("rlrun:", " ".join(str(error).split()), file=sys.stderr)
         return error.exit_code
     except BaseException as error:
-        print(f"rlrun: {type(error).__name__}: {error}", file=sys.stderr)
+        print("rlrun:", exits.said(error), file=sys.stderr)
         raise
     print(result.describe())
     return STOPPED if result.summary["status"] == "stopped" else 0
