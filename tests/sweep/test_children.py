@@ -9,7 +9,6 @@ import os
 import signal
 import struct
 import sys
-import time
 from multiprocessing import spawn
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +18,8 @@ import pytest
 from rlrun.errors import RunDirError
 from rlrun.sweep import children
 from rlrun.sweep.local import accelerators
+
+from .test_sweeps import until
 
 
 @pytest.fixture
@@ -78,13 +79,6 @@ def test_what_they_are_forked_from_outlives_signals_to_its_group(tmp_path, doing
     begun.terminate()
     assert begun.wait(20) == -signal.SIGTERM  # of which nobody else could tell
     os.kill(parent, 0)
-
-
-def until(ready):
-    end = time.monotonic() + 20.0
-    while not ready():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.01)
 
 
 def is_free(lock):

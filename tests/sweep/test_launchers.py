@@ -9,7 +9,6 @@ import re
 import shlex
 import signal
 import stat
-import subprocess
 import sys
 import threading
 import time
@@ -33,9 +32,9 @@ from rlrun.sweep.remote import LATE, LEFT, Keeper, clear
 from rlrun.sweep.slurm import Slurm
 from rlrun.sweep.sweeping import Means, apart, recalled
 
-from .test_sweeps import FAILS, TINY, Ended, command, entries, project, rlrun, until
+from .conftest import Ended
+from .test_sweeps import FAILS, TINY, entries, start, until
 
-__all__ = ["project", "rlrun"]
 SLOW = (*TINY, "env.target=fails.Fails", "+env.kwargs.pause=0.01", "seed=0", "--sweep-dir", "s")
 HERE = ("launcher=slurm", "launcher.cluster=local")
 PAGE = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text()
@@ -66,12 +65,12 @@ def begun(project):
     (project / "fails.py").write_text(FAILS)
     started = []
 
-    def start(*words):
-        started.append(subprocess.Popen(command("train", "-m", *SLOW, *words), stderr=subprocess.DEVNULL))
+    def begin(*words):
+        started.append(start("train", "-m", *SLOW, *words))
         until(saved)
         return started[-1]
 
-    yield start
+    yield begin
     for process in started:
         process.kill()
 
@@ -315,27 +314,22 @@ SENT, CAME = "7_0_submitted.pkl", "7_0_0_result.pkl"
 
 
 @pytest.mark.parametrize(
-    ("names", "old", "kept"),
+    ("names", "old", "state", "kept"),
     [
-        ((LEFT, SENT, CAME), False, False),
-        ((LEFT, SENT, CAME, "7_1_submitted.pkl"), True, True),  # it may begin at any time
-        ((SENT, CAME), False, True),  # more may be submitted
-        ((SENT, CAME), True, False),
-        ((LEFT,), False, False),
-        ((), True, True),  # Ray may have what nobody has heard of
+        ((LEFT, SENT, CAME), False, "completed", False),
+        ((LEFT, SENT, CAME, "7_1_submitted.pkl"), True, "completed", True),  # it may begin at any time
+        ((SENT, CAME), False, "completed", True),  # more may be submitted
+        ((SENT, CAME), True, "completed", False),
+        ((LEFT,), False, "completed", False),
+        ((), True, "completed", True),  # Ray may have what nobody has heard of
+        ((LEFT, SENT, CAME), False, "failed", True),  # it may tell why
+        ((LEFT, SENT, CAME), False, "pending", True),
     ],
 )
-def test_a_launch_is_removed_when_nobody_can_need_it(names, old, kept, launch):
+def test_a_launch_is_removed_when_nobody_can_need_it(names, old, state, kept, launch):
     make, stays = launch
-    make(*names, old=old)
+    make(*names, old=old, state=state)
     assert stays() == kept
-
-
-@pytest.mark.parametrize("state", ["failed", "pending"])
-def test_a_launch_stays_while_a_job_is_not_over_or_has_failed(state, launch):
-    make, stays = launch
-    make(LEFT, SENT, CAME, state=state)
-    assert stays()
 
 
 def test_the_last_result_of_a_launch_is_waited_for(launch, monkeypatch):
@@ -418,21 +412,14 @@ def test_a_job_that_waits_is_not_hung_and_shown_as_queued(tmp_path, monkeypatch)
         ("failed", [], 75),
     ],
 )
-def test_work_of_another_process_is_followed(status, words, code, tmp_path):
+def test_work_of_another_process_is_followed_unless_it_shall_be_left(status, words, code, tmp_path):
     run = RunDir(tmp_path)
     run.write_status(status)
     about = json.loads(run.status.read_text())
     run.status.write_text(json.dumps({**about, "host": "elsewhere"}))
     run.overrides.write_text("algorithm=dqn\nstop.env_steps=300\n")
-    assert Elsewhere(entry("a", ["algorithm=dqn", *words]), run).poll() == code
-
-
-def test_followed_work_is_left_where_it_is(tmp_path):
-    run = RunDir(tmp_path)
-    run.write_status("running")
-    run.status.write_text(json.dumps({**json.loads(run.status.read_text()), "host": "elsewhere"}))
-    followed = Elsewhere(entry("a"), run)
-    assert followed.poll() is None
+    followed = Elsewhere(entry("a", ["algorithm=dqn", *words]), run)
+    assert followed.poll() == code
     followed.terminate()
     assert followed.poll() == 75
 

@@ -8,28 +8,26 @@ import math
 import random
 import re
 import statistics
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 from benchmarks.sweeps import below
 
-from rlrun.cli import main
 from rlrun.errors import ConfigError, RlrunError, RunDirError
 from rlrun.rundir import RunDir
 from rlrun.sweep import coordinator
 from rlrun.sweep.book import Book
 from rlrun.sweep.coordinator import Limits
 from rlrun.sweep.expansion import Job, expand
-from rlrun.sweep.search import Optuna, Plan, scores, search
+from rlrun.sweep.search import Optuna, Plan, search, study
 from rlrun.sweep.search.space import Dimension, divide
 from rlrun.sweep.search.study import Study
 from rlrun.sweep.sweeping import Means, sweep
 
 from . import seeking
 from .seeking import LOG, Cheap, Sought
-from .test_sweeps import TINY, Ended, command, entries, kill_all, until
+from .test_sweeps import TINY, entries, kill_all, start, until
 
 QUAD = (LOG, "n=int(interval(1,200))", "y=interval(-1,1)")
 
@@ -100,38 +98,22 @@ def test_dimensions_may_stand_in_a_file(tmp_path):
         (["a=1,2"], {"sampler": "nsga2"}, "it is for several objectives"),
         (["a=1,2"], {"seeds": [1, 1]}, "a list of different seeds"),
         (["a=1,2"], {"trials": 0}, "sweep.trials: wanted a whole number from 1, got 0"),
-    ],
-)
-def test_what_cannot_be_searched_is_refused(words, settings, message):
-    with pytest.raises(ConfigError, match=message):
-        Plan(words, Optuna(**settings))
-
-
-@pytest.mark.parametrize(
-    ("words", "settings", "message"),
-    [
         (["algorithm.lrr=interval(0,1)"], {}, "algorithm.lrr: no such key"),
         (["algorithm.lr=interval(-1,1)"], {}, "algorithm.lr: wanted a number above 0"),
-        (
-            ["algorithm.lr=interval(1,2)", "evaluation.every=0"],
-            {},
-            "evaluation.every=0 leaves no evaluation/mean_return",
-        ),
+        (["algorithm.lr=1,2", "evaluation.every=0"], {}, "evaluation.every=0 leaves no evaluation/mean_return"),
         (["algorithm.double=true,false"], {"sampler": "cmaes"}, "it chooses numbers"),
+        (["a=1,2"], {"seeds": 10**12}, "sweep.seeds: wanted a whole number from 1, or a list of different seeds"),
+        (["a=1,2"], {"direction": "max"}, "sweep.direction: wanted one of maximise, minimise, got 'max'"),
     ],
 )
-def test_configs_are_composed_before_anything_starts(words, settings, message):
+def test_what_cannot_be_searched_is_refused_before_anything_starts(words, settings, message):
     with pytest.raises(ConfigError, match=message):
         Plan(["algorithm=dqn", "env=cartpole", *words], Optuna(**settings)).check()
 
 
 def test_the_first_trial_has_the_configs_own_values():
-    words = [
-        "algorithm.lr=interval(1e-5,1e-2)",
-        "algorithm.n_step=1,2",
-        "algorithm.double=true,false",
-        "memory=glob(re*)",
-    ]
+    words = ["algorithm.lr=interval(1e-5,1e-2)", "algorithm.n_step=1,2", "algorithm.double=true,false"]
+    words.append("memory=glob(re*)")
     plan = Plan(["algorithm=dqn", "env=cartpole", "pair=null", *words, "algorithm.discount=interval(0,0.5)"], Optuna())
     expected = {"algorithm.lr": 5e-4, "algorithm.n_step": "1", "algorithm.double": "True", "memory": "replay"}
     assert plan.start == expected  # a discount of 0.99 is none to choose from
@@ -167,16 +149,8 @@ def rising(values):
 
 
 def test_hopeless_trials_are_left_and_the_others_go_on(tmp_path):
-    settings = {
-        "sampler": "random",
-        "pruner": "median",
-        "warmup": 1,
-        "compare": 3,
-        "seeds": 2,
-        "score": "last",
-        "top": 1,
-    }
-    sought = Sought(tmp_path, ["x=interval(0,1)"], rising, workers=2, trials=12, **settings).run()
+    settings = {"sampler": "random", "pruner": "median", "warmup": 1, "compare": 3, "seeds": 2, "score": "last"}
+    sought = Sought(tmp_path, ["x=interval(0,1)"], rising, workers=2, trials=12, top=1, **settings).run()
     assert sought.code == 0
     pruned = [trial.number for trial in sought.trials if trial.state == "pruned"]
     whole = [trial for trial in sought.trials if trial.state == "complete"]
@@ -426,44 +400,33 @@ def test_runs_are_scored_by_all_their_evaluations(tmp_path):
     run = RunDir(tmp_path)
     run.metrics.write_text("".join(json.dumps({"evaluation/mean_return": value}) + "\n" for value in (1.0, 9.0, 2.0)))
     run.summary.write_text('{"seconds": 3.5, "evaluation": {"mean_return": 2.0}}')
-    by_score = {
-        score: scores.of_run(run, "evaluation/mean_return", score, highest=True) for score in ("mean", "last", "best")
-    }
+    by_score = {score: study.of_run(run, Optuna(score=score), 0) for score in ("mean", "last", "best")}
     assert by_score == {"mean": 4.0, "last": 2.0, "best": 9.0}
-    assert scores.of_run(run, "seconds", "mean", highest=False) == 3.5
-    assert math.isnan(scores.of_run(run, "nothing", "mean", highest=True))
-    values = [4.0, 100.0, 2.0, 3.0]
-    over = {how: scores.over_seeds(values, how, highest=True) for how in ("mean", "iqm", "worst")}
-    assert over == {"mean": 27.25, "iqm": 3.5, "worst": 2.0}
-    assert scores.over_seeds(values, "worst", highest=False) == 100.0
-    assert scores.over_seeds([1.0, 2.0, 3.0], "iqm", highest=True) == pytest.approx(2.0)
+    assert study.of_run(run, Optuna(score="best", direction="minimise"), 0) == 1.0
+    assert study.of_run(run, Optuna(objective="seconds", direction="minimise"), 0) == 3.5
+    assert math.isnan(study.of_run(run, Optuna(objective="nothing"), 0))
+
+
+@pytest.mark.parametrize(
+    ("values", "how", "expected"),
+    [([4.0, 100.0, 2.0, 3.0], "mean", 27.25), ([4.0, 100.0, 2.0, 3.0], "iqm", 3.5), ([1.0, 2.0, 3.0], "iqm", 2.0)],
+)
+def test_a_trial_is_scored_by_all_its_seeds(values, how, expected):
+    assert study.over_seeds(values, Optuna(over_seeds=how), 0) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("direction", "expected"), [("maximise", 2.0), ("minimise", 100.0)])
+def test_the_worst_seed_is_the_farthest_from_what_is_wanted(direction, expected):
+    assert study.over_seeds([4.0, 100.0, 2.0], Optuna(over_seeds="worst", direction=direction), 0) == expected
 
 
 def test_metrics_are_read_as_far_as_they_are_written(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    assert scores.values_of(path, "m") == []
+    assert study.values_of(path, "m") == []
     path.write_text('{"m": 1.0, "seconds": 1}\n{"other": 2}\n{"m": null}\n{"m": 5.0, "seconds": 2}\n{"m": 3')
-    first, second, third = scores.values_of(path, "m")
+    first, second, third = study.values_of(path, "m")
     assert (first, third) == (1.0, 5.0)
     assert math.isnan(second)
-
-
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def rlrun(capfd):
-    """Run a command in this process."""
-
-    def run(*words):
-        capfd.readouterr()
-        code = main._run(list(words), debug=False)
-        return Ended(code, *capfd.readouterr())
-
-    return run
 
 
 SEARCH = (
@@ -488,9 +451,7 @@ def test_a_dry_run_tells_the_space_and_the_jobs(project, rlrun):
 
 def test_killed_and_resumed_a_search_is_continued(project, rlrun):
     words = [*SEARCH, "stop.env_steps=500", "sweep.trials=4", "sweep.startup=1", "sweep.top=1", "sweep.fresh_seeds=1"]
-    process = subprocess.Popen(
-        command("train", "-m", *words, "--sweep-dir", "s", "--workers", "1"), stderr=subprocess.DEVNULL
-    )
+    process = start("train", "-m", *words, "--sweep-dir", "s", "--workers", "1")
     until(lambda: len(below(process.pid)) > 1 and len(list(Path("s/jobs").glob("*/summary.json"))) >= 1)
     until(lambda: any(entry.state == "running" for entry in entries("s")))
     kill_all(process)
@@ -511,10 +472,9 @@ def test_killed_and_resumed_a_search_is_continued(project, rlrun):
     assert rlrun(*answer["command"].split()[1:][:1], *TINY, *answer["words"], "--dry-run").returncode == 0
 
 
-def test_words_that_came_with_a_search_run_no_foreign_code(project, rlrun):
+def test_words_that_came_with_a_search_run_no_foreign_code(foreign, rlrun):
     for name in ("jobs", "logs"):
-        Path("s", name).mkdir(parents=True)
-    Path("s/sweep.json").write_text("{}")
+        (foreign / name).mkdir()
 
     def resumed(*words, **settings):
         about = {
@@ -536,9 +496,7 @@ def test_words_that_came_with_a_search_run_no_foreign_code(project, rlrun):
         assert "\x1b" not in outcome.stderr
 
 
-def test_settings_of_a_search_are_not_given_again_to_resume(project, rlrun):
-    Path("s").mkdir()
-    Path("s/sweep.json").write_text("{}")
+def test_settings_of_a_search_are_not_given_again_to_resume(foreign, rlrun):
     outcome = rlrun("resume", "s", "+sweep=optuna")
     assert (outcome.returncode, outcome.stderr.count("\n")) == (2, 1)
     assert "more trials: rlrun train -m … sweep.trials=… --sweep-dir s" in outcome.stderr

@@ -9,13 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from benchmarks.identical import compare
 from benchmarks.sweeps import kill_all
 
-from rlrun.cli import main
 from rlrun.config import compose
 from rlrun.rundir import RunDir
 from rlrun.sweep import coordinator, sweeping
@@ -60,34 +58,10 @@ class Fails(Bandit):
 """
 
 
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-class Ended(NamedTuple):
-    """What a command came to."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def rlrun(capfd):
-    """Run a command in this process; its jobs are processes of their own, and begin at once."""
-
-    def run(*words):
-        capfd.readouterr()
-        code = main._run(list(words), debug=False)
-        return Ended(code, *capfd.readouterr())
-
-    return run
-
-
-def command(*words):
-    return [sys.executable, "-m", "rlrun", *words]
+def start(*words, **options):
+    """Run a command in a process of its own, which says nothing unless it is asked to."""
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **options}
+    return subprocess.Popen([sys.executable, "-m", "rlrun", *words], text=True, **streams)
 
 
 def entries(folder):
@@ -172,11 +146,11 @@ def test_a_sweep_names_its_preset_and_each_jobs_return(project, rlrun):
 def test_killed_twice_every_job_ends_once_and_as_if_it_had_not_been(project, rlrun):
     words = [*TINY, "stop.env_steps=1_000", "seed=range(4)", "--workers", "2"]
     assert rlrun("train", "-m", *words, "--sweep-dir", "whole").returncode == 0
-    process = subprocess.Popen(command("train", "-m", *words, "--sweep-dir", "killed"), stderr=subprocess.DEVNULL)
+    process = start("train", "-m", *words, "--sweep-dir", "killed")
     for begun in (1, 3):
         until(lambda begun=begun: [_newest(run) > 0 for run in _runs("killed")].count(True) >= begun)
         kill_all(process)
-        process = subprocess.Popen(command("resume", "killed", "--workers", "2"), stderr=subprocess.DEVNULL)
+        process = start("resume", "killed", "--workers", "2")
     assert process.wait(120) == 0
     jobs = entries("killed")
     assert [entry.state for entry in jobs] == ["completed"] * 4
@@ -195,12 +169,8 @@ def _newest(run):
 
 
 def test_a_signal_stops_all_jobs_in_order(project):
-    process = subprocess.Popen(
-        command("train", "-m", *TINY, "stop.env_steps=1_000_000", "seed=0,1", "--workers", "2", "--sweep-dir", "s"),
-        stderr=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    words = [*TINY, "stop.env_steps=1_000_000", "seed=0,1", "--workers", "2", "--sweep-dir", "s"]
+    process = start("train", "-m", *words, stdout=subprocess.PIPE)
     until(lambda: len([run for run in _runs("s") if _newest(run) > 0]) == 2)
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 75
@@ -209,10 +179,7 @@ def test_a_signal_stops_all_jobs_in_order(project):
 
 
 def test_jobs_leave_in_order_when_the_coordinator_is_killed(project):
-    process = subprocess.Popen(
-        command("train", "-m", *TINY, "stop.env_steps=1_000_000", "seed=0", "--sweep-dir", "s"),
-        stderr=subprocess.DEVNULL,
-    )
+    process = start("train", "-m", *TINY, "stop.env_steps=1_000_000", "seed=0", "--sweep-dir", "s")
     until(lambda: any(_newest(run) > 0 for run in _runs("s")))
     process.kill()
     process.wait()
@@ -224,11 +191,8 @@ def test_failures_are_shown_at_once_with_their_last_line_and_the_rest_goes_on(pr
     (project / "fails.py").write_text(FAILS)
     how = "'raises','runs out','is killed','hangs','not'"
     words = [*TINY, "env.target=fails.Fails", f"+env.kwargs.how={how}", "checkpoint.every=50", "env.vectorization=sync"]
-    process = subprocess.Popen(
-        command("train", "-m", *words, "--sweep-dir", "s", "--workers", "5", "--stall", "10"),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    options = ["--sweep-dir", "s", "--workers", "5", "--stall", "10"]
+    process = start("train", "-m", *words, *options, stderr=subprocess.PIPE)
     stderr = process.communicate(timeout=150)[1]
     assert process.returncode == 1
     errors = {entry.label.split("=")[1].strip("'"): entry.error for entry in entries("s")}
@@ -259,7 +223,7 @@ def test_a_sweep_gives_up_after_so_many_failures(option, pending, project, rlrun
 
 def test_two_coordinators_share_the_jobs(project):
     words = [*TINY, "seed=range(6)", "--sweep-dir", "s", "--workers", "1"]
-    both = [subprocess.Popen(command("train", "-m", *words), stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    both = [start("train", "-m", *words, stderr=subprocess.PIPE) for _ in range(2)]
     outputs = [process.communicate(timeout=150)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     until(lambda: set(states("s").values()) == {"completed"})
@@ -340,10 +304,8 @@ def test_a_job_whose_config_is_another_by_now_is_not_run(project, rlrun):
     ("key", "words", "label"),
     [("../../out", "[]", "x"), ("a", "no list", "x"), ("a", "[1]", "x"), ("a", "[]", b"\x00"), ("", "[]", "x")],
 )
-def test_rows_that_no_coordinator_wrote_are_refused(key, words, label, project, rlrun):
-    Path("s").mkdir()
-    Path("s/sweep.json").write_text("{}")
-    Book(Path("s/jobs.sqlite"))
+def test_rows_that_no_coordinator_wrote_are_refused(key, words, label, foreign, rlrun):
+    Book(foreign / "jobs.sqlite")
     insert(key, words, label)
     outcome = rlrun("resume", "s")
     assert outcome.returncode == 2
@@ -352,9 +314,7 @@ def test_rows_that_no_coordinator_wrote_are_refused(key, words, label, project, 
 
 
 @pytest.mark.parametrize("place", ["logs", "jobs", "launches", "jobs.sqlite", "jobs/a", "logs/a.txt", "logs/a.lock"])
-def test_a_sweep_in_which_something_leads_out_of_it_is_refused(place, project, rlrun):
-    Path("s").mkdir()
-    Path("s/sweep.json").write_text("{}")
+def test_a_sweep_in_which_something_leads_out_of_it_is_refused(place, project, foreign, rlrun):
     if "/" in place:
         Path("s", place).parent.mkdir()
     Path("s", place).symlink_to(project / "elsewhere")
@@ -367,9 +327,7 @@ def test_a_sweep_in_which_something_leads_out_of_it_is_refused(place, project, r
     assert not Path("elsewhere").exists()
 
 
-def test_what_is_printed_of_a_foreign_sweep_steers_no_terminal(project, rlrun):
-    Path("s").mkdir()
-    Path("s/sweep.json").write_text("{}")
-    Book(Path("s/jobs.sqlite"))
+def test_what_is_printed_of_a_foreign_sweep_steers_no_terminal(foreign, rlrun):
+    Book(foreign / "jobs.sqlite")
     insert("a", json.dumps(["algorithm=dqn", "env=cartpole"]), "\x1b[2Jseed=1")
     assert "\x1b" not in rlrun("resume", "s").stderr

@@ -51,7 +51,7 @@ class Ray(Remote):
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise RequestError(f"launcher=ray: {str(error).strip().splitlines()[0]}") from error
         # A job that was lost is the coordinator's to start again, from its checkpoint.
-        self._keep = self._ray.remote(max_retries=0)(_keep)
+        self._keep = self._ray.remote(max_retries=0)(Keeper.__call__)
 
     @staticmethod
     def require(*, address: str | None = None, **rest: Any) -> None:
@@ -95,12 +95,7 @@ class Ray(Remote):
     def close(self) -> None:
         if self._started:
             self._ray.shutdown()
-        if self._started or self.idle:  # nothing in the launch's folder tells of what Ray has
-            super().close()
+        super().close()
 
     def _cpus(self, entries: Iterable[Entry | Job]) -> float:
         return self.cpus or threads(entries)
-
-
-def _keep(keeper: Keeper) -> int:
-    return keeper()

@@ -179,10 +179,8 @@ class Submitted:
                 return int(word.removeprefix(ENDED))
         if self._killed is not None and time.monotonic() - self._killed > GRACE:
             self._launcher.cancel([self.handle])
-            self._launcher.lost = True
             return KILLED
         if self.leaving and self.waits() and (self.handle is None or self.cancelled):
-            self._launcher.lost |= self.cancelled
             return STOPPED
         fate = None if self.handle is None else self._launcher.fate(self.handle)
         return None if fate is None else self._gone(fate)
@@ -216,7 +214,6 @@ class Remote(ABC):
         except OSError as error:
             raise RunDirError(f"{self.notes} cannot be made: {reason(error)}") from error
         self._jobs: list[Submitted] = []
-        self.lost = False  # whether a job was let go of which nobody knows that it will not begin
         self._number = 0
         self._next = 0.0
 
@@ -277,11 +274,6 @@ class Remote(ABC):
             job.code = job.look()
         self._jobs = [job for job in self._jobs if job.code is None]
         self._next = time.monotonic() + LOOK
-
-    @property
-    def idle(self) -> bool:
-        """Whether no keeper that was sent is at work any more, or may begin."""
-        return not self._jobs and not self.lost
 
 
 def clear(launches: Path, book: Book, launcher: Remote | None) -> None:

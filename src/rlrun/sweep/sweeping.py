@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -230,9 +231,9 @@ def _coordinate(
     ):
         if preset:
             show.say(preset)
-        count = workers or launcher.workers([*book.entries(), *([] if plan is None else plan.sample)])
+        places = workers or launcher.workers([*book.entries(), *([] if plan is None else plan.sample)])
         coordinator = Coordinator(
-            folder, book, launcher, workers=count, limits=limits or Limits(), show=show, source=source
+            folder, book, launcher, workers=places, limits=limits or Limits(), show=show, source=source
         )
         code = coordinator.run()
         if source is not None and source.fruitless:
@@ -244,26 +245,17 @@ def _coordinate(
 def _sweep_folder(folder: Path | None) -> Path:
     """Return a folder that is a sweep's, or empty."""
     if folder is None:
-        return _new(Path("sweeps").absolute())
+        stem = Path("sweeps").absolute() / f"{datetime.now():%Y-%m-%d_%H-%M-%S}"
+        return next(path for k in count(1) if _make(path := stem if k == 1 else stem.with_name(f"{stem.name}-{k}")))
     folder = folder.absolute()
     if is_run(folder):
         raise RunDirError(f"sweep directory {folder} holds a run; name another folder")
-    if folder.is_dir() and not is_sweep(folder) and not all(map(_ours, folder.iterdir())):
-        raise RunDirError(f"sweep directory {folder} is not empty, and no sweep")
+    if folder.is_dir() and not is_sweep(folder):
+        ours = ("jobs", "logs", ABOUT, SEARCH)  # of a coordinator that begins the same sweep just now
+        if not all(entry.name.lstrip(".").startswith(ours) for entry in folder.iterdir()):
+            raise RunDirError(f"sweep directory {folder} is not empty, and no sweep")
     require_own(folder, BOOK)
     _make(folder)
-    return folder
-
-
-def _ours(entry: Path) -> bool:
-    """Tell whether this may be of a coordinator that begins the same sweep just now."""
-    return entry.name.lstrip(".").startswith(("jobs", "logs", ABOUT, SEARCH))
-
-
-def _new(root: Path) -> Path:
-    stem, k = f"{datetime.now():%Y-%m-%d_%H-%M-%S}", 1
-    while not _make(folder := root / (stem if k == 1 else f"{stem}-{k}")):
-        k += 1
     return folder
 
 

@@ -28,7 +28,6 @@ from rlrun.sweep.search.space import Dimension, chosen_in, divide, grid
 ABOUT = "search.json"
 MAY_GROW = ("trials", "top", "fresh_seeds")  # of a search that was begun
 MOST_SEEDS = 1_000
-MOST_POINTS = 1_000_000  # of a grid
 
 
 def _seeds(value: Any) -> Any:
@@ -137,6 +136,11 @@ class Optuna:
         return [self.direction] * len(self.objectives) if isinstance(self.direction, str) else list(self.direction)
 
     @property
+    def signs(self) -> list[float]:
+        """For each objective what makes the smallest the best: -1 or 1."""
+        return [-1.0 if direction == "maximise" else 1.0 for direction in self.directions]
+
+    @property
     def prunes(self) -> bool:
         """Whether trials are left early."""
         return self.pruner != "none" and len(self.objectives) == 1
@@ -180,7 +184,7 @@ class Plan:
         self.seeds = [*settings.seeds] if isinstance(settings.seeds, list) else [*range(first, first + settings.seeds)]
         after = max(self.seeds) + 1
         self.fresh = list(range(after, after + settings.fresh_seeds))
-        self.points = self._grid() if settings.sampler == "grid" else []
+        self.points = grid(self.dimensions) if settings.sampler == "grid" else []
 
     @property
     def trials(self) -> int:
@@ -302,14 +306,6 @@ class Plan:
     @cached_property
     def _base(self) -> configuration.Composed:
         return self._compose(self.fixed)
-
-    def _grid(self) -> list[dict[str, Any]]:
-        count = 1
-        for dimension in self.dimensions:
-            count *= len(dimension.values())
-        if count > MOST_POINTS:
-            raise ConfigError(f"sweep.sampler=grid: {count:,} combinations; at most {MOST_POINTS:,}")
-        return grid(self.dimensions)
 
     def _compose(self, words: Sequence[str]) -> configuration.Composed:
         limited = nullcontext() if self._foreign is None else trust.limited(self._packages, run=self._foreign)

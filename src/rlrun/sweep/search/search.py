@@ -18,9 +18,18 @@ from rlrun.rundir import RunDir
 from rlrun.sweep.book import Book, Entry
 from rlrun.sweep.expansion import Job
 from rlrun.sweep.places import locked
-from rlrun.sweep.search import scores
 from rlrun.sweep.search.plan import Plan
-from rlrun.sweep.search.study import State, Study, Trial
+from rlrun.sweep.search.study import (
+    State,
+    Study,
+    Trial,
+    interval,
+    numbers_of,
+    of_run,
+    of_values,
+    over_seeds,
+    values_of,
+)
 from rlrun.watching import printable
 
 JOURNAL, LOCK, ANSWER = "study.journal", "search.lock", "best.json"
@@ -203,10 +212,11 @@ class Search:
         if states == {"completed"}:
             if self.plan.settings.prunes:
                 deque(self._report(at_work), maxlen=0)  # others are compared with it
-            results = self._results(list(at_work.runs.values()))
+            runs, settings = list(at_work.runs.values()), self.plan.settings
+            results = [over_seeds(values, settings, at) for at, values in enumerate(self._scores(runs))]
             if any(map(math.isnan, results)):
-                self._require_objectives(list(at_work.runs.values()))
-                self._end(trial, None, "failed", f"{', '.join(self.plan.settings.objectives)}: no number")
+                self._require_objectives(runs)
+                self._end(trial, None, "failed", f"{', '.join(settings.objectives)}: no number")
             else:
                 self._end(trial, results, "complete")
             return set()
@@ -219,10 +229,10 @@ class Search:
             ConfigError: naming it.
         """
         assert self._study is not None
-        names = set().union(*map(scores.names, runs))
+        names = set().union(*map(numbers_of, runs))
         complete = any(trial.state == "complete" for trial in self._study.trials)
         for name in () if complete else self.plan.settings.objectives:
-            values = (value for run in runs for value in scores.values_of(run.metrics, name))
+            values = (value for run in runs for value in values_of(run.metrics, name))
             if name not in names and next(values, None) is None:
                 raise ConfigError(f"sweep.objective: a run has no metric '{name}'{did_you_mean(name, names)}")
 
@@ -244,12 +254,9 @@ class Search:
         """
         assert self._study is not None
         settings = self.plan.settings
-        values = [scores.values_of(run.metrics, settings.objectives[0]) for run in at_work.runs.values()]
-        highest = settings.directions[0] == "maximise"
+        values = [values_of(run.metrics, settings.objectives[0]) for run in at_work.runs.values()]
         for step in range(at_work.reports + 1, min(map(len, values)) + 1):
-            value = self._over_seeds(
-                [scores.of_values(series[:step], settings.score, highest=highest) for series in values], 0
-            )
+            value = over_seeds([of_values(series[:step], settings, 0) for series in values], settings, 0)
             if math.isfinite(value):
                 self._study.report(at_work.trial.number, step, value)
             at_work.reports = step
@@ -268,18 +275,10 @@ class Search:
         about = f": {why}" if why else ""
         self.say(f"trial {trial.number} {' '.join(self.plan.words_of(trial.values))}: {came_to}{about}")
 
-    def _results(self, runs: list[RunDir]) -> list[float]:
-        """Return what the completed runs of a trial came to, one number an objective."""
-        return [self._over_seeds(self._scores(runs, at), at) for at in range(len(self.plan.settings.objectives))]
-
-    def _scores(self, runs: list[RunDir], at: int) -> list[float]:
+    def _scores(self, runs: list[RunDir]) -> list[list[float]]:
+        """Return what completed runs came to, a list for each objective."""
         settings = self.plan.settings
-        highest = settings.directions[at] == "maximise"
-        return [scores.of_run(run, settings.objectives[at], settings.score, highest=highest) for run in runs]
-
-    def _over_seeds(self, values: list[float], at: int) -> float:
-        settings = self.plan.settings
-        return scores.over_seeds(values, settings.over_seeds, highest=settings.directions[at] == "maximise")
+        return [[of_run(run, settings, at) for run in runs] for at in range(len(settings.objectives))]
 
     def _conclude(self, entries: Mapping[str, Entry]) -> None:
         """Run the best trials again with fresh seeds; when that is over, write the answer."""
@@ -295,14 +294,14 @@ class Search:
             return
         for candidate in self._candidates:
             ended = [run for key, run in candidate.runs.items() if entries[key].state == "completed"]
-            candidate.scores = [self._scores(ended, at) for at in range(len(self.plan.settings.objectives))]
+            candidate.scores = self._scores(ended)
         content = answer(self.plan, self._study.trials, self._candidates, self.folder / ANSWER)
         self.result, self.fruitless = told(self.plan, content), content["best"] is None
 
 
 def answer(plan: Plan, trials: Sequence[Trial], candidates: Sequence[Candidate], path: Path) -> dict[str, Any]:
     """Return what was found, and write it into a file; the best candidate over fresh seeds is the first one."""
-    sign = -1.0 if plan.settings.directions[0] == "maximise" else 1.0
+    sign = plan.settings.signs[0]
     rows = [_about(plan, rank, candidate) for rank, candidate in enumerate(candidates, start=1)]
     rows.sort(key=lambda row: math.inf if row["mean"] is None else sign * row["mean"][0])
     content = {
@@ -321,7 +320,7 @@ def answer(plan: Plan, trials: Sequence[Trial], candidates: Sequence[Candidate],
 def _about(plan: Plan, rank: int, candidate: Candidate) -> dict[str, Any]:
     """Return what is known of a candidate; it has no mean where one of its runs failed."""
     whole = bool(candidate.runs) and all(
-        len(scores) == len(candidate.runs) and not any(map(math.isnan, scores)) for scores in candidate.scores
+        len(values) == len(candidate.runs) and not any(map(math.isnan, values)) for values in candidate.scores
     )
     return {
         "words": plan.words_of(candidate.trial.values),
@@ -329,8 +328,8 @@ def _about(plan: Plan, rank: int, candidate: Candidate) -> dict[str, Any]:
         "trial": candidate.trial.number,
         "rank": rank,  # in the search
         "searched": candidate.trial.results,
-        "mean": [sum(scores) / len(scores) for scores in candidate.scores] if whole else None,
-        "interval": [scores.interval(values) for values in candidate.scores] if whole else None,
+        "mean": [sum(values) / len(values) for values in candidate.scores] if whole else None,
+        "interval": [interval(values) for values in candidate.scores] if whole else None,
         "scores": candidate.scores,
     }
 

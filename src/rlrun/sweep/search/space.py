@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rlrun.errors import ConfigError
 from rlrun.sweep.expansion import read, values
 
 DIGITS = 4  # of a number that was chosen between two bounds
+MOST_POINTS = 1_000_000  # of a grid
 EXAMPLE = "'algorithm.lr=tag(log,interval(1e-5,1e-2))'"
 
 
@@ -131,11 +133,17 @@ def divide(
 
 
 def grid(dimensions: Sequence[Dimension]) -> list[dict[str, Any]]:
-    """Return all combinations; the last dimension changes fastest."""
-    points: list[dict[str, Any]] = [{}]
-    for dimension in dimensions:
-        points = [{**point, dimension.name: value} for point in points for value in dimension.values()]
-    return points
+    """Return all combinations; the last dimension changes fastest.
+
+    Raises:
+        ConfigError: they are without end, or too many.
+    """
+    options = [dimension.values() for dimension in dimensions]
+    count = math.prod(map(len, options))
+    if count > MOST_POINTS:
+        raise ConfigError(f"sweep.sampler=grid: {count:,} combinations; at most {MOST_POINTS:,}")
+    names = [dimension.name for dimension in dimensions]
+    return [dict(zip(names, values, strict=True)) for values in product(*options)]
 
 
 def _texts(params: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
@@ -162,8 +170,14 @@ def _dimension(override: Override, config_dir: Path | None) -> Dimension:
     if any(f"{key}.".startswith(f"{prefix}.") for prefix in CHANGEABLE):
         raise ConfigError(f"'{text}': a search chooses what is learned by, and {key} may differ within one run")
     if isinstance(value, IntervalSweep):
-        low, high = _bounds(value.start, value.end, str(text))
-        return _checked(Dimension(name, low=low, high=high, log="log" in value.tags), str(text))
+        low: Any = value.start
+        high: Any = value.end
+        log = "log" in value.tags
+        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+            raise ConfigError(f"'{text}': wanted interval(LOW,HIGH), two numbers in order")
+        if log and low <= 0:
+            raise ConfigError(f"'{text}': the logarithm of {low:g} cannot be spread evenly; begin above 0")
+        return Dimension(name, low=low, high=high, log=log)
     if isinstance(value, RangeSweep):
         return _stepped(name, value, str(text))
     choices = tuple(dict.fromkeys(values(override, config_dir)))
@@ -180,18 +194,6 @@ def _stepped(name: str, value: RangeSweep, text: str) -> Dimension:
     kind = int if all(isinstance(number, int) for number in (first, step)) else float
     low, high = sorted((kind(first), kind(first + (count - 1) * step)))
     return Dimension(name, low=low, high=high, step=abs(step))
-
-
-def _bounds(low: Any, high: Any, text: str) -> tuple[float, float]:
-    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-        raise ConfigError(f"'{text}': wanted interval(LOW,HIGH), two numbers in order")
-    return low, high
-
-
-def _checked(dimension: Dimension, text: str) -> Dimension:
-    if dimension.log and dimension.low <= 0:
-        raise ConfigError(f"'{text}': the logarithm of {dimension.low:g} cannot be spread evenly; begin above 0")
-    return dimension
 
 
 def chosen_in(config: Mapping[str, Any], choices: Mapping[str, Any], dimension: Dimension) -> Any:

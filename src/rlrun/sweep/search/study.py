@@ -1,21 +1,25 @@
-"""Optuna's study in a file that one process at a time writes."""
+"""Optuna's study in a file that one process at a time writes; and what runs come to, one number each."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
 
 from rlrun.errors import RlrunError, RunDirError
-from rlrun.files import reason
+from rlrun.files import known, open_regular, reason
+from rlrun.rundir import RunDir
 from rlrun.sweep.places import open_own
-from rlrun.sweep.search.plan import Plan
+from rlrun.sweep.search.plan import Optuna, Plan
+from rlrun.watching import progress, record_of
 
 State = Literal["complete", "pruned", "failed", "running", "waiting"]
 STATES: dict[str, State] = {
@@ -28,6 +32,9 @@ STATES: dict[str, State] = {
 NAME = "search"
 LARGEST = 1 << 28  # bytes of a journal; a thousand trials have about one million
 AGAIN = "again"  # notes of which trial, whose failed jobs were tried again, another trial has the values
+PIECE = 1 << 20  # bytes that are read at a time
+SAMPLES = 10_000  # of a bootstrap
+SURE = 0.95  # how often an interval holds the mean
 GENERATION = "generation"  # notes of which one of CMA-ES a trial is
 WIDTH = 0.25  # of the first generation, as a share of the distance between the bounds
 
@@ -59,10 +66,11 @@ class Study:
         self.path = path
         self.plan = plan
         self._optuna = plan.settings.package()
+        self._directions = [name.replace("mise", "mize") for name in plan.settings.directions]  # as Optuna spells them
         self._mend()
         self._study = self._guarded(self._opened)
         self._handles: dict[int, Any] = {}
-        if [direction.name.lower() for direction in self._study.directions] != self._directions():
+        if [direction.name.lower() for direction in self._study.directions] != self._directions:
             raise RunDirError(f"{path} is of a search with other objectives")
         if not self._study.trials and plan.settings.start and not plan.points:
             self._enqueue(plan.start)
@@ -126,7 +134,7 @@ class Study:
 
     def best(self) -> list[Trial]:
         """Return trials that are complete, the best one first; of several objectives those that no other beats."""
-        signs = [-1.0 if direction == "maximise" else 1.0 for direction in self.plan.settings.directions]
+        signs = self.plan.settings.signs
         complete = [trial for trial in self.trials if trial.state == "complete"]
         if len(signs) > 1:
             front = {trial.number for trial in self._study.best_trials} if complete else set()
@@ -139,10 +147,6 @@ class Study:
             by_words.setdefault(tuple(self.plan.words_of(trial.values)), trial)
         return list(by_words.values())
 
-    def _directions(self) -> list[str]:
-        """Return them as Optuna spells them."""
-        return [{"maximise": "maximize", "minimise": "minimize"}[name] for name in self.plan.settings.directions]
-
     def _opened(self) -> Any:
         storages = self._optuna.storages
         backend = storages.journal.JournalFileBackend(str(self.path), lock_obj=_Free())
@@ -150,7 +154,7 @@ class Study:
             warnings.simplefilter("ignore")
             storage, named = storages.JournalStorage(backend), {"study_name": NAME, "pruner": self._pruner()}
             if not storage.get_all_studies():
-                return self._optuna.create_study(storage=storage, directions=self._directions(), **named)
+                return self._optuna.create_study(storage=storage, directions=self._directions, **named)
             return self._optuna.load_study(storage=storage, **named)
 
     def _guarded(self, work: Callable[[], Any]) -> Any:
@@ -226,7 +230,7 @@ class Study:
         mean = np.array([dim.share(start[dim.name]) if dim.name in start else 0.5 for dim in numbers])
         bounds = np.array([[0.0, 1.0]] * len(numbers))
         state = CMA(mean=mean, sigma=WIDTH, bounds=bounds, seed=seed % 2**31)
-        sign = -1.0 if self.plan.settings.directions[0] == "maximise" else 1.0
+        sign = self.plan.settings.signs[0]
         ended = [trial for trial in self.trials if trial.state in ("complete", "pruned", "failed")]
         while True:
             mine = [trial for trial in ended if notes[trial.number].get(GENERATION) == state.generation]
@@ -279,3 +283,61 @@ class _Free:
 
     def release(self) -> None:
         pass
+
+
+def values_of(path: Path, name: str) -> list[float]:
+    """Return the values of a metric in a run's `metrics.jsonl` so far, which may be absent; NaN where one was none."""
+    values, quoted = [], json.dumps(name).encode()
+    with suppress(RlrunError), os.fdopen(open_regular(path), "rb") as file:
+        while (line := file.readline(PIECE)).endswith(b"\n"):  # else it is being written, or none of ours
+            record = (record_of(line) or {}) if quoted in line else {}
+            if name in record:
+                values.append(float(record[name]) if _is_number(record[name]) else math.nan)
+    return values
+
+
+def numbers_of(run: RunDir) -> set[str]:
+    """Return what numbers a run has, but for metrics that it wrote early and never again."""
+    return {name for name, value in known(run.summary).items() if _is_number(value)} | set(progress(run.metrics))
+
+
+def of_run(run: RunDir, settings: Optuna, at: int) -> float:
+    """Return what a completed run came to, by the objective of a number; NaN where it has no such number."""
+    name = settings.objectives[at]
+    value = known(run.summary).get(name)
+    return float(value) if _is_number(value) else of_values(values_of(run.metrics, name), settings, at)
+
+
+def of_values(values: list[float], settings: Optuna, at: int) -> float:
+    """Return the `mean`, `last` or `best` of a metric's values; NaN where one is none."""
+    if not values or any(map(math.isnan, values)):
+        return math.nan
+    if settings.score == "mean":
+        return sum(values) / len(values)
+    sign = settings.signs[at]
+    return values[-1] if settings.score == "last" else sign * min(sign * value for value in values)
+
+
+def over_seeds(values: list[float], settings: Optuna, at: int) -> float:
+    """Return the `mean`, `iqm` (mean of the middle half) or `worst` of what a trial's runs came to."""
+    if any(map(math.isnan, values)):
+        return math.nan
+    if settings.over_seeds == "worst":
+        return settings.signs[at] * max(settings.signs[at] * value for value in values)
+    if settings.over_seeds == "iqm":
+        places = np.arange(len(values))
+        weights = np.clip(np.minimum(places + 1, len(values) - places) - len(values) / 4, 0.0, 1.0)
+        return float(np.average(np.sort(values), weights=weights))
+    return sum(values) / len(values)
+
+
+def interval(values: list[float]) -> list[float] | None:
+    """Return between which bounds the mean lies with 95 %, by a bootstrap; None of a single value."""
+    if len(values) < 2:
+        return None
+    drawn = np.random.default_rng(0).choice(values, (SAMPLES, len(values))).mean(1)
+    return [float(bound) for bound in np.quantile(drawn, [(1 - SURE) / 2, (1 + SURE) / 2])]
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
