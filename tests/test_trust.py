@@ -135,7 +135,7 @@ DANGEROUS = [
         "rlrun.memory.Table.store",
     ),
     *("rlrun.memory.dataset.read_arrays", "rlrun.memory.sources.table_of", "rlrun.collect.video.Recorder"),
-    *("rlrun.collect.video.Encoder", "rlrun.collect.stage.Stage", "rlrun.collect.stage.Film"),
+    *("rlrun.collect.video.Encoder", "rlrun.collect.video.Stage", "rlrun.collect.video.Film"),
     *("gymnasium.wrappers.RecordVideo", "gymnasium.wrappers.vector.RecordVideo"),
     *("gymnasium.wrappers.rendering.RecordVideo", "rlrun.env.find.find_target", "rlrun.env.find.lookup"),
     *("rlrun.callbacks.checkpoint.Checkpointer._write", "rlrun.env.make._copy", "rlrun.errors.difflib.Differ"),

@@ -11,8 +11,7 @@ from typing import Any, TypedDict, Unpack, overload
 import numpy as np
 
 from rlrun.collect.evaluate import Evaluation
-from rlrun.collect.stage import Film, Stage
-from rlrun.collect.video import require_encoder
+from rlrun.collect.video import Film, Stage, require_encoder
 from rlrun.errors import RequestError, RunDirError
 from rlrun.export.opening import exported, is_export, refuse_words
 from rlrun.files import counted, finite, place_of

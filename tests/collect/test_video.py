@@ -13,8 +13,7 @@ from gymnasium.spaces import Box
 from PIL import Image, ImageSequence
 
 from rlrun.collect.evaluate import evaluate
-from rlrun.collect.stage import Film, Stage
-from rlrun.collect.video import Encoder, Recorder, fps_of, require_encoder, screen
+from rlrun.collect.video import Encoder, Film, Recorder, Stage, fps_of, require_encoder, screen
 from rlrun.env.sync import SyncEnv
 from rlrun.errors import MissingExtra, RequestError, RlrunError
 

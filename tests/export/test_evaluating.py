@@ -11,7 +11,7 @@ from tests.export.made import SMALL, SPACES, file_of, make
 
 import rlrun
 from rlrun.cli.main import main
-from rlrun.collect.stage import Stage
+from rlrun.collect.video import Stage
 from rlrun.config import compose
 from rlrun.errors import RequestError, RlrunError
 from rlrun.export import writing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,14 +70,8 @@ class Evaluation:
 
     def then(self, following: Evaluation) -> Evaluation:
         """Return the episodes of both."""
-        return Evaluation(
-            self.returns + following.returns,
-            self.lengths + following.lengths,
-            self.seeds + following.seeds,
-            self.totals + following.totals,
-            self.endings + following.endings,
-            self.successes + following.successes,
-        )
+        both = [getattr(self, part.name) + getattr(following, part.name) for part in fields(self)]
+        return Evaluation(*both)
 
 
 def stage(env: Env, episodes: int) -> Env:
@@ -138,7 +132,9 @@ def evaluate(
             observation = step.observation
             state = None if initial is None else response["state"]
             if ended.any():
-                pending = _advance(playing, ended & active, pending, episodes)
+                over = np.flatnonzero(ended & active)
+                playing[over] = pending + np.arange(len(over))  # past the last episode a lane is idle
+                pending += len(over)
                 active = playing < episodes
                 seeds = [seed + int(playing[lane]) for lane in np.flatnonzero(ended)]  # idle lanes play on, uncounted
                 observation = env.reset_lanes(ended, seeds)
@@ -202,14 +198,6 @@ class _Tally:
 def _success(info: dict[str, Any] | None) -> bool | None:
     flag = None if info is None else info.get(SUCCESS)
     return bool(np.ravel(flag)[0]) if flag is not None and np.size(flag) == 1 else None
-
-
-def _advance(playing: Any, ended: Any, pending: int, episodes: int) -> int:
-    """Give each lane whose episode ended the next one; past the last, the lane is idle."""
-    for lane in np.flatnonzero(ended):
-        playing[lane] = pending
-        pending += 1
-    return pending
 
 
 @contextmanager

@@ -38,12 +38,8 @@ class GoalEnv(Toy):
         """Return the reward for arriving at `achieved_goal` [..., G]: [...]."""
         return np.float32(self.compute_reached(achieved_goal, desired_goal)) - np.float32(1.0)
 
-    @abstractmethod
     def compute_terminated(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Any:
-        """Tell whether arriving at `achieved_goal` [..., G] ends the episode: [...] bool."""
-
-    def compute_truncated(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Any:
-        """Tell whether a goal cuts an episode off: never, only the clock does."""
+        """Tell whether arriving at `achieved_goal` [..., G] ends the episode: [...] bool; never, unless overridden."""
         return np.zeros(np.shape(achieved_goal)[:-1], np.bool_)[()]
 
     @abstractmethod
@@ -121,9 +117,6 @@ class PointReach(GoalEnv):
 
     def compute_reached(self, achieved_goal: Array, desired_goal: Array) -> Any:
         return ((achieved_goal - desired_goal) ** 2).sum(-1) <= self.radius**2
-
-    def compute_terminated(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Any:
-        return np.zeros(np.shape(achieved_goal)[:-1], np.bool_)[()]
 
     def begin(self) -> None:
         self.achieved, self.desired = self.np_random.uniform(-1.0, 1.0, (2, 2)).astype(np.float32)
