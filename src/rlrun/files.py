@@ -7,7 +7,7 @@ import math
 import os
 import stat
 import threading
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,16 @@ def main_memory() -> float:
 def counted(number: int, what: str) -> str:
     """Return `1 episode`, `2 episodes`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def aligned(rows: Sequence[Sequence[str]], *, left: Container[str] = ()) -> list[str]:
+    """Return rows as lines; the first one has the heads, and columns whose head is in `left` begin at the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = ["<" if head in left else ">" for head in rows[0]]
+    return [
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def sync_directory(path: Path) -> None:

@@ -506,7 +506,10 @@ def test_an_agent_that_cannot_tell_does_not_act_for_rollouts(counting):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"kind": "proces"}, r"async.kind is one of thread, process, ray, got 'proces' \(did you mean 'process'\?\)"),
+        (
+            {"kind": "proces"},
+            r"async.kind: wanted one of .*, got 'proces' \(did you mean 'process'\?\)",
+        ),
         ({"queue": 1}, "async.queue must be at least 2, not 1"),
         ({"refresh": -1}, "async.refresh must be at least 0"),
         ({"interval": -0.1}, "async.interval must be at least 0"),

@@ -222,7 +222,7 @@ def test_disagreement_about_the_end_is_told_too_and_both_pass_on_request() -> No
     ("options", "message"),
     [
         ({"share": 1.5}, "share must lie from 0 to 1, not 1.5"),
-        ({"strategy": "futur"}, "one of future, final, episode, not 'futur' .did you mean 'future'"),
+        ({"strategy": "futur"}, "one of future, final, episode, got 'futur' .did you mean 'future'"),
     ],
 )
 def test_numbers_and_words_without_sense_are_refused(options: Any, message: str) -> None:

@@ -346,7 +346,7 @@ def test_columns_without_sense_are_refused(given: object) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("storage", "dsik"), ("short", "padd")])
 def test_misspelt_choices_are_refused(name: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=f"memory.{name} is one of .*did you mean"):
+    with pytest.raises(ConfigError, match=f"memory.{name}: wanted one of .*did you mean"):
         Table(length=10, columns=COLUMNS, **{name: value})
 
 

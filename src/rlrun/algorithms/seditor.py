@@ -29,7 +29,7 @@ from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import LossCallback, Optimiser
 from rlrun.callbacks.target import TargetCallback
-from rlrun.errors import ConfigError, SpaceError, did_you_mean
+from rlrun.errors import SpaceError, require_one_of
 from rlrun.nn import Critics, Rewards, SquashedGaussian
 from rlrun.nn.editing import EditedPolicy, Editor, edited
 from rlrun.spaces import Spaces
@@ -184,9 +184,7 @@ class EditorLoss(LossCallback):
         change: Change = "utility",
         **options: Any,
     ) -> None:
-        if change not in CHANGES:
-            wanted = f"wanted one of {', '.join(CHANGES)}, got '{change}'"
-            raise ConfigError(f"algorithm.change: {wanted}{did_you_mean(change, CHANGES)}")
+        require_one_of("algorithm.change", change, CHANGES)
         super().__init__(network, optimiser, **options)
         self.editor = network
         self.utility = utility

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlrun.cli.tables import aligned
-from rlrun.files import counted, sized
+from rlrun.files import aligned, counted, sized
 
 if TYPE_CHECKING:
     from rlrun.inspection import CheckpointReport

@@ -90,12 +90,13 @@ def print_bill_of_one(
 
 def list_jobs(jobs: Sequence[Job], workers: int | None) -> None:
     """Print jobs with the keys in which they differ, and what is known of time and disk without running anything."""
-    from rlrun.estimate.cost import differing, table
-    from rlrun.files import counted
+    from rlrun.estimate.cost import differing
+    from rlrun.files import aligned, counted
 
     keys, values = differing(jobs)
+    heads = ("job", *keys)
     rows = [(job.key, *cells) for job, cells in zip(jobs, values, strict=True)]
-    for line in table(("job", *keys), rows):
+    for line in aligned([heads, *rows], left=heads):
         typer.echo(line)
     typer.echo(f"{counted(len(jobs), 'job')}; {_known(jobs, workers)}", err=True)
     tell_presets([job.pair for job in jobs])

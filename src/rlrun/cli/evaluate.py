@@ -86,7 +86,7 @@ def evaluate(
 
 
 def _print(reports: list[EvaluationReport], *, single: bool, table: bool) -> None:
-    from rlrun.cli.tables import aligned
+    from rlrun.files import aligned
 
     different = {report.checkpoint: report for report in reports}.values()
     good = [report for report in different if report.damage is None]

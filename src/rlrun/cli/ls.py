@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rlrun.cli.tables import aligned
+from rlrun.files import aligned
 
 HEAD = ("run", "status", "steps", "return", "overrides")
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlrun.cli.estimating import EstimateRequest, list_jobs, print_bill
-from rlrun.cli.tables import aligned
 from rlrun.cli.telling import tell_presets
+from rlrun.files import aligned
 
 if TYPE_CHECKING:
     from rlrun.sweep.coordinator import Limits

@@ -17,7 +17,7 @@ from rlrun.collect.leaving import Quiet, branch_seed
 from rlrun.collect.links import GRACE, Link, ProcessLink, RayLink, ThreadLink
 from rlrun.collect.unroll import Began, Failed, Go, Made, Recipe, Refresh, counted, freeze
 from rlrun.env import Env
-from rlrun.errors import ConfigError, RequestError, WorkerError, did_you_mean
+from rlrun.errors import ConfigError, RequestError, WorkerError, require_one_of
 from rlrun.memory import Rollout, Table
 from rlrun.typing import Array, Tree
 
@@ -66,8 +66,7 @@ class AsyncCollector(Collector):
         warm_up_seed: int = 0,
         window: int = 20,
     ) -> None:
-        if kind not in LINKS:
-            raise ConfigError(f"async.kind is one of {', '.join(LINKS)}, got '{kind}'{did_you_mean(kind, LINKS)}")
+        require_one_of("async.kind", kind, LINKS)
         if kind == "ray":
             cluster.require("async.kind=ray")
         if kind != "thread" and env.maker is None:

@@ -17,7 +17,7 @@ from rlrun.env.find import construct, find_target, lookup, spec_of
 from rlrun.env.sync import SyncEnv
 from rlrun.env.vector import Env
 from rlrun.env.workers import WorkerEnv
-from rlrun.errors import BuildError, ConfigError, MissingExtra, RequestError, did_you_mean
+from rlrun.errors import BuildError, ConfigError, MissingExtra, RequestError, did_you_mean, require_one_of
 from rlrun.spaces import Spaces, leaves
 
 VECTORIZATIONS = ("auto", "sync", "async", "native", "envpool")
@@ -100,9 +100,7 @@ def make(
     if (id is None) == (target is None):
         choice = "neither" if id is None else "both"
         raise ConfigError(f"env wants one of env.id and env.target, got {choice}")
-    if vectorization not in VECTORIZATIONS:
-        hint = did_you_mean(vectorization, VECTORIZATIONS)
-        raise ConfigError(f"env.vectorization is one of {', '.join(VECTORIZATIONS)}, got '{vectorization}'{hint}")
+    require_one_of("env.vectorization", vectorization, VECTORIZATIONS)
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
         raise ConfigError(f"num_envs wants a whole number above 0, got {num_envs!r}")
     chosen = "sync" if vectorization == "auto" else vectorization

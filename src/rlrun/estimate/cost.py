@@ -19,7 +19,7 @@ from statistics import fmean
 
 from rlrun.config.words import parse
 from rlrun.errors import ConfigError
-from rlrun.files import sized
+from rlrun.files import aligned, sized
 from rlrun.lineup import ls
 from rlrun.sweep.expansion import Job
 
@@ -274,7 +274,7 @@ class CostEstimate:
 
     def describe(self) -> str:
         """Return a line for each shape, where there are several, and what all of it comes to."""
-        lines = table(HEADS, self._rows) if len(self.shapes) > 1 else []
+        lines = aligned([HEADS, *self._rows], left=HEADS) if len(self.shapes) > 1 else []
         several = len(self.jobs) > 1
         who = f"; {len(self.jobs)} jobs, {self.workers} at a time, together {duration(self.work)}" if several else ""
         lines.append(f"time   {duration(self.seconds)}{_until(self.seconds)}{who}")
@@ -323,10 +323,3 @@ def _until(seconds: float) -> str:
         return f", until {datetime.now() + timedelta(seconds=seconds):%Y-%m-%d %H:%M}"
     except OverflowError:  # beyond the calendar
         return ""
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return lines with columns below their heads; the last one is left as wide as it is."""
-    every = [heads, *rows]
-    widths = [max(map(len, column)) for column in zip(*every, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in every]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, DataError, RlrunError, SpaceError, did_you_mean
+from rlrun.errors import ConfigError, DataError, RlrunError, SpaceError, require_one_of
 from rlrun.generators import put_back
 from rlrun.memory.adaptors import RELABEL
 from rlrun.memory.samplers import Rows
@@ -71,9 +71,7 @@ class Hindsight:
     ) -> None:
         if not 0.0 <= share <= 1.0:
             raise ConfigError(f"Hindsight.share must lie from 0 to 1, not {share}")
-        if strategy not in get_args(Strategy):
-            hint = did_you_mean(strategy, get_args(Strategy))
-            raise ConfigError(f"Hindsight.strategy is one of {', '.join(get_args(Strategy))}, not '{strategy}'{hint}")
+        require_one_of("Hindsight.strategy", strategy, get_args(Strategy))
         if spaces is not None:
             _require_goals(spaces.observation, goal, achieved)
         self.reward = reward

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, RlrunError, did_you_mean
+from rlrun.errors import ConfigError, RlrunError, require_one_of
 from rlrun.generators import put_back
 from rlrun.memory.index import EpisodeIndex
 from rlrun.typing import Array, Tree
@@ -185,12 +185,7 @@ class Uniform(Sampler):
     """
 
     def __init__(self, *, seed: int = 0, weighting: Literal["windows", "episodes"] = "windows") -> None:
-        if weighting not in WEIGHTINGS:
-            known = ", ".join(WEIGHTINGS)
-            raise ConfigError(
-                f"memory.sampler: Uniform.weighting is one of {known}, not '{weighting}'"
-                f"{did_you_mean(weighting, WEIGHTINGS)}"
-            )
+        require_one_of("memory.sampler: Uniform.weighting", weighting, WEIGHTINGS)
         self.generator = np.random.Generator(np.random.PCG64(seed))
         self.weighting = weighting
         self._before = self.generator.bit_generator.state  # from which the stock was drawn

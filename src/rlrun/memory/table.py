@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, RlrunError, did_you_mean
+from rlrun.errors import ConfigError, RlrunError, require_one_of
 from rlrun.memory import virtual
 from rlrun.memory.adaptors import RELABEL, Adaptor, adapted, arrange, check, spared
 from rlrun.memory.columns import OWN, default_length, make_columns, refuse_vectors
@@ -21,8 +21,8 @@ from rlrun.memory.ejectors import Ejector, Fifo
 from rlrun.memory.index import OPEN, EpisodeIndex
 from rlrun.memory.recorder import Recorder
 from rlrun.memory.samplers import Rows, Sampler, Uniform
-from rlrun.spaces import Spaces
-from rlrun.typing import Batch, Tree
+from rlrun.spaces import Spaces, map_tree
+from rlrun.typing import Batch
 
 
 class Table(Recorder):
@@ -92,8 +92,8 @@ class Table(Recorder):
             if part is not None and not isinstance(part, kind):
                 wanted = f"rlrun.memory.{kind.__name__}"
                 raise ConfigError(f"memory.{name} wants a {wanted} (inherit from it), not a {type(part).__name__}")
-        _one_of("short", short, ("skip", "pad"))
-        _one_of("storage", storage, ("ram", "disk"))
+        require_one_of("memory.short", short, ("skip", "pad"))
+        require_one_of("memory.storage", storage, ("ram", "disk"))
         self.length = length
         super().__init__(
             every,
@@ -180,7 +180,7 @@ class Table(Recorder):
             clock.lap("adapt")
         if self._on_sample is not None:
             self._on_sample(rows)
-        return batch if self._at_home else _move(batch, self.device)
+        return batch if self._at_home else map_tree(lambda tensor: tensor.to(self.device), batch)
 
     def _collect(self, rows: Rows) -> Batch:
         """Return the batch before adaptors."""
@@ -295,17 +295,6 @@ class Table(Recorder):
         from rlrun.memory import files
 
         return files.restore(self, path, append=append, ignore_extra=ignore_extra)
-
-
-def _one_of(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ConfigError(f"memory.{name} is one of {', '.join(known)}, not '{value}'{did_you_mean(value, known)}")
-
-
-def _move(tree: Tree, device: torch.device) -> Tree:
-    if isinstance(tree, dict):
-        return {name: _move(part, device) for name, part in tree.items()}
-    return tree.to(device)
 
 
 EVERY = 64  # samples between two that are timed: reading the clock at each would show

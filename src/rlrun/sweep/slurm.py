@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from rlrun.errors import ConfigError, MissingExtra, RequestError, did_you_mean
+from rlrun.errors import MissingExtra, RequestError, require_one_of
 from rlrun.sweep.book import Entry
 from rlrun.sweep.expansion import Job
 from rlrun.sweep.local import Tasks, room, threads
@@ -99,10 +99,7 @@ class Slurm(Remote):
             MissingExtra: submitit is not installed.
             RequestError: this machine has no Slurm; or jobs come as there is room for them, of which it has no end.
         """
-        if cluster not in CLUSTERS:
-            raise ConfigError(
-                f"launcher.cluster is one of {', '.join(CLUSTERS)}, got '{cluster}'{did_you_mean(cluster, CLUSTERS)}"
-            )
+        require_one_of("launcher.cluster", cluster, CLUSTERS)
         if importlib.util.find_spec("submitit") is None:
             raise MissingExtra("launcher=slurm", "submitit", "slurm")
         if cluster == "slurm" and not all(map(shutil.which, COMMANDS)):
