@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from rlrun import signals
 from rlrun.sweep import coordinator
 from rlrun.sweep.book import Book
 from rlrun.sweep.coordinator import Coordinator, Limits
@@ -97,21 +98,22 @@ def test_a_place_that_is_free_asks_for_jobs_now_and_then(tmp_path, monkeypatch):
     assert len(claims) <= 4
 
 
-def raised(number):
-    os.kill(os.getpid(), number)
+@pytest.mark.parametrize(
+    ("numbers", "during", "twice", "asked"),
+    [
+        ([signal.SIGTERM], 2, signals.TWICE, [1, 1]),  # while the second of four jobs is begun
+        ([signal.SIGTERM, signal.SIGINT], 1, signals.TWICE, [1]),  # at once: they are one
+        ([signal.SIGTERM, signal.SIGTERM], 1, 0.0, [2]),  # the second one is passed on
+    ],
+)
+def test_a_signal_stops_all_jobs_that_were_begun(numbers, during, twice, asked, coordinate, monkeypatch):
+    monkeypatch.setattr(coordinator, "TWICE", twice)
 
+    def signal_self(count):
+        for number in numbers if count == during else ():
+            os.kill(os.getpid(), number)
 
-def test_a_signal_while_jobs_are_begun_stops_all_of_them(coordinate):
-    assert coordinate(lambda count: raised(signal.SIGTERM) if count == 2 else None) == (75, [1, 1])
-
-
-def test_a_signal_that_comes_twice_at_once_is_one(coordinate):
-    assert coordinate(lambda count: [raised(signal.SIGTERM), raised(signal.SIGINT)], jobs=1) == (75, [1])
-
-
-def test_a_second_signal_is_passed_on(coordinate, monkeypatch):
-    monkeypatch.setattr(coordinator, "TWICE", 0.0)
-    assert coordinate(lambda count: [raised(signal.SIGTERM), raised(signal.SIGTERM)], jobs=1) == (75, [2])
+    assert coordinate(signal_self) == (75, asked)
 
 
 def test_a_job_that_is_left_is_told_once(coordinate, tmp_path, monkeypatch):

@@ -168,23 +168,18 @@ def _newest(run):
     return max((int(path.name.split("-")[0]) for path in RunDir(run).checkpoint_dirs()), default=-1)
 
 
-def test_a_signal_stops_all_jobs_in_order(project):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGKILL, -signal.SIGKILL)])
+def test_jobs_leave_in_order_with_their_coordinator(number, code, project):
     words = [*TINY, "stop.env_steps=1_000_000", "seed=0,1", "--workers", "2", "--sweep-dir", "s"]
     process = start("train", "-m", *words, stdout=subprocess.PIPE)
     until(lambda: len([run for run in _runs("s") if _newest(run) > 0]) == 2)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 75
-    assert process.stdout.read().splitlines()[0] == "2 jobs: 2 pending"
-    assert {RunDir(run).read_status()["status"] for run in _runs("s")} == {"stopped"}
-
-
-def test_jobs_leave_in_order_when_the_coordinator_is_killed(project):
-    process = start("train", "-m", *TINY, "stop.env_steps=1_000_000", "seed=0", "--sweep-dir", "s")
-    until(lambda: any(_newest(run) > 0 for run in _runs("s")))
-    process.kill()
-    process.wait()
-    (run,) = _runs("s")
-    until(lambda: RunDir(run).read_status()["status"] == "stopped", 20.0)
+    process.send_signal(number)
+    assert process.wait(20) == code
+    if code == 75:  # it has waited for them
+        assert process.stdout.read().splitlines()[0] == "2 jobs: 2 pending"
+    until(
+        lambda: {RunDir(run).read_status()["status"] for run in _runs("s")} == {"stopped"}, 0.0 if code == 75 else 20.0
+    )
 
 
 def test_failures_are_shown_at_once_with_their_last_line_and_the_rest_goes_on(project, rlrun):

@@ -88,7 +88,9 @@ class Slurm(Remote):
         make = submitit.LocalExecutor if self.here else submitit.SlurmExecutor
         self._executor = make(self.launches, max_num_timeout=REQUEUES, python=python)
         self._executor.update_parameters(**{name: value for name, value in options.items() if value is not None})
-        self._knows = self.here or _answers(["sacct", "-n", "-X", "-j", "0"])  # what became of a job
+        asked = ["sacct", "-n", "-X", "-j", "0"]
+        answers = shutil.which("sacct") and not subprocess.run(asked, capture_output=True, check=False).returncode
+        self._knows = self.here or answers  # what became of a job
 
     @staticmethod
     def require(*, cluster: str = "slurm", parallel: int | None = None, endless: bool = False, **rest: Any) -> None:
@@ -145,14 +147,6 @@ class Slurm(Remote):
     def workers(self, jobs: Iterable[Entry | Job]) -> int:
         jobs = list(jobs)
         return room(jobs) if self.here else max(1, len(jobs), self.parallel or 1)
-
-
-def _answers(command: list[str]) -> bool:
-    """Tell whether a command is there and does what it is asked."""
-    try:
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except OSError:
-        return False
 
 
 @contextmanager
