@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.machine import load
 from benchmarks.process import run, run_for_json
-from rlrun.estimate import PROBE, Measured, cost_of, estimate
+from rlrun.estimate import PROBE, estimate
+from rlrun.estimate.cost import Measured, cost_of
 from rlrun.sweep.expansion import expand
 
 BAR = 0.25  # by how much of the measured time an estimate may be off

@@ -14,19 +14,19 @@ from rlrun.callback import Stop
 from rlrun.cli import main
 from rlrun.config import compose
 from rlrun.errors import RequestError, RlrunError
-from rlrun.estimate import (
+from rlrun.estimate import estimate, probe
+from rlrun.estimate.cost import (
     Cost,
     CostEstimate,
     Measured,
     cost_of,
     differing,
-    estimate,
+    due,
+    duration,
     known_costs,
     makespan,
-    probe,
     shapes,
 )
-from rlrun.estimate.cost import due, duration
 from rlrun.sweep.expansion import Job, expand
 
 TINY = (

@@ -103,17 +103,16 @@ def list_jobs(jobs: Sequence[Job], workers: int | None) -> None:
 
 
 def _known(jobs: Sequence[Job], workers: int | None) -> str:
-    from rlrun import estimate as estimates
-    from rlrun.estimate.cost import duration
+    from rlrun.estimate import cost as costing
     from rlrun.files import sized
     from rlrun.sweep.local import room
 
-    shapes = estimates.shapes(jobs)
-    costs = dict(zip((shape.words for shape in shapes), estimates.known_costs(shapes), strict=True))
-    of_jobs = [cost for job in jobs if (cost := costs[estimates.shape_of(job.words)]) is not None]
+    shapes = costing.shapes(jobs)
+    costs = dict(zip((shape.words for shape in shapes), costing.known_costs(shapes), strict=True))
+    of_jobs = [cost for job in jobs if (cost := costs[costing.shape_of(job.words)]) is not None]
     if not of_jobs:
         return "time and disk: unknown, as there is no completed run like these; --estimate measures them"
-    seconds = estimates.makespan((cost.seconds for cost in of_jobs), workers or room(jobs))
+    seconds = costing.makespan((cost.seconds for cost in of_jobs), workers or room(jobs))
     part = "" if len(of_jobs) == len(jobs) else f" for {len(of_jobs)} of them, which is all that is known"
     size = sized(sum(cost.bytes for cost in of_jobs))
-    return f"as runs of before took: time {duration(seconds)}, disk {size}{part}; --estimate measures them"
+    return f"as runs of before took: time {costing.duration(seconds)}, disk {size}{part}; --estimate measures them"

@@ -88,7 +88,7 @@ class Facts:
         figure = self.figure(key)
         return None if figure is None else figure.value
 
-    def points(self, name: str, least: int = 1) -> list[Point]:
+    def values(self, name: str, least: int = 1) -> list[float]:
         """Return the values of a metric.
 
         Raises:
@@ -97,11 +97,7 @@ class Facts:
         points = self.series.get(name, [])
         if len(points) < least:
             raise Unknown(name if not points else f"{least} values of {name}")
-        return points
-
-    def values(self, name: str, least: int = 1) -> list[float]:
-        """Return the numbers of `points`."""
-        return [point.value for point in self.points(name, least)]
+        return [point.value for point in points]
 
     def late(self, name: str, least: int = 3) -> float:
         """Return the median of the newer half of a metric.

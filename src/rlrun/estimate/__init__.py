@@ -14,38 +14,14 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from rlrun.errors import RequestError, RlrunError, RunDirError
-from rlrun.estimate.cost import (
-    Cost,
-    CostEstimate,
-    Measured,
-    Shape,
-    cost_of,
-    differing,
-    known_costs,
-    makespan,
-    shape_of,
-    shapes,
-)
+from rlrun.estimate.cost import Cost, CostEstimate, Measured, Shape, cost_of, shapes
 from rlrun.files import counted, read_json, reason
 from rlrun.sweep import children
 from rlrun.sweep.expansion import Job
 from rlrun.sweep.local import room, share
 from rlrun.watching import last_line
 
-__all__ = [
-    "PROBE",
-    "Cost",
-    "CostEstimate",
-    "Measured",
-    "Shape",
-    "cost_of",
-    "differing",
-    "estimate",
-    "known_costs",
-    "makespan",
-    "shape_of",
-    "shapes",
-]
+__all__ = ["PROBE", "CostEstimate", "estimate"]
 
 PROBE = 15.0  # seconds
 PAUSE = 0.02  # seconds between two looks at the probes
