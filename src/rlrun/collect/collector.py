@@ -122,8 +122,7 @@ class Collector(Budgeted, Callback):
         seed = branch_seed(self.seed, self.steps)
         if len(lanes) == self.env.num_envs:
             return self.env.reset(seed)
-        chosen = np.zeros(self.env.num_envs, np.bool_)
-        chosen[lanes] = True
+        chosen = np.isin(np.arange(self.env.num_envs), lanes)
         return self.env.reset_lanes(chosen, [seed + lane for lane in lanes.tolist()])
 
     def _astray(self, rejoined: Rejoined) -> dict[int, str]:
@@ -144,9 +143,7 @@ class Collector(Budgeted, Callback):
                 self._close(stored_lanes, self.observation, interrupted=np.ones(len(stored_lanes), np.bool_))
             self._forget_returns(lanes)
         self.tally.drop(lanes)
-        chosen = np.zeros(self.env.num_envs, np.bool_)
-        chosen[lanes] = True
-        self.state = begun_anew(self.state, self._initial, chosen)
+        self.state = begun_anew(self.state, self._initial, np.isin(np.arange(self.env.num_envs), lanes))
 
     def _forget_returns(self, lanes: Array) -> None:
         """Let adaptors know that episodes of lanes [n] have ended with rows that they have seen already."""

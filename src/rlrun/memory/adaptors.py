@@ -40,9 +40,6 @@ PRESETS = {
 }
 
 
-_messages = logging.getLogger("rlrun")
-
-
 class Adaptor(Protocol):
     """Returns a changed batch and leaves tensors as they are.
 
@@ -91,10 +88,9 @@ def arrange(
                 f"memory.adaptors.{later}: {type(second).__name__} would undo {name}, there can be one of its kind"
             )
         if on_policy and _tier(second) == RETURNS and getattr(first, "rescales", False):
-            _messages.warning(
-                "memory.adaptors.%s is undone by %s, which divides by the size of what it gives; %s",
-                *(name, later, f"memory.adaptors.{later}=null keeps rewards as it leaves them"),
-            )
+            way_out = f"memory.adaptors.{later}=null keeps rewards as it leaves them"
+            message = "memory.adaptors.%s is undone by %s, which divides by the size of what it gives; %s"
+            logging.getLogger("rlrun").warning(message, name, later, way_out)
     arranged = tuple(adaptor for _, adaptor in entries)
     weighing = [adaptor for adaptor in arranged if _tier(adaptor) == WEIGHTS]
     if rewards and not weighing:

@@ -109,7 +109,7 @@ class Rollout:
         self._last.append((self.filled - 1, lanes, map_tree(np.array, last)))
 
     def cut_off(self, lanes: Array, last: Tree) -> Array:
-        """End the open episodes of lanes [n] with their newest rows, truncated, and return the lanes without rows.
+        """Truncate open episodes of lanes [n] at their newest rows; return lanes without rows.
 
         last: what they saw then, [n, …].
         """
