@@ -20,7 +20,6 @@ from rlrun.env.workers import WorkerEnv
 from rlrun.errors import BuildError, ConfigError, MissingExtra, RequestError, did_you_mean, require_one_of
 from rlrun.spaces import Spaces, leaves
 
-VECTORIZATIONS = ("auto", "sync", "async", "native", "envpool")
 Wrapper = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
 
 
@@ -52,6 +51,11 @@ class Recipe:
     @property
     def arguments(self) -> dict[str, Any]:
         return self.kwargs if self.render_mode is None else {**self.kwargs, "render_mode": self.render_mode}
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """What environments of every vectorization are told."""
+        return {"reset_options": self.reset_options, "place": self.place}
 
     def build(self) -> gymnasium.Env[Any, Any]:
         """Make one environment and put the wrappers around it, the first innermost."""
@@ -98,14 +102,14 @@ def make(
         RequestError: the environment cannot be found, built or read by any network; the message names the key.
     """
     if (id is None) == (target is None):
-        choice = "neither" if id is None else "both"
-        raise ConfigError(f"env wants one of env.id and env.target, got {choice}")
-    require_one_of("env.vectorization", vectorization, VECTORIZATIONS)
+        raise ConfigError(f"env wants one of env.id and env.target, got {'neither' if id is None else 'both'}")
+    require_one_of("env.vectorization", vectorization, ("auto", *_BUILDERS))
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
         raise ConfigError(f"num_envs wants a whole number above 0, got {num_envs!r}")
-    chosen = "sync" if vectorization == "auto" else vectorization
     outer = {name: wrapper for name, wrapper in (around or {}).items() if wrapper is not None}
-    recipe = Recipe(id, target, dict(kwargs or {}), reset_options, tuple(wrappers), outer, chosen)
+    recipe = Recipe(
+        id, target, dict(kwargs or {}), reset_options, tuple(wrappers), outer, vectorization.replace("auto", "sync")
+    )
     return _assemble(recipe, num_envs)
 
 
@@ -131,27 +135,15 @@ def _copy(recipe: Recipe, spaces: Spaces, num_envs: int, render_mode: str | None
         env = _assemble(plain, num_envs)
     except RequestError:
         return _assemble(again, num_envs)
-    if _alike(env.spaces, spaces):
+    if _layout(env.spaces) == _layout(spaces):
         return env
     env.close()
     return _assemble(again, num_envs)
 
 
-def _alike(first: Spaces, second: Spaces) -> bool:
-    def layout(spaces: Spaces) -> list[tuple[str, type, tuple[int, ...], str, int]]:
-        both = [*leaves(spaces.observation), *leaves(spaces.action)]
-        return [(path, type(leaf), leaf.shape, leaf.dtype, leaf.size) for path, leaf in both]
-
-    return layout(first) == layout(second)
-
-
-def _sync(recipe: Recipe, num_envs: int) -> Env:
-    lanes = [recipe.build() for _ in range(num_envs)]
-    return SyncEnv(lanes, reset_options=recipe.reset_options, place=recipe.place)
-
-
-def _async(recipe: Recipe, num_envs: int) -> Env:
-    return WorkerEnv(recipe.build, num_envs, reset_options=recipe.reset_options, place=recipe.place)
+def _layout(spaces: Spaces) -> list[tuple[str, type, tuple[int, ...], str, int]]:
+    both = [*leaves(spaces.observation), *leaves(spaces.action)]
+    return [(path, type(leaf), leaf.shape, leaf.dtype, leaf.size) for path, leaf in both]
 
 
 def _native(recipe: Recipe, num_envs: int) -> Env:
@@ -159,7 +151,7 @@ def _native(recipe: Recipe, num_envs: int) -> Env:
         raise ConfigError(f"{recipe.place} has no native vector environment; env.vectorization: sync or async")
     build = partial(gymnasium.make_vec, id, num_envs, "vector_entry_point")
     vector = construct(recipe.place, build, recipe.arguments)
-    return BatchedEnv(vector, reset_options=recipe.reset_options, place=recipe.place)
+    return BatchedEnv(vector, **recipe.common)
 
 
 def _envpool(recipe: Recipe, num_envs: int) -> Env:
@@ -176,7 +168,7 @@ def _envpool(recipe: Recipe, num_envs: int) -> Env:
         return envpool.make(id, env_type="gymnasium", num_envs=num_envs, seed=first, **recipe.arguments)
 
     vector = construct(recipe.place, partial(remake, [0]), {})
-    return BatchedEnv(vector, reset_options=recipe.reset_options, place=recipe.place, remake=remake)
+    return BatchedEnv(vector, **recipe.common, remake=remake)
 
 
 def _engine(recipe: Recipe) -> str:
@@ -189,8 +181,8 @@ def _engine(recipe: Recipe) -> str:
 
 
 _BUILDERS: dict[str, Callable[[Recipe, int], Env]] = {
-    "sync": _sync,
-    "async": _async,
+    "sync": lambda recipe, num_envs: SyncEnv([recipe.build() for _ in range(num_envs)], **recipe.common),
+    "async": lambda recipe, num_envs: WorkerEnv(recipe.build, num_envs, **recipe.common),
     "native": _native,
     "envpool": _envpool,
 }

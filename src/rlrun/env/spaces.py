@@ -68,10 +68,9 @@ def rewards_of(env: Any, place: str) -> int:
     Raises:
         SpaceError: that is no Box of one dimension.
     """
-    find = getattr(env, "get_wrapper_attr", None)
     space = getattr(env, "reward_space", None)
-    if space is None and find is not None and env.has_wrapper_attr("reward_space"):
-        space = find("reward_space")
+    if space is None and hasattr(env, "has_wrapper_attr") and env.has_wrapper_attr("reward_space"):
+        space = env.get_wrapper_attr("reward_space")
     if space is None:
         return 0
     if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) > 1 or 0 in space.shape:
