@@ -35,7 +35,7 @@ COMMANDS = ("train --from", "resume", "resume SWEEP", "eval", "config", "check",
 FOREIGN = ("train --from", "resume SWEEP")  # compose overrides of somebody else
 SECRET, VARIABLE, CANARY = "hunter2", "RLRUN_BENCHMARK_SECRET", "RLRUN_BENCHMARK_CANARY"
 HONEST = (
-    *("algorithm=dqn", "env=cartpole", "pair=null", "algorithm.hidden=[8]", "algorithm.batch_size=4"),
+    *("algorithm=dqn", "env=cartpole", "preset=null", "algorithm.hidden=[8]", "algorithm.batch_size=4"),
     *("algorithm.warmup_steps=20", "stop.env_steps=40", "evaluation.every=0", "checkpoint.every=20", "logger=[]"),
 )
 CODE = f"""

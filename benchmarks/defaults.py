@@ -53,7 +53,7 @@ class Task:
     def command(self) -> list[str]:
         """Return the overrides of a run of rlrun, but for its seed."""
         every = self.budget // EVALUATIONS
-        task = [f"algorithm={self.algorithm}", f"env.id={self.env}", "pair=null", *self.overrides]
+        task = [f"algorithm={self.algorithm}", f"env.id={self.env}", "preset=null", *self.overrides]
         evaluation = [f"evaluation.every={every}", f"evaluation.episodes={EPISODES}"]
         return [*task, f"stop.env_steps={self.budget}", *evaluation, "logger=[]"]
 

@@ -197,14 +197,14 @@ CLAIMS = {
         measured=answer("skills_told"),
     ),
     **{
-        f"dqn-{kind}-cartpole": Claim((f"experiment=dqn_{kind}_cartpole", "stop.env_steps=50_000"), 475.0, enough=4)
+        f"dqn-{kind}-cartpole": Claim((f"preset=dqn_{kind}_cartpole", "stop.env_steps=50_000"), 475.0, enough=4)
         for kind in ("dueling", "quantile", "hlgauss")
     },
     "dqn-cartpole": Claim(("algorithm=dqn", "env=cartpole", "stop.env_steps=50_000"), 475.0),
     "sac-cartpole": Claim(("algorithm=sac", "env=cartpole", "stop.env_steps=60_000"), 475.0, enough=4),
     "sac-pendulum": Claim(("algorithm=sac", "env=pendulum", "stop.env_steps=15_000"), -200.0),
     "td3-pendulum": Claim(("algorithm=td3", "env=pendulum", "stop.env_steps=20_000"), -200.0),
-    "sac-hlgauss-pendulum": Claim(("experiment=sac_hlgauss_pendulum", "stop.env_steps=20_000"), -200.0, enough=4),
+    "sac-hlgauss-pendulum": Claim(("preset=sac_hlgauss_pendulum", "stop.env_steps=20_000"), -200.0, enough=4),
     **{
         f"{name}-pendulum": Claim((f"algorithm={name}", "env=pendulum", "stop.env_steps=20_000"), -250.0, enough=4)
         for name in ("qrsac", "dsac", "doac")

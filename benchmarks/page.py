@@ -534,8 +534,8 @@ def defaults(found: dict[str, Any]) -> Lines:
     heads = ["task", "policy", "rlrun", "stable-baselines3", "at random", "difference", "share", "≥ -2 errors"]
     lines = [
         "Mean return of 20 fresh episodes, of each seed in brackets, by the policy of the best evaluation and by the "
-        "last one; each library with its own defaults, rlrun with `pair=null`. The error is the standard error of the "
-        "difference; the share is the difference over the peer's distance from the policy at random.",
+        "last one; each library with its own defaults, rlrun with `preset=null`. The error is the standard error of "
+        "the difference; the share is the difference over the peer's distance from the policy at random.",
         "",
         *table(heads, rows),
         "",

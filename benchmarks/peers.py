@@ -91,10 +91,10 @@ FUSED = RLRUN + COMPILED
 SOFT = (Bar(BARE, 0.97), Bar(SB3, 1.9), Bar(SB3, 2.2, LOW + COMPILED))
 SIDES = (LOW, FUSED, LOW + COMPILED)
 CASES = {
-    "sac-pendulum": Case(("algorithm=sac", "env=pendulum", "pair=null"), 1_100, 1_700, SOFT, SIDES),
-    "sac-halfcheetah": Case(("algorithm=sac", "env=halfcheetah", "pair=null"), 1_100, 1_700, SOFT, SIDES),
+    "sac-pendulum": Case(("algorithm=sac", "env=pendulum", "preset=null"), 1_100, 1_700, SOFT, SIDES),
+    "sac-halfcheetah": Case(("algorithm=sac", "env=halfcheetah", "preset=null"), 1_100, 1_700, SOFT, SIDES),
     "dqn-cartpole": Case(
-        ("algorithm=dqn", "env=cartpole", "pair=null", *ZOO_DQN), 2_048, 12_288, (Bar(SB3, 2.2, FUSED),), (FUSED,)
+        ("algorithm=dqn", "env=cartpole", "preset=null", *ZOO_DQN), 2_048, 12_288, (Bar(SB3, 2.2, FUSED),), (FUSED,)
     ),
     "ppo-cartpole": Case(
         *(("algorithm=ppo", "env=cartpole"), 2_560, 43_520),
@@ -103,7 +103,7 @@ CASES = {
     ),
     "ppo-pendulum": Case(("algorithm=ppo", "env=pendulum"), 4_096, 24_576, (), (FUSED,)),
     "a2c-cartpole": Case(("algorithm=a2c", "env=cartpole"), 2_560, 53_760, (Bar(SB3, 2.0),), (FUSED,)),
-    "td3-pendulum": Case(("algorithm=td3", "env=pendulum", "pair=null"), 1_100, 2_100, (Bar(SB3, 1.7),), (FUSED,)),
+    "td3-pendulum": Case(("algorithm=td3", "env=pendulum", "preset=null"), 1_100, 2_100, (Bar(SB3, 1.7),), (FUSED,)),
 }
 SOLVED = {"solve-ppo-cartpole": "ppo", "solve-dqn-cartpole": "dqn"}
 PARTS = (*CASES, *SOLVED, "begin")

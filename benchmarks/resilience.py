@@ -35,7 +35,7 @@ DELAY = 0.3  # seconds after a checkpoint in which a kill comes, at most
 PAUSE = 0.002  # seconds between two looks at a run's folder
 PATIENCE = 300.0  # seconds in which a process must come on
 SMALL = (
-    *("pair=null", f"stop.env_steps={STEPS}", "logger=[]", "log.every=50"),
+    *("preset=null", f"stop.env_steps={STEPS}", "logger=[]", "log.every=50"),
     "algorithm.hidden=[16,16]",
     *(f"checkpoint.every={EVERY}", "checkpoint.keep_last=3"),
     *("evaluation.every=700", "evaluation.episodes=2", "evaluation.max_steps=50"),

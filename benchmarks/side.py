@@ -59,26 +59,26 @@ SPREAD = ("+with=hlgauss", "hlgauss.least=-800", "hlgauss.largest=100")
 GREEDY = "algorithm.epsilon.steps=1"  # hardly a random action in the window: the dearest case
 QUIET = ("evaluation.every=0", "checkpoint.every=0", "checkpoint.keep_best=false", "logger=[]", "log.every=0")
 CASES = {
-    "sac-pendulum": Case(("algorithm=sac", "env=pendulum", "pair=null"), "sac", 0.92, 1_200, 2_200),
-    "dqn-cartpole": Case(("algorithm=dqn", "env=cartpole", "pair=null", GREEDY), "dqn", 0.85, 1_500, 6_500),
+    "sac-pendulum": Case(("algorithm=sac", "env=pendulum", "preset=null"), "sac", 0.92, 1_200, 2_200),
+    "dqn-cartpole": Case(("algorithm=dqn", "env=cartpole", "preset=null", GREEDY), "dqn", 0.85, 1_500, 6_500),
     "ppo-cartpole": Case(("algorithm=ppo", "env=cartpole"), "ppo", 0.85, 2_560, 12_800),
     **{
-        f"{loop}-pendulum": Case((f"algorithm={name}", "env=pendulum", "pair=null"), loop, MEMBER, 1_200, 2_200)
+        f"{loop}-pendulum": Case((f"algorithm={name}", "env=pendulum", "preset=null"), loop, MEMBER, 1_200, 2_200)
         for name, loop in (
             *(("ddpg", "ddpg"), ("sarsa", "sarsa"), ("oac", "oac"), ("qrsac", "qrsac"), ("mdq", "mdq")),
             *(("iql", "iql"), ("taac", "taac"), ("action_repeat", "action-repeat")),
         )
     },
-    "td3-pendulum": Case(("algorithm=td3", "env=pendulum", "pair=null"), "ddpg", MEMBER, 1_200, 2_200),
+    "td3-pendulum": Case(("algorithm=td3", "env=pendulum", "preset=null"), "ddpg", MEMBER, 1_200, 2_200),
     **{
-        f"{name}-pendulum": Case((f"algorithm={name}", "env=pendulum", "pair=null"), name, MEMBER, 1_050, 1_250)
+        f"{name}-pendulum": Case((f"algorithm={name}", "env=pendulum", "preset=null"), name, MEMBER, 1_050, 1_250)
         for name in ("dsac", "doac")
     },
     "sac-hlgauss-pendulum": Case(
-        ("algorithm=sac", "env=pendulum", "pair=null", *SPREAD), "sac-hlgauss", MEMBER, 1_200, 2_200
+        ("algorithm=sac", "env=pendulum", "preset=null", *SPREAD), "sac-hlgauss", MEMBER, 1_200, 2_200
     ),
     "seditor-constrained": Case(
-        ("algorithm=seditor", "env=constrainedbandit", "pair=null", "lagrangian.thresholds=[null,-0.25]"),
+        ("algorithm=seditor", "env=constrainedbandit", "preset=null", "lagrangian.thresholds=[null,-0.25]"),
         "seditor",
         MEMBER,
         1_200,
@@ -86,7 +86,7 @@ CASES = {
     ),
     **{
         f"dqn-{name}-cartpole": Case(
-            ("algorithm=dqn", "env=cartpole", "pair=null", GREEDY, *words), "dqn", MEMBER, 1_500, 4_500
+            ("algorithm=dqn", "env=cartpole", "preset=null", GREEDY, *words), "dqn", MEMBER, 1_500, 4_500
         )
         for name, words in (
             ("dueling", ("algorithm.dueling=true",)),

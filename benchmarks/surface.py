@@ -24,7 +24,7 @@ RATES = (1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 PERIODS = (1, 9, 26, 76, 225, 670, 2000)
 SEEDS = 4
 WORDS = (
-    *("algorithm=dqn", "env=cartpole", "pair=null", "algorithm.hidden=[64]", "algorithm.batch_size=64"),
+    *("algorithm=dqn", "env=cartpole", "preset=null", "algorithm.hidden=[64]", "algorithm.batch_size=64"),
     *("algorithm.target_rate=1.0", "algorithm.epsilon.steps=2_000", "algorithm.warmup_steps=500"),
     *("algorithm.updates_per_step=0.5", "stop.env_steps=10_000"),
     *("evaluation.every=1000", "evaluation.episodes=5", "evaluation.max_steps=500"),

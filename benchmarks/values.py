@@ -238,7 +238,7 @@ def overrides(case: Case) -> list[str]:
         f"algorithm={case.algorithm}",
         "env.target=benchmarks.values.Known",
         f"env.kwargs={{{kwargs}}}",
-        "pair=null",
+        "preset=null",
     ]
     return [*task, *(MODES[case.mode].overrides if case.mode else ()), *OWN.get(case.algorithm, ()), *QUIET]
 

@@ -54,7 +54,7 @@ class Restless(gymnasium.Env):
         self.steps += 1
         return self.own.uniform(-1, 1, 2).astype(numpy.float32), 1.0, False, self.steps == 9, {}
 '''
-DQN = ("algorithm=dqn", "env=cartpole", "pair=null")
+DQN = ("algorithm=dqn", "env=cartpole", "preset=null")
 
 
 @pytest.fixture(autouse=True)

@@ -27,8 +27,8 @@ from rlrun.forking.parts import kept
 from rlrun.forking.taking import take
 from rlrun.rundir import RunDir
 
-SAC = ("algorithm=sac", "env=pendulum", "pair=null", "num_envs=2")
-DQN = ("algorithm=dqn", "env=cartpole", "pair=null")
+SAC = ("algorithm=sac", "env=pendulum", "preset=null", "num_envs=2")
+DQN = ("algorithm=dqn", "env=cartpole", "preset=null")
 TINY = (
     *(
         "algorithm.hidden=[8,8]",
@@ -140,7 +140,7 @@ def test_a_fork_holds_what_the_parent_held_bit_for_bit(sac):
 
 
 def test_a_fork_of_a_run_left_amidst_a_rollout_begins_with_one_of_its_own(tmp_path):
-    words = ["algorithm=ppo", "env=cartpole", "pair=null", "num_envs=2"]
+    words = ["algorithm=ppo", "env=cartpole", "preset=null", "num_envs=2"]
     small = [
         "algorithm.horizon=8",
         "algorithm.batch_size=4",
@@ -293,7 +293,7 @@ def test_a_file_made_with_pickle_is_refused(tmp_path):
 def test_one_network_out_of_another_algorithms_run(dqn):
     """A Q-network of DQN becomes a critic of SAC."""
     chosen = ("init.parts={*: skip, networks.critics.*: load}", "init.rename={networks.q: networks.critics}")
-    words = ["algorithm=sac", "env=cartpole", "pair=null", *TINY, "algorithm.ensemble=1", f"init.from={dqn}", *chosen]
+    words = ["algorithm=sac", "env=cartpole", "preset=null", *TINY, "algorithm.ensemble=1", f"init.from={dqn}", *chosen]
     here = Experiment(rlrun.config.compose(words))
     here.take_over()
     critics, q = here.parts["networks.critics"].state_dict(), states(dqn)["networks.q"]

@@ -14,7 +14,7 @@ from handbook import algorithms, commands, docstrings, hooks, markdown, metrics
 from handbook.settings import CONF, settings
 
 ROOT = Path(__file__).parents[1]
-FILES = sorted(path.relative_to(CONF).as_posix() for path in CONF.rglob("*.yaml") if path.parent.name != "experiment")
+FILES = sorted(path.relative_to(CONF).as_posix() for path in CONF.rglob("*.yaml") if path.parent.name != "preset")
 LITERAL = re.compile(r'(?<!f)"([a-z_]+/[a-z_]+)"')
 
 

@@ -32,7 +32,7 @@ from rlrun.ops.noise import given
 from rlrun.rundir import RunDir
 from rlrun.seeds import Seeds
 
-QUIET = ("logger=[]", "log.every=0", "evaluation.episodes=2", "evaluation.max_steps=20", "pair=null")
+QUIET = ("logger=[]", "log.every=0", "evaluation.episodes=2", "evaluation.max_steps=20", "preset=null")
 A2C = ("algorithm=a2c", "env=cartpole", "num_envs=4", "algorithm.hidden=[8]", "algorithm.horizon=4")
 SAC = (
     *("algorithm=sac", "env=pendulum", "num_envs=2", "algorithm.hidden=[8]", "algorithm.batch_size=8"),

@@ -115,7 +115,7 @@ def test_what_it_brings_is_told_apart(call):
     assert lines["catch"].endswith("(plugin walker)")
     assert not lines["cartpole"].endswith(")") or "plugin" not in lines["cartpole"]
     code, out, _ = call("plugin", "list")
-    files = "algorithm/dueling env/catch experiment/catch with/conservative"
+    files = "algorithm/dueling env/catch preset/catch with/conservative"
     assert (code, out) == (0, f"walker  walker 0.1.0  {files}\n")
 
 
@@ -172,7 +172,7 @@ def test_a_broken_plugin_is_left_out_in_one_line(package, install, call, caplog)
     install(package, *entries, **files)
     with caplog.at_level(logging.WARNING, "rlrun"):
         for _ in range(2):
-            assert compose(["algorithm=dqn", "env=cartpole"]).pair == "dqn_cartpole"
+            assert compose(["algorithm=dqn", "env=cartpole"]).preset == "dqn_cartpole"
     (message,) = [record.getMessage() for record in caplog.records]
     assert re.match(rf"plugin 'broken' is left out: {text}", message)
     assert "good" not in call("list", "algorithms")[1]
@@ -200,7 +200,7 @@ def test_one_that_cannot_be_imported_concerns_who_names_it(install, call):
     install(
         "failing", "failing=failing", __init__="raise RuntimeError('no engine\\nat all')\n", conf__env__fails=config
     )
-    assert compose(["algorithm=dqn", "env=cartpole"]).pair == "dqn_cartpole"
+    assert compose(["algorithm=dqn", "env=cartpole"]).preset == "dqn_cartpole"
     code, _, err = call("train", "algorithm=dqn", "env=fails", *TINY)
     assert (code, err.count("\n")) == (2, 1)
     assert "importing 'failing' failed: RuntimeError: no engine" in err

@@ -26,8 +26,8 @@ from rlrun.resuming import newest
 from rlrun.rundir import RunDir
 from rlrun.sharing import shares
 
-DQN = ("algorithm=dqn", "env=cartpole", "pair=null", "num_envs=2")
-SAC = ("algorithm=sac", "env=pendulum", "pair=null")
+DQN = ("algorithm=dqn", "env=cartpole", "preset=null", "num_envs=2")
+SAC = ("algorithm=sac", "env=pendulum", "preset=null")
 TINY = (
     "algorithm.hidden=[8,8]",
     "algorithm.batch_size=4",
@@ -371,7 +371,7 @@ def test_a_higher_budget_extends_a_finished_run(whole, tmp_path):
     assert rlrun.resume(tmp_path / "run").trainer is None
 
 
-PPO = ("algorithm=ppo", "env=cartpole", "pair=null", "num_envs=2", "algorithm.horizon=8", "algorithm.epochs=1")
+PPO = ("algorithm=ppo", "env=cartpole", "preset=null", "num_envs=2", "algorithm.horizon=8", "algorithm.epochs=1")
 RATE = "callbacks.learning_rate.value.steps reads stop.env_steps, and 40 became 60"
 
 

@@ -488,7 +488,7 @@ def test_a_failed_run_says_so_and_why(run, capsys):
 @pytest.mark.parametrize(
     ("set_by", "preset"),
     [
-        ({"seed": "word", "algorithm.lr": "rlrun/experiment/dqn_cartpole.yaml (tuned pair)"}, True),
+        ({"seed": "word", "algorithm.lr": "rlrun/preset/dqn_cartpole.yaml (found by algorithm and env)"}, True),
         ({"algorithm.lr": "word"}, False),
         (None, None),
     ],

@@ -37,7 +37,7 @@ NAMES = {
     "ppo": ("ppo", "entropy_target", "trust_region"),
     "sac": ("target_scale", "q_target", "q_loss", "policy", "temperature"),
 }
-TINY = ("env=pendulum", "pair=null", "algorithm.hidden=[8,8]", "algorithm.lr=0.01")
+TINY = ("env=pendulum", "preset=null", "algorithm.hidden=[8,8]", "algorithm.lr=0.01")
 
 
 def still(kind: str, like: torch.Tensor) -> torch.Tensor:

@@ -225,7 +225,7 @@ class Experiment:
                 self._set_lengths()
                 text = configuration.to_yaml(self.config)
                 run_dir.start(config=text, overrides=self.composed.words, manifest=self.describe())
-                if preset := told_presets([self.composed.pair]):
+                if preset := told_presets([self.composed.preset]):
                     run_dir.tell(preset, logging.WARNING)
             except BaseException:
                 run_dir.discard()

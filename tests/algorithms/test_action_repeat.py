@@ -150,7 +150,7 @@ class Uniform:
 
 def test_a_run_left_amidst_a_repeat_goes_on_with_it(tmp_path, monkeypatch):
     words = (
-        *("algorithm=action_repeat", "env=pendulum", "~pair", "num_envs=2", "algorithm.hidden=[8]", "logger=[]"),
+        *("algorithm=action_repeat", "env=pendulum", "~preset", "num_envs=2", "algorithm.hidden=[8]", "logger=[]"),
         *("algorithm.most_steps=20", "algorithm.batch_size=4", "algorithm.warmup_steps=10", "stop.env_steps=44"),
         *(
             "checkpoint.every=30",

@@ -192,9 +192,9 @@ def test_slow_copy_is_saved():
 
 
 def test_the_loss_is_squared_where_no_preset_says_otherwise():
-    assert compose(["algorithm=dqn", "env=cartpole", "pair=null"]).config.algorithm.huber is None
+    assert compose(["algorithm=dqn", "env=cartpole", "preset=null"]).config.algorithm.huber is None
     presets = [f"dqn_{name}" for name in ("bitflip", "cartpole", "chain", "corridor", "dueling_cartpole")]
-    assert {compose([f"experiment={name}"]).config.algorithm.huber for name in presets} == {1.0}
+    assert {compose([f"preset={name}"]).config.algorithm.huber for name in presets} == {1.0}
 
 
 @pytest.mark.parametrize(("huber", "expected"), [(None, 3.0), (1.0, 11 / 3)])

@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sac_with_rnd_learns_from_the_documented_sum(steps, tmp_path):
     """Σ γ^k · (extrinsic · reward + weight · error / root mean square), each step's by itself."""
     weights = ("intrinsic.rnd.weight=0.5", "intrinsic.extrinsic_weight=3.0", f"algorithm.n_step={steps}")
-    words = ["algorithm=sac", "env=pendulum", "pair=null", "+with=rnd", *weights, *REPLAY]
+    words = ["algorithm=sac", "env=pendulum", "preset=null", "+with=rnd", *weights, *REPLAY]
     trainer = rlrun.train(words, run_dir=tmp_path / "run").trainer
     table, network = trainer.loader.table, trainer.callbacks["rnd"].network
     (intrinsic,) = [adaptor for adaptor in table.adaptors if hasattr(adaptor, "bonuses")]

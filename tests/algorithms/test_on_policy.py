@@ -12,7 +12,7 @@ import rlrun
 from rlrun.algorithms.ppo import PPOLoss
 
 SMALL = (
-    *("pair=null", "num_envs=2", "algorithm.hidden=[8,8]", "algorithm.horizon=4", "logger=[]"),
+    *("preset=null", "num_envs=2", "algorithm.hidden=[8,8]", "algorithm.horizon=4", "logger=[]"),
     *("evaluation.episodes=1", "evaluation.max_steps=5", "evaluation.every=0", "checkpoint.every=0"),
 )
 TOYS = ("ImageObservation", "DictObservation", "DiscreteStart", "MultiDiscreteAction", "TupleSpaces", "MixedAction")

@@ -20,12 +20,12 @@ REPLAY = (*SMALL, "algorithm.batch_size=16", "algorithm.warmup_steps=40", "stop.
 ROLLOUT = (*SMALL, "num_envs=2", "algorithm.horizon=16", "stop.updates=6")
 IMAGES = "env.target=rlrun.env.toys.ImageObservation"
 FAMILIES = {
-    "sac": ("algorithm=sac", "env=pendulum", "pair=null", *REPLAY),
-    "sac-n-step": ("algorithm=sac", "env=pendulum", "pair=null", "algorithm.n_step=3", *REPLAY),
+    "sac": ("algorithm=sac", "env=pendulum", "preset=null", *REPLAY),
+    "sac-n-step": ("algorithm=sac", "env=pendulum", "preset=null", "algorithm.n_step=3", *REPLAY),
     "dqn-images": ("algorithm=dqn", IMAGES, *REPLAY),
     "dict": ("algorithm=sac", "env.target=rlrun.env.toys.DictObservation", *REPLAY),
     "ppo": ("algorithm=ppo", "env=mixedaction", "algorithm.batch_size=16", *ROLLOUT),
-    "recurrent": ("algorithm=a2c", "env=cartpole", "pair=null", "algorithm.recurrent=gru", *ROLLOUT),
+    "recurrent": ("algorithm=a2c", "env=cartpole", "preset=null", "algorithm.recurrent=gru", *ROLLOUT),
 }
 
 
@@ -60,7 +60,7 @@ def test_any_algorithm_learns_from_features(family, tmp_path):
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_samples_are_features_of_what_is_stored(steps, tmp_path):
-    words = ["algorithm=sac", "env=pendulum", "pair=null", f"algorithm.n_step={steps}", *REPLAY]
+    words = ["algorithm=sac", "env=pendulum", "preset=null", f"algorithm.n_step={steps}", *REPLAY]
     trainer = trained([*words, "+with=representation"], tmp_path)
     table, network = trainer.loader.table, trainer.callbacks["representation"].network
     batch = table.sample(32)
@@ -76,7 +76,7 @@ def test_samples_are_features_of_what_is_stored(steps, tmp_path):
 
 
 def test_bonuses_see_features(tmp_path):
-    words = ["algorithm=sac", "env=pendulum", "pair=null", *REPLAY]
+    words = ["algorithm=sac", "env=pendulum", "preset=null", *REPLAY]
     trainer = trained([*words, "+with=[rnd,observation_norm,representation]"], tmp_path)
     kinds = [type(adaptor).__name__ for adaptor in trainer.loader.table.adaptors]
     assert kinds.index("Represent") < kinds.index("Intrinsic") < kinds.index("ObservationNormalise")

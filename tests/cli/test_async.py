@@ -46,7 +46,7 @@ def test_a_run_whose_worker_fails_says_so_and_can_go_on(rlrun, write, project):
 
 
 def test_a_run_whose_process_is_killed_says_so_and_goes_on(forked, project):
-    words = ["algorithm=dqn", "env=cartpole", "pair=null", *SMALL, "stop.env_steps=1_000_000", "log.every=10"]
+    words = ["algorithm=dqn", "env=cartpole", "preset=null", *SMALL, "stop.env_steps=1_000_000", "log.every=10"]
     process = forked(["train", *words, "--run-dir", "run"])
     metrics = project / "run" / "metrics.jsonl"
     process.until(lambda: metrics.is_file() and metrics.stat().st_size)
@@ -105,7 +105,7 @@ def test_a_signal_stops_a_run_that_waits_for_steps(kind, forked, write, project)
 
 
 def test_whatever_a_run_has_learnt_comes_back(rlrun, project):
-    words = ("algorithm=dqn", "env=cartpole", "pair=null", "async.kind=thread", "async.refresh=3")
+    words = ("algorithm=dqn", "env=cartpole", "preset=null", "async.kind=thread", "async.refresh=3")
     assert rlrun("train", *words, *SMALL, "stop.env_steps=90", "--run-dir", "run").code == 0
     saved = storage.load(RunDir(project / "run").checkpoint("latest"))
     assert saved["agent"]["steps"] == 70  # of 90 environment steps 20 were warm-up

@@ -42,19 +42,19 @@ def processor_seconds(*words: str) -> float:
 CALL_MAIN = "from rlrun.cli.main import main\ntry: main()\nexcept SystemExit: pass"
 
 
-PRESET = "preset: {} (tuned for this algorithm and environment; pair=null for none)"
+PRESET = "preset: {} (tuned for this algorithm and environment; preset=null for none)"
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (("check", *DQN), ["dqn_cartpole"]),
-        (("check", *DQN, "pair=null"), []),
+        (("check", *DQN, "preset=null"), []),
         (("explain", *DQN), ["dqn_cartpole"]),
         (("train", *DQN, "--dry-run"), ["dqn_cartpole"]),
-        (("train", *DQN, "pair=null", "--dry-run"), []),
+        (("train", *DQN, "preset=null", "--dry-run"), []),
         (("train", *DQN, *TINY, "--run-dir", "run"), ["dqn_cartpole"]),
-        (("train", *DQN, *TINY, "pair=null", "--run-dir", "run"), []),
+        (("train", *DQN, *TINY, "preset=null", "--run-dir", "run"), []),
     ],
 )
 def test_a_preset_that_applies_is_named_once(rlrun, project, words, told):
@@ -137,14 +137,14 @@ def test_config_prints_one_package(rlrun):
 def test_provenance_names_file_pair_and_word(rlrun):
     lines = rlrun("config", *DQN, "seed=3", "--provenance").out.splitlines()
     assert "seed = 3   # override" in lines
-    assert "algorithm.n_step = 3   # rlrun/experiment/dqn_cartpole.yaml (tuned pair)" in lines
+    assert "algorithm.n_step = 3   # rlrun/preset/dqn_cartpole.yaml (found by algorithm and env)" in lines
     assert "callbacks.q_loss._target_ = rlrun.algorithms.dqn.QLoss   # rlrun/algorithm/dqn.yaml" in lines
     assert "stop.seconds = null   # rlrun/train.yaml" in lines
 
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [("algorithms", "sac"), ("envs", "cartpole"), ("memories", "replay"), ("experiments", "dqn_cartpole")],
+    [("algorithms", "sac"), ("envs", "cartpole"), ("memories", "replay"), ("presets", "dqn_cartpole")],
 )
 def test_lists_have_a_line_for_each_file(rlrun, kind, name):
     lines = rlrun("list", kind).out.splitlines()
@@ -234,7 +234,7 @@ def test_check_tells_what_will_not_work(words, told, rlrun, write):
     ],
 )
 def test_training_tells_what_its_budget_is_too_small_for(words, told, rlrun, project):
-    outcome = rlrun("train", *words, *DQN[1:], "pair=null", "evaluation.every=0", "logger=[]", "--run-dir", "run")
+    outcome = rlrun("train", *words, *DQN[1:], "preset=null", "evaluation.every=0", "logger=[]", "--run-dir", "run")
     assert (outcome.code, outcome.err.splitlines()) == (0, [told] * (told is not None))
     assert told is None or told in (project / "run" / "log.txt").read_text()
     why = rlrun("why", "run").out
@@ -260,7 +260,7 @@ def test_an_algorithm_that_chooses_its_environment_is_told_the_way_out(line, tol
 
 
 def test_training_prints_outcome_and_folder(tiny_run, project):
-    outcome = tiny_run(*DQN, "pair=null", "seed=5")
+    outcome = tiny_run(*DQN, "preset=null", "seed=5")
     first, folder = outcome.out.splitlines()
     assert (outcome.code, outcome.err) == (0, "")
     assert first.startswith("completed: 40 env steps, ")

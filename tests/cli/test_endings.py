@@ -101,7 +101,7 @@ def test_a_signal_stops_a_run_in_order(project):
     words = [
         "algorithm=dqn",
         "env=cartpole",
-        "pair=null",
+        "preset=null",
         "algorithm.hidden=[8]",
         "algorithm.warmup_steps=20",
         "log.every=10",
@@ -137,7 +137,7 @@ def test_a_run_that_was_left_at_once_is_resumable(tiny_run, write, project):
     words = (
         "algorithm=dqn",
         "env=cartpole",
-        "pair=null",
+        "preset=null",
         "+callbacks.mine._target_=leaving.Leaving",
         "--run-dir",
         "run",
@@ -148,7 +148,7 @@ def test_a_run_that_was_left_at_once_is_resumable(tiny_run, write, project):
 
 
 def test_check_tells_sizes_in_units_that_fit(rlrun):
-    lines = rlrun("check", "algorithm=dqn", "env=cartpole", "pair=null", "memory.length=500").out.splitlines()
+    lines = rlrun("check", "algorithm=dqn", "env=cartpole", "preset=null", "memory.length=500").out.splitlines()
     assert any(re.fullmatch(r"memory +up to [\d.]+ kB", line) for line in lines)
     assert any(re.fullmatch(r"disk +[\d.]+ GB free; a checkpoint takes up to [\d.]+ [kM]B", line) for line in lines)
 

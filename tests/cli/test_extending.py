@@ -14,7 +14,7 @@ from rlrun.rundir import RunDir
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 (CODE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-WORDS = ("algorithm=dqn", "env=cartpole", "pair=null", "log.every=10", "+callbacks.mine._target_=mine.Ends")
+WORDS = ("algorithm=dqn", "env=cartpole", "preset=null", "log.every=10", "+callbacks.mine._target_=mine.Ends")
 
 
 @pytest.fixture

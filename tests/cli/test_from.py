@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-WORDS = ("algorithm=dqn", "env=cartpole", "pair=null", "checkpoint.every=20", "device=cpu", "memory.length=500")
+WORDS = ("algorithm=dqn", "env=cartpole", "preset=null", "checkpoint.every=20", "device=cpu", "memory.length=500")
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ import rlrun as package
 from rlrun.rundir import RunDir
 
 WORDS = (
-    *("algorithm=dqn", "env=cartpole", "pair=null", "algorithm.hidden=[8]", "algorithm.batch_size=4"),
+    *("algorithm=dqn", "env=cartpole", "preset=null", "algorithm.hidden=[8]", "algorithm.batch_size=4"),
     *("algorithm.warmup_steps=20", "stop.env_steps=40", "evaluation.every=0", "checkpoint.every=20", "logger=[]"),
 )
 EVIL = """

@@ -35,10 +35,10 @@ def files(folder):
 
 @pytest.mark.usefixtures("made")
 def test_its_experiment_trains_with_its_own_parts(rlrun):
-    outcome = rlrun("train", "experiment=catch", "+with=conservative", *SHORT)
+    outcome = rlrun("train", "preset=catch", "+with=conservative", *SHORT)
     assert outcome.code == 0, outcome.err
     assert outcome.out.startswith("completed: mean return")
-    shown = rlrun("explain", "experiment=catch", "+with=conservative").out
+    shown = rlrun("explain", "preset=catch", "+with=conservative").out
     assert re.search(r"q_loss +observation action q_target +trains networks.q", shown)
 
 
@@ -61,7 +61,7 @@ def test_what_it_makes_keeps_to_the_habits_of_ruff(made):
 def test_a_file_of_its_users_replaces_the_packaged_one(made):
     """As its README says."""
     (block,) = re.findall(r"```yaml\n(.*?)```", (made / "README.md").read_text(), re.DOTALL)
-    words = ["algorithm=sac", "env=cartpole", "pair=null"]
+    words = ["algorithm=sac", "env=cartpole", "preset=null"]
     before = plain(compose(words).config)
     (made / "conf" / "algorithm" / "sac.yaml").write_text(block)
     after = plain(compose(words).config)

@@ -18,7 +18,7 @@ from rlrun.resuming import CHANGEABLE
 from rlrun.rundir import RunDir
 
 WORDS = (
-    *("algorithm=dqn", "env=cartpole", "pair=null", "algorithm.hidden=[8]", "algorithm.warmup_steps=100"),
+    *("algorithm=dqn", "env=cartpole", "preset=null", "algorithm.hidden=[8]", "algorithm.warmup_steps=100"),
     *("stop.env_steps=2000", "evaluation.every=700", "evaluation.episodes=2", "evaluation.max_steps=50"),
     *("checkpoint.every=100", "checkpoint.memory=true", "log.every=40", "logger=[]"),
 )

@@ -17,7 +17,7 @@ WITH = "+with=colored_noise"
 def exploring(*overrides, num_envs=2):
     words = [
         "env=pendulum",
-        "pair=null",
+        "preset=null",
         WITH,
         "algorithm.hidden=[8]",
         f"num_envs={num_envs}",

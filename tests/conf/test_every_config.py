@@ -27,12 +27,12 @@ CONF = packaged_dir()
 OF_SWEEPS = ("multirun", "launcher/", "sweep/")  # tests/sweep/test_means.py composes these
 FILES = sorted(path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.rglob("*.yaml"))
 FILES = [file for file in FILES if not file.startswith((*OF_SWEEPS, "episodes"))]  # tests/export composes the last
-EXPERIMENTS = [file for file in FILES if file.startswith("experiment/")]
+EXPERIMENTS = [file for file in FILES if file.startswith("preset/")]
 ALONE = ("env/none", "with/offline_alone")  # tests/memory/test_dataset.py and tests/test_offline.py run these
 RUN = [file for file in FILES if file not in ALONE]
-UNTRAINED = [file for file in FILES if file.startswith(("algorithm/handcrafted", "experiment/handcrafted"))]
+UNTRAINED = [file for file in FILES if file.startswith(("algorithm/handcrafted", "preset/handcrafted"))]
 PAIRS = [file for file in EXPERIMENTS if (CONF / "env" / f"{file.partition('_')[2]}.yaml").exists()]
-COMMANDED = [file for file in FILES if file.startswith(("experiment/", "with/"))]
+COMMANDED = [file for file in FILES if file.startswith(("preset/", "with/"))]
 PACKAGES = {"box2d": "Box2D", "mujoco": "mujoco", "atari": "ale_py", "minigrid": "minigrid", "export": "onnx"}
 
 DATASET = "dataset=demonstrations.zip"
@@ -41,8 +41,8 @@ BESIDE_FILE = {
     "algorithm/bc": ["env=cartpole", DATASET],
     "algorithm/causal_bc": ["env=pendulum", DATASET],
     "algorithm/seditor": CONSTRAINED,
-    "experiment/bc_cartpole": [DATASET],
-    "experiment/bc_pendulum": [DATASET],
+    "preset/bc_cartpole": [DATASET],
+    "preset/bc_pendulum": [DATASET],
     "train": ["algorithm=sac", "env=cartpole"],
     "memory/rollout": ["algorithm=ppo", "env=cartpole"],
     "env/gym": ["algorithm=sac", "env.id=CartPole-v1"],
@@ -134,7 +134,7 @@ def test_a_preset_is_the_tuned_pair_too(file):
     algorithm, _, env = name.rpartition("_")
     beside = BESIDE_FILE.get(file, [])
     pair = compose([f"algorithm={algorithm}", f"env={env}", *beside])
-    assert pair.pair == name
+    assert pair.preset == name
     preset = compose([file.replace("/", "="), *beside])
     assert plain(pair.config) == plain(preset.config)  # OmegaConf's own comparison takes seconds
 
@@ -163,7 +163,7 @@ def test_a_preset_promises_one_measure_within_its_budget(file):
     assert len(config.expect.seeds) >= 5
 
 
-@pytest.mark.parametrize("file", [file for file in EXPERIMENTS if re.match(r"experiment/(ppo|ppg|trac)_", file)])
+@pytest.mark.parametrize("file", [file for file in EXPERIMENTS if re.match(r"preset/(ppo|ppg|trac)_", file)])
 def test_a_preset_of_ppo_states_the_numbers_that_defaults_of_ppo_may_change(file):
     preset = OmegaConf.load(CONF / f"{file}.yaml")
     keys = ("num_envs", "adam.eps", *(f"algorithm.{name}" for name in ("horizon", "epochs", "batch_size", "lr")))

@@ -16,8 +16,8 @@ COMMANDS = (
     ["algorithm=dqn", "env=cartpole"],
     ["algorithm=dqn", "env=cartpole", "algorithm.lr=1.0e-3", "with=rnd"],
     ["algorithm=sac", "env=pendulum", "seed=3", "env.kwargs={code:'012',rate:'1e-3'}", "~callbacks.interrupt"],
-    ["algorithm=dqn", "env=cartpole", "env.id=Acrobot-v1"],  # the tuned pair is off
-    ["experiment=dqn_cartpole", "stop.updates=1e3"],
+    ["algorithm=dqn", "env=cartpole", "env.id=Acrobot-v1"],  # the tuned preset is off
+    ["preset=dqn_cartpole", "stop.updates=1e3"],
     ["algorithm=ppo", "env=cartpole", "with=[rnd,reward_norm]", "env.wrappers=[{_target_:a.B,x:[1,null,true]}]"],
     ["algorithm=dqn", "env=cartpole", "seed=4"],
 )

@@ -32,10 +32,10 @@ def nested(write):
     listing = "# @package _global_\ndefaults: [{}/network: big{}]\n"
     write("conf/algorithm/mine.yaml", listing.format("rlrun/algorithm/dqn, ", ""))
     write("conf/with/wide.yaml", listing.format("", ""))
-    write("conf/experiment/mine.yaml", listing.format("", ", override /algorithm: dqn, override /env: pendulum"))
+    write("conf/preset/mine.yaml", listing.format("", ", override /algorithm: dqn, override /env: pendulum"))
 
 
-@pytest.mark.parametrize("by", [("algorithm=mine", "env=pendulum"), (*GROUPS, "with=wide"), ("experiment=mine",)])
+@pytest.mark.parametrize("by", [("algorithm=mine", "env=pendulum"), (*GROUPS, "with=wide"), ("preset=mine",)])
 @pytest.mark.parametrize(
     ("overrides", "option", "lr"),
     [([], "big", 0.25), (["network=small"], "small", 0.125), (["+network=small"], "small", 0.125)],
@@ -89,7 +89,7 @@ def test_a_plus_before_a_listed_group_is_harmless(compose):
 
 
 def test_null_takes_a_group_out(compose):
-    composed = compose(*GROUPS, "with=rnd", "with=null", "experiment=null")
+    composed = compose(*GROUPS, "with=rnd", "with=null", "preset=null")
     assert "novelty" not in composed.config.callbacks
     assert "env" not in compose("algorithm=dqn", "env=null", check=False).config
 
@@ -205,8 +205,8 @@ def test_composing_takes_less_than_a_tenth_of_a_second(compose):
 
 def test_an_experiment_may_bring_additions_and_the_user_more(compose, write):
     text = "# @package _global_\ndefaults: [/with/rnd, override /algorithm: sac, override /env: pendulum]\nseed: 4\n"
-    write("conf/experiment/mine.yaml", text)
-    composed = compose("experiment=mine", "with=scale")
+    write("conf/preset/mine.yaml", text)
+    composed = compose("preset=mine", "with=scale")
     assert {"novelty", "scale", "temperature"} <= set(composed.config.callbacks)
     assert composed.choices["algorithm"] == "sac"
 

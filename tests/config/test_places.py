@@ -56,7 +56,7 @@ def test_an_unknown_group_has_no_options():
 
 def test_groups_are_the_folders(write):
     write("conf/launcher/local.yaml", "a: 1\n")
-    assert group_names(packaged=PACKAGED) == ["algorithm", "env", "experiment", "launcher", "memory", "with"]
+    assert group_names(packaged=PACKAGED) == ["algorithm", "env", "launcher", "memory", "preset", "with"]
 
 
 def test_the_packaged_folder_is_nobodys_own(monkeypatch):

@@ -50,7 +50,7 @@ def test_relative_links_start_from_their_own_place():
 
 
 def test_the_packaged_files_in_miniature_are_read_completely(compose):
-    for words in (GROUPS, ("algorithm=sac", "env=cartpole", "with=[rnd,scale]"), ("experiment=dqn_cartpole",)):
+    for words in (GROUPS, ("algorithm=sac", "env=cartpole", "with=[rnd,scale]"), ("preset=dqn_cartpole",)):
         assert unread(compose(*words).config) == []
 
 
@@ -66,7 +66,7 @@ def test_provenance_names_the_file_or_the_word(compose, write):
 
 def test_provenance_names_the_pair(compose):
     sources = provenance(compose("algorithm=dqn", "env=cartpole"))
-    assert sources["algorithm.lr"] == "rlrun/experiment/dqn_cartpole.yaml (tuned pair)"
+    assert sources["algorithm.lr"] == "rlrun/preset/dqn_cartpole.yaml (found by algorithm and env)"
     assert sources["algorithm.discount"] == "rlrun/algorithm/dqn.yaml"
 
 

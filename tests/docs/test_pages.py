@@ -61,7 +61,7 @@ def test_the_first_run_is_shown_as_it_prints(rlrun):
 
 def test_a_run_has_the_files_that_the_readme_names(rlrun, tmp_path):
     text = re.search(r"The folder holds (.*?); `log.txt` appears with the first message", PAGES["README.md"], re.S)[1]
-    assert rlrun("train", "algorithm=dqn", "env=cartpole", "pair=null", "--run-dir", "run").code == 0
+    assert rlrun("train", "algorithm=dqn", "env=cartpole", "preset=null", "--run-dir", "run").code == 0
     files = {path.name + "/" * path.is_dir() for path in (tmp_path / "run").iterdir()}
     assert files == set(re.findall(r"`([\w./]+)`", text))
 
@@ -151,7 +151,7 @@ def test_readme_has_two_set_up_commands():
 
 
 def test_every_choice_has_a_line():
-    for group in ("algorithm", "env", "memory", "experiment"):
+    for group in ("algorithm", "env", "memory", "preset"):
         assert all(line for line in choices(group).values()), group
 
 

@@ -13,7 +13,7 @@ from rlrun.export import writing
 from rlrun.export.checking import Parity, Reference, Run, compare, edges, recorded, running
 from rlrun.export.graph import Graph, Outer
 
-SMALL = ("algorithm.hidden=[8]", "~pair")
+SMALL = ("algorithm.hidden=[8]", "~preset")
 SPACES = {
     "box": "env=pendulum",
     "discrete": "env=cartpole",

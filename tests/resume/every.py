@@ -35,7 +35,7 @@ FILES: list[str] = [
     for file in _every.RUN
     if _every.missing_extra(file) is None
     and file not in APPROXIMATE
-    and not (file.startswith("experiment/") and _only_numbers(file))
+    and not (file.startswith("preset/") and _only_numbers(file))
 ]
 FULL = {"memory.length": 56, "stop.updates": 60}  # so that rows leave the memory
 

@@ -189,7 +189,7 @@ def test_evaluation_and_video_change_no_bit_of_training(cell, watching, whole, w
 @pytest.mark.parametrize("cell", ["dqn-cartpole-4-sync", "sac-pendulum-1-sync"])
 @pytest.mark.parametrize("length", ["120", "null"])
 def test_a_run_that_is_extended_is_the_longer_run(cell, length, words, assert_same, tmp_path):
-    request = [*words(cell), f"memory.length={length}", "evaluation.every=0", "pair=null"]
+    request = [*words(cell), f"memory.length={length}", "evaluation.every=0", "preset=null"]
     longer = rlrun.train(request, run_dir=tmp_path / "longer").run_dir
     rlrun.train([*request, "stop.env_steps=132"], run_dir=tmp_path / "run")
     rlrun.resume(tmp_path / "run", ["stop.env_steps=200"])

@@ -20,7 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("added", ["rnd", "icm", "diayn"])
 def test_a_resumed_run_on_rollouts_is_the_one_that_never_stopped(added, tmp_path):
-    composed = compose(["algorithm=ppo", "env=cartpole", "pair=null", f"+with={added}"])
+    composed = compose(["algorithm=ppo", "env=cartpole", "preset=null", f"+with={added}"])
     small = {**RESUMED, "num_envs": 3, "algorithm.horizon": 10, "algorithm.batch_size": 8, "algorithm.epochs": 2}
     whole, resumed = twins(shrink(composed, small), tmp_path, at=AT)
     lines = differences(whole, resumed)

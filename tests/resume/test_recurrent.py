@@ -21,7 +21,14 @@ WORDS = {
     "a2c": ["algorithm=a2c", "algorithm.horizon=4"],
 }
 SMALL = (
-    *("env=recall", "pair=null", "num_envs=3", "algorithm.hidden=[8,8]", "algorithm.core_size=4", "algorithm.unroll=4"),
+    *(
+        "env=recall",
+        "preset=null",
+        "num_envs=3",
+        "algorithm.hidden=[8,8]",
+        "algorithm.core_size=4",
+        "algorithm.unroll=4",
+    ),
     *("stop.env_steps=null", "stop.updates=40", "checkpoint.every=24", "checkpoint.keep_last=null", "log.every=10"),
     *("evaluation.every=60", "evaluation.episodes=2", "logger=[]"),
 )

@@ -112,9 +112,9 @@ def test_what_cannot_be_searched_is_refused_before_anything_starts(words, settin
 
 
 def test_the_first_trial_has_the_configs_own_values():
-    words = ["algorithm.lr=interval(1e-5,1e-2)", "algorithm.n_step=1,2", "algorithm.double=true,false"]
-    words.append("memory=glob(re*)")
-    plan = Plan(["algorithm=dqn", "env=cartpole", "pair=null", *words, "algorithm.discount=interval(0,0.5)"], Optuna())
+    words = ["algorithm=dqn", "env=cartpole", "preset=null", "algorithm.lr=interval(1e-5,1e-2)", "memory=glob(re*)"]
+    words += ["algorithm.n_step=1,2", "algorithm.double=true,false", "algorithm.discount=interval(0,0.5)"]
+    plan = Plan(words, Optuna())
     expected = {"algorithm.lr": 5e-4, "algorithm.n_step": "1", "algorithm.double": "True", "memory": "replay"}
     assert plan.start == expected  # a discount of 0.99 is none to choose from
 

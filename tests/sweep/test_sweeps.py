@@ -134,7 +134,7 @@ def test_a_sweep_names_its_preset_and_each_jobs_return(project, rlrun):
     done = rlrun("train", "-m", *words, "env=cartpole", "evaluation.every=300", "evaluation.episodes=1", "seed=0,1")
     assert done.returncode == 0, done.stderr
     preset, *lines = done.stderr.splitlines()
-    assert preset == "preset: dqn_cartpole (tuned for this algorithm and environment; pair=null for none)"
+    assert preset == "preset: dqn_cartpole (tuned for this algorithm and environment; preset=null for none)"
     returns = [line.partition(", return ")[2].split(",")[0] for line in lines if ": completed" in line]
     head, *table = [line.split() for line in lines[-3:]]
     assert head == ["job", "overrides", "state", "steps", "return", "why"]

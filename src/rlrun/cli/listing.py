@@ -13,14 +13,14 @@ KINDS = {
     "envs": "env",
     "memories": "memory",
     "with": "with",
-    "experiments": "experiment",
+    "presets": "preset",
 }
 
 
 def listing(
     kind: Annotated[
         str | None,
-        typer.Argument(help="algorithms, envs, memories, with or experiments.", show_default=False),
+        typer.Argument(help="algorithms, envs, memories, with or presets.", show_default=False),
     ] = None,
     config_dir: ConfigDir = None,
 ) -> None:

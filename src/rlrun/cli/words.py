@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-GROUPS = ("algorithm", "env", "memory", "with", "experiment")
+GROUPS = ("algorithm", "env", "memory", "with", "preset")
 
 
 def complete(incomplete: str) -> list[str]:

@@ -13,14 +13,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config import places, reading, schema
-from rlrun.config.layering import hydra_as_of_now, mistyped_group, settle, tuned_pair
+from rlrun.config.layering import hydra_as_of_now, mistyped_group, settle, tuned_preset
 from rlrun.config.library import library
 from rlrun.config.likeness import check_likeness
 from rlrun.config.merging import apply
 from rlrun.config.origins import WORD, Layer, origins
 from rlrun.config.peers import hint
 from rlrun.config.plugged import readable_places
-from rlrun.config.sources import PAIR, Repository, one_line
+from rlrun.config.sources import TUNED, Repository, one_line
 from rlrun.config.tree import Path as Keys
 from rlrun.config.tree import dotted, leaves, plain, split
 from rlrun.config.words import ADDITIONS, Word, parse
@@ -42,10 +42,10 @@ class Composed:
     project: Path  # the user's folder, on sys.path
 
     @property
-    def pair(self) -> str | None:
-        """The tuned pair that was applied."""
-        pair: str | None = self.choices.get(PAIR)
-        return pair
+    def preset(self) -> str | None:
+        """The tuned preset that was applied."""
+        preset: str | None = self.choices.get(TUNED)
+        return preset
 
 
 def compose(
@@ -59,7 +59,7 @@ def compose(
 ) -> Composed:
     """Compose `train.yaml` with the words of a command line, and check the result.
 
-    Precedence: packaged files < the tuned pair < the user's files < words. Nothing is built and no
+    Precedence: packaged files < the tuned preset < the user's files < words. Nothing is built and no
     class imported. `packaged` stands in for the folder that comes with rlrun; `roots` are the keys
     that are read whatever is built; `primary` names another file than `train.yaml`.
 
@@ -104,10 +104,10 @@ class Composer:
             choices = self._library.files(chosen).choices
         except ConfigError as error:
             raise ConfigError(mistyped_group(settings, listed) or str(error)) from error
-        pair = tuned_pair(repository, words, choices)
-        naming = [word for word in settings if word.key in ("env", *NAMES_OF_ENV)]  # others may set keys of the pair
-        if pair is not None and not _env_changed(*self._assemble(chosen, naming)):
-            chosen = [*chosen, Word(f"{PAIR}={pair}", "" if PAIR in listed else "+", PAIR, pair)]
+        preset = tuned_preset(repository, words, choices)
+        naming = [word for word in settings if word.key in ("env", *NAMES_OF_ENV)]  # others may set keys of the preset
+        if preset is not None and not _env_changed(*self._assemble(chosen, naming)):
+            chosen = [*chosen, Word(f"{TUNED}={preset}", "" if TUNED in listed else "+", TUNED, preset)]
             choices = self._library.files(chosen).choices
         config, layers = self._assemble(chosen, settings)
         return Composed(config, [word.text for word in words], choices, layers, self._project)

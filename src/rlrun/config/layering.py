@@ -15,7 +15,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config.peers import GYM_ID
-from rlrun.config.sources import PRESETS, Repository, one_line
+from rlrun.config.sources import PRESETS, TUNED, Repository, one_line
 from rlrun.config.words import Word, hydra_words
 from rlrun.errors import ConfigError, did_you_mean, nearest
 
@@ -163,19 +163,19 @@ def mistyped_group(words: Sequence[Word], listed: dict[str, Any]) -> str | None:
 def told_presets(names: Iterable[str | None]) -> str:
     """Return one line that names the presets that apply, and the way to do without; nothing where none does."""
     applied = ", ".join(dict.fromkeys(name for name in names if name is not None))
-    return f"preset: {applied} (tuned for this algorithm and environment; pair=null for none)" if applied else ""
+    return f"preset: {applied} (tuned for this algorithm and environment; preset=null for none)" if applied else ""
 
 
-def tuned_pair(repository: Repository, words: Sequence[Word], choices: dict[str, Any]) -> str | None:
-    """Return the name of the packaged pair for the chosen algorithm and environment, if it may apply.
+def tuned_preset(repository: Repository, words: Sequence[Word], choices: dict[str, Any]) -> str | None:
+    """Return the name of the packaged preset for the chosen algorithm and environment, if it may apply.
 
-    It may not if a preset is named, `pair` is, or either file is the user's own.
+    It may not if a preset is named, or none (`preset=null`), or either file is the user's own.
     """
     algorithm, env = choices.get("algorithm"), choices.get("env")
-    named = choices.get(PRESETS) is not None or any(word.key == "pair" for word in words)
+    named = choices.get(PRESETS) is not None or any(word.key == PRESETS for word in words)
     if named or not isinstance(algorithm, str) or not isinstance(env, str):
         return None
     name = f"{algorithm}_{env}"
-    exists = repository.config_exists(f"pair/{name}")
+    exists = repository.config_exists(f"{TUNED}/{name}")
     own = not (repository.is_ours(f"algorithm/{algorithm}") and repository.is_ours(f"env/{env}"))
     return name if exists and not own else None

@@ -12,7 +12,7 @@ from rlrun.config.origins import Layer
 from rlrun.config.peers import hint
 from rlrun.config.resolvers import admit_all_resolvers
 from rlrun.config.schema import CLOSED, OPEN, instead
-from rlrun.config.sources import PAIR, Repository, one_line
+from rlrun.config.sources import TUNED, Repository, one_line
 from rlrun.config.tree import children, dotted, leaves, plain, split
 from rlrun.config.words import Word
 from rlrun.errors import ConfigError, did_you_mean
@@ -24,7 +24,7 @@ def merge(repository: Repository, defaults: Sequence[Any]) -> tuple[DictConfig, 
     Raises: ConfigError if a file does not fit what came before it.
     """
     layers = [_layer(repository, default) for default in defaults]
-    layers = [_yield_to_own(layer, layers) if layer.config_path.startswith(f"{PAIR}/") else layer for layer in layers]
+    layers = [_yield_to_own(layer, layers) if layer.config_path.startswith(f"{TUNED}/") else layer for layer in layers]
     config = OmegaConf.create()
     for layer in layers:
         try:
@@ -51,17 +51,17 @@ def _layer(repository: Repository, default: Any) -> Layer:
     return Layer(result.path, default.config_path, repository.is_ours(default.config_path), content)
 
 
-def _yield_to_own(pair: Layer, layers: Sequence[Layer]) -> Layer:
-    """Take out of a tuned pair what a user's own file sets, wherever in the order that file stands."""
+def _yield_to_own(tuned: Layer, layers: Sequence[Layer]) -> Layer:
+    """Take out of a tuned preset what a user's own file sets, wherever in the order that file stands."""
     own = {path for layer in layers if not layer.packaged for path, _ in leaves(layer.content)}
     content: dict[str, Any] = {}
-    for path, value in leaves(pair.content):
+    for path, value in leaves(tuned.content):
         if not any(path[: len(own_path)] == own_path or own_path[: len(path)] == path for own_path in own):
             node = content
             for key in path[:-1]:
                 node = node.setdefault(key, {})
             node[path[-1]] = value
-    return pair._replace(content=content)
+    return tuned._replace(content=content)
 
 
 def apply(config: DictConfig, word: Word, groups: Sequence[str]) -> None:

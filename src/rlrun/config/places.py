@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlrun import plugins
+from rlrun.config import renames
 from rlrun.errors import ConfigError
 from rlrun.projects import in_a_run
 
@@ -27,6 +28,10 @@ class Place(NamedTuple):
         Raises: ConfigError if the name leads out of the folder.
         """
         path = self.path / name
+        if not (self.packaged or path.exists()):
+            first, *rest = Path(name).parts or (name,)
+            folders = [self.path.joinpath(before, *rest) for before in renames.folders(first)]
+            path = next((folder for folder in folders if folder.exists()), path)
         if Path(name).anchor or ".." in Path(name).parts:
             raise ConfigError(f"{name}: '..' and absolute paths lead out of {self.path}; name a config file inside it")
         if not self.packaged and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.path)):

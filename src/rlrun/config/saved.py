@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_omega_conf_dumper
 from omegaconf.errors import OmegaConfBaseException
 
+from rlrun.config import renames
 from rlrun.config.files import parse_yaml
 from rlrun.config.reading import is_object
 from rlrun.config.resolvers import admit_all_resolvers
@@ -83,8 +84,10 @@ def load(path: str | Path) -> DictConfig:
     try:
         text = read_bytes(Path(path), most=LARGEST, follow=True).decode()
         tree = parse_yaml(text, str(path))
+        tree = renames.tree(tree, str(path))
         admit_all_resolvers(tree)
-        return OmegaConf.create(tree)
+        config: DictConfig = OmegaConf.create(tree)
+        return config
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from error
     except OmegaConfBaseException as error:

@@ -2,7 +2,7 @@
 
 `rlrun/GROUP/NAME`, wherever it is written, means the packaged file: so a user's
 `conf/algorithm/sac.yaml` can start from ours with `defaults: [rlrun/algorithm/sac]`. The group
-`pair` shows packaged experiments once more, as tuned numbers without the choices they were tuned for.
+`tuned` shows packaged presets once more, as numbers without the algorithm and environment they were tuned for.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rlrun.config import renames
 from rlrun.config.files import read_yaml
 from rlrun.config.places import Place
 from rlrun.config.resolvers import admit_resolvers
@@ -28,9 +29,9 @@ from rlrun.errors import ConfigError
 Names: TypeAlias = list[str]
 
 OURS = "rlrun"
-PAIR = "pair"
-PRESETS = "experiment"
-_CHOSEN = ("algorithm", "env")  # what a pair was chosen by, and therefore does not choose
+TUNED = "tuned"
+PRESETS = "preset"
+_CHOSEN = ("algorithm", "env")  # what a tuned preset was found by, and therefore does not choose
 _HEADER = re.compile(r"#\s*@package\s+(\S+)\s*$")
 
 
@@ -78,7 +79,8 @@ class FolderSource(ConfigSource):  # type: ignore[misc]
     def load_config(self, config_path: str) -> ConfigResult:
         place = self.label(config_path)
         try:
-            config = OmegaConf.create(self.read(config_path))
+            content = self.read(config_path)
+            config = OmegaConf.create(content if self.place.packaged else renames.tree(content, place))
         except OmegaConfBaseException as error:
             raise ConfigError(f"{place}: {one_line(error)}") from error
         header = {"package": package_header(self.file(config_path))}
@@ -90,21 +92,21 @@ class PackagedSource(FolderSource):
 
     def file(self, config_path: str) -> Path:
         inside, _ = _inside(config_path)
-        if inside.startswith(f"{PAIR}/"):
-            inside = PRESETS + inside.removeprefix(PAIR)
+        if inside.startswith(f"{TUNED}/"):
+            inside = PRESETS + inside.removeprefix(TUNED)
         return super().file(inside)
 
     def label(self, config_path: str) -> str:
-        tuned = " (tuned pair)" if _inside(config_path)[0].startswith(f"{PAIR}/") else ""
+        tuned = " (found by algorithm and env)" if _inside(config_path)[0].startswith(f"{TUNED}/") else ""
         return f"{OURS}/{self.file(config_path).relative_to(self.folder)}{tuned}"
 
     def is_group(self, config_path: str) -> bool:
         inside, _ = _inside(config_path)
-        return super().is_group(PRESETS if inside == PAIR else inside)
+        return super().is_group(PRESETS if inside == TUNED else inside)
 
     def list(self, config_path: str, results_filter: ObjectType | None = None) -> Names:
         inside, _ = _inside(config_path)
-        return super().list(PRESETS if inside == PAIR else inside, results_filter)
+        return super().list(PRESETS if inside == TUNED else inside, results_filter)
 
     def load_config(self, config_path: str) -> ConfigResult:
         inside, reached = _inside(config_path)
@@ -112,7 +114,7 @@ class PackagedSource(FolderSource):
         if reached and result.header["package"] is None:
             # Written in whatever file: the packaged one keeps its own place in the config.
             result.header["package"] = inside.rpartition("/")[0].replace("/", ".") or "_global_"
-        if inside.startswith(f"{PAIR}/"):
+        if inside.startswith(f"{TUNED}/"):
             content = self.read(config_path)
             content["defaults"] = [item for item in content.get("defaults", ()) if not _chooses(item, _CHOSEN)]
             result.config = OmegaConf.create(content)

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
+from rlrun.config import renames
 from rlrun.config.sources import one_line
+from rlrun.config.tree import split
 from rlrun.errors import ConfigError
 
 _DECIMAL = re.compile(r"[-+]?0[0-9][0-9_]*")
@@ -70,7 +72,9 @@ def _joined(before: Word, word: Word) -> Word:
 
 @functools.lru_cache(4096)  # the jobs of a sweep share most words
 def _parse(text: str) -> Word:
-    if len(text) > LONGEST:
+    if len(text) <= LONGEST:
+        text = renames.override(text)
+    else:
         raise ConfigError(f"'{text[:40]}…': a word has at most {LONGEST:,} letters; a file of conf/ holds more")
     key = text.lstrip("+~").partition("=")[0]
     if not key or ("=" not in text and not text.startswith("~")):
@@ -88,8 +92,10 @@ def _parse(text: str) -> Word:
         raise ConfigError(f"'{text}': one run takes one value; a sweep, rlrun train -m, takes several{example}")
     sign = "~" if override.is_delete() else "++" if override.is_force_add() else "+" if override.is_add() else ""
     key = override.key_or_group + (f"@{override.package}" if override.package is not None else "")
-    quoted = isinstance(override.value(), str) and text.endswith(("'", '"'))
-    return Word(text, sign, key, override.value() if quoted else decimal(override.value()))
+    value = override.value()
+    quoted = isinstance(value, str) and text.endswith(("'", '"'))
+    value = renames.tree(value, key, split(key)) if isinstance(value, dict) else value
+    return Word(text, sign, key, value if quoted else decimal(value))
 
 
 def decimal(value: Any) -> Any:

@@ -212,7 +212,7 @@ def truncation(overrides: Sequence[str], folder: Path, config_dir: Path | None, 
     def learned(ending: str, last: float, reward: float = 1.0, *, continuous: bool = False) -> Learned:
         kwargs = {"ending": ending, "last": last, "reward": reward, "continuous": str(continuous).lower()}
         env = ["env=gym", "env.target=rlrun.env.toys.Ending", *(f"+env.kwargs.{k}={v}" for k, v in kwargs.items())]
-        composed = shrink(compose([*base, "pair=null", *env], config_dir), numbers)
+        composed = shrink(compose([*base, "preset=null", *env], config_dir), numbers)
         return parameters(train(composed, run_dir=folder / f"{ending}_{last}_{reward}_{continuous}").trainer)
 
     try:

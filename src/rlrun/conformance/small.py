@@ -22,7 +22,7 @@ BESIDE = {  # what stands in a command beside a file of a group that is tried
     "env": ["algorithm=sac"],
     "memory": ["algorithm=sac", "env=cartpole"],
     "with": ["algorithm=sac", "env=pendulum"],
-    "experiment": [],
+    "preset": [],
 }
 SMALL = {  # of some updates
     "algorithm.hidden": "[8,8]",

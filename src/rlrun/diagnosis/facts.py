@@ -154,7 +154,7 @@ def read(run: RunDir) -> Facts:
     _read_metrics(run.metrics, facts)
     set_by, summary = known(run.manifest).get("set_by"), known(run.summary)
     if isinstance(set_by, dict) and set_by:
-        facts.preset = any("experiment/" in str(label) for label in set_by.values())
+        facts.preset = any("preset/" in str(label) for label in set_by.values())
     if facts.status == "failed" and run.log.is_file():
         facts.failure = last_line(run.log) or ""
     facts.env_steps = max(facts.env_steps, number_of(summary.get("env_steps")) or 0.0)

@@ -74,7 +74,7 @@ def arms_of(runs: Sequence[Run], metric: str, by: Sequence[str] = ()) -> tuple[l
     common = set.intersection(*map(set, marks))
     named = common if by else set()  # words of labels, though all runs have them
     if not by and any(set(mark) <= common for mark in marks):
-        named = {word for word in common if word.startswith(("algorithm=", "experiment="))}
+        named = {word for word in common if word.startswith(("algorithm=", "preset="))}
     groups: dict[str, list[Run]] = {}
     for run, mark in zip(runs, marks, strict=True):
         label = " ".join(word for word in mark if word in named or word not in common)
@@ -122,7 +122,7 @@ def _natural(text: str) -> list[tuple[int, float, str]]:
 def _marks(run: Run) -> list[str]:
     """Return the words that make a run's arm, in an order of their own."""
     names = [key for key in run.words if key not in TASK and not is_circumstance(key) and not _may_change(key)]
-    return [run.words[key] for key in sorted(names, key=lambda key: (key not in ("algorithm", "experiment"), key))]
+    return [run.words[key] for key in sorted(names, key=lambda key: (key not in ("algorithm", "preset"), key))]
 
 
 def _may_change(key: str) -> bool:

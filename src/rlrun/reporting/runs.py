@@ -175,7 +175,7 @@ def _task_of(words: Mapping[str, str]) -> str:
 
 
 def _env_words(words: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(sorted(text for key, text in words.items() if key.split(".")[0] in ("env", "experiment")))
+    return tuple(sorted(text for key, text in words.items() if key.split(".")[0] in ("env", "preset")))
 
 
 def _curves(path: Path, metrics: tuple[str, ...]) -> tuple[dict[str, Curve], frozenset[str], dict[str, Any]]:

@@ -38,14 +38,14 @@ class Job:
         key: digest of all that training depends on; a job of another budget, or logged elsewhere, has the same.
         words: of its own command line, one value each.
         label: the words that are not the same in all jobs.
-        pair: the preset that its words came to, if any.
+        preset: the preset that its words came to, if any.
         composed: what they were composed to, small, for the process that runs it; composing takes it longer.
     """
 
     key: str
     words: tuple[str, ...]
     label: str
-    pair: str | None = field(default=None, compare=False)
+    preset: str | None = field(default=None, compare=False)
     composed: bytes = field(default=b"", repr=False, compare=False)
 
 
@@ -85,7 +85,7 @@ def expand(words: Iterable[str], config_dir: Path | None = None) -> list[Job]:
 def job_of(composed: Composed, label: str, key: str | None = None) -> Job:
     """Return the job of a composed config, whose `identity` may be known."""
     packed = zlib.compress(pickle.dumps(composed))
-    return Job(key or identity(composed.config), tuple(composed.words), label, composed.pair, packed)
+    return Job(key or identity(composed.config), tuple(composed.words), label, composed.preset, packed)
 
 
 def composed_of(job: bytes) -> Composed:

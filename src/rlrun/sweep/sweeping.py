@@ -175,7 +175,7 @@ def sweep(
     # The folder may be somebody else's, and its other jobs with it.
     typed = {job.key: job for job in jobs}
     launcher = launching(Tasks(folder, config_dir, typed=typed))
-    preset = told_presets([job.pair for job in jobs] if plan is None else [plan.pair])
+    preset = told_presets([job.preset for job in jobs] if plan is None else [plan.preset])
     return _coordinate(folder, book, launcher, workers=workers, limits=limits, plan=plan, typed=typed, preset=preset)
 
 

@@ -192,9 +192,9 @@ class Plan:
         return min(self.settings.trials, len(self.points)) if self.points else self.settings.trials
 
     @property
-    def pair(self) -> str | None:
+    def preset(self) -> str | None:
         """The preset that the words come to which all jobs have."""
-        return self._base.pair
+        return self._base.preset
 
     @property
     def sample(self) -> list[Job]:

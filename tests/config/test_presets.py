@@ -1,4 +1,4 @@
-"""Tuned pairs: packaged algorithm < tuned pair < user's files < words."""
+"""Tuned presets: packaged algorithm < tuned preset < user's files < words."""
 
 from __future__ import annotations
 
@@ -6,81 +6,81 @@ import pytest
 
 from rlrun.config.tree import plain
 
-PAIR = ("algorithm=dqn", "env=cartpole")
+TUNED = ("algorithm=dqn", "env=cartpole")
 
 
 def test_a_pair_is_applied_by_itself(compose):
-    composed = compose(*PAIR)
-    assert composed.pair == "dqn_cartpole"
+    composed = compose(*TUNED)
+    assert composed.preset == "dqn_cartpole"
     assert (composed.config.algorithm.lr, composed.config.num_envs, composed.config.memory.length) == (2.5e-3, 4, 9000)
 
 
 def test_a_pair_chooses_the_memory_it_was_tuned_with(compose):
-    assert compose(*PAIR).choices["memory"] == "prioritised"
-    assert compose(*PAIR, "memory=replay").choices["memory"] == "replay"
+    assert compose(*TUNED).choices["memory"] == "prioritised"
+    assert compose(*TUNED, "memory=replay").choices["memory"] == "replay"
 
 
 def test_a_preset_gives_the_same_as_its_pair(compose):
-    named, paired = compose("experiment=dqn_cartpole"), compose(*PAIR)
+    named, paired = compose("preset=dqn_cartpole"), compose(*TUNED)
     assert plain(named.config) == plain(paired.config)
     assert named.config.expect == {"return": 475}
-    assert named.pair is None
+    assert named.preset is None
 
 
 def test_words_beat_the_pair(compose):
-    config = compose(*PAIR, "algorithm.lr=0.5").config
+    config = compose(*TUNED, "algorithm.lr=0.5").config
     assert (config.algorithm.lr, config.algorithm.batch_size) == (0.5, 64)
 
 
 def test_a_key_that_a_pair_adds_exists_where_the_pair_applies(compose, refusal):
     word = "memory.exponent=0.25"
-    assert compose(*PAIR, word).config.memory.exponent == 0.25
-    assert "no such key" in refusal(*PAIR, word, "env.id=Other-v0")
+    assert compose(*TUNED, word).config.memory.exponent == 0.25
+    assert "no such key" in refusal(*TUNED, word, "env.id=Other-v0")
 
 
-@pytest.mark.parametrize("word", ["env.id=Other-v0", "env.target=my.Env", "pair=null", "~pair"])
+@pytest.mark.parametrize("word", ["env.id=Other-v0", "env.target=my.Env", "preset=null", "~preset"])
 def test_a_word_switches_the_pair_off(compose, word):
-    composed = compose(*PAIR, word)
-    assert composed.pair is None
+    composed = compose(*TUNED, word)
+    assert composed.preset is None
     assert composed.config.algorithm.lr == 1e-3
 
 
 def test_the_same_env_id_in_a_word_switches_it_off_too(compose):
-    assert compose(*PAIR, "env.id=CartPole-v1").pair is None
+    assert compose(*TUNED, "env.id=CartPole-v1").preset is None
 
 
 def test_arguments_of_the_environment_leave_the_pair_on(compose):
-    assert compose(*PAIR, "env.kwargs.size=3").pair == "dqn_cartpole"
+    assert compose(*TUNED, "env.kwargs.size=3").preset == "dqn_cartpole"
 
 
 def test_another_environment_has_no_pair(compose):
-    assert compose("algorithm=dqn", "env=pendulum").pair is None
-    assert compose("algorithm=sac", "env=cartpole").pair is None
+    assert compose("algorithm=dqn", "env=pendulum").preset is None
+    assert compose("algorithm=sac", "env=cartpole").preset is None
 
 
 def test_a_named_preset_switches_the_pair_off(compose, write):
-    write("conf/experiment/mine.yaml", "# @package _global_\nalgorithm: {discount: 0.5}\n")
-    composed = compose(*PAIR, "experiment=mine")
-    assert (composed.pair, composed.config.algorithm.lr, composed.config.algorithm.discount) == (None, 1e-3, 0.5)
+    write("conf/preset/mine.yaml", "# @package _global_\nalgorithm: {discount: 0.5}\n")
+    composed = compose(*TUNED, "preset=mine")
+    assert (composed.preset, composed.config.algorithm.lr, composed.config.algorithm.discount) == (None, 1e-3, 0.5)
 
 
 @pytest.mark.parametrize("name", ["algorithm/dqn", "env/cartpole"])
 def test_the_users_own_file_switches_the_pair_off(compose, write, name):
     write(f"conf/{name}.yaml", f"defaults: [rlrun/{name}]\n")
-    composed = compose(*PAIR)
-    assert composed.pair is None
+    composed = compose(*TUNED)
+    assert composed.preset is None
     assert composed.config.algorithm.lr == 1e-3
 
 
 def test_the_users_files_beat_the_pair(compose, write):
     write("conf/memory/prioritised.yaml", "defaults: [rlrun/memory/prioritised]\nlength: 5\n")
     write("conf/train.yaml", "defaults: [rlrun/train, _self_]\nnum_envs: 2\n")
-    config = compose(*PAIR).config
+    config = compose(*TUNED).config
     assert (config.memory.length, config.num_envs, config.algorithm.lr) == (5, 2, 2.5e-3)
 
 
-def test_a_users_experiment_of_that_name_is_no_pair(compose, write):
-    write("conf/experiment/dqn_pendulum.yaml", "# @package _global_\nseed: 9\n")
+def test_a_users_experiment_of_that_name_is_not_tuned(compose, write):
+    write("conf/preset/dqn_pendulum.yaml", "# @package _global_\nseed: 9\n")
     assert compose("algorithm=dqn", "env=pendulum").config.seed == 0
 
 
@@ -90,5 +90,5 @@ def test_a_pair_works_where_train_does_not_list_it(compose, write):
         "defaults: [memory: replay, algorithm: dqn, env: gym, _self_]\nnum_envs: 1\n"
         "spaces: {_target_: parts.Spaces}\ntrainer: {_target_: parts.Trainer, a: '${callbacks}', b: '${loader}'}\n",
     )
-    config = compose(*PAIR).config
+    config = compose(*TUNED).config
     assert (config.algorithm.lr, config.num_envs) == (2.5e-3, 1)
