@@ -32,7 +32,7 @@ from rlrun.generators import Generators
 from rlrun.memory import Recent, Table
 from rlrun.memory.index import EpisodeIndex
 from rlrun.memory.rollout_table import Rollout
-from rlrun.storage.digests import is_clock
+from rlrun.storage.encoding import is_clock
 
 Leaves = dict[str, Any]
 Parts = list[tuple[str, Any]]  # what a value holds, by the end of the path

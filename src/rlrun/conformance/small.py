@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from rlrun.config import Composed
 from rlrun.errors import RequestError
 from rlrun.rundir import RunDir, checkpoint_key
-from rlrun.storage.digests import is_clock
+from rlrun.storage.encoding import is_clock
 
 BESIDE = {  # what stands in a command beside a file of a group that is tried
     "algorithm": ["env=cartpole"],

@@ -10,39 +10,10 @@ A stored state is a folder that appears as a whole or not at all:
 Rows of memories lie beside such folders, in `segments/`, shared by those that hold the same rows.
 """
 
-from rlrun.storage.digests import digest
-from rlrun.storage.encoding import merge, split
+from rlrun.storage.encoding import digest, merge, split
 from rlrun.storage.rows import home_of
-from rlrun.storage.states import (
-    Snapshot,
-    collect,
-    load,
-    remove,
-    save,
-    snapshot,
-    sweep,
-    verify,
-    write,
-)
+from rlrun.storage.states import Snapshot, collect, load, remove, save, snapshot, sweep, verify, write
 from rlrun.stored import FORMAT, MANIFEST, STATE, TENSORS, read_manifest
 
-__all__ = [
-    "FORMAT",
-    "MANIFEST",
-    "STATE",
-    "TENSORS",
-    "Snapshot",
-    "collect",
-    "digest",
-    "home_of",
-    "load",
-    "merge",
-    "read_manifest",
-    "remove",
-    "save",
-    "snapshot",
-    "split",
-    "sweep",
-    "verify",
-    "write",
-]
+__all__ = ["FORMAT", "MANIFEST", "STATE", "TENSORS", "Snapshot", "collect", "digest", "home_of", "load", "merge"]
+__all__ += ["read_manifest", "remove", "save", "snapshot", "split", "sweep", "verify", "write"]

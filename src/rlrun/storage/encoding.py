@@ -1,7 +1,8 @@
-"""States as tensors by name and a tree that JSON can hold, and back; what is read may come from anybody."""
+"""States as tensors by name and a tree that JSON can hold, back, and as a digest; what is read may be anybody's."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from rlrun.errors import RlrunError
 from rlrun.storage.rows import Column, Rows
+from rlrun.storage.tensorfiles import bytes_of
 
 DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f(2|4|8|12|16)|c(8|16|24|32)|[SUV]\d{1,6}|[mM]8(\[\d{0,9}[a-zA-Z]{1,2}\])?)")
 PACKED = 64  # numbers from which on truths are kept as bits
@@ -248,3 +250,63 @@ def _shape(shape: Any) -> list[int]:
     if not isinstance(shape, list) or len(shape) > 32 or any(type(size) is not int or size < 0 for size in shape):
         raise ValueError(f"{str(shape)[:200]} is no shape")
     return shape
+
+
+def digest(state: Any) -> str:
+    """Return a hash of all that a state holds, what depends on the clock left out.
+
+    That is `seconds`, names that end in `_per_second`, and what stands under `time/`. Rows of a memory count as the
+    tensors that they are, in main memory or on disk. The order of a mapping makes no difference.
+
+    Raises:
+        RlrunError: it holds something else than a checkpoint can.
+    """
+    hash_ = hashlib.sha256()
+    _take(hash_, state)
+    return hash_.hexdigest()
+
+
+def is_clock(name: str) -> bool:
+    """Tell whether a number of this name depends on the clock."""
+    return name == "seconds" or name.endswith("_per_second") or name.startswith("time/")
+
+
+def _take(hash_: Any, value: Any) -> None:
+    """Add a value to a hash, and all that it holds: each after its kind and size."""
+    if value is None or type(value) in (bool, int, str, float):
+        _put(hash_, type(value).__name__, repr(value).encode("utf-8", "surrogatepass"))
+    elif isinstance(value, Tensor):
+        tensor = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        _put(hash_, "tensor", f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        hash_.update(bytes_of(tensor).data)
+    elif isinstance(value, Column):
+        _put(hash_, "tensor", f"{value.dtype} {tuple(value.shape)}".encode())
+        for piece in value.pieces():
+            hash_.update(_bytes(piece))
+    elif isinstance(value, np.ndarray | np.generic):
+        kind = "array" if isinstance(value, np.ndarray) else "number"
+        _put(hash_, kind, f"{value.dtype.str} {value.shape}".encode())
+        hash_.update(_bytes(np.asarray(value)))
+    elif isinstance(value, Mapping):
+        entries = [(key, part) for key, part in value.items() if not (isinstance(key, str) and is_clock(key))]
+        _put(hash_, "dict", str(len(entries)).encode())
+        for key, part in sorted(entries, key=lambda pair: (type(pair[0]).__name__, repr(pair[0]))):
+            _take(hash_, key)
+            _take(hash_, part)
+    elif isinstance(value, list | tuple):
+        _put(hash_, "list" if isinstance(value, list) else "tuple", str(len(value)).encode())
+        for part in value:
+            _take(hash_, part)
+    elif isinstance(value, bytes):
+        _put(hash_, "bytes", value)
+    else:
+        raise RlrunError(f"a {type(value).__module__}.{type(value).__qualname__} has no digest")
+
+
+def _put(hash_: Any, kind: str, data: bytes) -> None:
+    hash_.update(f"{kind}:{len(data)}:".encode())
+    hash_.update(data)
+
+
+def _bytes(array: np.ndarray[Any, Any]) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

@@ -17,8 +17,8 @@ from rlrun.errors import RlrunError, RunDirError, did_you_mean
 from rlrun.files import JSON_BYTES, main_memory, parse_json, reason, sync_directory, write_bytes
 from rlrun.storage import segments, tensorfiles
 from rlrun.storage.encoding import HeldRows, Taker, merge
-from rlrun.storage.manifests import open_rows
 from rlrun.storage.rows import Changes, home_of
+from rlrun.storage.segments import open_rows
 from rlrun.storage.tensorfiles import Item, TensorFile
 from rlrun.stored import FORMAT, MANIFEST, NAME, STATE, TENSORS, hash_of, read_file, read_manifest, seal
 
