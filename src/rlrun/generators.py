@@ -43,6 +43,21 @@ def put_back(generator: np.random.Generator, state: Any) -> None:
     generator.bit_generator.state = checked(state)
 
 
+class Seeded:
+    """What draws random numbers from a generator of its own, which checkpoints hold."""
+
+    def __init__(self, seed: Any) -> None:
+        self.generator = np.random.Generator(np.random.PCG64(seed))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return whatever influences the next draw."""
+        return {"generator": self.generator.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        put_back(self.generator, state["generator"])
+
+
 def checked_torch(state: Any) -> Tensor:
     """Return the state of torch's generator on the CPU, if it can be one; torch itself looks at each number alone.
 

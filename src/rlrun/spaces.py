@@ -146,8 +146,8 @@ def put_rows(target: Tree, rows: Any, source: Tree) -> None:
         target[rows] = source
 
 
-def take_rows(tree: Tree, rows: Array) -> Tree:
-    """Return the rows of a tree that an index or boolean array names."""
+def take_rows(tree: Tree, rows: Any) -> Tree:
+    """Return the rows of a tree that a number, an index, a slice or a boolean array names."""
     if isinstance(tree, dict):
         return {name: take_rows(part, rows) for name, part in tree.items()}
     return tree[rows]

@@ -62,7 +62,7 @@ PARTS = (
         f"rlrun.memory.{name}"
         for name in """
             adaptors advantages by_episode columns dataset ejectors hindsight intrinsic joint loaders normalise
-            phasic prefetch prioritised proxy rollout rollout_table samplers storage table transforms virtual
+            prefetch prioritised proxy rollout rollout_table samplers storage table transforms virtual
         """.split()  # noqa: SIM905
     ),
     *("torch.nn.modules", "torch.nn.parameter", "torch.optim", "torch.distributions", "gymnasium.spaces"),

@@ -14,8 +14,8 @@ from rlrun import train
 from rlrun.collect import Collector, RandomAgent
 from rlrun.env import make as make_env
 from rlrun.errors import ConfigError, RequestError, RlrunError
-from rlrun.memory import NStep, Scale, Table, dataset, files, minari
-from rlrun.memory.dataset import DatasetLoader, Lazy
+from rlrun.memory import Lazy, NStep, Scale, Table, dataset, files, minari
+from rlrun.memory.dataset import DatasetLoader
 from rlrun.memory.episodes import Episode
 
 DATA = {"x": np.arange(10), "y": np.arange(10) * 0.5}

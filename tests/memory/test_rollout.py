@@ -17,8 +17,7 @@ from rlrun.env import make as make_env
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory import ReplayLoader, Table
 from rlrun.memory.normalise import ReturnNormalise
-from rlrun.memory.phasic import PhasicLoader
-from rlrun.memory.rollout import Epochs, RolloutLoader
+from rlrun.memory.rollout import Epochs, PhasicLoader, RolloutLoader
 from rlrun.memory.rollout_table import Rollout
 from rlrun.nn import ReturnNormaliser
 from rlrun.trainer import Trainer

@@ -12,9 +12,8 @@ from rlrun.callback import Callback
 from rlrun.collect.agents import Agent, Response, random_agent
 from rlrun.collect.leaving import Budgeted, Quiet, Signals, branch_seed
 from rlrun.errors import RequestError, RlrunError, SpaceError
-from rlrun.memory.episodes import rows_of
 from rlrun.memory.proxy import AgentId, DictObservation, DictResponse, EpisodeState, MemoryProxy
-from rlrun.spaces import Composite, Space, Spaces
+from rlrun.spaces import Composite, Space, Spaces, take_rows
 from rlrun.typing import Tree
 
 Observations = dict[AgentId, DictObservation]
@@ -67,7 +66,7 @@ class AgentProxy:
         if not active:
             return {}
         response = act(stacked(self.space, [observations[agent].array_data for agent in active]), **options)
-        return {agent: DictResponse(rows_of(response, index)) for index, agent in enumerate(active)}
+        return {agent: DictResponse(take_rows(response, index)) for index, agent in enumerate(active)}
 
 
 def stacked(space: Space, trees: list[dict[str, Tree]]) -> Tree:

@@ -4,7 +4,7 @@ from rlrun.memory.adaptors import Adaptor, Cast, PerStep, Rename, Scale, Select,
 from rlrun.memory.advantages import Advantages
 from rlrun.memory.by_episode import Coverage, Sequential, Stratified
 from rlrun.memory.columns import Column
-from rlrun.memory.dataset import DatasetLoader
+from rlrun.memory.dataset import DatasetLoader, Lazy
 from rlrun.memory.ejectors import CoverageEjector, Ejector, Fifo, UniformEjector
 from rlrun.memory.hindsight import Hindsight
 from rlrun.memory.index import EpisodeIndex
@@ -12,11 +12,10 @@ from rlrun.memory.intrinsic import Bonus, Intrinsic
 from rlrun.memory.joint import JointLoader, Mix, MixLoader
 from rlrun.memory.loaders import CollectLoader, ReplayLoader
 from rlrun.memory.normalise import ObservationNormalise, ReturnNormalise, RewardNormalise
-from rlrun.memory.phasic import PhasicLoader
 from rlrun.memory.prefetch import Prefetch
 from rlrun.memory.prioritised import Prioritised
 from rlrun.memory.proxy import DictObservation, DictResponse, EpisodeState, MemoryProxy, MetaData
-from rlrun.memory.rollout import RolloutLoader
+from rlrun.memory.rollout import PhasicLoader, RolloutLoader
 from rlrun.memory.rollout_table import Rollout
 from rlrun.memory.samplers import Recent, Rows, Sampler, Uniform
 from rlrun.memory.sources import spaces_in
@@ -32,66 +31,14 @@ from rlrun.memory.transforms import (
 )
 from rlrun.memory.virtual import Continues, Ended, LastOfWindow, Next, NextN, NStepDiscount, NStepReturn, Previous
 
-__all__ = [
-    "Adaptor",
-    "Advantages",
-    "Bonus",
-    "Cast",
-    "CollectLoader",
-    "Column",
-    "Continues",
-    "Coverage",
-    "CoverageEjector",
-    "DatasetLoader",
-    "DictObservation",
-    "DictResponse",
-    "Ejector",
-    "Ended",
-    "EpisodeIndex",
-    "EpisodeState",
-    "Fifo",
-    "Hindsight",
-    "ImageScale",
-    "Intrinsic",
-    "JointLoader",
-    "LastOfWindow",
-    "MemoryProxy",
-    "MetaData",
-    "Mix",
-    "MixLoader",
-    "NStep",
-    "NStepDiscount",
-    "NStepReturn",
-    "Next",
-    "NextN",
-    "ObservationNormalise",
-    "PerStep",
-    "PhasicLoader",
-    "Prefetch",
-    "Previous",
-    "Prioritised",
-    "Recent",
-    "Rename",
-    "ReplayLoader",
-    "ReturnNormalise",
-    "RewardClip",
-    "RewardFunction",
-    "RewardNormalise",
-    "RewardScale",
-    "RewardShift",
-    "Rollout",
-    "RolloutLoader",
-    "Rows",
-    "Sampler",
-    "Scale",
-    "Select",
-    "Sequential",
-    "Stratified",
-    "Table",
-    "TerminalOverride",
-    "Uniform",
-    "UniformEjector",
-    "Untransformed",
-    "WeighRewards",
-    "spaces_in",
-]
+__all__ = ["Adaptor", "Advantages", "Bonus", "Cast", "Hindsight", "ImageScale", "Intrinsic", "NStep"]
+__all__ += ["ObservationNormalise", "PerStep", "Rename", "ReturnNormalise", "RewardClip", "RewardFunction"]
+__all__ += ["RewardNormalise", "RewardScale", "RewardShift", "Scale", "Select", "TerminalOverride", "Untransformed"]
+__all__ += ["WeighRewards"]
+__all__ += ["Coverage", "CoverageEjector", "Ejector", "Fifo", "Prioritised", "Recent", "Rows", "Sampler", "Sequential"]
+__all__ += ["Stratified", "Uniform", "UniformEjector"]
+__all__ += ["CollectLoader", "DatasetLoader", "JointLoader", "Lazy", "Mix", "MixLoader", "PhasicLoader", "Prefetch"]
+__all__ += ["ReplayLoader", "Rollout", "RolloutLoader"]
+__all__ += ["Column", "Continues", "Ended", "EpisodeIndex", "LastOfWindow", "NStepDiscount", "NStepReturn", "Next"]
+__all__ += ["NextN", "Previous", "Table", "spaces_in"]
+__all__ += ["DictObservation", "DictResponse", "EpisodeState", "MemoryProxy", "MetaData"]

@@ -198,14 +198,20 @@ class PerStep(ABC):
         return self.apply(tree, name.partition(".")[2])
 
 
+def dtype_of(place: str, name: str) -> torch.dtype:
+    """Return a dtype by its name; place: what asks for it."""
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ConfigError(f"{place} '{name}' is not a torch dtype")
+    return dtype
+
+
 class Cast(PerStep):
     """Give a column another dtype."""
 
     def __init__(self, column: str, *, dtype: str = "float32") -> None:
         super().__init__(column)
-        self.dtype = getattr(torch, dtype, None)
-        if not isinstance(self.dtype, torch.dtype):
-            raise ConfigError(f"memory.adaptors: Cast.dtype '{dtype}' is not a torch dtype")
+        self.dtype = dtype_of("memory.adaptors: Cast.dtype", dtype)
 
     def change(self, value: Tensor) -> Tensor:
         return value.to(self.dtype)

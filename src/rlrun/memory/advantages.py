@@ -5,32 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlrun import ops
 from rlrun.memory.adaptors import JUDGES
-from rlrun.memory.episodes import flat, joined, map_tree
+from rlrun.memory.episodes import flat, map_tree
 from rlrun.memory.samplers import Rows
 from rlrun.typing import Batch, Tree
-
-
-class Judge(Protocol):
-    """A network that acts and judges, such as `rlrun.nn.ActorCritic`.
-
-    One with a `state_size` above 0 is called with the state [B, S] before single steps or windows, and with `ended`
-    [B, T], where it begins anew behind a row.
-    """
-
-    def value(self, observation: Tree, *before: Tensor) -> Tensor:
-        """Return V(s) [...]."""
-
-    def judge(self, observation: Tree, action: Tree, *before: Tensor) -> Any:
-        """Return log_prob [...] and value [...], among others."""
-
-    def parameters(self) -> Any: ...
 
 
 class Advantages:
@@ -42,7 +26,7 @@ class Advantages:
     that the memory has of its first row, as when it acted.
 
     Args:
-        network: whose values and probabilities they are.
+        network: whose values and probabilities they are; it answers as `rlrun.nn` asks of on-policy networks.
         discount: γ.
         lambda_: of generalised advantages (arXiv 1506.02438); 1 = returns as far as the window goes, minus values.
         return_lambda: of the returns that values learn; None = the same.
@@ -59,7 +43,7 @@ class Advantages:
 
     def __init__(
         self,
-        network: Judge,
+        network: Any,
         *,
         discount: float,
         lambda_: float,
@@ -92,17 +76,14 @@ class Advantages:
         if self.recurrent:
             void = ~batch["valid"] if "valid" in batch else torch.zeros_like(ended)
             before = (batch["state"][:, 0], ended | void)
+        over = self._over_windows if self.recurrent else self._over_rows
         if self.v_trace or (self.log_prob and stored is None):
-            over = self._over_windows if self.recurrent else self._over_rows
             value, log_prob = over(self._both, reward, *seen, *before)
             entries = {"value": value, "log_prob": log_prob}
-            following = self._following(value, ended, batch)
-        elif self.recurrent:
-            value = self._over_windows(self._value, reward, seen[0], *before)[0]
-            entries, following = {"value": value}, self._following(value, ended, batch)
         else:
-            value, following = self._values(ended, batch)
+            value = over(self._value, reward, seen[0], *before)[0]
             entries = {"value": value}
+        following = self._following(value, ended, batch)
         options = {"terminated": terminated, "ended": ended, "discount": self.discount}
         if self.v_trace:
             log_ratio = torch.zeros_like(value) if stored is None else entries["log_prob"] - stored
@@ -116,21 +97,10 @@ class Advantages:
             entries["return_"] = ops.lambda_return(reward, value, following, lambda_=self.return_lambda, **options)
         return batch | entries
 
-    def _values(self, ended: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the values of observations and of next ones, by one pass."""
-        windows, steps = ended.shape
-        last = _last(ended)
-        beyond = map_tree(lambda tensor: tensor[last], batch["next_observation"])
-        rows = joined([map_tree(_rows, batch["observation"]), beyond])
-        values = self._in_pieces(self._value, self.chunk, rows)[0].to(ended.device)
-        value = values[: windows * steps].view(steps, windows).transpose(0, 1)
-        following = value.roll(-1, 1)
-        following[last] = values[windows * steps :]
-        return value, following
-
     def _following(self, value: Tensor, ended: Tensor, batch: Batch) -> Tensor:
         """Return the value of each next observation: a step later's, but at ends, where nothing stands a step later."""
-        last, following = _last(ended), value.roll(-1, 1)
+        last, following = ended.clone(), value.roll(-1, 1)
+        last[:, -1] = True
         names = ("next_observation", "observation", "state") if self.recurrent else ("next_observation",)
         seen = [map_tree(lambda tensor: tensor[last], batch[name]) for name in names]
         function = self._value_after if self.recurrent else self._value
@@ -173,13 +143,6 @@ class Advantages:
         with self.around:
             parts = [function(*(map_tree(itemgetter(piece), tree) for tree in placed)) for piece in pieces]
         return [torch.cat(chunks) for chunks in zip(*parts, strict=True)]
-
-
-def _last(ended: Tensor) -> Tensor:
-    """Return where nothing of the same episode stands a step later [B, T]: at ends, and at that of the window."""
-    last = ended.clone()
-    last[:, -1] = True
-    return last
 
 
 def _rows(tensor: Tensor) -> Tensor:

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from rlrun.errors import ConfigError
-from rlrun.generators import put_back
+from rlrun.generators import Seeded
+from rlrun.memory.index import grown
 from rlrun.memory.samplers import Rows, Sampler
 from rlrun.typing import Array
 
@@ -23,7 +24,7 @@ class Visits:
 
     def add(self, episodes: Array, numbers: int) -> None:
         """Count one visit for each of the episodes [n]; `numbers` are in use."""
-        self._fit(numbers)
+        self.times = grown(self.times, numbers)
         np.add.at(self.times, episodes, 1)
 
     def forget(self, episodes: Array) -> None:
@@ -32,14 +33,10 @@ class Visits:
 
     def above_least(self, episodes: Array, numbers: int) -> Array:
         """Return how much more often each of the episodes [n] was sampled than the least sampled of them."""
-        self._fit(numbers)
+        self.times = grown(self.times, numbers)
         times: Array = self.times[episodes]
         times -= times.min(initial=np.iinfo(np.int64).max)
         return times
-
-    def _fit(self, numbers: int) -> None:
-        if numbers > len(self.times):
-            self.times = np.concatenate([self.times, np.zeros(numbers - len(self.times), np.int64)])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts."""
@@ -50,7 +47,7 @@ class Visits:
         self.times = state["times"].numpy().copy()
 
 
-class Coverage(Sampler):
+class Coverage(Seeded, Sampler):
     """Episodes that were sampled less come sooner: their windows count 1 / (1 + surplus) ** alpha.
 
     The surplus is how many more windows of the episode were drawn than of the least sampled one. (Counted from
@@ -61,9 +58,9 @@ class Coverage(Sampler):
     def __init__(self, *, alpha: float = 0.5, seed: int = 0) -> None:
         if alpha < 0:
             raise ConfigError(f"memory.sampler: Coverage.alpha must be at least 0, not {alpha}")
+        super().__init__(seed)
         self.alpha = alpha
         self.visits = Visits()
-        self.generator = np.random.Generator(np.random.PCG64(seed))
 
     def forget(self, episodes: Array) -> None:
         self.visits.forget(episodes)
@@ -81,14 +78,14 @@ class Coverage(Sampler):
         return self.rows(index.window(episode, number), length)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"generator": self.generator.bit_generator.state, "visits": self.visits.state_dict()}
+        return super().state_dict() | {"visits": self.visits.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        put_back(self.generator, state["generator"])
+        super().load_state_dict(state)
         self.visits.load_state_dict(state["visits"])
 
 
-class Sequential(Sampler):
+class Sequential(Seeded, Sampler):
     """Every episode in its turn, the oldest first, then round again.
 
     A new episode queues up behind the others when it ends, or when it is first seen with a window.
@@ -103,9 +100,9 @@ class Sequential(Sampler):
     """
 
     def __init__(self, *, per_episode: bool = True, random_offset: bool = True, seed: int = 0) -> None:
+        super().__init__(seed)
         self.per_episode = per_episode
         self.random_offset = random_offset
-        self.generator = np.random.Generator(np.random.PCG64(seed))
         self.place = np.empty(0, np.int64)  # in the queue, by episode number
         self.arrived = 0
         self.served = ABSENT  # place of the episode served last
@@ -114,13 +111,13 @@ class Sequential(Sampler):
         self.shift = self._shift()
 
     def track(self, episodes: Array) -> None:
-        self._fit()
+        self.place = grown(self.place, len(self.index.lane), ABSENT)
         fresh = episodes[self.place[episodes] == ABSENT]
         self.place[fresh] = self.arrived + np.arange(len(fresh))
         self.arrived += len(fresh)
 
     def forget(self, episodes: Array) -> None:
-        self._fit()
+        self.place = grown(self.place, len(self.index.lane), ABSENT)
         self.place[episodes] = ABSENT
 
     def pick(self, count: int, length: int) -> Rows:
@@ -179,29 +176,20 @@ class Sequential(Sampler):
         # a new one for each pass, so that no row is always cut off at an episode's end
         return int(self.generator.integers(1 << 31)) if self.random_offset and not self.per_episode else 0
 
-    def _fit(self) -> None:
-        missing = len(self.index.lane) - len(self.place)
-        if missing > 0:
-            self.place = np.concatenate([self.place, np.full(missing, ABSENT)])
-
     _cursor = ("arrived", "served", "step", "passes", "shift")
 
     def state_dict(self) -> dict[str, Any]:
         cursor = {name: getattr(self, name) for name in self._cursor}
-        return {
-            "generator": self.generator.bit_generator.state,
-            "place": torch.from_numpy(self.place.copy()),
-            "cursor": cursor,
-        }
+        return super().state_dict() | {"place": torch.from_numpy(self.place.copy()), "cursor": cursor}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        put_back(self.generator, state["generator"])
+        super().load_state_dict(state)
         self.place = state["place"].numpy().copy()
         for name in self._cursor:
             setattr(self, name, state["cursor"][name])
 
 
-class Stratified(Sampler):
+class Stratified(Seeded, Sampler):
     """The same number of windows from every lane that has any, each lane's spread evenly over its windows.
 
     What is left over goes to lanes drawn at random. A lane's n windows are drawn one from each n-th of all it has,
@@ -209,7 +197,7 @@ class Stratified(Sampler):
     """
 
     def __init__(self, *, seed: int = 0) -> None:
-        self.generator = np.random.Generator(np.random.PCG64(seed))
+        super().__init__(seed)
 
     def pick(self, count: int, length: int) -> Rows:
         index, windows = self.index, self.index.windows(length)
@@ -234,9 +222,3 @@ class Stratified(Sampler):
         within = np.arange(count) - np.repeat(shares.cumsum() - shares, shares)
         part = (within + self.generator.random(count)) / np.repeat(shares, shares)
         return np.repeat(lanes, shares), np.minimum(part, np.nextafter(1.0, 0.0))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"generator": self.generator.bit_generator.state}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        put_back(self.generator, state["generator"])

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from rlrun.errors import ConfigError, RlrunError, did_you_mean
 from rlrun.files import main_memory
-from rlrun.memory.index import EpisodeIndex
+from rlrun.memory.index import EpisodeIndex, grown
 from rlrun.memory.samplers import Rows
-from rlrun.spaces import Box, Leaf, Space, Spaces, leaves
+from rlrun.spaces import Box, Leaf, Spaces, leaves
 from rlrun.typing import Array, Batch, Tree
 
 LENGTH = 1_000_000  # transitions of a memory whose length nobody set
@@ -49,7 +49,8 @@ OWN = ("observation", "action", "reward", "terminated", "truncated", "next_obser
 def columns_of(spaces: Spaces) -> dict[str, Column]:
     """Return the columns of a step: observation, action, reward, terminated, truncated."""
     columns = [_column("observation", path, leaf, leaf.dtype) for path, leaf in leaves(spaces.observation)]
-    columns += [_column("action", path, leaf, _action_dtype(leaf)) for path, leaf in leaves(spaces.action)]
+    for path, leaf in leaves(spaces.action):  # policy actions, whatever the environment takes
+        columns.append(_column("action", path, leaf, "float32" if isinstance(leaf, Box) else "int64"))
     columns += [
         Column("reward", (spaces.rewards,) if spaces.rewards else ()),
         Column("terminated", dtype="bool"),
@@ -61,10 +62,6 @@ def columns_of(spaces: Spaces) -> dict[str, Column]:
 def _column(root: str, path: str, leaf: Leaf, dtype: str) -> Column:
     # doubles cost twice the memory and every network wants singles
     return Column(f"{root}.{path}" if path else root, leaf.shape, "float32" if dtype == "float64" else dtype)
-
-
-def _action_dtype(leaf: Space) -> str:
-    return "float32" if isinstance(leaf, Box) else "int64"  # policy actions, whatever the environment takes
 
 
 def default_length(columns: Iterable[Column], frame_stack: int = 1) -> int:
@@ -116,12 +113,11 @@ def make_columns(spaces: Spaces | None, extra: Mapping[str, Any] | None) -> tupl
 def _parse(name: str, value: Mapping[str, Any] | None) -> Column:
     if value is not None and not isinstance(value, Mapping):
         raise ConfigError(f"memory.columns.{name}: wanted settings such as {{shape: [2]}} or a _target_, got {value!r}")
-    settings = dict(value or {})
-    shape, dtype = settings.pop("shape", ()), settings.pop("dtype", "float32")
-    tag = bool(settings.pop("tag", False))
-    for key in settings:
-        known = ("shape", "dtype", "tag")
-        raise ConfigError(f"memory.columns.{name}: no setting '{key}'{did_you_mean(key, known)}")
+    settings = {"shape": (), "dtype": "float32", "tag": False}
+    for key in value or {}:
+        if key not in settings:
+            raise ConfigError(f"memory.columns.{name}: no setting '{key}'{did_you_mean(key, settings)}")
+    shape, dtype, tag = {**settings, **(value or {})}.values()
     sizes = [shape] if isinstance(shape, int) else shape
     if not isinstance(sizes, (list, tuple)) or not all(isinstance(size, int) and size >= 0 for size in sizes):
         raise ConfigError(f"memory.columns.{name}.shape: wanted whole numbers, got {shape!r}")
@@ -129,18 +125,18 @@ def _parse(name: str, value: Mapping[str, Any] | None) -> Column:
         dtype = np.dtype(dtype).name
     except TypeError:
         raise ConfigError(f"memory.columns.{name}.dtype: '{dtype}' is not a numpy dtype") from None
-    return Column(name, tuple(sizes), dtype, tag)
+    return Column(name, tuple(sizes), dtype, bool(tag))
 
 
 @dataclass(frozen=True)
 class Stack:
     """How a stacked observation is made of frames: along a new first axis, or joined along an existing one.
 
-    axis: of a single observation; negative counts from the end.
+    axis: of a single observation, from the end.
     """
 
     count: int
-    axis: int = 0
+    axis: int = -1
     joined: bool = False
 
     @classmethod
@@ -153,7 +149,7 @@ class Stack:
         shape = column.shape
         if shape and shape[0] == count:
             return cls(count)
-        axis = 0 if len(shape) == 3 and shape[0] < shape[-1] else -1  # channels are the short side
+        axis = -3 if len(shape) == 3 and shape[0] < shape[-1] else -1  # channels are the short side
         if len(shape) == 3 and shape[axis] % count == 0:
             return cls(count, axis, joined=True)
         raise ConfigError(f"memory.frame_stack: {column.name} {list(shape)} is no stack of {count} frames")
@@ -170,17 +166,11 @@ class Stack:
         """Return the newest frame of stacks [n, …]."""
         if not self.joined:
             return stacks[:, -1]
-        axis = self.axis + 1 if self.axis >= 0 else self.axis
-        width = stacks.shape[axis] // self.count
-        return np.take(stacks, np.arange(stacks.shape[axis] - width, stacks.shape[axis]), axis)
+        return np.take(stacks, np.arange(-(stacks.shape[self.axis] // self.count), 0), self.axis)
 
     def join(self, frames: Tensor, lead: int) -> Tensor:
         """Make stacks of frames [..., count, *frame], `lead` dimensions standing before the frames."""
-        if not self.joined:
-            return frames
-        axis = lead + 1 + self.axis if self.axis >= 0 else self.axis
-        parts = list(frames.unbind(lead))
-        return torch.cat(parts, axis - 1 if self.axis >= 0 else axis)
+        return torch.cat(frames.unbind(lead), self.axis) if self.joined else frames
 
 
 ROOT = "observation"
@@ -223,8 +213,7 @@ class Frames:
     def _join(self, tree: Any, name: str, lead: int) -> Tree:
         if isinstance(tree, dict):
             return {key: self._join(part, f"{name}.{key}", lead) for key, part in tree.items()}
-        frames: Tensor = tree
-        return self.stacks[name].join(frames, lead)
+        return self.stacks[name].join(tree, lead)
 
 
 class Tags:
@@ -273,9 +262,7 @@ class Tags:
 
     def _grow(self) -> None:
         for name, values in self.values.items():
-            more = len(self.index.lane) - len(values)
-            if more > 0:
-                self.values[name] = np.concatenate([values, np.zeros((more, *values.shape[1:]), values.dtype)])
+            self.values[name] = grown(values, len(self.index.lane))
 
     def state_dict(self) -> dict[str, Any]:
         """Return all values."""

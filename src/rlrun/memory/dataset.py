@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -17,7 +17,7 @@ from rlrun.files import main_memory, reason
 from rlrun.memory.adaptors import Adaptor, adapted, arrange
 from rlrun.memory.episodes import flat, map_tree, nest, stack
 from rlrun.memory.loaders import at_least, chosen
-from rlrun.memory.samplers import Rows, Sampler
+from rlrun.memory.samplers import Rows
 from rlrun.memory.sources import EMPTY, table_of
 from rlrun.memory.table import Table
 from rlrun.typing import Array, Batch, Groups, Tree
@@ -126,8 +126,6 @@ class TableRows:
     def __init__(self, table: Table, columns: Sequence[str] | None = None) -> None:
         self.table = table
         self.names = chosen(columns, table.names())
-        self._sampler = _Given(weighs="weight" in table.sampler.provides)
-        self._sampler.bind(table.index)
         self._version = -1
         self._starts = np.empty(0, np.int64)
         self._look()
@@ -146,36 +144,20 @@ class TableRows:
         return len(self._starts)
 
     def batch(self, rows: Array) -> Batch:
-        """Return some rows [B].
+        """Return some rows [B] as tensors with memory of their own.
 
         Raises:
             RlrunError: somebody wrote to the table within an epoch.
         """
         if self._version != self.table.index.version:
             raise RlrunError("loader.dataset: the table changed within an epoch; ReplayLoader serves one that grows")
-        table, sampler = self.table, self.table.sampler
-        self._sampler.start = self._starts[rows]
-        table.sampler = self._sampler
-        try:
-            batch = table.sample(len(rows))
-        finally:
-            table.sampler = sampler
+        weighs = "weight" in self.table.sampler.provides
+        weight = np.ones(len(rows), np.float32) if weighs else None
+        batch = self.table.serve(Rows(self._starts[rows], None, self.table.index, weight))
         return {name: batch[name] for name in self.names}
 
 
-class _Given(Sampler):
-    """Picks the rows that it was told to."""
-
-    start: Array
-
-    def __init__(self, *, weighs: bool) -> None:
-        self.weighs = weighs
-
-    def pick(self, count: int, length: int) -> Rows:
-        return self.rows(self.start, length, np.ones(count, np.float32) if self.weighs else None)
-
-
-def _open(dataset: Any, columns: Sequence[str] | None) -> Source:
+def _open(dataset: Any, columns: Sequence[str] | None) -> Columns | Items | TableRows:
     if isinstance(dataset, str | Path):
         if str(dataset).endswith(".npz"):
             return Columns(read_arrays(Path(dataset)), columns)
@@ -184,17 +166,6 @@ def _open(dataset: Any, columns: Sequence[str] | None) -> Source:
 
 
 SHARE = 2  # the items of a Dataset may fill one part in so many of this machine's memory
-
-
-class Source(Protocol):
-    """Rows that a loader can ask for by number."""
-
-    names: tuple[str, ...]
-
-    def __len__(self) -> int: ...
-
-    def batch(self, rows: Array) -> Batch:
-        """Return some rows [B] as tensors with memory of their own."""
 
 
 class Lazy:
@@ -316,7 +287,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
         raise ConfigError(f"loader.dataset: {path} cannot be read: {reason(error)}") from error
 
 
-def source_of(dataset: Any, columns: Sequence[str] | None) -> Source:
+def source_of(dataset: Any, columns: Sequence[str] | None) -> Columns | Items:
     """Return the rows of arrays by name, or of a Dataset.
 
     Raises:

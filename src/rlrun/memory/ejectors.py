@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.errors import ConfigError
-from rlrun.generators import put_back
+from rlrun.generators import Seeded
 from rlrun.memory.by_episode import Visits
 from rlrun.memory.index import EpisodeIndex
 from rlrun.memory.samplers import Rows
@@ -86,11 +86,11 @@ class Fifo(Ejector):
         self._ended = list(state["ended"])
 
 
-class UniformEjector(Ejector):
+class UniformEjector(Seeded, Ejector):
     """Closed episodes leave by lot, each as likely as it is long, so that any row is as likely to leave."""
 
     def __init__(self, *, seed: int = 0) -> None:
-        self.generator = np.random.Generator(np.random.PCG64([seed, 2]))  # not what a sampler draws
+        super().__init__([seed, 2])  # not what a sampler draws
 
     def pick(self, count: int) -> Array:
         """Draw episodes, none twice, until their slots are `count` or there are no more."""
@@ -108,12 +108,6 @@ class UniformEjector(Ejector):
     def weight(self, episodes: Array, slots: Array) -> Array:
         """Return how likely each of the episodes [n], which take so many slots [n], is drawn."""
         return slots
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"generator": self.generator.bit_generator.state}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        put_back(self.generator, state["generator"])
 
 
 class CoverageEjector(UniformEjector):

@@ -124,7 +124,7 @@ def _episodes(
             continue
         values = {key: part.of(number) for key, part in parts.items()}
         row = {names.get(key, key): values[key] for key, rest in more.items() if rest == 0}
-        observed = {_observation(key, names): values[key] for key, rest in more.items() if rest == 1}
+        observed = {names.get(key, f"observation.{key}"): values[key] for key, rest in more.items() if rest == 1}
         tags = {names.get(key, key): values[key][0] for key, rest in more.items() if rest is None}
         row = _with_flags(row, tags, length, ended) | {name: leaf[:-1] for name, leaf in observed.items()}
         last = nest({name: leaf[-1] for name, leaf in observed.items()}).get("observation")
@@ -143,11 +143,6 @@ def _with_flags(row: dict[str, Array], tags: dict[str, Any], length: int, ended:
     if TERMINAL in tags:
         cut_off = over & bool(np.ravel(tags.pop(TERMINAL))[0])
     return {"terminated": over & ~cut_off, "truncated": cut_off, **row}
-
-
-def _observation(key: str, names: Mapping[str, str]) -> str:
-    name = names.get(key)
-    return f"observation.{key}" if name is None else name
 
 
 def _rows_more(key: str, part: Part, rows: Array, tag: bool, ids: list[int], path: Path) -> int | None:
@@ -185,7 +180,7 @@ def write(table: Table, path: Path | str, *, names: Mapping[str, str] | None = N
     ids, rows = np.arange(len(stored)), stored.rows
     with archive.create(Path(path), public=public, sealed=False) as file:
         file.writestr("version", VERSION)
-        archive.write_json(file, "configuration.json", _about(stored, keys, table))
+        archive.write_json(file, "configuration.json", _about(stored, keys))
         for leaf, key in keys.items():
             observed = leaf.split(".")[0] == "observation"
             length = rows + observed
@@ -209,9 +204,12 @@ def _write_ranges(file: ZipFile, key: str, ids: Array, length: Array) -> None:
     archive.write_array(file, f"{key}.ranges.npy", ranges.shape, np.int64, [ranges])
 
 
-def _about(stored: Stored, keys: Mapping[str, str], table: Table) -> dict[str, Any]:
+def _about(stored: Stored, keys: Mapping[str, str]) -> dict[str, Any]:
     ids = list(range(len(stored)))
-    columns = [[key, "Column", _settings(stored, leaf)] for leaf, key in keys.items()]
+    shapes = {leaf: list(stored.shape(leaf) or (1,)) for leaf in keys}
+    columns: list[Any] = [
+        [key, "Column", {"shape": shapes[leaf], "dtype": stored.columns[leaf].dtype}] for leaf, key in keys.items()
+    ]
     tags = {**stored.tags, TERMINAL: np.zeros(0, np.float32)}
     columns += [[name, "TagColumn", {"shape": list(v.shape[1:]), "dtype": v.dtype.name}] for name, v in tags.items()]
     actions = [key for leaf, key in keys.items() if leaf.split(".")[0] == "action"]
@@ -220,14 +218,10 @@ def _about(stored: Stored, keys: Mapping[str, str], table: Table) -> dict[str, A
         "ejector_type": "FifoEjectionStrategy",
         "sampler_type": "UniformSampleStrategy",
         "length_key": [*actions, *rows][0],
-        "maxlen": table.index.size,
+        "maxlen": stored.table.index.size,
         "ids": ids,
         # Emote's first-in-first-out ejector believes its state, not the data
         "ejector_state": {"identities": ids, "sequence_lengths": [[i, n] for i, n in enumerate(stored.rows.tolist())]},
         "columns": columns,
         "part_keys": [*keys.values(), *tags],
     }
-
-
-def _settings(stored: Stored, leaf: str) -> dict[str, Any]:
-    return {"shape": list(stored.shape(leaf) or (1,)), "dtype": stored.columns[leaf].dtype}

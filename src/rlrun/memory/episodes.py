@@ -56,11 +56,6 @@ def joined(trees: Sequence[Tree]) -> Tree:
     return torch.cat(list(trees))
 
 
-def rows_of(tree: Tree, rows: Any) -> Tree:
-    """Return some rows of a tree of arrays [L, …]."""
-    return map_tree(lambda leaf: leaf[rows], tree)
-
-
 def flat(tree: Tree, prefix: str = "") -> dict[str, Any]:
     """Return the leaves of a tree by dotted name."""
     if not isinstance(tree, Mapping):

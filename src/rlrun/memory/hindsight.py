@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rlrun.errors import ConfigError, DataError, RlrunError, SpaceError, require_one_of
-from rlrun.generators import put_back
+from rlrun.generators import Seeded
 from rlrun.memory.adaptors import RELABEL
 from rlrun.memory.samplers import Rows
 from rlrun.memory.storage import leaf_of
@@ -21,18 +21,7 @@ Strategy = Literal["future", "final", "episode"]
 Function = Callable[[Array, Array], Array]
 
 
-class GoalFunction(Protocol):
-    """What an environment pays for arriving at `achieved` where `desired` was wanted: [..., G] -> [...].
-
-    `terminated` tells likewise whether that ends the episode; None: not the goal's business.
-    """
-
-    terminated: Function | None
-
-    def __call__(self, achieved: Array, desired: Array) -> Array: ...
-
-
-class Hindsight:
+class Hindsight(Seeded):
     """For a share of the rows, pretend that the goal was one that the same episode reached later.
 
     The goal of such a row is replaced in both observations, its reward is the environment's own for the
@@ -41,7 +30,8 @@ class Hindsight:
     ahead have the row's new goal, too, and the sum stops where that is reached for good.
 
     Args:
-        reward: asks the environment.
+        reward: asks the environment what it pays for arriving at `achieved` where `desired` was wanted: [..., G], twice
+            -> [...]. Its `terminated` tells likewise whether that ends the episode; None: not the goal's business.
         spaces: to refuse an observation without goals before the first step.
         share: of the rows.
         strategy: which observation after a row gives its goal: "future" any of those stored, "final" the
@@ -60,7 +50,7 @@ class Hindsight:
     def __init__(
         self,
         *,
-        reward: GoalFunction,
+        reward: Function,
         spaces: Spaces | None = None,
         share: float = 0.8,
         strategy: Strategy = "future",
@@ -82,7 +72,7 @@ class Hindsight:
         self.requires = (f"observation.{goal}", f"observation.{achieved}", "next_observation", "reward", "terminated")
         self.check = check
         # a branch of its own: the sampler may have been given the same seed
-        self.generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(1707,))))
+        super().__init__(np.random.SeedSequence(seed, spawn_key=(1707,)))
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         if rows is None:
@@ -91,7 +81,7 @@ class Hindsight:
             self.check -= 1
             self._compare(batch, rows.valid)
         chosen = np.flatnonzero(self.generator.random(len(rows.index)) < self.share)
-        goals = rows.stored(self.requires[1], self._draw(rows, _last(rows)[chosen])).numpy()
+        goals = rows.stored(self.requires[1], self._draw(rows, rows.end[chosen])).numpy()
         return _Relabelled(self, rows, chosen, goals)(batch)
 
     def _draw(self, rows: Rows, last: Array) -> Array:
@@ -131,11 +121,11 @@ class Hindsight:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the generator of choices, and how many samples are still to be checked."""
-        return {"generator": self.generator.bit_generator.state, "check": self.check}
+        return super().state_dict() | {"check": self.check}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved generator."""
-        put_back(self.generator, state["generator"])
+        super().load_state_dict(state)
         self.check = state["check"]
 
 
@@ -200,15 +190,6 @@ def _replace(tree: Tree, path: list[str], leaf: Tensor) -> Tree:
     if not path:
         return leaf
     return tree | {path[0]: _replace(tree[path[0]], path[1:], leaf)}
-
-
-def _last(rows: Rows) -> Array:
-    """Return the last real row of each window: [B]."""
-    if rows.index.ndim == 1:
-        return rows.index
-    at = -1 if rows.valid is None else rows.valid.sum(1) - 1  # what is repeated to fill a window stands behind
-    last: Array = rows.index[np.arange(len(rows.index)), at]
-    return last
 
 
 def _require_goals(observation: Space, *paths: str) -> None:

@@ -161,8 +161,8 @@ class EpisodeIndex(ABC):
         size = len(self.lane)
         if 2 * size > 1 << 31 - NARROW and self.bits == NARROW:
             self._widen()
-        self.lane, self.first = (np.concatenate([old, np.zeros(size, np.int64)]) for old in (self.lane, self.first))
-        self.status = np.concatenate([self.status, np.full(size, FREE, np.int8)])
+        self.lane, self.first = grown(self.lane, 2 * size), grown(self.first, 2 * size)
+        self.status = grown(self.status, 2 * size, FREE)
         self.free = np.concatenate([self.free, np.arange(size, 2 * size, dtype=np.int64)])
         self._counted.clear()
 
@@ -226,6 +226,10 @@ class EpisodeIndex(ABC):
         episode = self.episode(slots)
         age: Array = self.written[self.lane[episode]] - 1 - self.first[episode] - self.step(slots)
         return age
+
+    @abstractmethod
+    def full(self) -> bool:
+        """Tell whether every slot is taken."""
 
     @property
     @abstractmethod
@@ -360,6 +364,22 @@ class EpisodeIndex(ABC):
         self.version += 1
         self._rewritten = True
         self._counted.clear()
+
+
+def lane_numbers(lane: int | Array | None, num_envs: int) -> Array:
+    """Return the numbers of lanes that are given as a number, numbers, a choice of bools, or None for all."""
+    if lane is None:
+        return np.arange(num_envs)
+    lanes = np.atleast_1d(np.asarray(lane))
+    return np.flatnonzero(lanes) if lanes.dtype == bool else lanes
+
+
+def grown(values: Array, size: int, fill: int = 0) -> Array:
+    """Return values [n, …] with so much of `fill` behind them that they are `size`, or as they are."""
+    missing = size - len(values)
+    return (
+        values if missing <= 0 else np.concatenate([values, np.full((missing, *values.shape[1:]), fill, values.dtype)])
+    )
 
 
 def _require(name: str, values: Any, most: int) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rlrun import learners
 from rlrun.errors import ConfigError, did_you_mean
 from rlrun.memory.episodes import map_tree
 from rlrun.memory.table import Table
-from rlrun.typing import Batch, Groups
+from rlrun.typing import Groups, Tree
+
+if TYPE_CHECKING:
+    from rlrun.memory.joint import Mix
 
 _messages = logging.getLogger("rlrun")
 
@@ -26,6 +29,10 @@ class Steps(Protocol):
     def steps(self) -> int:
         """Environment steps made so far, over all lanes."""
 
+    @property
+    def observation(self) -> Tree:
+        """The current observation of every lane, [N, …], on which its agent will act next."""
+
     def collect(self, steps: int, random: bool = False) -> int:
         """Make at least so many environment steps; return how many were made."""
 
@@ -35,25 +42,6 @@ class Ahead(Steps, Protocol):
 
     def take(self) -> int:
         """Store the environment steps that are there, maybe none, without waiting; return how many these were."""
-
-
-class Samples(Protocol):
-    """What a loader needs of a table."""
-
-    def names(self, length: int = 1) -> tuple[str, ...]:
-        """The names that a sample of windows of this length will have."""
-
-    def sample(self, count: int, length: int = 1) -> Batch:
-        """Draw windows of one episode each: [B, …] for length 1, [B, T, …] otherwise."""
-
-    def windows(self, length: int) -> int:
-        """How many windows of so many transitions there are."""
-
-    def full(self) -> bool:
-        """Whether old rows make room for new ones by now."""
-
-    def __len__(self) -> int:
-        """How many transitions there are."""
 
 
 class ReplayLoader:
@@ -76,7 +64,7 @@ class ReplayLoader:
     def __init__(
         self,
         *,
-        table: Samples,
+        table: Table | Mix,
         collector: Steps | None,
         batch: int,
         length: int = 1,

@@ -19,9 +19,9 @@ import numpy as np
 
 from rlrun.errors import MissingExtra, RequestError, RlrunError
 from rlrun.files import reason
-from rlrun.memory.episodes import Episode, Stored, map_tree, rows_of
+from rlrun.memory.episodes import Episode, Stored, map_tree
 from rlrun.memory.table import Table
-from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Space, Spaces
+from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Space, Spaces, take_rows
 from rlrun.typing import Array, Tree
 
 PLACE, METADATA = "a Minari dataset", "metadata.json"
@@ -76,13 +76,13 @@ def _episode(episode: Any, observe: Callable[[Any], Tree], act: Callable[[Any], 
     length = len(episode.rewards)
     observation = observe(episode.observations)
     row = {
-        "observation": rows_of(observation, slice(length)),
+        "observation": take_rows(observation, slice(length)),
         "action": act(episode.actions),
         "reward": np.asarray(episode.rewards, np.float32),
         "terminated": np.asarray(episode.terminations, np.bool_),
         "truncated": np.asarray(episode.truncations, np.bool_),
     }
-    return Episode(row, rows_of(observation, length))
+    return Episode(row, take_rows(observation, length))
 
 
 def _parts(space: Any) -> dict[Any, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from rlrun.errors import RlrunError
-from rlrun.memory.index import CLOSED, EMPTY, EVERY, FREE, OPEN, EpisodeIndex
+from rlrun.memory.index import CLOSED, EMPTY, EVERY, FREE, OPEN, EpisodeIndex, grown, lane_numbers
 from rlrun.typing import Array
 
 ROOM = 16  # entries that a new episode gets in the log
@@ -42,7 +42,7 @@ class PoolIndex(EpisodeIndex):
         self._high = 0  # slots from here on were never taken
 
     def advance(self, lane: int | Array | None) -> Any:
-        lanes = np.arange(self.num_envs) if lane is None else np.atleast_1d(np.asarray(lane))
+        lanes = lane_numbers(lane, self.num_envs)
         self.version += 1
         self._left -= 1
         if self._left < 0:
@@ -124,9 +124,8 @@ class PoolIndex(EpisodeIndex):
 
     def grow(self) -> None:
         super().grow()
-        fresh = np.zeros(len(self.rows), np.int64)
         for name in ("start", "limit", "rows", "gone"):
-            setattr(self, name, np.concatenate([getattr(self, name), fresh]))
+            setattr(self, name, grown(getattr(self, name), len(self.lane)))
 
     def slots_of(self, episodes: Array) -> Array:
         """Return all slots of episodes [n], one after another."""
@@ -178,6 +177,9 @@ class PoolIndex(EpisodeIndex):
     def newest(self, episodes: Array | slice = EVERY) -> Array:
         return self.rows[episodes] - 1
 
+    def full(self) -> bool:
+        return self.vacant == 0
+
     @property
     def extent(self) -> int:
         return self._high
@@ -194,13 +196,12 @@ class PoolIndex(EpisodeIndex):
 
     def resize(self, size: int) -> tuple[Array, Array]:
         used, more = self.used(), size - self.size
-        complete = np.zeros(size + 1, np.bool_)
-        complete[: self.size] = self.complete[: self.size]
-        self.stamp = np.concatenate([self.stamp, np.full(more, EMPTY, self.stamp.dtype)])
+        self.complete[-1] = False
+        self.complete, self.stamp = grown(self.complete, size + 1), grown(self.stamp, size, EMPTY)
         self._previous[self._previous == self.size] = size
         fresh = np.arange(self.size, size, dtype=np.int64)[::-1]
-        stack = np.concatenate([fresh, self._stack[: self.vacant], np.zeros(size - more - self.vacant, np.int64)])
-        self.complete, self._stack, self.size = complete, stack, size
+        self._stack = grown(np.concatenate([fresh, self._stack[: self.vacant]]), size)
+        self.size = size
         self.vacant += more
         self.version += 1
         self._rewritten = True

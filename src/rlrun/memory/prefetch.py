@@ -5,34 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
 from rlrun.callback import Callback
 from rlrun.errors import ConfigError, RequestError, RlrunError
 from rlrun.memory.loaders import placed
-from rlrun.memory.table import Table
 from rlrun.typing import Groups
-
-
-class Foreseeing(Protocol):
-    """A loader that knows whether its next batch depends on what is still to come."""
-
-    @property
-    def tables(self) -> tuple[Table, ...]:
-        """What batches are drawn from."""
-
-    def ready(self) -> bool:
-        """Whether the next batch comes without a step of the environment before it."""
-
-    def names(self) -> dict[str, tuple[str, ...]]: ...
-
-    def __iter__(self) -> Iterator[Groups]: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class _Drawn(NamedTuple):
@@ -53,14 +33,15 @@ class Prefetch(Callback):
     rest when a checkpoint is taken and ends with training. Batches drawn ahead are in the checkpoint.
 
     Args:
-        loader: of the batches.
+        loader: of the batches; it knows whether it is `ready` to give the next one without a step of the environment
+            before it, and from which `tables` that comes.
         depth: how many to have ready.
 
     Raises:
         ConfigError: the loader cannot tell, or its next batch depends on what the last one taught.
     """
 
-    def __init__(self, loader: Foreseeing, *, depth: int = 1) -> None:
+    def __init__(self, loader: Any, *, depth: int = 1) -> None:
         if depth < 1:
             raise ConfigError(f"depth must be at least 1, not {depth}")
         _require_foresight(loader, "loader")
@@ -84,7 +65,8 @@ class Prefetch(Callback):
 
     def names(self) -> dict[str, tuple[str, ...]]:
         """Return the names that batches will have, by data group."""
-        return self.loader.names()
+        names: dict[str, tuple[str, ...]] = self.loader.names()
+        return names
 
     def begin_training(self) -> None:
         if self._pool is None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.generators import put_back
+from rlrun.generators import Seeded
 from rlrun.memory.index import CLOSED, EMPTY, EpisodeIndex
 from rlrun.memory.samplers import Rows, Sampler
 from rlrun.schedules import Linear, Schedule, as_schedule
@@ -22,7 +22,7 @@ HIGHEST = float(np.finfo(np.float32).max)  # priority; so high that none is left
 ANNEALED = Linear(first=0.4, last=1.0, steps=100_000)
 
 
-class Prioritised(Sampler):
+class Prioritised(Seeded, Sampler):
     """The chance of a window goes with a power of its priority, and `weight` corrects the bias.
 
     A window's priority is that of its first row. Feedback of [B] is for first rows; with feedback of [B, T] every row
@@ -62,12 +62,12 @@ class Prioritised(Sampler):
             raise ConfigError(f"memory.sampler: Prioritised.epsilon must be above 0 and below 1, not {epsilon}")
         if mix is not None and not 0 <= mix <= 1:
             raise ConfigError(f"memory.sampler: Prioritised.mix must be between 0 and 1, or null, not {mix}")
+        super().__init__(seed)
         self.alpha = alpha
         self.beta = as_schedule(beta)
         self.epsilon = epsilon
         self.mix = mix
         self.stratified = stratified
-        self.generator = np.random.Generator(np.random.PCG64(seed))
         self.picks = 0
         self.largest = 1.0  # power of the largest priority so far
         self._written: list[Any] = []  # slots of new rows that the tree does not know yet
@@ -229,16 +229,12 @@ class Prioritised(Sampler):
 
     def state_dict(self) -> dict[str, Any]:
         self._catch_up()
-        return {
-            "generator": self.generator.bit_generator.state,
-            "picks": self.picks,
-            "largest": self.largest,
-            "tree": self.tree.state_dict(),
-        }
+        numbers = {"picks": self.picks, "largest": self.largest}
+        return super().state_dict() | numbers | {"tree": self.tree.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.tree.load_state_dict(state["tree"])
-        put_back(self.generator, state["generator"])
+        super().load_state_dict(state)
         self.picks, self.largest = state["picks"], state["largest"]
         self._written = []
 

@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rlrun.errors import ConfigError, DataError, RlrunError, did_you_mean
-from rlrun.memory.episodes import flat, map_tree, rows_of, stack
+from rlrun.memory.episodes import flat, map_tree, stack
 from rlrun.memory.table import Table
+from rlrun.spaces import take_rows
 from rlrun.typing import Tree
 
 AgentId: TypeAlias = int | str
@@ -106,12 +107,10 @@ class MemoryProxy:
             if agent not in observations:
                 raise RlrunError(f"agent {agent} responds, but has no observation in this round")
         for agent, seen in observations.items():
-            if not seen.episode_state.over:
-                self._go_on(agent, seen, responses[agent])
-            elif agent in self._open:
-                self._finish(agent, seen)
-            else:
+            if seen.episode_state.over and agent not in self._open:
                 self.unknown += 1
+            else:
+                self._go_on(agent, seen, responses.get(agent))
 
     def _check(self, agent: AgentId, seen: DictObservation, responds: bool) -> None:
         state, known = seen.episode_state, agent in self._open
@@ -128,7 +127,7 @@ class MemoryProxy:
             if not np.isfinite(leaf).all():
                 raise DataError(f"the environment gave agent {agent} {name} = {leaf}")
 
-    def _go_on(self, agent: AgentId, seen: DictObservation, response: DictResponse) -> None:
+    def _go_on(self, agent: AgentId, seen: DictObservation, response: DictResponse | None) -> None:
         if seen.episode_state is EpisodeState.INITIAL:
             episode = self._open[agent] = _Open()
         else:
@@ -136,10 +135,13 @@ class MemoryProxy:
             episode.rewards.append(self._stored_columns(seen.rewards))
         # an environment may fill the same arrays again in the next round
         episode.observations.append(map_tree(np.array, seen.array_data))
-        values = {**response.scalar_data, **response.array_data}
-        episode.responses.append(map_tree(np.array, self._stored_columns(values)))
         if seen.metadata is not None:
             episode.info |= seen.metadata.info
+        if response is None:
+            self._hand_over(agent, self._open.pop(agent), seen.episode_state)
+        else:
+            values = {**response.scalar_data, **response.array_data}
+            episode.responses.append(map_tree(np.array, self._stored_columns(values)))
 
     def _stored_columns(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in values.items() if name in self.table.storage}
@@ -163,15 +165,13 @@ class MemoryProxy:
         except KeyError as missing:
             raise RlrunError(f"agent {agent}: {missing} is missing in some rounds of its episode") from None
         last = np.arange(length) == length - 1
-        columns["terminated"], columns["truncated"] = (
-            last & (state is EpisodeState.TERMINAL),
-            last & (state is EpisodeState.INTERRUPTED),
-        )
+        columns["terminated"] = last & (state is EpisodeState.TERMINAL)
+        columns["truncated"] = last & (state is EpisodeState.INTERRUPTED)
         observations = self._observation(agent, stack(episode.observations))
-        columns["observation"] = rows_of(observations, slice(length))
+        columns["observation"] = take_rows(observations, slice(length))
         row = {name: _named(columns, name, agent) for name in self.table.storage}
         tags = {name: _named(episode.info, name, agent) for name in self.tags}
-        self.table.add_episode(row, rows_of(observations, length), tags=tags)
+        self.table.add_episode(row, take_rows(observations, length), tags=tags)
 
     def _observation(self, agent: AgentId, tree: dict[str, Tree]) -> Tree:
         """Return the observation as the table has it: a dict, or the one array."""
@@ -196,19 +196,12 @@ class MemoryProxy:
     @property
     def metrics(self) -> dict[str, float]:
         """Agents under way, and what was left out so far."""
-        return {
-            "agents/open": len(self._open),
-            "agents/too_short": self.short,
-            "agents/unknown": self.unknown,
-        }
+        return {"agents/open": len(self._open), "agents/too_short": self.short, "agents/unknown": self.unknown}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters and the open episodes."""
-        return {
-            "short": self.short,
-            "unknown": self.unknown,
-            "open": {agent: _pack(episode) for agent, episode in self._open.items()},
-        }
+        episodes = {agent: _pack(episode) for agent, episode in self._open.items()}
+        return {"short": self.short, "unknown": self.unknown, "open": episodes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned."""
@@ -239,8 +232,8 @@ def _pack(episode: _Open) -> dict[str, Any]:
 def _unpack(packed: dict[str, Any]) -> _Open:
     length: int = packed["length"]
     return _Open(
-        [rows_of(packed["observations"], index) for index in range(length)],
-        [rows_of(packed["responses"], index) for index in range(length)],
-        [rows_of(packed["rewards"], index) for index in range(length - 1)],
+        [take_rows(packed["observations"], index) for index in range(length)],
+        [take_rows(packed["responses"], index) for index in range(length)],
+        [take_rows(packed["rewards"], index) for index in range(length - 1)],
         dict(packed["info"]),
     )

@@ -13,7 +13,7 @@ from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory.columns import Column, Frames, Tags
 from rlrun.memory.ejectors import Ejector
 from rlrun.memory.episodes import flat, map_tree
-from rlrun.memory.index import CLOSED, EMPTY, EpisodeIndex
+from rlrun.memory.index import CLOSED, EMPTY, EpisodeIndex, lane_numbers
 from rlrun.memory.pool import PoolIndex
 from rlrun.memory.ring import RingIndex
 from rlrun.memory.samplers import Sampler
@@ -81,7 +81,7 @@ class Recorder:
         if self._on_add is not None:
             self._on_add(slots)
         if self._observers:
-            self._show(row, np.arange(self.index.num_envs) if lane is None else np.atleast_1d(np.asarray(lane)))
+            self._show(row, lane_numbers(lane, self.index.num_envs))
 
     @property
     def observed(self) -> bool:
@@ -109,7 +109,7 @@ class Recorder:
         last: the observation after the last step, [n, …].
         tags: one value an episode, [n, …]; those that the table does not have are left out.
         """
-        lanes = self._lanes(lane)
+        lanes = lane_numbers(lane, self.index.num_envs)
         if self._pooled:
             self._make_room(len(lanes))
         elif len(self.index.free) < len(lanes):
@@ -179,19 +179,9 @@ class Recorder:
             self.tags.clear(episodes)
         self.index.drop(episodes)
 
-    def _lanes(self, lane: int | Array | None) -> Array:
-        if lane is None:
-            return np.arange(self.index.num_envs)
-        lanes = np.atleast_1d(np.asarray(lane))
-        return np.flatnonzero(lanes) if lanes.dtype == bool else lanes
-
     def full(self) -> bool:
         """Tell whether rows leave from now on for every new one."""
-        index = self.index
-        if isinstance(index, RingIndex):
-            return bool((index.written >= index.slots).all())
-        assert isinstance(index, PoolIndex)
-        return index.vacant == 0
+        return self.index.full()
 
     def clear(self) -> None:
         """Forget everything that is stored."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rlrun.errors import RlrunError
-from rlrun.memory.index import CLOSED, EMPTY, EVERY, FREE, OPEN, EpisodeIndex
+from rlrun.memory.index import CLOSED, EMPTY, EVERY, FREE, OPEN, EpisodeIndex, grown
 from rlrun.typing import Array
 
 SLOT, STAMP, COUNT = range(3)
@@ -32,9 +32,8 @@ class RingIndex(EpisodeIndex):
         # next slot, next stamp and count of each lane: side by side, because all move together
         self._lanes = np.stack([self.base, self.open << self.bits, self.written])
         self.written = self._lanes[COUNT]
-        self._previous = np.full(
-            num_envs, self.size, np.int64
-        )  # slot of each lane's newest row, if its episode is open
+        # slot of each lane's newest row, if its episode is open
+        self._previous = np.full(num_envs, self.size, np.int64)
         self._room = slots  # rounds until the first lane begins its ring anew
 
     def advance(self, lane: int | Array | None) -> Any:
@@ -126,7 +125,7 @@ class RingIndex(EpisodeIndex):
 
     def grow(self) -> None:
         super().grow()
-        self.last = np.concatenate([self.last, np.zeros(len(self.last), np.int64)])
+        self.last = grown(self.last, len(self.lane))
 
     def gone(self) -> Array:
         """Return the closed episodes of which no slot is left."""
@@ -170,6 +169,9 @@ class RingIndex(EpisodeIndex):
     def newest(self, episodes: Array | slice = EVERY) -> Array:
         written = self.written[self.lane[episodes]] - 1
         return np.where(self.status[episodes] == CLOSED, self.last[episodes], written) - self.first[episodes]
+
+    def full(self) -> bool:
+        return bool((self.written >= self.slots).all())
 
     @property
     def extent(self) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory.columns import make_columns
 from rlrun.memory.episodes import flat, map_tree, nest
+from rlrun.memory.index import lane_numbers
 from rlrun.spaces import Spaces, put_rows
 from rlrun.typing import Array, Batch, Tree
 
@@ -104,9 +105,7 @@ class Rollout:
 
         lane: numbers [n], a choice [N] of bools, or None for all lanes.
         """
-        lanes = np.arange(self.num_envs) if lane is None else np.atleast_1d(np.asarray(lane))
-        lanes = np.flatnonzero(lanes) if lanes.dtype == bool else lanes
-        self._last.append((self.filled - 1, lanes, map_tree(np.array, last)))
+        self._last.append((self.filled - 1, lane_numbers(lane, self.num_envs), map_tree(np.array, last)))
 
     def cut_off(self, lanes: Array, last: Tree) -> Array:
         """Truncate open episodes of lanes [n] at their newest rows; return lanes without rows.

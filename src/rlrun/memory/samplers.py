@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlrun.errors import ConfigError, RlrunError, require_one_of
-from rlrun.generators import put_back
+from rlrun.generators import Seeded, put_back
 from rlrun.memory.index import EpisodeIndex
 from rlrun.typing import Array, Tree
 
@@ -49,6 +49,15 @@ class Rows:
     def start(self) -> Array:
         """The first row of each window [B]."""
         return self.index if self.index.ndim == 1 else self.index[:, 0]
+
+    @property
+    def end(self) -> Array:
+        """The last row of each window [B]; of a padded one the last that is real."""
+        if self.index.ndim == 1:
+            return self.index
+        last = -1 if self.valid is None else self.valid.sum(1) - 1
+        end: Array = self.index[np.arange(len(self.index)), last]
+        return end
 
     @property
     def episode(self) -> Array:
@@ -169,7 +178,7 @@ class Sampler(ABC):
         """Take back what `state_dict` returned."""
 
 
-class Uniform(Sampler):
+class Uniform(Seeded, Sampler):
     """Every window is equally likely, however long its episode is.
 
     Slots are drawn from the written part of the table and those that begin no window are thrown
@@ -186,7 +195,7 @@ class Uniform(Sampler):
 
     def __init__(self, *, seed: int = 0, weighting: Literal["windows", "episodes"] = "windows") -> None:
         require_one_of("memory.sampler: Uniform.weighting", weighting, WEIGHTINGS)
-        self.generator = np.random.Generator(np.random.PCG64(seed))
+        super().__init__(seed)
         self.weighting = weighting
         self._before = self.generator.bit_generator.state  # from which the stock was drawn
         self._stock = np.empty(0)
@@ -259,18 +268,18 @@ class Uniform(Sampler):
 
     def state_dict(self) -> dict[str, Any]:
         stock = {"before": self._before, "size": len(self._stock), "used": self._used}
-        return {"generator": self.generator.bit_generator.state, "stock": stock, "rate": self._rate}
+        return super().state_dict() | {"stock": stock, "rate": self._rate}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         stock = state["stock"]
         self._before = stock["before"]
         put_back(self.generator, self._before)
         self._stock, self._used, self._extent = self.generator.random(stock["size"]), stock["used"], -1
-        put_back(self.generator, state["generator"])
+        super().load_state_dict(state)
         self._rate = state["rate"]
 
 
-class Recent(Sampler):
+class Recent(Seeded, Sampler):
     """A part of each batch begins in the newest rows, all of them equally likely; the rest is another sampler's.
 
     Where the newest rows are that part of the table anyhow, all is left to the other sampler.
@@ -293,7 +302,7 @@ class Recent(Sampler):
         self.share = share
         self.newest = newest
         self.provides = sampler.provides
-        self.generator = np.random.Generator(np.random.PCG64([seed, 1]))  # not what the other sampler draws
+        super().__init__([seed, 1])  # not what the other sampler draws
         self.clock = 0  # rows that were ever added
         self.log = np.zeros(newest, np.int64)  # their slots: row number c at c % newest
 
@@ -370,15 +379,11 @@ class Recent(Sampler):
         self.sampler.feedback(rows, priority)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "generator": self.generator.bit_generator.state,
-            "clock": self.clock,
-            "log": torch.from_numpy(self.log.copy()),
-            "sampler": self.sampler.state_dict(),
-        }
+        log = torch.from_numpy(self.log.copy())
+        return super().state_dict() | {"clock": self.clock, "log": log, "sampler": self.sampler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        put_back(self.generator, state["generator"])
+        super().load_state_dict(state)
         self.clock, log = state["clock"], state["log"].numpy()
         number = np.arange(max(self.clock - min(len(log), self.newest), 0), self.clock)
         self.log[number % self.newest] = log[number % len(log)]  # of another length where `newest` was another

@@ -193,14 +193,8 @@ class Storage:
             return torch.from_numpy(self.blocks[node].take(slots, axis=0, mode="clip"))
         return torch.from_numpy(rows[node])
 
-    def fetch_pairs(self, names: Sequence[str], slots: Array, successors: Array) -> Batch:
-        """Return top-level columns at slots [B], and `next_observation` at their successors."""
-        batch = self._batch(names, self._take(slots), slots)
-        batch["next_observation"] = self._part(self._tree_of_keys["observation"], self._take(successors), successors)
-        return batch
-
     def fetch_neighbours(self, names: Iterable[str], slots: Array) -> Batch:
-        """Do what `fetch_pairs` does, where the storage is mirrored, by a single gather."""
+        """Return top-level columns at slots [B], and `next_observation`, of a mirrored storage by a single gather."""
         rows = self._pairs[slots].view(self._pair)
         batch = self._batch(names, rows, slots)
         batch["next_observation"] = torch.from_numpy(rows["next_observation"])

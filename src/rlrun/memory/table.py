@@ -22,7 +22,7 @@ from rlrun.memory.index import OPEN, EpisodeIndex
 from rlrun.memory.recorder import Recorder
 from rlrun.memory.samplers import Rows, Sampler, Uniform
 from rlrun.spaces import Spaces, map_tree
-from rlrun.typing import Batch
+from rlrun.typing import Array, Batch
 
 
 class Table(Recorder):
@@ -110,7 +110,8 @@ class Table(Recorder):
         self.device = torch.device(device)
         self._at_home = self.device.type == "cpu"
         self.adaptors = arrange(adaptors, rewards=spaces.rewards if spaces is not None else 0)
-        self.reports = Reports(self.index)
+        self.samples = 0
+        self._times: dict[str, float] = {}  # seconds that the parts of a sample took, of the newest that was timed
         self._read = partial(self.frames.read, self.index, self.storage.gather) if self.frames else self.storage.gather
         self._picked: Rows | None = None
         self._meet()
@@ -165,12 +166,17 @@ class Table(Recorder):
         Raises:
             RlrunError: no window is that long.
         """
-        clock = self.reports.clock()
+        self.samples += 1
+        clock = None if self.samples % TIMED else Clock(self._times)
         rows = self._padded(count, length) if self._pads(length) else self.sampler.pick(count, length)
-        rows.fetch = self._read
-        self._picked = rows
         if clock:
             clock.lap("pick")
+        return self.serve(rows, clock)
+
+    def serve(self, rows: Rows, clock: Clock | None = None) -> Batch:
+        """Return the batch of rows that were picked."""
+        rows.fetch = self._read
+        self._picked = rows
         batch = self._collect(rows)
         if clock:
             clock.lap("gather")
@@ -187,8 +193,6 @@ class Table(Recorder):
         storage = self.storage
         if self._neighbours and rows.index.ndim == 1:
             batch = storage.fetch_neighbours(self._fetched, rows.index)
-        elif self._follows and not self.frames and rows.index.ndim == 1:
-            batch = storage.fetch_pairs(self._fetched, rows.index, rows.successor)
         elif self._follows and not self.frames and rows.run is not None:
             batch = storage.fetch_run(self._fetched, rows.run)
         else:
@@ -258,7 +262,9 @@ class Table(Recorder):
     @property
     def metrics(self) -> dict[str, Any]:
         """What the table holds, what was sampled of it, and how long that took."""
-        return self.reports.metrics(self._picked)
+        ages = {} if self._picked is None else _ages(self.index, self._picked.start)
+        times = {f"time/memory_{part}_seconds": value for part, value in self._times.items()}
+        return _contents(self.index) | ages | times
 
     @property
     def nbytes(self) -> int:
@@ -297,7 +303,7 @@ class Table(Recorder):
         return files.restore(self, path, append=append, ignore_extra=ignore_extra)
 
 
-EVERY = 64  # samples between two that are timed: reading the clock at each would show
+TIMED = 64  # samples between two that are timed: reading the clock at each would show
 PARTS = 4  # of the table by age, whose shares of the samples are reported
 
 
@@ -314,46 +320,30 @@ class Clock:
         self.times[part], self._last = now - self._last, now
 
 
-class Reports:
-    """Keeps the newest times, and reads the rest off the index when it is asked for."""
+def _contents(index: EpisodeIndex) -> dict[str, Any]:
+    """Return fill, episodes and their lengths."""
+    windows = index.windows(1)
+    filled = windows > 0
+    over = filled & (index.status != OPEN)
+    rows = int(windows.sum())
+    metrics: dict[str, Any] = {
+        "memory/rows": rows,
+        "memory/fill": rows / (index.size - index.num_envs),
+        "memory/episodes": int(np.count_nonzero(filled)),
+    }
+    if index.min_length > 1:
+        metrics["memory/too_short"] = index.too_short
+    if over.any():
+        metrics["memory/episode_length"] = float(windows[over].mean())
+    return metrics
 
-    def __init__(self, index: EpisodeIndex) -> None:
-        self.index = index
-        self.times: dict[str, float] = {}
-        self.samples = 0
 
-    def clock(self) -> Clock | None:
-        """Return what times this sample, for one in so many; None for the others."""
-        self.samples += 1
-        return None if self.samples % EVERY else Clock(self.times)
-
-    def metrics(self, picked: Rows | None) -> dict[str, Any]:
-        """Return fill, episodes, lengths, ages in rows of a lane, and seconds a part of a sample takes."""
-        index = self.index
-        windows = index.windows(1)
-        filled = windows > 0
-        over = filled & (index.status != OPEN)
-        rows = int(windows.sum())
-        metrics: dict[str, Any] = {
-            "memory/rows": rows,
-            "memory/fill": rows / (index.size - index.num_envs),
-            "memory/episodes": int(np.count_nonzero(filled)),
-        }
-        if index.min_length > 1:
-            metrics["memory/too_short"] = index.too_short
-        if over.any():
-            metrics["memory/episode_length"] = float(windows[over].mean())
-        if picked is not None:
-            metrics |= self._ages(picked)
-        return metrics | {f"time/memory_{part}_seconds": value for part, value in self.times.items()}
-
-    def _ages(self, picked: Rows) -> dict[str, float]:
-        """Return how old the rows of a sample are, and which share comes from each part of the table by age."""
-        start = picked.start
-        age = self.index.age(start[self.index.stamp[start] >= 0])
-        if not len(age):
-            return {}
-        oldest = max(min(int(self.index.written.max()), self.index.size // self.index.num_envs), 1)
-        share = np.bincount(np.minimum(age * PARTS // oldest, PARTS - 1), minlength=PARTS) / len(age)
-        names = (f"memory/sampled_share_{part + 1}_of_{PARTS}" for part in range(PARTS))  # the newest first
-        return {"memory/sampled_age": float(age.mean()), **dict(zip(names, share.tolist(), strict=True))}
+def _ages(index: EpisodeIndex, start: Array) -> dict[str, float]:
+    """Return how old rows are, in rows of a lane, and which share comes from each part of the table by age."""
+    age = index.age(start[index.stamp[start] >= 0])
+    if not len(age):
+        return {}
+    oldest = max(min(int(index.written.max()), index.size // index.num_envs), 1)
+    share = np.bincount(np.minimum(age * PARTS // oldest, PARTS - 1), minlength=PARTS) / len(age)
+    names = (f"memory/sampled_share_{part + 1}_of_{PARTS}" for part in range(PARTS))  # the newest first
+    return {"memory/sampled_age": float(age.mean()), **dict(zip(names, share.tolist(), strict=True))}

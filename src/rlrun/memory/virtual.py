@@ -1,36 +1,28 @@
 """Columns that are computed from others when a sample is drawn; they take no room in the table.
 
-Each is called with the rows of a sample and answers with a tree of tensors. It sees what is stored, before
-any adaptor changes it. "As stored" means: of an episode that still runs, up to its newest row.
+Each is called with the rows of a sample and answers with a tree of tensors; `requires`, where it has that, names the
+stored columns that it reads. It sees what is stored, before any adaptor changes it. "As stored" means: of an episode
+that still runs, up to its newest row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rlrun.errors import ConfigError, did_you_mean
+from rlrun.memory.adaptors import dtype_of
 from rlrun.memory.index import CLOSED
 from rlrun.memory.samplers import Rows
 from rlrun.typing import Array, Tree
 
 
-class Virtual(Protocol):
-    """A column that is computed."""
-
-    @property
-    def requires(self) -> tuple[str, ...]:
-        """Stored columns that it reads."""
-
-    def __call__(self, rows: Rows) -> Tree: ...
-
-
-def check(columns: Mapping[str, Virtual], stored: Iterable[str]) -> None:
+def check(columns: Mapping[str, Any], stored: Iterable[str]) -> None:
     """Refuse columns that read what is not stored; stored: leaves of columns included.
 
     Raises:
@@ -120,9 +112,9 @@ class LastOfWindow:
         self.requires = (column,)
 
     def __call__(self, rows: Rows) -> Tree:
-        final = _last_rows(rows)
         if not self.after:
-            return rows.stored(self.column, final.index)
+            return rows.stored(self.column, rows.end)
+        final = replace(rows, index=rows.end, following=None, valid=None, run=None)
         slots, last = ahead(final, self.column, 1)
         return rows.stored(self.column, _taken(slots, np.minimum(last, 1)))
 
@@ -133,7 +125,7 @@ class Ended:
     requires = ("terminated", "truncated")
 
     def __init__(self, *, dtype: str = "bool") -> None:
-        self.dtype = _dtype("Ended.dtype", dtype)
+        self.dtype = dtype_of("memory.columns: Ended.dtype", dtype)
 
     def __call__(self, rows: Rows) -> Tensor:
         ended: Tensor = rows.stored("terminated", rows.index) | rows.stored("truncated", rows.index)
@@ -146,7 +138,7 @@ class Continues:
     requires = ("terminated",)
 
     def __init__(self, *, dtype: str = "float32") -> None:
-        self.dtype = _dtype("Continues.dtype", dtype)
+        self.dtype = dtype_of("memory.columns: Continues.dtype", dtype)
 
     def __call__(self, rows: Rows) -> Tensor:
         terminated: Tensor = rows.stored("terminated", rows.index)
@@ -198,17 +190,6 @@ def ahead(rows: Rows, column: str, steps: int) -> tuple[Array, Array]:
     return slots, reach - bare
 
 
-def _last_rows(rows: Rows) -> Rows:
-    """Return the last row of each window as rows [B]."""
-    if rows.index.ndim == 1:
-        return rows
-    last = np.full(len(rows.index), rows.index.shape[1] - 1)
-    if rows.valid is not None:
-        last = np.count_nonzero(rows.valid, axis=1) - 1
-    index, successor = _taken(rows.index, last), _taken(rows.successor, last)
-    return replace(rows, index=index, following=successor, valid=None, run=None)
-
-
 def _taken(slots: Array, steps: Array) -> Array:
     """Return slots[..., steps]: one along the last axis for each of the others."""
     return np.take_along_axis(slots, steps[..., None], -1)[..., 0]
@@ -218,10 +199,3 @@ def _positive(name: str, value: int) -> int:
     if value < 1:
         raise ConfigError(f"memory.columns: {name} must be at least 1, not {value}")
     return value
-
-
-def _dtype(name: str, dtype_name: str) -> torch.dtype:
-    dtype = getattr(torch, dtype_name, None)
-    if not isinstance(dtype, torch.dtype):
-        raise ConfigError(f"memory.columns: {name} '{dtype_name}' is not a torch dtype")
-    return dtype
