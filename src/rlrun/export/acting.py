@@ -10,8 +10,10 @@ import torch
 
 from rlrun.collect.agents import Agent, Response, lanes_of
 from rlrun.errors import RequestError, RlrunError, SpaceError
-from rlrun.export.checking import columns, contained
+from rlrun.export.checking import columns
 from rlrun.export.graph import Outer, Port, actions, observations
+from rlrun.export.play_onnx import nested
+from rlrun.export.writing import containers
 from rlrun.ops.noise import gumbel_like, normal_like
 from rlrun.typing import Array, Tree
 
@@ -49,7 +51,7 @@ class FileAgent(Agent):
     outputs: tuple[str, ...] = ("action",)
 
     def __init__(self, session: Any, about: Mapping[str, Any], outer: Outer, place: str) -> None:
-        self.session, self.outer, self.place = session, outer, place
+        self.session, self.place, self._containers = session, place, containers(outer.action)
         inputs, outputs = (_slots(nodes, place) for nodes in (session.get_inputs(), session.get_outputs()))
         entries = {port["name"]: port for key in ("inputs", "outputs") for port in ports_told(about, key)}
         self._noise = {name: _width(inputs.pop(name), place) for name in NOISE if name in inputs}
@@ -83,7 +85,7 @@ class FileAgent(Agent):
         inputs = {slot.name: own[port.name].astype(slot.dtype) for port, slot in self._read}
         outputs = self._run({**inputs, **(state or {})}, lanes)
         action = {port.name: self._own(port, outputs[slot.name], lanes) for port, slot in self._written}
-        response: Response = {"action": contained(self.outer.action, action, "action")}
+        response: Response = {"action": nested(self._containers, action, "action")}
         if self._initial:
             response["state"] = {name: outputs[f"next_{name}"] for name in self._initial}
         return response

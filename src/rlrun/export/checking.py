@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 
@@ -16,7 +15,9 @@ from rlrun.collect.evaluate import undisturbed
 from rlrun.env import Env
 from rlrun.env.spaces import action_writer, batch_reader
 from rlrun.errors import RlrunError
+from rlrun.export import play_onnx
 from rlrun.export.graph import Dealer, Graph, Port, flat, named, nested
+from rlrun.export.writing import containers
 from rlrun.ops import noise
 from rlrun.typing import Array, Tree
 
@@ -62,12 +63,12 @@ class Reference:
     def __call__(self, inputs: Columns) -> Columns:
         """Return the outputs for inputs."""
         lanes = len(next(iter(inputs.values())))
-        observation = self._read(contained(self.outer.observation, inputs, "observation"))
+        observation = self._read(play_onnx.nested(containers(self.outer.observation), inputs, "observation"))
         state = nested([name.partition(".")[2] for name in self._states], [inputs[name] for name in self._states])
         action, after = self._act(observation, state, inputs)
         convert = action_writer(self.outer.action, lanes)
         taken = action if convert is None else convert(action)
-        outputs = {name: np.asarray(value) for name, value in parts("action", taken)}
+        outputs = {name: np.asarray(value) for name, value in play_onnx.parts("action", taken)}
         return outputs | {named("next_state", path): value for path, value in flat(after)}
 
     def _act(self, observation: Any, state: Any, inputs: Columns) -> tuple[Any, Any]:
@@ -79,24 +80,6 @@ class Reference:
             seen, before = to_tensors(observation), None if state is None else to_tensors(state)
             action, after = self.agent.respond(seen, before, True)
         return to_arrays(action), None if after is None else to_arrays(after)
-
-
-def contained(space: gymnasium.Space[Any], arrays: Columns, name: str) -> Any:
-    """Return arrays [N, …] by name in the containers of a vector environment."""
-    if isinstance(space, gymnasium.spaces.Dict):
-        return {key: contained(part, arrays, f"{name}.{key}") for key, part in space.spaces.items()}
-    if isinstance(space, gymnasium.spaces.Tuple):
-        return tuple(contained(part, arrays, f"{name}.{index}") for index, part in enumerate(space.spaces))
-    return arrays[name]
-
-
-def parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what lies in the containers of an environment, by name."""
-    if isinstance(value, dict | tuple):
-        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from parts(f"{name}.{key}", part)
-    else:
-        yield name, value
 
 
 def edges(graph: Graph) -> list[Columns]:
@@ -134,8 +117,6 @@ def running(data: bytes, graph: Graph, format: str) -> Run:
             return {name: value.numpy() for name, value in zip(names, outputs, strict=True)}
 
         return run
-    from rlrun.export import play_onnx  # which needs onnxruntime
-
     session = play_onnx.session(data)
     return lambda inputs: dict(zip(names, session.run(names, inputs), strict=True))
 
@@ -273,8 +254,6 @@ def played(data: bytes, reference: Reference, env: Env, about: Mapping[str, Any]
     Raises:
         RlrunError: the policy would have acted otherwise somewhere.
     """
-    from rlrun.export import play_onnx  # which needs onnxruntime
-
     seed, limits = about["seed"], about["env"]
     policy = play_onnx.Policy(data, about, seed)
     watch = _Watch(policy, reference)

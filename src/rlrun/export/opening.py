@@ -19,6 +19,7 @@ from rlrun.config.words import Word, listed, parse
 from rlrun.env import Env
 from rlrun.env.sync import SyncEnv
 from rlrun.errors import RequestError, RunDirError
+from rlrun.export import play_onnx
 from rlrun.export.acting import FileAgent, cause
 from rlrun.export.graph import Outer
 from rlrun.export.writing import require
@@ -148,8 +149,6 @@ def exported(path: Path | str, words: Iterable[str] = (), packages: Iterable[str
 
 def _session(path: Path, data: bytes) -> Any:
     import onnxruntime
-
-    from rlrun.export import play_onnx
 
     try:
         return play_onnx.session(data)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import onnxruntime
 
 
 class Policy:
@@ -64,6 +63,8 @@ class Policy:
 
 def session(file: Any) -> Any:
     """Open a file, or the bytes of one, on one thread."""
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4  # errors are raised; what is logged of them holds names as the file has them
