@@ -104,14 +104,10 @@ class Experiment:
         self._origin: str | None = None  # name of that checkpoint
         self._lost: list[str] = []  # what the checkpoint that was restored did not hold
 
-    @property
-    def _collects(self) -> bool:
-        return any("step" in part.provides for part in self.trainer.callbacks.values())
-
     def _require_steps(self) -> None:
         """Refuse a budget of steps that nobody makes."""
         steps = self.config.stop.env_steps
-        if steps is not None and not self._collects:
+        if steps is not None and not any("step" in part.provides for part in self.trainer.callbacks.values()):
             raise RequestError(
                 f"stop.env_steps={steps}: nothing is collected, so environment steps stay 0; use stop.updates=…"
             )
@@ -130,27 +126,21 @@ class Experiment:
 
     def budget_notes(self) -> list[str]:
         """Return what the budget of environment steps is too small for, or that nothing ends the run."""
-        stop, loader = self.config.stop, self.trainer.loader
-        loader = getattr(loader, "loader", loader)  # of a prefetch
-        if self._collects and all(limit is None for limit in stop.values()):
+        stop, loader = self.config.stop, getattr(self.trainer.loader, "loader", self.trainer.loader)  # of a prefetch
+        steps, table = stop.env_steps, getattr(loader, "table", ())
+        warm_up, batch, length, horizon = (getattr(loader, key, 0) for key in ("warm_up", "batch", "length", "horizon"))
+        if self.part((Collector, ByIdCollector)) is not None and all(limit is None for limit in stop.values()):
             return ["no limit is set in stop: the run goes on until a signal ends it"]
-        if not (steps := stop.env_steps):
+        if not steps:
             return []
         taken = f"takes all of stop.env_steps={steps:,}: there will be"
-        warm_up, batch, length, horizon = (
-            getattr(loader, name, 0) for name in ("warm_up", "batch", "length", "horizon")
-        )
-        table = getattr(loader, "table", ())
         if getattr(loader, "start", 0) is None and (first := warm_up - len(table)) >= steps:
             return [f"a warm-up of {first:,} steps (algorithm.warmup_steps) {taken} no update"]
         if (rollout := horizon * self.config.num_envs) >= steps:
             return [f"a rollout of {rollout:,} steps (algorithm.horizon × num_envs) {taken} one update"]
-        limits = {"stop.env_steps": steps, "memory.length": getattr(table, "length", steps)}
-        return [
-            f"a batch of {batch * length:,} rows is more than {key}={limit:,}: rows will repeat in it"
-            for key, limit in limits.items()
-            if batch * length > limit
-        ]
+        if (rows := batch * length) > steps:
+            return [f"a batch of {rows:,} rows is more than stop.env_steps={steps:,}: rows will repeat in it"]
+        return []
 
     def take_in(self) -> None:
         """Take what the config wants from elsewhere: parts of another run, and a memory from a file.

@@ -112,22 +112,13 @@ def changed(config: DictConfig, words: Sequence[Word], run: Path | str = "RUN") 
         apply(config, word, [])
     for key, value in check_kinds(config).items():
         OmegaConf.update(config, key, value, merge=False)
-    _require_same_numbers(before, config)
-    return config
-
-
-def _require_same_numbers(before: DictConfig, config: DictConfig) -> None:
-    """Refuse another way of stepping lanes where it has other random numbers.
-
-    Raises:
-        ConfigError: naming both.
-    """
     ways = [OmegaConf.select(version, "env.vectorization") for version in (before, config)]
     if ways[0] != ways[1] and not set(ways) <= set(IN_PROCESS):
         raise ConfigError(
             f"env.vectorization cannot change from {ways[0]} to {ways[1]} when a run is resumed, "
             f"only between {_list(IN_PROCESS)}: others draw other random numbers"
         )
+    return config
 
 
 def finished(run: RunDir, config: DictConfig, words: Sequence[Word] = ()) -> bool:

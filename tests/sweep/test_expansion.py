@@ -77,7 +77,6 @@ def test_a_job_is_known_by_what_training_depends_on():
     [
         ("algorithm.lr=0.001,1.0e-3", 1, "algorithm.lr=0.001"),
         ("seed=0,1,0,1", 2, "seed=0, seed=1"),
-        ("seed=0,0,0,0,0", 1, "seed=0, seed=0, seed=0 …"),
     ],
 )
 def test_the_same_config_by_other_words_is_one_job_and_told(word, jobs, left, caplog):

@@ -17,4 +17,4 @@ def check(words: Words = None, config_dir: ConfigDir = None) -> None:
 
     for line in checking.check(composed):
         typer.echo(line)
-    tell_presets([composed.preset])
+    tell_presets(composed.preset)

@@ -99,7 +99,7 @@ def list_jobs(jobs: Sequence[Job], workers: int | None) -> None:
     for line in aligned([heads, *rows], left=heads):
         typer.echo(line)
     typer.echo(f"{counted(len(jobs), 'job')}; {_known(jobs, workers)}", err=True)
-    tell_presets([job.preset for job in jobs])
+    tell_presets(*(job.preset for job in jobs))
 
 
 def _known(jobs: Sequence[Job], workers: int | None) -> str:

@@ -16,4 +16,4 @@ def explain(words: Words = None, config_dir: ConfigDir = None) -> None:
     from rlrun import experiment
 
     typer.echo(experiment.explain(composed))
-    tell_presets([composed.preset])
+    tell_presets(composed.preset)

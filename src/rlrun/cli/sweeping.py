@@ -107,7 +107,7 @@ def sweep(
         plan.check()
         if dry_run:
             typer.echo(plan.describe())
-            tell_presets([plan.preset])
+            tell_presets(plan.preset)
             return 0
     jobs = [] if plan is not None else expand(words, config_dir)
     if dry_run:

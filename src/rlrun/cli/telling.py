@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable
 
 import typer
 
@@ -18,7 +17,7 @@ def show(*names: str) -> None:
         messages.setLevel(logging.INFO)
 
 
-def tell_presets(names: Iterable[str | None]) -> None:
+def tell_presets(*names: str | None) -> None:
     """Name the presets that apply, if any does."""
     from rlrun.config.layering import told_presets
 

@@ -117,7 +117,7 @@ def _run_one(
         show("rlrun.forking", "rlrun.told")
         if dry_run:
             typer.echo(experiment.explain(composed))
-            tell_presets([composed.preset])
+            tell_presets(composed.preset)
             return
         try:
             result = experiment.train(composed, run_dir=run_dir)

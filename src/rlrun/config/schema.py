@@ -12,8 +12,7 @@ from rlrun.config.tree import child, children, dotted, locate, plain, split
 from rlrun.errors import ConfigError, did_you_mean
 
 OPEN = ("env.kwargs", "env.reset_options", "init.parts", "init.rename")  # keys of the user's own: no `+` needed
-# What may change when a run is resumed: nothing that training depends on, but the machine that it runs on, and the
-# budget, which schedules may read.
+# What may change when a run is resumed: nothing that training depends on, but the machine, and a budget that is read.
 CHANGEABLE = (
     *("stop", "evaluation", "checkpoint", "logger", "log", "memory.export"),
     *("device", "threads", "matmul", "env.vectorization"),

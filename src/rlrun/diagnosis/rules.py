@@ -116,7 +116,7 @@ def one_rollout(facts: Facts) -> Sign | None:
     reason = (
         f"a rollout of {shown(rollout)} steps takes up the run of {shown(budget.value)}: one update is made at most"
     )
-    evidence = {"rollout": rollout, "budget": budget.value, "updates": facts.updates}
+    evidence = {"rollout": rollout, "budget": budget.value}
     return reason, evidence, f"a larger budget: {override(budget.key, 100 * rollout)}"
 
 

@@ -77,8 +77,7 @@ def expand(words: Iterable[str], config_dir: Path | None = None) -> list[Job]:
         else:
             duplicates.append(label)
     if duplicates:
-        shown = ", ".join(duplicates[:3]) + (" …" if len(duplicates) > 3 else "")
-        _messages.warning("left out, since an earlier combination has the same config: %s", shown)
+        _messages.warning("left out, since an earlier combination has the same config: %s", ", ".join(duplicates))
     return list(jobs.values())
 
 
