@@ -107,10 +107,8 @@ def make(
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
         raise ConfigError(f"num_envs wants a whole number above 0, got {num_envs!r}")
     outer = {name: wrapper for name, wrapper in (around or {}).items() if wrapper is not None}
-    recipe = Recipe(
-        id, target, dict(kwargs or {}), reset_options, tuple(wrappers), outer, vectorization.replace("auto", "sync")
-    )
-    return _assemble(recipe, num_envs)
+    kind = "sync" if vectorization == "auto" else vectorization
+    return _assemble(Recipe(id, target, dict(kwargs or {}), reset_options, tuple(wrappers), outer, kind), num_envs)
 
 
 def _assemble(recipe: Recipe, num_envs: int) -> Env:
