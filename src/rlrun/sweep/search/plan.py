@@ -102,7 +102,11 @@ class Optuna:
             try:
                 object.__setattr__(self, name, kind.convert(value))
             except (ValueError, OverflowError):
-                near = did_you_mean(value, kind.words[7:].split(", ")) if isinstance(value, str) else ""
+                near = (
+                    did_you_mean(value, kind.words.removeprefix("one of ").split(", "))
+                    if isinstance(value, str)
+                    else ""
+                )
                 raise ConfigError(f"sweep.{name}: wanted {kind.words}, got {shown(value)}{near}") from None
         count = len(self.objectives)
         if len(self.directions) != count:
