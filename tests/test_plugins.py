@@ -260,7 +260,7 @@ def test_a_conf_package_and_a_module_can_be_named(install, site):
 
 def test_a_file_that_asks_for_what_is_not_there_is_told_where_it_is_chosen(install):
     install("ant", "ant=ant", conf__env__odd="defaults: [nowhere, _self_]\n")
-    assert compose(["algorithm=dqn", "env=cartpole"]).pair
+    assert compose(["algorithm=dqn", "env=cartpole"]).preset
     with pytest.raises(ConfigError, match="its defaults name 'env/nowhere'"):
         compose(["algorithm=dqn", "env=odd"])
 

@@ -24,6 +24,7 @@ class Toy(gymnasium.Env[Any, Any]):
     """A small task; an episode that does not terminate is cut off (truncated) after `steps`."""
 
     steps: float = math.inf
+    step_number = 0
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         super().reset(seed=seed)
