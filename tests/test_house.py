@@ -11,8 +11,12 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "rlrun"
 FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS = {
-    **dict.fromkeys(("errors", "typing", "spaces", "seeds", "generators", "schedules", "files", "storage"), 0),
-    **dict.fromkeys(("rundir", "locks", "presence", "exits", "manifest", "stored", "signals", "watching"), 0),
+    **dict.fromkeys(
+        ("errors", "typing", "spaces", "seeds", "generators", "schedules", "files", "storage", "renames"), 0
+    ),
+    **dict.fromkeys(
+        ("storage", "rundir", "locks", "presence", "exits", "manifest", "stored", "signals", "watching"), 0
+    ),
     **dict.fromkeys(("trust", "typed", "projects", "plugins", "cluster", "learners", "interpreter", "remembered"), 0),
     "ops": 1,
     **dict.fromkeys(("callback", "routing", "wiring", "trainer", "nn"), 2),

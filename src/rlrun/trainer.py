@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from rlrun.callback import Callback, SkipBatch, Stop
-from rlrun.errors import WiringError
+from rlrun.errors import RlrunError, WiringError
 from rlrun.typing import Groups
 from rlrun.wiring import Call, Group, Plan, State, Step, plan
 
@@ -165,7 +165,12 @@ class Trainer:
 
 
 def _note_hook(error: BaseException) -> None:
-    """Note in an error which callback's hook it came out of: that of the first such frame in its traceback."""
+    """Note in an error which callback's hook it came out of: that of the first such frame in its traceback.
+
+    Errors of rlrun name the place themselves.
+    """
+    if isinstance(error, RlrunError):
+        return
     for frame, _ in traceback.walk_tb(error.__traceback__):
         owner = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
         if isinstance(owner, Callback):

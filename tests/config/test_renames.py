@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+import rlrun.renames
 from rlrun.config import renames
 from rlrun.config.tree import plain
 
@@ -21,7 +22,8 @@ TABLE = {
 @pytest.fixture
 def table(monkeypatch):
     renames._advise.cache_clear()
-    monkeypatch.setattr(renames, "table", lambda section: TABLE[section])
+    for module in (renames, rlrun.renames):
+        monkeypatch.setattr(module, "table", lambda section: TABLE[section])
 
 
 @pytest.mark.parametrize(

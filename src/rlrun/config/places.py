@@ -9,8 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from rlrun import plugins
-from rlrun.config import renames
+from rlrun import plugins, renames
 from rlrun.errors import ConfigError
 from rlrun.projects import in_a_run
 

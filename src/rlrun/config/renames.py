@@ -1,4 +1,4 @@
-"""Names of earlier versions, in overrides, in a user's files and in saved runs: the table is `renames.yaml`."""
+"""Overrides, a user's files and saved configs with today's names, by `renames.yaml`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import logging
 import re
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from rlrun.config.tree import Path as Keys
 from rlrun.config.tree import dotted, split
+from rlrun.renames import group, key, table, target
 
 LOGGER = logging.getLogger(__name__)
 _LINK = re.compile(r"(\$\{\s*\.*)([\w.\[\]]+)(\s*\})")
@@ -20,47 +20,8 @@ _OWN = ("env.kwargs", "env.reset_options")  # what a user's environment calls it
 
 
 @cache
-def table(section: str) -> dict[str, Any]:
-    """Return a section of the table: keys, groups, options, values or targets."""
-    from rlrun.config.files import read_yaml  # completion does without YAML
-
-    sections: dict[str, Any] = read_yaml(Path(__file__).with_suffix(".yaml"), "renames.yaml")
-    return dict(sections[section])
-
-
-@cache
 def _advise(place: str, before: str, now: str) -> None:
     LOGGER.warning("%s: %s is called %s now", place, before, now)
-
-
-def key(path: Keys) -> Keys:
-    """Return the path of a config key, or of a part of a checkpoint, with today's names."""
-    names = list(path)
-    for end in range(1, len(path) + 1):
-        for start in range(end):
-            if now := table("keys").get(dotted(path[start:end])):
-                names[end - 1] = now
-                break
-    return tuple(names)
-
-
-def target(name: str) -> str:
-    """Return today's path of a class or function."""
-    parts = name.split(".")
-    for end in range(len(parts), 0, -1):
-        if now := table("targets").get(".".join(parts[:end])):
-            return ".".join([now, *parts[end:]])
-    return name
-
-
-def group(name: str) -> str:
-    """Return today's name of a config group."""
-    return str(table("groups").get(name, name))
-
-
-def folders(name: str) -> list[str]:
-    """Return what a group's folder was called."""
-    return [before for before, now in table("groups").items() if now == name]
 
 
 def override(text: str) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 import safetensors.torch
 from safetensors import SafetensorError
 
-from rlrun import __version__, storage
+from rlrun import __version__, renames, storage
 from rlrun.errors import RequestError
 from rlrun.memory import archive
 from rlrun.memory.archive import ArrayMember
@@ -131,8 +131,9 @@ def _kind(part: object) -> str:
 
 
 def _exported(kind: str) -> str:
-    """Return a kind with our own classes by the names that the package exports, whichever file of it they are in."""
-    return re.sub(r"\brlrun\.memory\.[a-z_]+\.", "rlrun.memory.", kind)
+    """Return a kind with our own classes by the names that the package exports today."""
+    exported = re.sub(r"\brlrun\.memory\.[a-z_]+\.", "rlrun.memory.", kind)
+    return re.sub(r"[\w.]+", lambda match: renames.target(match[0]), exported)
 
 
 def _parts(table: Table) -> dict[str, Stateful]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from rlrun import renames
 from rlrun.errors import RlrunError, RunDirError, did_you_mean
 from rlrun.files import JSON_BYTES, main_memory, parse_json, reason, sync_directory, write_bytes
 from rlrun.storage import segments, tensorfiles
@@ -174,7 +175,8 @@ def load(directory: Path, parts: Iterable[str] | None = None) -> dict[str, Any]:
     tree = parse_json(read_file(directory / STATE, note["files"][STATE]), directory / STATE)
     try:
         rows = open_rows(directory, note, tree["rows"], tensors, wanted)
-        return {name: merge(tensors, tree["parts"][name], rows) for name in wanted}
+        stored = {renames.part(name): content for name, content in tree["parts"].items()}
+        return {name: merge(tensors, stored[name], rows) for name in wanted}
     except RecursionError as error:
         raise RunDirError(f"{directory / STATE} is damaged: it is nested too deeply") from error
     except (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
