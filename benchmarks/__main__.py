@@ -40,7 +40,9 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "kept": lambda args: kept.measure(args.kept, against=args.against, rounds=args.rounds),
     "startup": lambda args: startup.measure(rounds=args.rounds),
     "dispatch": lambda args: dispatch.measure(),
-    "learning": lambda args: learning.measure(args.learning, seeds=args.seeds, workers=args.workers, words=args.word),
+    "learning": lambda args: learning.measure(
+        args.learning, seeds=args.seeds, workers=args.workers, overrides=args.override
+    ),
     "memory": lambda args: memory.measure(args.memory, rivals=args.rivals, rounds=args.rounds),
     "chain": lambda args: priority_chain.measure([6, 8, 10, 12], range(5)),
     "checkpoints": lambda args: checkpoints.measure(rounds=args.rounds),
@@ -49,9 +51,11 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "sweeps": lambda args: sweeps.measure(args.launcher),
     "async": lambda args: asynchronous.measure(rounds=args.rounds),
     "estimate": lambda args: estimate.measure(args.estimate),
-    "search": lambda args: search.measure(args.studies, parts=args.search, workers=args.workers, words=args.word),
+    "search": lambda args: search.measure(
+        args.studies, parts=args.search, workers=args.workers, overrides=args.override
+    ),
     "why": lambda args: why.measure(args.why),
-    "beside": lambda args: beside.measure(args.beside, seeds=args.seeds, workers=args.workers, words=args.word),
+    "beside": lambda args: beside.measure(args.beside, seeds=args.seeds, workers=args.workers, overrides=args.override),
     "defaults": lambda args: defaults.measure(
         args.defaults, seeds=args.seeds, sides=args.sides, workers=args.workers, again=args.again
     ),
@@ -82,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
     for name in ("search", "all"):
         parsers[name].add_argument("--studies", type=seeds_of, default=list(range(5)), help="their seeds")
     for name in ("learning", "search", "beside", "all"):
-        parsers[name].add_argument("--word", action="append", default=[], help="a further word for every run")
+        parsers[name].add_argument("--override", action="append", default=[], help="a further override for every run")
     for name in ("learning", "resilience", "search", "beside", "defaults", "all"):
         parsers[name].add_argument("--workers", type=int, default=2)
     for name in ("resilience", "all"):
@@ -118,9 +122,9 @@ def parser() -> argparse.ArgumentParser:
     return root
 
 
-def main(words: list[str]) -> int:
+def main(overrides: list[str]) -> int:
     """Measure, save, and make the page anew; 1 where a bar was missed."""
-    args = parser().parse_args(words)
+    args = parser().parse_args(overrides)
     if args.command == "page":
         page.write()
         print("benchmarks/results/README.md")

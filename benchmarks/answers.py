@@ -25,16 +25,16 @@ GAIN, STAYS, STEPS = 0.12, 0.9, 40_000  # of an expert whose noise fades slowly:
 SCALE = 0.1  # of all numbers, so that actions stay within their bounds
 
 
-def last_reward(run_dir: str, words: list[str]) -> float:
+def last_reward(run_dir: str, overrides: list[str]) -> float:
     """Return the mean reward of the last batch that was learned from."""
     probe = "+callbacks.last_batch={_target_:benchmarks.probe.LastBatch}"
-    result = rlrun.train([*words, probe, "evaluation.every=0", "logger=[]"], run_dir=run_dir)
+    result = rlrun.train([*overrides, probe, "evaluation.every=0", "logger=[]"], run_dir=run_dir)
     return float(result.trainer.callbacks["last_batch"].reward.mean())  # type: ignore[attr-defined]
 
 
-def chain_error(run_dir: str, words: list[str]) -> float:
+def chain_error(run_dir: str, overrides: list[str]) -> float:
     """Return the largest relative error of the learned values of all states and actions of a chain."""
-    result = rlrun.train([*words, "evaluation.every=0", "logger=[]"], run_dir=run_dir)
+    result = rlrun.train([*overrides, "evaluation.every=0", "logger=[]"], run_dir=run_dir)
     chain = Chain(**result.config.env.kwargs)
     network = result.trainer.callbacks["q_loss"].network  # type: ignore[attr-defined]
     with torch.no_grad():
@@ -44,27 +44,27 @@ def chain_error(run_dir: str, words: list[str]) -> float:
     return float(((values - true) / true).abs().max())
 
 
-def skills_told(run_dir: str, words: list[str]) -> float:
+def skills_told(run_dir: str, overrides: list[str]) -> float:
     """Return the share of steps of fresh episodes, of every skill alike, whose skill the run's network tells."""
-    result = rlrun.train([*words, "evaluation.every=0", "logger=[]"], run_dir=run_dir)
+    result = rlrun.train([*overrides, "evaluation.every=0", "logger=[]"], run_dir=run_dir)
     callbacks: Any = result.trainer.callbacks
     network, agent = callbacks["diayn"].network, callbacks["collector"].agent
-    normalise = result.trainer.loader.table.adaptors[0].bonuses["diayn"].observation  # type: ignore[attr-defined]
+    normalize = result.trainer.loader.table.adaptors[0].bonuses["diayn"].observation  # type: ignore[attr-defined]
     env = callbacks["collector"].env.copy(200)
     observation, right = env.reset(SEED), []
     for _ in range(PointMass.steps):
         step = env.step(agent(observation, explore=True)["action"])
         observation = step.observation
         with torch.no_grad():
-            predicted = network.log_prob(network.rest(normalise(to_tensors(observation)))).argmax(-1).numpy()
+            predicted = network.log_prob(network.rest(normalize(to_tensors(observation)))).argmax(-1).numpy()
         skill = observation["goal"]
         right.append([(predicted == skill)[skill == index].mean() for index in range(network.skills)])
     return float(np.mean(right))
 
 
-def proposed(run_dir: str, words: list[str]) -> float:
+def proposed(run_dir: str, overrides: list[str]) -> float:
     """Return the action that a safety editor's policy proposes at best, or 0 where what it does of it is not safe."""
-    result = rlrun.train([*words, "evaluation.every=0", "logger=[]"], run_dir=run_dir)
+    result = rlrun.train([*overrides, "evaluation.every=0", "logger=[]"], run_dir=run_dir)
     policy: Any = result.trainer.callbacks["collector"].agent.policy  # type: ignore[attr-defined]
     with torch.no_grad():
         observation = torch.ones(1, 1)
@@ -92,12 +92,12 @@ def noisy_expert(path: Path, seed: int) -> Array:
     return seen
 
 
-def gain_error(run_dir: str, words: list[str]) -> float:
+def gain_error(run_dir: str, overrides: list[str]) -> float:
     """Return how far the slope of a cloned policy is from that of an expert whose noise fades slowly, as a share."""
     data = Path(run_dir).with_suffix(".zip")
-    seed = next((int(word.partition("=")[2]) for word in words if word.startswith("seed=")), 0)
+    seed = next((int(override.partition("=")[2]) for override in overrides if override.startswith("seed=")), 0)
     seen = torch.from_numpy(noisy_expert(data, seed))
-    result = rlrun.train([*words, f"dataset={data}", "logger=[]"], run_dir=run_dir)
+    result = rlrun.train([*overrides, f"dataset={data}", "logger=[]"], run_dir=run_dir)
     callbacks: Any = result.trainer.callbacks
     with torch.no_grad():
         done = callbacks["bc" if "bc" in callbacks else "policy"].policy.act(seen, False)

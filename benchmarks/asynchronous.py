@@ -72,7 +72,7 @@ def measure(*, rounds: int = 3) -> dict[str, Any]:
         for kind in kinds:
             ratios = [beside / between for beside, between in zip(seconds[kind], seconds["sync"], strict=True)]
             result = {name: spread([1000 * duration for duration in seconds[name]]) for name in ("sync", kind)}
-            about = {"updates": updates, "kind": kind, "words": words_of(kind, updates)}
+            about = {"updates": updates, "kind": kind, "words": overrides_of(kind, updates)}
             cases[f"{updates}-{kind}"] = {**about, "milliseconds": result, "ratio": spread(ratios)}
     processes = [case for case in cases.values() if case["kind"] == "process"]
     nearest = min(processes, key=lambda case: abs(case["milliseconds"]["sync"]["median"] - BALANCE))
@@ -80,7 +80,7 @@ def measure(*, rounds: int = 3) -> dict[str, Any]:
     return cases
 
 
-def words_of(side: str, updates: str) -> list[str]:
+def overrides_of(side: str, updates: str) -> list[str]:
     """Return the words of a run, but for what measures it."""
     beside = [] if side == "sync" else ["+with=async", f"async.kind={side}", f"async.queue={QUEUE}"]
     wrapper = f"env.wrappers=[{{_target_:benchmarks.asynchronous.Slow,_partial_:true,seconds:{SECONDS}}}]"
@@ -93,6 +93,7 @@ def one(side: str, updates: str, *, first: int = FIRST, last: int = LAST) -> flo
         path = Path(folder) / "seconds.json"
         clock = f"+callbacks.clock={{_target_:benchmarks.asynchronous.Between,path:{path},first:{first},last:{last}}}"
         run(
-            ["-m", "rlrun", "train", *words_of(side, updates), clock, "--run-dir", f"{folder}/run"], folder=Path(folder)
+            ["-m", "rlrun", "train", *overrides_of(side, updates), clock, "--run-dir", f"{folder}/run"],
+            folder=Path(folder),
         )
         return float(path.read_text())

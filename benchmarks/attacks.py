@@ -26,8 +26,8 @@ import rlrun
 from rlrun.cli.main import main
 from rlrun.config import compose
 from rlrun.errors import RlrunError
-from rlrun.sweep.book import BOOK, Book
 from rlrun.sweep.expansion import Job, identity
+from rlrun.sweep.job_store import JOB_STORE, JobStore
 from rlrun.sweep.local import Task
 from rlrun.sweep.work import carry_out
 
@@ -336,7 +336,7 @@ def prepare(project: Path, attack: Attack, honest: Path) -> None:
     for path in (project / "conf").rglob("theirs/file.yaml") if (project / "conf").is_dir() else ():
         path.write_text(path.read_text().replace("FOLDER", str(project)))
     key = _key([*HONEST, *overrides])
-    Book(sweep / BOOK).add([Job(key, (*HONEST, *overrides), "")])
+    JobStore(sweep / JOB_STORE).add([Job(key, (*HONEST, *overrides), "")])
     for path in [*sweep.glob("jobs/job"), *sweep.glob("logs/job.lock")]:
         path.rename(path.with_name(path.name.replace("job", key)))
 
@@ -383,11 +383,11 @@ def attempt(attack: Attack, command: str, project: Path) -> Trial:
 def _called(command: str, overrides: list[str], project: Path) -> int | None:
     if command == "resume SWEEP":
         sweep = project / "sweeps" / "evil"
-        with contextlib.closing(sqlite3.connect(sweep / BOOK)) as book, book:
-            book.execute("UPDATE jobs SET state = 'running', owner = 'me'")
-        (entry,) = Book(sweep / BOOK).entries()
-        return carry_out(Task(sweep / "jobs" / entry.key, entry.words, owner="me"))
-    words = {
+        with contextlib.closing(sqlite3.connect(sweep / JOB_STORE)) as job_store, job_store:
+            job_store.execute("UPDATE jobs SET state = 'running', owner = 'me'")
+        (entry,) = JobStore(sweep / JOB_STORE).entries()
+        return carry_out(Task(sweep / "jobs" / entry.key, entry.overrides, owner="me"))
+    arguments = {
         "train --from": ["train", "--from", "runs/evil", "stop.env_steps=60", "--run-dir", "runs/second"],
         "resume": ["resume", "runs/evil", "stop.env_steps=60"],
         "eval": ["eval", "runs/evil", "--episodes", "1"],
@@ -395,7 +395,7 @@ def _called(command: str, overrides: list[str], project: Path) -> int | None:
         "check": ["check", *HONEST, *overrides],
         "export-onnx": ["export-onnx", "runs/evil", "--episodes", "0"],
     }[command]
-    before, sys.argv = sys.argv, ["rlrun", *words]
+    before, sys.argv = sys.argv, ["rlrun", *arguments]
     try:
         main()
     except SystemExit as error:

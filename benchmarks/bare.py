@@ -3,9 +3,9 @@
 The networks are rlrun's, so what is measured is the cost of its trainer; `plain_sac.py` has no part of rlrun.
 
 What a good engineer would write for one environment on a CPU: preallocated arrays and one fancy
-index a column, `no_grad` for targets, gradients for one network at a time, fused Adam, slow copies
+index a column, `no_grad` for targets, gradients for one network at a time, fused Adam, target networks
 by one foreach call. No logging, no evaluation, no checkpoints, no checks. The order of work is that
-of a run: act, step, store; then sample, target, losses, slow copies.
+of a run: act, step, store; then sample, target, losses, target networks.
 """
 
 from __future__ import annotations
@@ -82,11 +82,13 @@ class Ahead:
         self.ring, self.steps, self.discount = ring, steps, discount
         self.waiting: deque[tuple[Any, Any, float]] = deque()
 
-    def add(self, observation: Any, action: Any, reward: float, following: Any, terminated: bool, ended: bool) -> None:
+    def add(
+        self, observation: Any, action: Any, reward: float, following: Any, terminated: bool, episode_end: bool
+    ) -> None:
         self.waiting.append((observation, action, reward))
-        if len(self.waiting) == self.steps or ended:
+        if len(self.waiting) == self.steps or episode_end:
             self._write(following, terminated)
-        while ended and self.waiting:
+        while episode_end and self.waiting:
             self._write(following, terminated)
 
     def _write(self, following: Any, terminated: bool) -> None:
@@ -99,7 +101,7 @@ class Ahead:
 
 
 def adam(parameters: Any, numbers: Numbers) -> torch.optim.Adam:
-    """Return the optimiser of both sides."""
+    """Return the optimizer of both sides."""
     return torch.optim.Adam(parameters, lr=numbers["lr"], fused=True)
 
 
@@ -168,7 +170,7 @@ def off_policy(make: Callable[[Spaces, Numbers, Clock], Update]) -> Loop:
 def dqn(open_env: Open, numbers: Numbers, clock: Clock) -> None:
     """Deep Q-learning; runs until the clock's last mark."""
     env = open_env()
-    kind = QuantileUpdate if numbers["quantiles"] else BinsUpdate if numbers["tells"] else DqnUpdate
+    kind = QuantileUpdate if numbers["quantiles"] else BinsUpdate if numbers["value_head"] else DqnUpdate
     update = kind(spaces_of(env), numbers, clock)
     ring = Ring(numbers["length"], observation=env.observation_space.shape[0], action=(), dtype="int64")
     ahead = Ahead(ring, steps=numbers["n_step"], discount=numbers["discount"])
@@ -183,9 +185,9 @@ def dqn(open_env: Open, numbers: Numbers, clock: Clock) -> None:
             with torch.no_grad():
                 action = int(update.q(torch.from_numpy(observation).unsqueeze(0))[0, 0].argmax())
         following, reward, terminated, truncated, _ = env.step(action)
-        ended = terminated or truncated
-        ahead.add(observation, action, float(reward), following, terminated, ended)
-        observation = env.reset()[0] if ended else following
+        episode_end = terminated or truncated
+        ahead.add(observation, action, float(reward), following, terminated, episode_end)
+        observation = env.reset()[0] if episode_end else following
         step += 1
         collected = (step - warm_up) // numbers["collect_steps"] * numbers["collect_steps"]
         while updates < int(collected * numbers["updates_per_step"]):
@@ -201,11 +203,11 @@ class DqnUpdate:
     def __init__(self, spaces: Spaces, numbers: Numbers, clock: Clock) -> None:
         self.q = QNetwork(spaces, hidden=tuple(numbers["hidden"]), dueling=numbers["dueling"], **self.options(numbers))
         self.target_q, self.slow, self.fast = slow_copy(self.q)
-        self.rate, self.every, self.huber = numbers["target_rate"], numbers["target_every"], numbers["huber"]
+        self.rate, self.every, self.huber = numbers["tau"], numbers["target_every"], numbers["huber"]
         self.max_grad_norm, self.double = numbers["max_grad_norm"], numbers["double"]
         self.parameters = list(self.q.parameters())
-        self.optimiser = adam(self.parameters, numbers)
-        clock.watch((self.optimiser,))
+        self.optimizer = adam(self.parameters, numbers)
+        clock.watch((self.optimizer,))
 
     def options(self, numbers: Numbers) -> dict[str, Any]:
         """Return what the network tells."""
@@ -224,10 +226,10 @@ class DqnUpdate:
 
     def __call__(self, number: int, *batch: Tensor) -> None:
         loss = self.loss(*batch)
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         loss.backward(inputs=self.parameters)  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm, foreach=False)
-        self.optimiser.step()
+        self.optimizer.step()
         if number % self.every == 0:
             torch._foreach_lerp_(self.slow, self.fast, self.rate)
 
@@ -253,8 +255,8 @@ class BinsUpdate(DqnUpdate):
     """The same with bins."""
 
     def options(self, numbers: Numbers) -> dict[str, Any]:
-        self.bins = HandBins(numbers["tells"])
-        return {"tells": self.bins.tells}
+        self.bins = HandBins(numbers["value_head"])
+        return {"value_head": self.bins.value_head}
 
     def loss(self, observation: Tensor, action: Tensor, reward: Tensor, following: Tensor, carry: Tensor) -> Tensor:
         rows = torch.arange(len(action))
@@ -269,7 +271,7 @@ class HandBins:
 
     def __init__(self, numbers: Numbers) -> None:
         count, least, largest = numbers["count"], numbers["least"], numbers["largest"]
-        self.tells = Bins(count, least=least, largest=largest)
+        self.value_head = Bins(count, least=least, largest=largest)
         self.least, self.largest = float(least), float(largest)
         self.edges = torch.linspace(least, largest, count + 1)
         self.width = math.sqrt(2.0) * numbers["smoothing"] * (largest - least) / count

@@ -35,7 +35,7 @@ class Windows:
         self.observation, self.following = (np.zeros((length, width), np.float32) for _ in range(2))
         self.before, self.during = (np.zeros((length, 1), np.float32) for _ in range(2))
         self.reward = np.zeros(length, np.float32)
-        self.switched, self.terminated, self.ended = (np.zeros(length, bool) for _ in range(3))
+        self.switched, self.terminated, self.episode_end = (np.zeros(length, bool) for _ in range(3))
         self.generator = np.random.default_rng(0)
 
     def add(self, **values: Any) -> None:
@@ -51,8 +51,8 @@ class Windows:
         rows = (starts[:, None] + self.steps) % self.length
         age = (self.next - 1 - starts) % self.length  # steps until the newest
         over = np.zeros(rows.shape, bool)
-        over[:, 1:] = np.logical_or.accumulate(self.ended[rows[:, :-1]], 1)
-        names = ("observation", "following", "before", "during", "reward", "switched", "terminated", "ended")
+        over[:, 1:] = np.logical_or.accumulate(self.episode_end[rows[:, :-1]], 1)
+        names = ("observation", "following", "before", "during", "reward", "switched", "terminated", "episode_end")
         columns = {name: torch.from_numpy(getattr(self, name)[rows]) for name in names}
         return {**columns, "valid": torch.from_numpy(~over & (self.steps <= age[:, None]))}
 
@@ -76,7 +76,7 @@ def taac(open_env: Open, numbers: Numbers, clock: Clock) -> None:
                 taken, chosen = update.act(torch.from_numpy(observation).unsqueeze(0), torch.from_numpy(before))
             during, switch = taken.numpy(), bool(chosen)
         following, reward, terminated, truncated, _ = env.step(low + (during[0] + 1.0) * 0.5 * (high - low))
-        ended = terminated or truncated
+        episode_end = terminated or truncated
         ring.add(
             observation=observation,
             following=following,
@@ -85,9 +85,9 @@ def taac(open_env: Open, numbers: Numbers, clock: Clock) -> None:
             reward=reward,
             switched=switch,
             terminated=terminated,
-            ended=ended,
+            episode_end=episode_end,
         )
-        observation, before = (env.reset()[0], np.zeros((1, 1), np.float32)) if ended else (following, during)
+        observation, before = (env.reset()[0], np.zeros((1, 1), np.float32)) if episode_end else (following, during)
         step += 1
         while updates < int((step - warm_up) * numbers["updates_per_step"]):
             updates += 1
@@ -107,7 +107,7 @@ class TaacUpdate:
         self.target, self.slow, self.fast = slow_copy(self.critics)
         self.trained = [Trained(network, numbers) for network in (self.critics, self.policy, self.temperature)]
         watched(clock, self.trained)
-        self.discount, self.rate = numbers["discount"], numbers["target_rate"]
+        self.discount, self.rate = numbers["discount"], numbers["tau"]
         share = numbers["temperature"]["share"]["discrete"]
         self.entropy_target = torch.tensor([-float(spaces.action.size), shared_entropy(2, share)])
 
@@ -141,7 +141,7 @@ class TaacUpdate:
         reward: Tensor,
         switched: Tensor,
         terminated: Tensor,
-        ended: Tensor,
+        episode_end: Tensor,
         valid: Tensor,
     ) -> None:
         for_critics, for_policy, for_temperature = self.trained
@@ -151,7 +151,7 @@ class TaacUpdate:
             c, _ = self.propose(following, during)
             choice = self.choice(self.both(self.critics, following, during, c), alpha)
             value = (choice.exp() * self.both(self.target, following, during, c)).sum(-1)
-            stop = ended | (gumbel(choice) == 1)
+            stop = episode_end | (gumbel(choice) == 1)
             stop[:, :-1] |= switched[:, 1:] | ~valid[:, 1:]
             stop[:, -1] = True
             carried = reward + self.discount * value.masked_fill(terminated, 0.0)
@@ -220,7 +220,7 @@ class RepeatUpdate:
         self.target, self.slow, self.fast = slow_copy(self.critics)
         self.trained = [Trained(network, numbers) for network in (self.critics, self.policy, self.temperature)]  # type: ignore[arg-type]
         watched(clock, self.trained)
-        self.rate = numbers["target_rate"]
+        self.rate = numbers["tau"]
         share = numbers["temperature"]["share"]["discrete"]
         self.entropy_target = torch.tensor([-1.0, shared_entropy(numbers["most_steps"], share)])
 

@@ -17,21 +17,21 @@ from rlrun.spaces import Spaces
 
 
 class Trained:
-    """A network with its optimiser."""
+    """A network with its optimizer."""
 
     def __init__(self, network: nn.Module, numbers: Numbers) -> None:
         self.parameters = list(network.parameters())
-        self.optimiser = adam(self.parameters, numbers)
+        self.optimizer = adam(self.parameters, numbers)
 
     def step(self, loss: Tensor) -> None:
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         loss.backward(inputs=self.parameters)  # type: ignore[no-untyped-call]
-        self.optimiser.step()
+        self.optimizer.step()
 
 
 def watched(clock: Clock, trained: Iterable[Trained]) -> None:
     """Let a clock count the steps of all."""
-    clock.watch(learner.optimiser for learner in trained)
+    clock.watch(learner.optimizer for learner in trained)
 
 
 def critics_of(spaces: Spaces, numbers: Numbers) -> Critics:
@@ -53,7 +53,7 @@ class DdpgUpdate:
         self.deviation, self.damping = noise["deviation"], noise["damping"]
         self.smoothing, self.limit = noise["target"], noise["target_limit"]
         self.every, self.target_every = numbers["policy_every"], numbers["target_every"]
-        self.rate = numbers["target_rate"]
+        self.rate = numbers["tau"]
         self.noise = torch.zeros(1, spaces.action.size)
 
     def act(self, observation: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class MdqUpdate:
         self.target, self.slow, self.fast = slow_copy(self.critics)
         self.trained = [Trained(network, numbers) for network in (self.critics, self.policy, self.temperature)]
         watched(clock, self.trained)
-        self.noise, self.rate = numbers["distill_noise"], numbers["target_rate"]
+        self.noise, self.rate = numbers["distill_noise"], numbers["tau"]
         self.even = -spaces.action.size * math.log(numbers["bins"])
         self.size = spaces.action.size
 
@@ -103,10 +103,10 @@ class MdqUpdate:
             q_target = reward + carry * value
             drawn, log_prob = self.policy.sample(observation)
             drawn = (drawn + self.noise * torch.randn_like(drawn)).clamp(-1.0, 1.0)
-            judged = self.target(observation, drawn).amin(0)
+            evaluated = self.target(observation, drawn).amin(0)
             entropy = -log_prob + self.even + self.size * math.log(2.0)
         for_critics.step((self.critics(observation, action) - q_target).square().sum(0).mean())
-        for_policy.step((self.policy(observation, drawn) - judged).square().mean())
+        for_policy.step((self.policy(observation, drawn) - evaluated).square().mean())
         for_temperature.step((self.temperature.log * (entropy + self.size)).mean())
         torch._foreach_lerp_(self.slow, self.fast, self.rate)
 
@@ -125,7 +125,7 @@ class SeditorUpdate:
         self.log_temperature = nn.Parameter(torch.zeros(2))
         self.for_temperature = Trained(nn.ParameterList([self.log_temperature]), numbers)
         watched(clock, (*self.trained, self.for_temperature))
-        self.rate, self.size = numbers["target_rate"], spaces.action.size
+        self.rate, self.size = numbers["tau"], spaces.action.size
 
     def act(self, observation: Tensor) -> Tensor:
         proposed = self.utility(observation)[0]
@@ -175,7 +175,7 @@ class IqlUpdate:
         self.target, self.slow, self.fast = slow_copy(self.critics)
         self.trained = [Trained(network, numbers) for network in (self.value, self.policy, self.critics)]
         watched(clock, self.trained)
-        self.rate, self.expectile = numbers["target_rate"], numbers["expectile"]
+        self.rate, self.expectile = numbers["tau"], numbers["expectile"]
         self.temperature, self.limit = numbers["temperature"], numbers["largest_weight"]
         self.edge = numbers["edge"]
 
@@ -190,8 +190,8 @@ class IqlUpdate:
         for_value, for_policy, for_critics = self.trained
         with torch.no_grad():
             q_target = reward + carry * self.value(next_observation)
-            judged = self.target(observation, action).amin(0)
-        error = judged - self.value(observation)
+            evaluated = self.target(observation, action).amin(0)
+        error = evaluated - self.value(observation)
         share = torch.where(error < 0.0, 1.0 - self.expectile, self.expectile).detach()
         for_value.step((share * error.square()).mean())
         weight = (error.detach() / self.temperature).exp().clamp(max=self.limit)

@@ -23,13 +23,13 @@ class SacUpdate:
         self.target_critics, self.slow, self.fast = slow_copy(self.critics)
         self.log_temperature = torch.zeros(1, requires_grad=True)
         self.target_entropy = -float(spaces.action.size)
-        self.rate = numbers["target_rate"]
+        self.rate = numbers["tau"]
         self.critics_parameters = list(self.critics.parameters())
         self.policy_parameters = list(self.policy.parameters())
-        self.critics_optimiser = adam(self.critics_parameters, numbers)
-        self.policy_optimiser = adam(self.policy_parameters, numbers)
-        self.temperature_optimiser = adam([self.log_temperature], numbers)
-        clock.watch((self.critics_optimiser, self.policy_optimiser, self.temperature_optimiser))
+        self.critics_optimizer = adam(self.critics_parameters, numbers)
+        self.policy_optimizer = adam(self.policy_parameters, numbers)
+        self.temperature_optimizer = adam([self.log_temperature], numbers)
+        clock.watch((self.critics_optimizer, self.policy_optimizer, self.temperature_optimizer))
 
     def judges(self, spaces: Spaces, numbers: Numbers) -> Any:
         """Return the critics."""
@@ -61,20 +61,20 @@ class SacUpdate:
             next_action, next_log_prob = self.policy(next_observation)
             q_target = self.target(reward, next_observation, carry, next_action, -temperature * next_log_prob)
         loss = self.loss(observation, action, q_target)
-        self.critics_optimiser.zero_grad()
+        self.critics_optimizer.zero_grad()
         loss.backward(inputs=self.critics_parameters)  # type: ignore[no-untyped-call]
-        self.critics_optimiser.step()
+        self.critics_optimizer.step()
 
         drawn, log_prob = self.policy(observation)
         loss = (temperature * log_prob - self.value(observation, drawn)).mean()
-        self.policy_optimiser.zero_grad()
+        self.policy_optimizer.zero_grad()
         loss.backward(inputs=self.policy_parameters)  # type: ignore[no-untyped-call]
-        self.policy_optimiser.step()
+        self.policy_optimizer.step()
 
         loss = -(self.log_temperature * (log_prob.detach() + self.target_entropy)).mean()
-        self.temperature_optimiser.zero_grad()
+        self.temperature_optimizer.zero_grad()
         loss.backward(inputs=[self.log_temperature])  # type: ignore[no-untyped-call]
-        self.temperature_optimiser.step()
+        self.temperature_optimizer.step()
         torch._foreach_lerp_(self.slow, self.fast, self.rate)
 
 
@@ -185,8 +185,10 @@ class HlgaussUpdate(SacUpdate):
     """Critics of bins."""
 
     def judges(self, spaces: Spaces, numbers: Numbers) -> Critics:
-        self.bins = HandBins(numbers["tells"])
-        return Critics(spaces, hidden=tuple(numbers["hidden"]), members=numbers["ensemble"], tells=self.bins.tells)
+        self.bins = HandBins(numbers["value_head"])
+        return Critics(
+            spaces, hidden=tuple(numbers["hidden"]), members=numbers["ensemble"], value_head=self.bins.value_head
+        )
 
     def loss(self, observation: Tensor, action: Tensor, q_target: Tensor) -> Tensor:
         return self.bins.loss(self.critics.told(observation, action), q_target).sum(0).mean()

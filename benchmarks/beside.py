@@ -27,7 +27,7 @@ SIDES = ("rlrun", "rival")
 
 
 def measure(
-    names: Iterable[str] = (), *, seeds: Iterable[int] = range(3), workers: int = 2, words: Iterable[str] = ()
+    names: Iterable[str] = (), *, seeds: Iterable[int] = range(3), workers: int = 2, overrides: Iterable[str] = ()
 ) -> dict[str, Any]:
     """Return what both sides come to, by case; runs of other seeds that were measured earlier stay.
 
@@ -35,19 +35,22 @@ def measure(
         names: of `CASES`; none = all.
         seeds: a run of each side each.
         workers: runs side by side.
-        words: further ones, such as a small budget to try this file.
+        overrides: further ones, such as a small budget to try this file.
     """
     python, seeds = interpreter(RIVAL), list(seeds)
-    return {name: _case(name, [*CASES[name], *words], seeds, workers, python) for name in names or CASES}
+    return {name: _case(name, [*CASES[name], *overrides], seeds, workers, python) for name in names or CASES}
 
 
-def _case(name: str, words: list[str], seeds: list[int], workers: int, python: Path) -> dict[str, Any]:
+def _case(name: str, overrides: list[str], seeds: list[int], workers: int, python: Path) -> dict[str, Any]:
     earlier = page.held("beside").get(name, {})
-    runs = {record["seed"]: record for record in earlier["runs"]} if earlier.get("words") == words else {}
+    runs = {record["seed"]: record for record in earlier["runs"]} if earlier.get("words") == overrides else {}
     jobs = [(side, seed) for seed in seeds for side in SIDES]
     with ThreadPoolExecutor(workers) as pool:
         done = list(
-            pool.map(lambda job: _ours(words, job[1]) if job[0] == "rlrun" else _theirs(words, *job[1:], python), jobs)
+            pool.map(
+                lambda job: _ours(overrides, job[1]) if job[0] == "rlrun" else _theirs(overrides, *job[1:], python),
+                jobs,
+            )
         )
     for (side, seed), result in zip(jobs, done, strict=True):
         runs.setdefault(seed, {"seed": seed})[side] = result
@@ -55,14 +58,14 @@ def _case(name: str, words: list[str], seeds: list[int], workers: int, python: P
     ordered = [runs[seed] for seed in sorted(runs)]
     means = {side: statistics.mean(record[side]["mean"] for record in ordered) for side in SIDES}
     passed = means["rlrun"] >= means["rival"]
-    return {"words": words, "requirement": REQUIREMENTS[RIVAL], "runs": ordered, "means": means, "passed": passed}
+    return {"words": overrides, "requirement": REQUIREMENTS[RIVAL], "runs": ordered, "means": means, "passed": passed}
 
 
-def _ours(words: list[str], seed: int) -> dict[str, Any]:
+def _ours(overrides: list[str], seed: int) -> dict[str, Any]:
     with TemporaryDirectory() as place:
         run_dir = Path(place) / "run"
         begun = time.perf_counter()
-        arguments = [*words, f"seed={seed}", "evaluation.every=0", "logger=[]", "--run-dir", str(run_dir)]
+        arguments = [*overrides, f"seed={seed}", "evaluation.every=0", "logger=[]", "--run-dir", str(run_dir)]
         run(["-m", "rlrun", "train", *arguments], folder=Path(place))
         seconds = time.perf_counter() - begun
         options = ["--checkpoint", "latest", "--episodes", str(EPISODES), "--seed", str(SEED), "--json"]
@@ -70,11 +73,11 @@ def _ours(words: list[str], seed: int) -> dict[str, Any]:
     return {"mean": statistics.mean(result["returns"]), "returns": result["returns"], "seconds": seconds}
 
 
-def _theirs(words: list[str], seed: int, python: Path) -> dict[str, Any]:
-    config = configuration.compose(words).config
+def _theirs(overrides: list[str], seed: int, python: Path) -> dict[str, Any]:
+    config = configuration.compose(overrides).config
     more = {"env": config.env.id, "budget": config.stop.env_steps, "episodes": EPISODES, "seed": SEED}
     numbers = json.dumps({**numbers_of(config), **more})
-    algorithm = words[0].removeprefix("algorithm=")
+    algorithm = overrides[0].removeprefix("algorithm=")
     with TemporaryDirectory() as place:
         result = run_for_json([*MODULE, algorithm, numbers, str(seed)], folder=Path(place), python=python)
     return {"mean": statistics.mean(result["returns"]), **result}

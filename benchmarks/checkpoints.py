@@ -77,8 +77,8 @@ def one_round(folder: Path) -> dict[str, float]:
     figures |= {"later_write": max(saved["writes"][1:]), "overwriting_disk": saved["disk"]}
     figures |= {"load": stage("load", full)["seconds"]}
     multiply(RunDir.open(full), Path(many))
-    for name, words in {"list": [many], "verify": [full, "--verify"], "digests": [full, "--json"]}.items():
-        figures[name] = run(["-m", "rlrun", "checkpoints", *words], folder=folder).processor_seconds
+    for name, overrides in {"list": [many], "verify": [full, "--verify"], "digests": [full, "--json"]}.items():
+        figures[name] = run(["-m", "rlrun", "checkpoints", *overrides], folder=folder).processor_seconds
     return figures
 
 
@@ -88,7 +88,7 @@ def stage(name: str, folder: str) -> dict[str, Any]:
 
 
 class Training:
-    """A memory, two networks and an optimiser, saved as in a run."""
+    """A memory, two networks and an optimizer, saved as in a run."""
 
     def __init__(self, folder: str, case: Case = CASE) -> None:
         self.case = case

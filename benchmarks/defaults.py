@@ -157,11 +157,11 @@ def _ours(name: str, task: Task, seeds: list[int], workers: int, folder: Path) -
     for summary_file in sorted(sweep.glob("jobs/*/summary.json")):
         seed = json.loads((summary_file.parent / "manifest.json").read_text())["seed"]
         if seed in seeds:
-            words = ["rlrun", "train", *command, f"seed={seed}"]
-            _add(name, task, "rlrun", {"seed": seed, "command": words, **_judged(summary_file.parent)}, folder)
+            overrides = ["rlrun", "train", *command, f"seed={seed}"]
+            _add(name, task, "rlrun", {"seed": seed, "command": overrides, **_evaluated(summary_file.parent)}, folder)
 
 
-def _judged(run_dir: Path) -> dict[str, Any]:
+def _evaluated(run_dir: Path) -> dict[str, Any]:
     """Return the curve of a finished run, and the returns of fresh episodes by its best and its last policy."""
     records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     curve = [(row["env_steps"], row["evaluation/mean_return"]) for row in records if "evaluation/mean_return" in row]
@@ -176,8 +176,8 @@ def _judged(run_dir: Path) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    words = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    overrides = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(overrides, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _runs(name: str, task: Task, side: str, folder: Path) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ BAR = 0.25  # by how much of the measured time an estimate may be off
 class Case(NamedTuple):
     """Words of a run, or of a sweep with so many workers."""
 
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     workers: int | None = None
 
 
@@ -40,14 +40,14 @@ CASES = {
 }
 
 
-def measure(chosen: list[str] | None = None, *, seconds: float = PROBE, words: list[str] | None = None) -> Any:
+def measure(chosen: list[str] | None = None, *, seconds: float = PROBE, overrides: list[str] | None = None) -> Any:
     """Estimate and run each of some cases.
 
     seconds: of a probe; words: further ones for every case.
     """
     results = {}
     for name in chosen or CASES:
-        case = CASES[name]._replace(words=(*CASES[name].words, *(words or [])))
+        case = CASES[name]._replace(overrides=(*CASES[name].overrides, *(overrides or [])))
         with TemporaryDirectory() as folder:
             results[name] = measured(case, Path(folder), seconds)
         print(f"{name}: {results[name]['ratio']:.2f} of {results[name]['seconds']} s", flush=True)
@@ -60,12 +60,12 @@ def measured(case: Case, folder: Path, seconds: float) -> dict[str, Any]:
     before = estimated(case, folder, seconds)
     begun = time.perf_counter()
     options = ["--run-dir", "run"] if case.workers is None else ["-m", "--workers", str(case.workers)]
-    used = run(["-m", "rlrun", "train", *options, *case.words, "logger=[]"], folder=folder).processor_seconds
+    used = run(["-m", "rlrun", "train", *options, *case.overrides, "logger=[]"], folder=folder).processor_seconds
     took = time.perf_counter() - begun
     after = estimated(case, folder, seconds)
     ratio = (before["seconds"] + after["seconds"]) / 2 / took
     sizes = sum(path.stat().st_size for kind in ("run", "sweeps") for path in (folder / kind).rglob("*"))
-    result = {"words": case.words, "workers": case.workers, "seconds": round(took, 1), "ratio": round(ratio, 3)}
+    result = {"words": case.overrides, "workers": case.workers, "seconds": round(took, 1), "ratio": round(ratio, 3)}
     result |= {"estimates": [before["seconds"], after["seconds"]], "bytes": [before["bytes"], sizes]}
     if case.workers is None:
         result["ratio_of_processor_time"] = round(in_processor_time(case, folder, seconds) / used, 3)
@@ -75,33 +75,33 @@ def measured(case: Case, folder: Path, seconds: float) -> dict[str, Any]:
 def estimated(case: Case, folder: Path, seconds: float) -> dict[str, Any]:
     """Return what is said of a case, by a process of its own: seconds and bytes."""
     workers = ["--workers", str(case.workers or 1)]
-    return run_for_json(["-m", "benchmarks.estimate", str(seconds), *workers, *case.words], folder=folder)
+    return run_for_json(["-m", "benchmarks.estimate", str(seconds), *workers, *case.overrides], folder=folder)
 
 
 def in_processor_time(case: Case, folder: Path, seconds: float) -> float:
     """Return the processor seconds that a run is said to take."""
-    probed = run(["-m", "benchmarks.estimate", str(seconds), "--processor", *case.words], folder=folder)
+    probed = run(["-m", "benchmarks.estimate", str(seconds), "--processor", *case.overrides], folder=folder)
     measurement = Measured(**json.loads(probed.output.strip().splitlines()[-1]))
     return cost_of(replace(measurement, around=probed.processor_seconds - measurement.loop - measurement.last)).seconds
 
 
-def main(words: list[str]) -> int:
+def main(overrides: list[str]) -> int:
     """Say what a case takes, or what a probe found whose clock is that of its process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("seconds", type=float)
     parser.add_argument("--workers", type=int)
     parser.add_argument("--processor", action="store_true")
-    parser.add_argument("words", nargs="*")
-    args = parser.parse_intermixed_args(words)
+    parser.add_argument("overrides", nargs="*")
+    args = parser.parse_intermixed_args(overrides)
     if args.processor:
         from rlrun.estimate.probe import measure as probe
 
         with TemporaryDirectory(dir=".") as folder:
-            of_probe = probe(args.words, None, args.seconds, Path(folder) / "run", time.process_time)
+            of_probe = probe(args.overrides, None, args.seconds, Path(folder) / "run", time.process_time)
         print(json.dumps(asdict(of_probe)))
         return 0
-    bill = estimate(expand(args.words), workers=args.workers, seconds=args.seconds)
-    print(json.dumps({"seconds": round(bill.seconds, 1), "bytes": bill.bytes}))
+    cost_estimate = estimate(expand(args.overrides), workers=args.workers, seconds=args.seconds)
+    print(json.dumps({"seconds": round(cost_estimate.seconds, 1), "bytes": cost_estimate.bytes}))
     return 0
 
 

@@ -12,7 +12,7 @@ import torch
 from rlrun import storage
 from rlrun.rundir import RunDir
 
-GROUPS = ("parameters", "optimisers", "memory", "generators", "the rest", "metrics")
+GROUPS = ("parameters", "optimizers", "memory", "generators", "the rest", "metrics")
 GENERATORS = {"generator", "generators", "rng", "random", "uniform"}
 WATCHED = ("evaluation", "logger", "checkpoint", "memory_export", "budget")  # callbacks that only look on
 
@@ -79,7 +79,7 @@ def _group(path: tuple[str, ...], value: Any) -> str:
     if path[0] == "memory":
         return "memory"
     if "optimiser" in path:
-        return "optimisers"
+        return "optimizers"
     return "parameters" if isinstance(value, torch.Tensor) and value.is_floating_point() else "the rest"
 
 

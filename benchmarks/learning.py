@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.process import Failed, run, run_for_json
-from benchmarks.stored import CLONE, above_clone, behind_behaviour, lost_online
+from benchmarks.stored import CLONE, above_clone, behind_behavior, lost_online
 from rlrun.env.goals import BitFlip
 from rlrun.env.toys import MixedAction
 
@@ -26,34 +26,34 @@ ALLOWED = 0.25  # mean cost a step
 Measured = Callable[[list[str], Path], float]
 
 
-def fresh(words: list[str], folder: Path, *, episodes: int = EPISODES) -> dict[str, Any]:
+def fresh(overrides: list[str], folder: Path, *, episodes: int = EPISODES) -> dict[str, Any]:
     """Train, then play fresh episodes by the best checkpoint; return what `rlrun eval` says of them."""
     run_dir = folder / "run"
-    run(["-m", "rlrun", "train", *words, "logger=[]", "--run-dir", str(run_dir)], folder=folder)
+    run(["-m", "rlrun", "train", *overrides, "logger=[]", "--run-dir", str(run_dir)], folder=folder)
     options = ["--checkpoint", "best", "--episodes", str(episodes), "--seed", str(SEED), "--json"]
     return run_for_json(["-m", "rlrun", "eval", str(run_dir), *options], folder=folder)
 
 
-def fresh_return(words: list[str], folder: Path) -> float:
+def fresh_return(overrides: list[str], folder: Path) -> float:
     """Return the mean return of fresh episodes."""
-    return float(fresh(words, folder)["mean_return"])
+    return float(fresh(overrides, folder)["mean_return"])
 
 
-def bits_flipped(words: list[str], folder: Path) -> float:
+def bits_flipped(overrides: list[str], folder: Path) -> float:
     """Return the share of fresh episodes in which all bits came to equal the goal: those that paid 0 at their end."""
-    returns = fresh(words, folder, episodes=100)["returns"]
+    returns = fresh(overrides, folder, episodes=100)["returns"]
     return sum(value > -BitFlip().n for value in returns) / len(returns)
 
 
-def succeeded(words: list[str], folder: Path) -> float:
+def succeeded(overrides: list[str], folder: Path) -> float:
     """Return the share of fresh episodes that succeed, where success pays 1 and failure 0."""
-    return float(fresh(words, folder, episodes=100)["mean_return"])
+    return float(fresh(overrides, folder, episodes=100)["mean_return"])
 
 
-def beside_constraint(words: list[str], folder: Path) -> float:
+def beside_constraint(overrides: list[str], folder: Path) -> float:
     """Return how far the mean cost of the last policy, as it acts, is from what is allowed, as a share of that."""
     run_dir = folder / "run"
-    run(["-m", "rlrun", "train", *words, "logger=[]", "--run-dir", str(run_dir)], folder=folder)
+    run(["-m", "rlrun", "train", *overrides, "logger=[]", "--run-dir", str(run_dir)], folder=folder)
     options = ["--episodes", "2000", "--seed", str(SEED), "--stochastic", "--json"]
     totals = run_for_json(["-m", "rlrun", "eval", str(run_dir), *options], folder=folder)["totals"]
     cost = -sum(total[1] for total in totals) / len(totals)  # episodes of one step
@@ -62,40 +62,40 @@ def beside_constraint(words: list[str], folder: Path) -> float:
 
 def cloned(expert: list[str]) -> Measured:
     """Return a measurement that clones an expert; the clone's mean return."""
-    return lambda words, folder: _expert_and_clone(expert, words, folder)[1]
+    return lambda overrides, folder: _expert_and_clone(expert, overrides, folder)[1]
 
 
 def behind(expert: list[str]) -> Measured:
     """Return a measurement that clones an expert; the share of its return that the clone lacks on the same episodes."""
 
-    def measured(words: list[str], folder: Path) -> float:
-        shown, reached = _expert_and_clone(expert, words, folder)
+    def measured(overrides: list[str], folder: Path) -> float:
+        shown, reached = _expert_and_clone(expert, overrides, folder)
         return (shown - reached) / abs(shown)
 
     return measured
 
 
-def _expert_and_clone(expert: list[str], words: list[str], folder: Path) -> tuple[float, float]:
+def _expert_and_clone(expert: list[str], overrides: list[str], folder: Path) -> tuple[float, float]:
     """Return the mean returns of an expert and of who learns from its memory."""
     place, data = folder / "expert", folder / "demonstrations.zip"
     place.mkdir()
-    seed = [word for word in words if word.startswith("seed=")]
+    seed = [override for override in overrides if override.startswith("seed=")]
     shown = fresh_return([*expert, *seed, f"memory.export.path={data}"], place)
-    return shown, fresh_return([*words, f"dataset={data}"], folder)
+    return shown, fresh_return([*overrides, f"dataset={data}"], folder)
 
 
-def lacks_with(word: str) -> Measured:
+def lacks_with(override: str) -> Measured:
     """Return a measurement that trains twice; the share of a run's return that it lacks with a word more.
 
     Both are tried on the same episodes.
     """
 
-    def measured(words: list[str], folder: Path) -> float:
+    def measured(overrides: list[str], folder: Path) -> float:
         alone, changed = folder / "alone", folder / "changed"
         alone.mkdir()
         changed.mkdir()
-        wanted = fresh_return(words, alone)
-        return (wanted - fresh_return([*words, word], changed)) / abs(wanted)
+        wanted = fresh_return(overrides, alone)
+        return (wanted - fresh_return([*overrides, override], changed)) / abs(wanted)
 
     return measured
 
@@ -103,8 +103,8 @@ def lacks_with(word: str) -> Measured:
 def answer(check: str) -> Measured:
     """Return a measurement that trains a toy and compares with its answer (see `benchmarks.answers`)."""
 
-    def measured(words: list[str], folder: Path) -> float:
-        result = run_for_json(["-m", "benchmarks.answers", check, str(folder / "run"), *words], folder=folder)
+    def measured(overrides: list[str], folder: Path) -> float:
+        result = run_for_json(["-m", "benchmarks.answers", check, str(folder / "run"), *overrides], folder=folder)
         return float(result["value"])
 
     return measured
@@ -114,11 +114,11 @@ def answer(check: str) -> Measured:
 class Claim:
     """What a pair of algorithm and environment is held to.
 
-    words: of the run; measured: gives one number a seed; bar: that this number must reach, or stay
+    overrides: of the run; measured: gives one number a seed; bar: that this number must reach, or stay
     within; of 5 seeds `enough` must.
     """
 
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     bar: float
     unit: str = "mean return"
     measured: Measured = fresh_return
@@ -162,12 +162,12 @@ def noise(algorithm: str, *settings: str) -> tuple[str, ...]:
 
 def corridor(algorithm: str, *, steps: str, weight: str) -> dict[str, Claim]:
     """Return that a corridor is walked to its end with either bonus, and never at equal steps without."""
-    words = (f"algorithm={algorithm}", "env=corridor", f"stop.env_steps={steps}")
+    overrides = (f"algorithm={algorithm}", "env=corridor", f"stop.env_steps={steps}")
     claims = {
-        f"{algorithm}-corridor-{name}": Claim((*words, *(word.format(weight) for word in added)), 1.0)
+        f"{algorithm}-corridor-{name}": Claim((*overrides, *(override.format(weight) for override in added)), 1.0)
         for name, added in WALKED.items()
     }
-    return claims | {f"{algorithm}-corridor-alone": Claim(words, 0.0, at_most=True)}
+    return claims | {f"{algorithm}-corridor-alone": Claim(overrides, 0.0, at_most=True)}
 
 
 WIDE = ("algorithm=sac", "env=pendulum", "algorithm.hidden=[256,256]", "stop.env_steps=15_000")
@@ -282,15 +282,15 @@ CLAIMS = {
     ),
     **{
         f"{name}-{switch}": Claim(
-            words,
+            overrides,
             bar,
             unit=unit,
-            measured=lacks_with(word),
+            measured=lacks_with(override),
             enough=4,
             at_most=True,
         )
-        for switch, (word, unit, runs) in SWITCHES.items()
-        for name, (words, bar) in runs.items()
+        for switch, (override, unit, runs) in SWITCHES.items()
+        for name, (overrides, bar) in runs.items()
     },
     "handcrafted-pendulum": Claim((*EXPERT, "env=pendulum"), -250.0),
     "handcrafted-cartpole": Claim((*EXPERT, "env=cartpole"), 500.0),
@@ -310,7 +310,7 @@ CLAIMS = {
         CLONE,
         0.15,
         unit="share of the return of who wrote the memory, half at random, that the clone lacks",
-        measured=behind_behaviour(fresh_return),
+        measured=behind_behavior(fresh_return),
         at_most=True,
     ),
     "iql-pendulum-half": Claim(
@@ -351,7 +351,7 @@ def measure(
     *,
     seeds: Iterable[int] = range(5),
     workers: int = 2,
-    words: Iterable[str] = (),
+    overrides: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Return what each claim came to.
 
@@ -359,25 +359,25 @@ def measure(
         names: of claims; None = all.
         seeds: one run each.
         workers: runs side by side.
-        words: further ones for every run, such as a small budget to try this file.
+        overrides: further ones for every run, such as a small budget to try this file.
     """
     seeds = list(seeds)
     jobs = [(name, seed) for name in names or list(CLAIMS) for seed in seeds]
     with ThreadPoolExecutor(workers) as pool:
-        results = list(pool.map(lambda job: one_run(*job, words=list(words)), jobs))
+        results = list(pool.map(lambda job: one_run(*job, overrides=list(overrides)), jobs))
     by_name: dict[str, Any] = {}
     for (name, _), result in zip(jobs, results, strict=True):
         by_name.setdefault(name, []).append(result)
-    return {name: summary(CLAIMS[name], runs, extra=list(words)) for name, runs in by_name.items()}
+    return {name: summary(CLAIMS[name], runs, extra=list(overrides)) for name, runs in by_name.items()}
 
 
-def one_run(name: str, seed: int, *, words: list[str]) -> dict[str, Any]:
+def one_run(name: str, seed: int, *, overrides: list[str]) -> dict[str, Any]:
     """Train with one seed; a run that fails does not hold, and stops no other."""
     claim, start = CLAIMS[name], time.perf_counter()
     record: dict[str, Any] = {"seed": seed, "value": None, "holds": False}
     with TemporaryDirectory() as folder:
         try:
-            value = claim.measured([*claim.words, f"seed={seed}", *words], Path(folder))
+            value = claim.measured([*claim.overrides, f"seed={seed}", *overrides], Path(folder))
             record.update(value=value, holds=claim.holds(value))
             if claim.measured is fresh_return:
                 record["evaluations"] = evaluations(Path(folder) / "run" / "summary.json")
@@ -399,7 +399,7 @@ def summary(claim: Claim, runs: list[dict[str, Any]], *, extra: list[str]) -> di
     """Return the claim with its runs; with fewer seeds than five, the same number may miss the bar."""
     missed = sum(not record["holds"] for record in runs)
     return {
-        "words": [*claim.words, *extra],
+        "words": [*claim.overrides, *extra],
         "unit": claim.unit,
         "bar": claim.bar,
         "at_most": claim.at_most,

@@ -102,10 +102,10 @@ def one_cell(*, times: int, workers: int) -> dict[str, Any]:
 
 def _both(place: str, way: str) -> list[str | None]:
     """Train, and resume; return what was wrong with each, or None."""
-    words, gone, failed = PLACES[place]
+    overrides, gone, failed = PLACES[place]
     pattern = (gone if way in GONE else failed) + WAYS[way]
     with TemporaryDirectory() as folder:
-        command = ["train", *WORDS, *words, f"env.kwargs.way={way}", "--run-dir", "run"]
+        command = ["train", *WORDS, *overrides, f"env.kwargs.way={way}", "--run-dir", "run"]
         return [
             _wrong(f"{place}-{way}", request, pattern, Path(folder))
             for request in (command, ["resume", "run", "--trust", "benchmarks"])

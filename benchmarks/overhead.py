@@ -51,11 +51,11 @@ def one(jobs: int) -> dict[str, float]:
     """Run a sweep once."""
     with TemporaryDirectory() as folder:
         sweep = Path(folder) / "sweep"
-        words = [*WORDS, f"seed=range({jobs})", "--sweep-dir", str(sweep), "--workers", str(WORKERS)]
+        overrides = [*WORDS, f"seed=range({jobs})", "--sweep-dir", str(sweep), "--workers", str(WORKERS)]
         log = Path(folder) / "log.txt"
         with log.open("w") as out:
             begun = time.perf_counter()
-            command = [sys.executable, "-m", "rlrun", "train", "-m", *words]
+            command = [sys.executable, "-m", "rlrun", "train", "-m", *overrides]
             process = subprocess.Popen(command, cwd=folder, env=environment(), stdout=out, stderr=out)
         sizes: list[tuple[int, float]] = []
         watcher = threading.Thread(target=_watch, args=(process.pid, sweep / "jobs", sizes), daemon=True)

@@ -77,11 +77,11 @@ def speed(found: dict[str, Any]) -> Lines:
         counts = [str(len(loads)), f"{min(loads)}–{max(loads)}"]
         both = [_spread(speeds[side], ",.0f") for side in ("rlrun", "bare")]
         rows.append([name, *both, *ratios, bar, *counts, case["machine"]["date"]])
-    words = [f"* {name}: `{' '.join(case['words'])}`" for name, case in found.items()]
+    overrides = [f"* {name}: `{' '.join(case['words'])}`" for name, case in found.items()]
     how = (
         "Both sides in processes of their own that take turns; ratios within a round; load: processes that ran before."
     )
-    return [how, "", *table(heads, rows), "", *words]
+    return [how, "", *table(heads, rows), "", *overrides]
 
 
 def kept(found: dict[str, Any]) -> Lines:
@@ -125,8 +125,8 @@ def learning(found: dict[str, Any]) -> Lines:
         rows.append(
             [name, claim["unit"], bar, seeds, claim["held"], values, f"{seconds:.0f}", claim["machine"]["date"]]
         )
-    words = [f"* {name}: `{' '.join(claim['words'])}`" for name, claim in found.items()]
-    return [*table(heads, rows), "", *words]
+    overrides = [f"* {name}: `{' '.join(claim['words'])}`" for name, claim in found.items()]
+    return [*table(heads, rows), "", *overrides]
 
 
 def _learned(run: dict[str, Any]) -> str:
@@ -157,7 +157,7 @@ def _beside_peers(name: str, case: dict[str, Any]) -> Lines:
     for side, stats in case["sides"].items():
         beside = _spread(ratio["rlrun"][side], ".2f") if side in ratio["rlrun"] else ""
         figures = [_spread(stats[key], form) for key, form in (("first_step", ".1f"), ("megabytes", ".0f"))]
-        counts = [f"{stats[key]:,}" for key in ("steps_of_optimisers", "parameters")]
+        counts = [f"{stats[key]:,}" for key in ("steps_of_optimizers", "parameters")]
         version = next((number for package, number in stats["versions"].items() if package not in case["machine"]), "")
         rows.append([side, version, _spread(stats["speed"], ",.0f"), beside, *figures, *counts])
     bars = [
@@ -172,7 +172,7 @@ def _beside_peers(name: str, case: dict[str, Any]) -> Lines:
     return [
         f"### {name}",
         "",
-        *table([*heads, "optimiser steps", "parameters"], rows),
+        *table([*heads, "optimizer steps", "parameters"], rows),
         "",
         f"* `{' '.join(case['words'])}`, environment steps {first:,} to {last:,}; {about}",
         *(f"* {bar}" for bar in bars),
@@ -207,7 +207,7 @@ def _solved(name: str, part: dict[str, Any]) -> Lines:
 def _begun(name: str, part: dict[str, Any]) -> Lines:
     """Return seconds to the first step."""
     loads = [record["load"] for record in part["rounds"]]
-    rows = [[f"`{' '.join(words)}`", _spread(part[side], ".2f")] for side, words in part["commands"].items()]
+    rows = [[f"`{' '.join(overrides)}`", _spread(part[side], ".2f")] for side, overrides in part["commands"].items()]
     return [
         f"### {name}",
         "",
@@ -244,10 +244,10 @@ def memory(found: dict[str, Any]) -> Lines:
 
 def chain(found: dict[str, Any]) -> Lines:
     """Updates that priorities save."""
-    heads = ["length", "rows", "updates, uniform", "updates, prioritised", "ratio of medians", "bar"]
+    heads = ["length", "rows", "updates, uniform", "updates, prioritized", "ratio of medians", "bar"]
     rows = []
     for length, case in found.items():
-        counts = [", ".join(f"{count:,}" for count in case[name]) for name in ("uniform", "prioritised")]
+        counts = [", ".join(f"{count:,}" for count in case[name]) for name in ("uniform", "prioritized")]
         bar = f"≤ {case['bar']:g}: {_verdict(case)}"
         rows.append([length, f"{2 ** (int(length) + 1) - 2:,}", *counts, f"{case['ratio']:.2f}", bar])
     how = "The blind cliffwalk of arXiv 1511.05952: one row has a reward; one-row updates of a table until it is right."
@@ -262,7 +262,7 @@ def checkpoints(found: dict[str, Any]) -> Lines:
         rows.append([figure["what"], _spread(figure, ".3f"), bar])
     loads = found["load"]
     how = (
-        f"A memory of {found['memory']}, with two networks and their optimisers, saved by the callback of a run; "
+        f"A memory of {found['memory']}, with two networks and their optimizers, saved by the callback of a run; "
         f"{len(loads)} rounds, load {min(loads)}–{max(loads)}."
     )
     return [how, "", *table(["what", "measured", "bar"], rows)]
@@ -297,13 +297,13 @@ def resilience(found: dict[str, Any]) -> Lines:
         "Each run once without a stop, and once killed by SIGKILL at random moments and resumed by the command: "
         "what their last checkpoints hold and their metrics, times aside, compared bit by bit. Inside a write: kills "
         "that left a half-written checkpoint behind; damaged: checkpoints that showed and did not verify after a "
-        "kill; passed over: checkpoints that a resume could not use; workers left: processes of lanes that outlived "
+        "kill; passed over: checkpoints that a resume could not use; workers left: processes of envs that outlived "
         "the one that was killed. leaving: processes of environments (their own, and one that collects) that left by "
         "SIGKILL, SIGSEGV, `os._exit(0)`, `sys.exit(0)` or an exception while training and after a resume; as a kill "
         "counts a run that ended with exit code 1 and a line that names what left and how."
     )
-    words = [f"* {name}: `{' '.join(cell['words'])}`" for name, cell in found.items()]
-    return [how, "", *table(heads, rows), "", *words, *attacked]
+    overrides = [f"* {name}: `{' '.join(cell['words'])}`" for name, cell in found.items()]
+    return [how, "", *table(heads, rows), "", *overrides, *attacked]
 
 
 def attacks(found: dict[str, Any] | None) -> Lines:
@@ -349,15 +349,15 @@ def sweeps(found: dict[str, Any]) -> Lines:
         counts = [str(case.get(key.replace(" ", "_"), "")) for key in counted]
         same = [f"{case['identical'][group]} of {case['jobs']}" if "jobs" in case else "" for group in groups]
         outcome = "; ".join(states) if "jobs" in case else case["error"]
-        ended = [_verdict(case), f"{case['wall_seconds']:.0f}", case["machine"]["date"]]
-        rows.append([name, outcome, *counts, *same, *ended])
+        episode_end = [_verdict(case), f"{case['wall_seconds']:.0f}", case["machine"]["date"]]
+        rows.append([name, outcome, *counts, *same, *episode_end])
     how = (
         "A sweep, four jobs at a time, whose processes were all killed by SIGKILL at two random moments and which was "
         "resumed by the command, against one that nobody disturbed. Finished once: jobs of which one process said so; "
         "started over: jobs that did not go on from the checkpoint they had; then how many are identical, bit by bit."
     )
-    words = [f"* {name}: `{' '.join(case['words'])}`" for name, case in found.items()]
-    return [how, "", *table(heads, rows), "", *words]
+    overrides = [f"* {name}: `{' '.join(case['words'])}`" for name, case in found.items()]
+    return [how, "", *table(heads, rows), "", *overrides]
 
 
 def asynchronous(found: dict[str, Any]) -> Lines:
@@ -372,8 +372,8 @@ def asynchronous(found: dict[str, Any]) -> Lines:
         "SAC on a Pendulum that sleeps 10 ms a step; from one environment step to the next, updates included. The "
         "best that can be is half, where learning takes as long as stepping; there it is held to the bar."
     )
-    words = [f"* {name}: `{' '.join(case['words'])}`" for name, case in found.items()]
-    return [how, "", *table(heads, rows), "", *words]
+    overrides = [f"* {name}: `{' '.join(case['words'])}`" for name, case in found.items()]
+    return [how, "", *table(heads, rows), "", *overrides]
 
 
 def estimate(found: dict[str, Any]) -> Lines:
@@ -391,8 +391,8 @@ def estimate(found: dict[str, Any]) -> Lines:
         "the measured time; of processor time: the same of a probe that counts only what its process used."
     )
     many = {name: f" on {case['workers']} workers" if case["workers"] else "" for name, case in found.items()}
-    words = [f"* {name}: `{' '.join(case['words'])}`{many[name]}" for name, case in found.items()]
-    return [how, "", *table(heads, rows), "", *words]
+    overrides = [f"* {name}: `{' '.join(case['words'])}`{many[name]}" for name, case in found.items()]
+    return [how, "", *table(heads, rows), "", *overrides]
 
 
 def search(found: dict[str, Any]) -> Lines:
@@ -436,7 +436,7 @@ def _cartpole(part: dict[str, Any]) -> Lines:
         *table(heads, rows),
         "",
         f"* `{' '.join(part['words'])}`",
-        *(f"* {side}: `{' '.join(words)}`" for side, words in part["sides"].items()),
+        *(f"* {side}: `{' '.join(overrides)}`" for side, overrides in part["sides"].items()),
     ]
 
 

@@ -1,7 +1,7 @@
 """Training at steady state beside other libraries', on the same work: processes take turns, ratios within a round.
 
 Every side runs in a process of its own, a peer in an environment of its own, and is looked at alike
-(`rivals/training/meter.py`): environment steps a second, seconds to the first of them, peak memory, optimiser steps.
+(`rivals/training/meter.py`): environment steps a second, seconds to the first of them, peak memory, optimizer steps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NATIVE = "rlrun, native lanes"
 LOW = "rlrun, bf16"
 COMPILED = ", compiled"  # what the name of a side ends with that has its updates compiled
 VARIANTS = {NATIVE: ("env.vectorization=native",), LOW: ("precision=bf16",), RLRUN: ()}  # rlrun with further words
-VARIANTS |= {side + COMPILED: (*words, "compile=true") for side, words in VARIANTS.items()}
+VARIANTS |= {side + COMPILED: (*overrides, "compile=true") for side, overrides in VARIANTS.items()}
 PEERS = (BARE, SB3, CLEANRL, "sheeprl", "tianshou", "torchrl", f"torchrl{COMPILED}")
 OURS = {**dict.fromkeys(VARIANTS, "rlrun"), BARE: "bare", CLEANRL: "cleanrl"}  # need no environment of their own
 LACKS = {"sheeprl": {"dqn": "has no DQN", "td3": "has no TD3"}}  # by peer
@@ -47,7 +47,7 @@ class Bar(NamedTuple):
 class Case(NamedTuple):
     """A run to measure."""
 
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     first: int  # environment steps of the window
     last: int
     bars: tuple[Bar, ...]
@@ -56,7 +56,7 @@ class Case(NamedTuple):
     @property
     def algorithm(self) -> str:
         """Name of what learns."""
-        return self.words[0].removeprefix("algorithm=")
+        return self.overrides[0].removeprefix("algorithm=")
 
     def bars_of(self, sides: Iterable[str]) -> list[Bar]:
         """Return the bars beside those sides: rlrun is to be faster than every peer that has the algorithm."""
@@ -66,12 +66,12 @@ class Case(NamedTuple):
 
     def work(self, side: str) -> dict[str, Any]:
         """Return what a side is told; the same numbers for all."""
-        words = [*self.words, *VARIANTS.get(side, ()), *QUIET]
-        config = configuration.compose(words).config
+        overrides = [*self.overrides, *VARIANTS.get(side, ()), *QUIET]
+        config = configuration.compose(overrides).config
         return Work(
             algorithm=self.algorithm,
             env=config.env.id,
-            words=words,
+            overrides=overrides,
             numbers=numbers_of(config),
             first=self.first,
             last=self.last,
@@ -83,7 +83,7 @@ class Case(NamedTuple):
 ZOO_DQN = (  # the settings that stable-baselines3's zoo tuned
     *("algorithm.hidden=[256,256]", "algorithm.batch_size=64", "algorithm.lr=2.3e-3", "algorithm.updates_per_step=0.5"),
     *("algorithm.n_step=1", "algorithm.double=false", "algorithm.warmup_steps=1_000", "memory.length=100_000"),
-    *("algorithm.target_rate=1", "algorithm.target_every=128", "algorithm.epsilon.last=0.04", GREEDY),
+    *("algorithm.tau=1", "algorithm.target_every=128", "algorithm.epsilon.last=0.04", GREEDY),
     "algorithm.huber=1.0",  # its loss
     "algorithm.collect_steps=256",  # as its `train_freq`; tianshou and torchrl are told the same
 )
@@ -161,15 +161,15 @@ def turn(case: Case, side: str) -> dict[str, Any]:
     module = OURS.get(side) or library.replace("-", "_")
     python = Path(sys.executable) if side in OURS else interpreter(library)
     with TemporaryDirectory() as place:
-        words = ["-m", "benchmarks.rivals.training.turn", module, json.dumps(case.work(side))]
-        result = run_for_json(words, folder=Path(place), python=python)
+        overrides = ["-m", "benchmarks.rivals.training.turn", module, json.dumps(case.work(side))]
+        result = run_for_json(overrides, folder=Path(place), python=python)
     return {**result, "speed": result["env_steps"] / result["seconds"]}
 
 
 def other_work(turns: dict[str, dict[str, Any]]) -> dict[str, str]:
     """Return, by side, that it updated its parameters more or less often than rlrun a step of the environment.
 
-    A side without any optimiser of torch's, which would count, is not looked at.
+    A side without any optimizer of torch's, which would count, is not looked at.
     """
     rates = {side: result["updates"] / result["env_steps"] for side, result in turns.items() if result["parameters"]}
     return {
@@ -200,7 +200,7 @@ def summary(case: Case, rounds: list[dict[str, Any]], absent: dict[str, str]) ->
             reached = ratios.get(bar.side, {}).get(bar.peer)
             bars.append({**bar._asdict(), "passed": reached is not None and reached["median"] >= bar.least})
     return {
-        "words": list(case.words),
+        "words": list(case.overrides),
         "window": [case.first, case.last],
         "sides": {side: _about([record["sides"][side] for record in rounds]) for side in present},
         "ratio": ratios,
@@ -215,7 +215,7 @@ def summary(case: Case, rounds: list[dict[str, Any]], absent: dict[str, str]) ->
 def _about(turns: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures of a side; what must be the same in every round once."""
     spreads = {key: spread([result[key] for result in turns]) for key in ("speed", "first_step", "megabytes")}
-    return {**spreads, **{key: turns[-1][key] for key in ("steps_of_optimisers", "parameters", "versions")}}
+    return {**spreads, **{key: turns[-1][key] for key in ("steps_of_optimizers", "parameters", "versions")}}
 
 
 def _shown(sides: dict[str, dict[str, Any]]) -> str:

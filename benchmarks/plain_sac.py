@@ -46,7 +46,7 @@ class Sac:
         self.critics = nn.ModuleList(mlp(observed + actions, hidden, 1) for _ in range(numbers["ensemble"]))
         self.targets = copy.deepcopy(self.critics).requires_grad_(False)
         self.log_temperature = torch.zeros(1, requires_grad=True)
-        self.tau, self.target_entropy = numbers["target_rate"], -float(actions)
+        self.tau, self.target_entropy = numbers["tau"], -float(actions)
         trained = (self.critics.parameters(), self.policy.parameters(), [self.log_temperature])
         self.optimizers = [torch.optim.Adam(parameters, lr=numbers["lr"], fused=True) for parameters in trained]
         clock.watch(self.optimizers)

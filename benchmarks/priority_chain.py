@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.memory import Prioritised, Sampler, Table, Uniform
+from rlrun.memory import Prioritized, Sampler, Table, Uniform
 from rlrun.typing import Array
 
 STEP = 0.25  # of each update towards its target
@@ -25,7 +25,7 @@ COLUMNS = {name: {"dtype": "int64"} for name in ("observation", "action")}
 COLUMNS |= {"reward": {}, "terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}
 SAMPLERS: dict[str, Callable[[int], Sampler]] = {
     "uniform": lambda seed: Uniform(seed=seed),
-    "prioritised": lambda seed: Prioritised(seed=seed),
+    "prioritized": lambda seed: Prioritized(seed=seed),
 }
 
 
@@ -80,11 +80,11 @@ def updates_needed(length: int, sampler: Sampler, seed: int, *, most: int = 10_0
 
 
 def measure(lengths: Sequence[int], seeds: Sequence[int]) -> dict[str, Any]:
-    """Count updates for each length, sampler and seed; `ratio`: medians, prioritised to uniform."""
+    """Count updates for each length, sampler and seed; `ratio`: medians, prioritized to uniform."""
     results: dict[str, Any] = {}
     for length in lengths:
         counts = {name: [updates_needed(length, make(seed), seed) for seed in seeds] for name, make in SAMPLERS.items()}
         medians = {name: statistics.median(values) for name, values in counts.items()}
-        ratio = medians["prioritised"] / medians["uniform"]
+        ratio = medians["prioritized"] / medians["uniform"]
         results[str(length)] = counts | {"ratio": ratio, "bar": BAR, "passed": ratio <= BAR}
     return results

@@ -25,7 +25,7 @@ class Probe(Callback):
 
     def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
         losses = [callback for callback in callbacks.values() if isinstance(callback, LossCallback)]
-        self.clock.watch(loss.optimiser for loss in losses if loss.optimiser is not None)
+        self.clock.watch(loss.optimizer for loss in losses if loss.optimizer is not None)
 
     def end_cycle(self, step: int) -> None:
         if step >= self.clock.due and self.clock.note(step):

@@ -24,10 +24,12 @@ class Finished(NamedTuple):
     processor_seconds: float
 
 
-def run(words: list[str], *, folder: Path, python: Path | str = sys.executable, tree: Path | None = None) -> Finished:
+def run(
+    overrides: list[str], *, folder: Path, python: Path | str = sys.executable, tree: Path | None = None
+) -> Finished:
     """Run a Python process in a folder, with the benchmarks importable.
 
-    words: what follows `python`, such as `["-m", "rlrun", "--help"]`; python: the interpreter.
+    overrides: what follows `python`, such as `["-m", "rlrun", "--help"]`; python: the interpreter.
     tree: another checkout, whose benchmarks and source are imported instead.
 
     Raises:
@@ -35,11 +37,11 @@ def run(words: list[str], *, folder: Path, python: Path | str = sys.executable, 
     """
     output, errors = folder / f"{os.urandom(4).hex()}.out", folder / f"{os.urandom(4).hex()}.err"
     with output.open("w") as out, errors.open("w") as err:
-        process = subprocess.Popen([python, *words], cwd=folder, env=environment(tree), stdout=out, stderr=err)
+        process = subprocess.Popen([python, *overrides], cwd=folder, env=environment(tree), stdout=out, stderr=err)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
-        raise Failed(f"python {' '.join(words)} exited with {process.returncode}: {errors.read_text()[-2_000:]}")
+        raise Failed(f"python {' '.join(overrides)} exited with {process.returncode}: {errors.read_text()[-2_000:]}")
     return Finished(output.read_text(), usage.ru_utime + usage.ru_stime)
 
 
@@ -52,8 +54,8 @@ def environment(tree: Path | None = None) -> dict[str, str]:
 
 
 def run_for_json(
-    words: list[str], *, folder: Path, python: Path | str = sys.executable, tree: Path | None = None
+    overrides: list[str], *, folder: Path, python: Path | str = sys.executable, tree: Path | None = None
 ) -> dict[str, Any]:
     """Run a Python process whose last line is one JSON object; arguments as those of `run`."""
-    result: dict[str, Any] = json.loads(run(words, folder=folder, python=python, tree=tree).output.splitlines()[-1])
+    result: dict[str, Any] = json.loads(run(overrides, folder=folder, python=python, tree=tree).output.splitlines()[-1])
     return result

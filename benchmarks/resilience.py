@@ -1,7 +1,7 @@
 """Runs that are killed again and again, and end as the run that was not.
 
 Each cell trains once without a stop, and once more while SIGKILL hits the process at random moments, every other time
-amidst the writing of a checkpoint; `rlrun resume` goes on each time. Parameters, optimisers, memory, generators and
+amidst the writing of a checkpoint; `rlrun resume` goes on each time. Parameters, optimizers, memory, generators and
 metrics must be the same bits at the end, and no checkpoint that shows may be damaged. Processes are children of one
 that has imported everything already, so that what takes time is training, not importing.
 """
@@ -46,7 +46,7 @@ REPLAY = (
 )
 ALGORITHMS = {
     "sac": ("algorithm=sac", *REPLAY),
-    "dqn": ("algorithm=dqn", "+with=prioritised", *REPLAY),
+    "dqn": ("algorithm=dqn", "+with=prioritized", *REPLAY),
     "ppo": ("algorithm=ppo", "algorithm.horizon=16", "algorithm.batch_size=16", "+with=reward_norm"),
     "a2c": ("algorithm=a2c",),
     "ppg": ("algorithm=ppg", "algorithm.auxiliary.interval=3", "algorithm.horizon=16", "algorithm.batch_size=16"),
@@ -60,7 +60,7 @@ TASKS = {
     "images": ("env.target=rlrun.env.toys.ImageObservation",),
 }
 CONTINUOUS, EXTRAS = ("pendulum", "halfcheetah"), {"halfcheetah": "mujoco"}
-LANES = {
+ENVS = {
     "1-sync": ("num_envs=1", "env.vectorization=sync"),
     "4-sync": ("num_envs=4", "env.vectorization=sync"),
     "4-async": ("num_envs=4", "env.vectorization=async"),
@@ -73,16 +73,16 @@ def _rarer(algorithm: str, task: str) -> tuple[str, ...]:
 
 
 CELLS = {
-    f"{algorithm}-{task}-{lanes}": (
+    f"{algorithm}-{task}-{envs}": (
         *ALGORITHMS[algorithm],
         *TASKS[task],
-        *LANES[lanes],
+        *ENVS[envs],
         *SMALL,
         *_rarer(algorithm, task),
     )
     for algorithm in ALGORITHMS
     for task in TASKS
-    for lanes in LANES
+    for envs in ENVS
     if not (algorithm == "dqn" and task in CONTINUOUS)
 }
 
@@ -106,7 +106,7 @@ class Process(Protocol):
 class Starts(Protocol):
     """Starts `rlrun` with some words."""
 
-    def __call__(self, words: list[str], /) -> Process: ...
+    def __call__(self, overrides: list[str], /) -> Process: ...
 
 
 @dataclass
@@ -145,8 +145,8 @@ def measure(names: list[str] | None = None, *, kills: int = KILLS, workers: int 
 
 def one_cell(name: str, *, kills: int) -> dict[str, Any]:
     """Train without a stop and with many; a cell that fails is told, and stops no other."""
-    words, begun = list(CELLS[name]), time.perf_counter()
-    result: dict[str, Any] = {"words": words, "wanted": kills, "passed": False}
+    overrides, begun = list(CELLS[name]), time.perf_counter()
+    result: dict[str, Any] = {"words": overrides, "wanted": kills, "passed": False}
     with TemporaryDirectory() as place:
         folder, log = Path(place), Path(place) / "log.txt"
         whole, killed = folder / "whole", folder / "killed"
@@ -157,10 +157,10 @@ def one_cell(name: str, *, kills: int) -> dict[str, Any]:
                 begun_here.append(start(request, folder=folder, log=log))
                 return begun_here[-1]
 
-            _end(begin(["train", *words, "--run-dir", str(whole)]), log)
+            _end(begin(["train", *overrides, "--run-dir", str(whole)]), log)
             # Half of what a fast run takes from one kill to the next, or it ends before it was killed often enough.
             delay = min(DELAY, 0.5 * (time.perf_counter() - begun) / kills)
-            story = torment(words, killed, begin, kills=kills, dice=random.Random(name), delay=delay)
+            story = torment(overrides, killed, begin, kills=kills, dice=random.Random(name), delay=delay)
             result["left_behind"] = sum(map(_outlived, begun_here))
             same = compare(whole, killed)
             resume = json.loads((killed / "manifest.json").read_text()).get("resume")
@@ -184,12 +184,12 @@ def one_cell(name: str, *, kills: int) -> dict[str, Any]:
 
 
 def torment(
-    words: list[str], run: Path, begin: Starts, *, kills: int, dice: random.Random, delay: float = DELAY
+    overrides: list[str], run: Path, begin: Starts, *, kills: int, dice: random.Random, delay: float = DELAY
 ) -> Story:
     """Train with kills at random moments, spread over the run, and resume each time, until the end.
 
     Args:
-        words: of the run.
+        overrides: of the run.
         run: its folder, not there yet.
         begin: starts a process.
         kills: how many.
@@ -199,10 +199,10 @@ def torment(
     Raises:
         Failed: a process ended with an error, or came no further.
     """
-    story, steps = Story(), _budget(words)
+    story, steps = Story(), _budget(overrides)
     # Short of the end, since moments that lie close together are put off: each kill waits for a new checkpoint.
     goals = sorted(dice.uniform(0.0, 0.85 * steps) for _ in range(kills))
-    process = begin(["train", *words, "--run-dir", str(run)])
+    process = begin(["train", *overrides, "--run-dir", str(run)])
     for number, goal in enumerate(goals):
         after = None if number % 2 else dice.uniform(0.0, delay)
         if not _kill(process, run, goal, after):
@@ -281,8 +281,10 @@ def _outlived(process: Child) -> bool:
     return False
 
 
-def _budget(words: Iterable[str]) -> int:
-    *_, last = (word for word in words if word.startswith("stop.env_steps="))  # of repeated words the last counts
+def _budget(overrides: Iterable[str]) -> int:
+    *_, last = (
+        override for override in overrides if override.startswith("stop.env_steps=")
+    )  # of repeated words the last counts
     return int(last.partition("=")[2])
 
 

@@ -44,7 +44,7 @@ DRAWN = 200  # studies of runs that are drawn from those which were measured
 
 
 def measure(
-    seeds: Iterable[int], *, parts: Iterable[str] = (), workers: int = 2, words: Iterable[str] = ()
+    seeds: Iterable[int], *, parts: Iterable[str] = (), workers: int = 2, overrides: Iterable[str] = ()
 ) -> dict[str, Any]:
     """Return comparisons by name.
 
@@ -52,29 +52,29 @@ def measure(
         parts: which of `PARTS`; none = all.
         seeds: of the studies of real runs on CartPole, one search and one of trials at random each.
         workers: jobs side by side.
-        words: further ones for every run, such as a small budget to try this file.
+        overrides: further ones for every run, such as a small budget to try this file.
     """
-    words = tuple(words)
+    overrides = tuple(overrides)
     measures: dict[str, Callable[[], dict[str, Any]]] = {
-        "cartpole": lambda: cartpole(seeds, workers=workers, words=words),
-        "drawn": lambda: drawn(surface.measure(workers=workers, words=(*surface.WORDS, *words)), range(DRAWN)),
+        "cartpole": lambda: cartpole(seeds, workers=workers, overrides=overrides),
+        "drawn": lambda: drawn(surface.measure(workers=workers, overrides=(*surface.WORDS, *overrides)), range(DRAWN)),
         "quadratic": lambda: quadratic(range(STUDIES)),
     }
     return {name: measures[name]() for name in parts or PARTS}
 
 
-def cartpole(seeds: Iterable[int], *, workers: int, words: Iterable[str] = ()) -> dict[str, Any]:
+def cartpole(seeds: Iterable[int], *, workers: int, overrides: Iterable[str] = ()) -> dict[str, Any]:
     """Return what DQN comes to with the best learning rate and target period of each side.
 
     Studies of other seeds that were measured earlier with the same words stay.
     """
-    words = [*WORDS, *SWEEP, *words]
+    overrides = [*WORDS, *SWEEP, *overrides]
     earlier = page.held("search").get("cartpole", {})
-    studies = {study["seed"]: study for study in earlier["studies"]} if earlier.get("words") == words else {}
+    studies = {study["seed"]: study for study in earlier["studies"]} if earlier.get("words") == overrides else {}
     for seed in seeds:
-        studies[seed] = {"seed": seed, **{side: one(side, seed, words, workers) for side in SIDES}}
+        studies[seed] = {"seed": seed, **{side: one(side, seed, overrides, workers) for side in SIDES}}
     ordered = [studies[seed] for seed in sorted(studies)]
-    return {"words": words, "sides": SIDES, "studies": ordered, **verdict(ordered)}
+    return {"words": overrides, "sides": SIDES, "studies": ordered, **verdict(ordered)}
 
 
 def verdict(studies: list[dict[str, Any]]) -> dict[str, Any]:
@@ -84,11 +84,11 @@ def verdict(studies: list[dict[str, Any]]) -> dict[str, Any]:
     return {"means": means, "ahead": ahead, "passed": means["search"] > means["random"]}
 
 
-def one(side: str, seed: int, words: list[str], workers: int) -> dict[str, Any]:
+def one(side: str, seed: int, overrides: list[str], workers: int) -> dict[str, Any]:
     """Return what one side of a study finds with runs of its own."""
     start, before = time.perf_counter(), load()
     with TemporaryDirectory() as folder:
-        arguments = [*words, *SIDES[side], f"sweep.seed={seed}", "--sweep-dir", "sweep", "--workers", str(workers)]
+        arguments = [*overrides, *SIDES[side], f"sweep.seed={seed}", "--sweep-dir", "sweep", "--workers", str(workers)]
         run(["-m", "rlrun", "train", "-m", *arguments], folder=Path(folder))
         sweep = Path(folder) / "sweep"
         result = json.loads((sweep / "best.json").read_text())

@@ -1,6 +1,6 @@
 """One side of a comparison, in this process: python -m benchmarks.side bare|rlrun|plain CASE FIRST LAST.
 
-Prints one JSON object: env steps, seconds, processor seconds and optimiser steps between the marks.
+Prints one JSON object: env steps, seconds, processor seconds and optimizer steps between the marks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LOOPS: dict[str, bare.Loop] = {
 class Case(NamedTuple):
     """A run to measure: its words, its bare loop, and the least share of the bare loop's speed."""
 
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     loop: str
     bar: float
     first: int  # environment steps of the window
@@ -86,9 +86,9 @@ CASES = {
     ),
     **{
         f"dqn-{name}-cartpole": Case(
-            ("algorithm=dqn", "env=cartpole", "preset=null", GREEDY, *words), "dqn", MEMBER, 1_500, 4_500
+            ("algorithm=dqn", "env=cartpole", "preset=null", GREEDY, *overrides), "dqn", MEMBER, 1_500, 4_500
         )
-        for name, words in (
+        for name, overrides in (
             ("dueling", ("algorithm.dueling=true",)),
             ("quantile", ("algorithm.quantiles=32", "algorithm.huber=1.0")),
             ("hlgauss", ("+with=hlgauss", "hlgauss.least=0", "hlgauss.largest=100")),
@@ -103,7 +103,7 @@ def measure_rlrun(case: Case, *, first: int, last: int) -> dict[str, float]:
     probe = [f"+callbacks.probe={{_target_:benchmarks.probe.Probe,first:{first},last:{last}}}"]
     keep_freed_memory()
     with TemporaryDirectory() as folder:
-        result = rlrun.train([*case.words, *QUIET, *probe], run_dir=Path(folder) / "run")
+        result = rlrun.train([*case.overrides, *QUIET, *probe], run_dir=Path(folder) / "run")
     clock: Clock = result.trainer.callbacks["probe"].clock  # type: ignore[attr-defined]
     return clock.report()
 
@@ -115,7 +115,7 @@ def measure_bare(
     torch.set_num_threads(1)
     torch.manual_seed(0)
     clock = Clock(first=first, last=last)
-    config = configuration.compose(list(case.words)).config
+    config = configuration.compose(list(case.overrides)).config
     set_products(config)
     loops[case.loop](partial(bare.opened, config.env), numbers_of(config), clock)
     return clock.report()

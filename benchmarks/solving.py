@@ -60,11 +60,11 @@ def solve(algorithm: str, *, seeds: Iterable[int]) -> dict[str, Any]:
 
 def _ours(algorithm: str, seed: int) -> dict[str, Any]:
     stop = [f"stop.env_steps={BUDGETS[algorithm]}", f"stop.mean_return={RETURN:.0f}"]
-    words = [f"algorithm={algorithm}", "env=cartpole", f"seed={seed}", *stop]
-    words += [f"evaluation.every={EVERY}", f"evaluation.episodes={EPISODES}", "logger=[]", "--run-dir", "run"]
+    overrides = [f"algorithm={algorithm}", "env=cartpole", f"seed={seed}", *stop]
+    overrides += [f"evaluation.every={EVERY}", f"evaluation.episodes={EPISODES}", "logger=[]", "--run-dir", "run"]
     with TemporaryDirectory() as place:
         begun = time.perf_counter()
-        run(["-m", "rlrun", "train", *words], folder=Path(place))
+        run(["-m", "rlrun", "train", *overrides], folder=Path(place))
         seconds = time.perf_counter() - begun
         summary = json.loads((Path(place) / "run" / "summary.json").read_text())
     reached = summary["evaluation"] is not None and summary["evaluation"]["mean_return"] >= RETURN
@@ -74,10 +74,10 @@ def _ours(algorithm: str, seed: int) -> dict[str, Any]:
 def _theirs(algorithm: str, seed: int, python: Path) -> dict[str, Any]:
     task = {"algorithm": algorithm, "seed": seed, "budget": BUDGETS[algorithm]}
     task |= {"return": RETURN, "every": EVERY, "episodes": EPISODES}
-    words = ["-m", "benchmarks.rivals.training.tuned_stable_baselines3", json.dumps(task)]
+    overrides = ["-m", "benchmarks.rivals.training.tuned_stable_baselines3", json.dumps(task)]
     with TemporaryDirectory() as place:
         begun = time.perf_counter()
-        result = run_for_json(words, folder=Path(place), python=python)
+        result = run_for_json(overrides, folder=Path(place), python=python)
         return {"seconds": time.perf_counter() - begun, **result}
 
 
@@ -98,8 +98,8 @@ def begin(*, rounds: int) -> dict[str, Any]:
 def first_step(command: Iterable[str], **options: Any) -> float:
     """Return seconds from the start of a process to the first step that it takes in a Pendulum."""
     with TemporaryDirectory() as place:
-        words = ["-m", BEGIN, str(time.time()), "Pendulum-v1", *command]
-        return float(run_for_json(words, folder=Path(place), **options)["seconds"])
+        overrides = ["-m", BEGIN, str(time.time()), "Pendulum-v1", *command]
+        return float(run_for_json(overrides, folder=Path(place), **options)["seconds"])
 
 
 def _told(sides: dict[str, dict[str, Any]]) -> str:

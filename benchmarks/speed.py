@@ -12,7 +12,7 @@ from benchmarks.process import Failed, run_for_json
 from benchmarks.side import CASES, Case
 
 Sides = dict[str, dict[str, float]]
-SAME = ("parameters", "steps_of_optimisers")  # must agree, or the two sides did not do the same work
+SAME = ("parameters", "steps_of_optimizers")  # must agree, or the two sides did not do the same work
 
 
 def measure(names: list[str] | None = None, *, rounds: int = 5) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def one_round(name: str, case: Case) -> Sides:
     """Run the bare loop, then the run, each in a process of its own.
 
     Raises:
-        Failed: a side failed, or the two did not make the same optimiser steps on as many parameters.
+        Failed: a side failed, or the two did not make the same optimizer steps on as many parameters.
     """
     with TemporaryDirectory() as folder:
         window = [str(case.first), str(case.last)]
@@ -59,7 +59,7 @@ def summary(case: Case, rounds: list[dict[str, Any]]) -> dict[str, Any]:
     }
     ratios = {clock: spread([row["ratio"][clock] for row in rounds]) for clock in ("seconds", "processor_seconds")}
     return {
-        "words": list(case.words),
+        "words": list(case.overrides),
         "window": [case.first, case.last],
         "env_steps_per_second": speeds,
         "ratio": ratios["seconds"],

@@ -27,9 +27,9 @@ CLONE = ("algorithm=bc", "env=pendulum", "stop.updates=3_000")
 FRESH = ("--episodes", "20", "--seed", "1000", "--json")
 
 
-def written(words: list[str], folder: Path) -> tuple[str, float]:
+def written(overrides: list[str], folder: Path) -> tuple[str, float]:
     """Return a stored memory, as a word, and the mean return of who wrote it, as it acted, on fresh episodes."""
-    seed = [word for word in words if word.startswith("seed=")]
+    seed = [override for override in overrides if override.startswith("seed=")]
     expert, half, data = folder / "expert", folder / "half", folder / "half.zip"
     run(["-m", "rlrun", "train", *EXPERT, *seed, "--run-dir", str(expert)], folder=folder)
     begun = ["--from", f"{expert}@best", *WRITING, f"memory.export.path={data}", "--run-dir", str(half)]
@@ -38,12 +38,12 @@ def written(words: list[str], folder: Path) -> tuple[str, float]:
     return f"dataset={data}", float(shown["mean_return"])
 
 
-def behind_behaviour(fresh: Fresh) -> Fresh:
+def behind_behavior(fresh: Fresh) -> Fresh:
     """Return a measurement: the share of the return of who wrote the memory that who learns from it lacks."""
 
-    def measured(words: list[str], folder: Path) -> float:
-        data, shown = written(words, folder)
-        return (shown - fresh([*words, data], folder)) / abs(shown)
+    def measured(overrides: list[str], folder: Path) -> float:
+        data, shown = written(overrides, folder)
+        return (shown - fresh([*overrides, data], folder)) / abs(shown)
 
     return measured
 
@@ -51,20 +51,20 @@ def behind_behaviour(fresh: Fresh) -> Fresh:
 def above_clone(fresh: Fresh) -> Fresh:
     """Return a measurement: by how much a mean return is above that of cloning the same memory."""
 
-    def measured(words: list[str], folder: Path) -> float:
-        data, _ = written(words, folder)
+    def measured(overrides: list[str], folder: Path) -> float:
+        data, _ = written(overrides, folder)
         clone_dir = folder / "clone"
         clone_dir.mkdir()
-        seed = [word for word in words if word.startswith("seed=")]
-        return fresh([*words, data], folder) - fresh([*CLONE, *seed, data], clone_dir)
+        seed = [override for override in overrides if override.startswith("seed=")]
+        return fresh([*overrides, data], folder) - fresh([*CLONE, *seed, data], clone_dir)
 
     return measured
 
 
-def lost_online(words: list[str], folder: Path) -> float:
+def lost_online(overrides: list[str], folder: Path) -> float:
     """Return the share of the return at the end of offline learning that the worst evaluation after it lacks."""
-    data, _ = written(words, folder)
-    run(["-m", "rlrun", "train", *words, data, "logger=[]", "--run-dir", str(folder / "run")], folder=folder)
+    data, _ = written(overrides, folder)
+    run(["-m", "rlrun", "train", *overrides, data, "logger=[]", "--run-dir", str(folder / "run")], folder=folder)
     return worst_loss(folder / "run" / "metrics.jsonl")
 
 

@@ -25,7 +25,7 @@ PERIODS = (1, 9, 26, 76, 225, 670, 2000)
 SEEDS = 4
 WORDS = (
     *("algorithm=dqn", "env=cartpole", "preset=null", "algorithm.hidden=[64]", "algorithm.batch_size=64"),
-    *("algorithm.target_rate=1.0", "algorithm.epsilon.steps=2_000", "algorithm.warmup_steps=500"),
+    *("algorithm.tau=1.0", "algorithm.epsilon.steps=2_000", "algorithm.warmup_steps=500"),
     *("algorithm.updates_per_step=0.5", "stop.env_steps=10_000"),
     *("evaluation.every=1000", "evaluation.episodes=5", "evaluation.max_steps=500"),
     *("checkpoint.every=0", "checkpoint.keep_best=false", "logger=[]", "log.every=0"),
@@ -34,11 +34,11 @@ WORDS = (
 Curves = dict[str, list[list[float]]]  # "rate period" -> for each seed the mean returns of its evaluations
 
 
-def measure(*, workers: int = 2, rates: Any = RATES, periods: Any = PERIODS, words: Any = WORDS) -> Curves:
+def measure(*, workers: int = 2, rates: Any = RATES, periods: Any = PERIODS, overrides: Any = WORDS) -> Curves:
     """Train at every point of the grid; some hundred runs."""
     with TemporaryDirectory() as folder:
         swept = [f"algorithm.lr={','.join(map(str, rates))}", f"algorithm.target_every={','.join(map(str, periods))}"]
-        arguments = [*words, *swept, f"seed=range({SEEDS})", "--sweep-dir", "sweep", "--workers", str(workers)]
+        arguments = [*overrides, *swept, f"seed=range({SEEDS})", "--sweep-dir", "sweep", "--workers", str(workers)]
         run(["-m", "rlrun", "train", "-m", *arguments], folder=Path(folder))
         return read(Path(folder) / "sweep")
 

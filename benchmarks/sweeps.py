@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.identical import GROUPS, compare
 from benchmarks.process import ROOT, THREADS, Failed
 from rlrun.rundir import RunDir, checkpoint_key
-from rlrun.sweep.book import Book
+from rlrun.sweep.job_store import JobStore
 
 WORKERS, KILLS, STEPS = 4, 2, 1_500
 PATIENCE = 1_800.0  # seconds that a sweep may take
@@ -55,12 +55,12 @@ def measure(launchers: list[str] | None = None, *, jobs: tuple[str, ...] = JOBS)
 
 def one(name: str, folder: Path, jobs: tuple[str, ...]) -> dict[str, Any]:
     """Kill and resume a sweep; compare it with the one named `whole` that lies beside it."""
-    words, begun, dice = [*jobs, *LAUNCHERS[name]], time.perf_counter(), random.Random(name)
+    overrides, begun, dice = [*jobs, *LAUNCHERS[name]], time.perf_counter(), random.Random(name)
     sweep = folder / name
     total = len(list((folder / "whole" / "jobs").iterdir())) * _budget(jobs)
-    result: dict[str, Any] = {"words": words, "workers": WORKERS, "kills": [], "passed": False}
+    result: dict[str, Any] = {"words": overrides, "workers": WORKERS, "kills": [], "passed": False}
     try:
-        process = _start(["train", "-m", *words, "--sweep-dir", name], folder)
+        process = _start(["train", "-m", *overrides, "--sweep-dir", name], folder)
         for share in sorted(dice.uniform(0.05, 0.9) for _ in range(KILLS)):
             _wait(process, lambda share=share: _saved(sweep) >= share * total)
             time.sleep(dice.uniform(0.0, 1.0))
@@ -68,7 +68,7 @@ def one(name: str, folder: Path, jobs: tuple[str, ...]) -> dict[str, Any]:
             result["kills"].append(_at_a_kill(sweep))
             process = _start(["resume", name, *LAUNCHERS[name]], folder)
         _end(process, folder)
-        result |= _ended(sweep, folder / "whole", result["kills"])
+        result |= _episode_end(sweep, folder / "whole", result["kills"])
     except Failed as error:
         result["error"] = str(error).strip().splitlines()[-1]
     for kill in result["kills"]:
@@ -78,13 +78,13 @@ def one(name: str, folder: Path, jobs: tuple[str, ...]) -> dict[str, Any]:
     return result
 
 
-def _ended(sweep: Path, whole: Path, kills: list[dict[str, Any]]) -> dict[str, Any]:
+def _episode_end(sweep: Path, whole: Path, kills: list[dict[str, Any]]) -> dict[str, Any]:
     """Return how the jobs of a sweep have ended."""
-    keys = [entry.key for entry in Book(whole / "jobs.sqlite").entries()]
+    keys = [entry.key for entry in JobStore(whole / "jobs.sqlite").entries()]
     same = [compare(whole / "jobs" / key, sweep / "jobs" / key) for key in keys]
     result = {
         "jobs": len(keys),
-        "completed": [entry.state for entry in Book(sweep / "jobs.sqlite").entries()].count("completed"),
+        "completed": [entry.state for entry in JobStore(sweep / "jobs.sqlite").entries()].count("completed"),
         "finished_once": sum((sweep / "logs" / f"{key}.txt").read_text().count("completed:") == 1 for key in keys),
         "started_over": sum(_started_over(sweep / "jobs" / key, kills) for key in keys),
         "identical": {group: sum(matches[group] for matches in same) for group in GROUPS},
@@ -103,7 +103,7 @@ def _started_over(run: Path, kills: list[dict[str, Any]]) -> bool:
 
 def _at_a_kill(sweep: Path) -> dict[str, Any]:
     """Return how many jobs were in which state, and the checkpoints of those that had begun and not ended."""
-    states = Counter(entry.state for entry in Book(sweep / "jobs.sqlite").entries())
+    states = Counter(entry.state for entry in JobStore(sweep / "jobs.sqlite").entries())
     unfinished = [run for run in _runs(sweep) if not run.summary.exists()]
     had = {run.path.name: (run.checkpoints / "latest").read_text().strip() for run in unfinished if _newest(run)}
     return {"states": dict(states), "with_a_checkpoint": len(had), "checkpoints": had}
@@ -126,15 +126,17 @@ def _saved(sweep: Path) -> int:
     return sum(map(_newest, _runs(sweep)))
 
 
-def _budget(words: tuple[str, ...]) -> int:
-    return next(int(word.partition("=")[2]) for word in reversed(words) if word.startswith("stop.env_steps="))
+def _budget(overrides: tuple[str, ...]) -> int:
+    return next(
+        int(override.partition("=")[2]) for override in reversed(overrides) if override.startswith("stop.env_steps=")
+    )
 
 
-def _start(words: list[str], folder: Path) -> subprocess.Popen[bytes]:
+def _start(overrides: list[str], folder: Path) -> subprocess.Popen[bytes]:
     paths = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     with open(folder / "log.txt", "ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "rlrun", *words, "--workers", str(WORKERS)],
+            [sys.executable, "-m", "rlrun", *overrides, "--workers", str(WORKERS)],
             cwd=folder,
             env={**os.environ, **THREADS, "PYTHONPATH": paths},
             stdout=log,

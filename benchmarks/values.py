@@ -27,7 +27,7 @@ from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.policy import ActorCriticLoss
 from rlrun.config.places import packaged_dir
 from rlrun.conformance.small import shrink
-from rlrun.memory import ReturnNormalise
+from rlrun.memory import ReturnNormalize
 from rlrun.typing import Array
 
 DISCOUNT, LIMIT, ENDS = 0.8, 5, 0.2  # γ, steps of an episode that is cut off, probability that a step ends one
@@ -58,7 +58,7 @@ class Known(gymnasium.Env[Array, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Array, dict[str, Any]]:
         super().reset(seed=seed)
-        place = (self.episode * 37 % EPISODES + 0.5) / EPISODES  # each hundredth once, neighbours far apart
+        place = (self.episode * 37 % EPISODES + 0.5) / EPISODES  # each hundredth once, neighbors far apart
         self.episode += 1
         self.length = math.ceil(math.log(place) / math.log(1.0 - self.ends)) if self.ends else math.inf
         # Recurrent networks learn nothing of the step behind a limit that is always the same.
@@ -107,7 +107,7 @@ class Reading(Callback):
         if update < self.first or self.loss is None or self.loss._newest is None:
             return
         if isinstance(self.loss, CriticLoss):
-            value = self.loss.tells.mean(self.loss._newest).mean(0)
+            value = self.loss.value_head.mean(self.loss._newest).mean(0)
         else:
             value = self.loss._newest[0].value.detach()
         state = observation.argmax(-1)
@@ -135,7 +135,7 @@ MODES = {
     "n_step": Mode(("algorithm.n_step=3",), ("dqn", "sac", "sarsa")),
     "td_lambda": Mode(("+with=td_lambda",), ("dqn", "sac", "sarsa")),
     "recurrent": Mode(("algorithm.recurrent=gru",), ("ppo", "sarsa_recurrent")),
-    "prioritized": Mode(("memory=prioritised", "memory.sampler.beta=1.0"), ("dqn", "sac", "sarsa")),
+    "prioritized": Mode(("memory=prioritized", "memory.sampler.beta=1.0"), ("dqn", "sac", "sarsa")),
     "normalized": Mode(("+with=observation_norm",), ("dqn", "sac", "ppo", "sarsa")),
     "choices": Mode(("env.kwargs.continuous=false",), ("sac", "ppo", "iql")),
     "bf16": Mode(("precision=bf16",), ("dqn", "sac", "ppo", "sarsa")),
@@ -150,7 +150,7 @@ SMALL = {  # numbers that are given where an algorithm has the key
     "algorithm.temperature.largest": 1.0e-6,  # and is not made to count by learning
     "algorithm.entropy_weight": 0.0,
     "algorithm.action_weight": 1.0,  # a policy that finds where the memory was lucky would overrate all
-    "algorithm.target_rate": 0.2,
+    "algorithm.tau": 0.2,
     "algorithm.target_every": 1,
     "algorithm.warmup_steps": ROWS - 10,
     "algorithm.updates_per_step": 1_000,
@@ -271,7 +271,7 @@ def learned(case: Case, run_dir: Path, updates: int = UPDATES) -> dict[str, Any]
 
 def _reward_scale(loader: Any) -> float:
     """Return what rewards were multiplied by, where they are divided by the deviation of returns."""
-    scales = [adaptor.normaliser for adaptor in getattr(loader, "adaptors", ()) if isinstance(adaptor, ReturnNormalise)]
+    scales = [adaptor.normalizer for adaptor in getattr(loader, "adaptors", ()) if isinstance(adaptor, ReturnNormalize)]
     return float(scales[0](torch.ones(()))) if scales else 1.0
 
 

@@ -21,7 +21,7 @@ BARS = {"sabotaged": 10, "healthy": 12}
 class Case(NamedTuple):
     """Words of a run, and the cause that was planted; None = nothing is wrong."""
 
-    words: str
+    overrides: str
     cause: str | None = None
 
 
@@ -53,7 +53,7 @@ SABOTAGED = {
         "scale of rewards",
     ),
     "target never updated": Case(
-        "algorithm=dqn env=cartpole algorithm.target_rate=0.0 stop.env_steps=6_000",
+        "algorithm=dqn env=cartpole algorithm.tau=0.0 stop.env_steps=6_000",
         "target network stands still",
     ),
     "bounds too narrow": Case(
@@ -111,21 +111,21 @@ def seeded(cases: dict[str, Case]) -> list[tuple[str, Case, int]]:
 
 def one(name: str, case: Case, seed: int) -> dict[str, Any]:
     """Train a run and ask what is wrong with it."""
-    words = words_of(case.words)
+    overrides = overrides_of(case.overrides)
     with TemporaryDirectory() as folder:
         begun = time.perf_counter()
-        run(["-m", "rlrun", "train", "--run-dir", "run", *words, f"seed={seed}", *ALWAYS], folder=Path(folder))
+        run(["-m", "rlrun", "train", "--run-dir", "run", *overrides, f"seed={seed}", *ALWAYS], folder=Path(folder))
         seconds = time.perf_counter() - begun
         reply = run_for_json(["-m", "rlrun", "why", "run", "--json"], folder=Path(folder))
     causes = [finding["cause"] for finding in reply["findings"]]
     right = not causes if case.cause is None else causes[:1] == [case.cause]
     print(f"{name}, seed {seed}: {', '.join(causes) or 'nothing'} ({'right' if right else 'wrong'})", flush=True)
-    row = {"name": name, "words": words, "seed": seed, "planted": case.cause, "said": causes, "right": right}
+    row = {"name": name, "words": overrides, "seed": seed, "planted": case.cause, "said": causes, "right": right}
     row |= {"reasons": [finding["reason"] for finding in reply["findings"]]}
     return row | {"checks": reply["checks"], "unmade": len(reply["unmade"]), "seconds": round(seconds), "load": load()}
 
 
-def words_of(text: str) -> list[str]:
+def overrides_of(text: str) -> list[str]:
     """Return the words of a case; what stands behind a semicolon is one."""
     plain, _, more = text.partition(";")
     return [*plain.split(), *([more] if more else [])]

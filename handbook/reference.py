@@ -18,8 +18,9 @@ HEADS = ("key", "value", "meaning")
 FIRST = """# Keys
 
 Every key that a config can have, made from the files in `conf/`. Those of an algorithm stand on its own page
-([algorithms](algorithms.md)); a word under `algorithm:` means the same everywhere. `rlrun config … --provenance` prints
-those of a run with the file or word that set each, and a key that nobody reads is refused."""
+([algorithms](algorithms.md)); an override under `algorithm:` means the same everywhere. `rlrun config … --provenance`
+prints
+those of a run with the file or override that set each, and a key that nobody reads is refused."""
 
 
 def page() -> str:

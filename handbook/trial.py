@@ -23,7 +23,7 @@ class Trial:
     """A run that was tried.
 
     Attributes:
-        words: of its command.
+        overrides: of its command.
         flow: what `rlrun explain` draws.
         metrics: names of all that it wrote down.
         config: as YAML.
@@ -37,7 +37,7 @@ class Trial:
 
 @cache
 def trial(*words: str) -> Trial:
-    """Run these words for some updates, on demonstrations where they learn from data.
+    """Run these overrides for some updates, on demonstrations where they learn from data.
 
     Raises:
         RlrunError: they do not fit together.

@@ -16,15 +16,15 @@ from benchmarks.warm import PATHS, Child, serve
 class Forked(Child):
     """What `python -m` starts.
 
-    words: of the command, in this process's folder; module: that is run.
+    overrides: of the command, in this process's folder; module: that is run.
     """
 
-    def __init__(self, words: list[str], *, module: str = "rlrun") -> None:
+    def __init__(self, overrides: list[str], *, module: str = "rlrun") -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._out, self._err = (Path(self._folder.name) / name for name in ("out", "err"))
         for path in (self._out, self._err):
             path.touch()
-        super().__init__(serve, module, words, [str(self._out), str(self._err)], paths=PATHS)
+        super().__init__(serve, module, overrides, [str(self._out), str(self._err)], paths=PATHS)
 
     def printed(self) -> str:
         """Return what was printed so far."""

@@ -56,11 +56,11 @@ def anew(monkeypatch):
 
 @pytest.fixture
 def set_up():
-    """Set this process up by words beside the defaults; what it was before comes back."""
+    """Set this process up by overrides beside the defaults; what it was before comes back."""
     before, threads = products.in_use(), torch.get_num_threads()
 
-    def call(so_far=None, **words):
-        config = OmegaConf.create({"threads": threads, "precision": "highest", "device": "cpu", **words})
+    def call(so_far=None, **overrides):
+        config = OmegaConf.create({"threads": threads, "precision": "highest", "device": "cpu", **overrides})
         about = process_as_set_up(prepare_process(config, None if so_far is None else Machine(*so_far)))
         assert machine_of(about) == machine_here() == Machine(about["matmul"], about["threads"])
         return about
@@ -81,10 +81,10 @@ def test_a_library_of_another_package_changes_no_decision(monkeypatch):
 def test_a_run_stays_with_the_products_that_it_began_with(set_up, anew, monkeypatch):
     for fastest in products.WAYS:
         monkeypatch.setattr(ways, "fastest", lambda fastest=fastest: fastest)
-        assert set_up(matmul="auto")["matmul"] == fastest
+        assert set_up(matmul_backend="auto")["matmul"] == fastest
         for so_far in products.WAYS:
-            assert set_up((so_far, 1), matmul="auto")["matmul"] == so_far
-        assert set_up(("torch", 1), matmul="onednn")["matmul"] == "onednn"  # the user's word
+            assert set_up((so_far, 1), matmul_backend="auto")["matmul"] == so_far
+        assert set_up(("torch", 1), matmul_backend="onednn")["matmul"] == "onednn"  # the user's override
         assert set_up()["matmul"] == "torch"  # a config of a version that knew torch only
     manifests = {}, {"matmul": "onednn", "threads": 2}, {"matmul": "onednn", "resumed": [{"matmul": "torch"}]}
     assert [machine_of(about) for about in manifests] == [("torch", 1), ("onednn", 2), ("torch", 1)]
@@ -106,21 +106,21 @@ def test_all_runs_of_a_machine_take_what_the_first_one_found_out(set_up, empty_c
     for number, way in enumerate(products.WAYS):
         monkeypatch.setattr(ways, "fastest", lambda way=way: way)
         monkeypatch.setattr(ways, "best_threads", lambda at_most, number=number: 2 + number)
-        about = set_up(matmul="auto", threads="auto")
+        about = set_up(matmul_backend="auto", threads="auto")
         assert (about["matmul"], about["threads"]) == (products.WAYS[0], 2)
-    assert set_up(matmul="auto", threads=4)["matmul"] == products.WAYS[-1]  # that is another question
+    assert set_up(matmul_backend="auto", threads=4)["matmul"] == products.WAYS[-1]  # that is another question
     monkeypatch.setattr(assembly, "cpu", lambda: "another")
-    assert set_up(matmul="auto", threads="auto")["matmul"] == products.WAYS[-1]
+    assert set_up(matmul_backend="auto", threads="auto")["matmul"] == products.WAYS[-1]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_numpy_takes_as_many_threads_as_torch(set_up, threads):
-    assert set_up(matmul="numpy", threads=threads)["threads"] == threads
+    assert set_up(matmul_backend="numpy", threads=threads)["threads"] == threads
     assert {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"} == {threads}
 
 
 def test_products_that_are_not_there_are_refused_if_asked_for(set_up, monkeypatch):
     monkeypatch.setattr(products, "_operator", None)
-    assert set_up(("onednn", 1), matmul="auto")["matmul"] == "torch"
-    with pytest.raises(RequestError, match="matmul=onednn: this build of torch has no such products"):
-        set_up(matmul="onednn")
+    assert set_up(("onednn", 1), matmul_backend="auto")["matmul"] == "torch"
+    with pytest.raises(RequestError, match="matmul_backend=onednn: this build of torch has no such products"):
+        set_up(matmul_backend="onednn")

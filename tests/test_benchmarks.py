@@ -26,8 +26,8 @@ def warm(load, forked, monkeypatch):
     """Let what learns, and what is timed within its process, run in processes that cost little."""
     process = load("process")
 
-    def run(words, *, folder, **_):
-        option, module, *rest = words
+    def run(overrides, *, folder, **_):
+        option, module, *rest = overrides
         assert option == "-m"
         with monkeypatch.context() as patch:
             patch.chdir(folder)
@@ -71,22 +71,22 @@ def test_both_sides_do_the_same_work(load, name):
     side = load("side")
     assert set(side.CASES) - set(OFF_POLICY) == {"ppo-cartpole"}  # whose steps come in hundreds
     case = side.CASES[name]
-    case = case._replace(words=(*case.words, *SMALL))
+    case = case._replace(overrides=(*case.overrides, *SMALL))
     bare, ours = (measure(case, first=30, last=80) for measure in (side.measure_bare, side.measure_rlrun))
     assert bare["env_steps"] == ours["env_steps"] == 50
     assert bare["parameters"] == ours["parameters"]
-    assert bare["steps_of_optimisers"] == ours["steps_of_optimisers"] > 0
+    assert bare["steps_of_optimizers"] == ours["steps_of_optimizers"] > 0
 
 
 def test_the_plain_loop_does_the_same_work_without_a_part_of_rlrun(load):
     side, text = load("side"), (Path(__file__).parents[1] / "benchmarks" / "plain_sac.py").read_text()
     assert re.findall(r"^\s*(?:from|import) (?:rlrun|benchmarks(?!\.clock\b))\S*", text, re.MULTILINE) == []
     case = side.CASES["sac-pendulum"]
-    case = case._replace(words=(*case.words, *SMALL))
+    case = case._replace(overrides=(*case.overrides, *SMALL))
     plain, ours = (side.SIDES[name](case, first=30, last=80) for name in ("plain", "rlrun"))
     assert plain["env_steps"] == ours["env_steps"] == 50
     assert plain["parameters"] == ours["parameters"]
-    assert plain["steps_of_optimisers"] == ours["steps_of_optimisers"] > 0
+    assert plain["steps_of_optimizers"] == ours["steps_of_optimizers"] > 0
 
 
 def test_rewards_are_summed_until_the_episode_ends(load):
@@ -94,7 +94,7 @@ def test_rewards_are_summed_until_the_episode_ends(load):
     ring = bare.Ring(10, observation=1, action=(), dtype="int64")
     ahead = bare.Ahead(ring, steps=2, discount=0.5)
     for step in range(3):
-        ahead.add([step], 0, 1.0, [step + 1], terminated=step == 2, ended=step == 2)
+        ahead.add([step], 0, 1.0, [step + 1], terminated=step == 2, episode_end=step == 2)
     assert ring.reward[:4].tolist() == [1.5, 1.5, 1.0, 0.0]
     assert ring.carry[:3].tolist() == [0.25, 0.0, 0.0]
     assert ring.next_observation[:3, 0].tolist() == [2.0, 3.0, 3.0]
@@ -102,9 +102,9 @@ def test_rewards_are_summed_until_the_episode_ends(load):
 
 def test_unequal_work_is_refused(load, monkeypatch):
     speed, process = load("speed"), load("process")
-    counts = iter([{"parameters": 1, "steps_of_optimisers": 5}, {"parameters": 1, "steps_of_optimisers": 6}])
-    monkeypatch.setattr(speed, "run_for_json", lambda words, folder: next(counts))
-    with pytest.raises(process.Failed, match="steps_of_optimisers"):
+    counts = iter([{"parameters": 1, "steps_of_optimizers": 5}, {"parameters": 1, "steps_of_optimizers": 6}])
+    monkeypatch.setattr(speed, "run_for_json", lambda overrides, folder: next(counts))
+    with pytest.raises(process.Failed, match="steps_of_optimizers"):
         speed.one_round("x", load("side").CASES["sac-pendulum"])
 
 
@@ -155,15 +155,15 @@ def test_first_step_ends_the_run(load, tmp_path):
 @pytest.mark.parametrize("name", ["dqn-chain-truncated", "sac-hitthemiddle", "sac-pointmass-diayn"])
 def test_claim_about_a_toy_is_measured(load, name):
     learning = load("learning")
-    case = learning.measure([name], seeds=[0], words=[*SMALL, "stop.updates=20"])[name]
+    case = learning.measure([name], seeds=[0], overrides=[*SMALL, "stop.updates=20"])[name]
     assert "error" not in case["runs"][0]
     assert not case["passed"]  # nothing is learned in 20 updates
 
 
 @pytest.mark.usefixtures("warm")
 def test_claim_about_a_return_is_measured(load, tmp_path):
-    words = [*SMALL, "stop.env_steps=60", "evaluation.every=30", "evaluation.episodes=1"]
-    case = load("learning").measure(["sac-mixedaction"], seeds=[0], words=words)["sac-mixedaction"]
+    overrides = [*SMALL, "stop.env_steps=60", "evaluation.every=30", "evaluation.episodes=1"]
+    case = load("learning").measure(["sac-mixedaction"], seeds=[0], overrides=overrides)["sac-mixedaction"]
     (run,) = case["runs"]
     assert 0.0 <= run["value"] <= 10.0
     assert 0.0 <= run["evaluations"]["last"] <= run["evaluations"]["best"] <= 10.0
@@ -181,11 +181,15 @@ def test_claim_may_miss_as_many_seeds_as_it_says(load, missed, passed):
     assert learning.summary(learning.CLAIMS["sac-cartpole"], runs, extra=[])["passed"] is passed
 
 
-@pytest.mark.parametrize(("said", "ratio", "passed"), [(8.0, 0.8, True), (7.0, 0.7, False), (13.0, 1.3, False)])
-def test_estimates_are_held_against_the_time_that_a_run_took(load, monkeypatch, tmp_path, said, ratio, passed):
+@pytest.mark.parametrize(
+    ("describe_error", "ratio", "passed"), [(8.0, 0.8, True), (7.0, 0.7, False), (13.0, 1.3, False)]
+)
+def test_estimates_are_held_against_the_time_that_a_run_took(
+    load, monkeypatch, tmp_path, describe_error, ratio, passed
+):
     estimate, process, page = load("estimate"), load("process"), load("page")
-    monkeypatch.setattr(estimate, "run", lambda words, folder: process.Finished("", 5.0))
-    monkeypatch.setattr(estimate, "estimated", lambda case, folder, seconds: {"seconds": said, "bytes": 1})
+    monkeypatch.setattr(estimate, "run", lambda overrides, folder: process.Finished("", 5.0))
+    monkeypatch.setattr(estimate, "estimated", lambda case, folder, seconds: {"seconds": describe_error, "bytes": 1})
     monkeypatch.setattr(estimate, "in_processor_time", lambda case, folder, seconds: 4.0)
     monkeypatch.setattr(estimate.time, "perf_counter", iter([100.0, 110.0]).__next__)
     cases = estimate.measure(["ppo-cartpole"])
@@ -328,15 +332,15 @@ def test_seeds_are_read_as_ranges_and_lists(load):
 
 
 @pytest.mark.parametrize(
-    ("words", "parts", "rivals"),
+    ("overrides", "parts", "rivals"),
     [
         ("memory", [], None),
         ("memory seq8 peak --rivals", ["seq8", "peak"], []),
         ("memory --rivals cpprb", [], ["cpprb"]),
     ],
 )
-def test_parts_and_rivals_are_chosen_by_words(load, words, parts, rivals):
-    args = load("__main__").parser().parse_args(words.split())
+def test_parts_and_rivals_are_chosen_by_words(load, overrides, parts, rivals):
+    args = load("__main__").parser().parse_args(overrides.split())
     assert (args.memory, args.rivals, args.rounds) == (parts, rivals, 5)
 
 
@@ -455,7 +459,7 @@ def test_a_search_is_held_to_trials_at_random(load, monkeypatch, tmp_path):
     about = {"interval": [1.0, 2.0], "scores": [1.0], "searched": 9.0, "values": ["a=1"], "env_steps": 60}
     about |= {"seconds": 3.0, "trials": {"complete": 20, "pruned": 10}}
     means = {"search": 290.0, "random": 300.0}
-    monkeypatch.setattr(search, "one", lambda side, seed, words, workers: {"mean": means[side], **about})
+    monkeypatch.setattr(search, "one", lambda side, seed, overrides, workers: {"mean": means[side], **about})
     monkeypatch.setattr(page, "held", lambda name, **options: {})
     monkeypatch.setattr(search.surface, "measure", lambda **options: valley(luck=10.0))
     for name, number in (("TRIALS", 12), ("STUDIES", 1), ("DRAWN", 8)):
@@ -478,8 +482,8 @@ def test_a_search_is_held_to_trials_at_random(load, monkeypatch, tmp_path):
 def test_both_sides_of_a_search_are_the_command(load, monkeypatch):
     search, commands = load("search"), []
 
-    def run(words, *, folder):
-        commands.append(words)
+    def run(overrides, *, folder):
+        commands.append(overrides)
         (folder / "sweep" / "jobs").mkdir(parents=True)
         best = {"mean": [1.0], "interval": [[0.5, 1.5]], "scores": [[1.0]], "searched": [2.0], "words": ["x=1"]}
         (folder / "sweep" / "best.json").write_text(json.dumps({"best": best, "trials": {"complete": 30}}))
@@ -489,8 +493,8 @@ def test_both_sides_of_a_search_are_the_command(load, monkeypatch):
     from rlrun.sweep.search import Plan
     from rlrun.sweep.sweeping import Means, apart
 
-    for words, sampler in zip(commands, ("tpe", "random"), strict=True):
-        jobs, own = apart(words[4 : words.index("--sweep-dir")])
+    for overrides, sampler in zip(commands, ("tpe", "random"), strict=True):
+        jobs, own = apart(overrides[4 : overrides.index("--sweep-dir")])
         settings = Means(own).search()
         assert (settings.sampler, settings.trials, settings.seed, settings.top) == (sampler, 30, 4, 3)
         assert [dim.key for dim in Plan(jobs, settings).dimensions] == ["algorithm.lr", "algorithm.target_every"]
@@ -501,9 +505,9 @@ def test_a_diagnosis_is_held_to_what_was_planted(load, monkeypatch, tmp_path, wr
     why, page = load("why"), load("page")
     planted = [case.cause for case in why.SABOTAGED.values()]
     causes = iter([*["dead units"] * wrong, *planted[wrong:], *[None] * len(why.HEALTHY)])
-    monkeypatch.setattr(why, "run", lambda words, folder: None)
+    monkeypatch.setattr(why, "run", lambda overrides, folder: None)
 
-    def answer(words, folder):
+    def answer(overrides, folder):
         cause = next(causes)
         findings = [] if cause is None else [{"cause": cause, "reason": "so"}, {"cause": "scale", "reason": "so"}]
         return {"findings": findings, "checks": 9, "unmade": {}}
@@ -525,7 +529,7 @@ def test_runs_to_be_diagnosed_can_be_made(load, tmp_path, monkeypatch):
     why = load("why")
     monkeypatch.chdir(tmp_path)
     for case in (why.SABOTAGED["bounds too narrow"], why.SABOTAGED["no time limit"], why.HEALTHY["ppo-pendulum"]):
-        assert experiment.explain([*why.words_of(case.words), *why.ALWAYS])
+        assert experiment.explain([*why.overrides_of(case.overrides), *why.ALWAYS])
     causes = {case.cause for case in why.SABOTAGED.values()}
     from rlrun.diagnosis import RULES
 
@@ -541,13 +545,13 @@ def test_learning_beside_a_rival_keeps_earlier_seeds_and_says_who_came_further(l
     (tmp_path / "beside.json").write_text('{"found": {}}')
     numbers = {}
 
-    def rival(words, *, folder, python=None):
-        if words[1] == "rlrun":
+    def rival(overrides, *, folder, python=None):
+        if overrides[1] == "rlrun":
             return {"returns": [50.0, 70.0]}
-        numbers.update(json.loads(words[3]))
-        return {"returns": [40.0 + float(words[4]), 60.0], "seconds": 9.0}
+        numbers.update(json.loads(overrides[3]))
+        return {"returns": [40.0 + float(overrides[4]), 60.0], "seconds": 9.0}
 
-    monkeypatch.setattr(beside, "run", lambda words, folder: None)
+    monkeypatch.setattr(beside, "run", lambda overrides, folder: None)
     monkeypatch.setattr(beside, "run_for_json", rival)
     for seeds, mean, passed in (([0, 1], 50.25, True), ([60], 60.166, False)):
         parts = beside.measure(["td3-halfcheetah"], seeds=seeds)
@@ -581,8 +585,8 @@ def test_defaults_go_on_with_missing_runs_alone(load, monkeypatch, tmp_path):
     defaults, page = load("defaults"), load("page")
     jobs = []
 
-    def answer(words, *, folder, python):
-        job = json.loads(words[-1])
+    def answer(overrides, *, folder, python):
+        job = json.loads(overrides[-1])
         jobs.append((job["algorithm"], job["seed"]))
         outcome = {"curve": [[job["every"], 1.0]], "best": [2.0], "last": [1.0]}
         return {"returns": [0.0]} if job["algorithm"] == "random" else outcome

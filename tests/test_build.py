@@ -55,7 +55,7 @@ def parts(monkeypatch):
     monkeypatch.setitem(sys.modules, HERE, module)
     for part in (Part, Strict, Data, fail):
         setattr(module, part.__name__, part)
-    module.borrowed, module.word = __import__("os"), "text"
+    module.borrowed, module.override = __import__("os"), "text"
     monkeypatch.setattr(Part, "made", 0)
 
 
@@ -107,7 +107,7 @@ def test_nothing_unreachable_is_built():
     assert Part.made == 2
 
 
-def test_an_entry_does_not_build_its_neighbours():
+def test_an_entry_does_not_build_its_neighbors():
     config = {"callbacks": {"x": part(), "y": part(other="${callbacks.x}")}}
     builder = Builder(config)
     assert builder.get("callbacks.y").named["other"] is builder.get("callbacks.x")
@@ -160,7 +160,7 @@ REFUSALS = {
         {"_target_": "rlrun.callback.Calback"},
         ["rlrun.callback", "did you mean 'rlrun.callback.Callback'?"],
     ),
-    "no class": ({"_target_": f"{HERE}.word"}, [f"a: {HERE}.word is a str, wanted a class or function"]),
+    "no class": ({"_target_": f"{HERE}.override"}, [f"a: {HERE}.override is a str, wanted a class or function"]),
     "no path": ({"_target_": "a b"}, ["a: `_target_` wants a path", "'a b'"]),
     "no text": ({"_target_": 3}, ["a: `_target_` wants a path", "got 3"]),
     "unknown argument": (

@@ -89,14 +89,14 @@ def test_layers_with_other_outputs_than_choices_are_refused(outputs):
 
 
 def test_what_an_actor_critic_of_ones_own_lacks_is_told():
-    words = ["algorithm=ppo", "env=cartpole", f"networks.actor_critic._target_={__name__}.Plain"]
+    overrides = ["algorithm=ppo", "env=cartpole", f"networks.actor_critic._target_={__name__}.Plain"]
     unknown = [f"~networks.actor_critic.{key}" for key in ("shared", "spread", "core", "core_size")]
-    with pytest.raises(BuildError, match=r"Plain; it lacks act, judge, value, head, state_size: What on-policy losses"):
-        check([*words, *unknown])
+    with pytest.raises(BuildError, match=r"Plain; it lacks act, evaluate_actions, value, head, state_size: What"):
+        check([*overrides, *unknown])
 
 
 def test_all_that_a_network_of_ones_own_lacks_is_one_message():
-    keys = ("members", "layer_norm", "dropout", "tells", "quantiles", "dueling")
+    keys = ("members", "layer_norm", "dropout", "value_head", "quantiles", "dueling")
     with pytest.raises(BuildError) as caught:
         check([*DQN, f"{OWN}.Plain"])
     message = str(caught.value)
@@ -108,10 +108,10 @@ def test_all_that_a_network_of_ones_own_lacks_is_one_message():
 
 
 def test_large_images_and_layers_are_reported():
-    words = ["algorithm=ppo", f"env.target={__name__}.Screen", "algorithm.hidden=[4]"]
-    (line,) = [line for line in check(words) if line.startswith("images")]
-    assert line.startswith("images    observations of 100 × 120 × 3: env=atari or ResizeGrey")
-    assert not [line for line in check([*words, "+env.kwargs.side=70"]) if line.startswith(("images", "layers"))]
+    overrides = ["algorithm=ppo", f"env.target={__name__}.Screen", "algorithm.hidden=[4]"]
+    (line,) = [line for line in check(overrides) if line.startswith("images")]
+    assert line.startswith("images    observations of 100 × 120 × 3: env=atari or ResizeGray")
+    assert not [line for line in check([*overrides, "+env.kwargs.side=70"]) if line.startswith(("images", "layers"))]
     (line,) = [line for line in check([*DQN, "algorithm.hidden=[2300,2300]"]) if line.startswith("layers")]
     assert line == "layers    networks.q.layers.layers.1.weight has 5,290,000 parameters"
 
@@ -121,7 +121,7 @@ def test_large_images_and_layers_are_reported():
 def test_a_wrapper_may_leave_partial_away(partial, place):
     node = f"_target_: gymnasium.wrappers.TimeLimit, {partial}max_episode_steps: 3"
     env = Experiment(compose([*DQN, place % node])).builder.get("env")
-    assert env.lanes[0]._max_episode_steps == 3
+    assert env.envs[0]._max_episode_steps == 3
 
 
 def test_a_files_own_class_becomes_environments(tmp_path, monkeypatch):

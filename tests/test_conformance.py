@@ -67,8 +67,10 @@ def project(tmp_path, monkeypatch):
     sys.modules.pop("mine", None)
 
 
-def outcomes(words, folder, **options):
-    return {verdict.check: (verdict.outcome, verdict.text) for verdict in examine(words, folder, **options).verdicts}
+def outcomes(overrides, folder, **options):
+    return {
+        verdict.check: (verdict.outcome, verdict.text) for verdict in examine(overrides, folder, **options).verdicts
+    }
 
 
 def test_what_a_part_forgets_is_named_unless_it_says_that_it_may(tmp_path):
@@ -83,8 +85,8 @@ def test_what_a_part_forgets_is_named_unless_it_says_that_it_may(tmp_path):
 
 
 def test_chance_that_no_seed_rules_is_found(tmp_path):
-    words = ["algorithm=dqn", "env.target=mine.Restless"]
-    verdicts = outcomes(words, tmp_path / "runs", own=words, of_environment=True)
+    overrides = ["algorithm=dqn", "env.target=mine.Restless"]
+    verdicts = outcomes(overrides, tmp_path / "runs", own=overrides, of_environment=True)
     assert verdicts["seeding"][0] == "failed"
     assert "the same seed gives another run" in verdicts["seeding"][1]
     assert verdicts["exact resume"][0] == "failed"
@@ -102,7 +104,7 @@ def test_a_command_that_does_not_train_is_told_and_nothing_else_is_tried(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("words", "outcome", "text"),
+    ("overrides", "outcome", "text"),
     [
         ([*DQN, "callbacks.q_target._target_=mine.EndsAlike"], "failed", "by termination is bootstrapped from, as one"),
         ([*DQN, "callbacks.q_target._target_=mine.CutIsOver"], "failed", "by truncation is not bootstrapped from"),
@@ -111,8 +113,8 @@ def test_a_command_that_does_not_train_is_told_and_nothing_else_is_tried(tmp_pat
         ([*DQN, "+with=icm"], "skipped", "as a model or statistics do"),
     ],
 )
-def test_how_episodes_end_is_told_apart(words, outcome, text, tmp_path):
-    verdict = truncation(words, tmp_path / "runs", None, {})
+def test_how_episodes_end_is_told_apart(overrides, outcome, text, tmp_path):
+    verdict = truncation(overrides, tmp_path / "runs", None, {})
     assert (verdict.outcome, text in verdict.text) == (outcome, True), verdict.text
 
 
@@ -136,7 +138,7 @@ def test_each_way_to_learn_from_ends_has_its_verdict(learned, outcome, text):
 
 
 @pytest.mark.parametrize(
-    ("file", "words", "command"),
+    ("file", "overrides", "command"),
     [
         ("algorithm/mine", [], ["algorithm=mine", "env=cartpole"]),
         ("algorithm/mine", ["env=hill"], ["algorithm=mine", "env=hill"]),
@@ -146,7 +148,7 @@ def test_each_way_to_learn_from_ends_has_its_verdict(learned, outcome, text):
         ("with/bonus", ["+with=more", "seed=3"], ["+with=bonus", "algorithm=ppo", "env=hill", "+with=more", "seed=3"]),
     ],
 )
-def test_a_file_is_tried_in_a_command_of_its_own(file, words, command, tmp_path):
+def test_a_file_is_tried_in_a_command_of_its_own(file, overrides, command, tmp_path):
     (tmp_path / "with").mkdir()
     (tmp_path / "with" / "bonus.yaml").write_text(
         "# A bonus\n# rlrun train algorithm=ppo env=hill +with=bonus  # cheap\na: 1\n"
@@ -155,7 +157,7 @@ def test_a_file_is_tried_in_a_command_of_its_own(file, words, command, tmp_path)
     (tmp_path / "env").mkdir()
     for name in ("algorithm/mine", "env/hill"):
         (tmp_path / f"{name}.yaml").write_text("# Mine\n")
-    assert command_of(tmp_path, file, words) == command
+    assert command_of(tmp_path, file, overrides) == command
 
 
 def test_a_report_is_plain_data():

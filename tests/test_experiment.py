@@ -154,10 +154,10 @@ def test_a_refused_request_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("words", ["algorithm=dqn", {"algorithm": "dqn"}, [3], None])
-def test_overrides_that_are_no_list_are_refused(words):
+@pytest.mark.parametrize("overrides", ["algorithm=dqn", {"algorithm": "dqn"}, [3], None])
+def test_overrides_that_are_no_list_are_refused(overrides):
     with pytest.raises(ConfigError, match=r"^overrides are a list of texts, such as \[.*\], got "):
-        rlrun.train(words)
+        rlrun.train(overrides)
 
 
 def test_what_train_returned_is_taken_for_its_run(dqn, monkeypatch):
@@ -170,53 +170,55 @@ def test_what_train_returned_is_taken_for_its_run(dqn, monkeypatch):
 
 # --- the same command twice
 
-LANES = {"one": (), "sync": ("num_envs=2",), "async": ("num_envs=2", "env.vectorization=async")}
+ENVS = {"one": (), "sync": ("num_envs=2",), "async": ("num_envs=2", "env.vectorization=async")}
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """Train with some words, once for all tests; return what is comparable."""
+    """Train with some overrides, once for all tests; return what is comparable."""
     known = {}
 
-    def train(words, lanes):
-        if (words, lanes) not in known:
-            request = [*words, *TINY, *LANES[lanes], "seed=3"]
-            known[words, lanes] = comparable(
+    def train(overrides, envs):
+        if (overrides, envs) not in known:
+            request = [*overrides, *TINY, *ENVS[envs], "seed=3"]
+            known[overrides, envs] = comparable(
                 rlrun.train(request, run_dir=tmp_path_factory.mktemp("run") / "run").run_dir
             )
-        return known[words, lanes]
+        return known[overrides, envs]
 
     return train
 
 
-@pytest.mark.parametrize("lanes", LANES)
-@pytest.mark.parametrize("words", [DQN, SAC], ids=["dqn", "sac"])
-def test_the_same_command_gives_the_same_run(words, lanes, found, tmp_path):
-    again = rlrun.train([*words, *TINY, *LANES[lanes], "seed=3"], run_dir=tmp_path / "run").run_dir
-    assert comparable(again) == found(words, lanes)
+@pytest.mark.parametrize("envs", ENVS)
+@pytest.mark.parametrize("overrides", [DQN, SAC], ids=["dqn", "sac"])
+def test_the_same_command_gives_the_same_run(overrides, envs, found, tmp_path):
+    again = rlrun.train([*overrides, *TINY, *ENVS[envs], "seed=3"], run_dir=tmp_path / "run").run_dir
+    assert comparable(again) == found(overrides, envs)
 
 
-@pytest.mark.parametrize("words", [DQN, SAC], ids=["dqn", "sac"])
-def test_lanes_in_processes_of_their_own_change_nothing(words, found):
-    assert found(words, "sync") == found(words, "async")
+@pytest.mark.parametrize("overrides", [DQN, SAC], ids=["dqn", "sac"])
+def test_lanes_in_processes_of_their_own_change_nothing(overrides, found):
+    assert found(overrides, "sync") == found(overrides, "async")
 
 
 def test_another_process_gives_the_same_run(tmp_path, dqn):
-    words = [sys.executable, "-m", "rlrun", "train", *DQN, *TINY, "--run-dir", "run"]
-    subprocess.run(words, check=True, capture_output=True, env={**os.environ, "PYTHONHASHSEED": "7"})
+    overrides = [sys.executable, "-m", "rlrun", "train", *DQN, *TINY, "--run-dir", "run"]
+    subprocess.run(overrides, check=True, capture_output=True, env={**os.environ, "PYTHONHASHSEED": "7"})
     assert comparable(tmp_path / "run") == comparable(dqn.run_dir)
 
 
-@pytest.mark.parametrize("words", [DQN, SAC], ids=["dqn", "sac"])
-def test_another_seed_gives_another_run(words, tmp_path, request):
-    run_dir = rlrun.train([*words, *TINY, "seed=1"], run_dir=tmp_path / "run").run_dir
-    lines, parameters = comparable(request.getfixturevalue("dqn" if words is DQN else "sac").run_dir)
+@pytest.mark.parametrize("overrides", [DQN, SAC], ids=["dqn", "sac"])
+def test_another_seed_gives_another_run(overrides, tmp_path, request):
+    run_dir = rlrun.train([*overrides, *TINY, "seed=1"], run_dir=tmp_path / "run").run_dir
+    lines, parameters = comparable(request.getfixturevalue("dqn" if overrides is DQN else "sac").run_dir)
     assert (comparable(run_dir)[0] != lines, comparable(run_dir)[1] != parameters) == (True, True)
 
 
-@pytest.mark.parametrize("word", ["evaluation.every=0", "log.every=7", "checkpoint.every=10", "evaluation.episodes=5"])
-def test_watching_a_run_changes_none_of_it(word, tmp_path, sac):
-    parameters = comparable(rlrun.train([*SAC, *TINY, word], run_dir=tmp_path / "run").run_dir)[1]
+@pytest.mark.parametrize(
+    "override", ["evaluation.every=0", "log.every=7", "checkpoint.every=10", "evaluation.episodes=5"]
+)
+def test_watching_a_run_changes_none_of_it(override, tmp_path, sac):
+    parameters = comparable(rlrun.train([*SAC, *TINY, override], run_dir=tmp_path / "run").run_dir)[1]
     assert parameters == comparable(sac.run_dir)[1]
 
 
@@ -229,11 +231,11 @@ def replay(result, seeds: list[int], to_env, limit: int = 20) -> list[float]:
     returns = []
     for seed in seeds:
         observation, _ = env.reset(seed=seed)
-        total, ended, steps = 0.0, False, 0
-        while not ended and steps < limit:
+        total, episode_end, steps = 0.0, False, 0
+        while not episode_end and steps < limit:
             action = agent(observation[None].astype(np.float32), explore=False)["action"][0]
             observation, reward, terminated, truncated, _ = env.step(to_env(action))
-            total, ended, steps = total + float(reward), terminated or truncated, steps + 1
+            total, episode_end, steps = total + float(reward), terminated or truncated, steps + 1
         returns.append(total)
     return returns
 
@@ -282,7 +284,7 @@ def settings_of_the_process():
     return torch.get_num_threads(), threads, precision, products.in_use(), *map(repr, states)
 
 
-OTHER = ("threads=1", "precision=medium", "matmul=numpy")
+OTHER = ("threads=1", "precision=medium", "matmul_backend=numpy")
 CALLS = {
     "train": lambda run: rlrun.train([*DQN, *TINY, *OTHER], run_dir=run),
     "resume": lambda run: rlrun.resume(run, ["stop.env_steps=120"]),

@@ -18,8 +18,8 @@ import rlrun
 from rlrun import storage, trust
 from rlrun.callbacks.loss import LossCallback
 from rlrun.config.merging import apply
+from rlrun.config.overrides import parse
 from rlrun.config.schema import check_kinds
-from rlrun.config.words import parse
 from rlrun.errors import ConfigError, RequestError, RunDirError
 from rlrun.experiment import Experiment
 from rlrun.forking.parents import find, matches, started
@@ -58,9 +58,9 @@ def dqn(tmp_path_factory) -> Path:
     return rlrun.train([*DQN, *TINY], run_dir=tmp_path_factory.mktemp("runs") / "dqn").run_dir
 
 
-def fork(start: Path | str, *words: str) -> Experiment:
+def fork(start: Path | str, *overrides: str) -> Experiment:
     """Return a new run as it stands before its first step."""
-    with started([MORE, *words], str(start)) as composed:
+    with started([MORE, *overrides], str(start)) as composed:
         experiment = Experiment(composed)
         experiment.take_over()
     return experiment
@@ -90,10 +90,10 @@ def plain(sac) -> Experiment:
     return fork(sac)
 
 
-def ask(ready: Experiment, word: str) -> None:
+def ask(ready: Experiment, override: str) -> None:
     """Let a new run that stands ready take over what this says; it is left as it was."""
     config = ready.config.copy()
-    apply(config, parse([word])[0], [])
+    apply(config, parse([override])[0], [])
     check_kinds(config)
     take(replace(ready.composed, config=config), ready.parts, ready.trainer)
 
@@ -114,8 +114,8 @@ def fates(experiment: Experiment) -> dict[str, str]:
     return {entry.name: entry.fate for entry in experiment.fork.report.entries}
 
 
-def optimiser(experiment: Experiment, name: str = "q_loss") -> dict:
-    return experiment.trainer.callbacks[name].optimiser.state_dict()
+def optimizer(experiment: Experiment, name: str = "q_loss") -> dict:
+    return experiment.trainer.callbacks[name].optimizer.state_dict()
 
 
 NETWORKS = ("networks.critics", "networks.policy", "networks.temperature")
@@ -129,8 +129,8 @@ def test_a_fork_holds_what_the_parent_held_bit_for_bit(sac):
     for name in ("q_loss", "policy", "temperature"):
         before = there[f"callbacks.{name}"]["optimiser"]
         assert len(before["state"]) > 0
-        assert same(optimiser(here, name)["state"], before["state"])
-        assert optimiser(here, name)["param_groups"][0]["lr"] == 1e-5
+        assert same(optimizer(here, name)["state"], before["state"])
+        assert optimizer(here, name)["param_groups"][0]["lr"] == 1e-5
         assert before["param_groups"][0]["lr"] != 1e-5
         assert here.trainer.callbacks[name].updates == there[f"callbacks.{name}"]["updates"] == 40
     collector = here.builder.get("collector")
@@ -140,7 +140,7 @@ def test_a_fork_holds_what_the_parent_held_bit_for_bit(sac):
 
 
 def test_a_fork_of_a_run_left_amidst_a_rollout_begins_with_one_of_its_own(tmp_path):
-    words = ["algorithm=ppo", "env=cartpole", "preset=null", "num_envs=2"]
+    overrides = ["algorithm=ppo", "env=cartpole", "preset=null", "num_envs=2"]
     small = [
         "algorithm.horizon=8",
         "algorithm.batch_size=4",
@@ -150,9 +150,11 @@ def test_a_fork_of_a_run_left_amidst_a_rollout_begins_with_one_of_its_own(tmp_pa
         "logger=[]",
         "device=cpu",
     ]
-    parent = rlrun.train([*words, *small], run_dir=tmp_path / "run").run_dir  # left after the first of its minibatches
+    parent = rlrun.train(
+        [*overrides, *small], run_dir=tmp_path / "run"
+    ).run_dir  # left after the first of its minibatches
     assert states(parent)["loader"]["served"] == 1
-    request = [*words, *small, "stop.env_steps=32", f"init.from={parent}"]
+    request = [*overrides, *small, "stop.env_steps=32", f"init.from={parent}"]
     state = rlrun.train(request, run_dir=tmp_path / "fork").trainer.state
     assert (state["step"], state["update"]) == (32, states(parent)["trainer"]["update"] + 1)
 
@@ -167,17 +169,17 @@ def test_random_numbers_are_those_of_the_new_seed(sac):
 
 
 @pytest.mark.parametrize(
-    ("words", "kinds"),
+    ("overrides", "kinds"),
     [
-        (("load.weights=false",), ("optimisers", "numbers", "memory")),
-        (("init.optimisers=reinit",), ("weights", "numbers", "memory")),
-        (("load.numbers=false",), ("weights", "optimisers", "memory")),
-        (("init.memory=skip",), ("weights", "optimisers", "numbers")),
-        (("load.optimisers=false", "load.numbers=false", "init.memory=skip"), ("weights",)),
+        (("load.weights=false",), ("optimizers", "numbers", "memory")),
+        (("init.optimizers=reinit",), ("weights", "numbers", "memory")),
+        (("load.numbers=false",), ("weights", "optimizers", "memory")),
+        (("init.memory=skip",), ("weights", "optimizers", "numbers")),
+        (("load.optimizers=false", "load.numbers=false", "init.memory=skip"), ("weights",)),
     ],
 )
-def test_each_switch_leaves_its_own_things_as_built(sac, anew, words, kinds):
-    there, here = states(sac), fork(sac, *words)
+def test_each_switch_leaves_its_own_things_as_built(sac, anew, overrides, kinds):
+    there, here = states(sac), fork(sac, *overrides)
     weights = {part: digest_of(here, part) for part in NETWORKS}
     target = here.parts["callbacks.q_target"].target.state_dict()
     critics = here.parts["networks.critics"].state_dict()
@@ -187,8 +189,8 @@ def test_each_switch_leaves_its_own_things_as_built(sac, anew, words, kinds):
     else:
         assert weights == {part: digest_of(anew, part) for part in NETWORKS}
         assert same(target, critics)
-    moments = optimiser(here)["state"]
-    if "optimisers" in kinds and "weights" in kinds:
+    moments = optimizer(here)["state"]
+    if "optimizers" in kinds and "weights" in kinds:
         assert same(moments, there["callbacks.q_loss"]["optimiser"]["state"])
     else:
         assert moments == {}  # also where its parameters begin anew
@@ -211,8 +213,8 @@ def test_patterns_choose_and_the_last_that_matches_counts(sac, anew):
 
 def test_what_hangs_on_a_tensor_begins_anew_with_it(sac, anew):
     here = fork(sac, "init.parts={networks.critics.*: reinit}")
-    assert optimiser(here)["state"] == {}
-    assert len(optimiser(here, "policy")["state"]) == len(list(here.parts["networks.policy"].parameters()))
+    assert optimizer(here)["state"] == {}
+    assert len(optimizer(here, "policy")["state"]) == len(list(here.parts["networks.policy"].parameters()))
     critics = here.parts["networks.critics"].state_dict()
     assert same(here.parts["callbacks.q_target"].target.state_dict(), critics)
     assert same(critics, anew.parts["networks.critics"].state_dict())
@@ -221,15 +223,15 @@ def test_what_hangs_on_a_tensor_begins_anew_with_it(sac, anew):
 def test_some_tensors_of_a_network_keep_their_moments(sac):
     here = fork(sac, "init.parts={networks.policy.gaussian.layers.0.*: reinit}")
     fate = fates(here)
-    assert fate["callbacks.policy.optimiser.gaussian.layers.0.weight"] == "skipped"
-    assert fate["callbacks.policy.optimiser.gaussian.layers.2.weight"] == "loaded"
-    assert sorted(optimiser(here, "policy")["state"]) == [2, 3, 4, 5]
+    assert fate["callbacks.policy.optimizer.gaussian.layers.0.weight"] == "skipped"
+    assert fate["callbacks.policy.optimizer.gaussian.layers.2.weight"] == "loaded"
+    assert sorted(optimizer(here, "policy")["state"]) == [2, 3, 4, 5]
 
 
 def test_a_slow_copy_that_the_parent_lacks_equals_the_network_as_loaded(sac):
     safetensors.torch.save_file(states(sac)["networks.critics"], "critics.safetensors")
-    words = [*SAC, *TINY, "init.rename={*: networks.critics.*}"]
-    here = fork("critics.safetensors", *words, MORE)
+    overrides = [*SAC, *TINY, "init.rename={*: networks.critics.*}"]
+    here = fork("critics.safetensors", *overrides, MORE)
     critics = here.parts["networks.critics"].state_dict()
     assert same(critics, states(sac)["networks.critics"])
     assert same(here.parts["callbacks.q_target"].target.state_dict(), critics)
@@ -293,8 +295,16 @@ def test_a_file_made_with_pickle_is_refused(tmp_path):
 def test_one_network_out_of_another_algorithms_run(dqn):
     """A Q-network of DQN becomes a critic of SAC."""
     chosen = ("init.parts={*: skip, networks.critics.*: load}", "init.rename={networks.q: networks.critics}")
-    words = ["algorithm=sac", "env=cartpole", "preset=null", *TINY, "algorithm.ensemble=1", f"init.from={dqn}", *chosen]
-    here = Experiment(rlrun.config.compose(words))
+    overrides = [
+        "algorithm=sac",
+        "env=cartpole",
+        "preset=null",
+        *TINY,
+        "algorithm.ensemble=1",
+        f"init.from={dqn}",
+        *chosen,
+    ]
+    here = Experiment(rlrun.config.compose(overrides))
     here.take_over()
     critics, q = here.parts["networks.critics"].state_dict(), states(dqn)["networks.q"]
     assert critics.keys() == q.keys()
@@ -307,22 +317,22 @@ def test_things_of_another_shape_begin_anew_where_it_is_asked_for(sac):
     critics, there = here.parts["networks.critics"].state_dict(), states(sac)["networks.critics"]
     assert torch.equal(critics["layers.layers.0.weight"], there["layers.layers.0.weight"])
     assert fates(here)["networks.critics.layers.layers.1.weight"] == "misfit"
-    assert sorted(optimiser(here)["state"]) == [0, 1, 5]  # the last bias has its old shape
+    assert sorted(optimizer(here)["state"]) == [0, 1, 5]  # the last bias has its old shape
 
 
-def test_an_optimiser_of_another_kind_begins_anew_when_it_is_told_to(sac):
-    assert optimiser(fork(sac, "+adam.amsgrad=true", "init.optimisers=skip"))["state"] == {}
+def test_an_optimizer_of_another_kind_begins_anew_when_it_is_told_to(sac):
+    assert optimizer(fork(sac, "+adam.amsgrad=true", "init.optimizers=skip"))["state"] == {}
 
 
 def test_a_loss_that_takes_no_keywords_keeps_the_moments_that_it_got(sac, monkeypatch):
     def load(self, state):
-        self.optimiser.load_state_dict(state["optimiser"])
+        self.optimizer.load_state_dict(state["optimiser"])
 
     monkeypatch.setattr(LossCallback, "load_state_dict", load)
-    assert same(optimiser(fork(sac))["state"], states(sac)["callbacks.q_loss"]["optimiser"]["state"])
+    assert same(optimizer(fork(sac))["state"], states(sac)["callbacks.q_loss"]["optimiser"]["state"])
 
 
-def test_what_an_optimiser_keeps_is_found_without_touching_it():
+def test_what_an_optimizer_keeps_is_found_without_touching_it():
     parameter = torch.nn.Parameter(torch.ones(3))
     adam = torch.optim.Adam([parameter], lr=0.1)
     state = kept(adam, parameter)
@@ -334,7 +344,7 @@ def test_what_an_optimiser_keeps_is_found_without_touching_it():
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("override", "message"),
     [
         ("init.parts={networks.critcs.*: skip}", r"'networks.critcs.\*' matches nothing.*mean 'networks.critics'"),
         ("init.parts={callbacks.budget.seconds: load}", "matches nothing that this run could take over"),
@@ -356,13 +366,13 @@ def test_what_an_optimiser_keeps_is_found_without_touching_it():
         ("init.parts={*: skip}", "nothing of .* is taken over"),
     ],
 )
-def test_a_wrong_request_is_refused_in_a_sentence(ready, word, message):
+def test_a_wrong_request_is_refused_in_a_sentence(ready, override, message):
     with pytest.raises(RequestError, match=message):
-        ask(ready, word)
+        ask(ready, override)
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (("init.weights=skip", "load.weights=true"), "contradict each other"),
         (("init.weights=load", "load.weights=false"), "contradict each other"),
@@ -381,9 +391,9 @@ def test_a_wrong_request_is_refused_in_a_sentence(ready, word, message):
         (("env=hitthemiddle", "init.mismatch=skip"), "init.from: memory does not fit: .*; init.memory=skip leaves it"),
     ],
 )
-def test_what_contradicts_or_does_not_fit_is_refused(sac, words, message):
+def test_what_contradicts_or_does_not_fit_is_refused(sac, overrides, message):
     with pytest.raises(RequestError, match=message):
-        fork(sac, *words)
+        fork(sac, *overrides)
 
 
 def test_settings_without_a_source_are_refused():
@@ -456,19 +466,19 @@ def test_a_run_in_progress_can_be_started_from(sac, tmp_path):
 def test_the_parents_words_come_first_and_yours_win(sac):
     here = fork(sac, "seed=7", "algorithm.discount=0.5", "init.memory=skip")
     assert (here.config.seed, here.config.algorithm.discount, here.config.algorithm.batch_size) == (7, 0.5, 4)
-    assert here.composed.words[-1] == f"init.from={RunDir(sac).checkpoint()}"
+    assert here.composed.overrides[-1] == f"init.from={RunDir(sac).checkpoint()}"
 
 
 def test_whose_words_are_wrong_is_told(sac, tmp_path):
-    for word in ("algorithm.lrr=1", "algorithm.lr=abc", "init.wieghts=skip"):
+    for override in ("algorithm.lrr=1", "algorithm.lr=abc", "init.wieghts=skip"):
         with pytest.raises(ConfigError) as own:
-            fork(sac, word)
-        assert str(own.value).startswith(word.partition("=")[0] + ": ")
+            fork(sac, override)
+        assert str(own.value).startswith(override.partition("=")[0] + ": ")
         assert "come before these" not in str(own.value)
     shutil.copytree(sac, tmp_path / "run")
     with (tmp_path / "run" / "overrides.txt").open("a") as file:
         file.write("algorithm.gone=3\n")
-    with pytest.raises(ConfigError, match=r"the words of .*run do not compose any more: algorithm.gone"):
+    with pytest.raises(ConfigError, match=r"the overrides of .*run do not compose any more: algorithm.gone"):
         fork(tmp_path / "run")
     (tmp_path / "run" / "overrides.txt").write_text("algorithm=sac\nenv=pendulum\nalgorithm.temperature.initial=2\n")
     with pytest.raises(ConfigError) as both:
@@ -484,13 +494,13 @@ def test_another_environment_needs_no_memory_of_this_one(sac):
     assert len(here.builder.get("memory")) == 0
 
 
-@pytest.mark.parametrize("word", ["num_envs=3", "memory.length=60", "+with=prioritised"])
-def test_another_table_takes_the_episodes(sac, plain, word):
-    here = fork(sac, word)
+@pytest.mark.parametrize("override", ["num_envs=3", "memory.length=60", "+with=prioritized"])
+def test_another_table_takes_the_episodes(sac, plain, override):
+    here = fork(sac, override)
     table, whole = here.builder.get("memory"), plain.builder.get("memory")
     why = next(entry.why for entry in here.fork.report.entries if entry.part == "memory")
     assert why == f"{len(table)} of 98 transitions, as new episodes"
-    assert (len(table) == 98) == (word != "memory.length=60")
+    assert (len(table) == 98) == (override != "memory.length=60")
     rewards = [set(memory.storage.arrays["reward"][memory.index.used()].tolist()) for memory in (table, whole)]
     assert rewards[0] - {0.0} <= rewards[1]  # 0: of the observation after the last step
     assert {"reward", "observation"} <= table.sample(4).keys()
@@ -500,14 +510,14 @@ def test_open_episodes_are_cut_off(sac, plain):
     table = plain.builder.get("memory")
     assert (table.index.newest()[table.index.open] <= 0).all()
     truncated = table.storage.arrays["truncated"][table.index.used()]
-    assert int(truncated.sum()) == 2  # one a lane: 50 steps of an episode of 200
+    assert int(truncated.sum()) == 2  # one an env: 50 steps of an episode of 200
     assert int(np.asarray(states(sac)["collector"]["length"]).sum()) == 100
 
 
 def test_an_added_part_that_the_parent_lacks_begins_anew(sac):
     here = fork(sac, "+with=observation_norm")
     missing = {entry.name for entry in here.fork.report.of("missing")}
-    assert "normalisers.observation.statistics.0.moments" in missing
+    assert "normalizers.observation.statistics.0.moments" in missing
     assert fates(here)["networks.policy.gaussian.layers.0.weight"] == "loaded"
 
 
@@ -560,8 +570,8 @@ def test_a_fork_that_was_killed_goes_on_without_its_parent(child, tmp_path):
         shutil.rmtree(path)
     run.summary.unlink()
     run.write_status("stopped")
-    words = run.overrides.read_text().replace("init.from=", "init.from=/gone")
-    run.overrides.write_text(words)
+    overrides = run.overrides.read_text().replace("init.from=", "init.from=/gone")
+    run.overrides.write_text(overrides)
     run.config.write_text(run.config.read_text().replace("from: /", "from: /gone/"))
     result = rlrun.resume(run.path)
     assert result.summary["env_steps"] == 140
@@ -575,7 +585,7 @@ def test_a_fork_of_a_fork_forgets_how_its_parent_started(child):
     assert first.config.init.parts == {}
     assert first.fork.lineage["run"] == str(child.run_dir)
     start = f"init.from={RunDir(child.run_dir).checkpoint()}"
-    assert [word for word in first.composed.words if word.startswith("init.")] == [start]
+    assert [override for override in first.composed.overrides if override.startswith("init.")] == [start]
 
 
 def test_nothing_is_written_for_a_refused_request(sac, tmp_path):
@@ -587,10 +597,10 @@ def test_nothing_is_written_for_a_refused_request(sac, tmp_path):
 def test_a_memory_from_a_file_and_one_from_the_parent_are_one_too_many(sac, plain, tmp_path):
     table = plain.builder.get("memory")
     table.store(tmp_path / "memory.zip")
-    word = f"memory.import={tmp_path / 'memory.zip'}"
+    override = f"memory.import={tmp_path / 'memory.zip'}"
     with pytest.raises(ConfigError, match=r"both say what the memory holds; init.memory=skip"):
-        fork(sac, word)
-    here = fork(sac, word, "init.memory=skip")
+        fork(sac, override)
+    here = fork(sac, override, "init.memory=skip")
     here.part(rlrun.callbacks.MemoryImport).restore_state()
     assert len(here.builder.get("memory")) == 98
 
@@ -620,7 +630,7 @@ def test_every_loss_has_the_names_of_its_parameters(sac, dqn):
 
 
 def test_only_what_is_typed_speaks_for_a_key(dqn, tmp_path):
-    """A user's own file stands below the words of the parent, which may say otherwise."""
+    """A user's own file stands below the overrides of the parent, which may say otherwise."""
     (tmp_path / "conf" / "with").mkdir(parents=True)
     (tmp_path / "conf" / "with" / "mine.yaml").write_text("# @package _global_\nlogger: [jsonl]\n")
     with started([MORE, "+with=mine"], str(dqn)):

@@ -140,7 +140,7 @@ def test_plumbing_knows_no_algorithm_by_name(room_name):
     place = SOURCE / room_name
     names = {path.stem for path in (SOURCE / "algorithms").glob("*.py")} - {"__init__"}
     for path in place.rglob("*.py") if place.is_dir() else [place]:
-        words = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)} | set(
+        overrides = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)} | set(
             imports(path)
         )
-        assert not {word for word in words if word.split(".")[-1] in names}
+        assert not {override for override in overrides if override.split(".")[-1] in names}

@@ -27,7 +27,7 @@ from rlrun.collect import Collector
 from rlrun.config import compose
 from rlrun.errors import ConfigError, LearnerError
 from rlrun.estimate.probe import measure
-from rlrun.learners import crew, place_of
+from rlrun.learners import place_of, process_group
 from rlrun.ops.noise import given
 from rlrun.rundir import RunDir
 from rlrun.seeds import Seeds
@@ -55,7 +55,7 @@ def warm(together, monkeypatch):
         started.append(together.learner(connection))
         return started[-1]
 
-    monkeypatch.setattr(crew.interpreter, "start", start)
+    monkeypatch.setattr(process_group.interpreter, "start", start)
     return started
 
 
@@ -77,7 +77,7 @@ def test_two_learners_take_the_steps_of_one_on_the_whole_batch(found, algorithm)
 
 def test_what_is_told_of_a_batch_is_told_of_all_shares(found):
     single, first, second = (learner["measured"] for learner in found)
-    for name in ("moments", "entropy", "normalised", "valid", "weights"):
+    for name in ("moments", "entropy", "normalized", "valid", "weights"):
         assert torch.allclose(first[name], single[name], atol=1e-6), name
     assert torch.equal(first["moments"], second["moments"])
     assert first["weight"].unique().tolist() == [1.5]  # of 1 and 2, in tensors that lie apart
@@ -89,21 +89,21 @@ def test_networks_that_have_become_different_are_told_of(found):
 
 
 def states(run: Path, number: int = 0, name: str = "latest") -> dict[str, str]:
-    """Return a word for each part of a learner's checkpoint."""
+    """Return an override for each part of a learner's checkpoint."""
     where = RunDir(run).checkpoint(name)
     own = place_of(where.parent, number) / where.name
     return {part: storage.digest(state) for part, state in storage.load(own).items()}
 
 
 def test_a_run_of_two_learners_is_that_of_one(tmp_path, warm, together):
-    words = [*A2C, *QUIET, "+with=observation_norm", "stop.updates=12", "evaluation.every=100"]
+    overrides = [*A2C, *QUIET, "+with=observation_norm", "stop.updates=12", "evaluation.every=100"]
     with given(together.still):
-        single = rlrun.train(words, run_dir=tmp_path / "one")
-        pair = rlrun.train([*words, "learners=2"], run_dir=tmp_path / "two")
+        single = rlrun.train(overrides, run_dir=tmp_path / "one")
+        pair = rlrun.train([*overrides, "learners=2"], run_dir=tmp_path / "two")
     assert [pair.summary[name] for name in ("env_steps", "updates")] == [192, 12]
     assert single.summary["evaluation"] == pair.summary["evaluation"]
     networks = [result.trainer.state["parts"] for result in (single, pair)]
-    for path in ("networks.actor_critic", "normalisers.observation"):
+    for path in ("networks.actor_critic", "normalizers.observation"):
         ours, theirs = (parts[path].state_dict() for parts in networks)
         for name, value in ours.items():
             if isinstance(value, torch.Tensor):
@@ -115,9 +115,9 @@ def test_a_run_of_two_learners_is_that_of_one(tmp_path, warm, together):
 
 
 def test_lanes_are_those_of_one_process():
-    first, second = Seeds(5), Seeds(5, learner=1, first_lane=4)
-    assert (second.lanes, second.evaluation, second.process) == (first.lanes + 4, first.evaluation, first.process)
-    third = Seeds(5, learner=2, first_lane=8)
+    first, second = Seeds(5), Seeds(5, learner=1, first_env=4)
+    assert (second.envs, second.evaluation, second.process) == (first.envs + 4, first.evaluation, first.process)
+    third = Seeds(5, learner=2, first_env=8)
     drawn = [(seed.memory, seed.agent, seed.warm_up, getattr(seed, "acting", 0)) for seed in (first, second, third)]
     assert len({number for numbers in drawn for number in numbers}) == 12
 
@@ -181,10 +181,10 @@ def test_a_learner_that_dies_ends_the_run_in_one_line(tmp_path, warm, monkeypatc
 
 
 def test_a_learner_that_fails_says_why(tmp_path, together, monkeypatch):
-    monkeypatch.setattr(crew.interpreter, "start", lambda module, connection: together.failing(connection))
+    monkeypatch.setattr(process_group.interpreter, "start", lambda module, connection: together.failing(connection))
     with pytest.raises(LearnerError) as raised:
         rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "run")
-    assert str(raised.value) == "learner 1 failed: the reward of lane 3 is nan"
+    assert str(raised.value) == "learner 1 failed: the reward of env 3 is nan"
     assert "in follow\n    raise DataError" in RunDir(tmp_path / "run").log.read_text()  # of the other process
 
 
@@ -226,12 +226,12 @@ def test_what_ends_a_meeting_late_is_told(tmp_path, monkeypatch):
 
 def test_a_learner_leaves_with_the_first_one(warm, tmp_path):
     composed = compose([*SAC, *QUIET, "learners=2"])
-    job = crew.Job(1, 2, tmp_path / "place", "gloo", composed, tmp_path, None, Machine("torch", 1), [])
-    member = crew.Member(job)
+    job = process_group.Job(1, 2, tmp_path / "place", "gloo", composed, tmp_path, None, Machine("torch", 1), [])
+    member = process_group.Member(job)
     while not member.is_ready():
         pass
     member._connection.close()
-    assert warm[0].wait(10) == crew.AFTER
+    assert warm[0].wait(10) == process_group.AFTER
 
 
 def test_a_learner_that_hears_of_no_job_leaves_without_a_word(together, capfd):
@@ -239,28 +239,28 @@ def test_a_learner_that_hears_of_no_job_leaves_without_a_word(together, capfd):
     process = together.learner(theirs)
     theirs.close()
     ours.close()
-    assert process.wait(10) == crew.AFTER
+    assert process.wait(10) == process_group.AFTER
     assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "told"),
     [
         (("num_envs=3",), r"^learners=2: num_envs=3 cannot be shared evenly; num_envs=2 can$"),
         (("num_envs=1",), "num_envs=2 can"),
         (("algorithm.batch_size=5",), r"loader\.batch=5 cannot be shared evenly; loader\.batch=4 can"),
         (("compile=true",), "compile=false"),
         (("init.from=elsewhere",), "init.from=elsewhere"),
-        (("+with=prioritised",), r"memory\.sampler \(Prioritised\) wants one learner: its priorities"),
+        (("+with=prioritized",), r"memory\.sampler \(Prioritized\) wants one learner: its priorities"),
         (("+with=prefetch",), "the loader is a Prefetch; several learners share that of ReplayLoader"),
         (("+with=async",), "the collector is a AsyncCollector"),
         (("memory.import=file.zip",), r"\(memory\.import\)"),
         (("memory.export.every=0",), r"\(memory\.export\)"),
     ],
 )
-def test_what_would_be_decided_by_a_share_is_refused(words, told):
+def test_what_would_be_decided_by_a_share_is_refused(overrides, told):
     with pytest.raises(ConfigError, match=told):
-        check([*SAC, *QUIET, "learners=2", *words])
+        check([*SAC, *QUIET, "learners=2", *overrides])
 
 
 def test_a_probe_measures_one_learner(tmp_path):
@@ -283,7 +283,7 @@ def test_signals_are_for_the_first_learner(monkeypatch):
 
 def test_a_signal_that_comes_while_learners_meet_is_kept_for_the_next_time(monkeypatch):
     interrupt = Interrupt()
-    monkeypatch.setattr(learners, "told_number", lambda number: interrupt._receive(signal.SIGTERM) or number)
+    monkeypatch.setattr(learners, "to_number", lambda number: interrupt._receive(signal.SIGTERM) or number)
     interrupt.begin_training()
     monkeypatch.undo()
     with pytest.raises(Interrupted, match="SIGTERM"):

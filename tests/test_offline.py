@@ -46,8 +46,8 @@ def shown(tmp_path_factory):
 def test_every_learner_from_replay_learns_without_collecting(algorithm, alone, shown):
     name = LEARNERS[algorithm]
     where = ["+with=offline_alone"] if alone else [f"env={name}", "+with=offline"]
-    words = [f"algorithm={algorithm}", *where, f"dataset={shown / name}.zip", *TINY]
-    trainer = Builder(compose(words).config).get("trainer")
+    overrides = [f"algorithm={algorithm}", *where, f"dataset={shown / name}.zip", *TINY]
+    trainer = Builder(compose(overrides).config).get("trainer")
     assert trainer.loader.collector is None
     assert "collector" not in trainer.callbacks
     assert ("evaluation" in trainer.callbacks) is not alone
@@ -57,16 +57,16 @@ def test_every_learner_from_replay_learns_without_collecting(algorithm, alone, s
 
 
 def test_a_run_without_an_environment_learns_and_is_resumed(shown, tmp_path):
-    words = ["algorithm=sac", "+with=offline_alone", f"dataset={shown}/pendulum.zip", *TINY]
-    first = rlrun.train([*words, "stop.updates=3"], run_dir=tmp_path / "run").summary
+    overrides = ["algorithm=sac", "+with=offline_alone", f"dataset={shown}/pendulum.zip", *TINY]
+    first = rlrun.train([*overrides, "stop.updates=3"], run_dir=tmp_path / "run").summary
     assert (first["env_steps"], first["updates"]) == (0, 3)
     assert rlrun.resume(tmp_path / "run", ["stop.updates=5"]).summary["updates"] == 5
 
 
 def test_half_of_each_batch_comes_from_either_memory(shown, tmp_path):
-    words = ["algorithm=sac", "env=pendulum", "+with=offline_share", f"dataset={shown}/pendulum.zip", *TINY]
-    words += ["algorithm.warmup_steps=10", "stop.env_steps=30", "evaluation.every=0"]
-    loader = rlrun.train(words, run_dir=tmp_path / "run").trainer.loader
+    overrides = ["algorithm=sac", "env=pendulum", "+with=offline_share", f"dataset={shown}/pendulum.zip", *TINY]
+    overrides += ["algorithm.warmup_steps=10", "stop.env_steps=30", "evaluation.every=0"]
+    loader = rlrun.train(overrides, run_dir=tmp_path / "run").trainer.loader
     own, old = (part.table for part in loader.table.parts)
     assert (len(own), len(old)) == (29, 59)  # what was done last has no outcome
     lots = []

@@ -20,7 +20,7 @@ def load(monkeypatch):
 
 def turned(speed, *, steps=30, parameters=7):
     """Return what a side tells of its turn."""
-    record = {"env_steps": 20, "seconds": 20 / speed, "steps_of_optimisers": 2 * steps, "parameters": parameters}
+    record = {"env_steps": 20, "seconds": 20 / speed, "steps_of_optimizers": 2 * steps, "parameters": parameters}
     record["updates"] = steps
     return {**record, "first_step": 1.5, "megabytes": 300.0, "versions": {"it": "1.2.3", "torch": "2"}}
 
@@ -29,12 +29,12 @@ def test_training_beside_peers_is_held_to_bars_and_to_equal_work(load, monkeypat
     peers, page, process = load("peers"), load("page"), load("process")
     requests = {}
 
-    def run(words, *, folder, python):
-        module, work = words[2], json.loads(words[3])
+    def run(overrides, *, folder, python):
+        module, work = overrides[2], json.loads(overrides[3])
         requests[module] = work
         if module == "cleanrl":
             raise process.Failed("it broke")
-        native = "env.vectorization=native" in work["words"]
+        native = "env.vectorization=native" in work["overrides"]
         speeds = {"rlrun": 500.0 if native else 200.0, "bare": 210.0, "stable_baselines3": 100.0, "other": 50.0}
         return turned(speeds[module], steps=31 if module == "other" else 30)
 
@@ -47,7 +47,7 @@ def test_training_beside_peers_is_held_to_bars_and_to_equal_work(load, monkeypat
     part = parts["ppo-cartpole"]
     assert part["ratio"]["rlrun"]["stable-baselines3"]["median"] == pytest.approx(2.0)
     ours, rival = (
-        ("rlrun", "rlrun, native lanes", "rlrun, compiled", "rlrun, native lanes, compiled"),
+        ("rlrun", "rlrun, native lanes", "rlrun, compiled", "rlrun, native envs, compiled"),
         "stable-baselines3",
     )
     assert list(part["sides"]) == [*ours, "bare loop", "stable-baselines3"]
@@ -82,20 +82,20 @@ def test_a_meter_looks_at_any_loop_through_its_environment(load, monkeypatch):
     meter, reports = load("rivals.training.meter"), []
     weight, bias, idle = (torch.nn.Parameter(torch.zeros(3)) for _ in range(3))
     meter.Meter(first=10, last=30, begun=0.0, told=reports.append).watch("CartPole-v1")
-    optimiser, rare, _ = (torch.optim.Adam([parameter]) for parameter in (weight, bias, idle))  # the last never steps
+    optimizer, rare, _ = (torch.optim.Adam([parameter]) for parameter in (weight, bias, idle))  # the last never steps
     env = gymnasium.make("CartPole-v1")
-    lanes = gymnasium.make_vec("CartPole-v1", 5, vectorization_mode="vector_entry_point")
+    envs = gymnasium.make_vec("CartPole-v1", 5, vectorization_mode="vector_entry_point")
     env.reset(seed=0)
-    lanes.reset(seed=0)
+    envs.reset(seed=0)
     weight.grad = bias.grad = torch.ones(3)
     rare.step()
     for _ in range(5):  # 1 + 5 steps each, and an update
         env.step(0)
-        lanes.step(np.zeros(5, int))
-        optimiser.step()
+        envs.step(np.zeros(5, int))
+        optimizer.step()
     assert reports == []
     env.step(0)
-    assert [reports[0][key] for key in ("env_steps", "parameters", "steps_of_optimisers", "updates")] == [18, 6, 3, 1.5]
+    assert [reports[0][key] for key in ("env_steps", "parameters", "steps_of_optimizers", "updates")] == [18, 6, 3, 1.5]
     assert reports[0]["first_step"] > 0
     assert 10 < reports[0]["megabytes"] < 10_000
 
@@ -105,15 +105,15 @@ def test_solving_is_held_to_the_time_of_a_rival(load, monkeypatch, tmp_path, sec
     peers, page, solving = load("peers"), load("page"), load("solving")
     now, calls = [0.0], []
 
-    def run(words, *, folder):
-        calls.append(words)
+    def run(overrides, *, folder):
+        calls.append(overrides)
         now[0] += seconds
         (folder / "run").mkdir()
         summary = {"env_steps": 9_000, "evaluation": {"mean_return": 500.0 if reached else 474.9}}
         (folder / "run" / "summary.json").write_text(json.dumps(summary))
 
-    def rival(words, *, folder, python):
-        calls.append(json.loads(words[2]))
+    def rival(overrides, *, folder, python):
+        calls.append(json.loads(overrides[2]))
         now[0] += 10.0
         return {"env_steps": 20_000, "reached": True}
 
@@ -137,7 +137,7 @@ def test_the_first_step_is_held_to_the_time_of_a_rival(load, monkeypatch, tmp_pa
     peers, page, solving = load("peers"), load("page"), load("solving")
     seconds = iter([5.0, 10.0, 7.0, 10.0, 6.0, 9.0])
     monkeypatch.setattr(solving, "interpreter", lambda name: Path("python"))
-    monkeypatch.setattr(solving, "run_for_json", lambda words, **_: {"seconds": next(seconds)})
+    monkeypatch.setattr(solving, "run_for_json", lambda overrides, **_: {"seconds": next(seconds)})
     parts = peers.measure(["begin"], rounds=3)
     assert (parts["begin"]["ratio"]["median"], parts["begin"]["passed"]) == (pytest.approx(2 / 3), False)
     page.save("peers", parts, folder=tmp_path)
@@ -157,7 +157,7 @@ class Over(BaseException):
 
 SMALL = ("algorithm.hidden=[8]", "algorithm.batch_size=8", "algorithm.warmup_steps=20")
 ROLLOUT = ("algorithm.horizon=8",)
-LOOPS = {  # words, and environment steps of the window
+LOOPS = {  # overrides, and environment steps of the window
     "sac-pendulum": (SMALL, 30, 50),
     "td3-pendulum": (SMALL, 30, 50),
     "dqn-cartpole": ((*SMALL, "algorithm.collect_steps=10"), 30, 50),
@@ -174,9 +174,9 @@ def test_loops_of_our_own_do_the_work_of_a_run(load, monkeypatch, tmp_path, name
 
     peers, meter, work = load("peers"), load("rivals.training.meter"), load("rivals.training.work")
     monkeypatch.chdir(tmp_path)
-    words, first, last = LOOPS[name]
+    overrides, first, last = LOOPS[name]
     case = peers.CASES[name]
-    case = case._replace(words=(*case.words, *words), first=first, last=last)
+    case = case._replace(overrides=(*case.overrides, *overrides), first=first, last=last)
     reports = {}
     for side in (peers.RLRUN, peers.BARE, peers.CLEANRL):
         task = work.Work(**case.work(side))

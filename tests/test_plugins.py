@@ -69,12 +69,12 @@ def wheel(tmp_path_factory):
     """The project of `rlrun init` as a plugin, built as the page says."""
     place = scaffold.init(tmp_path_factory.mktemp("built") / "walker")
     (move,) = re.findall(r"^    mv (.*)$", PAGE, re.MULTILINE)
-    shutil.move(*(place / word for word in move.split()))
+    shutil.move(*(place / override for override in move.split()))
     (entry,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     with (place / "pyproject.toml").open("a") as file:
         file.write(f"\n{entry}")
-    words = [sys.executable, "-c", BUILD, str(place.parent)]
-    built = subprocess.run(words, cwd=place, check=True, capture_output=True, text=True)
+    overrides = [sys.executable, "-c", BUILD, str(place.parent)]
+    built = subprocess.run(overrides, cwd=place, check=True, capture_output=True, text=True)
     return place.parent / built.stdout.split()[-1]
 
 
@@ -142,8 +142,8 @@ def call(monkeypatch, capsys):
     """Call the command; return exit code, standard output and standard error."""
     from rlrun.cli.main import main
 
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["rlrun", *words])
+    def run(*overrides):
+        monkeypatch.setattr(sys, "argv", ["rlrun", *overrides])
         capsys.readouterr()
         with pytest.raises(SystemExit) as exit_info:
             main()

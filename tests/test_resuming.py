@@ -56,7 +56,9 @@ def folder(tmp_path, monkeypatch):
 def whole(tmp_path_factory):
     """A run of each algorithm that ended well."""
     base = tmp_path_factory.mktemp("whole")
-    return {name: rlrun.train([*words, *TINY], run_dir=base / name) for name, words in (("dqn", DQN), ("sac", SAC))}
+    return {
+        name: rlrun.train([*overrides, *TINY], run_dir=base / name) for name, overrides in (("dqn", DQN), ("sac", SAC))
+    }
 
 
 @pytest.fixture
@@ -117,12 +119,12 @@ def test_the_generators_of_the_process_go_on(left):
     experiment = Experiment(Composed(load_config(run.config), [], {}, [], Path.cwd()))
     experiment.restore(states, run.checkpoint(60))
     seen = {}
-    experiment.trainer.loader = Ended(lambda: seen.update(Generators().state_dict()))
+    experiment.trainer.loader = EpisodeEnd(lambda: seen.update(Generators().state_dict()))
     experiment.train(run)
     assert storage.digest(seen) == storage.digest(states[GENERATORS])
 
 
-class Ended:
+class EpisodeEnd:
     """A loader that looks around before the first batch, and has none."""
 
     def __init__(self, look):
@@ -164,16 +166,16 @@ def test_no_window_of_the_memory_crosses_the_gap(left):
     run = left(60)
     table = rlrun.resume(run.path).trainer.loader.table
     batch = table.sample(500)
-    ended = batch["terminated"] | batch["truncated"]
+    episode_end = batch["terminated"] | batch["truncated"]
     moved = (batch["next_observation"] - batch["observation"])[:, 0]
     velocity = batch["observation"][:, 1]
     assert torch.allclose(moved, 0.02 * velocity, atol=1e-6)  # of CartPole's position; a gap would be a jump
-    assert 0 < int(ended.sum()) < 500
+    assert 0 < int(episode_end.sum()) < 500
 
 
 def test_a_run_without_rows_collects_before_it_learns(tmp_path):
-    words = [*SAC, *TINY, "checkpoint.memory=false", "stop.env_steps=60"]
-    run = RunDir(rlrun.train(words, run_dir=tmp_path / "run").run_dir)
+    overrides = [*SAC, *TINY, "checkpoint.memory=false", "stop.env_steps=60"]
+    run = RunDir(rlrun.train(overrides, run_dir=tmp_path / "run").run_dir)
     assert "memory" not in storage.load(run.checkpoint())
     result = rlrun.resume(run.path, ["stop.env_steps=100"])
     assert len(result.trainer.loader.table) == 39  # of the steps since, one still waits for what follows it
@@ -181,8 +183,8 @@ def test_a_run_without_rows_collects_before_it_learns(tmp_path):
 
 
 def test_rows_may_be_saved_from_a_resume_on(tmp_path):
-    words = [*SAC, *TINY, "checkpoint.memory=false", "stop.env_steps=60"]
-    run = RunDir(rlrun.train(words, run_dir=tmp_path / "run").run_dir)
+    overrides = [*SAC, *TINY, "checkpoint.memory=false", "stop.env_steps=60"]
+    run = RunDir(rlrun.train(overrides, run_dir=tmp_path / "run").run_dir)
     rlrun.resume(run.path, ["stop.env_steps=100", "checkpoint.memory=true"])
     assert "memory" in storage.load(run.checkpoint())
 
@@ -357,9 +359,9 @@ def test_a_finished_run_is_left_as_it_is(whole):
     assert touched(whole["dqn"].run_dir) == before
 
 
-@pytest.mark.parametrize("words", [["stop.env_steps=90"], ["stop.updates=40"], ["logger=[terminal]"]])
-def test_a_run_that_fits_its_new_budget_is_finished(words, whole):
-    assert rlrun.resume(whole["dqn"].run_dir, words).trainer is None
+@pytest.mark.parametrize("overrides", [["stop.env_steps=90"], ["stop.updates=40"], ["logger=[terminal]"]])
+def test_a_run_that_fits_its_new_budget_is_finished(overrides, whole):
+    assert rlrun.resume(whole["dqn"].run_dir, overrides).trainer is None
 
 
 def test_a_higher_budget_extends_a_finished_run(whole, tmp_path):
@@ -376,7 +378,7 @@ RATE = "callbacks.learning_rate.value.steps reads stop.env_steps, and 40 became 
 
 
 @pytest.mark.parametrize(
-    ("words", "reasons"),
+    ("overrides", "reasons"),
     [
         (PPO, [RATE]),
         ([*PPO, "callbacks.learning_rate=null"], []),
@@ -384,9 +386,9 @@ RATE = "callbacks.learning_rate.value.steps reads stop.env_steps, and 40 became 
         ([*DQN, "algorithm.warmup_steps=20"], []),
     ],
 )
-def test_an_extended_run_is_approximate_where_a_schedule_reads_the_budget(words, reasons, tmp_path):
+def test_an_extended_run_is_approximate_where_a_schedule_reads_the_budget(overrides, reasons, tmp_path):
     small = ("algorithm.hidden=[8,8]", "algorithm.batch_size=4", "stop.env_steps=40", "evaluation.every=0", "logger=[]")
-    rlrun.train([*words, *small], run_dir=tmp_path / "run")
+    rlrun.train([*overrides, *small], run_dir=tmp_path / "run")
     rlrun.resume(tmp_path / "run", ["stop.env_steps=60"])
     about = read(tmp_path / "run" / "manifest.json")
     assert about["resumed"][0]["approximate"] == reasons
@@ -403,7 +405,7 @@ def test_a_run_keeps_the_memory_length_that_it_began_with(whole, tmp_path, monke
     shutil.copytree(whole["dqn"].run_dir, tmp_path / "run")
     monkeypatch.setattr("rlrun.memory.columns.main_memory", lambda: 1_000_000)  # of a smaller machine
     table = rlrun.resume(tmp_path / "run", ["stop.env_steps=140"]).trainer.loader.table
-    assert (table.length, len(table)) == (1_000_000, 138)  # the newest row of each lane waits for its next
+    assert (table.length, len(table)) == (1_000_000, 138)  # the newest row of each env waits for its next
 
 
 def test_the_longer_run_has_the_same_metrics_axis(whole, tmp_path):
@@ -417,7 +419,7 @@ def test_the_longer_run_has_the_same_metrics_axis(whole, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("override", "message"),
     [
         (
             "algorithm.lr=0.1",
@@ -434,10 +436,10 @@ def test_the_longer_run_has_the_same_metrics_axis(whole, tmp_path):
         ("stop.env_steps=soon", r"stop\.env_steps: wanted a whole number from 0 or null, got 'soon'"),
     ],
 )
-def test_only_a_few_keys_may_change(word, message, whole):
+def test_only_a_few_keys_may_change(override, message, whole):
     before = touched(whole["dqn"].run_dir)
     with pytest.raises(ConfigError, match=message):
-        rlrun.resume(whole["dqn"].run_dir, [word])
+        rlrun.resume(whole["dqn"].run_dir, [override])
     assert touched(whole["dqn"].run_dir) == before
 
 

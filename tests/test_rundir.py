@@ -104,7 +104,7 @@ def test_discarded_start_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_discard_keeps_neighbours_and_the_users_folder(tmp_path):
+def test_discard_keeps_neighbors_and_the_users_folder(tmp_path):
     first = RunDir.create(tmp_path, algorithm="sac", env="x", seed=0)
     RunDir.create(tmp_path, algorithm="sac", env="x", seed=1).discard()
     (tmp_path / "mine").mkdir()
@@ -434,9 +434,9 @@ def test_damaged_json_is_named(tmp_path):
         files.read_json(tmp_path / "summary.json")
 
 
-def git(folder: Path, *words: str) -> None:
+def git(folder: Path, *overrides: str) -> None:
     identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", "-C", str(folder), *identity, *words], check=True, capture_output=True)
+    subprocess.run(["git", "-C", str(folder), *identity, *overrides], check=True, capture_output=True)
 
 
 def test_manifest_tells_commit_and_changes(tmp_path):

@@ -9,7 +9,7 @@ import torch
 
 from rlrun.seeds import Seeds
 
-RANGE = 1000  # lanes and evaluation episodes count up from their seeds
+RANGE = 1000  # envs and evaluation episodes count up from their seeds
 
 
 def branches(seed):
@@ -23,9 +23,9 @@ def test_branches_of_a_seed_are_far_apart():
         assert min(np.diff(numbers)) > RANGE
 
 
-def test_neighbouring_seeds_share_no_episode():
-    lanes = sorted(start for seed in range(100) for start in (Seeds(seed).lanes, Seeds(seed).evaluation))
-    assert min(np.diff(lanes)) > RANGE
+def test_neighboring_seeds_share_no_episode():
+    envs = sorted(start for seed in range(100) for start in (Seeds(seed).envs, Seeds(seed).evaluation))
+    assert min(np.diff(envs)) > RANGE
 
 
 def test_same_seed_has_the_same_branches():

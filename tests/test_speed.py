@@ -17,7 +17,7 @@ pytestmark = pytest.mark.speed
 
 TRIES, SLACK = 8, 0.05
 SMALL = ("algorithm.hidden=[64,64]", "algorithm.batch_size=64", "algorithm.warmup_steps=100")  # overhead is most of it
-CASES = {  # words, environment steps of the window
+CASES = {  # overrides, environment steps of the window
     "sac-pendulum": (SMALL, 150, 300),
     "dqn-cartpole": (SMALL, 150, 550),
     "ppo-cartpole": ((), 512, 2_560),
@@ -81,8 +81,8 @@ def test_dispatch_is_no_dearer_than_calls_that_look_their_data_up(load):
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_keeps_pace_with_its_bare_loop(load, name):
     side = load("side")
-    words, first, last = CASES[name]
-    case = side.CASES[name]._replace(words=(*side.CASES[name].words, *words))
+    overrides, first, last = CASES[name]
+    case = side.CASES[name]._replace(overrides=(*side.CASES[name].overrides, *overrides))
 
     def taken(measure):
         return lambda: measure(case, first=first, last=last)["processor_seconds"]

@@ -88,21 +88,21 @@ def test_training_goes_on_bit_for_bit(tmp_path):
         network = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
         return network, torch.optim.Adam(network.parameters(), fused=True)
 
-    def train(network, optimiser, generator):
+    def train(network, optimizer, generator):
         for _ in range(3):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             network(torch.randn(16, 3, generator=generator)).square().mean().backward()
-            optimiser.step()
+            optimizer.step()
 
     first, generator = trainee(), torch.Generator().manual_seed(1)
     train(*first, generator)
-    parts = {"network": first[0], "optimiser": first[1]}
+    parts = {"network": first[0], "optimizer": first[1]}
     states = {name: part.state_dict() for name, part in parts.items()} | {"generator": generator.get_state()}
     storage.save(tmp_path / "state", states)
     train(*first, generator)
     second, states = trainee(), storage.load(tmp_path / "state")
     second[0].load_state_dict(states["network"])
-    second[1].load_state_dict(states["optimiser"])
+    second[1].load_state_dict(states["optimizer"])
     train(*second, torch.Generator().set_state(states["generator"]))
     assert all(map(torch.equal, first[0].state_dict().values(), second[0].state_dict().values()))
 

@@ -401,8 +401,8 @@ def test_an_environment_is_admitted_by_where_it_is_defined(monkeypatch):
         assert spec_of("Mine-v0").id == "Mine-v0"
         with pytest.raises(BuildError, match="Theirs-v0 comes with the run and is not trusted; --trust collections"):
             spec_of("Theirs-v0")
-    for words in ({"packages": ["collections"]}, {"typed": {"env.id": "Theirs-v0"}}):
-        with trust.limited(**words):
+    for overrides in ({"packages": ["collections"]}, {"typed": {"env.id": "Theirs-v0"}}):
+        with trust.limited(**overrides):
             assert spec_of("Theirs-v0").id == "Theirs-v0"
 
 
@@ -416,8 +416,12 @@ def test_a_place_is_trusted_by_its_path(stand):
         for path in (data, run, run / ".." / "data", stand / "running"):
             with refusal:
                 trust.admit_place(str(path), path, "memory.directory")
-    for words in ({"packages": [f"{data}/"]}, {"packages": ["../data"]}, {"typed": {"memory.directory": str(data)}}):
-        with trust.limited(run=run, **words):
+    for overrides in (
+        {"packages": [f"{data}/"]},
+        {"packages": ["../data"]},
+        {"typed": {"memory.directory": str(data)}},
+    ):
+        with trust.limited(run=run, **overrides):
             trust.admit_place(str(data), data, "memory.directory")
             with refusal:
                 trust.admit_place(str(data / "x"), data / "x", "memory.directory")

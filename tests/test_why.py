@@ -22,7 +22,7 @@ from rlrun.rundir import RunDir
 
 STEPS = 10  # records
 REPLAY = {
-    "algorithm": {"lr": 1e-3, "discount": 0.99, "warmup_steps": 1_000, "target_rate": 0.005, "target_every": 1},
+    "algorithm": {"lr": 1e-3, "discount": 0.99, "warmup_steps": 1_000, "tau": 0.005, "target_every": 1},
     "adam": {"lr": "${algorithm.lr}"},
     "stop": {"env_steps": 10_000},
     "num_envs": 1,
@@ -30,8 +30,8 @@ REPLAY = {
     "memory": {"length": 100_000, "adaptors": {}},
     "env": {"id": "Pendulum-v1"},
     "callbacks": {
-        "q_target": {"rate": "${algorithm.target_rate}", "every": "${algorithm.target_every}"},
-        "q_loss": {"optimiser": "${adam}", "max_grad_norm": 10.0},
+        "q_target": {"rate": "${algorithm.tau}", "every": "${algorithm.target_every}"},
+        "q_loss": {"optimizer": "${adam}", "max_grad_norm": 10.0},
     },
 }
 ROLLOUT = {
@@ -43,7 +43,7 @@ ROLLOUT = {
     "env": {"id": "CartPole-v1"},
     "callbacks": {
         "ppo": {
-            "optimiser": "${adam}",
+            "optimizer": "${adam}",
             "max_grad_norm": "${algorithm.max_grad_norm}",
             "entropy_weight": "${algorithm.entropy_weight}",
         }
@@ -159,8 +159,8 @@ SICK = {  # rule: who it is about, metrics and keys, a part of the remedy
     "target network stands still": (
         replay,
         {"target_distance/q_target": (0.1, 0.9)},
-        {"algorithm.target_rate": 0.0},
-        "algorithm.target_rate=0.005",
+        {"algorithm.tau": 0.0},
+        "algorithm.tau=0.005",
     ),
     "replay memory too small": (replay, {}, {"memory.length": 100}, "memory.length=100_000"),
     "scale of rewards": (
@@ -223,7 +223,7 @@ HEALTHY = {  # rule: metrics and keys just beside
         {},
     ),
     "episodes never end": ({"episode/count": 1}, {}),
-    "target network stands still": ({}, {"algorithm.target_rate": 1.0, "algorithm.target_every": 2_000}),
+    "target network stands still": ({}, {"algorithm.tau": 1.0, "algorithm.target_every": 2_000}),
     "replay memory too small": ({}, {"memory.length": 1_000}),
     "scale of rewards": ({"episode/return": (-14_000, -12_000), "batch/reward": -70}, {}),
     "time limit told as termination": ({"episode/truncated": 0, "episode/length": (120, 190)}, {}),
@@ -275,8 +275,8 @@ def test_a_rule_fires_first_on_its_case_and_not_on_the_one_beside(name):
     [
         (rollout, {"episode/return": 0.0, "evaluation/mean_return": 0.0}, {}, "no reward"),
         (replay, {"episode/return": -5.0, "evaluation/std_return": 0.0}, {}, "no reward"),
-        (replay, {}, {"algorithm.target_rate": 1e-6}, "target network stands still"),
-        (replay, {}, {"algorithm.target_rate": 1.0, "algorithm.target_every": 50_000}, "target network stands still"),
+        (replay, {}, {"algorithm.tau": 1e-6}, "target network stands still"),
+        (replay, {}, {"algorithm.tau": 1.0, "algorithm.target_every": 50_000}, "target network stands still"),
         (replay, {"episode/length": 2_000}, {"memory.length": 1_000}, "replay memory too small"),
         (rollout, {"episode/return": (1e-8, 1e-7)}, {}, "scale of rewards"),
         (rollout, {"observation/size": 1e-5}, {}, "scale of observations"),
@@ -320,7 +320,7 @@ def test_a_run_that_was_left_in_its_warm_up_is_not_one_that_is_all_warm_up(statu
 
 
 def test_a_target_that_moves_seldom_gets_another_period():
-    diagnosis = replay({}, {"algorithm.target_rate": 1.0, "algorithm.target_every": 50_000})
+    diagnosis = replay({}, {"algorithm.tau": 1.0, "algorithm.target_every": 50_000})
     assert diagnosis.findings[0].remedy == "let it follow: algorithm.target_every=500"
     assert causes(replay({}, {"callbacks.reward_weights.rate": 1e-6})) == []  # of the mean behind `with=lagrangian`
 
@@ -357,7 +357,7 @@ def test_a_run_that_has_just_begun_is_not_case_ofd(steps):
 
 
 def test_a_copy_that_is_slow_is_given_time_while_a_run_is_at_work():
-    keys = {"algorithm.target_rate": 1.0, "algorithm.target_every": 15_000}
+    keys = {"algorithm.tau": 1.0, "algorithm.target_every": 15_000}
     assert causes(replay({}, keys, status="running")) == []
     assert causes(replay({}, keys)) == ["target network stands still"]
 
@@ -446,8 +446,8 @@ def run(tmp_path, monkeypatch):
     return run_dir
 
 
-def tell(capsys, *words):
-    code = main._run(["why", *words], debug=False)
+def tell(capsys, *overrides):
+    code = main._run(["why", *overrides], debug=False)
     return code, *capsys.readouterr()
 
 
@@ -543,7 +543,7 @@ def test_a_line_that_is_being_written_is_no_damage(run):
 
 
 def test_what_stands_in_files_steers_no_terminal(run, capsys):
-    config = changed(REPLAY, {f"callbacks.{HOSTILE}": {"optimiser": "${adam}"}})
+    config = changed(REPLAY, {f"callbacks.{HOSTILE}": {"optimizer": "${adam}"}})
     run.config.write_text(yaml.safe_dump(config))
     name = f"update_ratio/{HOSTILE}"
     write(run, [{**record, name: 0.9} for record in records(SWINGS)])
@@ -568,7 +568,7 @@ def test_huge_numbers_and_many_names_are_bounded(run):
         ("[1, 2]", "wanted keys with values"),
         ("a: &a [*a]\n", "an alias within"),
         ("algorithm: {lr: '${algorithm.lr}'}\nadam: {lr: '${algorithm.lr}'}\ncallbacks: 7\n", None),
-        ("callbacks: {q_loss: {optimiser: {_target_: os.system}, max_grad_norm: '${oc.env:HOME}'}}\n", None),
+        ("callbacks: {q_loss: {optimizer: {_target_: os.system}, max_grad_norm: '${oc.env:HOME}'}}\n", None),
         ("env: {id: [1]}\nloader: {warm_up: many}\nstop: null\nmemory: {length: .nan}\n", None),
     ],
 )
@@ -600,7 +600,7 @@ def test_nothing_of_a_run_is_imported(run, monkeypatch):
 
 @pytest.mark.parametrize("value", [0, -1, 1e-99, 9e99, -9e99, 1e308, "x", None, True, [], {}])
 def test_no_number_is_too_odd(run, capsys, value):
-    keys = ("algorithm.discount", "algorithm.lr", "algorithm.warmup_steps", "algorithm.target_rate", "memory.length")
+    keys = ("algorithm.discount", "algorithm.lr", "algorithm.warmup_steps", "algorithm.tau", "memory.length")
     keys += ("stop.env_steps", "num_envs", "loader.batch", "callbacks.q_loss.max_grad_norm", "env.id")
     for key in (*keys, "callbacks.q_loss.entropy_weight", "algorithm.target_every", "memory.adaptors"):
         run.config.write_text(yaml.safe_dump(changed(REPLAY, {key: value})))

@@ -22,7 +22,7 @@ from rlrun.callback import Callback
 from rlrun.callbacks.entropy import batch_mean
 from rlrun.config import compose
 from rlrun.errors import DataError, LearnerError
-from rlrun.nn import Gradients, Normaliser
+from rlrun.nn import Gradients, Normalizer
 from rlrun.ops.noise import given
 from rlrun.trainer import Trainer
 
@@ -31,7 +31,7 @@ PPO = ("observation", "action", "log_prob", "value", "advantage", "return_", "va
 REPLAY = ("observation", "action", "reward", "terminated", "next_observation")
 CASES = {
     "ppo": ("+with=trust_region", "+with=entropy_target", "callbacks.trust_region.per_dim=0.0001"),
-    "sac": ("+with=target_scale", "algorithm.drawn=1", "algorithm.ensemble=3", "algorithm.max_grad_norm=0.5"),
+    "sac": ("+with=target_scale", "algorithm.target_subset=1", "algorithm.ensemble=3", "algorithm.max_grad_norm=0.5"),
 }
 NAMES = {
     "ppo": ("ppo", "entropy_target", "trust_region"),
@@ -41,7 +41,7 @@ TINY = ("env=pendulum", "preset=null", "algorithm.hidden=[8,8]", "algorithm.lr=0
 
 
 def still(kind: str, like: torch.Tensor) -> torch.Tensor:
-    """Be no noise at all, so that lanes act alike whoever steps them."""
+    """Be no noise at all, so that envs act alike whoever steps them."""
     return torch.zeros_like(like)
 
 
@@ -115,16 +115,16 @@ def measured() -> dict[str, torch.Tensor]:
     rank, count = learners.rank(), learners.count()
     rows = torch.randn(12, 2, generator=torch.Generator().manual_seed(3)) * 3.0 + 1.0
     mine = rows if count == 1 else (rows[:8], rows[8:])[rank]
-    normaliser = Normaliser([2])
-    normaliser.update(mine)
-    normaliser.update(mine[:0] if rank else rows[:4])  # one of them has nothing
+    normalizer = Normalizer([2])
+    normalizer.update(mine)
+    normalizer.update(mine[:0] if rank else rows[:4])  # one of them has nothing
     large = torch.nn.Linear(300, 300)
     gradients = Gradients(list(large.parameters()))
     gradients.clear()
     large.weight.grad, large.bias.grad = torch.full((300, 300), 1.0 + rank), torch.full((300,), 3.0 * rank)
     gradients.average()
     assert gradients.flat is None
-    half = ops.normalised(rows[rank::count, 0], None)
+    half = ops.normalized(rows[rank::count, 0], None)
     valid = torch.arange(12) % 3 > 0
     paid = SimpleNamespace(tally=SimpleNamespace(reward_sum=mine.double().sum(0).numpy(), reward_steps=len(mine)))
     weights = RewardWeights(SimpleNamespace(rewards=2))
@@ -132,10 +132,10 @@ def measured() -> dict[str, torch.Tensor]:
     lagrangian.end_batch(step=12)
     return {
         "weights": weights().detach(),
-        "moments": normaliser.statistics[0].moments,
+        "moments": normalizer.statistics[0].moments,
         "entropy": batch_mean(mine, torch.ones(len(mine), dtype=torch.bool)),
-        "normalised": torch.cat([torch.tensor(row) for row in zip(*learners.gathered(half.tolist()), strict=True)]),
-        "valid": ops.normalised(rows[rank::count, 1], valid[rank::count])[:1],
+        "normalized": torch.cat([torch.tensor(row) for row in zip(*learners.gathered(half.tolist()), strict=True)]),
+        "valid": ops.normalized(rows[rank::count, 1], valid[rank::count])[:1],
         "weight": large.weight.grad[:1],
         "bias": large.bias.grad[:1],
     }
@@ -222,14 +222,14 @@ def _fail(connection: Connection) -> None:
     from rlrun.experiment import Experiment
 
     def follow(self: Experiment, run_dir: Any) -> None:
-        raise DataError("the reward of lane 3 is nan")
+        raise DataError("the reward of env 3 is nan")
 
     Experiment.follow = follow  # type: ignore[method-assign]
     _serve(connection)
 
 
 def learner(connection: Connection, work: Callable[[Connection], None] = _serve) -> Child:
-    """Start what `rlrun.learners.crew` starts in an interpreter of its own; it finds the same modules."""
+    """Start what `rlrun.learners.process_group` starts in an interpreter of its own; it finds the same modules."""
     return Child(work, connection, paths=[*sys.path, PATHS[0]])
 
 

@@ -21,10 +21,10 @@ ALPHA, BETA = 0.6, 0.4
 
 
 class Case(NamedTuple):
-    """A call to time. kind: insert (a whole episode of every lane), sample, sequence or prioritised (of 256 each)."""
+    """A call to time. kind: insert (a whole episode of every env), sample, sequence or prioritized (of 256 each)."""
 
     kind: str
-    lanes: int = 1
+    envs: int = 1
     length: int = 1
     capacity: int = 1_000_000
     images: bool = False
@@ -32,22 +32,22 @@ class Case(NamedTuple):
     @property
     def transitions(self) -> int:
         """How many a call moves."""
-        return EPISODE * self.lanes if self.kind == "insert" else COUNT * self.length
+        return EPISODE * self.envs if self.kind == "insert" else COUNT * self.length
 
     @property
     def episodes(self) -> int:
-        """How many every lane needs until the memory is full and has begun to overwrite."""
-        return math.ceil(self.capacity / (EPISODE * self.lanes)) + 1
+        """How many every env needs until the memory is full and has begun to overwrite."""
+        return math.ceil(self.capacity / (EPISODE * self.envs)) + 1
 
     @property
     def what(self) -> str:
         """Say what a call does."""
-        lanes = "one lane" if self.lanes == 1 else f"{self.lanes} lanes at once"
+        envs = "one lane" if self.envs == 1 else f"{self.envs} envs at once"
         kinds = {
-            "insert": f"insert, {lanes}, episodes of {EPISODE} steps",
+            "insert": f"insert, {envs}, episodes of {EPISODE} steps",
             "sample": f"sample {COUNT} transitions",
             "sequence": f"sample {COUNT} sequences of {self.length}",
-            "prioritised": f"sample {COUNT} transitions by priority, and update their priorities",
+            "prioritized": f"sample {COUNT} transitions by priority, and update their priorities",
         }
         numbers = f"stacks of {STACK} frames of 84 × 84" if self.images else f"{OBSERVATION} numbers"
         return f"{kinds[self.kind]}; observations are {numbers}, capacity {self.capacity:,}"
@@ -60,17 +60,17 @@ class Case(NamedTuple):
 
 CASES = {
     "insert1": Case("insert"),
-    "insert64": Case("insert", lanes=64),
+    "insert64": Case("insert", envs=64),
     "sample256": Case("sample"),
     "seq8": Case("sequence", length=8),
     "seq50": Case("sequence", length=50),
-    "per256": Case("prioritised"),
+    "per256": Case("prioritized"),
     "images256": Case("sample", capacity=10_000, images=True),
 }
 
 
 class Episode(NamedTuple):
-    """What every lane went through; all end by truncation."""
+    """What every env went through; all end by truncation."""
 
     observation: Array  # [T + 1, N, …] float32, or uint8 stacks of frames
     action: Array  # [T, N, 6] float32
@@ -86,9 +86,9 @@ class Episode(NamedTuple):
 
 
 def episode(case: Case) -> Episode:
-    """Draw an episode of every lane; the same for the same case."""
+    """Draw an episode of every env; the same for the same case."""
     generator = np.random.Generator(np.random.PCG64(0))
-    size = (EPISODE, case.lanes)
+    size = (EPISODE, case.envs)
     truncated = np.zeros(size, bool)
     truncated[-1] = True
     return Episode(
@@ -102,8 +102,8 @@ def episode(case: Case) -> Episode:
 
 def _observations(generator: np.random.Generator, case: Case) -> Array:
     if not case.images:
-        return generator.standard_normal((EPISODE + 1, case.lanes, *case.shape), np.float32)
-    frames = generator.integers(0, 256, (EPISODE + STACK, case.lanes, *FRAME), np.uint8)
+        return generator.standard_normal((EPISODE + 1, case.envs, *case.shape), np.float32)
+    frames = generator.integers(0, 256, (EPISODE + STACK, case.envs, *FRAME), np.uint8)
     frames[: STACK - 1] = frames[STACK - 1]  # a stack begins with the first frame, repeated
     stacks = np.lib.stride_tricks.sliding_window_view(frames, STACK, axis=0)  # [T + 1, N, 84, 84, 4]
     return np.ascontiguousarray(np.moveaxis(stacks, -1, 2))

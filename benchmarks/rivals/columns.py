@@ -8,11 +8,11 @@ import torch
 from benchmarks.rivals.case import COUNT, EPISODE, Array, Call, Case, Episode
 
 PACKAGE = "numpy"
-LACKS = {"prioritised": "no priorities"}
+LACKS = {"prioritized": "no priorities"}
 
 
 def insert(case: Case, episode: Episode) -> Call:
-    """Write an episode, step by step, each column of all lanes at once."""
+    """Write an episode, step by step, each column of all envs at once."""
     columns = _full(case, episode)
     steps = [[getattr(episode, name)[step] for name in columns] for step in range(EPISODE)]
     arrays, position = list(columns.values()), 0
@@ -45,7 +45,7 @@ def sample(case: Case, episode: Episode) -> Call:
 
 def _full(case: Case, episode: Episode) -> dict[str, Array]:
     """Return the columns, [slots, N, …]."""
-    size, fields = case.capacity // case.lanes, episode._asdict()
+    size, fields = case.capacity // case.envs, episode._asdict()
     return {name: np.resize(value, (size, *value.shape[1:])) for name, value in fields.items()}
 
 

@@ -20,16 +20,16 @@ def insert(case: Case, episode: Episode) -> Call:
     """Add an episode, step by step."""
     buffer = ReplayBuffer(case.capacity, _columns(case))
     _fill(buffer, case, episode)
-    ended = (episode.terminated | episode.truncated).astype(np.float32)
+    episode_end = (episode.terminated | episode.truncated).astype(np.float32)
     rows = [
         {
             "obs": episode.observation[step],
             "act": episode.action[step],
             "rew": episode.reward[step],
             "next_obs": episode.observation[step + 1],
-            "done": ended[step],
+            "done": episode_end[step],
         }
-        for step in range(len(ended))
+        for step in range(len(episode_end))
     ]
 
     def write() -> None:
@@ -47,7 +47,7 @@ def sample(case: Case, episode: Episode) -> Call:
     return lambda: _tensors(buffer.sample(COUNT))
 
 
-def prioritised(case: Case, episode: Episode) -> Call:
+def prioritized(case: Case, episode: Episode) -> Call:
     """Sample by priority, and write new priorities."""
     buffer = PrioritizedReplayBuffer(case.capacity, _columns(case), alpha=ALPHA)
     _fill(buffer, case, episode)
@@ -89,4 +89,4 @@ def _tensors(batch: dict[str, Any]) -> dict[str, Tensor]:
     return {name: torch.from_numpy(value) for name, value in batch.items()}
 
 
-CALLS = {"insert": insert, "sample": sample, "prioritised": prioritised}
+CALLS = {"insert": insert, "sample": sample, "prioritized": prioritized}

@@ -51,8 +51,8 @@ def interpreter(rival: str) -> Path:
 def _install(folder: Path, requirement: str, own: tuple[str, ...]) -> None:
     lines, constraints = (ROOT / "constraints.txt").read_text().splitlines(), folder / "constraints.txt"
     constraints.write_text("\n".join(line for line in lines if line.partition("==")[0] not in own) + "\n")
-    words = ["-m", "pip", "install", "--quiet", "--constraint", str(constraints), requirement]
-    ended = subprocess.run([folder / "bin" / "python", *words], capture_output=True, text=True)
-    if ended.returncode != 0:
-        errors = [line for line in ended.stderr.splitlines() if line.startswith("ERROR")]
-        raise Failed(f"pip could not install {requirement}: {errors[-1] if errors else ended.stderr[-300:]}")
+    overrides = ["-m", "pip", "install", "--quiet", "--constraint", str(constraints), requirement]
+    episode_end = subprocess.run([folder / "bin" / "python", *overrides], capture_output=True, text=True)
+    if episode_end.returncode != 0:
+        errors = [line for line in episode_end.stderr.splitlines() if line.startswith("ERROR")]
+        raise Failed(f"pip could not install {requirement}: {errors[-1] if errors else episode_end.stderr[-300:]}")

@@ -25,11 +25,11 @@ def main(algorithm: str, given: str, seed: str) -> None:
     env, returns = gymnasium.make(numbers["env"]), []
     for episode in range(numbers["episodes"]):
         observation, _ = env.reset(seed=numbers["seed"] + episode)
-        total, ended = 0.0, False
-        while not ended:
+        total, episode_end = 0.0, False
+        while not episode_end:
             action, _ = learner.predict(observation, deterministic=True)
             observation, reward, terminated, truncated, _ = env.step(action)
-            total, ended = total + float(reward), terminated or truncated
+            total, episode_end = total + float(reward), terminated or truncated
         returns.append(total)
     print(json.dumps({"returns": returns, "seconds": seconds}))
 

@@ -8,20 +8,20 @@ import torch
 from benchmarks.rivals.case import COUNT, EPISODE, Call, Case, Episode
 
 PACKAGE = "numpy"
-LACKS = {"prioritised": "no priorities", "images": "a row would be 226 KB"}
+LACKS = {"prioritized": "no priorities", "images": "a row would be 226 KB"}
 
 
 def insert(case: Case, episode: Episode) -> Call:
     """Write an episode, step by step, rows as they are."""
     rows = _rows(case, episode)
-    steps = [rows[step * case.lanes : (step + 1) * case.lanes].copy() for step in range(EPISODE)]
+    steps = [rows[step * case.envs : (step + 1) * case.envs].copy() for step in range(EPISODE)]
     position = 0
 
     def write() -> None:
         nonlocal position
         for step in steps:
-            rows[position : position + case.lanes] = step
-            position = (position + case.lanes) % (len(rows) - case.lanes)
+            rows[position : position + case.envs] = step
+            position = (position + case.envs) % (len(rows) - case.envs)
 
     return write
 

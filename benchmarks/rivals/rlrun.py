@@ -1,4 +1,4 @@
-"""Table with its defaults; a row of all lanes goes in at once, tensors come out."""
+"""Table with its defaults; a row of all envs goes in at once, tensors come out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.rivals.case import ACTION, COUNT, FIELDS, STACK, Call, Case, Episode, fill, priorities
 from rlrun.memory import Table
-from rlrun.memory.prioritised import Prioritised
+from rlrun.memory.prioritized import Prioritized
 
 PACKAGE = "rlrun"
 LACKS: dict[str, str] = {}
@@ -22,7 +22,7 @@ def make(case: Case, **options: Any) -> Table:
     if case.images:
         columns["observation"]["dtype"] = "uint8"
         options["frame_stack"] = STACK
-    return Table(length=case.capacity, num_envs=case.lanes, columns=columns, **options)
+    return Table(length=case.capacity, num_envs=case.envs, columns=columns, **options)
 
 
 def writer(table: Table, episode: Episode) -> Call:
@@ -56,9 +56,9 @@ def sample(case: Case, episode: Episode) -> Call:
     return lambda: table.sample(COUNT, case.length)
 
 
-def prioritised(case: Case, episode: Episode) -> Call:
+def prioritized(case: Case, episode: Episode) -> Call:
     """Sample by priority, and feed new priorities back."""
-    table, _ = _full(case, episode, sampler=Prioritised())
+    table, _ = _full(case, episode, sampler=Prioritized())
     lots = cycle([torch.from_numpy(lot) for lot in priorities()])
 
     def call() -> Any:
@@ -69,4 +69,4 @@ def prioritised(case: Case, episode: Episode) -> Call:
     return call
 
 
-CALLS = {"insert": insert, "sample": sample, "sequence": sample, "prioritised": prioritised}
+CALLS = {"insert": insert, "sample": sample, "sequence": sample, "prioritized": prioritized}

@@ -7,12 +7,12 @@ from sheeprl.data.buffers import ReplayBuffer, SequentialReplayBuffer
 from benchmarks.rivals.case import COUNT, Array, Call, Case, Episode, fill
 
 PACKAGE = "sheeprl"
-LACKS = {"prioritised": "no priorities"}
+LACKS = {"prioritized": "no priorities"}
 
 
 def insert(case: Case, episode: Episode) -> Call:
     """Add an episode, step by step."""
-    buffer = _filled(ReplayBuffer(case.capacity // case.lanes, case.lanes), case, episode)
+    buffer = _filled(ReplayBuffer(case.capacity // case.envs, case.envs), case, episode)
     rows = [_rows(episode, slice(step, step + 1)) for step in range(len(episode.action))]
 
     def write() -> None:
@@ -41,7 +41,7 @@ def _filled(buffer: ReplayBuffer, case: Case, episode: Episode) -> ReplayBuffer:
 
 
 def _rows(episode: Episode, steps: slice) -> dict[str, Array]:
-    """Return some steps of every lane, [T, N, …]; numbers have a dimension of their own."""
+    """Return some steps of every env, [T, N, …]; numbers have a dimension of their own."""
     return {
         "observations": episode.observation[:-1][steps],
         "next_observations": episode.observation[1:][steps],

@@ -1,4 +1,4 @@
-"""ReplayBuffer and VectorReplayBuffer; a Batch goes in at once for all lanes, its arrays come out as tensors."""
+"""ReplayBuffer and VectorReplayBuffer; a Batch goes in at once for all envs, its arrays come out as tensors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NAMES = ("obs", "act", "rew", "terminated", "obs_next")
 
 def insert(case: Case, episode: Episode) -> Call:
     """Add an episode."""
-    lanes = case.lanes
-    buffer = ReplayBuffer(case.capacity) if lanes == 1 else VectorReplayBuffer(case.capacity, lanes)
+    envs = case.envs
+    buffer = ReplayBuffer(case.capacity) if envs == 1 else VectorReplayBuffer(case.capacity, envs)
     return _filled(buffer, case, episode)
 
 
@@ -31,7 +31,7 @@ def sample(case: Case, episode: Episode) -> Call:
     return lambda: _tensors(buffer.sample(COUNT)[0], NAMES)
 
 
-def prioritised(case: Case, episode: Episode) -> Call:
+def prioritized(case: Case, episode: Episode) -> Call:
     """Sample by priority, and write new priorities."""
     buffer = PrioritizedReplayBuffer(case.capacity, alpha=ALPHA, beta=BETA)
     _filled(buffer, case, episode)
@@ -47,24 +47,24 @@ def prioritised(case: Case, episode: Episode) -> Call:
 
 
 def _filled(buffer: ReplayBuffer, case: Case, episode: Episode) -> Call:
-    lane: Any = 0 if case.lanes == 1 else slice(None)  # a single lane's values have no lane's dimension
+    env_index: Any = 0 if case.envs == 1 else slice(None)  # a single lane's values have no lane's dimension
     rows = [
         Batch(
-            obs=episode.observation[step, lane],
-            act=episode.action[step, lane],
-            rew=episode.reward[step, lane],
-            terminated=episode.terminated[step, lane],
-            truncated=episode.truncated[step, lane],
-            obs_next=episode.observation[step + 1, lane],
+            obs=episode.observation[step, env_index],
+            act=episode.action[step, env_index],
+            rew=episode.reward[step, env_index],
+            terminated=episode.terminated[step, env_index],
+            truncated=episode.truncated[step, env_index],
+            obs_next=episode.observation[step + 1, env_index],
             info={},
         )
         for step in range(len(episode.action))
     ]
-    lanes = None if case.lanes == 1 else np.arange(case.lanes)
+    envs = None if case.envs == 1 else np.arange(case.envs)
 
     def write() -> None:
         for row in rows:
-            buffer.add(row, lanes)
+            buffer.add(row, envs)
 
     fill(write, case)
     return write
@@ -74,4 +74,4 @@ def _tensors(batch: Batch, names: tuple[str, ...]) -> dict[str, Tensor]:
     return {name: torch.from_numpy(batch[name]) for name in names}
 
 
-CALLS = {"insert": insert, "sample": sample, "prioritised": prioritised}
+CALLS = {"insert": insert, "sample": sample, "prioritized": prioritized}

@@ -19,9 +19,9 @@ LACKS: dict[str, str] = {}
 def insert(case: Case, episode: Episode) -> Call:
     """Add an episode: `add` takes one transition, `extend` many."""
     buffer = _filled(ReplayBuffer(storage=LazyTensorStorage(case.capacity)), case, episode)
-    steps = _steps(episode).split(case.lanes)  # all lanes of a step lie together
+    steps = _steps(episode).split(case.envs)  # all envs of a step lie together
     put = buffer.extend
-    if case.lanes == 1:
+    if case.envs == 1:
         steps, put = [step[0] for step in steps], buffer.add
 
     def write() -> None:
@@ -45,7 +45,7 @@ def sequence(case: Case, episode: Episode) -> Call:
     return lambda: buffer.sample()
 
 
-def prioritised(case: Case, episode: Episode) -> Call:
+def prioritized(case: Case, episode: Episode) -> Call:
     """Sample by priority, and write new priorities."""
     sampler = PrioritizedSampler(case.capacity, alpha=ALPHA, beta=BETA)
     buffer = TensorDictReplayBuffer(
@@ -79,4 +79,4 @@ def _steps(episode: Episode) -> TensorDict:
     return TensorDict(tree, batch_size=[len(flat["action"])])
 
 
-CALLS = {"insert": insert, "sample": sample, "sequence": sequence, "prioritised": prioritised}
+CALLS = {"insert": insert, "sample": sample, "sequence": sequence, "prioritized": prioritized}

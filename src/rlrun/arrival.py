@@ -13,10 +13,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlrun import config as configuration
 from rlrun import trust
+from rlrun.config.overrides import parse
 from rlrun.config.reading import ROOTS, reached, resolve_texts
 from rlrun.config.schema import KINDS, SETTINGS, check_kinds
 from rlrun.config.tree import plain
-from rlrun.config.words import parse
 from rlrun.errors import ConfigError, RunDirError
 from rlrun.files import read_json, require_own_file
 from rlrun.learners import places_in
@@ -35,13 +35,13 @@ class Arrival(NamedTuple):
 
 
 @contextmanager
-def arrived(run: Path | str, packages: Iterable[str] = (), words: Iterable[str] = ()) -> Iterator[Arrival]:
+def arrived(run: Path | str, packages: Iterable[str] = (), overrides: Iterable[str] = ()) -> Iterator[Arrival]:
     """Open a run; as long as the `with` block lasts, configs import only what `rlrun.trust` admits.
 
     Args:
         run: a run directory.
         packages: what its config may import beyond that, as `--trust` names it.
-        words: of the config that the user typed; the names among their values are admitted, too.
+        overrides: of the config that the user typed; the names among their values are admitted, too.
 
     Raises:
         RequestError: there is no such run, its config or manifest is damaged, or a package is not there.
@@ -51,7 +51,7 @@ def arrived(run: Path | str, packages: Iterable[str] = (), words: Iterable[str] 
     directory = RunDir.open(run)
     about = read_json(directory.manifest)
     _check_about(about, directory.manifest)
-    typed = {word.key: word.value for word in parse(words)}
+    typed = {override.key: override.value for override in parse(overrides)}
     with trust.limited(packages, run=directory.path, project=about.get("project"), typed=typed):
         try:
             config = configuration.load(directory.config)

@@ -84,10 +84,10 @@ def set_products(config: DictConfig, machine: Machine | None = None) -> None:
     """
     precision = str(config.precision)
     torch.set_float32_matmul_precision("highest" if precision == "bf16" else precision)
-    way = str(OmegaConf.select(config, "matmul", default="torch"))  # runs of earlier versions have no such key
+    way = str(OmegaConf.select(config, "matmul_backend", default="torch"))  # runs of earlier versions have no such key
     if way != "auto":
         if products.use(way) != way:
-            raise RequestError(f"matmul={way}: this build of torch has no such products; leave it at auto")
+            raise RequestError(f"matmul_backend={way}: this build of torch has no such products; leave it at auto")
     elif machine is not None and machine.matmul in products.WAYS:
         products.use(machine.matmul)
     else:

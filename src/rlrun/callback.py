@@ -67,10 +67,10 @@ class Callback:
         """Add targets or reshape data before any gradient is taken."""
 
     def backward(self, *names: Any) -> dict[str, Any] | None:
-        """Take gradients and step optimisers."""
+        """Take gradients and step optimizers."""
 
     def end_batch(self, *names: Any) -> dict[str, Any] | None:
-        """Follow up on an update: slow copies, priorities, periodic work."""
+        """Follow up on an update: target networks, priorities, periodic work."""
 
     def end_cycle(self, *names: Any) -> dict[str, Any] | None:
         """End a cycle of `cycle` updates."""
@@ -88,7 +88,7 @@ class Callback:
         return {}
 
     def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+        self, state: dict[str, Any], *, weights: bool = True, optimizer: bool = True, numbers: bool = True
     ) -> None:
         """Take back what `state_dict` returned.
 
@@ -98,7 +98,7 @@ class Callback:
         Args:
             state: of this callback, or of its counterpart.
             weights: take what was learnt.
-            optimiser: take what optimisers have gathered.
+            optimizer: take what optimizers have gathered.
             numbers: take counters and schedules.
         """
         if numbers:

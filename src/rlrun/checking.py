@@ -24,13 +24,13 @@ LAYER = 5_000_000  # parameters, above which it speaks of a layer
 
 
 @process_restored()
-def check(words: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> list[str]:
+def check(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> list[str]:
     """Build everything and step nothing; return what was found, one line each.
 
     Raises:
         RequestError: the first thing that would keep the run from starting.
     """
-    experiment = Experiment(composed_of(words, config_dir))
+    experiment = Experiment(composed_of(overrides, config_dir))
     experiment.take_in()
     parts = stateful(experiment.builder.built)
     parameters = sum(
@@ -74,7 +74,7 @@ def _large(spaces: Spaces | None, parts: Mapping[str, object]) -> Iterator[str]:
     for path, leaf in leaves(spaces.observation) if spaces is not None else ():
         if isinstance(leaf, Box) and leaf.image and max(leaf.shape) > IMAGE:
             shape = " × ".join(map(str, leaf.shape))
-            yield f"images    {path or 'observations'} of {shape}: env=atari or ResizeGrey in env.wrappers shrinks them"
+            yield f"images    {path or 'observations'} of {shape}: env=atari or ResizeGray in env.wrappers shrinks them"
     modules = {path: part for path, part in parts.items() if isinstance(part, torch.nn.Module)}
     for path, name, weights in ((path, *named) for path, part in modules.items() for named in part.named_parameters()):
         if weights.numel() > LAYER:

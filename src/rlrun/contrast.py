@@ -22,7 +22,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Side(NamedTuple):
-    """A value of one run, and which file or word set it, where that is known."""
+    """A value of one run, and which file or override set it, where that is known."""
 
     value: Any
     set_by: str | None = None

@@ -106,24 +106,24 @@ def installing(extra: str = "", options: str = "") -> str:
     return f"pip install {options}{shlex.quote(f'rlrun{wanted}' + (f' @ {url}' if url else ''))}"
 
 
-def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice most like `word`, or None where none is near."""
-    matches = difflib.get_close_matches(word, [str(choice) for choice in choices], n=3, cutoff=0.6)
+def nearest(override: str, choices: Iterable[str]) -> str | None:
+    """Return the choice most like `override`, or None where none is near."""
+    matches = difflib.get_close_matches(override, [str(choice) for choice in choices], n=3, cutoff=0.6)
     if not matches:
         return None
-    alike = [difflib.SequenceMatcher(None, choice, word).ratio() for choice in matches]
+    alike = [difflib.SequenceMatcher(None, choice, override).ratio() for choice in matches]
     best = [choice for choice, share in zip(matches, alike, strict=True) if share == alike[0]]
-    return max(best, key=lambda choice: _begun_alike(choice, word))  # who mistypes begins well
+    return max(best, key=lambda choice: _begun_alike(choice, override))  # who mistypes begins well
 
 
-def _begun_alike(choice: str, word: str) -> int:
+def _begun_alike(choice: str, override: str) -> int:
     """Return how many letters both begin with."""
-    return len([*takewhile(lambda pair: pair[0] == pair[1], zip(choice, word, strict=False))])
+    return len([*takewhile(lambda pair: pair[0] == pair[1], zip(choice, override, strict=False))])
 
 
-def did_you_mean(word: str, choices: Iterable[str], prefix: str = "") -> str:
+def did_you_mean(override: str, choices: Iterable[str], prefix: str = "") -> str:
     """Return ` (did you mean 'x'?)` for the nearest choice, or an empty string."""
-    match = nearest(word, choices)
+    match = nearest(override, choices)
     return f" (did you mean '{prefix}{match}'?)" if match else ""
 
 

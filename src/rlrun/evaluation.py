@@ -13,7 +13,7 @@ import numpy as np
 from rlrun.collect.evaluate import Evaluation
 from rlrun.collect.video import Film, Stage, require_encoder
 from rlrun.errors import RequestError, RunDirError
-from rlrun.export.opening import exported, is_export, refuse_words
+from rlrun.export.opening import exported, is_export, refuse_overrides
 from rlrun.files import counted, finite, place_of
 from rlrun.frozen import Frozen, frozen
 from rlrun.rundir import RunDir, checkpoint_key
@@ -103,7 +103,7 @@ class Options(TypedDict, total=False):
     videos: int | None
     form: str | None
     trust: Iterable[str]
-    words: Iterable[str]
+    overrides: Iterable[str]
 
 
 @overload
@@ -121,7 +121,7 @@ def evaluate(
     videos: int | None = None,
     form: str | None = None,
     trust: Iterable[str] = (),
-    words: Iterable[str] = (),
+    overrides: Iterable[str] = (),
 ) -> EvaluationReport | list[EvaluationReport]:
     """Play episodes with the frozen policy of a run; the twin of `rlrun eval`.
 
@@ -135,7 +135,7 @@ def evaluate(
         videos: how many of the first episodes are filmed; None = all.
         form: of videos: mp4, as without it, or gif.
         trust: packages that the run's config may import, beyond those of any run and of the user's project.
-        words: of an exported policy: the environment, in place of the one that it was trained in or to change that.
+        overrides: of an exported policy: the environment, in place of the one that it was trained in or to change that.
 
     Returns:
         A report; of a list, one for each checkpoint in it, where the `damage` of one keeps no other from being played.
@@ -146,13 +146,13 @@ def evaluate(
     """
     run, film = place_of(run), _film(video, videos, form)
     if is_export(run):
-        with exported(run, words, trust) as file:
+        with exported(run, overrides, trust) as file:
             file.require(checkpoint=checkpoint, stochastic=stochastic)
             with Stage(file.env, episodes=episodes, seed=seed, max_steps=file.max_steps, film=film) as stage:
                 evaluation, files = stage.play(file.agent)
         about: dict[str, Any] = {"run": file.path, "checkpoint": file.checkpoint, "env_steps": file.env_steps}
         return EvaluationReport(**vars(evaluation), **about, seed=seed, videos=files)
-    refuse_words(words)
+    refuse_overrides(overrides)
     wanted = _chosen(RunDir.open(run), checkpoint)
     with frozen(run, trust) as policy:
         if isinstance(checkpoint, str):
@@ -175,14 +175,14 @@ def _film(folder: Path | None, videos: int | None, form: str | None) -> Film | N
     return None
 
 
-def _chosen(run: RunDir, words: str | list[str]) -> list[Path]:
+def _chosen(run: RunDir, overrides: str | list[str]) -> list[Path]:
     """Return the folders of checkpoints, in the order in which they were asked for."""
-    if isinstance(words, str):
-        return [run.checkpoint(words)]
+    if isinstance(overrides, str):
+        return [run.checkpoint(overrides)]
     folders = run.checkpoint_dirs()
-    if ALL in words and not folders:
+    if ALL in overrides and not folders:
         raise RunDirError(f"{run.path} has no checkpoints")
-    return [where for word in words for where in (folders if word == ALL else [run.checkpoint(word)])]
+    return [where for override in overrides for where in (folders if override == ALL else [run.checkpoint(override)])]
 
 
 def _report(policy: Frozen, where: Path, stage: Stage, folder: str = "") -> EvaluationReport:

@@ -15,7 +15,7 @@ from rlrun.errors import RlrunError
 leave = os._exit  # itself, also while `refused` stands in its place
 
 
-def said(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return in one line what went wrong; of an exit, which line of code asked for it."""
     if isinstance(error, SystemExit):
         frames = traceback.extract_tb(error.__traceback__)
@@ -60,7 +60,7 @@ def refused() -> Iterator[None]:
         if os.getpid() != owner:
             before(_code_of(error))
         if isinstance(error, SystemExit):
-            raise RlrunError(said(error)) from error
+            raise RlrunError(describe_error(error)) from error
         raise
     finally:
         if os._exit is refuse:

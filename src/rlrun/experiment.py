@@ -1,4 +1,4 @@
-"""From words to a run: compose, build, train, evaluate. The commands and their Python twins meet here."""
+"""From overrides to a run: compose, build, train, evaluate. The commands and their Python twins meet here."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from rlrun.callbacks import Evaluator, Interrupted, Logger, MemoryImport
 from rlrun.collect import ByIdCollector, Collector
 from rlrun.collect.agents import require_actions
 from rlrun.config import Composed
-from rlrun.config.layering import told_presets
+from rlrun.config.layering import describe_presets
+from rlrun.config.overrides import listed
 from rlrun.config.tree import plain
-from rlrun.config.words import listed
 from rlrun.errors import Left, RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.files import counted, write_json
 from rlrun.forking.parents import started
 from rlrun.forking.taking import Fork, take
 from rlrun.generators import Generators
-from rlrun.learners.crew import Job, crew
+from rlrun.learners.process_group import Job, process_group
 from rlrun.manifest import manifest
 from rlrun.memory import Table
 from rlrun.presence import Heartbeat, require_own, take_over, tokens
@@ -214,8 +214,8 @@ class Experiment:
                     self._drawn = self.fork.begin(run_dir, self.parts)[GENERATORS]
                 self._set_lengths()
                 text = configuration.to_yaml(self.config)
-                run_dir.start(config=text, overrides=self.composed.words, manifest=self.describe())
-                if preset := told_presets([self.composed.preset]):
+                run_dir.start(config=text, overrides=self.composed.overrides, manifest=self.describe())
+                if preset := describe_presets([self.composed.preset]):
                     run_dir.tell(preset, logging.WARNING)
             except BaseException:
                 run_dir.discard()
@@ -277,10 +277,10 @@ class Experiment:
         count = count_of(self.config)
         if count == 1:
             return nullcontext()
-        known = Composed(self.config, self.composed.words, self.composed.choices, [], self.composed.project)
+        known = Composed(self.config, self.composed.overrides, self.composed.choices, [], self.composed.project)
         machine, token = machine_here(), tokens.get(run_dir.path)
         job = partial(Job, composed=known, run=run_dir.path, checkpoint=self._origin, machine=machine, token=token)
-        return crew(count, backend_of(self.device, count), job)
+        return process_group(count, backend_of(self.device, count), job)
 
     def follow(self, run_dir: RunDir) -> None:
         """Train as one of the other learners: the first one writes what is the run's."""
@@ -318,7 +318,7 @@ class Experiment:
 
 @process_restored()
 def train(
-    words: Iterable[str] | Composed = (),
+    overrides: Iterable[str] | Composed = (),
     *,
     start: os.PathLike[str] | str | None = None,
     run_dir: Path | str | None = None,
@@ -328,20 +328,20 @@ def train(
     """Train an agent; the twin of `rlrun train`.
 
     Args:
-        words: what stands on the command line: `["algorithm=sac", "env=cartpole", "seed=3"]`; or what was composed.
+        overrides: what stands on the command line: `["algorithm=sac", "env=cartpole", "seed=3"]`; or what was composed.
         start: what stands behind `--from`: RUN, RUN@STEP, RUN@best, a checkpoint's folder or a .safetensors file.
         run_dir: where the run goes; None = `runs/<algorithm>-<env>/…`.
         config_dir: the user's own conf folder, in place of `./conf`.
-        trust: packages that the words of the run behind `start` may import, beyond those of any run.
+        trust: packages that the overrides of the run behind `start` may import, beyond those of any run.
 
     Raises:
         RequestError: the request is wrong; nothing was written.
         RlrunError: the run failed; `status.json` says so.
     """
     if start is not None:
-        with started(words, os.fspath(start), config_dir, trust) as composed:
+        with started(overrides, os.fspath(start), config_dir, trust) as composed:
             return train(composed, run_dir=run_dir)
-    composed = composed_of(words, config_dir)
+    composed = composed_of(overrides, config_dir)
     experiment = Experiment(composed)
     experiment.take_in()
     if run_dir is None:
@@ -354,16 +354,20 @@ def train(
 
 
 @process_restored()
-def explain(words: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> str:
+def explain(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> str:
     """Return the data flow of one update, as `rlrun explain` prints it."""
-    experiment = Experiment(composed_of(words, config_dir))
+    experiment = Experiment(composed_of(overrides, config_dir))
     experiment.take_over(dry=True)
     return experiment.explain()
 
 
-def composed_of(words: Iterable[str] | Composed, config_dir: Path | None = None) -> Composed:
-    """Return what words are composed to; what was composed stays as it is."""
-    return words if isinstance(words, Composed) else configuration.compose(listed(words), config_dir=config_dir)
+def composed_of(overrides: Iterable[str] | Composed, config_dir: Path | None = None) -> Composed:
+    """Return what overrides are composed to; what was composed stays as it is."""
+    return (
+        overrides
+        if isinstance(overrides, Composed)
+        else configuration.compose(listed(overrides), config_dir=config_dir)
+    )
 
 
 def path_of(built: dict[str, Any], part: object) -> str:

@@ -223,8 +223,8 @@ def parse_json(data: bytes, path: Path) -> Any:
         raise RunDirError(f"{path} is damaged: {error}") from error
 
 
-def _refuse(word: str) -> Any:
-    raise ValueError(f"{word} is no number of JSON")
+def _refuse(override: str) -> Any:
+    raise ValueError(f"{override} is no number of JSON")
 
 
 def read_json(path: Path) -> Any:

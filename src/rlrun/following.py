@@ -14,10 +14,10 @@ from rlrun import learners, storage, trust
 from rlrun.assembly import keep_freed_memory
 from rlrun.callbacks.stop import SIGNALS
 from rlrun.errors import LearnerError
-from rlrun.exits import said
+from rlrun.exits import describe_error
 from rlrun.experiment import Experiment
 from rlrun.learners import place_of
-from rlrun.learners.crew import AFTER, READY, Job
+from rlrun.learners.process_group import AFTER, READY, Job
 from rlrun.presence import tokens
 from rlrun.rundir import RunDir
 
@@ -40,7 +40,7 @@ def serve(handle: int, parent: int) -> None:
         code = AFTER
     except BaseException as error:
         try:
-            connection.send((said(error), traceback.format_exc()))
+            connection.send((describe_error(error), traceback.format_exc()))
         except OSError:  # nobody is there to hear it
             code = AFTER
     sys.stdout.flush()

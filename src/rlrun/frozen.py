@@ -27,7 +27,7 @@ class Frozen:
         about: its manifest.
         directory: the run's.
         agent: what acts.
-        env: what its own lanes are copied from; it is never stepped.
+        env: what its own envs are copied from; it is never stepped.
         max_steps: of an episode of the run's evaluations, or None.
     """
 
@@ -43,7 +43,7 @@ class Frozen:
         self.agent: Agent = agent
         self.env: Env = env
         self.max_steps: int | None = OmegaConf.select(arrival.config, "evaluation.max_steps")
-        # Lanes begin anew, whatever the run's own were doing.
+        # Envs begin anew, whatever the run's own were doing.
         self._parts = {path: part for path, part in stateful(builder.built).items() if not isinstance(part, Env)}
 
     def take(self, where: Path) -> None:
@@ -66,10 +66,10 @@ class Frozen:
         try:
             self.take(where)
         except RunDirError as error:
-            word = self._newest_good(where)
-            if word is None:
+            override = self._newest_good(where)
+            if override is None:
                 raise
-            raise RequestError(f"{error}; --checkpoint {word} is the newest good one") from error
+            raise RequestError(f"{error}; --checkpoint {override} is the newest good one") from error
 
     def _newest_good(self, damaged: Path) -> str | None:
         for checkpoint in self.directory.newest_first():

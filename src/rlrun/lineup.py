@@ -32,11 +32,11 @@ def ls(
     Args:
         folder: of one run, of a sweep, or above several.
         status: only runs of this.
-        match: only runs whose path or words hold each of these texts; a number behind `=` in any spelling.
+        match: only runs whose path or overrides hold each of these texts; a number behind `=` in any spelling.
         sort: by which of `SORTS`; steps, returns and seconds from the largest.
 
     Returns:
-        The content of each `summary.json`, as far as there is one, with `path`, `status`, `created` and `words`; of
+        The content of each `summary.json`, as far as there is one, with `path`, `status`, `created` and `overrides`; of
         runs that have not ended, the newest figures of their metrics.
 
     Raises:
@@ -75,7 +75,7 @@ def about(run: RunDir) -> dict[str, Any]:
         "path": str(run.path),
         "status": run.read_status()["status"],
         "created": created if isinstance(created, str) else None,
-        "words": _words(run),
+        "words": _overrides(run),
     }
 
 
@@ -85,7 +85,7 @@ def _holds(content: str, text: str) -> bool:
     return text in content or spelled[0] in spelled[1]
 
 
-def _words(run: RunDir) -> list[str]:
+def _overrides(run: RunDir) -> list[str]:
     try:
         return run.read_overrides()
     except RlrunError:

@@ -14,7 +14,7 @@ from rlrun.errors import RunDirError
 from rlrun.files import head, open_regular, write_all
 
 BOOT, PROCESSES = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
-_held: set[int] = set()  # open files that this process has locked
+_contents: set[int] = set()  # open files that this process has locked
 
 
 def hold(handle: int) -> bool:
@@ -29,19 +29,19 @@ def hold(handle: int) -> bool:
 
     if not filelock.lock_descriptor(handle, blocking=False):
         return False
-    _held.add(handle)
+    _contents.add(handle)
     return True
 
 
 def release(handle: int) -> None:
     """Close a file, and with it let go of its lock."""
-    _held.discard(handle)
+    _contents.discard(handle)
     with suppress(OSError):  # a process that was forked has closed it already
         os.close(handle)
 
 
 def _release_all() -> None:
-    for handle in [*_held]:
+    for handle in [*_contents]:
         release(handle)
 
 

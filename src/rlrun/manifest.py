@@ -22,7 +22,7 @@ def manifest(command: Sequence[str], *, seed: int, project: Path) -> dict[str, A
     """Describe the circumstances of a run.
 
     Args:
-        command: the words that started it.
+        command: the overrides that started it.
         seed: the run's.
         project: folder of the user's own code.
     """
@@ -115,10 +115,10 @@ def _without(named: bytes | None) -> dict[str, str]:
     return variables
 
 
-def _run_git(project: Path, variables: dict[str, str], *words: str) -> bytes | None:
+def _run_git(project: Path, variables: dict[str, str], *overrides: str) -> bytes | None:
     try:
         process = subprocess.run(
-            ["git", "-c", "core.fsmonitor=false", "-C", str(project), *words],  # or the repository names a program
+            ["git", "-c", "core.fsmonitor=false", "-C", str(project), *overrides],  # or the repository names a program
             capture_output=True,
             timeout=10,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", **variables},  # reading must not touch the user's index

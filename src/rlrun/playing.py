@@ -17,7 +17,7 @@ from rlrun.collect.evaluate import Evaluation, Moment, evaluate, undisturbed
 from rlrun.collect.video import fps_of, rehearsed, uncover
 from rlrun.env import Env
 from rlrun.errors import RequestError
-from rlrun.export.opening import Exported, exported, is_export, refuse_words
+from rlrun.export.opening import Exported, exported, is_export, refuse_overrides
 from rlrun.files import counted
 from rlrun.frozen import Frozen, frozen
 from rlrun.rundir import RunDir
@@ -36,7 +36,7 @@ def play(
     text: bool = False,
     fps: float | None = None,
     trust: Iterable[str] = (),
-    words: Iterable[str] = (),
+    overrides: Iterable[str] = (),
     say: Callable[[str], None] = print,
 ) -> Evaluation:
     """Play episodes with the frozen policy of a run in a window, or in the terminal; the twin of `rlrun play`.
@@ -50,7 +50,7 @@ def play(
         text: in the terminal, also where a window could be opened.
         fps: steps a second; None = as the environment says.
         trust: packages that the run's config may import, beyond those of any run and of the user's project.
-        words: of an exported policy: the environment, in place of the one that it was trained in or to change that.
+        overrides: of an exported policy: the environment, in place of the one that it was trained in or to change that.
         say: takes what is to be printed.
 
     Raises:
@@ -58,14 +58,14 @@ def play(
             can be shown neither way here.
     """
     uncover()
-    with _policy(run, checkpoint, trust, words, stochastic=stochastic) as policy:
+    with _policy(run, checkpoint, trust, overrides, stochastic=stochastic) as policy:
         mode = _mode(policy.env, text=text)
         fps = fps or fps_of(policy.env)
-        with closing(_opened(policy.env, mode, fps)) as lane, undisturbed():
+        with closing(_opened(policy.env, mode, fps)) as env_index, undisturbed():
             torch.manual_seed(seed)
-            watch = Show(lane, say, fps=fps, text=mode == "ansi")
+            watch = Show(env_index, say, fps=fps, text=mode == "ansi")
             return evaluate(
-                lane,
+                env_index,
                 policy.agent,
                 episodes=episodes,
                 seed=seed,
@@ -77,14 +77,14 @@ def play(
 
 @contextmanager
 def _policy(
-    run: Path | str, checkpoint: str, trust: Iterable[str], words: Iterable[str], *, stochastic: bool
+    run: Path | str, checkpoint: str, trust: Iterable[str], overrides: Iterable[str], *, stochastic: bool
 ) -> Iterator[Frozen | Exported]:
     if is_export(run):
-        with exported(run, words, trust) as file:
+        with exported(run, overrides, trust) as file:
             file.require(checkpoint=checkpoint, stochastic=stochastic)
             yield file
         return
-    refuse_words(words)
+    refuse_overrides(overrides)
     where = RunDir.open(run).checkpoint(checkpoint)
     with frozen(run, trust) as policy:
         policy.take_only(where)
@@ -105,7 +105,7 @@ def _mode(env: Env, *, text: bool) -> str:
     Raises:
         RequestError: neither way; with the way out.
     """
-    modes = env.lanes[0].metadata.get("render_modes") or () if env.lanes else ("human", "ansi")
+    modes = env.envs[0].metadata.get("render_modes") or () if env.envs else ("human", "ansi")
     window = displayed()
     if not text and window and "human" in modes:
         return "human"
@@ -124,12 +124,12 @@ def _way_out(modes: Iterable[str]) -> str:
 
 
 def _opened(env: Env, mode: str, fps: float) -> Env:
-    """Return one lane that is shown, after a first look at it; a window keeps the pace itself.
+    """Return one env that is shown, after a first look at it; a window keeps the pace itself.
 
     Raises:
         RequestError: it cannot be.
     """
-    look = lines_of if mode == "ansi" else lambda lane: None  # a window opens by the reset
+    look = lines_of if mode == "ansi" else lambda env_index: None  # a window opens by the reset
     refusal = f"play: environment '{env.name}' cannot be shown {'as text' if mode == 'ansi' else 'in a window'}"
     return rehearsed(env, mode, look, refusal=refusal, fps=fps)
 
@@ -138,8 +138,8 @@ class Show:
     """Show each step as long as it takes, with the return so far: a watcher.
 
     Args:
-        env: one lane; in a window it draws itself.
-        words: of an exported policy: the environment, in place of the one that it was trained in or to change that.
+        env: one env; in a window it draws itself.
+        overrides: of an exported policy: the environment, in place of the one that it was trained in or to change that.
         say: takes what is to be printed.
         fps: steps a second.
         text: print what the environment renders.
@@ -179,7 +179,7 @@ def lines_of(env: Env) -> list[str]:
 
 
 def harmless(line: str) -> str:
-    """Return a line in which colours stay, and what else would command a terminal is replaced; it ends in none."""
+    """Return a line in which colors stay, and what else would command a terminal is replaced; it ends in none."""
     parts = COLOUR.split(line)
     shown = (
         part if COLOUR.fullmatch(part) else "".join(char if char.isprintable() else "?" for char in part)

@@ -22,9 +22,9 @@ from rlrun.arrival import Arrival, arrived, require_own_files
 from rlrun.assembly import machine_of, process_restored
 from rlrun.config import Composed, to_yaml
 from rlrun.config.merging import apply
+from rlrun.config.overrides import Override, listed, parse
 from rlrun.config.schema import CHANGEABLE, check_kinds
 from rlrun.config.tree import dotted, leaves, mentions, plain
-from rlrun.config.words import Word, listed, parse
 from rlrun.errors import ConfigError, RlrunError, RunDirError
 from rlrun.experiment import Experiment, Result
 from rlrun.files import read_json, write_json
@@ -40,18 +40,18 @@ OF_MACHINE = (  # what a process that goes on with a run notes of itself
     *("device", "gpu", "threads", "matmul"),
 )
 OF_BUDGET = (("stop",), ("callbacks", "budget"), ("callbacks", "logger"))  # read the budget, and change no number
-IN_PROCESS = ("auto", "sync", "async")  # ways to step lanes that give the same numbers
+IN_PROCESS = ("auto", "sync", "async")  # ways to step envs that give the same numbers
 
 _messages = logging.getLogger("rlrun")
 
 
 @process_restored()
-def resume(run: os.PathLike[str] | str, words: Iterable[str] = (), *, trust: Iterable[str] = ()) -> Result:
+def resume(run: os.PathLike[str] | str, overrides: Iterable[str] = (), *, trust: Iterable[str] = ()) -> Result:
     """Go on with a run from its newest good checkpoint; without any, begin it anew in the same folder.
 
     Args:
-        run: a run directory. A run that is finished is left as it is, unless a word raises its budget.
-        words: overrides of the keys that may change: `["stop.env_steps=200_000"]`; they are kept in the run.
+        run: a run directory. A run that is finished is left as it is, unless an override raises its budget.
+        overrides: overrides of the keys that may change: `["stop.env_steps=200_000"]`; they are kept in the run.
         trust: packages that the run's config may import, beyond those of any run and of the user's project.
 
     Raises:
@@ -59,27 +59,27 @@ def resume(run: os.PathLike[str] | str, words: Iterable[str] = (), *, trust: Ite
             its config names code that is not trusted.
         RlrunError: the run failed; `status.json` says so.
     """
-    words, trace, run = listed(words), trace_of(RunDir.open(run)), Path(run)
-    with arrived(run, trust, words) as arrival:
-        return _resume(arrival, words, run, trace)
+    overrides, trace, run = listed(overrides), trace_of(RunDir.open(run)), Path(run)
+    with arrived(run, trust, overrides) as arrival:
+        return _resume(arrival, overrides, run, trace)
 
 
-def _resume(arrival: Arrival, words: list[str], run: Path | str, trace: object) -> Result:
+def _resume(arrival: Arrival, overrides: list[str], run: Path | str, trace: object) -> Result:
     directory = arrival.directory
     require_idle(directory)
-    before, overrides = directory.read_overrides(), parse(words)
-    config = changed(arrival.config, overrides, run)
-    if finished(directory, config, overrides):
+    before, changes = directory.read_overrides(), parse(overrides)
+    config = changed(arrival.config, changes, run)
+    if finished(directory, config, changes):
         return Result(directory.path, read_summary(directory), config, None)
     require_own_files(directory)
     loaded = newest(directory, count_of(config))
     if loaded is not None:
-        _require_ahead(config, overrides, loaded[0])
-    composed = Composed(config, [word.text for word in parse([*before, *words])], {}, [], Path.cwd())
+        _require_ahead(config, changes, loaded[0])
+    composed = Composed(config, [override.text for override in parse([*before, *overrides])], {}, [], Path.cwd())
     experiment = Experiment(composed, machine=machine_of(arrival.about))
     if loaded is not None:
         experiment.restore(loaded[1], loaded[0])
-    since = {"words": [word.text for word in overrides], "checkpoint": None if loaded is None else loaded[0].name}
+    since = {"words": [override.text for override in changes], "checkpoint": None if loaded is None else loaded[0].name}
     with ExitStack() as stack:
         try:
             stack.enter_context(take_over(directory, trace))
@@ -92,24 +92,24 @@ def _resume(arrival: Arrival, words: list[str], run: Path | str, trace: object) 
     return Result(directory.path, summary, config, experiment.trainer)
 
 
-def changed(config: DictConfig, words: Sequence[Word], run: Path | str = "RUN") -> DictConfig:
-    """Return a run's config with the words applied that a resume allows.
+def changed(config: DictConfig, overrides: Sequence[Override], run: Path | str = "RUN") -> DictConfig:
+    """Return a run's config with the overrides applied that a resume allows.
 
     Raises:
-        ConfigError: a word changes what makes the run what it is, or is wrong.
+        ConfigError: an override changes what makes the run what it is, or is wrong.
     """
     before, config = config, config.copy()
     OmegaConf.set_struct(config, True)
-    for word in words:
-        if not any(f"{word.key}.".startswith(f"{key}.") for key in CHANGEABLE):
-            request = shlex.join(["rlrun", "train", "--from", str(run), word.text])
+    for override in overrides:
+        if not any(f"{override.key}.".startswith(f"{key}.") for key in CHANGEABLE):
+            request = shlex.join(["rlrun", "train", "--from", str(run), override.text])
             raise ConfigError(
-                f"{word.key} cannot change when a run is resumed, only {_list(CHANGEABLE)} can; "
+                f"{override.key} cannot change when a run is resumed, only {_list(CHANGEABLE)} can; "
                 f"a new run takes it: {request}"
             )
-        if word.sign:
-            raise ConfigError(f"'{word.text}': a resumed run takes KEY=VALUE; no key is added or deleted")
-        apply(config, word, [])
+        if override.sign:
+            raise ConfigError(f"'{override.text}': a resumed run takes KEY=VALUE; no key is added or deleted")
+        apply(config, override, [])
     for key, value in check_kinds(config).items():
         OmegaConf.update(config, key, value, merge=False)
     ways = [OmegaConf.select(version, "env.vectorization") for version in (before, config)]
@@ -121,12 +121,12 @@ def changed(config: DictConfig, words: Sequence[Word], run: Path | str = "RUN") 
     return config
 
 
-def finished(run: RunDir, config: DictConfig, words: Sequence[Word] = ()) -> bool:
-    """Tell whether a run has reached its end, also by the budget that words give it."""
+def finished(run: RunDir, config: DictConfig, overrides: Sequence[Override] = ()) -> bool:
+    """Tell whether a run has reached its end, also by the budget that overrides give it."""
     if run.read_status()["status"] != "completed":
         return False
     summary = read_summary(run)
-    if summary["stopped_by"] is None or not any(word.key.split(".")[0] == "stop" for word in words):
+    if summary["stopped_by"] is None or not any(override.key.split(".")[0] == "stop" for override in overrides):
         return True  # of a loader that has ended there is nothing more to come
     reached = {name: summary[name] for name in ("env_steps", "updates", "seconds")}
     reached["mean_return"] = (summary["evaluation"] or {}).get("mean_return")
@@ -183,7 +183,7 @@ def newest(run: RunDir, learners: int = 1) -> tuple[Path, dict[str, Any], list[s
     return None
 
 
-def _require_ahead(config: DictConfig, words: Sequence[Word], where: Path) -> None:
+def _require_ahead(config: DictConfig, overrides: Sequence[Override], where: Path) -> None:
     """Refuse a budget that the checkpoint has reached: the run would go on beyond it.
 
     Raises:
@@ -192,7 +192,7 @@ def _require_ahead(config: DictConfig, words: Sequence[Word], where: Path) -> No
     reached = dict(zip(("stop.env_steps", "stop.updates"), checkpoint_key(where), strict=True))
     for key, at in reached.items():
         limit: Any = OmegaConf.select(config, key)
-        is_set = any(word.key in (key, "stop") for word in words)
+        is_set = any(override.key in (key, "stop") for override in overrides)
         if is_set and limit is not None and at >= limit:
             what = "environment steps" if key == "stop.env_steps" else "updates"
             raise ConfigError(f"{key}={limit}: the run is already at {at:,} {what}; give a total beyond that")
@@ -204,7 +204,7 @@ def _record(run: RunDir, experiment: Experiment, about: dict[str, Any], origin: 
     about = {**about, "resumed": [*about.get("resumed", []), {name: now[name] for name in OF_MACHINE} | origin]}
     if origin["checkpoint"] is None:
         run.tell("resume: begun anew; there was no checkpoint")
-    run.start(config=to_yaml(experiment.config), overrides=experiment.composed.words, manifest=about)
+    run.start(config=to_yaml(experiment.config), overrides=experiment.composed.overrides, manifest=about)
 
 
 def _confirm(run: RunDir, readers: list[str], lost: list[str]) -> None:

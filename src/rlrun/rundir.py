@@ -172,7 +172,7 @@ class RunDir:
     def start(self, *, config: str, overrides: Iterable[str], manifest: Mapping[str, Any]) -> None:
         """Write what was asked for; with the manifest, the last file, the folder becomes a run."""
         write_text(self.config, config)
-        write_text(self.overrides, "".join(f"{word}\n" for word in overrides))
+        write_text(self.overrides, "".join(f"{override}\n" for override in overrides))
         self.write_status("running")
         write_json(self.manifest, manifest)
 
@@ -266,18 +266,18 @@ class RunDir:
         Raises:
             RunDirError: there is no such checkpoint; the message lists those there are.
         """
-        word = str(which)
+        override = str(which)
         folders = self.checkpoint_dirs()
-        if word in ("latest", "best"):
-            name = self.pointed(word)
+        if override in ("latest", "best"):
+            name = self.pointed(override)
             matching = [path for path in folders if path.name == name]
         else:
-            step = int(word.replace("_", "")) if word.replace("_", "").isdecimal() else None
-            matching = [path for path in folders if path.name == word or checkpoint_key(path)[0] == step]
+            step = int(override.replace("_", "")) if override.replace("_", "").isdecimal() else None
+            matching = [path for path in folders if path.name == override or checkpoint_key(path)[0] == step]
         if not matching:
             steps = [str(checkpoint_key(path)[0]) for path in folders]
             names = [name for name in ("latest", "best") if self.pointed(name) in {path.name for path in folders}]
-            raise RunDirError(f"{self.path} has no checkpoint '{word}'; it has {_some(names + steps)}")
+            raise RunDirError(f"{self.path} has no checkpoint '{override}'; it has {_some(names + steps)}")
         return matching[-1]
 
 
@@ -310,8 +310,8 @@ def checkpoint_key(path: Path) -> tuple[int, int]:
     return int(axis), int(update)
 
 
-def _file_name(words: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", words).strip("-.")[:100]
+def _file_name(overrides: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", overrides).strip("-.")[:100]
 
 
 def _some(names: list[str], most: int = 12) -> str:

@@ -65,9 +65,11 @@ def require_name(name: str) -> None:
 
 
 def _try(name: str) -> str:
-    word = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
-    fits = word.isidentifier() and not keyword.iskeyword(word) and word not in FOLDERS and not _is_taken(word)
-    return f"try {word if fits else f'my_{word}'.rstrip('_')}"
+    package = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+    fits = (
+        package.isidentifier() and not keyword.iskeyword(package) and package not in FOLDERS and not _is_taken(package)
+    )
+    return f"try {package if fits else f'my_{package}'.rstrip('_')}"
 
 
 def _is_taken(name: str) -> bool:

@@ -11,23 +11,23 @@ class Seeds:
     """Independent seeds for the parts of a run, all derived from one integer.
 
     Each attribute is a branch of `numpy.random.SeedSequence(seed)`, so runs with
-    neighbouring seeds share no episodes, and evaluation shares none with training.
+    neighboring seeds share no episodes, and evaluation shares none with training.
 
     Args:
         seed: the run's.
         learner: number of this one, where there are several. Their networks begin alike, and what they draw from then
             on (actions, batches) is each one's own.
-        first_lane: of this learner, in the run of one process that has all lanes.
+        first_env: of this learner, in the run of one process that has all lanes.
     """
 
-    def __init__(self, seed: int, *, learner: int = 0, first_lane: int = 0) -> None:
+    def __init__(self, seed: int, *, learner: int = 0, first_env: int = 0) -> None:
         self.seed = seed
         children = np.random.SeedSequence(seed).spawn(6)
-        words = [int(child.generate_state(1)[0] >> 1) for child in children]  # 31 bits: every library takes them
-        self.process, self.lanes, self.evaluation, self.memory, self.agent, self.warm_up = words
-        self.lanes += first_lane
+        overrides = [int(child.generate_state(1)[0] >> 1) for child in children]  # 31 bits: every library takes them
+        self.process, self.envs, self.evaluation, self.memory, self.agent, self.warm_up = overrides
+        self.envs += first_env
         if learner:
-            own = np.random.SeedSequence(seed, spawn_key=(len(words) - 1 + learner,)).spawn(4)
+            own = np.random.SeedSequence(seed, spawn_key=(len(overrides) - 1 + learner,)).spawn(4)
             drawn = [int(child.generate_state(1)[0] >> 1) for child in own]
             self.memory, self.agent, self.warm_up, self.acting = drawn
 

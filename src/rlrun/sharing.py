@@ -1,4 +1,4 @@
-"""What each of several learners has of a config's lanes, batches and rows, and what has to learn alone."""
+"""What each of several learners has of a config's envs, batches and rows, and what has to learn alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def shares(config: DictConfig) -> dict[str, Any]:
             values[key] = number // count
     if OmegaConf.select(config, "memory.length", default=0) is None:
         values["memory.learners"] = count
-    values["seeds.first_lane"] = rank * values.get("env.num_envs", 0)
+    values["seeds.first_env"] = rank * values.get("env.num_envs", 0)
     return values
 
 
@@ -73,7 +73,7 @@ def require_shareable(config: DictConfig, trainer: Trainer, built: Mapping[str, 
             raise ConfigError(f"learners={count}: the {kind} is {what}; several learners share that of {names} only")
     if collector is not None and collector.env.resets_itself:
         raise ConfigError(
-            f"learners={count}: lanes of {collector.env.name} that reset by themselves "
+            f"learners={count}: envs of {collector.env.name} that reset by themselves "
             f"(env.vectorization={collector.env.vectorization}) fall out of step; env.vectorization=sync"
         )
     for path, part in built.items():

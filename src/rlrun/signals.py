@@ -25,7 +25,7 @@ def repeated(number: int) -> bool:
     return False
 
 
-def begin_anew() -> None:
+def restart() -> None:
     """Let any signal count: nobody is about to leave on an earlier one."""
     _counted.clear()
 
@@ -35,7 +35,7 @@ def listen() -> None:
     if threading.current_thread() is not threading.main_thread():  # python allows handlers nowhere else
         return
     owner = os.getpid()
-    begin_anew()
+    restart()
 
     def stop(number: int, frame: FrameType | None) -> None:
         if os.getpid() != owner:  # a worker, forked from here, dies of it as of any other signal

@@ -120,7 +120,7 @@ def describe(space: Space) -> str:
 
 @dataclass(frozen=True)
 class Spaces:
-    """The observation and action space of an environment, one lane, and what its rewards are.
+    """The observation and action space of an environment, one env, and what its rewards are.
 
     rewards: numbers in the reward of a step; 0 = it is a plain number.
     """

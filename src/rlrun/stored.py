@@ -78,7 +78,7 @@ def check_manifest(note: Any, path: Path) -> None:
         raise RunDirError(f"{path} is damaged: it is no manifest")
     if note["format"] != FORMAT:
         raise RunDirError(f"{path} has format {str(note['format'])[:80]}; this version of rlrun reads {FORMAT}")
-    if not _is_list_of_words(note.get("parts")):
+    if not _is_list_of_strings(note.get("parts")):
         raise RunDirError(f"{path} is damaged: it does not list its parts")
     for name in ("env_steps", "updates"):
         if name in note and not is_count(note[name]):
@@ -111,7 +111,7 @@ def _is_entry(entry: Any) -> bool:
     if not isinstance(entry, dict) or not is_count(entry.get("size")):
         return False
     known = isinstance(entry.get("sha256"), str) and HASH.fullmatch(entry["sha256"])
-    return bool(known) and _is_list_of_words(entry.get("parts", []))
+    return bool(known) and _is_list_of_strings(entry.get("parts", []))
 
 
 def is_count(number: Any) -> bool:
@@ -119,5 +119,5 @@ def is_count(number: Any) -> bool:
     return type(number) is int and number >= 0
 
 
-def _is_list_of_words(words: Any) -> bool:
-    return isinstance(words, list) and all(isinstance(word, str) for word in words)
+def _is_list_of_strings(overrides: Any) -> bool:
+    return isinstance(overrides, list) and all(isinstance(override, str) for override in overrides)

@@ -1,6 +1,7 @@
 """What the config of a run may import: a run directory can be somebody else's, and a name in a config is code.
 
-The words that a user typed and the files of the user's own `conf/` name whatever they like. `NEVER` catches mistakes
+The overrides that a user typed and the files of the user's own `conf/` name whatever they like. `NEVER` catches
+mistakes
 among them; it is no fence. While `limited` holds, a config names only what cannot do harm with arguments of its own
 (`PARTS`), modules of the project in which the user stands, installed plugins, and what `--trust` names.
 
@@ -61,8 +62,8 @@ PARTS = (
     *(
         f"rlrun.memory.{name}"
         for name in """
-            adaptors advantages by_episode columns dataset ejectors hindsight intrinsic joint loaders normalise
-            prefetch prioritised proxy rollout rollout_table samplers storage table transforms virtual
+            adaptors advantages by_episode columns dataset ejectors hindsight intrinsic joint loaders normalize
+            prefetch prioritized proxy rollout rollout_table samplers storage table transforms virtual
         """.split()  # noqa: SIM905
     ),
     *("torch.nn.modules", "torch.nn.parameter", "torch.optim", "torch.distributions", "gymnasium.spaces"),

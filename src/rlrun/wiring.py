@@ -266,5 +266,5 @@ def _row(step: Step, event: str, path_of: Callable[[object], str]) -> tuple[str,
     return event, callback.name, " ".join(step.asks) or "—", provides, note
 
 
-def _list(words: Iterable[str]) -> str:
-    return ", ".join(words) or "nothing"
+def _list(overrides: Iterable[str]) -> str:
+    return ", ".join(overrides) or "nothing"

@@ -27,9 +27,9 @@ def table_of(*lasts, end=None, steps=3):
     adaptors = [Repeats(steps=steps, most=steps, discount=0.5)]
     table = Table(length=20, spaces=CONTINUOUS, columns=COLUMNS, adaptors=adaptors)
     for i, remaining in enumerate(lasts):
-        ended = {name: [end == name and i == len(lasts) - 1] for name in ("terminated", "truncated")}
+        episode_end = {name: [end == name and i == len(lasts) - 1] for name in ("terminated", "truncated")}
         row = {"observation": [[i]], "action": [[i / 10]], "reward": [1.0], "lasts": [remaining]}
-        table.add(None, row | ended)
+        table.add(None, row | episode_end)
     if end:
         table.close(None, [[len(lasts)]])
     return table
@@ -98,8 +98,8 @@ def test_lanes_do_what_was_decided_until_nothing_is_left():
         before = state
         response = agent(observation, state)
         state = response["state"]
-        lanes = zip(response["action"]["push"][:, 0], response["lasts"], strict=True)
-        history.append([(float(push), int(steps)) for push, steps in lanes])
+        envs = zip(response["action"]["push"][:, 0], response["lasts"], strict=True)
+        history.append([(float(push), int(steps)) for push, steps in envs])
         action, after = agent.respond(*(_tensors(tree) for tree in (observation, before)), True)
         assert np.array_equal(action["push"].numpy(), response["action"]["push"])  # exports do the same
         assert after["left"].tolist() == state["left"].tolist()
@@ -111,7 +111,7 @@ def test_lanes_do_what_was_decided_until_nothing_is_left():
         [(pytest.approx(0.4), 1), (pytest.approx(0.6), 1)],
     ]
     assert agent.metrics["repeat/switched"] == pytest.approx((1 + 0.5 + 0 + 1 + 0.5) / 5, abs=0.01)
-    assert policy.asked == 5 + 4  # by respond; and where a lane had nothing left
+    assert policy.asked == 5 + 4  # by respond; and where an env had nothing left
 
 
 def _tensors(tree):
@@ -149,7 +149,7 @@ class Uniform:
 
 
 def test_a_run_left_amidst_a_repeat_goes_on_with_it(tmp_path, monkeypatch):
-    words = (
+    overrides = (
         *("algorithm=action_repeat", "env=pendulum", "~preset", "num_envs=2", "algorithm.hidden=[8]", "logger=[]"),
         *("algorithm.most_steps=20", "algorithm.batch_size=4", "algorithm.warmup_steps=10", "stop.env_steps=44"),
         *(
@@ -160,7 +160,7 @@ def test_a_run_left_amidst_a_repeat_goes_on_with_it(tmp_path, monkeypatch):
             "evaluation.episodes=1",
         ),
     )
-    whole = walk(rlrun.train(words, run_dir=tmp_path / "whole").trainer)
+    whole = walk(rlrun.train(overrides, run_dir=tmp_path / "whole").trainer)
     leave(tmp_path / "whole", tmp_path / "left", at=30)
     load, remaining = Collector.load_state_dict, []
 

@@ -28,7 +28,7 @@ class Written(nn.Module):
         self.entropy = nn.Parameter(torch.tensor(entropy).unsqueeze(-1))
         self.head = type("Head", (), {"parts": ("discrete",)})
 
-    def judge(self, observation, action):
+    def evaluate_actions(self, observation, action):
         return self
 
 
@@ -54,9 +54,9 @@ def test_what_nobody_asks_for_is_computed_for_metrics_only():
     loss = PPOLoss(network, sgd)
     loss.asked = frozenset()
     seen = (column(0, 1), network.act(column(0, 1)))
-    judged = network.judge(*seen)
-    zeros = torch.zeros_like(judged.value.detach())
-    _, named = loss.loss(*seen, judged.log_prob.detach(), zeros, zeros, zeros)
+    evaluated = network.evaluate_actions(*seen)
+    zeros = torch.zeros_like(evaluated.value.detach())
+    _, named = loss.loss(*seen, evaluated.log_prob.detach(), zeros, zeros, zeros)
     assert named == {}
     loss._last = zeros.sum()
     loss.end_batch()
@@ -65,21 +65,21 @@ def test_what_nobody_asks_for_is_computed_for_metrics_only():
     assert not any(isinstance(value, torch.Tensor) and value.requires_grad for value in loss.metrics.values())
 
 
-def test_advantages_are_normalised_then_clamped():
+def test_advantages_are_normalized_then_clamped():
     network = Written([-1.0, -1.0], [1.0, 5.0])
-    assert a2c(network, normalise=True)[0].tolist() == pytest.approx([1.0, -1.0])
-    assert a2c(network, normalise=True, advantage_clip=0.25)[0].tolist() == pytest.approx([0.25, -0.25])
+    assert a2c(network, normalize=True)[0].tolist() == pytest.approx([1.0, -1.0])
+    assert a2c(network, normalize=True, advantage_clip=0.25)[0].tolist() == pytest.approx([0.25, -0.25])
 
 
-def test_normalised_advantages_are_those_of_the_facts():
-    normalised = ops.normalised(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+def test_normalized_advantages_are_those_of_the_facts():
+    normalized = ops.normalized(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     expected = torch.tensor([[-1.3416407, -0.4472136], [0.4472136, 1.3416407]])
-    torch.testing.assert_close(normalised, expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(normalized, expected, atol=1e-6, rtol=0)
 
 
 def test_advantages_that_do_not_count_do_not_shift_the_others():
     valid = torch.tensor([True, True, False])
-    assert ops.normalised(torch.tensor([1.0, 3.0, 99.0]), valid)[:2].tolist() == pytest.approx([-1.0, 1.0])
+    assert ops.normalized(torch.tensor([1.0, 3.0, 99.0]), valid)[:2].tolist() == pytest.approx([-1.0, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -182,11 +182,11 @@ def test_probabilities_are_the_same_when_acting_judging_and_diverging(kind, shar
     network = ActorCritic(ALL[kind], hidden=(8,), shared=shared, output_gain=1.0)
     observation = column(0.3, -0.7, 0.1)
     action, log_prob = network.sample(observation)
-    judged = network.judge(observation, action)
-    torch.testing.assert_close(judged.log_prob, log_prob, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(judged.value, network.value(observation))
-    assert judged.entropy.shape == (3, len(network.head.parts))
-    torch.testing.assert_close(network.head.divergence(judged.heads, judged.heads), torch.zeros(3))
+    evaluated = network.evaluate_actions(observation, action)
+    torch.testing.assert_close(evaluated.log_prob, log_prob, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(evaluated.value, network.value(observation))
+    assert evaluated.entropy.shape == (3, len(network.head.parts))
+    torch.testing.assert_close(network.head.divergence(evaluated.heads, evaluated.heads), torch.zeros(3))
 
 
 @pytest.mark.parametrize("kind", ALL)

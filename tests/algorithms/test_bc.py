@@ -1,4 +1,4 @@
-"""Behaviour cloning: its losses by hand, and that it acts like the data."""
+"""Behavior cloning: its losses by hand, and that it acts like the data."""
 
 from __future__ import annotations
 
@@ -80,9 +80,20 @@ def test_a_clone_does_what_it_was_shown(objective, tmp_path):
     collector.begin_training()
     collector.collect(600)
     files.store(table, tmp_path / "shown.zip")
-    words = ["algorithm=bc", "env=mixedaction", f"dataset={tmp_path / 'shown.zip'}", f"algorithm.objective={objective}"]
-    words += ["algorithm.hidden=[32]", "algorithm.lr=0.01", "algorithm.batch_size=64", "stop.updates=600", "logger=[]"]
-    summary = rlrun.train([*words, "evaluation.every=600"], run_dir=tmp_path / "run").summary
+    overrides = [
+        "algorithm=bc",
+        "env=mixedaction",
+        f"dataset={tmp_path / 'shown.zip'}",
+        f"algorithm.objective={objective}",
+    ]
+    overrides += [
+        "algorithm.hidden=[32]",
+        "algorithm.lr=0.01",
+        "algorithm.batch_size=64",
+        "stop.updates=600",
+        "logger=[]",
+    ]
+    summary = rlrun.train([*overrides, "evaluation.every=600"], run_dir=tmp_path / "run").summary
     assert summary["evaluation"]["mean_return"] >= 9.0  # the expert's is 10, chance has 3.3
     assert summary["env_steps"] == 0
 

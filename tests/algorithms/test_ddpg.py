@@ -28,9 +28,9 @@ def play(policy, level):
 
 
 def made(**options):
-    """Return a target whose slow copies differ from the networks.
+    """Return a target whose target networks differ from the networks.
 
-    At next_observation 1 the slow policy plays 1/2, so the slow critics say 2 + 3/2 + 1 = 4.5 and 7.5.
+    At next_observation 1 the target policy plays 1/2, so the target critics say 2 + 3/2 + 1 = 4.5 and 7.5.
     """
     critics, policy = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]), ([[2.0], [3.0]], [4.0])), policy_of(0.5)
     target = QTarget(critics, policy, discount=0.9, **options)
@@ -54,17 +54,17 @@ def test_discount_of_the_batch_comes_first():
 
 
 @pytest.mark.parametrize(
-    ("drawn", "level"),
+    ("target_subset", "level"),
     [(1.0, 0.7), (-2.0, 0.1), (10.0, 1.0), (-10.0, 0.0)],  # σ 0.2: within the limit; 0.5 on both sides, and the bound
 )
-def test_noise_around_the_targets_action_is_limited(monkeypatch, drawn, level):
-    monkeypatch.setattr("torch.randn_like", lambda like: torch.full_like(like, drawn))
+def test_noise_around_the_targets_action_is_limited(monkeypatch, target_subset, level):
+    monkeypatch.setattr("torch.randn_like", lambda like: torch.full_like(like, target_subset))
     q_target = targets(made(noise=0.2, noise_limit=0.5))
     assert q_target == pytest.approx([1 + 0.9 * (2 + 3 * level + 1), 1.0], abs=1e-5)
 
 
 def test_both_slow_copies_move_together_every_second_update():
-    target = made(rate=1.0, every=2)
+    target = made(tau=1.0, every=2)
     levels = []
     for _ in range(2):
         target.end_batch()
@@ -87,11 +87,11 @@ class Alternating:
 
 
 def test_a_target_network_counts_the_updates_of_its_own_group():
-    target = made(rate=1.0, every=2)
+    target = made(tau=1.0, every=2)
     Trainer({"q_target": target}, Alternating()).train()
     policy = target.target.get_submodule("policy")
     assert float(policy(column(1))) == pytest.approx(-0.9)  # moved once, after its second update
-    resumed = made(rate=1.0, every=2)
+    resumed = made(tau=1.0, every=2)
     resumed.load_state_dict(target.state_dict())
     assert resumed.turns == target.turns == 3
 
@@ -108,9 +108,9 @@ def policy_loss(**options):
     return PolicyLoss(policy_of(0.5), sgd, critics=critics, **options)
 
 
-@pytest.mark.parametrize(("guide", "expected"), [("first", -2.5), ("smallest", 0.0)])
-def test_policy_follows_its_guide(guide, expected):
-    assert policy_loss(guide=guide).loss(column(0)).tolist() == pytest.approx([expected], abs=1e-6)
+@pytest.mark.parametrize(("actor_q", "expected"), [("first", -2.5), ("min", 0.0)])
+def test_policy_follows_its_guide(actor_q, expected):
+    assert policy_loss(actor_q=actor_q).loss(column(0)).tolist() == pytest.approx([expected], abs=1e-6)
 
 
 def test_size_of_actions_costs():
@@ -141,8 +141,8 @@ def test_policy_learns_at_every_second_update_also_after_a_resume():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(ConfigError, match=r"guide: wanted one of first, smallest, mean, got 'frist'.*first"):
-        policy_loss(guide="frist")
+    with pytest.raises(ConfigError, match=r"actor_q: wanted one of first, min, mean, got 'frist'.*first"):
+        policy_loss(actor_q="frist")
     for spaces in (DISCRETE, MIXED):
         with pytest.raises(SpaceError, match="actions that are numbers"):
             DeterministicPolicy(spaces)

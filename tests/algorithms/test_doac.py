@@ -56,7 +56,7 @@ def shifted(mean, members, shift, optimism):
 def test_the_mean_moves_along_the_upper_bound_of_means_and_each_row_by_itself(members, shift, optimism):
     agent = agent_of(members, shift=shift, optimism=optimism)
     mean, log_std = agent.exploring(torch.tensor([[0.0], [1.0]]).double())
-    expected = [shifted(centre, members, shift, optimism) for centre in MEANS]
+    expected = [shifted(center, members, shift, optimism) for center in MEANS]
     np.testing.assert_allclose(mean.numpy(force=True), expected, atol=1e-6)
     np.testing.assert_allclose(log_std.numpy(force=True), [np.log(DEVIATION)] * 2, atol=1e-6)
 

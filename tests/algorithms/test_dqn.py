@@ -21,7 +21,7 @@ ZEROS = [[0.0, 0.0]]
 
 
 def made(online, slow, **options):
-    """Return a target whose slow copy differs from the network; biases [K], one list a member."""
+    """Return a target whose target network differs from the network; biases [K], one list a member."""
     target = QTarget(q_network(DISCRETE, *slow), discount=0.9, **options)
     write(target.network, *[(ZEROS, bias) for bias in online])
     return target
@@ -79,7 +79,7 @@ def test_quantiles_of_the_choice_taken_are_compared():
 
 def test_bins_have_one_number_for_a_target():
     bins = Bins(2, least=0.0, largest=2.0, smoothing=1.0)
-    network = QNetwork(DISCRETE, hidden=(), members=1, tells=bins)
+    network = QNetwork(DISCRETE, hidden=(), members=1, value_head=bins)
     write(network, ([[0.0] * 4], [0.0, 0.0, 0.0, np.log(3.0)]))  # means 1 and 0.25 / 2 + 0.75 * 1.5 = 1.25
     assert network.act(column(0)).tolist() == [1]
     target = QTarget(network, discount=0.9)
@@ -131,7 +131,7 @@ def test_losses_of_members_add_up():
 
 
 def test_slow_copy_jumps_every_third_update():
-    target = made([[1.0, 2.0]], [[5.0, 3.0]], rate=1.0, every=3)
+    target = made([[1.0, 2.0]], [[5.0, 3.0]], tau=1.0, every=3)
     firsts = []
     for _ in range(4):
         target.end_batch()
@@ -140,7 +140,7 @@ def test_slow_copy_jumps_every_third_update():
 
 
 def test_slow_copy_follows_by_the_rate():
-    target = made([[1.0, 2.0]], [[5.0, 3.0]], rate=0.25)
+    target = made([[1.0, 2.0]], [[5.0, 3.0]], tau=0.25)
     target.end_batch()
     assert target.target(column(0)).flatten().tolist() == [4.0, 2.75]
 
@@ -202,11 +202,11 @@ def test_a_squared_loss_learns_the_mean_of_outcomes(huber, expected):
     loss = QLoss(q_network(DISCRETE, [0.0, 0.0]), sgd, huber=huber)
     rows = {"observation": column(*[0] * 4), "action": torch.zeros(4, dtype=torch.int64)}
     rows["q_target"] = torch.tensor([0.0, 4.0, 4.0, 4.0])
-    optimiser = torch.optim.SGD(loss.network.parameters(), lr=0.2)
+    optimizer = torch.optim.SGD(loss.network.parameters(), lr=0.2)
     for _ in range(200):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.loss(**rows).mean().backward()
-        optimiser.step()
+        optimizer.step()
     assert loss.network(column(0))[0, 0, 0].item() == pytest.approx(expected, abs=0.01)
 
 

@@ -40,7 +40,7 @@ def _no_noise(monkeypatch):
 
 
 @pytest.fixture
-def drawn(monkeypatch):
+def target_subset(monkeypatch):
     monkeypatch.setattr(ops, "sampled_fractions", lambda lead, count, like: DRAWN)
 
 
@@ -50,7 +50,7 @@ def targets(temperature=None, **options):
     policy, learned = policy_of(CONTINUOUS, critics)  # of log-density -1.5
     target = QTarget(critics, policy, temperature or learned, discount=0.9, fractions=2, **options)
     with torch.no_grad():
-        critics.lines.fill_(100.0)  # the slow critics stay
+        critics.lines.fill_(100.0)  # the target critics stay
     batch = target.begin_batch(column(1, 1), torch.ones(2), torch.tensor([False, True]))
     return batch["q_target"].tolist(), batch["target_widths"].tolist()
 
@@ -63,7 +63,7 @@ def test_target_is_the_least_distribution_and_its_entropy(least, value):
     assert targets(fixed=True, least=least)[0][0] == pytest.approx([1 + 0.9 * quantile for quantile in value], abs=1e-5)
 
 
-def test_target_tells_the_shares_of_what_was_drawn(drawn):
+def test_target_tells_the_shares_of_what_was_drawn(target_subset):
     q_target, widths = targets(least="member")  # (-0.2, 3.8) has the mean 3, (1.7, 2.7) the mean 2.5
     assert q_target[0] == pytest.approx([1 + 0.9 * 1.7, 1 + 0.9 * 2.7], abs=1e-5)
     assert widths == [pytest.approx([0.2, 0.8])]
@@ -82,7 +82,7 @@ def test_loss_weighs_targets_by_their_shares_and_adds_members_up():
 
 
 @pytest.mark.parametrize(("least", "value"), [("quantile", 0.2 * -0.2 + 0.8 * 2.7), ("member", 2.5)])
-def test_policy_follows_the_mean_of_what_was_drawn(drawn, least, value):
+def test_policy_follows_the_mean_of_what_was_drawn(target_subset, least, value):
     critics = Lines((8.0, -1.0), (2.0, 1.5))
     policy, temperature = policy_of(CONTINUOUS, critics)
     loss = PolicyLoss(policy, sgd, critics=critics, temperature=temperature, fractions=2, least=least)
@@ -92,17 +92,17 @@ def test_policy_follows_the_mean_of_what_was_drawn(drawn, least, value):
 # --- a temperature of each action
 
 
-@pytest.mark.parametrize(("largest", "price"), [(None, 0.4 * 0.5 / math.sqrt(2)), (0.1, 0.1)])
+@pytest.mark.parametrize(("largest", "hourly_price"), [(None, 0.4 * 0.5 / math.sqrt(2)), (0.1, 0.1)])
 @pytest.mark.parametrize(("least", "value"), [("quantile", 0.2 * -0.2 + 0.8 * 2.7), ("member", 2.5)])
-def test_entropy_costs_what_critics_lie_apart(drawn, largest, price, least, value):
+def test_entropy_costs_what_critics_lie_apart(target_subset, largest, hourly_price, least, value):
     critics = Lines((8.0, -1.0), (2.0, 1.5))  # of means 3 and 2.5
     temperature = Temperature(CONTINUOUS, epistemic=0.4, largest=largest)
     policy, _ = policy_of(CONTINUOUS, critics)
     loss = PolicyLoss(policy, sgd, critics=critics, temperature=temperature, fractions=2, least=least)
     losses, named = loss.loss(column(0))
-    assert losses.tolist() == pytest.approx([-1.5 * price - value], abs=1e-5)
+    assert losses.tolist() == pytest.approx([-1.5 * hourly_price - value], abs=1e-5)
     assert named["policy_entropy"].tolist() == [pytest.approx([1.5])]
-    assert float(loss.metrics["temperature/continuous"]) == pytest.approx(price)
+    assert float(loss.metrics["temperature/continuous"]) == pytest.approx(hourly_price)
 
 
 def test_no_gradient_goes_through_the_price_and_none_to_it():
@@ -110,7 +110,7 @@ def test_no_gradient_goes_through_the_price_and_none_to_it():
     assert not temperature.of_each(torch.ones(2, 3, requires_grad=True)).requires_grad
     loss = TemperatureLoss(temperature, sgd, spaces=CONTINUOUS)
     loss.backward(column(2.0, 4.0))
-    assert loss.optimiser is None
+    assert loss.optimizer is None
     assert {name: float(value) for name, value in loss.metrics.items()} == {"entropy/continuous": 3.0}
 
 
@@ -156,6 +156,6 @@ def test_choices_and_other_ways_to_tell_are_refused():
     with pytest.raises(SpaceError, match=r"^ImplicitCritics handles continuous actions only; action part 'side'"):
         ImplicitCritics(MIXED)
     with pytest.raises(
-        ConfigError, match=r"tells quantiles; leave algorithm\.tells \(\+with=hlgauss, reward_critics\) away"
+        ConfigError, match=r"has quantiles; leave algorithm\.value_head \(\+with=hlgauss, reward_critics\) away"
     ):
-        ImplicitCritics(CONTINUOUS, tells=Quantiles(3))
+        ImplicitCritics(CONTINUOUS, value_head=Quantiles(3))

@@ -93,15 +93,15 @@ def test_a_driver_wants_a_car():
     ],
 )
 def test_it_reaches_what_it_promises(env, policy, least):
-    lanes = make(**env, num_envs=16)
-    evaluation = evaluate(lanes, PolicyAgent(policy(lanes.spaces)), episodes=16, seed=100)
+    envs = make(**env, num_envs=16)
+    evaluation = evaluate(envs, PolicyAgent(policy(envs.spaces)), episodes=16, seed=100)
     assert (evaluation.mean_return if least < 0 else min(evaluation.returns)) >= least
 
 
 def test_a_run_leaves_what_it_did_as_demonstrations(tmp_path):
     data = tmp_path / "demonstrations.zip"
-    words = ["algorithm=handcrafted", "env=cartpole", "stop.env_steps=1200", "evaluation.episodes=2", "logger=[]"]
-    summary = rlrun.train([*words, f"memory.export.path={data}"], run_dir=tmp_path / "run").summary
+    overrides = ["algorithm=handcrafted", "env=cartpole", "stop.env_steps=1200", "evaluation.episodes=2", "logger=[]"]
+    summary = rlrun.train([*overrides, f"memory.export.path={data}"], run_dir=tmp_path / "run").summary
     assert (summary["env_steps"], summary["updates"], summary["evaluation"]["mean_return"]) == (1200, 12, 500.0)
     rows = table_of(str(data)).sample(64)
     assert torch.equal(Balance().act(rows["observation"]), rows["action"])

@@ -14,7 +14,7 @@ from rlrun.algorithms.diayn import Discriminator, DiscriminatorLoss, Diversity
 from rlrun.algorithms.icm import Curiosity, CuriosityLoss, Surprise
 from rlrun.algorithms.rnd import Distillation, Novelty, NoveltyLoss
 from rlrun.errors import SpaceError
-from rlrun.nn import Normaliser
+from rlrun.nn import Normalizer
 from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces
 
 adam = partial(torch.optim.Adam, lr=1e-3)
@@ -68,8 +68,8 @@ def parts(kind, spaces, **options):
         "diayn": (Discriminator, Diversity, DiscriminatorLoss),
     }[kind]
     model = network(spaces, **options)
-    normalise = Normaliser(spaces, needed=False, clip=5.0)
-    return model, bonus(model, observation=normalise), loss(model, adam)
+    normalize = Normalizer(spaces, needed=False, clip=5.0)
+    return model, bonus(model, observation=normalize), loss(model, adam)
 
 
 CASES = [("rnd", name, "vector") for name in OBSERVATIONS] + [("diayn", name, "vector") for name in OBSERVATIONS]
@@ -122,10 +122,10 @@ def test_rows_that_are_no_transitions_teach_nothing(kind):
 # --- random network distillation
 
 
-def test_random_network_never_learns_and_stands_in_no_optimiser():
+def test_random_network_never_learns_and_stands_in_no_optimizer():
     network, bonus, loss = parts("rnd", Spaces(LINE, LINE))
     fixed = {id(parameter) for parameter in network.random.parameters()}
-    trained = {id(parameter) for group in loss.optimiser.param_groups for parameter in group["params"]}
+    trained = {id(parameter) for group in loss.optimizer.param_groups for parameter in group["params"]}
     assert fixed
     assert trained == {id(parameter) for parameter in network.predictor.parameters()}
     before = [parameter.clone() for parameter in network.random.parameters()]
@@ -153,7 +153,7 @@ def test_what_was_learned_from_is_no_longer_new():
     for _ in range(1_500):
         loss.backward({"observation": centres[0] + 0.3 * torch.randn(64, 10), "bonus": torch.zeros(64)})
     with torch.no_grad():
-        old, new = (network.error(centre + 0.3 * torch.randn(500, 10)) for centre in centres)
+        old, new = (network.error(center + 0.3 * torch.randn(500, 10)) for center in centres)
     assert old.mean() < 0.1 * new.mean()
     assert (new[:, None] > old).float().mean() > 0.99  # area under the curve
 

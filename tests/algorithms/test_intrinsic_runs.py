@@ -30,8 +30,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sac_with_rnd_learns_from_the_documented_sum(steps, tmp_path):
     """Σ γ^k · (extrinsic · reward + weight · error / root mean square), each step's by itself."""
     weights = ("intrinsic.rnd.weight=0.5", "intrinsic.extrinsic_weight=3.0", f"algorithm.n_step={steps}")
-    words = ["algorithm=sac", "env=pendulum", "preset=null", "+with=rnd", *weights, *REPLAY]
-    trainer = rlrun.train(words, run_dir=tmp_path / "run").trainer
+    overrides = ["algorithm=sac", "env=pendulum", "preset=null", "+with=rnd", *weights, *REPLAY]
+    trainer = rlrun.train(overrides, run_dir=tmp_path / "run").trainer
     table, network = trainer.loader.table, trainer.callbacks["rnd"].network
     (intrinsic,) = [adaptor for adaptor in table.adaptors if hasattr(adaptor, "bonuses")]
     bonus = intrinsic.bonuses["rnd"]
@@ -66,8 +66,8 @@ FAMILIES = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_all_three_stand_beside_one_another_in_any_algorithm(family, tmp_path):
-    words = [*FAMILIES[family], "+with=[rnd,icm,diayn]", "intrinsic.extrinsic_weight=1.0"]
-    result = rlrun.train(words, run_dir=tmp_path / "run")
+    overrides = [*FAMILIES[family], "+with=[rnd,icm,diayn]", "intrinsic.extrinsic_weight=1.0"]
+    result = rlrun.train(overrides, run_dir=tmp_path / "run")
     assert result.summary["status"] == "completed"
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in lines if "loss/rnd" in line][-1]
@@ -77,8 +77,8 @@ def test_all_three_stand_beside_one_another_in_any_algorithm(family, tmp_path):
 
 
 def test_returns_that_are_reported_are_the_environments(tmp_path):
-    words = [*FAMILIES["dqn"], "+with=rnd", "intrinsic.rnd.weight=1000.0", "intrinsic.extrinsic_weight=0.0"]
-    result = rlrun.train(words, run_dir=tmp_path / "run")
+    overrides = [*FAMILIES["dqn"], "+with=rnd", "intrinsic.rnd.weight=1000.0", "intrinsic.extrinsic_weight=0.0"]
+    result = rlrun.train(overrides, run_dir=tmp_path / "run")
     table, collector = result.trainer.loader.table, result.trainer.callbacks["collector"]
     assert collector.metrics["episode/return"] == collector.metrics["episode/length"]  # CartPole pays 1 a step
     assert (table.sample(50)["reward"] != 1.0).any()
@@ -91,9 +91,9 @@ def test_nobody_can_draw_ahead(tmp_path):
 
 
 def test_skills_want_lanes_that_can_be_wrapped(tmp_path):
-    words = ["algorithm=dqn", "env.id=CartPole-v1", "env.vectorization=native", "+with=diayn"]
+    overrides = ["algorithm=dqn", "env.id=CartPole-v1", "env.vectorization=native", "+with=diayn"]
     with pytest.raises(ConfigError, match=r"env.wrappers wrap single environments; env.vectorization 'native' has non"):
-        rlrun.train(words, run_dir=tmp_path / "run")
+        rlrun.train(overrides, run_dir=tmp_path / "run")
 
 
 def test_skills_learn_without_the_environments_reward_unless_told():

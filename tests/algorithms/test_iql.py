@@ -46,18 +46,18 @@ def test_expectile_of_one_above_and_one_below():
 def test_expectile_regression_comes_to_that_of_the_normal():
     quantiles = torch.distributions.Normal(0.0, 1.0).icdf((torch.arange(4000) + 0.5) / 4000)
     value = torch.zeros((), requires_grad=True)
-    optimiser = torch.optim.SGD([value], lr=0.5)
+    optimizer = torch.optim.SGD([value], lr=0.5)
     for _ in range(100):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         ops.expectile_distance(value, quantiles, expectile=0.8).mean().backward()
-        optimiser.step()
+        optimizer.step()
     assert value.item() == pytest.approx(0.549, abs=0.002)  # the root of 0.6 φ(e) = e (0.8 - 0.6 Φ(e))
 
 
 def test_targets_are_of_the_value_and_actions_of_the_smallest_slow_critic():
     critics = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]), ([[2.0], [3.0]], [4.0]))
     target = QTarget(critics, value_of(2.0, 0.5), discount=0.9)
-    write(critics, *[([[0.0], [0.0]], [100.0])] * 2)  # the slow copies are as before
+    write(critics, *[([[0.0], [0.0]], [100.0])] * 2)  # the target networks are as before
     batch = target.begin_batch(column(1, 1), column(0.5, -1), column(3, 3), torch.ones(2), torch.tensor([False, True]))
     assert batch["q_target"].tolist() == pytest.approx([1 + 0.9 * 6.5, 1.0])
     assert batch["action_value"].tolist() == pytest.approx([2 + 1.5 + 1, 2 - 3 + 1])

@@ -38,35 +38,35 @@ def weights(count=2, **options):
     return RewardWeights(Spaces(LINE, LINE, rewards=count), **options)
 
 
-def learner(network, thresholds, *, optimiser=SGD, **options):
+def learner(network, thresholds, *, optimizer=SGD, **options):
     seen = paid(len(network.raw))
-    lagrangian = LagrangianWeights(network, optimiser, thresholds=thresholds, paid=seen, **options)
+    lagrangian = LagrangianWeights(network, optimizer, thresholds=thresholds, paid=seen, **options)
     return lagrangian, seen
 
 
 def test_weights_begin_where_they_shall():
     assert weights().raw.tolist() == pytest.approx([0.541325] * 2, abs=1e-6)  # softplus of it is 1
     assert weights(initial=[3.0, 1.0])().tolist() == pytest.approx([0.75, 0.25])
-    large = weights(initial=30.0, normalise=False)
+    large = weights(initial=30.0, normalize=False)
     assert large.raw.tolist() == [30.0, 30.0]  # beyond 20 softplus is the identity
     assert large().tolist() == [30.0, 30.0]
 
 
 def test_zero_rewards_raise_what_falls_short_and_lower_what_has_room():
-    network = weights(4, normalise=False)
-    lagrangian, seen = learner(network, [None, 0.1, -0.1, None], optimiser=partial(torch.optim.Adam, lr=1.0))
+    network = weights(4, normalize=False)
+    lagrangian, seen = learner(network, [None, 0.1, -0.1, None], optimizer=partial(torch.optim.Adam, lr=1.0))
     pay(seen, [0.0] * 4)
     lagrangian.end_batch(1)
     first, second, third, fourth = network().tolist()
     assert (first, fourth) == (1.0, 1.0)
     assert second > 1.0 > third
-    network.normalise = True
+    network.normalize = True
     assert float(network().sum().detach()) == pytest.approx(1.0)
 
 
 def test_the_gradient_is_that_of_the_room_times_the_weight():
     network = weights()
-    lagrangian, seen = learner(network, [None, -0.25], optimiser=partial(torch.optim.SGD, lr=0.5))
+    lagrangian, seen = learner(network, [None, -0.25], optimizer=partial(torch.optim.SGD, lr=0.5))
     before = network.raw.detach().clone()
     pay(seen, [5.0, -1.0], [7.0, 0.0])  # mean cost 0.5: 0.25 too much
     lagrangian.end_batch(2)
@@ -109,15 +109,15 @@ def test_weights_move_once_an_environment_step():
 
 
 def test_a_weight_has_an_upper_bound():
-    network = weights(normalise=False, largest=2.0)
-    lagrangian, seen = learner(network, [None, 0.0], optimiser=partial(torch.optim.SGD, lr=100.0))
+    network = weights(normalize=False, largest=2.0)
+    lagrangian, seen = learner(network, [None, 0.0], optimizer=partial(torch.optim.SGD, lr=100.0))
     pay(seen, [0.0, -1.0])
     lagrangian.end_batch(1)
     assert network().tolist() == pytest.approx([1.0, 2.0])
 
 
 def test_the_state_goes_on_where_it_was():
-    old, new = (learner(weights(), [None, -0.5], rate=0.1, optimiser=partial(torch.optim.Adam, lr=0.1)) for _ in "ab")
+    old, new = (learner(weights(), [None, -0.5], rate=0.1, optimizer=partial(torch.optim.Adam, lr=0.1)) for _ in "ab")
     pay(old[1], [1.0, -1.0], [1.0, 0.0])
     old[0].end_batch(2)
     new[0].network.load_state_dict(old[0].network.state_dict())
@@ -132,7 +132,7 @@ def test_the_state_goes_on_where_it_was():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "overrides"),
     [
         ({"thresholds": [0.1]}, "thresholds: wanted 2"),
         ({"thresholds": -0.1}, "thresholds: wanted 2"),
@@ -140,8 +140,8 @@ def test_the_state_goes_on_where_it_was():
         ({"thresholds": [None, 0.1], "rate": 1.5}, "lagrangian.rate"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(options, words):
-    with pytest.raises(ConfigError, match=words):
+def test_settings_that_make_no_sense_are_refused(options, overrides):
+    with pytest.raises(ConfigError, match=overrides):
         LagrangianWeights(weights(), SGD, paid=paid(), **options)
 
 
@@ -171,8 +171,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_any_algorithm_learns_from_the_weighed_sum(family, tmp_path):
-    words = [*FAMILIES[family], *BANDIT, "+with=lagrangian", "lagrangian.lr=0.5"]
-    result = rlrun.train(words, run_dir=tmp_path / "run")
+    overrides = [*FAMILIES[family], *BANDIT, "+with=lagrangian", "lagrangian.lr=0.5"]
+    result = rlrun.train(overrides, run_dir=tmp_path / "run")
     callbacks = result.trainer.callbacks
     network, collector = callbacks["reward_weights"].network, callbacks["collector"]
     weight = network().detach()
@@ -203,7 +203,7 @@ def test_several_rewards_are_refused_where_nothing_weighs_them(algorithm):
 
 
 @pytest.mark.parametrize(
-    ("words", "error", "message"),
+    ("overrides", "error", "message"),
     [
         (["env=pendulum", "+with=reward_weights"], ConfigError, "2 weights, and the reward has one plain number"),
         (
@@ -215,23 +215,23 @@ def test_several_rewards_are_refused_where_nothing_weighs_them(algorithm):
         ([*BANDIT, "+with=lagrangian_evaluated", "evaluation.every=0"], ConfigError, "evaluation.every=0"),
     ],
 )
-def test_words_that_do_not_fit_are_refused(words, error, message):
+def test_words_that_do_not_fit_are_refused(overrides, error, message):
     with pytest.raises(error, match=message):
-        rlrun.train(["algorithm=sac", *words], run_dir="run")
+        rlrun.train(["algorithm=sac", *overrides], run_dir="run")
     assert not Path("run").exists()
 
 
-def test_bonuses_and_normalisers_come_after_the_weights(tmp_path):
-    words = ["algorithm=sac", "+with=[rnd,reward_norm,lagrangian]", *BANDIT, *REPLAY]
-    table = rlrun.train(words, run_dir=tmp_path / "run").trainer.loader.table
+def test_bonuses_and_normalizers_come_after_the_weights(tmp_path):
+    overrides = ["algorithm=sac", "+with=[rnd,reward_norm,lagrangian]", *BANDIT, *REPLAY]
+    table = rlrun.train(overrides, run_dir=tmp_path / "run").trainer.loader.table
     kinds = [type(adaptor).__name__ for adaptor in table.adaptors]
     assert kinds.index("WeighRewards") == 0
     assert table.sample(4)["reward"].shape == (4,)
 
 
 def test_a_fork_begins_with_rewards_of_its_own(tmp_path):
-    words = ["algorithm=sac", "+with=lagrangian", *BANDIT, *REPLAY]
-    rlrun.train(words, run_dir=tmp_path / "run")
+    overrides = ["algorithm=sac", "+with=lagrangian", *BANDIT, *REPLAY]
+    rlrun.train(overrides, run_dir=tmp_path / "run")
     forked = rlrun.train(["stop.updates=18"], start=str(tmp_path / "run"), run_dir=tmp_path / "fork").trainer
     collector, lagrangian = (forked.callbacks[name] for name in ("collector", "reward_weights"))
     assert collector.tally.reward_steps < collector.steps
@@ -241,21 +241,26 @@ def test_a_fork_begins_with_rewards_of_its_own(tmp_path):
 
 
 def test_statistics_of_single_rewards_cannot_be_those_of_rows():
-    words = ["algorithm=sac", "+with=[lagrangian,reward_norm]", *BANDIT, "memory.adaptors.reward_norm.update=rollout"]
+    overrides = [
+        "algorithm=sac",
+        "+with=[lagrangian,reward_norm]",
+        *BANDIT,
+        "memory.adaptors.reward_norm.update=rollout",
+    ]
     with pytest.raises(ConfigError, match="update=replay"):
-        rlrun.train(words, run_dir="run")
+        rlrun.train(overrides, run_dir="run")
 
 
 def test_a_data_set_of_plain_rewards_is_refused():
-    words = ["algorithm=sac", "+with=lagrangian", *BANDIT, "memory.export.path=minari:here/two-v0"]
+    overrides = ["algorithm=sac", "+with=lagrangian", *BANDIT, "memory.export.path=minari:here/two-v0"]
     with pytest.raises(ConfigError, match="one number a step"):
-        rlrun.train(words, run_dir="run")
+        rlrun.train(overrides, run_dir="run")
 
 
 def test_evaluations_can_hold_the_constraint(tmp_path):
-    words = ["algorithm=sac", "+with=lagrangian_evaluated", *BANDIT, *REPLAY, "lagrangian.lr=0.5"]
-    words += ["evaluation.every=44", "evaluation.episodes=3"]
-    result = rlrun.train(words, run_dir=tmp_path / "run")
+    overrides = ["algorithm=sac", "+with=lagrangian_evaluated", *BANDIT, *REPLAY, "lagrangian.lr=0.5"]
+    overrides += ["evaluation.every=44", "evaluation.episodes=3"]
+    result = rlrun.train(overrides, run_dir=tmp_path / "run")
     evaluator, lagrangian = (result.trainer.callbacks[name] for name in ("evaluation", "reward_weights"))
     assert lagrangian.paid is evaluator
     assert evaluator.reward_steps == 3 * (evaluator.reward_steps // 3) > 0

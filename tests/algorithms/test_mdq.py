@@ -80,8 +80,8 @@ def test_best_action_goes_entry_by_entry_and_draws_are_as_likely_as_told():
     best = [2 * index / (BINS - 1) - 1 for index in (first, int(VALUES[first].argmax()))]
     assert policy.act(column(0), explore=False)[0].tolist() == pytest.approx(best)
     torch.manual_seed(0)
-    drawn = policy.nearest(policy.act(column(*[0] * 20_000)))
-    share = torch.bincount(drawn[:, 0] * BINS + drawn[:, 1], minlength=BINS * BINS) / 20_000
+    target_subset = policy.nearest(policy.act(column(*[0] * 20_000)))
+    share = torch.bincount(target_subset[:, 0] * BINS + target_subset[:, 1], minlength=BINS * BINS) / 20_000
     torch.testing.assert_close(share, (VALUES / ALPHA).flatten().softmax(-1), atol=0.012, rtol=0)
 
 
@@ -101,7 +101,7 @@ def certain(bin_, **options):
 
 
 def target_of(policy):
-    """Return a target whose slow critics say 2 o + 3 a + 1 and 2 o + 3 a + 4, and the online ones 100."""
+    """Return a target whose target critics say 2 o + 3 a + 1 and 2 o + 3 a + 4, and the online ones 100."""
     critics = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]), ([[2.0], [3.0]], [4.0]))
     target = QTarget(critics, policy, discount=0.9)
     write(critics, *[([[0.0], [0.0]], [100.0])] * 2)
@@ -109,7 +109,7 @@ def target_of(policy):
 
 
 def test_target_pays_the_divergence_from_even_bins():
-    target = target_of(certain(3)[0])  # plays 0.2, so slow critics say 3.6; and knows log 6 nats more than nothing
+    target = target_of(certain(3)[0])  # plays 0.2, so target critics say 3.6; and knows log 6 nats more than nothing
     inputs = (column(1, 1), torch.ones(2), torch.tensor([False, True]))
     q_target = target.begin_batch(*inputs)["q_target"].tolist()
     assert q_target == pytest.approx([1 + 0.9 * (3.6 - ALPHA * math.log(BINS)), 1.0], abs=1e-5)
@@ -132,7 +132,7 @@ def test_policy_is_drawn_to_the_slow_value_of_its_own_action(monkeypatch):
     policy, _ = certain(3)
     loss = PolicyLoss(policy, sgd, slow=target_of(policy), noise=0.05)
     element, named = loss.loss(column(1))
-    # at 0.2 + 0.05 slow critics say 3.75; the policy says 100 + 0.7 log 6, the bin being the same
+    # at 0.2 + 0.05 target critics say 3.75; the policy says 100 + 0.7 log 6, the bin being the same
     difference = 100.0 + ALPHA * math.log(BINS) - 3.75
     assert element.tolist() == pytest.approx([difference**2], rel=1e-5)
     assert named["policy_entropy"].tolist() == [[pytest.approx(math.log(2 / BINS), abs=1e-5)]]

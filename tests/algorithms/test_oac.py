@@ -79,8 +79,8 @@ def test_the_best_action_and_what_is_exported_know_no_optimism():
     agent, seen = agent_of(), np.zeros((2, 1))
     np.testing.assert_allclose(agent(seen, explore=False)["action"], [np.tanh(MEAN)] * 2, atol=1e-6)
     with noise.given(lambda kind, like: torch.ones_like(like)), torch.no_grad():
-        drawn, _ = agent.respond(torch.from_numpy(seen), None, True)
-    np.testing.assert_allclose(drawn.numpy(), [np.tanh(MEAN + DEVIATION)] * 2, atol=1e-6)
+        target_subset, _ = agent.respond(torch.from_numpy(seen), None, True)
+    np.testing.assert_allclose(target_subset.numpy(), [np.tanh(MEAN + DEVIATION)] * 2, atol=1e-6)
 
 
 @pytest.mark.parametrize("spaces", [DISCRETE, MIXED])

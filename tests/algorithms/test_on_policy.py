@@ -24,8 +24,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def trained(algorithm: str, *words: str, updates: int):
-    request = [f"algorithm={algorithm}", *SMALL, *words, f"stop.updates={updates}"]
+def trained(algorithm: str, *overrides: str, updates: int):
+    request = [f"algorithm={algorithm}", *SMALL, *overrides, f"stop.updates={updates}"]
     return rlrun.train(request, run_dir="run").trainer
 
 
@@ -72,8 +72,8 @@ def test_how_far_it_moved_survives_a_resume(left):
 
 def test_a_run_that_starts_from_another_begins_anew_to_tell_how_far_it_moves():
     trained("ppo", *FAST, updates=6)
-    words = ["algorithm=ppo", *SMALL, *FAST, "init.from=run", "init.numbers=skip", "stop.updates=1"]
-    metrics = rlrun.train(words, run_dir="other").trainer.callbacks["ppo"].metrics
+    overrides = ["algorithm=ppo", *SMALL, *FAST, "init.from=run", "init.numbers=skip", "stop.updates=1"]
+    metrics = rlrun.train(overrides, run_dir="other").trainer.callbacks["ppo"].metrics
     assert moves(metrics) == pytest.approx([0.0, 0.0], abs=1e-6)
 
 
@@ -87,7 +87,7 @@ def test_every_parameter_of_the_policy_learns(place):
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         ("+with=observation_norm",),
         ("+with=reward_norm",),
@@ -95,12 +95,12 @@ def test_every_parameter_of_the_policy_learns(place):
         ("+with=reward_clip",),
     ],
 )
-def test_what_changes_observations_and_rewards_does_so_before_advantages(words):
-    trainer = trained("ppo", "env=pendulum", "algorithm.batch_size=8", *words, updates=1)
+def test_what_changes_observations_and_rewards_does_so_before_advantages(overrides):
+    trainer = trained("ppo", "env=pendulum", "algorithm.batch_size=8", *overrides, updates=1)
     order = [type(adaptor).__name__ for adaptor in trainer.loader.adaptors]
-    assert order.index("Advantages") == len(order) - 1 == len(words) + 1
+    assert order.index("Advantages") == len(order) - 1 == len(overrides) + 1
     rewards = [name for name in order if name.startswith("Reward")]
-    assert all(order.index(name) < order.index("ReturnNormalise") for name in rewards)
+    assert all(order.index(name) < order.index("ReturnNormalize") for name in rewards)
     # the network that judges the rollout sees what the network that learns sees
     assert abs(float(trainer.callbacks["ppo"].metrics["policy/approx_kl"])) < 1e-6
 
@@ -110,19 +110,19 @@ STORED = ("+agent.log_prob=true", "+memory.columns.log_prob={}")  # how likely t
 
 @pytest.mark.parametrize("core", ["null", "gru"])
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         (),
         ("+with=observation_norm",),
         ("+with=observation_norm", "memory.adaptors.observation_norm.update=rollout"),
-        ("+with=observation_norm", "normalisers.observation.mode=em", "+normalisers.observation.rate=0.5"),
+        ("+with=observation_norm", "normalizers.observation.mode=em", "+normalizers.observation.rate=0.5"),
         ("+with=[reward_norm,reward_clip,return_norm]",),
         ("+with=rnd",),
         ("+with=representation", "representation.lr=1e-15"),
         ("+with=async", "async.kind=thread"),
     ],
 )
-def test_without_a_step_the_policy_that_learns_is_the_one_that_acted(words, core, monkeypatch):
+def test_without_a_step_the_policy_that_learns_is_the_one_that_acted(overrides, core, monkeypatch):
     largest, end = [], PPOLoss.end_batch
 
     def end_batch(self, step=None):
@@ -131,8 +131,8 @@ def test_without_a_step_the_policy_that_learns_is_the_one_that_acted(words, core
 
     monkeypatch.setattr(PPOLoss, "end_batch", end_batch)
     still = ("algorithm.lr=1e-15", f"algorithm.recurrent={core}", "algorithm.unroll=2", "algorithm.batch_size=8")
-    stored = () if "+with=async" in words else STORED  # a column that is there by itself then
-    trained("ppo", "env=pendulum", *still, *stored, *words, "algorithm.epochs=1", updates=6)
+    stored = () if "+with=async" in overrides else STORED  # a column that is there by itself then
+    trained("ppo", "env=pendulum", *still, *stored, *overrides, "algorithm.epochs=1", updates=6)
     assert len(largest) == 6
     assert max(largest) <= 1e-5
 

@@ -78,7 +78,7 @@ def test_value_on_shared_layers_does_not_move_them():
     action = network.act(observation)
     only_the_head = {"value_head.weight", "value_head.bias"}
     assert gradient_reaches(network, network.review(observation).value.square()) == only_the_head
-    assert gradient_reaches(network, network.judge(observation, action).value.square()) == only_the_head
+    assert gradient_reaches(network, network.evaluate_actions(observation, action).value.square()) == only_the_head
     moved = gradient_reaches(network, network.review(observation).auxiliary.square())
     assert moved == {name for name, _ in network.named_parameters() if name.startswith(("trunk", "auxiliary_head"))}
 
@@ -108,9 +108,9 @@ def test_policy_phase_leaves_the_auxiliary_head_alone():
     observation = torch.randn(16, 3)
     with torch.no_grad():
         action = network.act(observation)
-        judged = network.judge(observation, action)
+        evaluated = network.evaluate_actions(observation, action)
     before = [parameter.clone() for parameter in network.auxiliary_head.parameters()]
-    loss.backward(observation, action, judged.log_prob, judged.value, torch.randn(16), torch.randn(16))
+    loss.backward(observation, action, evaluated.log_prob, evaluated.value, torch.randn(16), torch.randn(16))
     assert all(torch.equal(*pair) for pair in zip(before, network.auxiliary_head.parameters(), strict=True))
 
 
@@ -121,9 +121,9 @@ QUIET = ["algorithm.epochs=2", "evaluation.every=0", "logger=[]"]
 @pytest.mark.parametrize(("interval", "phases"), [(0, 0), (2, 2)])
 def test_phases_come_after_so_many_rollouts(interval, phases, tmp_path):
     # a rollout has 2 epochs of 3 minibatches; a phase over two of them 3 epochs of 6
-    words = ["algorithm=ppg", f"algorithm.auxiliary.interval={interval}", "algorithm.auxiliary.epochs=3"]
+    overrides = ["algorithm=ppg", f"algorithm.auxiliary.interval={interval}", "algorithm.auxiliary.epochs=3"]
     updates = 2 * (2 * 6 + 18) if phases else 24
-    result = train([*words, *SMALL, *QUIET, f"stop.updates={updates}"], run_dir=tmp_path / "run")
+    result = train([*overrides, *SMALL, *QUIET, f"stop.updates={updates}"], run_dir=tmp_path / "run")
     callbacks = result.trainer.callbacks
     assert callbacks["auxiliary"].updates == 18 * phases
     assert callbacks["ppo"].updates == 24
@@ -132,9 +132,9 @@ def test_phases_come_after_so_many_rollouts(interval, phases, tmp_path):
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_recurrent_networks_have_phases_and_trust_regions(shared, tmp_path):
-    words = ["algorithm=ppg", "+with=trust_region", "algorithm.auxiliary.interval=2", f"algorithm.shared={shared}"]
+    overrides = ["algorithm=ppg", "+with=trust_region", "algorithm.auxiliary.interval=2", f"algorithm.shared={shared}"]
     core = ["algorithm.recurrent=gru", "algorithm.core_size=4", "algorithm.unroll=3"]
-    result = train([*words, *core, *SMALL, *QUIET, "stop.updates=60"], run_dir=tmp_path / "run")
+    result = train([*overrides, *core, *SMALL, *QUIET, "stop.updates=60"], run_dir=tmp_path / "run")
     callbacks = result.trainer.callbacks
     assert callbacks["auxiliary"].updates > 0
     assert callbacks["trust_region"].updates == callbacks["ppo"].updates > 0
@@ -145,7 +145,9 @@ def test_divergence_of_windows_is_zero_on_the_first_minibatch():
     network = PhasicActorCritic(Spaces(SEEN, Discrete(4)), hidden=[8], core="gru", core_size=4, output_gain=1.0)
     loss = AuxiliaryLoss(network, partial(torch.optim.SGD, lr=0.1), loader=Phase())
     loss.begin_batch()
-    ended = torch.zeros(5, 6, dtype=torch.bool)
-    ended[2, 3] = True
-    loss.backward(torch.randn(5, 6, 3), torch.randn(5, 6), state=torch.randn(5, 8), ended=ended, valid=~ended)
+    episode_end = torch.zeros(5, 6, dtype=torch.bool)
+    episode_end[2, 3] = True
+    loss.backward(
+        torch.randn(5, 6, 3), torch.randn(5, 6), state=torch.randn(5, 8), episode_end=episode_end, valid=~episode_end
+    )
     assert loss._terms[0].abs().max() == 0.0

@@ -29,7 +29,7 @@ def quantiles_of(*members):
 
 
 def made(**options):
-    """Return a target whose slow critics differ from the networks.
+    """Return a target whose target critics differ from the networks.
 
     At next_observation 1 the sample is 1/2, of log-density -1.5, so the slow members say (1, 5) and (2, 3).
     """
@@ -100,11 +100,11 @@ def test_quantiles_become_those_of_a_gaussian_reward():
     target = QTarget(critics, policy, temperature)
     rates = Linear(first=1.0, last=0.0, steps=300)
     loss = QLoss(critics, partial(torch.optim.Adam, lr=1.0), huber=1.0, schedule=rates)
-    nothing, ended = torch.zeros(64, 1), torch.ones(64, dtype=torch.bool)
+    nothing, episode_end = torch.zeros(64, 1), torch.ones(64, dtype=torch.bool)
     for _ in range(300):
-        drawn = (torch.randperm(64) + torch.rand(64)) / 64  # one of each 64th of the distribution
-        reward = 3.0 + 10.0 * torch.special.ndtri(drawn)
-        loss.backward(nothing, nothing, target.begin_batch(nothing, reward, ended)["q_target"])
+        target_subset = (torch.randperm(64) + torch.rand(64)) / 64  # one of each 64th of the distribution
+        reward = 3.0 + 10.0 * torch.special.ndtri(target_subset)
+        loss.backward(nothing, nothing, target.begin_batch(nothing, reward, episode_end)["q_target"])
     wanted = 3.0 + 10.0 * torch.special.ndtri((torch.arange(50) + 0.5) / 50)
     assert (critics.told(column(0), column(0))[0, 0] - wanted).abs().max() < 1.0  # a tenth of the deviation
     assert float(critics(column(0), column(0)).detach()) == pytest.approx(3.0, abs=0.3)

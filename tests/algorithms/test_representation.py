@@ -12,7 +12,7 @@ import rlrun
 from rlrun.algorithms.representation import Represent, RepresentationLoss, represented
 from rlrun.collect.agents import chain, to_arrays, to_tensors
 from rlrun.memory import Cast
-from rlrun.nn import InverseModel, Normaliser
+from rlrun.nn import InverseModel, Normalizer
 from rlrun.spaces import Box, Discrete, Spaces
 
 SMALL = ("algorithm.hidden=[8,8]", "evaluation.every=0", "logger=[]", "log.every=8", "stop.env_steps=null")
@@ -34,8 +34,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def trained(words, tmp_path):
-    result = rlrun.train([*words, "representation.hidden=[12,6]"], run_dir=tmp_path / "run")
+def trained(overrides, tmp_path):
+    result = rlrun.train([*overrides, "representation.hidden=[12,6]"], run_dir=tmp_path / "run")
     return result.trainer
 
 
@@ -60,8 +60,8 @@ def test_any_algorithm_learns_from_features(family, tmp_path):
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_samples_are_features_of_what_is_stored(steps, tmp_path):
-    words = ["algorithm=sac", "env=pendulum", "preset=null", f"algorithm.n_step={steps}", *REPLAY]
-    trainer = trained([*words, "+with=representation"], tmp_path)
+    overrides = ["algorithm=sac", "env=pendulum", "preset=null", f"algorithm.n_step={steps}", *REPLAY]
+    trainer = trained([*overrides, "+with=representation"], tmp_path)
     table, network = trainer.loader.table, trainer.callbacks["representation"].network
     batch = table.sample(32)
     rows = table._picked
@@ -76,13 +76,13 @@ def test_samples_are_features_of_what_is_stored(steps, tmp_path):
 
 
 def test_bonuses_see_features(tmp_path):
-    words = ["algorithm=sac", "env=pendulum", "preset=null", *REPLAY]
-    trainer = trained([*words, "+with=[rnd,observation_norm,representation]"], tmp_path)
+    overrides = ["algorithm=sac", "env=pendulum", "preset=null", *REPLAY]
+    trainer = trained([*overrides, "+with=[rnd,observation_norm,representation]"], tmp_path)
     kinds = [type(adaptor).__name__ for adaptor in trainer.loader.table.adaptors]
-    assert kinds.index("Represent") < kinds.index("Intrinsic") < kinds.index("ObservationNormalise")
+    assert kinds.index("Represent") < kinds.index("Intrinsic") < kinds.index("ObservationNormalize")
     assert trainer.callbacks["rnd"].network.random[0].size == 6
     preprocess = trainer.callbacks["collector"].agent.preprocess
-    assert [type(getattr(step, "__self__", step)).__name__ for step in preprocess] == ["Represent", "Normaliser"]
+    assert [type(getattr(step, "__self__", step)).__name__ for step in preprocess] == ["Represent", "Normalizer"]
 
 
 SPACE = Box((3,), np.full(3, -1.0, np.float32), np.ones(3, np.float32))
@@ -90,9 +90,9 @@ SPACE = Box((3,), np.full(3, -1.0, np.float32), np.ones(3, np.float32))
 
 def test_preprocessing_has_the_order_of_the_memory():
     network = InverseModel(Spaces(SPACE, Discrete(4)), hidden=(5,))
-    normalise, cast, represent = Normaliser(SPACE), Cast("observation"), Represent(network)
-    steps = chain({"norm": normalise, "cast": cast, "none": None, "front": represent})
-    assert [getattr(step, "__self__", step) for step in steps] == [represent, normalise, cast]
+    normalize, cast, represent = Normalizer(SPACE), Cast("observation"), Represent(network)
+    steps = chain({"norm": normalize, "cast": cast, "none": None, "front": represent})
+    assert [getattr(step, "__self__", step) for step in steps] == [represent, normalize, cast]
 
 
 def test_nobody_but_the_learner_sends_gradients():

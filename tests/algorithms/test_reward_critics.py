@@ -42,7 +42,7 @@ def _no_noise(monkeypatch, request):
 
 def critics_of(spaces, *members, weights=WEIGHTS, kind=Critics):
     """Return critics of two rewards; of outputs the reward comes last: choice 0 reward 0, choice 0 reward 1, …"""
-    return write(kind(spaces, hidden=(), members=len(members), tells=Rewards(weights)), *members)
+    return write(kind(spaces, hidden=(), members=len(members), value_head=Rewards(weights)), *members)
 
 
 def soft(spaces, online, slow, *, alphas=(0.2,), **options):
@@ -84,7 +84,7 @@ def test_what_counts_least_is_so_after_weighing(weights):
 
 def test_members_that_are_drawn_count_in_the_same_way(monkeypatch):
     monkeypatch.setattr("torch.randperm", lambda count, device: torch.arange(count))
-    assert targets(soft(CONTINUOUS, (FAR, FAR), SLOW, drawn=1)).tolist() == expected(4.5 + 0.3, 0.5 + 0.3)
+    assert targets(soft(CONTINUOUS, (FAR, FAR), SLOW, target_subset=1)).tolist() == expected(4.5 + 0.3, 0.5 + 0.3)
 
 
 # Online choice 0 has the values (0, 0) and (2, 0), choice 1 (LOG_3, 0) and (9, -LOG_3 / 4): at temperature 1/2 and with
@@ -133,8 +133,8 @@ def test_dqn_asks_for_the_choice_of_the_largest_sum(double):
 
 def test_a_step_that_is_cut_off_bootstraps_for_each_reward():
     spaces = Spaces(LINE, LINE, rewards=2)
-    tells = Rewards(WEIGHTS)
-    adaptors = [NStep(steps=2, discount=0.9), WeighRewards(WEIGHTS, apart=tells)]
+    value_head = Rewards(WEIGHTS)
+    adaptors = [NStep(steps=2, discount=0.9), WeighRewards(WEIGHTS, apart=value_head)]
     table = Table(spaces=spaces, length=10, adaptors=adaptors)
     for seen, terminated, truncated in ((0.0, False, False), (1.0, False, True), (2.0, True, False)):
         row = {"observation": np.array([[seen]]), "action": np.zeros((1, 1)), "reward": np.array([[1.0, 3.0]])}
@@ -174,7 +174,7 @@ def test_windows_have_targets_of_each_reward_by_steps_that_are_valid():
 
 
 def test_two_streams_tell_each_reward():
-    network = Critics(DISCRETE, hidden=(), members=1, tells=Rewards(WEIGHTS), dueling=True)
+    network = Critics(DISCRETE, hidden=(), members=1, value_head=Rewards(WEIGHTS), dueling=True)
     with torch.no_grad():
         for stream, bias in ((network.layers.value, [10.0, 20.0]), (network.layers.advantage, [1.0, 0.0, 3.0, 8.0])):
             stream.layers[0].weight.zero_()
@@ -202,22 +202,22 @@ def test_the_loss_of_a_choice_is_that_of_its_values():
 
 
 @pytest.mark.parametrize(
-    ("guide", "value"),
-    [("smallest", 0.5 * 4.5 - 2 * 2.5), ("first", 0.5 * 4.5 - 2 * 0.5), ("mean", 0.5 * 6 - 2 * 1.5)],
+    ("actor_q", "value"),
+    [("min", 0.5 * 4.5 - 2 * 2.5), ("first", 0.5 * 4.5 - 2 * 0.5), ("mean", 0.5 * 6 - 2 * 1.5)],
 )
-def test_policies_follow_the_weighed_sum(guide, value):
+def test_policies_follow_the_weighed_sum(actor_q, value):
     critics = critics_of(CONTINUOUS, *SLOW)
     policy = DeterministicPolicy(CONTINUOUS, hidden=())
     with torch.no_grad():
         policy.layers[-1].weight.zero_()
         policy.layers[-1].bias.fill_(math.atanh(0.5))
-    follows = ddpg.PolicyLoss(policy, sgd, critics=critics, guide=guide)
+    follows = ddpg.PolicyLoss(policy, sgd, critics=critics, actor_q=actor_q)
     assert follows.loss(column(1)).tolist() == pytest.approx([-value], abs=1e-5)
     follows.backward(column(1))
     # the values' slopes are (3, 1), so the sum's is 3/2 - 2, and that of tanh 3/4
     assert policy.layers[-1].bias.item() == pytest.approx(math.atanh(0.5) - 0.5 * 0.75, abs=1e-5)
     gaussian, temperature = policy_of(CONTINUOUS, critics)
-    soft_loss = sac.PolicyLoss(gaussian, sgd, critics=critics, temperature=temperature, guide=guide)
+    soft_loss = sac.PolicyLoss(gaussian, sgd, critics=critics, temperature=temperature, actor_q=actor_q)
     assert soft_loss.loss(column(1))[0].tolist() == pytest.approx([0.2 * -1.5 - value], abs=1e-5)
 
 
@@ -238,7 +238,7 @@ def test_optimism_climbs_the_weighed_sum():
 
 
 def test_other_weights_need_no_other_critics():
-    weights = RewardWeights(Spaces(LINE, LINE, rewards=2), normalise=False)
+    weights = RewardWeights(Spaces(LINE, LINE, rewards=2), normalize=False)
     network = critics_of(DISCRETE, *flat(1, [1.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 1.0]), weights=weights, kind=QNetwork)
     target = DQNTarget(network, discount=0.9, double=False)
     for first, best in ((2.0, 0), (0.5, 1)):
@@ -250,11 +250,11 @@ def test_other_weights_need_no_other_critics():
     assert not any(parameter is weights.raw for parameter in network.parameters())
 
 
-@pytest.mark.parametrize(("reward", "tells"), [(PAID, None), (PAID[:, 0], Rewards(WEIGHTS))])
-def test_rewards_and_critics_at_odds_are_refused(reward, tells):
-    critics = Critics(CONTINUOUS, hidden=(), tells=tells)
+@pytest.mark.parametrize(("reward", "value_head"), [(PAID, None), (PAID[:, 0], Rewards(WEIGHTS))])
+def test_rewards_and_critics_at_odds_are_refused(reward, value_head):
+    critics = Critics(CONTINUOUS, hidden=(), value_head=value_head)
     target = sac.QTarget(critics, *policy_of(CONTINUOUS, critics))
-    with pytest.raises(ConfigError, match=r"^algorithm\.tells: a step has (one|several) of rewards"):
+    with pytest.raises(ConfigError, match=r"^algorithm\.value_head: a step has (one|several) of rewards"):
         targets(target, reward)
 
 
@@ -282,28 +282,28 @@ COINS = ("env=gym", f"env.target={__name__}.Coins")
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         ("algorithm=sac", "+with=reward_scale"),
         ("algorithm=td3", "algorithm.n_step=3"),
-        ("algorithm=sac", "+with=[prioritised,td_lambda,reward_norm]", "memory.short=pad"),
+        ("algorithm=sac", "+with=[prioritized,td_lambda,reward_norm]", "memory.short=pad"),
         ("algorithm=action_repeat",),
     ],
     ids=["scaled", "n-step", "windows", "repeats"],
 )
-def test_critics_learn_each_reward_and_actors_the_weights_of_now(words, tmp_path):
-    trainer = rlrun.train([*words, *BANDIT, *RUN, BOTH], run_dir=tmp_path / "run").trainer
+def test_critics_learn_each_reward_and_actors_the_weights_of_now(overrides, tmp_path):
+    trainer = rlrun.train([*overrides, *BANDIT, *RUN, BOTH], run_dir=tmp_path / "run").trainer
     weights, loss, table = (
         trainer.callbacks["reward_weights"].network,
         trainer.callbacks["q_loss"],
         trainer.loader.table,
     )
     assert float(weights().detach()[1]) > 0.55
-    assert torch.equal(loss.tells.weights(), weights().detach())
+    assert torch.equal(loss.value_head.weights(), weights().detach())
     assert trainer.callbacks["q_target"].target is not loss.critics
     batch = table.sample(8)
     assert batch["reward"].shape[-1] == 2
-    if words[-1] == "+with=reward_scale":
+    if overrides[-1] == "+with=reward_scale":
         assert torch.allclose(batch["reward"], 0.1 * table._picked.stored("reward", table._picked.index))
     assert {"value/mean", "value/mean_0", "value/mean_1", "reward_weight/1"} <= {
         name for callback in (loss, trainer.callbacks["reward_weights"]) for name in callback.metrics
@@ -321,29 +321,36 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 @pytest.mark.parametrize("algorithm", ["sac", "dqn"])
 def test_choices_are_learned_by_what_they_are_worth_together(algorithm, weights, best, folder):
-    words = [f"algorithm={algorithm}", *COINS, *SMALL, "stop.updates=150", "algorithm.lr=0.02", "algorithm.ensemble=2"]
-    words += ["+with=[reward_weights,reward_critics]", "evaluation.every=0", "logger=[]"]
-    run = rlrun.train([*words, f"++reward_weights={weights}"], run_dir="run")
-    assert run.trainer.callbacks["q_loss"].critics.tells.size == 2
+    overrides = [
+        f"algorithm={algorithm}",
+        *COINS,
+        *SMALL,
+        "stop.updates=150",
+        "algorithm.lr=0.02",
+        "algorithm.ensemble=2",
+    ]
+    overrides += ["+with=[reward_weights,reward_critics]", "evaluation.every=0", "logger=[]"]
+    run = rlrun.train([*overrides, f"++reward_weights={weights}"], run_dir="run")
+    assert run.trainer.callbacks["q_loss"].critics.value_head.size == 2
     evaluation = rlrun.evaluate("run", episodes=2, trust=[__name__.partition(".")[0]])
     assert evaluation.totals == [[1.0, -0.5] if best == 0 else [0.0, 0.0]] * 2
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (["algorithm=iql", "+with=[reward_weights,reward_critics]"], "learn the value of one reward"),
         (["algorithm=mdq", "+with=[reward_weights,reward_critics]"], "learn the value of one reward"),
         (["algorithm=taac", "+with=[reward_critics,reward_weights]"], "learn the value of one reward"),
         (["algorithm=qrsac", "+with=[reward_weights,reward_critics]"], "quantiles of a return or rewards, not both"),
-        (["algorithm=sarsa_recurrent", "+with=[reward_weights,reward_critics]"], "leave algorithm.tells away"),
-        (["algorithm=ppo", "+with=[reward_weights,reward_critics]"], "callbacks.q_loss.tells.*leads nowhere"),
+        (["algorithm=sarsa_recurrent", "+with=[reward_weights,reward_critics]"], "leave algorithm.value_head away"),
+        (["algorithm=ppo", "+with=[reward_weights,reward_critics]"], "callbacks.q_loss.value_head.*leads nowhere"),
         (["algorithm=sac", "+with=reward_critics"], "memory.adaptors.reward_weights.weights.*leads nowhere"),
         (["algorithm=sac", "+with=[reward_weights,reward_critics,target_scale]"], "no common deviation"),
         (["algorithm=sac", "+with=[reward_weights,reward_critics,value_bias]"], "one number a step"),
     ],
 )
-def test_what_learns_something_else_is_refused(words, message, folder):
+def test_what_learns_something_else_is_refused(overrides, message, folder):
     with pytest.raises(ConfigError, match=message):
-        rlrun.train([*words, "env=constrainedbandit"], run_dir="run")
+        rlrun.train([*overrides, "env=constrainedbandit"], run_dir="run")
     assert not Path("run").exists()

@@ -21,10 +21,10 @@ FLAT = [([[0.0], [0.0]], [0.0])] * 2
 FLAT_MIXED = [([[0.0, 0.0], [0.0, 0.0]], [0.0, 0.5 * math.log(3.0)])] * 2
 
 
-def policy_loss(spaces, members, optimiser=sgd, **options):
+def policy_loss(spaces, members, optimizer=sgd, **options):
     critics = critics_of(spaces, *members)
     policy, temperature = policy_of(spaces, critics, **options)
-    return PolicyLoss(policy, optimiser, critics=critics, temperature=temperature)
+    return PolicyLoss(policy, optimizer, critics=critics, temperature=temperature)
 
 
 def test_entropy_is_that_of_the_sample_in_the_loss():
@@ -79,7 +79,7 @@ def test_policy_owns_no_critic_and_no_temperature(spaces):
 def test_discrete_policy_has_nothing_to_train_and_knows_its_entropy():
     loss = policy_loss(DISCRETE, [([[0.0, 0.0]], [0.0, 0.5 * math.log(3.0)])], adam, alphas=(0.5,))
     named = loss.backward(column(0, 1))
-    assert loss.optimiser is None
+    assert loss.optimizer is None
     assert named["policy_entropy"].flatten().tolist() == pytest.approx([0.562335] * 2, abs=1e-5)
     assert not named["policy_entropy"].requires_grad
 
@@ -100,9 +100,9 @@ def test_choices_follow_the_smaller_value_over_temperature():
 def test_exploring_samples_and_playing_takes_the_best():
     policy, _ = policy_of(MIXED, critics_of(MIXED, *FLAT_MIXED), alphas=(0.2, 0.5))
     torch.manual_seed(0)
-    drawn, best = policy.act(torch.zeros(4000, 1)), policy.act(torch.zeros(5, 1), explore=False)
-    assert float(drawn["side"].float().mean()) == pytest.approx(0.75, abs=0.03)
-    assert float(drawn["level"].detach().std()) > 0.3
+    target_subset, best = policy.act(torch.zeros(4000, 1)), policy.act(torch.zeros(5, 1), explore=False)
+    assert float(target_subset["side"].float().mean()) == pytest.approx(0.75, abs=0.03)
+    assert float(target_subset["level"].detach().std()) > 0.3
     assert best["side"].tolist() == [1] * 5
     assert best["level"].flatten().tolist() == pytest.approx([0.5] * 5)
 
@@ -189,9 +189,9 @@ def test_temperature_hears_of_the_policys_own_sample():
 
 
 def test_policy_and_temperature_learn_after_many_updates_of_the_critics(tmp_path):
-    words = ["algorithm=sac", "env=pendulum", "algorithm.dropout=0.5", "+callbacks.q_target.dropout=true"]
+    overrides = ["algorithm=sac", "env=pendulum", "algorithm.dropout=0.5", "+callbacks.q_target.dropout=true"]
     numbers = ["algorithm.policy_every=3", "algorithm.warmup_steps=16", "algorithm.hidden=[8]", "stop.updates=8"]
-    trainer = train([*words, *numbers, "evaluation.every=0"], run_dir=tmp_path / "run").trainer
+    trainer = train([*overrides, *numbers, "evaluation.every=0"], run_dir=tmp_path / "run").trainer
     updates = {name: trainer.callbacks[name].updates for name in ("q_loss", "policy", "temperature")}
     assert updates == {"q_loss": 8, "policy": 2, "temperature": 2}
     target = trainer.callbacks["q_target"]

@@ -23,7 +23,7 @@ def _no_noise(monkeypatch):
 
 
 def made(spaces, online, slow, **options):
-    """Return a target whose slow critics differ from the online ones."""
+    """Return a target whose target critics differ from the online ones."""
     critics = critics_of(spaces, *slow)
     policy, temperature = policy_of(spaces, critics, **options)
     target = QTarget(critics, policy, temperature, discount=0.99)
@@ -124,7 +124,7 @@ def test_target_takes_no_gradient():
 def test_slow_critics_move_by_the_rate():
     critics = critics_of(CONTINUOUS, ([[0.0], [0.0]], [0.0]))
     policy, temperature = policy_of(CONTINUOUS, critics)
-    target = QTarget(critics, policy, temperature, rate=0.25)
+    target = QTarget(critics, policy, temperature, tau=0.25)
     write(critics, ([[1.0], [2.0]], [4.0]))
     target.end_batch()
     target.end_batch()

@@ -38,9 +38,9 @@ def sure(level):
 
 
 def made(*, drawing, **options):
-    """Return a target whose slow critics differ from the online ones.
+    """Return a target whose target critics differ from the online ones.
 
-    At next_observation 1 the policy of now plays 1/2, so the slow critics say 2 + 3/2 + 1 = 4.5 and 7.5.
+    At next_observation 1 the policy of now plays 1/2, so the target critics say 2 + 3/2 + 1 = 4.5 and 7.5.
     """
     critics = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]), ([[2.0], [3.0]], [4.0]))
     arguments = policy_of(CONTINUOUS, critics) if drawing else (sure(0.5),)
@@ -60,7 +60,7 @@ def test_target_is_the_smallest_slow_value_of_the_policys_own_action(drawing):
 
 
 def test_policy_is_that_of_now_and_critics_are_slow():
-    target = made(drawing=False, rate=1.0)
+    target = made(drawing=False, tau=1.0)
     with torch.no_grad():
         target.policy.layers[-1].bias.fill_(math.atanh(-0.5))
     assert targets(target) == pytest.approx([1 + 0.9 * 1.5, 1.0], abs=1e-5)
@@ -80,9 +80,9 @@ def test_discount_of_the_batch_comes_first():
     )
 
 
-@pytest.mark.parametrize(("drawn", "level"), [(1.0, 0.7), (-2.0, 0.1), (10.0, 1.0), (-10.0, 0.0)])
-def test_noise_around_a_sure_action_is_limited(monkeypatch, drawn, level):
-    monkeypatch.setattr("torch.randn_like", lambda like: torch.full_like(like, drawn))
+@pytest.mark.parametrize(("target_subset", "level"), [(1.0, 0.7), (-2.0, 0.1), (10.0, 1.0), (-10.0, 0.0)])
+def test_noise_around_a_sure_action_is_limited(monkeypatch, target_subset, level):
+    monkeypatch.setattr("torch.randn_like", lambda like: torch.full_like(like, target_subset))
     expected = [1 + 0.9 * (2 + 3 * level + 1), 1.0]
     assert targets(made(drawing=False, noise=0.2, noise_limit=0.5)) == pytest.approx(expected, abs=1e-5)
 
@@ -199,7 +199,7 @@ def test_a_sure_policy_remembers_in_windows_as_it_does_step_by_step(kind):
     inputs = window[:, :3], window[:, 1:], torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[False, False, True]])
     q_target = target.begin_batch(*inputs)["q_target"]
     assert q_target[0].tolist() == pytest.approx([1 + 0.9 * values[1], 2 + 0.9 * values[2], 3.0], abs=1e-5)
-    loss = ddpg.PolicyLoss(policy, adam, critics=critics, guide="smallest", action_weight=0.5)
+    loss = ddpg.PolicyLoss(policy, adam, critics=critics, actor_q="min", action_weight=0.5)
     expected = [0.5 * action**2 - value for action, value in zip(actions, values, strict=True)]
     assert loss.loss(window)[0].tolist() == pytest.approx(expected, abs=1e-5)
 

@@ -31,15 +31,15 @@ def test_the_clip_of_ppo_follows_environment_steps(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 def test_an_entropy_weight_of_zero_is_that_of_no_bonus(algorithm, tmp_path):
-    words = [f"algorithm={algorithm}", *SMALL]
+    overrides = [f"algorithm={algorithm}", *SMALL]
     weights = {}
-    for name, word in {
+    for name, override in {
         "never": "algorithm.entropy_weight=0",
         "scheduled": schedule("entropy_weight", "0.0"),
         "constant": "algorithm.entropy_weight=0.1",
         "by_name": schedule("entropy_weight", "0.1"),
     }.items():
-        trained = rlrun.train([*words, "algorithm.entropy_weight=0.7", word], run_dir=tmp_path / name).trainer
+        trained = rlrun.train([*overrides, "algorithm.entropy_weight=0.7", override], run_dir=tmp_path / name).trainer
         loss = trained.callbacks[algorithm]
         weights[name] = [parameter.detach().clone() for parameter in loss.parameters]
     same = {
@@ -50,7 +50,7 @@ def test_an_entropy_weight_of_zero_is_that_of_no_bonus(algorithm, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "losses"),
+    ("overrides", "losses"),
     [
         (PPO, {"ppo"}),
         (["algorithm=a2c", *SMALL], {"a2c"}),
@@ -61,11 +61,11 @@ def test_an_entropy_weight_of_zero_is_that_of_no_bonus(algorithm, tmp_path):
         ),
     ],
 )
-def test_every_loss_anneals_its_learning_rate(words, losses, tmp_path):
-    words = [*words, "algorithm.lr=0.01", "+with=anneal", "callbacks.learning_rate.value.last=0.002"]
+def test_every_loss_anneals_its_learning_rate(overrides, losses, tmp_path):
+    overrides = [*overrides, "algorithm.lr=0.01", "+with=anneal", "callbacks.learning_rate.value.last=0.002"]
     callbacks = rlrun.train(
-        [*words, "callbacks.learning_rate.value.steps=64"], run_dir=tmp_path / "run"
+        [*overrides, "callbacks.learning_rate.value.steps=64"], run_dir=tmp_path / "run"
     ).trainer.callbacks
-    rates = {name: callbacks[name].optimiser.param_groups[0]["lr"] for name in losses}
+    rates = {name: callbacks[name].optimizer.param_groups[0]["lr"] for name in losses}
     assert rates == dict.fromkeys(losses, pytest.approx(0.006))  # half of the way after 32 steps
     assert {name for name in callbacks if f"learning_rate/{name}" in callbacks[name].metrics} == losses

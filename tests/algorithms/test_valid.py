@@ -13,7 +13,7 @@ from rlrun.nn import ActorCritic
 from .fixed import MIXED, adam
 
 VALID = torch.tensor([[True, True, False, True], [False, True, True, True]])
-OPTIONS = {"entropy_weight": 0.1, "normalise": True}
+OPTIONS = {"entropy_weight": 0.1, "normalize": True}
 
 
 def network(**options):
@@ -68,7 +68,7 @@ def test_what_is_no_step_may_hold_anything():
 
 def test_moments_are_those_of_what_is_valid():
     value = torch.tensor([1.0, 50.0, 3.0])
-    assert ops.normalised(value, torch.tensor([True, False, True])).tolist()[::2] == pytest.approx([-1.0, 1.0])
+    assert ops.normalized(value, torch.tensor([True, False, True])).tolist()[::2] == pytest.approx([-1.0, 1.0])
     assert float(ops.mean_of(value, torch.tensor([True, False, True]))) == 2.0
 
 
@@ -79,8 +79,8 @@ def test_a_recurrent_loss_reaches_back_to_the_first_row_of_a_window():
     columns["observation"].requires_grad_()
     columns["advantage"] = torch.zeros(2, 4).index_fill(1, torch.tensor(3), 1.0)  # of the last rows only
     columns["return_"] = net.value(columns["observation"], torch.zeros(2, 6)).detach()
-    ended = torch.zeros(2, 4, dtype=torch.bool)
-    ended[1, 1] = True
-    value, _ = loss.loss(**columns, state=torch.zeros(2, 6), ended=ended, valid=torch.ones(2, 4).bool())
+    episode_end = torch.zeros(2, 4, dtype=torch.bool)
+    episode_end[1, 1] = True
+    value, _ = loss.loss(**columns, state=torch.zeros(2, 6), episode_end=episode_end, valid=torch.ones(2, 4).bool())
     (reached,) = torch.autograd.grad(value[:, 3].sum(), columns["observation"])
     assert (reached.squeeze(-1) != 0).tolist() == [[True] * 4, [False, False, True, True]]

@@ -202,7 +202,7 @@ def test_it_goes_on_where_it_was():
 def test_what_has_no_scale_is_refused():
     with pytest.raises(ConfigError, match="wanted the loss of critics, got a LossCallback"):
         TargetScale(LossCallback(torch.nn.Linear(1, 1), SGD))
-    bins = CriticLoss(Critics(SPACES, hidden=[4], tells=Bins(11, least=-1.0, largest=1.0)), SGD)
+    bins = CriticLoss(Critics(SPACES, hidden=[4], value_head=Bins(11, least=-1.0, largest=1.0)), SGD)
     with pytest.raises(ConfigError, match="bins are learned by classification"):
         TargetScale(bins)
     with pytest.raises(ConfigError, match="speed: wanted a number above 0, got 0"):
@@ -222,10 +222,8 @@ class AlwaysLeft:
 
 class Fixed(Critics):
     def forward(self, observation, c=None):
-        lanes = len(observation)
-        return torch.stack(
-            (torch.tensor([LEFT, 1.0]).expand(lanes, 2), torch.tensor([LEFT + 1.0, 0.0]).expand(lanes, 2))
-        )
+        envs = len(observation)
+        return torch.stack((torch.tensor([LEFT, 1.0]).expand(envs, 2), torch.tensor([LEFT + 1.0, 0.0]).expand(envs, 2)))
 
 
 def measured(*adaptors, **options):
@@ -259,9 +257,9 @@ def lengths(episodes):
     env, counts = gymnasium.make("CartPole-v1"), []
     for seed in range(episodes):
         env.reset(seed=seed)
-        ended, count = False, 0
-        while not ended:
-            ended, count = env.step(0)[2], count + 1
+        episode_end, count = False, 0
+        while not episode_end:
+            episode_end, count = env.step(0)[2], count + 1
         counts.append(count)
     return counts
 
@@ -282,8 +280,8 @@ def test_rewards_are_compared_as_they_are_learned_from():
 
 
 def test_what_no_episode_pays_is_refused():
-    words = ["algorithm=sac", "env=pendulum", "+with=value_bias", "+with=rnd", "algorithm.hidden=[4]"]
-    experiment = Experiment(compose(words))
+    overrides = ["algorithm=sac", "env=pendulum", "+with=value_bias", "+with=rnd", "algorithm.hidden=[4]"]
+    experiment = Experiment(compose(overrides))
     with pytest.raises(WiringError, match=r"callbacks\.value_bias: values of what Intrinsic adds to rewards"):
         experiment.trainer.callbacks["value_bias"].begin_training(experiment.trainer.callbacks)
 
@@ -329,12 +327,23 @@ class Noise(gymnasium.Env):
 
 
 def test_one_critic_over_estimates_more_than_the_smaller_of_two(tmp_path: Path):
-    words = ["algorithm=td3", "env=gym", f"env.target={__name__}.Noise", "algorithm.hidden=[32,32]", "+with=value_bias"]
-    words += ["algorithm.discount=0.9", "algorithm.batch_size=32", "algorithm.warmup_steps=100", "stop.env_steps=600"]
-    words += ["algorithm.target_rate=0.05", "value_bias.every=600", "value_bias.episodes=16", "evaluation.every=0"]
+    overrides = [
+        "algorithm=td3",
+        "env=gym",
+        f"env.target={__name__}.Noise",
+        "algorithm.hidden=[32,32]",
+        "+with=value_bias",
+    ]
+    overrides += [
+        "algorithm.discount=0.9",
+        "algorithm.batch_size=32",
+        "algorithm.warmup_steps=100",
+        "stop.env_steps=600",
+    ]
+    overrides += ["algorithm.tau=0.05", "value_bias.every=600", "value_bias.episodes=16", "evaluation.every=0"]
     bias = {}
     for members in (1, 2):
-        run = train([*words, f"algorithm.ensemble={members}"], run_dir=tmp_path / str(members)).run_dir
+        run = train([*overrides, f"algorithm.ensemble={members}"], run_dir=tmp_path / str(members)).run_dir
         records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
         bias[members] = next(record["value_bias/mean"] for record in records if "value_bias/mean" in record)
     assert bias[1] > bias[2] + 0.05

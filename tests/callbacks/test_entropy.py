@@ -145,7 +145,7 @@ def test_gradient_step_has_the_size_of_the_error():
 def test_entropy_of_a_policy_with_free_logits_settles_at_the_target(form):
     logits = nn.Parameter(torch.zeros(3))
     reward = torch.tensor([0.1, 0.5, 0.9])
-    optimiser = torch.optim.SGD([logits], lr=0.2)
+    optimizer = torch.optim.SGD([logits], lr=0.2)
     if form == "staged":
         target = staged(initial=0.1)
     else:
@@ -156,9 +156,9 @@ def test_entropy_of_a_policy_with_free_logits_settles_at_the_target(form):
         weight = target.begin_batch(update)["entropy_weight"]
         log_prob = logits.log_softmax(-1)
         entropy = -(log_prob.exp() * log_prob).sum()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (-(log_prob.exp() * reward).sum() - (weight * entropy).sum()).backward()
-        optimiser.step()
+        optimizer.step()
         entropies.append(float(entropy.detach()))
         settle = target.end_batch if form == "staged" else target.backward
         settle(policy_entropy=entropy.detach().reshape(1, 1))
@@ -175,15 +175,15 @@ HELD = {
     "entropy_target": [],
     "entropy_target_sgd": [
         "networks.entropy_weight.initial=0.25",
-        "algorithm.normalise=false",  # else a policy that is nearly certain learns as fast as any
+        "algorithm.normalize=false",  # else a policy that is nearly certain learns as fast as any
         "memory.adaptors.return_norm=null",  # the first weight is for rewards as they are
     ],
 }
 
 
-def entropies_of(words, folder):
+def entropies_of(overrides, folder):
     """Return the entropy of each rollout's last update in the second half of a run."""
-    train([*BANDIT, *SHORT, *words], run_dir=folder)
+    train([*BANDIT, *SHORT, *overrides], run_dir=folder)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [line["entropy/discrete"] for line in lines if line["env_steps"] > 3_000]
 

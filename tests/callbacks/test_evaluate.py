@@ -56,7 +56,7 @@ def training(every):
     critics, temperature = Critics(env.spaces, hidden=(8,)), sac.Temperature(env.spaces)
     policy = sac.SoftPolicy(env.spaces, critics, temperature, hidden=(8,))
     agent, table = PolicyAgent(policy), Table(spaces=env.spaces, length=200, num_envs=2, seed=seeds.memory)
-    collector = Collector(env, agent, table, seed=seeds.lanes, warm_up_seed=seeds.warm_up)
+    collector = Collector(env, agent, table, seed=seeds.envs, warm_up_seed=seeds.warm_up)
     callbacks = {
         "collector": collector,
         "evaluation": Evaluator(env, agent, every=every, episodes=3, seed=seeds.evaluation),
@@ -95,7 +95,7 @@ class Stage:
 
     def copy(self, num_envs=1, render_mode=None):
         self.made += 1
-        self.lanes = num_envs
+        self.envs = num_envs
         return self
 
     def close(self):
@@ -286,7 +286,7 @@ def test_run_resumed_at_its_very_end_is_evaluated_unless_it_was(results, evaluat
 def test_no_more_lanes_than_episodes_are_made(results):
     callback, _ = evaluator(episodes=3)
     callback.end_cycle(1, 50)
-    assert callback.env.lanes == 3
+    assert callback.env.envs == 3
 
 
 class Drawn(Careless):

@@ -1,4 +1,4 @@
-"""One optimiser, one network, and no gradient anywhere else."""
+"""One optimizer, one network, and no gradient anywhere else."""
 
 from __future__ import annotations
 
@@ -245,14 +245,14 @@ def restored(state, weights, **what):
     return loss
 
 
-def test_restored_optimiser_makes_the_same_next_step(tmp_path):
+def test_restored_optimizer_makes_the_same_next_step(tmp_path):
     loss = adam_loss()
     train(loss, range(3))
     storage.save(tmp_path / "saved", {"loss": loss.state_dict(), "network": loss.network.state_dict()}, about={})
     saved = storage.load(tmp_path / "saved")
     expected = train(loss, (3, 4))
     assert torch.equal(train(restored(saved["loss"], saved["network"]), (3, 4)), expected)
-    assert not torch.equal(train(restored(saved["loss"], saved["network"], optimiser=False), (3, 4)), expected)
+    assert not torch.equal(train(restored(saved["loss"], saved["network"], optimizer=False), (3, 4)), expected)
     assert not torch.equal(train(restored(saved["loss"], saved["network"], numbers=False), (3, 4)), expected)
 
 

@@ -100,21 +100,21 @@ class Sender(Callback):
     """Sends itself signals in the middle of the second update."""
 
     def __init__(self, *signals):
-        self.signals, self.ended = signals, []
+        self.signals, self.episode_end = signals, []
 
     def begin_batch(self, update):
         for number in self.signals if update == 2 else ():
             os.kill(os.getpid(), number)
 
     def end_batch(self, update):
-        self.ended.append(update)
+        self.episode_end.append(update)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_signal_lets_the_update_finish(number):
     sender = Sender(number)
     state = Trainer({"interrupt": Interrupt(), "sender": sender}, Batches()).train()
-    assert sender.ended == [1, 2]
+    assert sender.episode_end == [1, 2]
     assert isinstance(state["stopped_by"], Interrupted)
     assert str(state["stopped_by"]) == signal.Signals(number).name
 
@@ -180,7 +180,7 @@ def test_signal_in_the_last_evaluation_stops_the_run(monkeypatch):
         abandon()
 
     class Stage:
-        lanes = ("one",)
+        envs = ("one",)
 
         def copy(self, num_envs):
             return self
@@ -263,10 +263,10 @@ def stopped_at(forked, tmp_path, monkeypatch):
     (tmp_path / "doomed.py").write_text(DOOMED)
 
     def train(step, times=1):
-        words = ["algorithm=dqn", "env.target=doomed.Doomed", f"env.kwargs.at={step}", "algorithm.hidden=[8]"]
-        words += [f"env.kwargs.times={times}"]
-        words += ["algorithm.warmup_steps=100", "evaluation.every=0", "logger=[]", "--run-dir", "run"]
-        process = forked(["train", *words])
+        overrides = ["algorithm=dqn", "env.target=doomed.Doomed", f"env.kwargs.at={step}", "algorithm.hidden=[8]"]
+        overrides += [f"env.kwargs.times={times}"]
+        overrides += ["algorithm.warmup_steps=100", "evaluation.every=0", "logger=[]", "--run-dir", "run"]
+        process = forked(["train", *overrides])
         _, err = process.communicate(timeout=120)
         assert process.returncode == 75, err
         assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "stopped"

@@ -20,9 +20,11 @@ from rlrun.nn import Critics, SoftPolicy, Temperature
 SPACES = make("Pendulum-v1").spaces
 
 
-def target(members, drawn):
+def target(members, target_subset):
     critics, temperature = Critics(SPACES, hidden=[4], members=members), Temperature(SPACES)
-    return QTarget(critics, SoftPolicy(SPACES, critics, temperature, hidden=[4]), temperature, drawn=drawn)
+    return QTarget(
+        critics, SoftPolicy(SPACES, critics, temperature, hidden=[4]), temperature, target_subset=target_subset
+    )
 
 
 def test_the_smallest_of_a_random_pair_counts():
@@ -34,26 +36,35 @@ def test_the_smallest_of_a_random_pair_counts():
     assert target(3, None).smallest(value).item() == target(3, 3).smallest(value).item() == 1.0
 
 
-@pytest.mark.parametrize("drawn", [0, 4])
-def test_no_more_can_be_drawn_than_there_are(drawn):
-    with pytest.raises(ConfigError, match=f"drawn: wanted a number from 1 to 3, of critics, got {drawn}"):
-        target(3, drawn)
+@pytest.mark.parametrize("target_subset", [0, 4])
+def test_no_more_can_be_drawn_than_there_are(target_subset):
+    with pytest.raises(
+        ConfigError, match=f"target_subset: wanted a number from 1 to 3, of critics, got {target_subset}"
+    ):
+        target(3, target_subset)
 
 
-@pytest.mark.parametrize(("guide", "leads"), [("first", 2.0), ("smallest", 1.0), ("mean", 2.0)])
-def test_what_leads_a_policy(guide, leads):
-    assert ops.guiding(torch.tensor([[2.0], [1.0], [3.0]]), guide).tolist() == [leads]
+@pytest.mark.parametrize(("actor_q", "leads"), [("first", 2.0), ("min", 1.0), ("mean", 2.0)])
+def test_what_leads_a_policy(actor_q, leads):
+    assert ops.guiding(torch.tensor([[2.0], [1.0], [3.0]]), actor_q).tolist() == [leads]
 
 
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if {"drawn", "layer_norm", "dropout"} <= keys(name)])
-def test_many_regularised_critics_by_plain_numbers(algorithm):
-    words = ["algorithm.ensemble=5", "algorithm.drawn=2", "algorithm.layer_norm=true", "algorithm.dropout=0.01"]
-    words += ["algorithm.updates_per_step=20"] + ["algorithm.guide=mean"] * (algorithm != "dqn")
-    experiment = Experiment(compose([f"algorithm={algorithm}", env_of(algorithm), "algorithm.hidden=[8,8]", *words]))
+def test_many_regularized_critics_by_plain_numbers(algorithm):
+    overrides = [
+        "algorithm.ensemble=5",
+        "algorithm.target_subset=2",
+        "algorithm.layer_norm=true",
+        "algorithm.dropout=0.01",
+    ]
+    overrides += ["algorithm.updates_per_step=20"] + ["algorithm.actor_q=mean"] * (algorithm != "dqn")
+    experiment = Experiment(
+        compose([f"algorithm={algorithm}", env_of(algorithm), "algorithm.hidden=[8,8]", *overrides])
+    )
     critics = experiment.trainer.callbacks["q_loss"].critics
     ensemble = critics.features if hasattr(critics, "features") else critics.layers
     assert (critics.members, ensemble.dropout, ensemble.layers[0].normed) == (5, 0.01, True)
-    assert experiment.trainer.callbacks["q_target"].drawn == 2
+    assert experiment.trainer.callbacks["q_target"].target_subset == 2
     assert experiment.trainer.loader.rate == 20
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from rlrun.callbacks.loss import LossCallback, dead_units, hidden_layers, update_ratio
 from rlrun.callbacks.target import TargetCallback
 from rlrun.collect.statistics import Tally, observed
-from rlrun.nn import MLP, Ensemble, Normaliser
+from rlrun.nn import MLP, Ensemble, Normalizer
 from rlrun.spaces import Box, Composite, Discrete
 
 ADAM = partial(torch.optim.Adam, lr=0.01)
@@ -23,8 +23,8 @@ class Fit(LossCallback):
         return (self.network(observation) - 1.0).square().flatten(1).mean(1)
 
 
-def fitted(network, updates=3, optimiser=ADAM, observation=None):
-    loss = Fit(network, optimiser)
+def fitted(network, updates=3, optimizer=ADAM, observation=None):
+    loss = Fit(network, optimizer)
     loss.name = "fit"
     for _ in range(updates):
         loss.backward(torch.randn(16, 3) if observation is None else observation)
@@ -35,7 +35,7 @@ def fitted(network, updates=3, optimiser=ADAM, observation=None):
 def test_update_ratio_is_the_newest_step_over_the_weights(fused):
     torch.manual_seed(0)
     network = MLP(3, 2, hidden=(8, 8))
-    loss = fitted(network, optimiser=partial(ADAM, fused=fused))
+    loss = fitted(network, optimizer=partial(ADAM, fused=fused))
     matrices = [parameter for parameter in network.parameters() if parameter.dim() > 1]
     before = [matrix.detach().clone() for matrix in matrices]
     loss.backward(torch.randn(16, 3))
@@ -45,12 +45,12 @@ def test_update_ratio_is_the_newest_step_over_the_weights(fused):
     assert float(loss.metrics["update_ratio/fit"]) == pytest.approx(float(moved / size), rel=1e-3)
 
 
-def test_other_optimisers_and_single_numbers_have_no_update_ratio():
-    assert "update_ratio/fit" not in fitted(MLP(3, 2), optimiser=partial(torch.optim.SGD, lr=0.01)).metrics
+def test_other_optimizers_and_single_numbers_have_no_update_ratio():
+    assert "update_ratio/fit" not in fitted(MLP(3, 2), optimizer=partial(torch.optim.SGD, lr=0.01)).metrics
     assert update_ratio(torch.optim.Adam([nn.Parameter(torch.ones(3))])) is None
 
 
-def ended(layer, units):
+def episode_end(layer, units):
     """Push some units of a layer so far down that they are off whatever comes."""
     with torch.no_grad():
         layer.bias.flatten()[:units] = -1e3
@@ -60,7 +60,7 @@ def test_units_that_are_off_for_all_rows_count_as_dead():
     torch.manual_seed(0)
     network = MLP(3, 2, hidden=(8, 8), init="orthogonal")
     whole = float(fitted(network, updates=1).metrics["dead_units/fit"])
-    ended(network[0], 4)
+    episode_end(network[0], 4)
     assert float(fitted(network, updates=1).metrics["dead_units/fit"]) >= max(whole, 4 / 16)
     assert whole < 4 / 16
 
@@ -97,7 +97,7 @@ def test_distance_of_a_slow_copy_is_a_share_of_its_network():
     network = nn.Linear(2, 1, bias=False)
     with torch.no_grad():
         network.weight[:] = torch.tensor([[3.0, 4.0]])
-    target = TargetCallback(network, rate=0.5)
+    target = TargetCallback(network, tau=0.5)
     target.name = "q"
     target.bootstrap(torch.zeros(1), torch.zeros(1, dtype=torch.bool), torch.zeros(1), None)
     assert float(target.metrics["target_distance/q"]) == 0.0
@@ -117,12 +117,12 @@ def test_size_of_observations_is_that_of_their_numbers():
     assert observed({"sign": np.array([1, 2])}, Composite({"sign": Discrete(3)})) == {}
 
 
-def test_size_of_observations_is_that_behind_a_normaliser():
-    normaliser = Normaliser([1])
-    normaliser.update(torch.tensor([[0.0], [20.0]]))  # mean 10, deviation 10
-    metrics = observed(np.array([[40.0]], np.float32), Box((1,), np.zeros(1), np.ones(1)), (normaliser,))
+def test_size_of_observations_is_that_behind_a_normalizer():
+    normalizer = Normalizer([1])
+    normalizer.update(torch.tensor([[0.0], [20.0]]))  # mean 10, deviation 10
+    metrics = observed(np.array([[40.0]], np.float32), Box((1,), np.zeros(1), np.ones(1)), (normalizer,))
     assert metrics == {"observation/size": pytest.approx(3.0)}
-    assert observed(np.array([[40.0]], np.float32), Box((1,), np.zeros(1), np.ones(1)), (normaliser, abs)) == {}
+    assert observed(np.array([[40.0]], np.float32), Box((1,), np.zeros(1), np.ones(1)), (normalizer, abs)) == {}
 
 
 def test_share_of_episodes_that_were_cut_off_comes_back():

@@ -61,8 +61,8 @@ def write(project: Path) -> Callable[[str, str], Path]:
 def rlrun(project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Call the command with some words."""
 
-    def call(*words: str) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["rlrun", *map(str, words)])
+    def call(*overrides: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["rlrun", *map(str, overrides)])
         capfd.readouterr()
         with pytest.raises(SystemExit) as exit_info:
             main()
@@ -74,4 +74,4 @@ def rlrun(project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
 @pytest.fixture
 def tiny_run(rlrun: Callable[..., Outcome]) -> Callable[..., Outcome]:
     """Train for a moment."""
-    return lambda *words: rlrun("train", *TINY, *words)
+    return lambda *overrides: rlrun("train", *TINY, *overrides)

@@ -26,8 +26,8 @@ def status(run):
 
 def test_a_run_whose_worker_fails_says_so_and_can_go_on(rlrun, write, project):
     write("failing.py", ENVIRONMENT)
-    words = ("algorithm=dqn", "env.target=failing.Failing", "env.kwargs.error=true", "async.kind=thread")
-    outcome = rlrun("train", *words, *SMALL, "stop.env_steps=100", "--run-dir", "run")
+    overrides = ("algorithm=dqn", "env.target=failing.Failing", "env.kwargs.error=true", "async.kind=thread")
+    outcome = rlrun("train", *overrides, *SMALL, "stop.env_steps=100", "--run-dir", "run")
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1), outcome
     assert outcome.err.startswith("rlrun: collector: its thread failed: env.target 'failing.Failing': step failed in")
     assert "RuntimeError: the motor broke" in outcome.err
@@ -46,8 +46,8 @@ def test_a_run_whose_worker_fails_says_so_and_can_go_on(rlrun, write, project):
 
 
 def test_a_run_whose_process_is_killed_says_so_and_goes_on(forked, project):
-    words = ["algorithm=dqn", "env=cartpole", "preset=null", *SMALL, "stop.env_steps=1_000_000", "log.every=10"]
-    process = forked(["train", *words, "--run-dir", "run"])
+    overrides = ["algorithm=dqn", "env=cartpole", "preset=null", *SMALL, "stop.env_steps=1_000_000", "log.every=10"]
+    process = forked(["train", *overrides, "--run-dir", "run"])
     metrics = project / "run" / "metrics.jsonl"
     process.until(lambda: metrics.is_file() and metrics.stat().st_size)
     (worker,) = children(process.pid)
@@ -64,7 +64,7 @@ def test_a_run_whose_process_is_killed_says_so_and_goes_on(forked, project):
     manifest = json.loads((project / "run" / "manifest.json").read_text())
     assert manifest["resume"] == "approximate"
     assert manifest["resumed"][0]["approximate"] == [
-        "every lane: its environment ran ahead, beside learning (process); new episodes begin"
+        "every env: its environment ran ahead, beside learning (process); new episodes begin"
     ]
 
 
@@ -85,9 +85,9 @@ def children(pid):
 def test_a_signal_stops_a_run_that_waits_for_steps(kind, forked, write, project):
     write("slow.py", "import time\nfrom rlrun.env.toys import HitTheMiddle\nclass Slow(HitTheMiddle):\n"
           "    def step(self, action):\n        time.sleep(0.5)\n        return super().step(action)\n")  # fmt: skip
-    words = ["algorithm=sac", "env.target=slow.Slow", *SMALL, f"async.kind={kind}", "algorithm.warmup_steps=2"]
-    words += ["log.every=1", "--run-dir", "run"]
-    process = forked(["train", *words])
+    overrides = ["algorithm=sac", "env.target=slow.Slow", *SMALL, f"async.kind={kind}", "algorithm.warmup_steps=2"]
+    overrides += ["log.every=1", "--run-dir", "run"]
+    process = forked(["train", *overrides])
     metrics = project / "run" / "metrics.jsonl"
     process.until(lambda: metrics.is_file() and metrics.stat().st_size)
     workers = children(process.pid)
@@ -105,8 +105,8 @@ def test_a_signal_stops_a_run_that_waits_for_steps(kind, forked, write, project)
 
 
 def test_whatever_a_run_has_learnt_comes_back(rlrun, project):
-    words = ("algorithm=dqn", "env=cartpole", "preset=null", "async.kind=thread", "async.refresh=3")
-    assert rlrun("train", *words, *SMALL, "stop.env_steps=90", "--run-dir", "run").code == 0
+    overrides = ("algorithm=dqn", "env=cartpole", "preset=null", "async.kind=thread", "async.refresh=3")
+    assert rlrun("train", *overrides, *SMALL, "stop.env_steps=90", "--run-dir", "run").code == 0
     saved = storage.load(RunDir(project / "run").checkpoint("latest"))
     assert saved["agent"]["steps"] == 70  # of 90 environment steps 20 were warm-up
     result = resume(project / "run", ["stop.env_steps=91"])
@@ -116,14 +116,14 @@ def test_whatever_a_run_has_learnt_comes_back(rlrun, project):
         71,
         71,
     )
-    optimiser = trainer.callbacks["q_loss"].optimiser
-    assert {int(slots["step"]) for slots in optimiser.state.values()} == {71}
+    optimizer = trainer.callbacks["q_loss"].optimizer
+    assert {int(slots["step"]) for slots in optimizer.state.values()} == {71}
 
 
 def test_ppo_learns_from_steps_of_older_policies(rlrun, project):
-    words = ("algorithm=ppo", "env=cartpole", "num_envs=4", "algorithm.horizon=16", "async.kind=thread")
-    words += ("algorithm.hidden=[8]", "evaluation.every=0", "logger=[]", "+with=async", "stop.updates=40")
-    assert rlrun("train", *words, "--run-dir", "run").code == 0
+    overrides = ("algorithm=ppo", "env=cartpole", "num_envs=4", "algorithm.horizon=16", "async.kind=thread")
+    overrides += ("algorithm.hidden=[8]", "evaluation.every=0", "logger=[]", "+with=async", "stop.updates=40")
+    assert rlrun("train", *overrides, "--run-dir", "run").code == 0
     record = json.loads((project / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert record["async/age"] > 0
     assert record["policy/approx_kl"] != 0.0

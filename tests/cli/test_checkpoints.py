@@ -95,10 +95,10 @@ def test_json_without_digests_reads_manifests_only(run, rlrun):
     assert [(entry["parts"], entry["damage"]) for entry in reports] == [({"loader": None, "networks.q": None}, [])] * 3
 
 
-@pytest.mark.parametrize(("words", "out"), [((), "run has no checkpoints\n"), (("--json",), "[]\n")])
-def test_a_run_without_checkpoints_is_none_to_fail_for(words, out, rlrun, project):
+@pytest.mark.parametrize(("overrides", "out"), [((), "run has no checkpoints\n"), (("--json",), "[]\n")])
+def test_a_run_without_checkpoints_is_none_to_fail_for(overrides, out, rlrun, project):
     RunDir.claim(project / "run").start(config="", overrides=[], manifest={})
-    assert rlrun("checkpoints", "run", "--verify", *words) == (0, out, "")
+    assert rlrun("checkpoints", "run", "--verify", *overrides) == (0, out, "")
 
 
 @pytest.mark.parametrize(("folder", "message"), [("nothing", "does not exist"), (".", "the newest run beneath it is")])
@@ -122,17 +122,17 @@ def test_those_beyond_the_latest_are_the_last_that_a_resume_would_use(run, rlrun
         assert outcome.err.endswith(f"resume takes the newest good one, {named}\n")
 
 
-@pytest.mark.parametrize("words", [(), ("--json",)])
-def test_damage_is_told_with_what_a_resume_would_use(words, run, rlrun):
+@pytest.mark.parametrize("overrides", [(), ("--json",)])
+def test_damage_is_told_with_what_a_resume_would_use(overrides, run, rlrun):
     (run.checkpoint("latest") / "state.json").write_text("{}")
     (run.checkpoint(20) / "manifest.json").unlink()
-    outcome = rlrun("checkpoints", "run", "--verify", *words)
+    outcome = rlrun("checkpoints", "run", "--verify", *overrides)
     assert outcome.code == 2
     assert outcome.err == (
         "rlrun: run: 2 of 3 checkpoints are damaged; resume takes the newest good one, 0000001000-0000000007\n"
     )
-    first, second, third = json.loads(outcome.out) if words else outcome.out.splitlines()[1:4]
-    if words:
+    first, second, third = json.loads(outcome.out) if overrides else outcome.out.splitlines()[1:4]
+    if overrides:
         assert ("manifest.json" in first["damage"][0], second["damage"]) == (True, [])
         assert "state.json" in third["damage"][0]
     else:
@@ -193,8 +193,8 @@ def test_looking_runs_nothing_of_the_run(run, project):
     (project / "canary.py").write_text(CANARY)
     run.config.write_text("trainer: {_target_: canary.Trainer}\nenv: {id: 'canary:Bird-v0'}\n")
     run.manifest.write_text(json.dumps({"project": str(project), "packages": {"canary": "1"}}))
-    words = [sys.executable, "-m", "rlrun", "checkpoints", "run", "--verify", "--json"]
-    subprocess.run(words, capture_output=True, check=True, env={**os.environ, "PYTHONPATH": str(project)})
+    overrides = [sys.executable, "-m", "rlrun", "checkpoints", "run", "--verify", "--json"]
+    subprocess.run(overrides, capture_output=True, check=True, env={**os.environ, "PYTHONPATH": str(project)})
     assert not (project / "sung").exists()
 
 
@@ -210,9 +210,9 @@ def test_the_page_names_what_a_resume_may_change():
     assert set(re.findall(r"`([\w.]+)`", " ".join(rows))) == set(CHANGEABLE)
 
 
-@pytest.mark.parametrize("words", [["run"], ["run", "--parts"], ["run", "--json", "--no-digest"]])
-def test_what_reads_manifests_only_loads_nothing_heavy(words, run):
-    code = f"import sys\nfrom rlrun.cli.main import main\nsys.argv = {['rlrun', 'checkpoints', *words]}\n"
+@pytest.mark.parametrize("overrides", [["run"], ["run", "--parts"], ["run", "--json", "--no-digest"]])
+def test_what_reads_manifests_only_loads_nothing_heavy(overrides, run):
+    code = f"import sys\nfrom rlrun.cli.main import main\nsys.argv = {['rlrun', 'checkpoints', *overrides]}\n"
     code += "try: main()\nexcept SystemExit as left: print('\\n', left.code, *sys.modules)"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     code, *modules = process.stdout.splitlines()[-1].split()

@@ -19,10 +19,10 @@ DQN = ("algorithm=dqn", "env=cartpole")
 HEAVY = {"torch", "gymnasium", "numpy", "hydra", "omegaconf", "wandb"}
 
 
-def spawn(*words: str, **environment: str) -> str:
+def spawn(*overrides: str, **environment: str) -> str:
     """Return what a fresh interpreter prints."""
     process = subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, check=True, env={**os.environ, **environment}
+        [sys.executable, *overrides], capture_output=True, text=True, check=True, env={**os.environ, **environment}
     )
     return process.stdout
 
@@ -32,9 +32,9 @@ def modules_after(code: str) -> set[str]:
     return set(spawn("-c", f"import sys\n{code}\nprint('\\n' + ' '.join(sys.modules))").splitlines()[-1].split())
 
 
-def processor_seconds(*words: str) -> float:
+def processor_seconds(*overrides: str) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spawn("-m", "rlrun", *words)
+    spawn("-m", "rlrun", *overrides)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
@@ -46,7 +46,7 @@ PRESET = "preset: {} (tuned for this algorithm and environment; preset=null for 
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "told"),
     [
         (("check", *DQN), ["dqn_cartpole"]),
         (("check", *DQN, "preset=null"), []),
@@ -57,13 +57,13 @@ PRESET = "preset: {} (tuned for this algorithm and environment; preset=null for 
         (("train", *DQN, *TINY, "preset=null", "--run-dir", "run"), []),
     ],
 )
-def test_a_preset_that_applies_is_named_once(rlrun, project, words, told):
-    outcome = rlrun(*words)
+def test_a_preset_that_applies_is_named_once(rlrun, project, overrides, told):
+    outcome = rlrun(*overrides)
     lines = [PRESET.format(name) for name in told]
     assert (outcome.code, outcome.err.splitlines()) == (0, lines)
     assert "preset: " not in outcome.out
     log = project / "run" / "log.txt"
-    if "--run-dir" in words:
+    if "--run-dir" in overrides:
         noted = [line.split(" ", 1)[1] for line in log.read_text().splitlines()] if log.exists() else []
         assert [line for line in noted if "preset" in line] == lines
 
@@ -79,13 +79,13 @@ def test_a_dry_run_of_a_sweep_names_its_presets(rlrun):
     assert outcome.err.splitlines()[-1] == PRESET.format("dqn_cartpole, sac_cartpole")
 
 
-@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["resume", "--help"], ["list"], ["--version"]])
-def test_help_and_lists_load_nothing_heavy(words):
-    assert not modules_after(f"sys.argv = {['rlrun', *words]}\n{CALL_MAIN}") & HEAVY
+@pytest.mark.parametrize("overrides", [["--help"], ["train", "--help"], ["resume", "--help"], ["list"], ["--version"]])
+def test_help_and_lists_load_nothing_heavy(overrides):
+    assert not modules_after(f"sys.argv = {['rlrun', *overrides]}\n{CALL_MAIN}") & HEAVY
 
 
 def test_completion_lists_choices_and_loads_nothing_heavy():
-    code = "from rlrun.cli.words import complete\nprint(complete('algorithm='), complete('+with='), complete('al'))"
+    code = "from rlrun.cli.overrides import complete\nprint(complete('algorithm='), complete('+with='), complete('al'))"
     assert not modules_after(code) & HEAVY
     out = spawn("-c", code)
     assert "algorithm=dqn" in out
@@ -197,7 +197,7 @@ class Vector(Callback):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "told"),
     [
         (
             ["stop.env_steps=900"],
@@ -209,16 +209,16 @@ class Vector(Callback):
         (["+callbacks.mine._target_=mine.Vector"], "metric    'mine/vector' of callbacks.mine has the shape [3]"),
     ],
 )
-def test_check_tells_what_will_not_work(words, told, rlrun, write):
+def test_check_tells_what_will_not_work(overrides, told, rlrun, write):
     write("mine.py", MINE)
-    outcome = rlrun("check", *DQN, *words)
+    outcome = rlrun("check", *DQN, *overrides)
     assert outcome.code == 0
     assert told in outcome.out
     assert told not in rlrun("check", *DQN).out
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "told"),
     [
         (
             ["algorithm=ppo", "num_envs=2", "algorithm.horizon=32", "stop.env_steps=60"],
@@ -232,8 +232,8 @@ def test_check_tells_what_will_not_work(words, told, rlrun, write):
         ),
     ],
 )
-def test_training_tells_what_its_budget_is_too_small_for(words, told, rlrun, project):
-    outcome = rlrun("train", *words, *DQN[1:], "preset=null", "evaluation.every=0", "logger=[]", "--run-dir", "run")
+def test_training_tells_what_its_budget_is_too_small_for(overrides, told, rlrun, project):
+    outcome = rlrun("train", *overrides, *DQN[1:], "preset=null", "evaluation.every=0", "logger=[]", "--run-dir", "run")
     assert (outcome.code, outcome.err.splitlines()) == (0, [told] * (told is not None))
     assert told is None or told in (project / "run" / "log.txt").read_text()
     why = rlrun("why", "run").out
@@ -335,9 +335,9 @@ def test_a_file_for_an_environment_of_the_users_own_trains(tiny_run, write):
 
 def test_a_network_of_the_users_own_trains(tiny_run, rlrun, write):
     write("layers.py", NETWORK)
-    words = (*DQN, "networks.q._target_=layers.Mine", "+networks.q.width=6", "algorithm.hidden=[8]")
-    assert "trains networks.q (adam, 108 parameters)" in rlrun("explain", *words).out  # 4·8+8 + 8·6+6 + 6·2+2
-    assert summary(tiny_run(*words))["updates"] > 3
+    overrides = (*DQN, "networks.q._target_=layers.Mine", "+networks.q.width=6", "algorithm.hidden=[8]")
+    assert "trains networks.q (adam, 108 parameters)" in rlrun("explain", *overrides).out  # 4·8+8 + 8·6+6 + 6·2+2
+    assert summary(tiny_run(*overrides))["updates"] > 3
 
 
 def test_an_algorithm_file_of_the_users_own_starts_from_ours(tiny_run, rlrun, write):

@@ -120,7 +120,7 @@ def test_the_command_prints_both_sides_and_json(runs, capsys):
     assert main._run(["diff", "one", "other"], debug=False) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "config"
-    assert lines[1].split() == ["algorithm.lr", "0.0005", "(rlrun/algorithm/dqn.yaml)", "|", "0.01", "(word)"]
+    assert lines[1].split() == ["algorithm.lr", "0.0005", "(rlrun/algorithm/dqn.yaml)", "|", "0.01", "(override)"]
     assert main._run(["diff", "one", "other", "--json"], debug=False) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["config"]["algorithm.lr"] == {

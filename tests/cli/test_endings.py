@@ -56,20 +56,27 @@ class Mine(Callback):
 
 FAILURES = {
     "env.kwargs.error=true": ["RuntimeError", "the motor broke"],
-    "env.kwargs.reward=nan": ["reward = nan in lane 0", "environment steps"],
-    "env.kwargs.reward=-inf": ["reward = -inf in lane 0"],
-    "env.kwargs.observation=inf": ["observation[1] = inf in lane 0"],
+    "env.kwargs.reward=nan": ["reward = nan in env 0", "environment steps"],
+    "env.kwargs.reward=-inf": ["reward = -inf in env 0"],
+    "env.kwargs.observation=inf": ["observation[1] = inf in env 0"],
 }
 
 
-@pytest.mark.parametrize("lanes", ["sync", "async"])
-@pytest.mark.parametrize("word", FAILURES)
-def test_a_run_that_fails_says_so_in_one_line(word, lanes, tiny_run, write, project):
+@pytest.mark.parametrize("envs", ["sync", "async"])
+@pytest.mark.parametrize("override", FAILURES)
+def test_a_run_that_fails_says_so_in_one_line(override, envs, tiny_run, write, project):
     write("failing.py", ENVIRONMENT)
-    words = ("algorithm=dqn", "env.target=failing.Failing", word, f"env.vectorization={lanes}", "--run-dir", "run")
-    outcome = tiny_run(*words)
+    overrides = (
+        "algorithm=dqn",
+        "env.target=failing.Failing",
+        override,
+        f"env.vectorization={envs}",
+        "--run-dir",
+        "run",
+    )
+    outcome = tiny_run(*overrides)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1), outcome
-    assert [part for part in FAILURES[word] if part not in outcome.err] == [], outcome.err
+    assert [part for part in FAILURES[override] if part not in outcome.err] == [], outcome.err
     assert "Traceback (most recent call last)" in (project / "run" / "log.txt").read_text()
     for name in ("status.json", "summary.json"):
         assert json.loads((project / "run" / name).read_text())["status"] == "failed"
@@ -86,9 +93,15 @@ def test_the_hook_that_fails_is_named(tiny_run, write):
 
 def test_a_failing_lane_is_named(tiny_run, write):
     write("failing.py", ENVIRONMENT)
-    words = ("algorithm=dqn", "env.target=failing.Failing", "env.kwargs.reward=nan", "num_envs=2", "stop.env_steps=90")
-    outcome = tiny_run(*words)
-    assert "after 58 environment steps" in outcome.err  # 29 good rounds of two lanes
+    overrides = (
+        "algorithm=dqn",
+        "env.target=failing.Failing",
+        "env.kwargs.reward=nan",
+        "num_envs=2",
+        "stop.env_steps=90",
+    )
+    outcome = tiny_run(*overrides)
+    assert "after 58 environment steps" in outcome.err  # 29 good rounds of two envs
 
 
 def test_a_failed_run_keeps_no_checkpoint_of_a_broken_state(tiny_run, write, project):
@@ -98,7 +111,7 @@ def test_a_failed_run_keeps_no_checkpoint_of_a_broken_state(tiny_run, write, pro
 
 
 def test_a_signal_stops_a_run_in_order(project):
-    words = [
+    overrides = [
         "algorithm=dqn",
         "env=cartpole",
         "preset=null",
@@ -106,7 +119,7 @@ def test_a_signal_stops_a_run_in_order(project):
         "algorithm.warmup_steps=20",
         "log.every=10",
     ]
-    command = [sys.executable, "-m", "rlrun", "train", *words, "logger=[]", "--run-dir", "run"]
+    command = [sys.executable, "-m", "rlrun", "train", *overrides, "logger=[]", "--run-dir", "run"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     metrics = project / "run" / "metrics.jsonl"
     while process.poll() is None and not (metrics.is_file() and metrics.stat().st_size):
@@ -134,7 +147,7 @@ class Leaving(Callback):
 
 def test_a_run_that_was_left_at_once_is_resumable(tiny_run, write, project):
     write("leaving.py", LEAVING)
-    words = (
+    overrides = (
         "algorithm=dqn",
         "env=cartpole",
         "preset=null",
@@ -143,7 +156,7 @@ def test_a_run_that_was_left_at_once_is_resumable(tiny_run, write, project):
         "run",
     )
     message = f"stopped by a signal; go on with: rlrun resume {project / 'run'}\n"
-    assert tiny_run(*words) == (75, "", message)
+    assert tiny_run(*overrides) == (75, "", message)
     assert json.loads((project / "run" / "status.json").read_text())["status"] == "stopped"
 
 
@@ -158,9 +171,9 @@ def test_check_tells_sizes_in_units_that_fit(rlrun):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    words = ("evaluation.every=20", "evaluation.episodes=1", "evaluation.max_steps=5", "checkpoint.every=20")
-    words = ("algorithm=sac", "env=pendulum", *TINY, "algorithm.warmup_steps=10", *words)
-    return package.train(words, run_dir=tmp_path_factory.mktemp("trained") / "run").run_dir
+    overrides = ("evaluation.every=20", "evaluation.episodes=1", "evaluation.max_steps=5", "checkpoint.every=20")
+    overrides = ("algorithm=sac", "env=pendulum", *TINY, "algorithm.warmup_steps=10", *overrides)
+    return package.train(overrides, run_dir=tmp_path_factory.mktemp("trained") / "run").run_dir
 
 
 @pytest.fixture
@@ -183,8 +196,8 @@ def test_eval_prints_one_object(run, rlrun):
 
 
 def test_eval_takes_the_latest_checkpoint_unless_told(run, rlrun):
-    def checkpoint(*words: str) -> str:
-        return json.loads(rlrun("eval", "run", "--json", "--episodes", "1", *words).out)["checkpoint"]
+    def checkpoint(*overrides: str) -> str:
+        return json.loads(rlrun("eval", "run", "--json", "--episodes", "1", *overrides).out)["checkpoint"]
 
     assert checkpoint() == checkpoint("--checkpoint", "latest") == checkpoint("--checkpoint", "40")
     assert checkpoint("--checkpoint", "20").startswith("0000000020-")
@@ -218,15 +231,15 @@ def test_eval_writes_a_video_of_each_episode(run, rlrun, project):
 
 
 def test_evaluation_in_training_writes_videos(tiny_run, project):
-    words = ("evaluation.every=20", "evaluation.episodes=1", "evaluation.max_steps=3", "evaluation.video=true")
-    assert tiny_run("algorithm=dqn", "env=cartpole", *words, "--run-dir", "run").code == 0
+    overrides = ("evaluation.every=20", "evaluation.episodes=1", "evaluation.max_steps=3", "evaluation.video=true")
+    assert tiny_run("algorithm=dqn", "env=cartpole", *overrides, "--run-dir", "run").code == 0
     assert [path.suffix for path in (project / "run" / "videos").iterdir()] == [".mp4", ".mp4"]
 
 
 def test_a_run_of_the_users_own_environment_can_be_evaluated(tiny_run, rlrun, write):
     write("failing.py", ENVIRONMENT)
-    words = ("env.target=failing.Failing", "stop.env_steps=25", "evaluation.max_steps=9", "--run-dir", "run")
-    assert tiny_run("algorithm=dqn", *words).code == 0
+    overrides = ("env.target=failing.Failing", "stop.env_steps=25", "evaluation.max_steps=9", "--run-dir", "run")
+    assert tiny_run("algorithm=dqn", *overrides).code == 0
     # a process of its own: this one knows the user's folder since the training
     command = [sys.executable, "-m", "rlrun", "eval", "run", "--episodes", "1", "--json"]
     outcome = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -278,8 +291,8 @@ class Swallowed(Bandit):
 def hindered(forked):
     """Start training, wait until its environment says that it waits, and send a signal; return what told the end."""
 
-    def train(number, *words, seconds):
-        process = forked(["train", "algorithm=dqn", *words, "--run-dir", "run"])
+    def train(number, *overrides, seconds):
+        process = forked(["train", "algorithm=dqn", *overrides, "--run-dir", "run"])
         process.until(process.printed)
         process.send_signal(number)
         _, err = process.communicate(timeout=seconds)

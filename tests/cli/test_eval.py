@@ -26,9 +26,9 @@ EVERY = ("evaluation.every=20", "evaluation.episodes=1", "evaluation.max_steps=5
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A run with checkpoints at 20, 40 and 60 steps."""
-    words = [*TINY, "algorithm=sac", "env=pendulum", "algorithm.warmup_steps=10", *EVERY, "stop.env_steps=60"]
+    overrides = [*TINY, "algorithm=sac", "env=pendulum", "algorithm.warmup_steps=10", *EVERY, "stop.env_steps=60"]
     return package.train(
-        [*words, "checkpoint.keep_last=null"], run_dir=tmp_path_factory.mktemp("trained") / "run"
+        [*overrides, "checkpoint.keep_last=null"], run_dir=tmp_path_factory.mktemp("trained") / "run"
     ).run_dir
 
 
@@ -62,15 +62,15 @@ def test_the_interval_is_told_and_printed(run, rlrun):
 
 
 @pytest.mark.parametrize(
-    ("words", "steps"),
+    ("overrides", "steps"),
     [
         (["--checkpoint", "all"], [20, 40, 60]),
         (["--checkpoint", "latest,20", "--checkpoint", "40"], [60, 20, 40]),
         (["--checkpoint", "20,20"], [20, 20]),
     ],
 )
-def test_several_checkpoints_play_the_episodes_that_each_plays_alone(words, steps, run, rlrun):
-    reports = json.loads(rlrun("eval", "run", *words, "--episodes", "3", "--json").out)
+def test_several_checkpoints_play_the_episodes_that_each_plays_alone(overrides, steps, run, rlrun):
+    reports = json.loads(rlrun("eval", "run", *overrides, "--episodes", "3", "--json").out)
     assert [report["env_steps"] for report in reports] == steps
     for report in reports:
         alone = rlrun("eval", "run", "--checkpoint", report["checkpoint"], "--episodes", "3", "--json").out
@@ -133,8 +133,8 @@ def test_a_checkpoint_that_is_not_there_is_refused_before_any_plays(run, rlrun):
 
 
 def test_videos_of_several_checkpoints_have_a_folder_each(run, rlrun, project):
-    words = ("--episodes", "3", "--video", "films", "--videos", "1", "--format", "gif", "--json")
-    reports = json.loads(rlrun("eval", "run", "--checkpoint", "20,60", *words).out)
+    overrides = ("--episodes", "3", "--video", "films", "--videos", "1", "--format", "gif", "--json")
+    reports = json.loads(rlrun("eval", "run", "--checkpoint", "20,60", *overrides).out)
     written = sorted(str(path.relative_to(project)) for path in (project / "films").rglob("*.gif"))
     assert [report["videos"] for report in reports] == [[path] for path in written]
     assert written == [f"films/{report['checkpoint']}/episode_000_seed_0.gif" for report in reports]
@@ -157,10 +157,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("words", REFUSED, ids=" ".join)
-def test_videos_that_cannot_be_are_refused_before_the_first_step(words, run, rlrun, monkeypatch):
+@pytest.mark.parametrize("overrides", REFUSED, ids=" ".join)
+def test_videos_that_cannot_be_are_refused_before_the_first_step(overrides, run, rlrun, monkeypatch):
     monkeypatch.setattr("rlrun.env.sync.SyncEnv.step", None)
-    assert rlrun("eval", "run", *words) == (2, "", f"rlrun: {REFUSED[words]}\n")
+    assert rlrun("eval", "run", *overrides) == (2, "", f"rlrun: {REFUSED[overrides]}\n")
 
 
 DRAWN = """
@@ -194,12 +194,12 @@ def weights(run):
 
 def test_rendering_that_fails_amidst_a_run_is_told_once_and_changes_nothing(tiny_run, write, project):
     write("drawing.py", DRAWN)
-    words = ("algorithm=dqn", "env.target=drawing.Drawn", "checkpoint.keep_last=null", *FILMED)
-    assert tiny_run(*words, "--run-dir", "whole").code == 0
+    overrides = ("algorithm=dqn", "env.target=drawing.Drawn", "checkpoint.keep_last=null", *FILMED)
+    assert tiny_run(*overrides, "--run-dir", "whole").code == 0
     import drawing
 
     drawing.Drawn.left = 10  # for the look before the run, and one film of six pictures
-    outcome = tiny_run(*words, "--run-dir", "run")
+    outcome = tiny_run(*overrides, "--run-dir", "run")
     assert outcome.code == 0
     warnings = [line for line in outcome.err.splitlines() if "no video" in line]
     assert len(warnings) == 1
@@ -211,19 +211,19 @@ def test_rendering_that_fails_amidst_a_run_is_told_once_and_changes_nothing(tiny
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "told"),
     [
         (("env.target=drawing.Blind",), "cannot be drawn: env.kwargs.render_mode: env.target 'drawing.Blind' takes no"),
         (("env.target=drawing.Drawn",), "cannot be drawn: RuntimeError: the paint is gone"),
         (("env=bandit",), "environment 'bandit' draws no pictures (rgb_array), it renders nothing"),
     ],
 )
-def test_filming_that_cannot_be_is_refused_before_the_first_step(words, told, tiny_run, rlrun, write, project):
+def test_filming_that_cannot_be_is_refused_before_the_first_step(overrides, told, tiny_run, rlrun, write, project):
     write("drawing.py", DRAWN.replace("1_000_000", "0"))
-    outcome = tiny_run("algorithm=dqn", *words, *FILMED, "--run-dir", "run")
+    outcome = tiny_run("algorithm=dqn", *overrides, *FILMED, "--run-dir", "run")
     assert (outcome.code, outcome.err.count("\n"), (project / "run").exists()) == (2, 1, False)
     assert told in outcome.err
-    assert tiny_run("algorithm=dqn", *words, "--run-dir", "run").code == 0
+    assert tiny_run("algorithm=dqn", *overrides, "--run-dir", "run").code == 0
     outcome = rlrun("eval", "run", "--video", "films")
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
     assert told in outcome.err
@@ -238,15 +238,15 @@ def test_an_episode_that_cannot_be_drawn_to_its_end_leaves_no_half_file(tiny_run
     assert [path.name for path in (project / "films").iterdir()] == ["episode_000_seed_0.mp4"]
 
 
-@pytest.mark.parametrize("words", re.findall(r"^    rlrun eval RUN ([^#\n]*)", PAGE, re.MULTILINE))
-def test_commands_of_the_page_do_what_it_says(words, run, rlrun):
-    outcome = rlrun("eval", "run", *words.replace("20_000", "20").split(), "--episodes", "2")
+@pytest.mark.parametrize("overrides", re.findall(r"^    rlrun eval RUN ([^#\n]*)", PAGE, re.MULTILINE))
+def test_commands_of_the_page_do_what_it_says(overrides, run, rlrun):
+    outcome = rlrun("eval", "run", *overrides.replace("20_000", "20").split(), "--episodes", "2")
     assert (outcome.code, outcome.err) == (0, "")
 
 
 def test_training_commands_of_the_page_compose(project):
-    for words in re.findall(r"^    rlrun train ([^#\n]*)", PAGE, re.MULTILINE):
-        assert compose(words.split()).config.evaluation.video is True
+    for overrides in re.findall(r"^    rlrun train ([^#\n]*)", PAGE, re.MULTILINE):
+        assert compose(overrides.split()).config.evaluation.video is True
 
 
 def test_the_page_names_every_key():

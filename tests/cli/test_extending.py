@@ -24,8 +24,8 @@ def mine(write):
 
 @pytest.mark.usefixtures("mine")
 def test_its_commands_compose_and_show_it(rlrun):
-    for _, words in re.findall(r"^    rlrun (explain|train) (.*)$", PAGE, re.MULTILINE):
-        outcome = rlrun("explain", *words.split())
+    for _, overrides in re.findall(r"^    rlrun (explain|train) (.*)$", PAGE, re.MULTILINE):
+        outcome = rlrun("explain", *overrides.split())
         assert outcome.code == 0, outcome.err
         batch, cycle = [line.split() for line in outcome.out.splitlines() if " mine " in line]
         assert batch[:3] == ["mine", "terminated", "counts"]

@@ -61,12 +61,12 @@ def test_a_dry_run_names_everything_also_where_the_budget_is_spent(rlrun, first,
 
 
 def test_a_fork_without_a_network_of_the_parent_says_so(rlrun, first, project):
-    words = ("train", "--from", "first", "stop.env_steps=41", "load.weights=false")
+    overrides = ("train", "--from", "first", "stop.env_steps=41", "load.weights=false")
     warning = "no network was taken over: all begin anew"
-    outcome = rlrun(*words, "--run-dir", "second")
+    outcome = rlrun(*overrides, "--run-dir", "second")
     assert outcome.err.splitlines()[-1] == f"{warning}, and the warm-up is over; init.numbers=skip begins with it"
     assert warning in (project / "second" / "log.txt").read_text()
-    assert rlrun(*words, "load.numbers=false", "--dry-run").err.splitlines()[-1] == warning
+    assert rlrun(*overrides, "load.numbers=false", "--dry-run").err.splitlines()[-1] == warning
     assert warning not in rlrun("train", "--from", "first", "stop.env_steps=60", "--dry-run").err
 
 
@@ -80,7 +80,7 @@ def test_the_way_out_of_a_refused_resume_leads_to_a_fork(rlrun, first):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (("--from", "nowhere"), "nowhere does not exist"),
         (("--from", "first@70"), "has no checkpoint '70'; it has latest, 21, 40"),
@@ -90,8 +90,8 @@ def test_the_way_out_of_a_refused_resume_leads_to_a_fork(rlrun, first):
         (("--from", "first", "init.parts={networks.qq: load}"), "did you mean 'networks.q'"),
     ],
 )
-def test_a_wrong_request_is_one_line(rlrun, first, project, words, message):
-    outcome = rlrun("train", *words)
+def test_a_wrong_request_is_one_line(rlrun, first, project, overrides, message):
+    outcome = rlrun("train", *overrides)
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
     assert message in outcome.err
     assert sorted(path.name for path in project.iterdir()) == ["first"]

@@ -322,8 +322,8 @@ def test_what_was_unpacked_with_a_run_is_not_imported(run, rlrun, canary, projec
     run.rename(project / "archive" / "run1")
     (project / "archive" / "helper.py").write_text(EVIL)
     change(project / "archive" / "run1", env__id=None, env__target="archive.helper.Env")
-    for command, *words in (COMMANDS["eval"], COMMANDS["resume"]):
-        refused(rlrun(command, "archive/run1", *words[1:]), canary, "archive.helper.Env", "not trusted")
+    for command, *overrides in (COMMANDS["eval"], COMMANDS["resume"]):
+        refused(rlrun(command, "archive/run1", *overrides[1:]), canary, "archive.helper.Env", "not trusted")
 
 
 def test_a_run_brings_no_plugin_along(run, rlrun, canary, monkeypatch):
@@ -464,9 +464,9 @@ def test_a_run_of_unknown_status_goes_on(text, run, rlrun, canary):
     assert outcome.err.startswith("resume: exact: from checkpoint")
 
 
-@pytest.mark.parametrize("words", [b"\xff\xfe", b"evil", b"env.target=evil.Env\n" * 3, b"a=" + b"[" * 100_000])
-def test_words_of_a_run_are_not_obeyed(words, run, rlrun, canary):
-    (run / "overrides.txt").write_bytes(words)
+@pytest.mark.parametrize("overrides", [b"\xff\xfe", b"evil", b"env.target=evil.Env\n" * 3, b"a=" + b"[" * 100_000])
+def test_words_of_a_run_are_not_obeyed(overrides, run, rlrun, canary):
+    (run / "overrides.txt").write_bytes(overrides)
     outcome = rlrun(*COMMANDS["resume"])
     assert outcome.code in (0, 2)
     assert outcome.err.count("\n") == 1  # why not, or from where
@@ -749,9 +749,9 @@ def test_a_run_from_elsewhere_writes_no_dataset_that_nobody_asked_for(run, rlrun
 
 
 def test_a_repository_runs_no_program_when_its_state_is_noted(run, rlrun, canary, project):
-    def git(*words: str) -> None:
+    def git(*overrides: str) -> None:
         who = ("-c", "user.name=a", "-c", "user.email=a@b")
-        subprocess.run(["git", *who, *words], cwd=project, check=True, capture_output=True)
+        subprocess.run(["git", *who, *overrides], cwd=project, check=True, capture_output=True)
 
     (project / "x").write_text("before")
     (project / ".gitattributes").write_text("x filter=evil\n")
@@ -778,11 +778,11 @@ def test_a_repository_runs_no_program_when_its_state_is_noted(run, rlrun, canary
     ],
 )
 def test_no_word_and_no_file_may_name_what_is_never_a_part(command, target, write, rlrun, canary):
-    words = (command, *WORDS)
-    refused(rlrun(*words, f"+callbacks.evil._target_={target}"), canary, f"{target} can never be a `_target_`")
-    refused(rlrun(*words, f"env.target={target}", "env.id=null"), canary, f"{target} can never be a `_target_`")
+    overrides = (command, *WORDS)
+    refused(rlrun(*overrides, f"+callbacks.evil._target_={target}"), canary, f"{target} can never be a `_target_`")
+    refused(rlrun(*overrides, f"env.target={target}", "env.id=null"), canary, f"{target} can never be a `_target_`")
     write("conf/with/evil.yaml", f"# @package _global_\ncallbacks:\n  evil:\n    _target_: {target}\n")
-    refused(rlrun(*words, "+with=evil"), canary, f"{target} can never be a `_target_`")
+    refused(rlrun(*overrides, "+with=evil"), canary, f"{target} can never be a `_target_`")
 
 
 @pytest.mark.parametrize(
@@ -792,24 +792,24 @@ def test_a_hostile_file_in_a_folder_of_configs_is_refused(content, project, rlru
     text = CONFIGS[content]
     (project / "theirs" / "with").mkdir(parents=True)
     (project / "theirs" / "with" / "evil.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
-    words = (*WORDS, "+with=evil", "--config-dir", "theirs")
-    refused(rlrun("config", *words), canary)
+    overrides = (*WORDS, "+with=evil", "--config-dir", "theirs")
+    refused(rlrun("config", *overrides), canary)
 
 
 # --- who says so
 
 
-def start(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "rlrun", *words]
+def start(*overrides: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "rlrun", *overrides]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
 
 
 @pytest.mark.parametrize("command", ["eval", "resume"])
 def test_a_process_of_its_own_refuses_the_same(command, run, canary):
     change(run, env__id=None, env__target="evil.Env")
-    words = [str(run) if word == "run" else word for word in COMMANDS[command]]
+    overrides = [str(run) if override == "run" else override for override in COMMANDS[command]]
     folder = {"eval": run, "resume": run / "checkpoints"}[command]  # where evil.py lies, and no project is
-    process = start(*words, cwd=folder)
+    process = start(*overrides, cwd=folder)
     assert (process.returncode, process.stdout) == (2, "")
     assert process.stderr.startswith("rlrun: env.target: evil.Env comes with the run and is not trusted; stand in ")
     assert process.stderr.count("\n") == 1

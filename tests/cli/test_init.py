@@ -54,17 +54,17 @@ def test_what_it_makes_keeps_to_the_habits_of_ruff(made):
     ruff = shutil.which("ruff")
     if ruff is None:
         pytest.skip("ruff is not installed")
-    for words in (["check"], ["format", "--check"]):
-        subprocess.run([ruff, *words, "--isolated", "--no-cache", made], check=True, capture_output=True)
+    for overrides in (["check"], ["format", "--check"]):
+        subprocess.run([ruff, *overrides, "--isolated", "--no-cache", made], check=True, capture_output=True)
 
 
 def test_a_file_of_its_users_replaces_the_packaged_one(made):
     """As its README says."""
     (block,) = re.findall(r"```yaml\n(.*?)```", (made / "README.md").read_text(), re.DOTALL)
-    words = ["algorithm=sac", "env=cartpole", "preset=null"]
-    before = plain(compose(words).config)
+    overrides = ["algorithm=sac", "env=cartpole", "preset=null"]
+    before = plain(compose(overrides).config)
     (made / "conf" / "algorithm" / "sac.yaml").write_text(block)
-    after = plain(compose(words).config)
+    after = plain(compose(overrides).config)
     assert after["algorithm"] == {**before["algorithm"], "lr": 1.0e-3, "discount": 0.95} != before["algorithm"]
     assert {**after, "algorithm": None} == {**before, "algorithm": None}
 

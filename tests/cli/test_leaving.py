@@ -130,8 +130,8 @@ def failing(outcome, project, pattern):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_process_of_an_environment_that_leaves_is_named(way, rlrun, tiny_run, project):
-    words = ("env.target=mine.Leaving", f"env.kwargs.way={way}", "env.vectorization=async", "num_envs=2")
-    failing(tiny_run(*DQN, *words), project, WAYS[way])
+    overrides = ("env.target=mine.Leaving", f"env.kwargs.way={way}", "env.vectorization=async", "num_envs=2")
+    failing(tiny_run(*DQN, *overrides), project, WAYS[way])
     failing(rlrun("resume", "run"), project, WAYS[way])
 
 
@@ -139,39 +139,44 @@ def test_the_process_of_an_environment_that_leaves_is_named(way, rlrun, tiny_run
 def test_a_process_that_collects_and_leaves_is_named(way, rlrun, tiny_run, project, monkeypatch, children):
     monkeypatch.setattr(links, "_start", children.worker)
     pattern = WAYS[way].replace("the process of env [01]", "collector: its process").replace("[01]", "0")
-    words = ("+with=async", "env.target=mine.Leaving", f"env.kwargs.way={way}")
-    failing(tiny_run(*DQN, *words), project, pattern)
+    overrides = ("+with=async", "env.target=mine.Leaving", f"env.kwargs.way={way}")
+    failing(tiny_run(*DQN, *overrides), project, pattern)
     failing(rlrun("resume", "run"), project, pattern)
 
 
 @pytest.mark.parametrize("way", ["sys.exit", "os._exit"])
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         ("env.target=mine.Leaving", "env.kwargs.way={}"),
         ("env=cartpole", "+callbacks.mine._target_=mine.Caller", "+callbacks.mine.way={}"),
     ],
     ids=["env", "callback"],
 )
-def test_code_that_exits_makes_the_run_fail(words, way, rlrun, tiny_run, project):
+def test_code_that_exits_makes_the_run_fail(overrides, way, rlrun, tiny_run, project):
     line = rf"mine.py:\d+ in leave called {re.escape(way)}\(0\) before the work was complete"
-    failing(tiny_run(*DQN, *(word.format(way) for word in words)), project, line)
+    failing(tiny_run(*DQN, *(override.format(way) for override in overrides)), project, line)
     failing(rlrun("resume", "run"), project, line)
     assert "Traceback" in (project / "run" / "log.txt").read_text()
 
 
 @pytest.mark.parametrize("way", ["fork exit", "fork huge", "fork raise"])
 def test_a_forked_process_that_leaves_does_nothing_to_the_run(way, tiny_run, project):
-    words = ("env.target=mine.Leaving", f"env.kwargs.way={way}", "stop.env_steps=22")
-    outcome = tiny_run(*DQN, *words)
+    overrides = ("env.target=mine.Leaving", f"env.kwargs.way={way}", "stop.env_steps=22")
+    outcome = tiny_run(*DQN, *overrides)
     assert (outcome.code, status(project)) == (0, "completed"), outcome.err
     steps = [json.loads(line)["env_steps"] for line in (project / "run" / "metrics.jsonl").read_text().splitlines()]
     assert steps == [22]  # the forked process wrote no record
 
 
 def test_a_process_that_lost_its_run_stops_at_its_next_write(tiny_run, project):
-    words = ("env.id=CartPole-v1", "+callbacks.mine._target_=mine.Thief", "stop.env_steps=1_000_000", "log.every=10")
-    outcome = tiny_run(*DQN, *words)
+    overrides = (
+        "env.id=CartPole-v1",
+        "+callbacks.mine._target_=mine.Thief",
+        "stop.env_steps=1_000_000",
+        "log.every=10",
+    )
+    outcome = tiny_run(*DQN, *overrides)
     lost = f"rlrun: {project / 'run'} was taken over by process 77 on elsewhere; this process stops, and writes "
     assert (outcome.code, outcome.err.splitlines()[-1]) == (1, f"{lost}nothing more to it")
     assert (project / "run" / "status.json").read_text() == "{}"
@@ -188,8 +193,8 @@ def test_an_exit_while_the_environment_is_made_is_named(rlrun, write):
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_an_environment_that_fails_to_close_ends_no_run(way, tiny_run, project, caplog):
-    words = ("env.target=mine.Leaving", "env.kwargs.closing=true", f"env.vectorization={way}", "stop.env_steps=12")
-    outcome = tiny_run(*DQN, *words, "algorithm.warmup_steps=5")
+    overrides = ("env.target=mine.Leaving", "env.kwargs.closing=true", f"env.vectorization={way}", "stop.env_steps=12")
+    outcome = tiny_run(*DQN, *overrides, "algorithm.warmup_steps=5")
     assert (outcome.code, status(project)) == (0, "completed")
     assert "close failed: RuntimeError: close fails" in caplog.text
 

@@ -16,9 +16,9 @@ NUMBERS = ("algorithm.lr=1e-3", "stop.env_steps=10_000")
 ABOUT = {"created": "2026-11-22T09:00:00+00:00"}
 
 
-def make(path, *, words=(), status="completed", summary=None, metrics=()):
+def make(path, *, overrides=(), status="completed", summary=None, metrics=()):
     run = RunDir.claim(path)
-    run.start(config="seed: 0\n", overrides=words, manifest=ABOUT)
+    run.start(config="seed: 0\n", overrides=overrides, manifest=ABOUT)
     run.write_status(status)
     if summary is not None:
         write_json(run.summary, summary)
@@ -30,11 +30,11 @@ def make(path, *, words=(), status="completed", summary=None, metrics=()):
 def runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     figures = {"env_steps": 5_000, "updates": 100, "seconds": 2.0, "objective": 12.5, "best": {"mean_return": 13.0}}
-    make("runs/dqn-cartpole/a", words=["algorithm=dqn", "seed=1"], summary=figures)
+    make("runs/dqn-cartpole/a", overrides=["algorithm=dqn", "seed=1"], summary=figures)
     better = {**figures, "objective": 99.0, "env_steps": 4_000}
-    make("sweeps/now/jobs/b", words=["algorithm=sac", "seed=1", *NUMBERS], summary=better, status="failed")
+    make("sweeps/now/jobs/b", overrides=["algorithm=sac", "seed=1", *NUMBERS], summary=better, status="failed")
     records = [{"env_steps": 10, "updates": 1, "seconds": 0.5}, {"env_steps": 20, "updates": 2, "seconds": 1.0}]
-    make("runs/dqn-cartpole/c", words=["algorithm=dqn"], status="stopped", metrics=records)
+    make("runs/dqn-cartpole/c", overrides=["algorithm=dqn"], status="stopped", metrics=records)
     return tmp_path
 
 

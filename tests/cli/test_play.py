@@ -34,8 +34,8 @@ def headless(monkeypatch):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    words = [*TINY, "algorithm=dqn", "env.id=FrozenLake-v1", "evaluation.max_steps=6", "evaluation.every=20"]
-    return package.train(words, run_dir=tmp_path_factory.mktemp("trained") / "run").run_dir
+    overrides = [*TINY, "algorithm=dqn", "env.id=FrozenLake-v1", "evaluation.max_steps=6", "evaluation.every=20"]
+    return package.train(overrides, run_dir=tmp_path_factory.mktemp("trained") / "run").run_dir
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_text_is_chosen_by_itself_without_a_display(run, rlrun):
     default = rlrun("play", "run", "--episodes", "1", "--fps", "1000")
     assert chosen == default
     assert (chosen.code, chosen.err) == (0, "")
-    assert chosen.out.startswith("seed 0  step 0  return 0.00\n\nSFFF\n")  # no colours where nobody looks
+    assert chosen.out.startswith("seed 0  step 0  return 0.00\n\nSFFF\n")  # no colors where nobody looks
 
 
 class Terminal(io.StringIO):
@@ -88,7 +88,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_colours_reach_a_terminal(run, rlrun, monkeypatch):
+def test_colors_reach_a_terminal(run, rlrun, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     assert rlrun("play", "run", "--episodes", "1", "--fps", "1000").code == 0
@@ -218,10 +218,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("words", REFUSED, ids=" ".join)
-def test_what_cannot_be_shown_is_refused_with_the_way_out(words, chain, rlrun):
-    chain(words[0])
-    assert rlrun("play", *words) == (2, "", f"rlrun: play: {REFUSED[words]}\n")
+@pytest.mark.parametrize("overrides", REFUSED, ids=" ".join)
+def test_what_cannot_be_shown_is_refused_with_the_way_out(overrides, chain, rlrun):
+    chain(overrides[0])
+    assert rlrun("play", *overrides) == (2, "", f"rlrun: play: {REFUSED[overrides]}\n")
 
 
 def test_a_window_that_cannot_be_opened_is_refused(chain, rlrun, monkeypatch):
@@ -263,9 +263,9 @@ def test_ctrl_c_leaves_with_one_line(chain, rlrun):
     assert outcome.out.splitlines()[-2] == "seed 0  step 2  reward 1.00  return 2.00"
 
 
-@pytest.mark.parametrize("words", re.findall(r"^    rlrun play RUN([^#\n]*)", PAGE, re.MULTILINE))
-def test_commands_of_the_page_show_episodes(words, run, rlrun):
-    outcome = rlrun("play", "run", *words.split(), "--fps", "1000")
+@pytest.mark.parametrize("overrides", re.findall(r"^    rlrun play RUN([^#\n]*)", PAGE, re.MULTILINE))
+def test_commands_of_the_page_show_episodes(overrides, run, rlrun):
+    outcome = rlrun("play", "run", *overrides.split(), "--fps", "1000")
     assert (outcome.code, outcome.err, "step 1 " in outcome.out) == (0, "", True)
 
 

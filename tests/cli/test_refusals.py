@@ -89,7 +89,10 @@ VALUES = {
     (*DQN, "evaluation.video=ture"): ["evaluation.video: wanted true or false", "'ture'"],
     (*DQN, "threads=many"): ["threads: wanted", "'many'"],
     (*DQN, "precision=hihg"): ["precision: wanted one of highest, high, medium", "did you mean 'high'?"],
-    (*DQN, "matmul=onednnn"): ["matmul: wanted one of auto, torch, onednn, numpy", "did you mean 'onednn'?"],
+    (*DQN, "matmul_backend=onednnn"): [
+        "matmul_backend: wanted one of auto, torch, onednn, numpy",
+        "did you mean 'onednn'?",
+    ],
     (*DQN, "compile=fales"): ["compile: wanted true or false", "'fales'"],
     (*DQN, "device=cud"): ["device: wanted one of", "did you mean 'cuda'?"],
     (*DQN, "device=cuda:99"): ["device=cuda:99:"],
@@ -113,7 +116,7 @@ PARTS = {
     (*DQN, "networks.q._target_=rlrun.algorithms.dqn.QNetwrok"): ["networks.q:", "did you mean", "QNetwork'?"],
     (*DQN, "networks.q._target_=os.system"): ["networks.q: os.system can never be a `_target_`"],
     (*DQN, "+callbacks.q_target.widht=3"): ["callbacks.q_target.widht:", "takes no argument 'widht'"],
-    (*DQN, "+callbacks.q_target.rat=3"): ["callbacks.q_target.rat:", "did you mean 'rate'?"],
+    (*DQN, "+callbacks.q_target.tua=3"): ["callbacks.q_target.tua:", "did you mean 'tau'?"],
     (*DQN, "+networks.q.membrs=3"): ["networks.q", "'membrs'"],
     (*DQN, "~loader.batch"): ["loader: rlrun.memory.ReplayLoader needs the argument 'batch'"],
     ("train", "algorithm=dqn", "env=pendulum"): ["networks.q:", "DQN", "discrete", "Box[1]", "algorithm=sac"],
@@ -183,19 +186,19 @@ def surroundings(project, write):
     assert sorted(project.rglob("*")) == before
 
 
-@pytest.mark.parametrize("words", CASES, ids=" ".join)
-def test_a_broken_request_is_refused_in_one_line(words, rlrun, surroundings):
-    refused(rlrun(*words), CASES[words])
+@pytest.mark.parametrize("overrides", CASES, ids=" ".join)
+def test_a_broken_request_is_refused_in_one_line(overrides, rlrun, surroundings):
+    refused(rlrun(*overrides), CASES[overrides])
 
 
 def test_there_are_more_than_thirty_broken_requests():
     assert len(CASES) >= 70
 
 
-@pytest.mark.parametrize("words", [(*DQN, "sed=3"), (*DQN, "--dry-rum")])
-def test_a_process_of_its_own_says_the_same(words, rlrun, surroundings):
-    process = subprocess.run([sys.executable, "-m", "rlrun", *words], capture_output=True, text=True)
-    outcome = rlrun(*words)
+@pytest.mark.parametrize("overrides", [(*DQN, "sed=3"), (*DQN, "--dry-rum")])
+def test_a_process_of_its_own_says_the_same(overrides, rlrun, surroundings):
+    process = subprocess.run([sys.executable, "-m", "rlrun", *overrides], capture_output=True, text=True)
+    outcome = rlrun(*overrides)
     assert (process.returncode, process.stdout, process.stderr) == (2, "", outcome.err)
 
 
@@ -240,8 +243,8 @@ def test_an_environment_that_cannot_be_used_is_refused(name, write, rlrun, surro
 
 def test_warnings_of_libraries_are_silent(write, surroundings):
     file = write("mine.py", ENVIRONMENT)
-    words = [sys.executable, "-B", "-m", "rlrun", "check", "algorithm=sac", "env.target=mine.Endless"]
-    process = subprocess.run(words, capture_output=True, text=True)
+    overrides = [sys.executable, "-B", "-m", "rlrun", "check", "algorithm=sac", "env.target=mine.Endless"]
+    process = subprocess.run(overrides, capture_output=True, text=True)
     assert process.stderr.startswith("rlrun: networks.policy: ")
     assert "Box[1] float32 without bounds" in process.stderr
     assert (process.returncode, process.stderr.count("\n")) == (2, 1)
@@ -289,13 +292,13 @@ BLOCKED = {
 }
 
 
-@pytest.mark.parametrize("words", BLOCKED, ids=" ".join)
-def test_a_missing_package_is_named_with_its_extra(words, rlrun, monkeypatch, surroundings):
+@pytest.mark.parametrize("overrides", BLOCKED, ids=" ".join)
+def test_a_missing_package_is_named_with_its_extra(overrides, rlrun, monkeypatch, surroundings):
     for name in ("torch.utils.tensorboard", "tensorboard", "imageio_ffmpeg", "envpool", "ale_py", "Box2D", "mujoco"):
         monkeypatch.setitem(sys.modules, name, None)
     for name in [name for name in sys.modules if name.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco"))]:
         monkeypatch.delitem(sys.modules, name)
-    refused(rlrun(*words), BLOCKED[words])
+    refused(rlrun(*overrides), BLOCKED[overrides])
 
 
 def test_the_last_of_repeated_words_is_refused_alone(rlrun, surroundings):

@@ -62,8 +62,8 @@ def test_a_run_killed_again_and_again_reaches_its_budget(forked, project):
 
 @pytest.fixture
 def run(tiny_run, project):
-    words = ("checkpoint.every=10", "checkpoint.memory=true", "--run-dir", "run")
-    assert tiny_run("algorithm=dqn", "env=cartpole", *words).code == 0
+    overrides = ("checkpoint.every=10", "checkpoint.memory=true", "--run-dir", "run")
+    assert tiny_run("algorithm=dqn", "env=cartpole", *overrides).code == 0
     return RunDir(project / "run")
 
 
@@ -71,10 +71,10 @@ def touched(run: RunDir) -> list[tuple[Path, int]]:
     return sorted((path, path.stat().st_mtime_ns) for path in run.path.rglob("*"))
 
 
-@pytest.mark.parametrize("words", [(), ("stop.env_steps=30",), ("stop.env_steps=40",)])
-def test_a_finished_run_stays_as_it_is(words, run, rlrun):
+@pytest.mark.parametrize("overrides", [(), ("stop.env_steps=30",), ("stop.env_steps=40",)])
+def test_a_finished_run_stays_as_it_is(overrides, run, rlrun):
     before = touched(run)
-    outcome = rlrun("resume", "run", *words)
+    outcome = rlrun("resume", "run", *overrides)
     assert outcome.code == 0
     assert outcome.out.startswith("completed: 40 env steps, ")
     assert re.fullmatch(r"the run is finished at [\d,]+ steps; stop.env_steps=… beyond that extends it\n", outcome.err)
@@ -89,11 +89,11 @@ def test_a_word_extends_a_finished_run(run, rlrun):
     assert outcome.out.startswith("completed: 60 env steps, ")
 
 
-@pytest.mark.parametrize("word", ["stop.env_steps=30", "stop.env_steps=40", "stop={updates: 15}"])
-def test_a_budget_that_is_reached_is_refused(word, run, rlrun):
+@pytest.mark.parametrize("override", ["stop.env_steps=30", "stop.env_steps=40", "stop={updates: 15}"])
+def test_a_budget_that_is_reached_is_refused(override, run, rlrun):
     run.write_status("stopped")
     before = touched(run)
-    outcome = rlrun("resume", "run", word)
+    outcome = rlrun("resume", "run", override)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
     assert re.search(r"stop\.(env_steps|updates)=\d+: the run is already at (40 environment steps|20 upd)", outcome.err)
     assert touched(run) == before
@@ -115,12 +115,14 @@ def test_a_run_that_failed_goes_on_from_its_last_checkpoint(run, rlrun):
     assert outcome.out.startswith("completed: 60 env steps, ")
 
 
-@pytest.mark.parametrize("word", ["algorithm.lr=1", "env=pendulum", "+stop.updates=60", "stop.env_step=60", "sttop=1"])
-def test_other_words_are_refused_in_one_line(word, run, rlrun):
+@pytest.mark.parametrize(
+    "override", ["algorithm.lr=1", "env=pendulum", "+stop.updates=60", "stop.env_step=60", "sttop=1"]
+)
+def test_other_words_are_refused_in_one_line(override, run, rlrun):
     before = touched(run)
-    outcome = rlrun("resume", "run", word)
+    outcome = rlrun("resume", "run", override)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
-    assert word.split("=")[0] in outcome.err
+    assert override.split("=")[0] in outcome.err
     assert touched(run) == before
 
 
@@ -150,8 +152,8 @@ def test_damage_is_told_and_the_one_before_is_taken(forked, run):
 
 
 def test_a_run_that_lost_records_is_called_approximate(tiny_run, rlrun, project, caplog):
-    words = ("checkpoint.every=10", "checkpoint.memory=true", "log.every=10", "--run-dir", "run")
-    assert tiny_run("algorithm=dqn", "env=cartpole", *words).code == 0
+    overrides = ("checkpoint.every=10", "checkpoint.memory=true", "log.every=10", "--run-dir", "run")
+    assert tiny_run("algorithm=dqn", "env=cartpole", *overrides).code == 0
     run = RunDir(project / "run")
     run.metrics.write_text("")
     assert rlrun("resume", "run", "stop.env_steps=60").code == 0
@@ -184,8 +186,8 @@ def test_what_is_no_run_is_refused(folder, message, run, rlrun):
 
 def test_a_run_of_the_users_own_environment_goes_on_from_any_folder(forked, write, tiny_run, project, monkeypatch):
     write("mine.py", "from rlrun.env.toys import Bandit\n\n\nclass Mine(Bandit):\n    pass\n")
-    words = ("env.target=mine.Mine", "checkpoint.memory=true", "--run-dir", "run")
-    assert tiny_run("algorithm=dqn", *words).code == 0
+    overrides = ("env.target=mine.Mine", "checkpoint.memory=true", "--run-dir", "run")
+    assert tiny_run("algorithm=dqn", *overrides).code == 0
     # processes of their own: this one knows the user's folder since the training
     monkeypatch.chdir("/")
     request = ["resume", str(project / "run"), "stop.env_steps=60"]

@@ -18,10 +18,10 @@ LENGTHS = (3, 1, 2, 4)
 class Labelled(gymnasium.Env):
     """observation: [lane, episode, step]; reward = step + action / 10; even episodes terminate, odd are cut off."""
 
-    def __init__(self, lane=0, poison=None):
+    def __init__(self, env_index=0, poison=None):
         self.observation_space = Box(-np.inf, np.inf, (3,), np.float32)
         self.action_space = Discrete(5)
-        self.lane, self.episode, self.poison = lane, -1, poison or {}
+        self.env_index, self.episode, self.poison = env_index, -1, poison or {}
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -37,14 +37,14 @@ class Labelled(gymnasium.Env):
 
     def label(self):
         last = self.poison.get(("observation", self.episode, self.count), self.count)
-        return np.array([self.lane, self.episode, last], np.float32)
+        return np.array([self.env_index, self.episode, last], np.float32)
 
 
 def labelled(mode, count, **arguments):
-    """Return lanes of `Labelled` in a loop (mode None), or in a vector environment that resets by `mode`."""
+    """Return envs of `Labelled` in a loop (mode None), or in a vector environment that resets by `mode`."""
     if mode is None:
-        return SyncEnv([Labelled(lane, **arguments) for lane in range(count)])
-    factories = [lambda lane=lane: Labelled(lane, **arguments) for lane in range(count)]
+        return SyncEnv([Labelled(env_index, **arguments) for env_index in range(count)])
+    factories = [lambda env_index=env_index: Labelled(env_index, **arguments) for env_index in range(count)]
     return BatchedEnv(SyncVectorEnv(factories, autoreset_mode=mode))
 
 
@@ -76,7 +76,7 @@ class Seeded(gymnasium.Env):
 
 
 def seeded(count, **arguments):
-    """Return lanes of `Seeded` that can be copied."""
+    """Return envs of `Seeded` that can be copied."""
     env = SyncEnv([Seeded(**arguments) for _ in range(count)])
-    env.copier = lambda lanes, render_mode: seeded(lanes, **arguments)
+    env.copier = lambda envs, render_mode: seeded(envs, **arguments)
     return env

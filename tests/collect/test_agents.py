@@ -12,7 +12,7 @@ from rlrun.algorithms.sac import SoftPolicy, Temperature
 from rlrun.collect import EpsilonGreedy, PolicyAgent, RandomAgent
 from rlrun.collect.agents import random_agent
 from rlrun.nn import Critics
-from rlrun.nn.normaliser import Normaliser
+from rlrun.nn.normalizer import Normalizer
 from rlrun.schedules import Linear
 from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces
 
@@ -192,26 +192,26 @@ def test_nothing_stands_between_where_nothing_is_asked_for():
 
 
 def test_acting_reads_statistics_and_never_moves_them():
-    normaliser = Normaliser(SPACES)
-    normaliser.update(torch.tensor([[1.0, 10.0], [3.0, 30.0]]))
+    normalizer = Normalizer(SPACES)
+    normalizer.update(torch.tensor([[1.0, 10.0], [3.0, 30.0]]))
     seen = np.array([[3.0, 10.0]], np.float32)
-    for agent in agents({"norm": normaliser}):
+    for agent in agents({"norm": normalizer}):
         assert agent(seen)["action"].tolist() == [pytest.approx([1.0, -1.0])]
         assert seen.tolist() == [[3.0, 10.0]]
-    assert normaliser.updates == 1
+    assert normalizer.updates == 1
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    words = ["algorithm=sac", "env=pendulum", "with=[observation_norm,reward_norm]", *TINY]
-    return rlrun.train(words, run_dir=tmp_path_factory.mktemp("norm") / "run")
+    overrides = ["algorithm=sac", "env=pendulum", "with=[observation_norm,reward_norm]", *TINY]
+    return rlrun.train(overrides, run_dir=tmp_path_factory.mktemp("norm") / "run")
 
 
-def test_samples_and_agent_share_one_normaliser(run):
+def test_samples_and_agent_share_one_normalizer(run):
     table = run.trainer.callbacks["collector"].table
     (adaptor,) = (candidate for candidate in table.adaptors if candidate.provides[0] == "observation")
-    assert run.trainer.callbacks["collector"].agent.preprocess == (adaptor.normaliser,)
-    assert adaptor.normaliser.updates == run.summary["updates"]
+    assert run.trainer.callbacks["collector"].agent.preprocess == (adaptor.normalizer,)
+    assert adaptor.normalizer.updates == run.summary["updates"]
 
 
 def test_evaluation_of_the_run_is_that_of_the_live_agent(run):
@@ -231,4 +231,4 @@ def test_a_checkpoint_holds_the_statistics_once(run):
     where = run.run_dir / "checkpoints"
     folder = where / (where / "latest").read_text().strip()
     names = [path for path in storage.read_manifest(folder)["parts"] if "norm" in path]
-    assert sorted(names) == ["normalisers.observation", "normalisers.reward"]
+    assert sorted(names) == ["normalizers.observation", "normalizers.reward"]

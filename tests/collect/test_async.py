@@ -88,7 +88,7 @@ class Walking:
 
 @pytest.fixture
 def counting(tmp_path, monkeypatch):
-    """Return a function that makes lanes of `Counting`, which other processes can import."""
+    """Return a function that makes envs of `Counting`, which other processes can import."""
     (tmp_path / "counting.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -129,9 +129,9 @@ def constant():
 
 def settled(collector):
     """Wait until the worker has made all that it may; return how many environment steps lie ready."""
-    lanes, until = collector.env.num_envs, time.monotonic() + 60
+    envs, until = collector.env.num_envs, time.monotonic() + 60
     while time.monotonic() < until:
-        ready = len(collector.link.rows) * lanes
+        ready = len(collector.link.rows) * envs
         if collector.steps + ready >= collector._granted.limit:
             return ready
         time.sleep(0.01)
@@ -145,8 +145,8 @@ class Noting(Table):
         super().__init__(**options)
         self.noted = []
 
-    def add(self, lane, row):
-        super().add(lane, row)
+    def add(self, env_index, row):
+        super().add(env_index, row)
         self.noted += row["action"].tolist()
 
 
@@ -486,7 +486,7 @@ def test_a_rollout_stores_how_likely_the_acting_policy_was_to_act_so(kind, core,
     names = ("observation", "action", *columns, "log_prob")
     *inputs, log_prob = (torch.from_numpy(steps[name]).flatten(0, 1) for name in names)
     with torch.no_grad():
-        assert torch.allclose(acting.judge(*inputs).log_prob, log_prob, atol=1e-6)
+        assert torch.allclose(acting.evaluate_actions(*inputs).log_prob, log_prob, atol=1e-6)
         if core:  # a state is that before acting, fresh where an episode begins, else the one after the row before
             first = inputs[0][:, 0] == 0
             assert (inputs[2][first] == 0).all()
@@ -576,9 +576,9 @@ class Method:
         self.group = concurrency_group
         return self
 
-    def remote(self, *words):
+    def remote(self, *overrides):
         pool = self.actor.pools.setdefault(self.group, ThreadPoolExecutor(1))
-        return pool.submit(getattr(self.actor.made, self.name), *words)
+        return pool.submit(getattr(self.actor.made, self.name), *overrides)
 
 
 class Played:
@@ -599,7 +599,7 @@ class Played:
 
     def remote(self, **options):
         def declare(kind):
-            return type("Declared", (), {"remote": staticmethod(lambda *words: Remote(kind(*words)))})
+            return type("Declared", (), {"remote": staticmethod(lambda *overrides: Remote(kind(*overrides)))})
 
         return declare
 

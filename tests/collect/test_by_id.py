@@ -43,8 +43,8 @@ def sees(value: float, state: EpisodeState = EpisodeState.RUNNING) -> DictObserv
 
 def test_agent_is_called_once_for_all_that_go_on() -> None:
     agent = Counting()
-    ended = sees(9.0, EpisodeState.TERMINAL)
-    responses = AgentProxy(agent, Crowd.spaces)({"a": sees(1.0), "b": ended, "c": sees(5.0)}, explore=False)
+    episode_end = sees(9.0, EpisodeState.TERMINAL)
+    responses = AgentProxy(agent, Crowd.spaces)({"a": sees(1.0), "b": episode_end, "c": sees(5.0)}, explore=False)
     assert agent.calls == [(2, False)]
     assert {name: response.array_data["action"] for name, response in responses.items()} == {"a": 2, "c": 6}
     assert responses["c"].array_data["state_value"] == 5.0
@@ -191,7 +191,7 @@ trainer:
   callbacks:
     collector: ${collector}
     q_target: {_target_: rlrun.algorithms.dqn.QTarget, network: "${network}", discount: 0.5}
-    q_loss: {_target_: rlrun.algorithms.dqn.QLoss, network: "${network}", optimiser: "${adam}"}
+    q_loss: {_target_: rlrun.algorithms.dqn.QLoss, network: "${network}", optimizer: "${adam}"}
     budget: {_target_: rlrun.callbacks.Budget, updates: 300}
 """
 

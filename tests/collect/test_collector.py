@@ -42,7 +42,7 @@ def collector_of(mode=None, count=1, agent=None, columns=None, begun=True, **opt
 
 
 def stored(collector):
-    """Return the distinct stored rows, as lists of lane, episode, step, successor …, in order."""
+    """Return the distinct stored rows, as lists of env, episode, step, successor …, in order."""
     batch = collector.table.sample(3000)
     names = ("observation", "next_observation", "action", "reward", "terminated", "truncated")
     columns = [batch[name].numpy().reshape(3000, -1).astype(np.float64) for name in names]
@@ -54,8 +54,8 @@ def stored(collector):
 def test_stored_rows_are_true_transitions(mode, count):
     collector = collector_of(mode, count)
     collector.collect(30 * count)
-    for lane, episode, step, *successor, action, reward, terminated, truncated in stored(collector):
-        assert successor == [lane, episode, step + 1]
+    for env_index, episode, step, *successor, action, reward, terminated, truncated in stored(collector):
+        assert successor == [env_index, episode, step + 1]
         assert reward == pytest.approx(step + 1 + action / 10)
         over = step + 1 == LENGTHS[int(episode) % 4]
         assert (terminated, truncated) == (over and episode % 2 == 0, over and episode % 2 == 1)
@@ -68,8 +68,8 @@ def test_no_transition_is_lost_or_doubled(mode, count):
     collector.collect(30 * count)
     rows = [tuple(row[:3]) for row in stored(collector)]
     whole = [(episode, step) for episode in range(30) for step in range(LENGTHS[episode % 4])]
-    for lane in range(count):
-        pairs = [(episode, step) for owner, episode, step in rows if owner == lane]
+    for env_index in range(count):
+        pairs = [(episode, step) for owner, episode, step in rows if owner == env_index]
         assert pairs == whole[: len(pairs)]
         assert len(pairs) >= (30 - 11 if mode is AutoresetMode.NEXT_STEP else 30 - 1)
     assert len(collector.table) == len(rows)
@@ -136,10 +136,10 @@ class Diverged(Still):
 def test_a_policy_that_diverged_is_blamed_for_what_the_environment_makes_of_it(raising, monkeypatch):
     env = seeded(2)
     if raising:
-        monkeypatch.setattr(env.lanes[1], "step", lambda action: 1 / 0)
+        monkeypatch.setattr(env.envs[1], "step", lambda action: 1 / 0)
     collector = Collector(env, Diverged(), Table(spaces=env.spaces, length=60, num_envs=2))
     collector.begin_training()
-    with pytest.raises(DataError, match=r"policy \(Diverged\) diverged: it gave action\[0\] = nan in lane 1 after 0 "):
+    with pytest.raises(DataError, match=r"policy \(Diverged\) diverged: it gave action\[0\] = nan in env 1 after 0 "):
         collector.collect(2)
 
 
@@ -148,7 +148,7 @@ def test_bad_observation_is_refused_before_it_is_stored(mode):
     collector = collector_of(mode, count=2, agent=Still(), poison={("observation", 0, 2): np.nan})
     collector.collect(2)
     before = collector.table.index.written.copy()
-    with pytest.raises(DataError, match=r"gave observation\[2\] = nan in lane 0 after 2 environment steps"):
+    with pytest.raises(DataError, match=r"gave observation\[2\] = nan in env 0 after 2 environment steps"):
         collector.collect(2)
     assert collector.table.index.written.tolist() == before.tolist()
 
@@ -156,7 +156,7 @@ def test_bad_observation_is_refused_before_it_is_stored(mode):
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_bad_first_observation_of_an_episode_is_refused(mode):
     collector = collector_of(mode, agent=Still(), poison={("observation", 1, 0): np.inf})
-    with pytest.raises(DataError, match=r"gave observation\[2\] = inf in lane 0 after 3 environment steps"):
+    with pytest.raises(DataError, match=r"gave observation\[2\] = inf in env 0 after 3 environment steps"):
         collector.collect(4)
 
 
@@ -181,7 +181,7 @@ def test_warm_up_acts_at_random_and_reproducibly():
 def test_lanes_are_seeded_side_by_side():
     env = labelled(None, 3)
     Collector(env, Still(), Table(spaces=env.spaces, length=30, num_envs=3), seed=40).begin_training()
-    assert [lane.seed for lane in env.lanes] == [40, 41, 42]
+    assert [single_env.seed for single_env in env.envs] == [40, 41, 42]
 
 
 def resumed(mode, count, steps):
@@ -201,20 +201,20 @@ def test_open_episodes_end_where_a_resumed_run_left_them(mode, count):
     _, collector = resumed(mode, count, 8 * count)  # episode 3 has made two of its four steps
     collector.collect(7 * count)
     window = collector.table.sample(3000, 2)
-    assert torch.equal(window["observation"][:, 0, :2], window["observation"][:, 1, :2])  # lane and episode
+    assert torch.equal(window["observation"][:, 0, :2], window["observation"][:, 1, :2])  # env and episode
     assert torch.equal(window["observation"][:, 1, :2], window["next_observation"][:, 1, :2])
     last = [row for row in stored(collector) if row[1:3] == [3, 1]]
-    assert [row[3:6] + row[-2:] for row in last] == [[lane, 3, 2, 0, 0] for lane in range(count)]
+    assert [row[3:6] + row[-2:] for row in last] == [[env_index, 3, 2, 0, 0] for env_index in range(count)]
 
 
 def test_a_resumed_run_begins_other_episodes_than_the_first():
     original, restored = resumed(None, 3, 12)
-    first, later = ([lane.seed for lane in collector.env.lanes] for collector in (original, restored))
+    first, later = ([env.seed for env in collector.env.envs] for collector in (original, restored))
     assert first == [0, 1, 2]
     assert later == [later[0], later[0] + 1, later[0] + 2]
     assert not set(later) & set(range(1000))
-    assert [lane.seed for lane in resumed(None, 3, 12)[1].env.lanes] == later
-    assert [lane.seed for lane in resumed(None, 3, 15)[1].env.lanes] != later
+    assert [env.seed for env in resumed(None, 3, 12)[1].env.envs] == later
+    assert [env.seed for env in resumed(None, 3, 15)[1].env.envs] != later
 
 
 def test_an_episode_that_was_left_is_not_counted():
@@ -230,7 +230,7 @@ def test_without_rows_there_is_nothing_to_end():
     restored.load_state_dict(original.state_dict())
     restored.begin_training()
     restored.collect(4)
-    assert len(restored.table) == 2  # one of each lane, and one that waits for what follows it
+    assert len(restored.table) == 2  # one of each env, and one that waits for what follows it
     assert restored.steps == original.steps + 4
 
 

@@ -46,24 +46,24 @@ def by_hand(count, seed, limit=10_000):
 
 
 @pytest.mark.parametrize("episodes", [1, 5, 40])
-@pytest.mark.parametrize("lanes", [1, 3, 16])
-def test_episodes_are_the_same_on_any_number_of_lanes(lanes, episodes):
-    evaluation = evaluate(seeded(lanes), Copycat(), episodes=episodes, seed=100)
+@pytest.mark.parametrize("envs", [1, 3, 16])
+def test_episodes_are_the_same_on_any_number_of_lanes(envs, episodes):
+    evaluation = evaluate(seeded(envs), Copycat(), episodes=episodes, seed=100)
     returns, lengths = by_hand(episodes, seed=100)
     assert evaluation.returns == pytest.approx(returns)
     assert evaluation.lengths == lengths
     assert evaluation.seeds == list(range(100, 100 + episodes))
 
 
-def test_short_episodes_are_not_favoured():
+def test_short_episodes_are_not_favored():
     evaluation = evaluate(seeded(16), Copycat(), episodes=20, seed=0)
     assert evaluation.mean_return == pytest.approx(np.mean(by_hand(20, seed=0)[0]))
     assert evaluation.std_return == pytest.approx(np.std(by_hand(20, seed=0)[0]))
 
 
-@pytest.mark.parametrize("lanes", [1, 3])
-def test_long_episodes_are_cut(lanes):
-    evaluation = evaluate(seeded(lanes), Copycat(), episodes=20, seed=0, max_steps=4)
+@pytest.mark.parametrize("envs", [1, 3])
+def test_long_episodes_are_cut(envs):
+    evaluation = evaluate(seeded(envs), Copycat(), episodes=20, seed=0, max_steps=4)
     returns, lengths = by_hand(20, seed=0, limit=4)
     assert max(evaluation.lengths) == 4
     assert evaluation.lengths == lengths
@@ -93,10 +93,10 @@ def test_evaluation_can_be_given_up():
     assert evaluate(env, agent, episodes=5, seed=0).returns == pytest.approx(by_hand(5, seed=0)[0])
 
 
-@pytest.mark.parametrize("lanes", [1, 3])
-def test_watcher_sees_the_beginning_and_each_step_of_each_episode(lanes):
+@pytest.mark.parametrize("envs", [1, 3])
+def test_watcher_sees_the_beginning_and_each_step_of_each_episode(envs):
     seen = []
-    evaluation = evaluate(seeded(lanes), Copycat(), episodes=5, seed=20, watch=seen.append)
+    evaluation = evaluate(seeded(envs), Copycat(), episodes=5, seed=20, watch=seen.append)
     for episode, length in enumerate(evaluation.lengths):
         moments = [moment for moment in seen if moment.episode == episode]
         assert [moment.step for moment in moments] == list(range(length + 1))

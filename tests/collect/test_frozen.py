@@ -12,7 +12,7 @@ from rlrun.algorithms.sac import SoftPolicy, Temperature
 from rlrun.collect import EpsilonGreedy, PolicyAgent
 from rlrun.collect.unroll import freeze, thaw
 from rlrun.errors import ConfigError
-from rlrun.nn import ActorCritic, Critics, Normaliser
+from rlrun.nn import ActorCritic, Critics, Normalizer
 from rlrun.schedules import Linear
 from rlrun.spaces import Box, Discrete, Spaces
 
@@ -27,7 +27,7 @@ def best(agent, count=5):
 
 
 def test_an_agent_acts_as_before():
-    agent = PolicyAgent(ActorCritic(SPACES), preprocess=Normaliser(SPACES))
+    agent = PolicyAgent(ActorCritic(SPACES), preprocess=Normalizer(SPACES))
     assert np.array_equal(best(thaw(freeze(agent))), best(agent))
 
 
@@ -52,10 +52,10 @@ def test_networks_that_a_policy_only_looks_into_are_sent_too():
     assert np.array_equal(best(thaw(freeze(agent)), 50), best(agent, 50))
 
 
-def test_the_statistics_that_observations_are_normalised_by_are_sent():
-    normaliser = Normaliser(SPACES)
-    agent = PolicyAgent(ActorCritic(SPACES), preprocess={"norm": normaliser})
-    normaliser.update(torch.randn(50, 3) * 9 + 4)
+def test_the_statistics_that_observations_are_normalized_by_are_sent():
+    normalizer = Normalizer(SPACES)
+    agent = PolicyAgent(ActorCritic(SPACES), preprocess={"norm": normalizer})
+    normalizer.update(torch.randn(50, 3) * 9 + 4)
     sent = thaw(freeze(agent))
     assert sent.preprocess[0].updates == 1
     assert np.array_equal(best(sent), best(agent))

@@ -18,9 +18,9 @@ from rlrun.collect.evaluate import stage
 from rlrun.collect.leaving import rows_equal, told
 from rlrun.env import make
 from rlrun.env.sync import SyncEnv
-from rlrun.memory import ReturnNormalise, Rollout, RolloutLoader, Table
+from rlrun.memory import ReturnNormalize, Rollout, RolloutLoader, Table
 from rlrun.memory.proxy import MemoryProxy
-from rlrun.nn import ReturnNormaliser
+from rlrun.nn import ReturnNormalizer
 
 from .crowd import Crowd
 from .probes import Labelled
@@ -109,19 +109,19 @@ def test_only_lanes_that_do_not_come_back_are_broken_off(kind, reason, tmp_path,
     monkeypatch.setenv("RLRUN_TEST_SHIFT", "1")
     with caplog.at_level(logging.WARNING, "rlrun"):
         restored = resumed(partial(mixed, kind), states)
-    assert restored.approximate == f"lane 1: {reason}"
+    assert restored.approximate == f"env 1: {reason}"
     assert [entry.getMessage() for entry in caplog.records] == [
-        f"resume: approximate: lane 1: {reason}; new episodes begin there"
+        f"resume: approximate: env 1: {reason}; new episodes begin there"
     ]
     assert restored.tally.length.tolist() == [2, 0, 2]
     monkeypatch.delenv("RLRUN_TEST_SHIFT")
-    assert restored.env.lanes[1].seed not in range(1000)
-    assert [lane.seed for lane in restored.env.lanes[::2]] == [11, 13]
+    assert restored.env.envs[1].seed not in range(1000)
+    assert [env.seed for env in restored.env.envs[::2]] == [11, 13]
     assert restored.observation[:, 2].tolist() == [2, 0, 2]
     for collector in (original, restored):
         collector.collect(7 * 3)
     window = restored.table.sample(3000, 2)
-    assert (window["observation"][:, 0, :2] == window["observation"][:, 1, :2]).all()  # lane and episode
+    assert (window["observation"][:, 0, :2] == window["observation"][:, 1, :2]).all()  # env and episode
     assert rows_of(original, (0, 2)) == rows_of(restored, (0, 2))
 
 
@@ -150,7 +150,7 @@ def test_a_rollout_ends_the_episodes_of_lost_lanes(tmp_path, monkeypatch):
 def test_the_running_return_of_an_episode_that_is_broken_off_begins_anew(kind, tmp_path, monkeypatch):
     def build():
         env = mixed(Unsteady)
-        adaptor = ReturnNormalise(ReturnNormaliser(discount=0.5, num_envs=3))
+        adaptor = ReturnNormalize(ReturnNormalizer(discount=0.5, num_envs=3))
         if kind.startswith("rollout"):
             table = Rollout(spaces=env.spaces, num_envs=3)
         else:
@@ -163,9 +163,9 @@ def test_the_running_return_of_an_episode_that_is_broken_off_begins_anew(kind, t
     (first, left_adaptor), (second, adaptor) = build(), build()
     first.begin_training()
     first.collect(5 * 3)  # of the third episode, of two steps, one was made
-    left_adaptor.normaliser.running = np.array([3.0, 5.0, 7.0])
+    left_adaptor.normalizer.running = np.array([3.0, 5.0, 7.0])
     monkeypatch.setenv("RLRUN_TEST_SHIFT", "1")
-    adaptor.normaliser.load_state_dict(left_adaptor.normaliser.state_dict())
+    adaptor.normalizer.load_state_dict(left_adaptor.normalizer.state_dict())
     if kind == "rollout":
         first.table.clear()
     if kind != "fork":
@@ -175,17 +175,17 @@ def test_the_running_return_of_an_episode_that_is_broken_off_begins_anew(kind, t
     second.begin_training()
     if kind == "rollout under way":  # whose rows are learned from yet: the one before the resume is truncated
         assert second.table.steps(second.observation)[0]["truncated"][4].tolist() == [False, True, False]
-        assert adaptor.normaliser.running.tolist() == [3.0, 5.0, 7.0]
+        assert adaptor.normalizer.running.tolist() == [3.0, 5.0, 7.0]
     else:
-        assert adaptor.normaliser.running.tolist() == ([0.0] * 3 if kind == "fork" else [3.0, 0.0, 7.0])
+        assert adaptor.normalizer.running.tolist() == ([0.0] * 3 if kind == "fork" else [3.0, 0.0, 7.0])
 
 
-def rows_of(collector, lanes):
+def rows_of(collector, envs):
     """Return the distinct stored rows of some lanes."""
     batch = collector.table.sample(4000)
     columns = [batch[name].numpy().reshape(4000, -1).astype(np.float64) for name in ("observation", "action", "reward")]
     rows = np.unique(np.concatenate(columns, -1), axis=0)
-    return rows[np.isin(rows[:, 0], lanes)].tolist()
+    return rows[np.isin(rows[:, 0], envs)].tolist()
 
 
 def test_lanes_without_a_record_are_all_broken_off(tmp_path):
@@ -194,7 +194,7 @@ def test_lanes_without_a_record_are_all_broken_off(tmp_path):
     original.begin_training()
     original.collect(10)
     restored = resumed(build, left(original, tmp_path))
-    assert restored.approximate == "every lane: cartpole (native) has no record of its open episodes"
+    assert restored.approximate == "every env: cartpole (native) has no record of its open episodes"
 
 
 def test_a_first_begin_is_exact():
@@ -205,8 +205,8 @@ def test_a_first_begin_is_exact():
 
 def test_lanes_with_one_reason_are_told_together():
     lost = {4: "b", 1: "a", 0: "b"}
-    assert told(lost, 5) == "lanes 0, 4: b; lane 1: a"
-    assert told(dict.fromkeys(range(5), "a"), 5) == "every lane: a"
+    assert told(lost, 5) == "envs 0, 4: b; env 1: a"
+    assert told(dict.fromkeys(range(5), "a"), 5) == "every env: a"
 
 
 def test_rows_are_equal_bit_by_bit():
@@ -230,7 +230,7 @@ class Interrupt:
 
 def test_a_signal_is_obeyed_between_two_steps(tmp_path):
     def build():
-        return SyncEnv([Labelled(lane) for lane in range(2)])
+        return SyncEnv([Labelled(env_index) for env_index in range(2)])
 
     def interrupted(observation, state=None):
         if original.steps == 48:
@@ -305,9 +305,9 @@ def test_an_evaluation_depends_on_none_before_it():
 
     env = make("CartPole-v1", num_envs=1, wrappers=[wrappers.NormalizeObservation, Harder])
     agent = RandomAgent(env.spaces.action, seed=0)
-    lanes, drawn, returns = stage(env, 3), agent.state_dict(), []
-    for staged in (lanes, lanes, stage(env, 3)):
+    envs, drawn, returns = stage(env, 3), agent.state_dict(), []
+    for staged in (envs, envs, stage(env, 3)):
         agent.load_state_dict(drawn)
         returns.append(evaluate(staged, agent, episodes=7, seed=5).returns)
     assert returns[0] == returns[1] == returns[2]
-    assert lanes.state_dict() == {}
+    assert envs.state_dict() == {}

@@ -60,7 +60,7 @@ def test_noise_of_each_step_is_its_own():
 
 def test_damped_noise_goes_on():
     draws = noise(noisy(damping=0.2), 40)
-    # an autoregressive process of 0.8: its deviation grows to 0.05 / √(1 - 0.8²), neighbours correlate by 0.8
+    # an autoregressive process of 0.8: its deviation grows to 0.05 / √(1 - 0.8²), neighbors correlate by 0.8
     assert draws[0].std() == pytest.approx(0.05, rel=0.05)
     assert draws[-1].std() == pytest.approx(0.05 / 0.6, rel=0.05)
     assert np.corrcoef(draws[-2:])[0, 1] == pytest.approx(0.8, abs=0.03)
@@ -217,17 +217,17 @@ def test_what_cannot_be_is_refused():
 WITH = "+with=colored_noise"
 
 
-def exploring(*overrides, num_envs=2):
-    words = [
+def exploring(*more, num_envs=2):
+    overrides = [
         "env=pendulum",
         "preset=null",
         WITH,
         "algorithm.hidden=[8]",
         f"num_envs={num_envs}",
         "device=cpu",
-        *overrides,
+        *more,
     ]
-    builder = Builder(compose(words).config)
+    builder = Builder(compose(overrides).config)
     return builder.get("exploring"), builder
 
 

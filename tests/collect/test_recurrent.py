@@ -8,7 +8,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from rlrun.collect import Collector, PolicyAgent, RandomAgent, evaluate
-from rlrun.collect.agents import begun_anew
+from rlrun.collect.agents import restarted
 from rlrun.errors import RequestError
 from rlrun.memory import Table
 from rlrun.memory.rollout_table import Rollout
@@ -106,9 +106,9 @@ def test_an_agent_without_a_state_has_none():
     assert collector.state_dict()["state"] is None
 
 
-@pytest.mark.parametrize("lanes", [1, 3])
-def test_every_episode_of_an_evaluation_begins_with_a_fresh_state(lanes):
-    env = labelled(None, lanes)
+@pytest.mark.parametrize("envs", [1, 3])
+def test_every_episode_of_an_evaluation_begins_with_a_fresh_state(envs):
+    env = labelled(None, envs)
     agent = Counting()
     evaluation = evaluate(env, agent, episodes=7, seed=5)
     assert all((seen[:, 2] == state[:, 0]).all() for seen, state in agent.given)
@@ -123,7 +123,7 @@ def test_an_evaluation_that_cuts_episodes_off_begins_anew():
 
 def test_states_may_be_trees():
     state, initial = {"h": np.ones((2, 3)), "c": np.ones(2)}, {"h": np.zeros((2, 3)), "c": np.zeros(2)}
-    new_state = begun_anew(state, initial, np.array([True, False]))
+    new_state = restarted(state, initial, np.array([True, False]))
     assert (new_state["h"].tolist(), new_state["c"].tolist()) == ([[0.0] * 3, [1.0] * 3], [0.0, 1.0])
     assert state["c"].tolist() == [1.0, 1.0]
 

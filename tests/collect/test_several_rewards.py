@@ -40,7 +40,7 @@ class Two(gymnasium.Env):
         return np.full(1, self.count, np.float32), reward, False, self.count == self.length, {"energy": 7.0}
 
 
-def lanes(kind, count=2, **options):
+def envs(kind, count=2, **options):
     if kind == "sync":
         return SyncEnv([Two(**options) for _ in range(count)])
     if kind == "batched":
@@ -51,13 +51,15 @@ def lanes(kind, count=2, **options):
 
 
 class Vector(SyncVectorEnv):
-    """Gymnasium's own has room for one number a lane only."""
+    """Gymnasium's own has room for one number an env only."""
 
     def step(self, actions):
         paid = [env.step(action) for env, action in zip(self.envs, actions, strict=True)]
         rewards = np.stack([step[1] for step in paid])
         over = np.array([step[3] for step in paid])
-        seen = np.stack([env.reset()[0] if self._over[lane] else paid[lane][0] for lane, env in enumerate(self.envs)])
+        seen = np.stack(
+            [env.reset()[0] if self._over[env_index] else paid[env_index][0] for env_index, env in enumerate(self.envs)]
+        )
         self._over = over
         return seen, rewards, np.zeros(len(paid), bool), over, {}
 
@@ -68,7 +70,7 @@ class Vector(SyncVectorEnv):
 
 @pytest.mark.parametrize("kind", ["sync", "async", "batched"])
 def test_rewards_of_every_lane_reach_memory_and_metrics(kind):
-    env = lanes(kind)
+    env = envs(kind)
     try:
         assert env.spaces.rewards == 2
         weigh = WeighRewards([1.0, 0.5])
@@ -119,14 +121,14 @@ def test_rows_that_are_none_do_not_count():
 
 
 def test_an_evaluation_has_the_sums_of_all_of_them():
-    env = lanes("sync", length=4)
+    env = envs("sync", length=4)
     evaluation = evaluate(env, RandomAgent(env.spaces.action, seed=1), episodes=3, seed=0)
     assert evaluation.returns == [10.0] * 3
     assert evaluation.totals == [[10.0, -100.0]] * 3
 
 
 def test_a_rollout_holds_them():
-    env = lanes("sync")
+    env = envs("sync")
     rollout = Rollout(spaces=env.spaces, num_envs=2)
     rollout.reserve(4)
     collector = Collector(env, RandomAgent(env.spaces.action, seed=1), rollout)
@@ -140,7 +142,7 @@ def test_a_rollout_holds_them():
 def test_open_episodes_come_back_with_their_rewards(kind):
     saved, outcomes = [], []
     for resumed in (False, True):
-        env = lanes(kind, length=9)
+        env = envs(kind, length=9)
         table = Table(length=100, num_envs=2, spaces=env.spaces, adaptors=[WeighRewards([1.0, 1.0])])
         collector = Collector(env, RandomAgent(env.spaces.action, seed=1), table, seed=3)
         if resumed:
@@ -155,17 +157,17 @@ def test_open_episodes_come_back_with_their_rewards(kind):
 
 
 @pytest.mark.parametrize(
-    ("shape", "says", "words"),
+    ("shape", "says", "overrides"),
     [
         ((2,), None, r"reward of shape \[2\].*one number"),
         ((), (2,), r"shape \[\].*\[2\]"),
         ((3,), (2,), r"\[3\].*\[2\]"),
     ],
 )
-def test_rewards_of_another_shape_than_was_said_are_refused(shape, says, words):
+def test_rewards_of_another_shape_than_was_said_are_refused(shape, says, overrides):
     env = SyncEnv([Two(shape=shape, says=says)])
     env.reset(0)
-    with pytest.raises(RlrunError, match=words):
+    with pytest.raises(RlrunError, match=overrides):
         env.step(np.zeros(1, np.int64))
 
 

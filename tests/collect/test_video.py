@@ -90,10 +90,10 @@ def test_sides_that_the_encoder_cannot_have_lose_no_row(tmp_path):
     assert next(imageio_ffmpeg.read_frames(str(path)))["source_size"] == (50, 34)
 
 
-@pytest.mark.parametrize(("said", "fps"), [(25, 25.0), (12.5, 12.5), (None, 30.0), (0, 30.0), ("x", 30.0)])
-def test_pace_is_what_the_environment_says(said, fps, tmp_path):
+@pytest.mark.parametrize(("describe_error", "fps"), [(25, 25.0), (12.5, 12.5), (None, 30.0), (0, 30.0), ("x", 30.0)])
+def test_pace_is_what_the_environment_says(describe_error, fps, tmp_path):
     env = painted()
-    env.lanes[0].metadata = {"render_fps": said}
+    env.envs[0].metadata = {"render_fps": describe_error}
     assert fps_of(env) == fps
     mp4, gif = (film(env, tmp_path, form, episodes=1)[0] for form in ("mp4", "gif"))
     assert next(imageio_ffmpeg.read_frames(str(mp4)))["fps"] == pytest.approx(fps, rel=0.01)
@@ -104,7 +104,7 @@ def test_pace_is_what_the_environment_says(said, fps, tmp_path):
 
 def test_a_gif_of_a_fast_environment_leaves_pictures_out_but_not_the_last(tmp_path):
     env = painted()
-    env.lanes[0].metadata = {"render_fps": 125}
+    env.envs[0].metadata = {"render_fps": 125}
     (path,) = film(env, tmp_path, "gif", episodes=1)  # a reset and three steps
     assert shades(path) == pytest.approx([0, 60], abs=3)
     with Image.open(path) as image:
@@ -170,7 +170,7 @@ def test_a_folder_that_is_a_file_is_told(tmp_path):
 PICTURES = {
     "nothing": (lambda: None, "NoneType"),
     "text": (lambda: "a", "str"),
-    "grey": (lambda: np.zeros((32, 48), np.uint8), r"\[32, 48\] uint8"),
+    "gray": (lambda: np.zeros((32, 48), np.uint8), r"\[32, 48\] uint8"),
     "floats": (lambda: np.zeros((32, 48, 3)), r"\[32, 48, 3\] float64"),
 }
 
@@ -184,7 +184,7 @@ def test_what_is_no_picture_is_refused_before_the_first_step(name, tmp_path):
 
 def test_an_environment_that_draws_nothing_is_refused():
     env = painted()
-    env.lanes[0].metadata = {"render_modes": ["human"]}
+    env.envs[0].metadata = {"render_modes": ["human"]}
     with pytest.raises(
         RequestError, match=r"environment 'painted' draws no pictures \(rgb_array\), it renders only hu"
     ):
@@ -193,7 +193,7 @@ def test_an_environment_that_draws_nothing_is_refused():
 
 def test_a_picture_of_another_size_is_refused(tmp_path):
     env = painted()
-    env.lanes[0].picture = lambda: np.zeros((32 + 2 * env.lanes[0].steps, 48, 3), np.uint8)
+    env.envs[0].picture = lambda: np.zeros((32 + 2 * env.envs[0].steps, 48, 3), np.uint8)
     with pytest.raises(RlrunError, match=r"a picture of \[34, 48, 3\] after one of \[32, 48, 3\]"):
         film(env, tmp_path, "mp4")
     assert list(tmp_path.iterdir()) == []

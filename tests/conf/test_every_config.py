@@ -66,30 +66,30 @@ BESIDE_FILE = {
 }
 
 
-def words_of(file: str) -> list[str]:
-    """Return the words of a command that uses a file."""
+def overrides_of(file: str) -> list[str]:
+    """Return the overrides of a command that uses a file."""
     group, _, name = file.partition("/")
     choice = [f"{group}={name}"] if name else []
     beside = [env_of(name)] if group == "algorithm" else BESIDE.get(group, [])
     return choice + BESIDE_FILE.get(file, beside)
 
 
-def small(words: list[str]) -> list[str]:
+def small(overrides: list[str]) -> list[str]:
     """Add small numbers for the keys that there are."""
-    config = compose(words).config
+    config = compose(overrides).config
     known = [key for key in SMALL if OmegaConf.select(config, key, default=...) is not ...]
-    return words + [f"{key}={SMALL[key]}" for key in known]
+    return overrides + [f"{key}={SMALL[key]}" for key in known]
 
 
 def text(file: str) -> list[str]:
     return (CONF / f"{file}.yaml").read_text().splitlines()
 
 
-def provide(words: list[str]) -> None:
-    """Make the demonstrations that words name, of random actions."""
-    if DATASET not in words:
+def provide(overrides: list[str]) -> None:
+    """Make the demonstrations that overrides name, of random actions."""
+    if DATASET not in overrides:
         return
-    env = Builder(compose(words).config).get("env")
+    env = Builder(compose(overrides).config).get("env")
     table = Table(spaces=env.spaces, length=200)
     collector = Collector(env, RandomAgent(env.spaces.action, seed=1), table)
     collector.begin_training()
@@ -111,9 +111,9 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exporter: None
 
 @pytest.mark.parametrize("file", RUN)
 def test_a_file_composes_is_read_completely_and_runs(file, tmp_path):
-    words = small(words_of(file))
-    provide(words)
-    composed = compose(words)
+    overrides = small(overrides_of(file))
+    provide(overrides)
+    composed = compose(overrides)
     idle = {"adam"} if file in UNTRAINED else set()
     assert set(unread(composed.config)) == idle
     if (extra := missing_extra(file)) is not None:
@@ -148,15 +148,15 @@ def test_the_first_line_says_what_a_file_is(file):
 
 @pytest.mark.parametrize("file", COMMANDED)
 def test_the_second_line_is_a_command_that_uses_the_file(file):
-    program, command, *words = shlex.split(text(file)[1].removeprefix("# "))
-    settings = [word for word in words if "." in word.partition("=")[0] or word.startswith("+")]
+    program, command, *overrides = shlex.split(text(file)[1].removeprefix("# "))
+    settings = [override for override in overrides if "." in override.partition("=")[0] or override.startswith("+")]
     assert (program, command) == ("rlrun", "train")
-    assert plain(compose(words).config) == plain(compose(words_of(file) + settings).config)
+    assert plain(compose(overrides).config) == plain(compose(overrides_of(file) + settings).config)
 
 
 @pytest.mark.parametrize("file", EXPERIMENTS)
 def test_a_preset_promises_one_measure_within_its_budget(file):
-    config = compose(words_of(file)).config
+    config = compose(overrides_of(file)).config
     (budget,) = {"env_steps", "updates"} & set(config.expect)
     assert config.expect[budget] == config.stop[budget]
     assert len(set(config.expect) - {budget, "seeds"}) == 1

@@ -39,16 +39,16 @@ def write(project: Path) -> Callable[[str, str], Path]:
 @pytest.fixture
 def compose() -> Callable[..., Any]:
     """Compose from the packaged folder in miniature."""
-    return lambda *words, **options: compose_with([*words], packaged=PACKAGED, **options)
+    return lambda *overrides, **options: compose_with([*overrides], packaged=PACKAGED, **options)
 
 
 @pytest.fixture
 def refusal(compose: Callable[..., Any]) -> Callable[..., str]:
     """Return the one line with which a request is refused."""
 
-    def refuse(*words: str, **options: Any) -> str:
+    def refuse(*overrides: str, **options: Any) -> str:
         with pytest.raises(ConfigError) as caught:
-            compose(*words, **options)
+            compose(*overrides, **options)
         assert "\n" not in str(caught.value)
         return str(caught.value)
 

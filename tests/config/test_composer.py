@@ -25,26 +25,26 @@ COMMANDS = (
 
 def told(composed):
     """All of a composed config that can be compared, interpolations unresolved."""
-    return plain(composed.config), composed.words, composed.choices, composed.layers, composed.project
+    return plain(composed.config), composed.overrides, composed.choices, composed.layers, composed.project
 
 
-def alone(words):
+def alone(overrides):
     """Compose as a process does that never composed before."""
     library._shared.cache_clear()
-    return told(compose(words))
+    return told(compose(overrides))
 
 
 def test_one_composer_composes_as_one_for_each():
     composer = Composer()
-    for words in (*COMMANDS, COMMANDS[1]):
-        assert told(composer.compose(words)) == alone(words)
+    for overrides in (*COMMANDS, COMMANDS[1]):
+        assert told(composer.compose(overrides)) == alone(overrides)
 
 
 def test_what_was_composed_before_does_not_show_in_what_is_composed_next():
-    expected = [alone(words) for words in COMMANDS[:3]]
+    expected = [alone(overrides) for overrides in COMMANDS[:3]]
     library._shared.cache_clear()
-    assert [told(compose(words)) for words in COMMANDS[:3]] == expected
-    assert [told(compose(words)) for words in COMMANDS[:3]] == expected
+    assert [told(compose(overrides)) for overrides in COMMANDS[:3]] == expected
+    assert [told(compose(overrides)) for overrides in COMMANDS[:3]] == expected
 
 
 @pytest.fixture
@@ -117,8 +117,8 @@ def test_what_is_done_to_one_config_does_not_show_in_the_next():
     assert told(composer.compose(COMMANDS[0])) == alone(COMMANDS[0])
 
 
-@pytest.mark.parametrize("words", COMMANDS)
-def test_trees_and_texts_are_those_of_omegaconf(words):
-    config = compose(words).config
+@pytest.mark.parametrize("overrides", COMMANDS)
+def test_trees_and_texts_are_those_of_omegaconf(overrides):
+    config = compose(overrides).config
     assert plain(config) == OmegaConf.to_container(config, resolve=False)
     assert to_yaml(config) == OmegaConf.to_yaml(config)

@@ -41,14 +41,14 @@ def nested(write):
     [([], "big", 0.25), (["network=small"], "small", 0.125), (["+network=small"], "small", 0.125)],
 )
 def test_a_group_that_a_chosen_file_lists_can_be_overridden(compose, nested, by, overrides, option, lr):
-    for words in ([*overrides, *by], [*by, *overrides]):
-        composed = compose(*words)
+    for line in ([*overrides, *by], [*by, *overrides]):
+        composed = compose(*line)
         assert (composed.choices["network"], composed.config.algorithm.lr) == (option, lr)
 
 
-@pytest.mark.parametrize("word", ["network=null", "~network"])
-def test_a_group_that_a_chosen_file_lists_can_be_taken_out(compose, nested, word):
-    composed = compose("algorithm=mine", "env=pendulum", word)
+@pytest.mark.parametrize("override", ["network=null", "~network"])
+def test_a_group_that_a_chosen_file_lists_can_be_taken_out(compose, nested, override):
+    composed = compose("algorithm=mine", "env=pendulum", override)
     assert composed.config.algorithm.lr == compose(*GROUPS).config.algorithm.lr
 
 
@@ -68,8 +68,8 @@ def test_keys_of_the_result_are_closed(compose):
 
 
 def test_an_addition_works_with_and_without_plus(compose):
-    for word in ("+with=rnd", "with=rnd"):
-        assert "novelty" in compose(*GROUPS, word).config.callbacks
+    for override in ("+with=rnd", "with=rnd"):
+        assert "novelty" in compose(*GROUPS, override).config.callbacks
 
 
 def test_several_additions_work_at_once(compose):
@@ -80,8 +80,8 @@ def test_several_additions_work_at_once(compose):
 
 def test_additions_one_by_one_add_up(compose):
     together = compose(*GROUPS, "+with=[rnd,scale]")
-    for words in (["+with=rnd", "+with=scale"], ["+with=rnd", "+with=[scale,rnd]"]):
-        assert plain(compose(*GROUPS, *words).config) == plain(together.config)
+    for overrides in (["+with=rnd", "+with=scale"], ["+with=rnd", "+with=[scale,rnd]"]):
+        assert plain(compose(*GROUPS, *overrides).config) == plain(together.config)
 
 
 def test_a_plus_before_a_listed_group_is_harmless(compose):
@@ -98,12 +98,12 @@ def test_the_last_of_repeated_words_wins(compose):
     composed = compose("algorithm=sac", "env=pendulum", "seed=1", "algorithm=dqn", "+seed=2", "with=rnd", "with=scale")
     assert (composed.choices["algorithm"], composed.config.seed) == ("dqn", 2)
     assert "novelty" not in composed.config.callbacks
-    assert composed.words.count("seed=1") == 0
+    assert composed.overrides.count("seed=1") == 0
 
 
-@pytest.mark.parametrize(("word", "value"), [("012", 12), ("08", 8), ("1_000", 1000), ("1e3", 1000)])
-def test_numbers_are_decimal(compose, word, value):
-    seed = compose(*GROUPS, f"seed={word}").config.seed
+@pytest.mark.parametrize(("override", "value"), [("012", 12), ("08", 8), ("1_000", 1000), ("1e3", 1000)])
+def test_numbers_are_decimal(compose, override, value):
+    seed = compose(*GROUPS, f"seed={override}").config.seed
     assert (seed, type(seed)) == (value, int)
 
 
@@ -221,7 +221,7 @@ def test_the_users_algorithm_may_choose_another_memory(compose, write):
 def test_the_memory_our_algorithm_chooses_stays_chosen(compose, write, suffix):
     write("conf/algorithm/mine.yaml", f"defaults: ['rlrun/algorithm/sac{suffix}']\nlr: 0.5\n")
     composed = compose("algorithm=mine", "env=pendulum")
-    assert (composed.choices["memory"], composed.config.algorithm.lr) == ("prioritised", 0.5)
+    assert (composed.choices["memory"], composed.config.algorithm.lr) == ("prioritized", 0.5)
 
 
 def test_dicts_and_entries_of_lists_can_be_given(compose, write):

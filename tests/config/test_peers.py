@@ -30,7 +30,7 @@ def test_a_row_fits_an_algorithm_and_each_of_its_names_leads_there(row, configs)
 
 @pytest.mark.parametrize("name", ["algorithm.tau", "tau", "sac.tau", "algorithm.policy_kwargs.tau"])
 def test_a_name_counts_wherever_it_stands(name, configs):
-    assert hint(tuple(name.split(".")), configs[ALGORITHMS.index("sac")]) == " (did you mean 'algorithm.target_rate'?)"
+    assert hint(tuple(name.split(".")), configs[ALGORITHMS.index("sac")]) == " (did you mean 'algorithm.tau'?)"
 
 
 def test_a_name_that_nobody_knows_gets_the_nearest(configs):
@@ -55,7 +55,7 @@ def test_a_name_that_nobody_knows_gets_the_nearest(configs):
         ("ppo", "policy=MlpPolicy", r" \(did you mean 'algorithm\.hidden'\?\); .*"),
         ("ppo", "wandb.project=mine", r" \(did you mean 'logger=\[terminal,\{wandb:\{project:NAME\}\}\]'\?\); .*"),
         ("sac", "colored_noise.length=9", r"; it is a key of \+with=colored_noise"),
-        ("ppo", "normalisers.reward.clip=9", r"; it is a key of \+with=reward_norm"),
+        ("ppo", "normalizers.reward.clip=9", r"; it is a key of \+with=reward_norm"),
     ],
 )
 def test_an_override_is_answered_for_the_chosen_algorithm(algorithm, override, expected):

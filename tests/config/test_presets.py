@@ -16,7 +16,7 @@ def test_a_pair_is_applied_by_itself(compose):
 
 
 def test_a_pair_chooses_the_memory_it_was_tuned_with(compose):
-    assert compose(*TUNED).choices["memory"] == "prioritised"
+    assert compose(*TUNED).choices["memory"] == "prioritized"
     assert compose(*TUNED, "memory=replay").choices["memory"] == "replay"
 
 
@@ -33,14 +33,14 @@ def test_words_beat_the_pair(compose):
 
 
 def test_a_key_that_a_pair_adds_exists_where_the_pair_applies(compose, refusal):
-    word = "memory.exponent=0.25"
-    assert compose(*TUNED, word).config.memory.exponent == 0.25
-    assert "no such key" in refusal(*TUNED, word, "env.id=Other-v0")
+    override = "memory.exponent=0.25"
+    assert compose(*TUNED, override).config.memory.exponent == 0.25
+    assert "no such key" in refusal(*TUNED, override, "env.id=Other-v0")
 
 
-@pytest.mark.parametrize("word", ["env.id=Other-v0", "env.target=my.Env", "preset=null", "~preset"])
-def test_a_word_switches_the_pair_off(compose, word):
-    composed = compose(*TUNED, word)
+@pytest.mark.parametrize("override", ["env.id=Other-v0", "env.target=my.Env", "preset=null", "~preset"])
+def test_a_word_switches_the_pair_off(compose, override):
+    composed = compose(*TUNED, override)
     assert composed.preset is None
     assert composed.config.algorithm.lr == 1e-3
 
@@ -73,7 +73,7 @@ def test_the_users_own_file_switches_the_pair_off(compose, write, name):
 
 
 def test_the_users_files_beat_the_pair(compose, write):
-    write("conf/memory/prioritised.yaml", "defaults: [rlrun/memory/prioritised]\nlength: 5\n")
+    write("conf/memory/prioritized.yaml", "defaults: [rlrun/memory/prioritized]\nlength: 5\n")
     write("conf/train.yaml", "defaults: [rlrun/train, _self_]\nnum_envs: 2\n")
     config = compose(*TUNED).config
     assert (config.memory.length, config.num_envs, config.algorithm.lr) == (5, 2, 2.5e-3)

@@ -50,8 +50,8 @@ def test_relative_links_start_from_their_own_place():
 
 
 def test_the_packaged_files_in_miniature_are_read_completely(compose):
-    for words in (GROUPS, ("algorithm=sac", "env=cartpole", "with=[rnd,scale]"), ("preset=dqn_cartpole",)):
-        assert unread(compose(*words).config) == []
+    for overrides in (GROUPS, ("algorithm=sac", "env=cartpole", "with=[rnd,scale]"), ("preset=dqn_cartpole",)):
+        assert unread(compose(*overrides).config) == []
 
 
 def test_provenance_names_the_file_or_the_word(compose, write):

@@ -56,15 +56,15 @@ WORDS = {
     "loader.table.length=3": ["loader.table.length:", "${memory}"],
     "stop={env_stepss:1}": ["stop:", "no such key 'env_stepss'", "did you mean 'env_steps'?"],
     f"algorithm.lr={'[' * 1000}{']' * 1000}": ["algorithm.lr: nested too deeply"],
-    f"algorithm.lr={'x' * 30_000}": ["a word has at most 20,000 letters"],
+    f"algorithm.lr={'x' * 30_000}": ["an override has at most 20,000 letters"],
     "nowhere/group@x=1": ["nowhere/group@x: no such group"],
 }
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_a_wrong_word_is_refused(refusal, word):
-    message = refusal(*GROUPS, word)
-    assert all(part in message for part in WORDS[word]), message
+@pytest.mark.parametrize("override", WORDS)
+def test_a_wrong_word_is_refused(refusal, override):
+    message = refusal(*GROUPS, override)
+    assert all(part in message for part in WORDS[override]), message
 
 
 def test_a_mistyped_group_is_named_first(refusal):

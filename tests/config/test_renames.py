@@ -73,7 +73,7 @@ def test_files_get_todays_names(table, caplog):
 def test_a_users_preset_of_before_is_chosen(compose, write):
     write("conf/experiment/mine.yaml", "# @package _global_\ndefaults: [override /algorithm: dqn]\nseed: 7\n")
     composed = compose("experiment=mine", "env=pendulum")
-    assert (composed.config.seed, composed.words[0]) == (7, "preset=mine")
+    assert (composed.config.seed, composed.overrides[0]) == (7, "preset=mine")
     assert plain(composed.config) == plain(compose("preset=mine", "env=pendulum").config)
 
 

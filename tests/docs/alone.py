@@ -21,14 +21,14 @@ from .shell import Answer
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
-def called(program: Callable[[], object], words: list[str], folder: Path, *, script: bool = False) -> Answer:
-    """Call a program with words in a folder; return its exit code, what it printed, and what it told.
+def called(program: Callable[[], object], overrides: list[str], folder: Path, *, script: bool = False) -> Answer:
+    """Call a program with overrides in a folder; return its exit code, what it printed, and what it told.
 
     script: it finds modules of the folder before all others, as what `python FILE` runs does.
     """
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     code: object = 0
-    with _alone(words, folder), redirect_stdout(out), redirect_stderr(err):
+    with _alone(overrides, folder), redirect_stdout(out), redirect_stderr(err):
         if script:
             sys.path.insert(0, str(folder))
         try:
@@ -43,13 +43,13 @@ def called(program: Callable[[], object], words: list[str], folder: Path, *, scr
 
 
 @contextmanager
-def _alone(words: list[str], folder: Path) -> Iterator[None]:
-    """Stand in a folder with these words; what was imported from there is unknown afterwards."""
+def _alone(overrides: list[str], folder: Path) -> Iterator[None]:
+    """Stand in a folder with these overrides; what was imported from there is unknown afterwards."""
     here, argv, path, known = Path.cwd(), sys.argv, list(sys.path), set(sys.modules)
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     environment, bytecode, threads = dict(os.environ), sys.dont_write_bytecode, torch.get_num_threads()
     os.chdir(folder)
-    sys.argv, sys.dont_write_bytecode = words, True
+    sys.argv, sys.dont_write_bytecode = overrides, True
     try:
         with warnings.catch_warnings():
             yield

@@ -23,7 +23,7 @@ from rlrun.sweep.sweeping import Means, apart
 from .alone import called
 from .pages import ROOT
 from .shell import Answer
-from .small import keys, small_runs, with_less, words_of
+from .small import keys, overrides_of, small_runs, with_less
 
 # Not everywhere is `jq`: the one filter that pages have.
 JQ = f"""#!/bin/bash
@@ -34,7 +34,7 @@ JQ = f"""#!/bin/bash
 class Excuse(NamedTuple):
     """A command of a page that cannot do here what it says.
 
-    pattern: of the whole command; reason: why; instead: what is done with its words, in its folder.
+    pattern: of the whole command; reason: why; instead: what is done with its overrides, in its folder.
     """
 
     pattern: str
@@ -42,18 +42,18 @@ class Excuse(NamedTuple):
     instead: Callable[[list[str], Path], Answer]
 
 
-def rlrun(words: list[str], folder: Path) -> Answer:
-    """Run `rlrun` with words of a page; of a run that it made, the page's words have to be known."""
-    excuse = next((rule for rule in EXCUSES if re.search(rule.pattern, shlex.join(["rlrun", *words]))), None)
-    return excuse.instead(words, folder) if excuse is not None else _run(words, folder)
+def rlrun(overrides: list[str], folder: Path) -> Answer:
+    """Run `rlrun` with overrides of a page; of a run that it made, the page's overrides have to be known."""
+    excuse = next((rule for rule in EXCUSES if re.search(rule.pattern, shlex.join(["rlrun", *overrides]))), None)
+    return excuse.instead(overrides, folder) if excuse is not None else _run(overrides, folder)
 
 
-def _run(words: list[str], folder: Path) -> Answer:
+def _run(overrides: list[str], folder: Path) -> Answer:
     with small_runs():
-        answer = called(main, ["rlrun", *with_less(words, folder)], folder)
-    if answer.code == 0 and words[0] == "train" and not {"-m", "--dry-run", "--estimate"} & set(words):
+        answer = called(main, ["rlrun", *with_less(overrides, folder)], folder)
+    if answer.code == 0 and overrides[0] == "train" and not {"-m", "--dry-run", "--estimate"} & set(overrides):
         run = folder / answer.out.split()[-1]
-        unheard = [key for key in keys(words[1:]) if key not in keys(words_of(run))]
+        unheard = [key for key in keys(overrides[1:]) if key not in keys(overrides_of(run))]
         if unheard:
             return Answer(1, answer.out, f"the run in {run} knows nothing of {unheard}")
     return answer
@@ -62,29 +62,29 @@ def _run(words: list[str], folder: Path) -> Answer:
 # --- what cannot run here
 
 
-def _listed(words: list[str], folder: Path) -> Answer:
+def _listed(overrides: list[str], folder: Path) -> Answer:
     """Make the launcher of a sweep, and list jobs, a few of them."""
-    Means(apart([word for word in words[1:] if word[0] != "-"])[1]).launcher()
-    return _run([*(re.sub(r"range\(\d+\)", "range(2)", word) for word in words), "--dry-run"], folder)
+    Means(apart([override for override in overrides[1:] if override[0] != "-"])[1]).launcher()
+    return _run([*(re.sub(r"range\(\d+\)", "range(2)", override) for override in overrides), "--dry-run"], folder)
 
 
-def _composed(words: list[str], folder: Path) -> Answer:
-    return _run(["config", *words[1 : words.index("--run-dir")]], folder)
+def _composed(overrides: list[str], folder: Path) -> Answer:
+    return _run(["config", *overrides[1 : overrides.index("--run-dir")]], folder)
 
 
-def _checked(words: list[str], folder: Path) -> Answer:
-    return _run(["check", *words[1:]], folder)
+def _checked(overrides: list[str], folder: Path) -> Answer:
+    return _run(["check", *overrides[1:]], folder)
 
 
-def _understood(words: list[str], folder: Path) -> Answer:
+def _understood(overrides: list[str], folder: Path) -> Answer:
     """Find the plugin that is to be tried, and compose what it is to be tried by."""
-    plugins.named(words[2])
-    return _run(["config", "algorithm=dueling", "env=catch", *keys_of(words[3:])], folder)
+    plugins.named(overrides[2])
+    return _run(["config", "algorithm=dueling", "env=catch", *keys_of(overrides[3:])], folder)
 
 
-def keys_of(words: list[str]) -> list[str]:
-    """Return the words of a command that set something."""
-    return [word for word in words if "=" in word and word[0] != "-"]
+def keys_of(overrides: list[str]) -> list[str]:
+    """Return the overrides of a command that set something."""
+    return [override for override in overrides if "=" in override and override[0] != "-"]
 
 
 EXCUSES = [
@@ -100,26 +100,28 @@ if importlib.util.find_spec("mujoco") is None:
 # --- other programs
 
 
-def python(words: list[str], folder: Path) -> Answer:
+def python(overrides: list[str], folder: Path) -> Answer:
     """Be `python`: a script runs, packages and suites of tests are looked at."""
-    if words[:2] == ["-m", "pip"]:
-        return pip(words[2:], folder)
-    if words[:2] == ["-m", "pytest"]:
-        return _pytest(words[2:], folder)
-    return called(lambda: runpy.run_path(words[0], run_name="__main__"), words, folder, script=True)
+    if overrides[:2] == ["-m", "pip"]:
+        return pip(overrides[2:], folder)
+    if overrides[:2] == ["-m", "pytest"]:
+        return _pytest(overrides[2:], folder)
+    return called(lambda: runpy.run_path(overrides[0], run_name="__main__"), overrides, folder, script=True)
 
 
-def pip(words: list[str], folder: Path) -> Answer:
+def pip(overrides: list[str], folder: Path) -> Answer:
     """Look at what is to be installed: files and extras there are. The gate does it, but a project of the page here."""
-    if words == ["install", "-e", "."] and (folder / "pyproject.toml").exists():
+    if overrides == ["install", "-e", "."] and (folder / "pyproject.toml").exists():
         return _installed(folder)
     own = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = {extra.strip() for group in re.findall(r"\[([\w, ]+)\]", shlex.join(words)) for extra in group.split(",")}
+    extras = {
+        extra.strip() for group in re.findall(r"\[([\w, ]+)\]", shlex.join(overrides)) for extra in group.split(",")
+    }
     wrong = sorted(extras - set(own["optional-dependencies"]))
-    wrong += [name for option, name in pairwise(words) if option == "-c" and not _there(name)]
-    what = [word for word in words[1:] if word[0] not in "-." and not _there(word)]
-    wrong += [word for word in what if word.partition("[")[0] != own["name"]]
-    return Answer(1 if words[0] != "install" or wrong else 0, "", f"pip: there is no {', '.join(wrong)}")
+    wrong += [name for option, name in pairwise(overrides) if option == "-c" and not _there(name)]
+    what = [override for override in overrides[1:] if override[0] not in "-." and not _there(override)]
+    wrong += [override for override in what if override.partition("[")[0] != own["name"]]
+    return Answer(1 if overrides[0] != "install" or wrong else 0, "", f"pip: there is no {', '.join(wrong)}")
 
 
 def _installed(folder: Path) -> Answer:
@@ -140,32 +142,32 @@ def _there(name: str) -> bool:
     return (ROOT / name).exists()
 
 
-def _pytest(words: list[str], folder: Path) -> Answer:
+def _pytest(overrides: list[str], folder: Path) -> Answer:
     """Look for the tests. Those of `rlrun init` run in tests/cli/test_init.py, those of rlrun are these."""
-    places = [word for word in words if "/" in word or word == "tests"] or ["tests"]
+    places = [override for override in overrides if "/" in override or override == "tests"] or ["tests"]
     home = folder if (folder / "pyproject.toml").exists() else ROOT
     missing = [place for place in places if not any((home / place).glob("**/test_*.py"))]
     return Answer(len(missing), "", f"pytest: no tests in {missing}")
 
 
-def checker(words: list[str], folder: Path) -> Answer:
+def checker(overrides: list[str], folder: Path) -> Answer:
     """Be a checker of the gate, `.ci/run`, which calls it on every change."""
     return Answer(0)
 
 
-def requeue(words: list[str], folder: Path) -> Answer:
+def requeue(overrides: list[str], folder: Path) -> Answer:
     """Be a scheduler's command, which nobody calls for a run that came to its end."""
     return Answer(1, "", "requeue: the run was not stopped")
 
 
-def wandb(words: list[str], folder: Path) -> Answer:
+def wandb(overrides: list[str], folder: Path) -> Answer:
     """Read the file of a sweep, and compose a command that an agent would start. Both need a server."""
-    if words[0] == "agent":
+    if overrides[0] == "agent":
         return Answer(0)
-    about = yaml.safe_load((folder / words[1]).read_text())
+    about = yaml.safe_load((folder / overrides[1]).read_text())
     first = {key: parameter.get("values", [parameter.get("min")])[0] for key, parameter in about["parameters"].items()}
     settings = [f"{key}={json.dumps(value)}" for key, value in first.items()]
-    command, *rest = [word for word in about["command"] if word != "${args_no_hyphens}"]
+    command, *rest = [override for override in about["command"] if override != "${args_no_hyphens}"]
     return _run(["config", *rest[1:], *settings], folder) if [command, rest[0]] == ["rlrun", "train"] else Answer(1)
 
 

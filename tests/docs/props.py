@@ -27,7 +27,7 @@ TINY = ("algorithm.hidden=[4]", "algorithm.batch_size=8", "evaluation.episodes=1
 SHORT = (*TINY, "algorithm.warmup_steps=16", "stop.env_steps=24")
 BEGUN = ("algorithm=dqn", *TINY, "memory.export.every=16", "memory.export.min_seconds=0")
 NEAR = ("algorithm.warmup_steps=16", "evaluation.every=8", "stop.env_steps=32")
-# It has a checkpoint at step 20,000; many lanes come there quickly.
+# It has a checkpoint at step 20,000; many envs come there quickly.
 FAR = ("num_envs=100", "algorithm.warmup_steps=19_900", "evaluation.every=10_000", "stop.env_steps=20_800")
 SWEEP = ("train", "-m", "algorithm=sac,dqn", "env=cartpole", "seed=range(5)", "--sweep-dir", "sweep")
 CODE = """
@@ -60,9 +60,9 @@ class Rocking:
 
 
 class Run(NamedTuple):
-    """A run that pages speak of: its words, and whether it was stopped before its end."""
+    """A run that pages speak of: its overrides, and whether it was stopped before its end."""
 
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     stopped: bool = False
 
 
@@ -116,7 +116,7 @@ def _train(run: Run, place: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Budget, "end_cycle", end_cycle)
         try:
-            rlrun.train([*run.words, "logger=[]"], run_dir=place)
+            rlrun.train([*run.overrides, "logger=[]"], run_dir=place)
         except Left:
             assert run.stopped
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-# Hands its words over, waits, and leaves as it is told to.
+# Hands its overrides over, waits, and leaves as it is told to.
 CALL = """#!/bin/bash
 mkfifo "$STORY/$$.code"
 printf '%s\\0' "${0##*/}" "$PWD" "$@" > "$STORY/$$.words"
@@ -37,7 +37,7 @@ class Shell:
     """A shell that stands in a folder, from one line to the next.
 
     box: a folder for what it needs; programs: names of those that `answer` stands in for; answer: takes a program,
-    its words, and the folder in which it was called; scripts: programs that run in the shell, by name.
+    its overrides, and the folder in which it was called; scripts: programs that run in the shell, by name.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class Shell:
 
     def run(self, line: str) -> Answer:
         """Run a line; what it printed and told is in `out`, in this order or not."""
-        words = ["/bin/bash", "-c", f"(exit {self._code})\n{line}{LEAVE}"]  # `$?` is of the line before
+        overrides = ["/bin/bash", "-c", f"(exit {self._code})\n{line}{LEAVE}"]  # `$?` is of the line before
         about = {**os.environ, "STORY": str(self._box), "PATH": str(self._box / "bin")}
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        shell = subprocess.Popen(words, cwd=self.folder, env=about, start_new_session=True, **streams)
+        shell = subprocess.Popen(overrides, cwd=self.folder, env=about, start_new_session=True, **streams)
         with shell:
             try:
                 out = self._listen(shell.stdout.fileno())
@@ -93,8 +93,8 @@ class Shell:
                 return out.decode(errors="replace")
 
     def _call(self, caller: str) -> None:
-        program, folder, *words, _ = (self._box / f"{caller}.words").read_text().split("\0")
-        answer = self._answer(program, words, Path(folder))
+        program, folder, *overrides, _ = (self._box / f"{caller}.words").read_text().split("\0")
+        answer = self._answer(program, overrides, Path(folder))
         (self._box / f"{caller}.out").write_text(answer.out)
         (self._box / f"{caller}.err").write_text(answer.err)
         (self._box / f"{caller}.code").write_text(f"{answer.code}\n")
@@ -112,5 +112,9 @@ def whole_lines(lines: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
 
 
 def _goes_on(text: str) -> bool:
-    words = text.replace(";", " ; ").split()
-    return text.endswith("\\") or words.count("if") > words.count("fi") or words.count("for") > words.count("done")
+    overrides = text.replace(";", " ; ").split()
+    return (
+        text.endswith("\\")
+        or overrides.count("if") > overrides.count("fi")
+        or overrides.count("for") > overrides.count("done")
+    )

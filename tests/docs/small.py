@@ -1,4 +1,4 @@
-"""Runs of a moment: the words of a page are composed as they stand, and then what they leave open is made small."""
+"""Runs of a moment: the overrides of a page are composed as they stand, and then what they leave open is made small."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ SIZES: dict[str, Any] = {
     "memory.length": 1_000,
     "offline.updates": 2,
 }
-# Words that a search is given where it has none of the key.
+# Overrides that a search is given where it has none of the key.
 SEARCH = {"sweep.trials": 2, "sweep.top": 1, "sweep.fresh_seeds": 1}
 JOBS = 2  # of a sweep that run: the first and the last; all of them are composed
 
 
-def keys(words: Sequence[str]) -> list[str]:
-    """Return which keys words set."""
-    return [word.partition("=")[0].lstrip("+~") for word in words if "=" in word]
+def keys(overrides: Sequence[str]) -> list[str]:
+    """Return which keys overrides set."""
+    return [override.partition("=")[0].lstrip("+~") for override in overrides if "=" in override]
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def small_runs() -> Iterator[None]:
 
     def small(self: Composer, *args: Any, **options: Any) -> Composed:
         composed = compose(self, *args, **options)
-        sizes = {key: size for key, size in SIZES.items() if key not in keys(composed.words)}
+        sizes = {key: size for key, size in SIZES.items() if key not in keys(composed.overrides)}
         if OmegaConf.select(composed.config, "stop.env_steps") is None:  # nothing is collected
             sizes.pop("stop.env_steps", None)
         return shrink(composed, sizes)
@@ -61,28 +61,28 @@ def small_runs() -> Iterator[None]:
         yield
 
 
-def with_less(words: Sequence[str], folder: Path) -> list[str]:
+def with_less(overrides: Sequence[str], folder: Path) -> list[str]:
     """Return words of `rlrun` with those that make a command short, which composing cannot: options, and budgets."""
-    command, added = words[0], []
-    before = words[1] if command == "resume" else _parent(words)
+    command, added = overrides[0], []
+    before = overrides[1] if command == "resume" else _parent(overrides)
     if before is not None:
         added += _budget(folder / before.partition("@")[0])
-    if command == "eval" and "--video" in words and "--videos" not in words:
+    if command == "eval" and "--video" in overrides and "--videos" not in overrides:
         added += ["--videos", "1"]
-    if command == "play" and "--fps" not in words:
+    if command == "play" and "--fps" not in overrides:
         added += ["--fps", "1000"]
-    if "--estimate" in words and "--probe" not in words:
+    if "--estimate" in overrides and "--probe" not in overrides:
         added += ["--probe", "0.1"]
-    if any(word.startswith("+sweep=") for word in words):
-        added += [f"{key}={value}" for key, value in SEARCH.items() if key not in keys(words)]
-    return [*words, *added]
+    if any(override.startswith("+sweep=") for override in overrides):
+        added += [f"{key}={value}" for key, value in SEARCH.items() if key not in keys(overrides)]
+    return [*overrides, *added]
 
 
-def _parent(words: Sequence[str]) -> str | None:
+def _parent(overrides: Sequence[str]) -> str | None:
     """Return the run that a new one starts from."""
-    if "--from" in words:
-        return words[words.index("--from") + 1]
-    return next((word.partition("=")[2] for word in words if word.startswith("init.from=")), None)
+    if "--from" in overrides:
+        return overrides[overrides.index("--from") + 1]
+    return next((override.partition("=")[2] for override in overrides if override.startswith("init.from=")), None)
 
 
 def _budget(run: Path) -> list[str]:
@@ -91,6 +91,6 @@ def _budget(run: Path) -> list[str]:
     return [f"stop.updates={int(checkpoints[-1].partition('-')[2]) + 2}"] if checkpoints else []
 
 
-def words_of(run: Path) -> list[str]:
-    """Return the words that a run was begun with."""
+def overrides_of(run: Path) -> list[str]:
+    """Return the overrides that a run was begun with."""
     return (run / "overrides.txt").read_text().splitlines()

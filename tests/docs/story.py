@@ -73,9 +73,9 @@ class Story:
             self._fault(line, f"exit code {answer.code} of '{text.strip()}': {answer.out.strip()[-600:]}")
         self.written = [(block, use) for block, use in self.written if not re.search(use, text)]
 
-    def _answer(self, program: str, words: list[str], folder: Path) -> Answer:
+    def _answer(self, program: str, overrides: list[str], folder: Path) -> Answer:
         try:
-            return PROGRAMS[program](words, folder)
+            return PROGRAMS[program](overrides, folder)
         except RlrunError as error:
             return Answer(error.exit_code, "", str(error))
 

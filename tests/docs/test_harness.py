@@ -71,8 +71,8 @@ def test_a_sound_page_has_no_faults(tmp_path):
 
 
 def test_a_run_knows_the_words_of_its_line(tmp_path, monkeypatch):
-    """A word that the program forgets would go unnoticed otherwise."""
-    monkeypatch.setattr(programs, "words_of", lambda run: ["algorithm=dqn"])
+    """An override that the program forgets would go unnoticed otherwise."""
+    monkeypatch.setattr(programs, "overrides_of", lambda run: ["algorithm=dqn"])
     (fault,) = faults("\n    rlrun train algorithm=dqn env=cartpole\n", tmp_path)
     assert "knows nothing of ['env']" in fault
 
@@ -129,9 +129,9 @@ def test_anchors_are_those_of_github():
 def test_a_shell_stays_where_it_went_and_hands_over_words(tmp_path):
     calls = []
 
-    def answer(program, words, folder):
-        calls.append((program, words, folder.name))
-        return Answer(3 if words == ["fail"] else 0, f"{words} out\n", "told\n")
+    def answer(program, overrides, folder):
+        calls.append((program, overrides, folder.name))
+        return Answer(3 if overrides == ["fail"] else 0, f"{overrides} out\n", "told\n")
 
     (tmp_path / "home" / "sub").mkdir(parents=True)
     shell = Shell(tmp_path / "home", tmp_path / "box", ["prog"], answer, {"own": "#!/bin/sh\necho own\n"})

@@ -62,14 +62,14 @@ def misnamed(page: Page) -> list[str]:
 
 
 def _unknown(text: str) -> str:
-    words = shlex.split(text)[1:]
+    overrides = shlex.split(text)[1:]
     command: Any = typer.main.get_command(app)
-    while hasattr(command, "commands") and words and not words[0].startswith("-"):
-        if words[0] not in command.commands:
-            return f"command '{words[0]}'"
-        command = command.commands[words.pop(0)]
+    while hasattr(command, "commands") and overrides and not overrides[0].startswith("-"):
+        if overrides[0] not in command.commands:
+            return f"command '{overrides[0]}'"
+        command = command.commands[overrides.pop(0)]
     known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
-    options = [word for word in words if re.match(r"--?[a-z]", word)]
+    options = [override for override in overrides if re.match(r"--?[a-z]", override)]
     return next((f"option '{option}'" for option in options if option.partition("=")[0] not in known), "")
 
 

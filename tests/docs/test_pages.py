@@ -36,9 +36,9 @@ def masked(text):
 def rlrun(tmp_path):
     """Call the command in an empty folder, in small."""
 
-    def call(*words):
+    def call(*overrides):
         with small_runs():
-            return called(main, ["rlrun", *words], tmp_path)
+            return called(main, ["rlrun", *overrides], tmp_path)
 
     return call
 

@@ -29,18 +29,20 @@ def set_up(line: str, home: Path) -> Path:
         _train(WORDS["mine"], home / "walker", home / "walker" / "runs" / "…")
         return home
     project = home.parent / "project"  # of somebody else; or, of `--trust mine`, that of the page
-    words = next((args for name, args in WORDS.items() if line.split()[-1:] == [name] or f"--trust {name} " in line))
+    overrides = next(
+        (args for name, args in WORDS.items() if line.split()[-1:] == [name] or f"--trust {name} " in line)
+    )
     shutil.rmtree(home / "RUN", ignore_errors=True)
-    _train(words, project, home / "RUN")
+    _train(overrides, project, home / "RUN")
     return home
 
 
-def _train(words: list[str], project: Path, run: Path) -> None:
+def _train(overrides: list[str], project: Path, run: Path) -> None:
     """Train for a moment from a project's folder; its budget is not used up."""
     project.mkdir(exist_ok=True)
     (project / "mine.py").write_text(MINE)
     (project / "highway_env.py").write_text(ROAD)
     with small_runs():
-        command = ["rlrun", "train", "algorithm=dqn", *words, "stop.env_steps=10_000", "--run-dir", str(run)]
+        command = ["rlrun", "train", "algorithm=dqn", *overrides, "stop.env_steps=10_000", "--run-dir", str(run)]
         answer = called(main, command, project)
     assert answer.code == 0, answer.err

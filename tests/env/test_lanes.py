@@ -53,10 +53,10 @@ class Labelled(gymnasium.Env):
 
 
 def factories(nested, count=2):
-    return [lambda offset=lane: Labelled(nested, offset) for lane in range(count)]
+    return [lambda offset=env_index: Labelled(nested, offset) for env_index in range(count)]
 
 
-def lanes_of(kind, nested=False):
+def envs_of(kind, nested=False):
     if kind == "loop":
         return SyncEnv([factory() for factory in factories(nested)])
     engine, mode = kind
@@ -76,12 +76,12 @@ def walk(env, steps):
     for _ in range(steps):
         step = env.step(np.zeros(env.num_envs, np.int64))
         valid = np.ones(env.num_envs, bool) if step.valid is None else step.valid
-        successor, ended = label(step.observation), step.terminated | step.truncated
+        successor, episode_end = label(step.observation), step.terminated | step.truncated
         flags = (step.reward.copy(), step.terminated.copy(), step.truncated.copy())
-        after = label(env.restart(ended))
+        after = label(env.restart(episode_end))
         rows += [
-            (lane, seen[lane], successor[lane], *(flag[lane] for flag in flags), after[lane])
-            for lane in np.flatnonzero(valid)
+            (env_index, seen[env_index], successor[env_index], *(flag[env_index] for flag in flags), after[env_index])
+            for env_index in np.flatnonzero(valid)
         ]
         seen = after
     env.close()
@@ -91,7 +91,7 @@ def walk(env, steps):
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_no_transition_crosses_an_episode(kind, nested):
-    rows = walk(lanes_of(kind, nested), steps=30)
+    rows = walk(envs_of(kind, nested), steps=30)
     assert len(rows) > 30
     for _, seen, successor, reward, *_ in rows:
         assert successor.tolist() == [seen[0], seen[1] + 1]
@@ -100,7 +100,7 @@ def test_no_transition_crosses_an_episode(kind, nested):
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_ends_are_told_apart_in_every_mode(kind):
-    for _, seen, successor, _, terminated, truncated, _ in walk(lanes_of(kind), steps=30):
+    for _, seen, successor, _, terminated, truncated, _ in walk(envs_of(kind), steps=30):
         over = successor[1] == LENGTHS[int(seen[0]) % 4]
         assert terminated == (over and seen[0] % 2 == 0)
         assert truncated == (over and seen[0] % 2 == 1)
@@ -108,20 +108,20 @@ def test_ends_are_told_apart_in_every_mode(kind):
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_no_transition_is_lost(kind):
-    rows = [row for row in walk(lanes_of(kind), steps=30) if row[0] == 0]
+    rows = [row for row in walk(envs_of(kind), steps=30) if row[0] == 0]
     labels = [(int(row[1][0]), int(row[1][1])) for row in rows]
     assert labels == [(e, s) for e in range(30) for s in range(LENGTHS[e % 4])][: len(labels)]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind == "loop" or kind[1] is not AutoresetMode.NEXT_STEP])
 def test_ended_lane_acts_on_its_new_episode(kind):
-    for _, seen, _, _, terminated, truncated, after in walk(lanes_of(kind), steps=12):
+    for _, seen, _, _, terminated, truncated, after in walk(envs_of(kind), steps=12):
         if terminated or truncated:
             assert after.tolist() == [seen[0] + 1, 0]
 
 
 def test_acted_on_observation_survives_step_and_restart():
-    env = lanes_of("loop")
+    env = envs_of("loop")
     seen = env.reset(0)
     for _ in range(20):
         before = seen.copy()
@@ -137,7 +137,7 @@ def test_acted_on_observation_survives_step_and_restart():
 def test_chosen_lanes_get_their_seeds(vectorization):
     env = make("CartPole-v1", num_envs=2, vectorization=vectorization)
     before = env.reset(5).copy()
-    after = env.reset_lanes(np.array([False, True]), [77]).copy()
+    after = env.reset_envs(np.array([False, True]), [77]).copy()
     observation = gymnasium.make("CartPole-v1").reset(seed=77)[0]
     np.testing.assert_array_equal(after, [before[0], observation])
     env.close()
@@ -146,7 +146,7 @@ def test_chosen_lanes_get_their_seeds(vectorization):
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 def test_lane_i_gets_seed_plus_i(vectorization):
     env = make("CartPole-v1", num_envs=3, vectorization=vectorization)
-    alone = [gymnasium.make("CartPole-v1").reset(seed=10 + lane)[0] for lane in range(3)]
+    alone = [gymnasium.make("CartPole-v1").reset(seed=10 + env_index)[0] for env_index in range(3)]
     np.testing.assert_array_equal(env.reset(10), alone)
     np.testing.assert_array_equal(env.reset([12, 11, 10]), alone[::-1])
     env.close()
@@ -162,49 +162,49 @@ def test_loop_equals_gymnasium_bit_for_bit(id, num_envs):
     for _ in range(300):
         action = theirs.action_space.sample()  # in [-1, 1] or counted from 0: a policy action as it stands
         step, (observation, reward, terminated, truncated, _) = ours.step(action), theirs.step(action)
-        ended = terminated | truncated
+        episode_end = terminated | truncated
         for value, expected in zip(step, (observation, reward.astype(np.float32), terminated, truncated), strict=False):
             np.testing.assert_array_equal(value, expected)
-        after = ours.restart(ended)
-        if ended.any():
-            np.testing.assert_array_equal(after, theirs.reset(options={"reset_mask": ended})[0])
+        after = ours.restart(episode_end)
+        if episode_end.any():
+            np.testing.assert_array_equal(after, theirs.reset(options={"reset_mask": episode_end})[0])
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_info_is_found_by_lane(kind):
-    env = lanes_of(kind)
+    env = envs_of(kind)
     env.reset(0)
     info = env.step(np.zeros(2, np.int64)).info
-    assert [int(info[lane]["episode"]) for lane in (0, 1)] == [0, 1]
+    assert [int(info[env_index]["episode"]) for env_index in (0, 1)] == [0, 1]
     assert sorted(info) == [0, 1]
     env.close()
 
 
 def test_reset_options_reach_every_reset():
-    lane = Labelled()
-    env = SyncEnv([lane], reset_options={"level": 2})
+    single_env = Labelled()
+    env = SyncEnv([single_env], reset_options={"level": 2})
     env.reset(4)
     env.restart(np.array([True]))
-    assert lane.options == [{"level": 2}, {"level": 2}]
-    assert lane.seeds == [4, None]
+    assert single_env.options == [{"level": 2}, {"level": 2}]
+    assert single_env.seeds == [4, None]
 
 
 def test_native_lanes_mark_their_reset_rows():
     env = make("CartPole-v1", num_envs=4, vectorization="native")
     env.reset(0)
-    ended, ends = np.zeros(4, bool), 0
+    episode_end, ends = np.zeros(4, bool), 0
     for _ in range(200):
         step = env.step(np.ones(4, np.int64))
-        np.testing.assert_array_equal(np.ones(4, bool) if step.valid is None else step.valid, ~ended)
-        assert (np.abs(env.restart(step.terminated | step.truncated)[ended]) <= 0.05).all()
-        ended = step.terminated | step.truncated
-        ends += ended.sum()
+        np.testing.assert_array_equal(np.ones(4, bool) if step.valid is None else step.valid, ~episode_end)
+        assert (np.abs(env.restart(step.terminated | step.truncated)[episode_end]) <= 0.05).all()
+        episode_end = step.terminated | step.truncated
+        ends += episode_end.sum()
     assert ends > 20
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_self_resetting_lanes_refuse_to_be_cut_short(mode):
-    env = lanes_of((SyncVectorEnv, mode))
+    env = envs_of((SyncVectorEnv, mode))
     env.reset(0)
     env.step(np.zeros(2, np.int64))
     with pytest.raises(RlrunError, match="cannot be cut short"):
@@ -301,13 +301,13 @@ def test_single_lane_costs_little(recorded):
         def step(self, action):
             return last, 0.0, False, False, {}
 
-    env, last, action, ended = SyncEnv([Idle()]), np.zeros(2), np.zeros(1, np.int64), np.zeros(1, bool)
+    env, last, action, episode_end = SyncEnv([Idle()]), np.zeros(2), np.zeros(1, np.int64), np.zeros(1, bool)
     if recorded:
         env.record()
     env.reset(0)
 
     def once():
         env.step(action)
-        env.restart(ended)
+        env.restart(episode_end)
 
     assert within(lambda: min(timeit.repeat(once, timer=time.process_time, number=5000, repeat=5)) / 5000, 5e-6)

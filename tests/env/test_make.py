@@ -45,7 +45,7 @@ def test_registered_id_keeps_its_time_limit():
     env = make("Pendulum-v1", kwargs={"g": 5.0})
     env.reset(0)
     flags = [bool(env.step(np.zeros((1, 1), np.float32)).truncated[0]) for _ in range(200)]
-    assert (flags[-2:], env.lanes[0].unwrapped.g) == ([False, True], 5.0)
+    assert (flags[-2:], env.envs[0].unwrapped.g) == ([False, True], 5.0)
 
 
 def test_time_limit_can_be_given():
@@ -55,7 +55,7 @@ def test_time_limit_can_be_given():
 
 
 def test_unversioned_id_is_the_newest():
-    assert make("CartPole").lanes[0].spec.id == "CartPole-v1"
+    assert make("CartPole").envs[0].spec.id == "CartPole-v1"
 
 
 def test_wrappers_are_applied_innermost_first():
@@ -130,11 +130,11 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "error", "words"), WRONG)
-def test_wrong_request_is_one_line(arguments, error, words):
+@pytest.mark.parametrize(("arguments", "error", "overrides"), WRONG)
+def test_wrong_request_is_one_line(arguments, error, overrides):
     with pytest.raises(error) as caught:
         make(**arguments)
-    assert words in str(caught.value)
+    assert overrides in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -144,7 +144,7 @@ def test_an_error_in_reset_names_environment_and_number(first, cause, again):
     env = make(target=TARGET, num_envs=2)
     if again:
         env.reset(0)
-    env.lanes[1].first = first
+    env.envs[1].first = first
     with pytest.raises(RlrunError, match=rf"^env.target '{TARGET}': reset failed in env 1: {cause}") as caught:
         env.restart(np.array([False, True])) if again else env.reset(0)
     assert caught.value.exit_code == 1

@@ -32,7 +32,7 @@ def needs(*packages):
 
 
 class Walker:
-    """Walks lanes as a collector does, and notes what it saw."""
+    """Walks envs as a collector does, and notes what it saw."""
 
     def __init__(self, env, seed=3):
         self.env, self.random = env, RandomAgent(env.spaces.action, seed=seed)
@@ -51,11 +51,13 @@ class Walker:
         step = self.env.step(self.random.draw(self.env.num_envs)["action"])
         self.total += step.reward
         self.length += 1
-        seen = [frozen(part) for part in step[:4]] + [{lane: frozen(step.info[lane]) for lane in step.info}]
-        ended = step.terminated | step.truncated
-        self.total[ended], self.length[ended] = 0.0, 0
-        self.episodes += int(ended.sum())
-        self.observation = self.env.restart(ended)
+        seen = [frozen(part) for part in step[:4]] + [
+            {env_index: frozen(step.info[env_index]) for env_index in step.info}
+        ]
+        episode_end = step.terminated | step.truncated
+        self.total[episode_end], self.length[episode_end] = 0.0, 0
+        self.episodes += int(episode_end.sum())
+        self.observation = self.env.restart(episode_end)
         return [*seen, frozen(self.observation)]
 
 
@@ -76,13 +78,13 @@ def through_disk(state, folder):
 
 
 def left_and_rejoined(build, folder, *, steps, again=None):
-    """Walk, write down, and rejoin in other lanes; return both walkers."""
+    """Walk, write down, and rejoin in other envs; return both walkers."""
     original = Walker(build()).begin()
     original.walk(steps)
     state = through_disk(original.env.state_dict(), folder)
     two = Walker((again or build)())
     two.env.load_state_dict(state)
-    rejoined = two.env.rejoin()
+    rejoined = two.env.resume_episodes()
     two.observation, two.random = rejoined.observation, original.random
     two.total, two.length = rejoined.episode_return, rejoined.length
     return original, two, rejoined
@@ -321,14 +323,14 @@ class Saving(Line):
         self.hidden.level = state["level"]
 
 
-def lanes(kind, count=2):
+def envs(kind, count=2):
     return SyncEnv([kind() for _ in range(count)])
 
 
 @pytest.mark.parametrize("steps", [0, 5, 30])
 @pytest.mark.parametrize("kind", [HarderEachReset, HarderByWhatWasReached, Sharing, Saving])
 def test_what_lasts_beyond_an_episode_comes_back(kind, steps, tmp_path):
-    assert assert_exact(partial(lanes, kind), tmp_path, steps=steps).episodes > 3
+    assert assert_exact(partial(envs, kind), tmp_path, steps=steps).episodes > 3
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -336,29 +338,29 @@ def test_what_others_changed_in_an_environment_comes_back(wrapped, tmp_path):
     chosen = [partial(wrappers.TimeLimit, max_episode_steps=20), *([PreviousAction] if wrapped else [])]
     walker = Walker(make("Pendulum-v1", num_envs=2, wrappers=chosen)).begin()
     walker.walk(5)
-    walker.env.lanes[1].unwrapped.g = 3.0  # a callback, say, that makes the task easier
+    walker.env.envs[1].unwrapped.g = 3.0  # a callback, say, that makes the task easier
     walker.walk(20)
     two = make("Pendulum-v1", num_envs=2, wrappers=chosen)
     two.load_state_dict(through_disk(walker.env.state_dict(), tmp_path))
-    assert frozen(two.rejoin().observation) == frozen(walker.observation)
-    assert [lane.unwrapped.g for lane in two.lanes] == [10.0, 3.0]
+    assert frozen(two.resume_episodes().observation) == frozen(walker.observation)
+    assert [env.unwrapped.g for env in two.envs] == [10.0, 3.0]
 
 
 def test_a_table_of_tasks_stays_as_it_is(tmp_path):
-    original, two, _ = left_and_rejoined(partial(lanes, Sharing), tmp_path, steps=30)
+    original, two, _ = left_and_rejoined(partial(envs, Sharing), tmp_path, steps=30)
     assert [task.tolist() for task in Sharing.tasks] == [[number, number] for number in range(5)]
     for walker in (original, two):
         walker.walk(20)
-        for lane in walker.env.lanes:
-            assert lane.maze.tolist() == np.arange(12.0).reshape(4, 3).tolist()
-            assert lane.position.base is lane.state
+        for env in walker.env.envs:
+            assert env.maze.tolist() == np.arange(12.0).reshape(4, 3).tolist()
+            assert env.position.base is env.state
 
 
 # --- what cannot come back is told
 
 
 class Unsteady(Line):
-    """Its second lane depends on nothing that could be known."""
+    """Its second env depends on nothing that could be known."""
 
     def __init__(self, steady=True):
         super().__init__()
@@ -386,12 +388,12 @@ class Breaks(Line):
     [(EndsEarly, "played again, its episode ended after 3 of 5 steps"), (Breaks, "ValueError: out of range")],
 )
 def test_a_lane_that_fails_is_lost_with_the_reason(kind, reason, tmp_path, monkeypatch):
-    walker = Walker(lanes(kind)).begin()
+    walker = Walker(envs(kind)).begin()
     walker.walk(5)
-    two = lanes(kind)
+    two = envs(kind)
     two.load_state_dict(through_disk(walker.env.state_dict(), tmp_path))
     monkeypatch.setenv("EARLY", "1")
-    assert two.rejoin().lost == {0: reason, 1: reason}
+    assert two.resume_episodes().lost == {0: reason, 1: reason}
 
 
 def test_a_worker_that_fails_tells_the_reason(tmp_path, monkeypatch):
@@ -402,7 +404,7 @@ def test_a_worker_that_fails_tells_the_reason(tmp_path, monkeypatch):
     monkeypatch.setenv("EARLY", "1")
     two = build()
     two.load_state_dict(state)
-    assert set(two.rejoin().lost.values()) == {"ValueError: out of range"}
+    assert set(two.resume_episodes().lost.values()) == {"ValueError: out of range"}
     walker.env.close()
     two.close()
 
@@ -412,7 +414,7 @@ def test_a_state_that_cannot_be_put_back_is_lost_with_the_reason(tmp_path):
         def load_state_dict(self, state):
             raise KeyError("lvl")
 
-    _, _, rejoined = left_and_rejoined(partial(lanes, Refusing), tmp_path, steps=4)
+    _, _, rejoined = left_and_rejoined(partial(envs, Refusing), tmp_path, steps=4)
     assert rejoined.lost == {0: "KeyError: 'lvl'", 1: "KeyError: 'lvl'"}
 
 
@@ -426,20 +428,20 @@ def test_an_unsteady_lane_shows_by_its_observation(tmp_path):
 
 
 def test_signals_are_seen_while_episodes_are_played_again(tmp_path):
-    walker = Walker(lanes(Line)).begin()
-    walker.env.lanes[0].limit = walker.env.lanes[1].limit = None
+    walker = Walker(envs(Line)).begin()
+    walker.env.envs[0].limit = walker.env.envs[1].limit = None
     walker.walk(2500)
-    two, looks = lanes(Line), []
-    two.lanes[0].limit = two.lanes[1].limit = None
+    two, looks = envs(Line), []
+    two.envs[0].limit = two.envs[1].limit = None
     two.load_state_dict(walker.env.state_dict())
-    assert two.rejoin(lambda: looks.append(1)).lost == {}
+    assert two.resume_episodes(lambda: looks.append(1)).lost == {}
     assert len(looks) >= 6
 
 
 def test_lanes_of_another_number_are_refused():
-    state = Walker(lanes(Line, 2)).begin().env.state_dict()
-    with pytest.raises(RlrunError, match="of 2 lanes, and this environment has 3"):
-        lanes(Line, 3).load_state_dict(state)
+    state = Walker(envs(Line, 2)).begin().env.state_dict()
+    with pytest.raises(RlrunError, match="of 2 envs, and this environment has 3"):
+        envs(Line, 3).load_state_dict(state)
 
 
 TWISTER = {**np.random.MT19937(0).state, "state": {"key": np.ones(624), "pos": -50_000_000}}
@@ -483,12 +485,12 @@ OWN = {"dict": [["x", {"generator": 0, "numpy": PHILOX}]]}
     ],
 )
 def test_what_no_lanes_have_written_is_refused_before_anything_is_played(entry, value, message):
-    walker = Walker(lanes(Line, 2)).begin()
+    walker = Walker(envs(Line, 2)).begin()
     walker.walk(3)
     state = walker.env.state_dict()
-    lanes(Line, 2).load_state_dict(state)
+    envs(Line, 2).load_state_dict(state)
     with pytest.raises(RlrunError, match=message):
-        lanes(Line, 2).load_state_dict({**state, entry: value})
+        envs(Line, 2).load_state_dict({**state, entry: value})
 
 
 @pytest.mark.parametrize("name", ["reset", "step", "np_random", "unwrapped", "__dict__", "__x"])
@@ -509,7 +511,7 @@ def test_without_a_record_there_is_nothing_to_rejoin(vectorization):
     env.reset(0)
     assert env.state_dict() == {}
     env.load_state_dict({})
-    assert env.rejoin() is None
+    assert env.resume_episodes() is None
     env.close()
 
 
@@ -547,7 +549,7 @@ def test_an_episode_that_is_too_long_is_lost(short_tape, tmp_path):
 
 
 def test_an_environment_that_tells_its_state_comes_back_from_a_long_episode(short_tape, tmp_path):
-    original, two, rejoined = left_and_rejoined(partial(lanes, Telling), tmp_path, steps=50)
+    original, two, rejoined = left_and_rejoined(partial(envs, Telling), tmp_path, steps=50)
     assert rejoined.lost == {}
     assert np.isnan(rejoined.episode_return).all()
     assert rejoined.length.tolist() == [-1, -1]
@@ -558,19 +560,19 @@ def test_an_environment_that_tells_its_state_comes_back_from_a_long_episode(shor
 
 
 def test_the_log_holds_what_open_episodes_need_and_no_more():
-    env = lanes(Line)
+    env = envs(Line)
     walker = Walker(env).begin()
     walker.walk(22)  # two episodes of nine, and four steps
     state = env.state_dict()
     assert (state["begun"], state["actions"].shape) == ([0, 0], (4, 2))
-    assert len(env._tape._leaves[0].log) == 4
-    env.reset_lanes(np.array([True, False]), [5])
+    assert len(env._action_log._leaves[0].log) == 4
+    env.reset_envs(np.array([True, False]), [5])
     walker.walk(2)
     assert env.state_dict()["begun"] == [4, 0]
 
 
 def test_actions_of_several_types_are_kept_as_they_are():
-    log = recorded.Tape(1)
+    log = recorded.ActionLog(1)
     actions = [np.array([1], np.int32), np.array([2**40], np.int64), np.array([3], np.uint8)]
     for action in actions:
         log.note(action)

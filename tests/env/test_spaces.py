@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces as theirs
 
-from rlrun.env.spaces import action_writer, batch_reader, empty, from_gymnasium, lane_splitter, lane_writer
+from rlrun.env.spaces import action_writer, batch_reader, empty, from_gymnasium, row_splitter, row_writer
 from rlrun.errors import SpaceError
 from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, leaves
 
@@ -76,11 +76,11 @@ def test_largest_double_is_no_bound(recwarn):
 
 
 def test_lane_and_batch_readers_agree():
-    lanes = [{"pair": (np.int64(3 + i), np.array([i, 0.5])), "bits": np.array([i, 1], np.int8)} for i in range(2)]
-    buffer, write = empty(from_gymnasium(NESTED, "x"), 2), lane_writer(NESTED)
-    for lane, value in enumerate(lanes):
-        write(buffer, lane, value)
-    batch = gymnasium.vector.utils.concatenate(NESTED, lanes, gymnasium.vector.utils.create_empty_array(NESTED, 2))
+    envs = [{"pair": (np.int64(3 + i), np.array([i, 0.5])), "bits": np.array([i, 1], np.int8)} for i in range(2)]
+    buffer, write = empty(from_gymnasium(NESTED, "x"), 2), row_writer(NESTED)
+    for env_index, value in enumerate(envs):
+        write(buffer, env_index, value)
+    batch = gymnasium.vector.utils.concatenate(NESTED, envs, gymnasium.vector.utils.create_empty_array(NESTED, 2))
     tree = batch_reader(NESTED)(batch)
     for observations in (buffer, tree):
         assert observations["pair"]["0"].tolist() == [1, 2]  # zero-based: 3 - 2, 4 - 2
@@ -123,7 +123,7 @@ def test_plain_discrete_action_needs_no_conversion():
 def test_nested_actions_come_apart_as_the_environment_wants_them():
     tree = {"pair": {"0": np.array([0, 2]), "1": np.zeros((2, 2), np.float32)}, "bits": np.array([[0, 1], [1, 1]])}
     batch = action_writer(NESTED, 2)(tree)
-    actions = list(lane_splitter(NESTED)(batch))
+    actions = list(row_splitter(NESTED)(batch))
     assert all(NESTED.contains(action) for action in actions)
     assert [int(action["pair"][0]) for action in actions] == [2, 4]
     assert actions[0]["pair"][1].tolist() == [2.0, 2.0]  # the middle of [0, 4]

@@ -72,9 +72,9 @@ def test_ball_has_31_steps_and_a_known_answer():
     assert mean_return(toys.HitTheMiddle(), lambda o: np.zeros(1)) < -900
 
 
-@pytest.mark.parametrize("arm", [0, 1, 2])
-def test_bandit_pays_the_mean(arm):
-    assert episode(toys.Bandit(), lambda o: arm, seed=0) == ([(0.1, 0.5, 0.9)[arm]], True, False)
+@pytest.mark.parametrize("group", [0, 1, 2])
+def test_bandit_pays_the_mean(group):
+    assert episode(toys.Bandit(), lambda o: group, seed=0) == ([(0.1, 0.5, 0.9)[group]], True, False)
 
 
 def test_noisy_bandit_pays_the_mean_on_average():
@@ -82,8 +82,8 @@ def test_noisy_bandit_pays_the_mean_on_average():
 
 
 def test_chain_values_solve_bellman_equations():
-    ended, cut = toys.Chain(3), toys.Chain(3, ending="truncated")
-    assert [ended.value(state, 0.5) for state in range(3)] == [1.75, 1.5, 1.0]
+    episode_end, cut = toys.Chain(3), toys.Chain(3, ending="truncated")
+    assert [episode_end.value(state, 0.5) for state in range(3)] == [1.75, 1.5, 1.0]
     assert [cut.value(state, 0.5) for state in range(3)] == [2.0, 2.0, 2.0]
 
 

@@ -9,7 +9,7 @@ from gymnasium.utils.env_checker import check_env
 from rlrun.env import make
 from rlrun.env.spaces import from_gymnasium
 from rlrun.env.toys import Chain, DiscreteStart, HitTheMiddle, ImageObservation, MixedAction
-from rlrun.env.wrappers import ActionRepeat, FloatScale, FrameStack, PreviousAction, RandomGoal, ResizeGrey, TimeLimit
+from rlrun.env.wrappers import ActionRepeat, FloatScale, FrameStack, PreviousAction, RandomGoal, ResizeGray, TimeLimit
 from rlrun.errors import BuildError, ConfigError, SpaceError
 
 
@@ -75,17 +75,17 @@ def test_resizing_averages_areas():
         def look(self):
             return np.kron(np.array([[0, 100], [40, 60]], np.uint8), np.ones((2, 2), np.uint8))
 
-    assert ResizeGrey(Checker((4, 4), np.uint8), size=2).reset()[0].tolist() == [[0, 100], [40, 60]]
-    assert ResizeGrey(Checker((4, 4), np.uint8), size=1).reset()[0].tolist() == [[50]]
+    assert ResizeGray(Checker((4, 4), np.uint8), size=2).reset()[0].tolist() == [[0, 100], [40, 60]]
+    assert ResizeGray(Checker((4, 4), np.uint8), size=1).reset()[0].tolist() == [[50]]
 
 
-def test_grey_weighs_colours():
+def test_grey_weighs_colors():
     class Green(Counter):
         def look(self):
             return np.full((4, 4, 3), (0, 100, 0), np.uint8)
 
-    assert ResizeGrey(Green((4, 4, 3), np.uint8), size=2).reset()[0].tolist() == [[59, 59], [59, 59]]
-    assert ResizeGrey(Green((4, 4, 3), np.uint8), size=(1, 2), grey=False).reset()[0].tolist() == [[[0, 100, 0]] * 2]
+    assert ResizeGray(Green((4, 4, 3), np.uint8), size=2).reset()[0].tolist() == [[59, 59], [59, 59]]
+    assert ResizeGray(Green((4, 4, 3), np.uint8), size=(1, 2), gray=False).reset()[0].tolist() == [[[0, 100, 0]] * 2]
 
 
 @pytest.mark.parametrize(("low", "high", "ends"), [(0.0, 1.0, [0.0, 1.0]), (-1.0, 1.0, [-1.0, 1.0])])
@@ -124,7 +124,7 @@ def test_previous_action_passes_the_checker(env):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(
-    "env", [FrameStack(Chain(), 2), FrameStack(ImageObservation(), 2), ResizeGrey(Counter((9, 9, 3), np.uint8), 8)]
+    "env", [FrameStack(Chain(), 2), FrameStack(ImageObservation(), 2), ResizeGray(Counter((9, 9, 3), np.uint8), 8)]
 )
 def test_wrapped_images_pass_the_checker(env):
     check_env(env, skip_render_check=True)
@@ -138,7 +138,7 @@ def test_count_is_a_whole_number_above_zero(count):
 
 def test_wrong_observations_are_refused():
     with pytest.raises(SpaceError, match="uint8 images"):
-        ResizeGrey(Counter())
+        ResizeGray(Counter())
     with pytest.raises(SpaceError, match="wants a Box observation, got Dict"):
         FrameStack(PreviousAction(Counter()), 2)
     with pytest.raises(SpaceError, match="finite bounds"):

@@ -37,9 +37,9 @@ class Made(NamedTuple):
         return Graph(self.agent, Outer(*self.env.outer), stochastic=stochastic)
 
 
-def make(*words: str) -> Made:
-    """Build the agent and one lane of the environment, and let normalisers learn something first."""
-    composed = configuration.compose([*words])
+def make(*overrides: str) -> Made:
+    """Build the agent and one env of the environment, and let normalizers learn something first."""
+    composed = configuration.compose([*overrides])
     device = prepare_process(composed.config)
     builder = builder_of(composed.config, device=device, num_envs=1)
     torch.manual_seed(3)

@@ -165,10 +165,12 @@ def test_nothing_is_left_of_what_was_not_asked_for_in_full(worker, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("word", "said"), [("export.every=-1", "wanted every >= 0"), ("export.keep=0", "keep >= 1")])
-def test_wrong_numbers_are_refused(word, said):
-    with pytest.raises(ConfigError, match=said):
-        Experiment(compose([*WORDS, word]))
+@pytest.mark.parametrize(
+    ("override", "describe_error"), [("export.every=-1", "wanted every >= 0"), ("export.keep=0", "keep >= 1")]
+)
+def test_wrong_numbers_are_refused(override, describe_error):
+    with pytest.raises(ConfigError, match=describe_error):
+        Experiment(compose([*WORDS, override]))
 
 
 def test_items_are_found_and_removed(tmp_path):

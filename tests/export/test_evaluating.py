@@ -19,7 +19,7 @@ from rlrun.export.opening import exported
 from rlrun.export.writing import environment, interface
 
 onnx = pytest.importorskip("onnx")
-EPISODES = 19  # more than lanes, so that these begin anew
+EPISODES = 19  # more than envs, so that these begin anew
 RECURRENT = ("algorithm.recurrent=gru", "algorithm.core_size=5")
 EVIL = """
 import pathlib
@@ -39,15 +39,15 @@ class Exports:
         self.folder = folder
         self.held = {}
 
-    def get(self, name, *words, stochastic=False):
+    def get(self, name, *overrides, stochastic=False):
         """Return how a policy and its environment were built, and the file."""
         if name not in self.held:
-            setup, path = make(*words, *SMALL), self.folder / f"{name}.onnx"
+            setup, path = make(*overrides, *SMALL), self.folder / f"{name}.onnx"
             for parameter in setup.agent.policy.parameters():
                 parameter.data.normal_(0.0, 0.8)  # so that it matters what is seen
             graph = setup.graph(stochastic=stochastic)
             path.write_bytes(file_of(graph))
-            about = {**interface(graph), "env": environment(compose([*words, *SMALL]).config), "env_steps": 12}
+            about = {**interface(graph), "env": environment(compose([*overrides, *SMALL]).config), "env_steps": 12}
             path.with_name(f"{path.name}.json").write_text(json.dumps(about))
             self.held[name] = setup, path
         return self.held[name]
@@ -82,7 +82,7 @@ def tell(path, about):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "overrides"),
     [
         ("cartpole", ("algorithm=dqn", "env=cartpole")),
         ("image", ("algorithm=dqn", SPACES["image"])),
@@ -90,8 +90,8 @@ def tell(path, about):
         ("recurrent", ("algorithm=ppo", SPACES["dict"], *RECURRENT)),
     ],
 )
-def test_a_file_plays_the_episodes_of_its_policy(exports, name, words):
-    setup, path = exports.get(name, *words)
+def test_a_file_plays_the_episodes_of_its_policy(exports, name, overrides):
+    setup, path = exports.get(name, *overrides)
     report = rlrun.evaluate(path, episodes=EPISODES, seed=3)
     with Stage(setup.env, episodes=EPISODES, seed=3, max_steps=10_000) as stage:
         wanted, _ = stage.play(setup.agent)
@@ -115,9 +115,9 @@ def test_actions_reach_the_environment_as_the_file_gives_them(exports):
     _, path = exports.get("tuple", "algorithm=sac", SPACES["tuple"], stochastic=True)
     with exported(path) as policy:
         taken = []
-        (lane,) = policy.env.lanes
-        step = lane.step
-        policy.env._step_lanes[0] = lambda action: (taken.append(action), step(action))[1]
+        (env,) = policy.env.envs
+        step = env.step
+        policy.env._step_functions[0] = lambda action: (taken.append(action), step(action))[1]
         response = policy.agent(policy.env.reset(0))
         policy.env.step(response["action"])
         assert policy.env.outer[1].contains(taken[0])
@@ -127,19 +127,19 @@ def test_actions_reach_the_environment_as_the_file_gives_them(exports):
 
 def test_the_command_tells_episodes_and_films_them(lone, capsys, monkeypatch):
     pytest.importorskip("imageio_ffmpeg")
-    words = ["evaluation.max_steps=4", "--episodes", "3", "--video", "films", "--videos", "1", "--format", "gif"]
-    assert command(monkeypatch, "eval", lone.name, *words, "--json") == 0
+    overrides = ["evaluation.max_steps=4", "--episodes", "3", "--video", "films", "--videos", "1", "--format", "gif"]
+    assert command(monkeypatch, "eval", lone.name, *overrides, "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["run"], report["env_steps"], report["lengths"]) == (str(lone), 12, [4, 4, 4])
     assert report["videos"] == ["films/episode_000_seed_0.gif"]
     assert (lone.parent / report["videos"][0]).read_bytes()[:3] == b"GIF"
-    assert command(monkeypatch, "eval", lone.name, *words[:3], "--table") == 0
+    assert command(monkeypatch, "eval", lone.name, *overrides[:3], "--table") == 0
     rows = capsys.readouterr().out.splitlines()
     assert [row.split()[:3] for row in rows[3:]] == [[str(seed), "4.00", "4"] for seed in range(3)]
 
 
-def command(monkeypatch, *words):
-    monkeypatch.setattr(sys, "argv", ["rlrun", *words])
+def command(monkeypatch, *overrides):
+    monkeypatch.setattr(sys, "argv", ["rlrun", *overrides])
     with pytest.raises(SystemExit) as exit_info:
         main()
     return exit_info.value.code
@@ -168,11 +168,11 @@ def test_what_others_made_plays_where_the_environment_is_named(lone):
     (lone.parent / "policy.onnx.json").unlink()
     with pytest.raises(RequestError, match=r"does not say what it acts in; name that: .* env=NAME"):
         rlrun.evaluate(lone)
-    assert rlrun.evaluate(lone, episodes=3, words=["env=cartpole"]).returns == wanted
+    assert rlrun.evaluate(lone, episodes=3, overrides=["env=cartpole"]).returns == wanted
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("override", "describe_error"),
     [
         (
             "env=acrobot",
@@ -186,9 +186,9 @@ def test_what_others_made_plays_where_the_environment_is_named(lone):
         ("algorithm.lr=3", "algorithm.lr=3: beside a file there are env=NAME"),
     ],
 )
-def test_another_environment_has_to_fit(exports, word, said):
-    with pytest.raises(RequestError, match=said):
-        rlrun.evaluate(exports.cartpole()[1], words=[word])
+def test_another_environment_has_to_fit(exports, override, describe_error):
+    with pytest.raises(RequestError, match=describe_error):
+        rlrun.evaluate(exports.cartpole()[1], overrides=[override])
 
 
 def test_another_number_of_choices_is_found(lone):
@@ -205,21 +205,21 @@ def test_another_number_of_choices_is_found(lone):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "describe_error"),
     [
         ({"checkpoint": "best"}, "--checkpoint goes with a run directory"),
         ({"checkpoint": ["all"]}, "--checkpoint goes with a run directory"),
         ({"stochastic": True}, "--stochastic: cartpole.onnx knows its best actions only"),
     ],
 )
-def test_options_of_runs_are_refused(exports, given, said):
-    with pytest.raises(RequestError, match=said):
+def test_options_of_runs_are_refused(exports, given, describe_error):
+    with pytest.raises(RequestError, match=describe_error):
         rlrun.evaluate(exports.cartpole()[1], **given)
 
 
 def test_words_beside_a_run_are_refused(tmp_path):
     with pytest.raises(RequestError, match="env=cartpole: a run plays in its own environment"):
-        rlrun.evaluate(tmp_path, words=["env=cartpole"])
+        rlrun.evaluate(tmp_path, overrides=["env=cartpole"])
 
 
 def later(data):
@@ -259,19 +259,19 @@ def failing(data):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "describe_error"),
     [
         (lambda data: b"", "is no ONNX file, or is damaged"),
         (lambda data: b"no graph" * 9, "is no ONNX file, or is damaged"),
         (lambda data: data[: len(data) // 2], "is no ONNX file, or is damaged"),
         (later, "is for a newer onnxruntime than"),
-        (for_one_lane, "'observation' is for 1 lanes only"),
+        (for_one_lane, "'observation' is for 1 envs only"),
         (of_no_shape, r"'observation' is \[\] float32; its first axis has to be open"),
     ],
 )
-def test_files_that_cannot_be_played_are_refused(lone, change, said):
+def test_files_that_cannot_be_played_are_refused(lone, change, describe_error):
     lone.write_bytes(change(lone.read_bytes()))
-    with pytest.raises(RequestError, match=said):
+    with pytest.raises(RequestError, match=describe_error):
         rlrun.evaluate(lone)
 
 
@@ -301,11 +301,11 @@ def test_a_state_that_nobody_tells_the_beginning_of_is_refused(exports, tmp_path
     _, path = exports.get("recurrent", "algorithm=ppo", SPACES["dict"], *RECURRENT)
     (tmp_path / "alone.onnx").write_bytes(path.read_bytes())
     with pytest.raises(RequestError, match=r"alone.onnx.json does not say how 'state' begins"):
-        rlrun.evaluate(tmp_path / "alone.onnx", words=[SPACES["dict"]])
+        rlrun.evaluate(tmp_path / "alone.onnx", overrides=[SPACES["dict"]])
 
 
 @pytest.mark.parametrize(
-    ("env", "said"),
+    ("env", "describe_error"),
     [
         ({"id": None, "target": "evil.Env"}, "evil.Env comes with the run and is not trusted; .*--trust evil"),
         ({"id": "evil:Env-v0"}, "evil.* is not trusted"),
@@ -321,13 +321,13 @@ def test_a_state_that_nobody_tells_the_beginning_of_is_refused(exports, tmp_path
         ({"max_steps": {"_target_": "evil.Env"}}, "what it says of its environment is no plain value"),
     ],
 )
-def test_what_a_file_says_of_its_environment_runs_no_code_of_others(lone, env, said, monkeypatch):
+def test_what_a_file_says_of_its_environment_runs_no_code_of_others(lone, env, describe_error, monkeypatch):
     beside = lone.parent / "came"
     beside.mkdir()
     (beside / "evil.py").write_text(EVIL)
     monkeypatch.syspath_prepend(beside)
     tell(lone, told(lone) | {"env": told(lone)["env"] | env})
-    with pytest.raises(RequestError, match=said):
+    with pytest.raises(RequestError, match=describe_error):
         rlrun.evaluate(lone, episodes=1)
     assert "evil" not in sys.modules
     assert not (lone.parent / "canary").exists()

@@ -136,7 +136,7 @@ def slightly_other(make):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "describe_error"),
     [
         ({"format": "onx"}, "--format onx: there are onnx, pt2 (did you mean 'onnx'?)"),
         ({"checkpoint": "3"}, "checkpoint"),
@@ -144,11 +144,11 @@ def slightly_other(make):
         ({"output": "no/such/policy.onnx"}, "is no folder; make it"),
     ],
 )
-def test_wrong_requests_are_refused(run, given, said, tmp_path, monkeypatch):
+def test_wrong_requests_are_refused(run, given, describe_error, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RequestError) as caught:
         rlrun.export_onnx(run, **given)
-    assert said in str(caught.value)
+    assert describe_error in str(caught.value)
 
 
 def test_a_missing_extra_is_named(run, monkeypatch):

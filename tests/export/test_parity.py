@@ -16,7 +16,7 @@ from rlrun.export import writing
 from rlrun.export.checking import running
 from rlrun.export.graph import Graph, Outer
 from rlrun.export.worker import request
-from rlrun.nn import Normaliser
+from rlrun.nn import Normalizer
 
 pytest.importorskip("onnx")
 OWN = {
@@ -89,9 +89,9 @@ def test_an_epsilon_greedy_agent_explores_as_often_as_in_training():
     setup = make("algorithm=dqn", "env=cartpole", *SMALL, "algorithm.epsilon.first=0.4")
     graph = setup.graph(stochastic=True)
     assert proven(setup, graph).largest == 0.0
-    lanes = 20_000
-    uniform = torch.rand(lanes, 4, generator=torch.Generator().manual_seed(0))
-    observation = torch.tensor([[0.1, -0.2, 0.3, 0.4]]).expand(lanes, 4)
+    envs = 20_000
+    uniform = torch.rand(envs, 4, generator=torch.Generator().manual_seed(0))
+    observation = torch.tensor([[0.1, -0.2, 0.3, 0.4]]).expand(envs, 4)
     action = graph(observation, -(-uniform.log()).log())[0]
     best = setup.graph()(observation[:1])[0]
     assert float((action != best).float().mean()) == pytest.approx(0.2, abs=0.015)  # half of the random ones are best
@@ -112,19 +112,19 @@ def test_a_program_of_torch_is_the_same():
     assert proven(setup, graph, running(file_of(graph, "pt2"), graph, "pt2")).largest < 1e-6
 
 
-def normalised():
+def normalized():
     setup = make("algorithm=ppo", "env=pendulum", *SMALL, "+with=observation_norm")
-    normaliser = next(part for part in setup.parts.values() if isinstance(part, Normaliser))
-    normaliser.update(torch.randn(100, 3) * torch.tensor([0.5, 0.5, 4.0]) + 0.3)
+    normalizer = next(part for part in setup.parts.values() if isinstance(part, Normalizer))
+    normalizer.update(torch.randn(100, 3) * torch.tensor([0.5, 0.5, 4.0]) + 0.3)
     return setup
 
 
-def test_normalisers_are_inside():
-    setup = normalised()
+def test_normalizers_are_inside():
+    setup = normalized()
     assert proven(setup, setup.graph()).largest < 1e-5
 
 
-def without_normaliser(made):
+def without_normalizer(made):
     made.agent._act = made.agent.policy.act
 
 
@@ -139,15 +139,15 @@ def worst_choice(made):
 
 
 @pytest.mark.parametrize(
-    ("words", "mutate"),
+    ("overrides", "mutate"),
     [
-        (("algorithm=ppo", "env=pendulum", *SMALL, "+with=observation_norm"), without_normaliser),
+        (("algorithm=ppo", "env=pendulum", *SMALL, "+with=observation_norm"), without_normalizer),
         (("algorithm=ppo", "env=pendulum", *SMALL), mean_in_place_of_tanh),
         (("algorithm=dqn", "env=cartpole", *SMALL), worst_choice),
     ],
 )
-def test_a_wrong_graph_is_refused(words, mutate):
-    right, wrong = (normalised() if "+with=observation_norm" in words else make(*words) for _ in range(2))
+def test_a_wrong_graph_is_refused(overrides, mutate):
+    right, wrong = (normalized() if "+with=observation_norm" in overrides else make(*overrides) for _ in range(2))
     for module in (right.agent.policy, wrong.agent.policy):  # alike, and far enough from zero to matter
         torch.manual_seed(4)
         for parameter in module.parameters():

@@ -24,7 +24,7 @@ RUNS = {
     "a2c": ("algorithm=a2c", CARTPOLE),
     "ppo": ("algorithm=ppo", PENDULUM, "+with=rnd"),
     "ppg": ("algorithm=ppg", CARTPOLE),
-    "dqn": ("algorithm=dqn", CARTPOLE, "+with=prioritised", "algorithm.target_every=2", "algorithm.ensemble=2"),
+    "dqn": ("algorithm=dqn", CARTPOLE, "+with=prioritized", "algorithm.target_every=2", "algorithm.ensemble=2"),
     "sac": ("algorithm=sac", CARTPOLE, "algorithm.max_grad_norm=0.1", "algorithm.policy_every=2"),
     "td3": ("algorithm=td3", PENDULUM),
     "hlgauss": (
@@ -47,10 +47,10 @@ UNTRIED = {  # for the sake of time: their updates are like those above, or want
 RUNS |= {name: (f"algorithm={name}", env_of(name)) for name in ALGORITHMS if name not in {*RUNS, *UNTRIED}}
 
 
-def small(words: tuple[str, ...], numbers: dict[str, Any] = SMALL) -> list[str]:
-    config = compose(list(words)).config
+def small(overrides: tuple[str, ...], numbers: dict[str, Any] = SMALL) -> list[str]:
+    config = compose(list(overrides)).config
     known = {key: value for key, value in numbers.items() if OmegaConf.select(config, key, default=...) is not ...}
-    return [*words, *(f"{key}={'null' if value is None else value}" for key, value in known.items())]
+    return [*overrides, *(f"{key}={'null' if value is None else value}" for key, value in known.items())]
 
 
 def leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
@@ -74,13 +74,13 @@ def left(trainer: Any) -> dict[str, Any]:
     return dict(leaves({**states, "gradients": gradients}))
 
 
-@pytest.mark.parametrize("words", RUNS.values(), ids=RUNS)
-def test_a_run_is_the_same_but_for_roundings(words, interpreted, tmp_path, caplog):
-    words = [*small(words), "stop.updates=6", "stop.env_steps=null"]
-    plain = left(train(words, run_dir=tmp_path / "plain").trainer)
+@pytest.mark.parametrize("overrides", RUNS.values(), ids=RUNS)
+def test_a_run_is_the_same_but_for_roundings(overrides, interpreted, tmp_path, caplog):
+    overrides = [*small(overrides), "stop.updates=6", "stop.env_steps=null"]
+    plain = left(train(overrides, run_dir=tmp_path / "plain").trainer)
     assert interpreted == []
     with caplog.at_level(logging.WARNING, "rlrun"):
-        fused = left(train([*words, "compile=true"], run_dir=tmp_path / "fused").trainer)
+        fused = left(train([*overrides, "compile=true"], run_dir=tmp_path / "fused").trainer)
     assert interpreted
     assert [record.message for record in caplog.records if "compile" in record.message] == []
     assert fused.keys() == plain.keys()
@@ -90,9 +90,9 @@ def test_a_run_is_the_same_but_for_roundings(words, interpreted, tmp_path, caplo
 
 @pytest.mark.parametrize("name", ["sac", "td3", "a2c"])
 def test_a_resumed_run_is_the_one_that_never_stopped(name, interpreted, tmp_path):
-    words = [*small(RUNS[name], RESUMED), "compile=true"]
-    whole = left(train(words, run_dir=tmp_path / "whole").trainer)
-    train([*words, "stop.updates=11"], run_dir=tmp_path / "cut")
+    overrides = [*small(RUNS[name], RESUMED), "compile=true"]
+    whole = left(train(overrides, run_dir=tmp_path / "whole").trainer)
+    train([*overrides, "stop.updates=11"], run_dir=tmp_path / "cut")
     gone_on = left(resume(tmp_path / "cut", ["stop.updates=24"]).trainer)
     for place, value in whole.items():
         assert torch.equal(gone_on[place], value), place
@@ -100,7 +100,7 @@ def test_a_resumed_run_is_the_one_that_never_stopped(name, interpreted, tmp_path
 
 @pytest.mark.parametrize("compile", [False, True])
 def test_a_loss_that_is_not_finite_fails_the_run_before_a_checkpoint(compile, interpreted, tmp_path):
-    words = [
+    overrides = [
         *small(("algorithm=dqn", CARTPOLE)),
         "algorithm.lr=1e30",
         f"compile={compile}",
@@ -108,7 +108,7 @@ def test_a_loss_that_is_not_finite_fails_the_run_before_a_checkpoint(compile, in
         "log.every=0",
     ]
     with pytest.raises(DataError, match=r"callbacks\.q_loss: the loss is (nan|inf) at its update \d+;"):
-        train([*words, "stop.env_steps=null", "stop.updates=40"], run_dir=tmp_path / "run")
+        train([*overrides, "stop.env_steps=null", "stop.updates=40"], run_dir=tmp_path / "run")
     checkpoints = RunDir(tmp_path / "run").checkpoint_dirs()
     assert checkpoints
     for checkpoint in checkpoints:
@@ -117,8 +117,8 @@ def test_a_loss_that_is_not_finite_fails_the_run_before_a_checkpoint(compile, in
 
 @pytest.mark.parametrize("matmul", ["numpy", "torch"])
 def test_what_torch_compiles_is_the_same_but_for_roundings(matmul, tmp_path):
-    words = [*small(RUNS["sac"]), "stop.updates=6", "stop.env_steps=null", f"matmul={matmul}"]
-    plain = left(train(words, run_dir=tmp_path / "plain").trainer)
-    fused = left(train([*words, "compile=true"], run_dir=tmp_path / "fused").trainer)
+    overrides = [*small(RUNS["sac"]), "stop.updates=6", "stop.env_steps=null", f"matmul_backend={matmul}"]
+    plain = left(train(overrides, run_dir=tmp_path / "plain").trainer)
+    fused = left(train([*overrides, "compile=true"], run_dir=tmp_path / "fused").trainer)
     for place, value in plain.items():
         torch.testing.assert_close(fused[place], value, rtol=2e-3, atol=2e-5, msg=lambda why, at=place: f"{at}: {why}")

@@ -69,13 +69,13 @@ class OfEncoded(Distance):
         return (self.network(z).squeeze(-1) - y).square()
 
 
-@pytest.mark.parametrize("optimiser", [ADAM, SGD], ids=["adam", "sgd"])
+@pytest.mark.parametrize("optimizer", [ADAM, SGD], ids=["adam", "sgd"])
 @pytest.mark.parametrize("kind", [Encoding, EncodingTarget])
-def test_gradients_go_on_beyond_a_graph(kind, optimiser, interpreted, refusals):
+def test_gradients_go_on_beyond_a_graph(kind, optimizer, interpreted, refusals):
     def make():
         network = Encoded()
         encoding = Encoding(network.encoder) if kind is Encoding else EncodingTarget(network)
-        return {"encode": encoding, "loss": OfEncoded(network, optimiser)}
+        return {"encode": encoding, "loss": OfEncoded(network, optimizer)}
 
     fused = both(make)
     moved = fused["loss"].network.encoder.weight
@@ -212,7 +212,7 @@ def test_what_is_out_of_sight_is_not_written_to(refusals):
 
     def make():
         network = layer()
-        return {"slow": Catching(network, rate=0.1), "loss": Distance(network, ADAM)}
+        return {"slow": Catching(network, tau=0.1), "loss": Distance(network, ADAM)}
 
     both(make)
     assert ["out of sight" in message for message in refusals()] == [True]

@@ -94,7 +94,7 @@ class Slow(TargetCallback):
 def test_slow_copies_move_when_they_should(interpreted, rate):
     def make():
         network = layer()
-        return {"slow": Slow(network, rate=rate, every=2), "loss": Distance(network, ADAM)}
+        return {"slow": Slow(network, tau=rate, every=2), "loss": Distance(network, ADAM)}
 
     both(make)
     assert len(interpreted) == 2  # with a move and without
@@ -168,7 +168,7 @@ def test_what_no_graph_does_is_called_as_ever(kind, why, interpreted, caplog):
         assert fused["one"].count == 20
 
 
-def test_other_optimisers_and_backward_passes_are_called_as_ever(interpreted):
+def test_other_optimizers_and_backward_passes_are_called_as_ever(interpreted):
     class Twice(Distance):
         def backward(self, x: Tensor, y: Tensor, **more: Any) -> Any:  # type: ignore[override]
             super().backward(x, y)
@@ -227,11 +227,11 @@ def test_parameters_that_nothing_reaches_stay(interpreted):
 
     fused = both(lambda: {"loss": Half(layer(), ADAM, max_grad_norm=1.0)})
     loss = fused["loss"]
-    assert [len(loss.optimiser.state[parameter]) for parameter in loss.parameters] == [3, 0]
+    assert [len(loss.optimizer.state[parameter]) for parameter in loss.parameters] == [3, 0]
     assert loss.network.bias.grad is None
 
 
-def test_what_an_optimiser_kept_can_be_replaced(interpreted):
+def test_what_an_optimizer_kept_can_be_replaced(interpreted):
     class Fresh(Callback):
         data_group = "default"
 
@@ -240,9 +240,9 @@ def test_what_an_optimiser_kept_can_be_replaced(interpreted):
 
         def end_batch(self, update: int) -> None:
             if update == 3:
-                self.loss.optimiser.load_state_dict(self.loss.optimiser.state_dict())
+                self.loss.optimizer.load_state_dict(self.loss.optimizer.state_dict())
             if update == 5:
-                self.loss.optimiser.param_groups[0]["betas"] = (0.5, 0.9)
+                self.loss.optimizer.param_groups[0]["betas"] = (0.5, 0.9)
 
     def make():
         loss = Distance(layer(), ADAM)
@@ -349,8 +349,8 @@ CHANGES = {
     "storage": lambda loss: nn.utils.vector_to_parameters(torch.full((4,), 0.5), loss.network.parameters()),
     "tuple": lambda loss: setattr(loss, "pair", (-1.0, 0.0)),
     "dict": lambda loss: loss.named.update(share=-1.0),
-    "rule": lambda loss: loss.optimiser.param_groups[0].update(maximize=True),
-    "step hook": lambda loss: loss.optimiser.register_step_post_hook(lambda *_: loss.network.bias.data.zero_()),
+    "rule": lambda loss: loss.optimizer.param_groups[0].update(maximize=True),
+    "step hook": lambda loss: loss.optimizer.register_step_post_hook(lambda *_: loss.network.bias.data.zero_()),
     "gradient hook": lambda loss: loss.network.weight.register_hook(lambda gradient: 0.0 * gradient),
 }
 

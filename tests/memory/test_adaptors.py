@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.memory import Cast, NStep, Rename, ReturnNormalise, RewardNormalise, Scale, Table
+from rlrun.memory import Cast, NStep, Rename, ReturnNormalize, RewardNormalize, Scale, Table
 from rlrun.memory.adaptors import PerStep, Select, TerminalOverride, Untransformed, arrange, spared
 from rlrun.memory.transforms import ImageScale, RewardClip, RewardFunction, RewardScale, RewardShift
-from rlrun.nn.normaliser import Normaliser, ReturnNormaliser
+from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
 from rlrun.spaces import Box, Composite, Discrete, Spaces
 
 SPACES = Spaces(Box((1,), np.zeros(1), np.ones(1)), Discrete(2))
@@ -29,8 +29,8 @@ def table_of(
     table = Table(length=20, spaces=SPACES, adaptors=adaptors, **settings)
     for i, reward in enumerate(rewards):
         last = i == len(rewards) - 1
-        ended = {"terminated": [last and end == "terminated"], "truncated": [last and end == "truncated"]}
-        table.add(None, {"observation": [[i]], "action": [0], "reward": [reward]} | ended)
+        episode_end = {"terminated": [last and end == "terminated"], "truncated": [last and end == "truncated"]}
+        table.add(None, {"observation": [[i]], "action": [0], "reward": [reward]} | episode_end)
     if end:
         table.close(None, [[len(rewards)]])
     return table
@@ -77,18 +77,18 @@ def test_open_episode_is_used_as_far_as_stored() -> None:
 def test_steps_never_reach_another_episode_or_the_cursor() -> None:
     table = Table(length=12, num_envs=2, spaces=SPACES, adaptors=[NStep(steps=5, discount=1.0)])
     for i in range(100):
-        ended = np.array([i % 4 == 3] * 2)
+        episode_end = np.array([i % 4 == 3] * 2)
         table.add(
             None,
             {
                 "observation": [[i], [i + 1000]],
                 "action": [0, 0],
                 "reward": [1.0, 1000.0],
-                "terminated": ended,
-                "truncated": ~ended,
+                "terminated": episode_end,
+                "truncated": ~episode_end,
             },
         )
-        if ended[0]:
+        if episode_end[0]:
             table.close(None, [[i + 1], [i + 1001]])
         if i > 1:
             batch = table.sample(50)
@@ -198,14 +198,14 @@ def test_entries_set_to_null_are_left_out() -> None:
     ("first", "on_policy", "undone"),
     [
         (lambda: RewardScale(0.1), True, True),
-        (lambda: RewardNormalise(Normaliser([], form="rms")), True, True),
-        (lambda: RewardNormalise(Normaliser([], form="centred")), True, False),  # the mean is not put back
+        (lambda: RewardNormalize(Normalizer([], form="rms")), True, True),
+        (lambda: RewardNormalize(Normalizer([], form="centered")), True, False),  # the mean is not put back
         (RewardClip, True, False),
         (lambda: RewardScale(0.1), False, False),  # statistics are of rewards as they enter the memory
     ],
 )
 def test_what_the_division_by_returns_undoes_is_told(first, on_policy, undone, caplog) -> None:
-    last = ReturnNormalise(ReturnNormaliser(discount=0.9, num_envs=1))
+    last = ReturnNormalize(ReturnNormalizer(discount=0.9, num_envs=1))
     arrange({"last": last, "none": None, "first": first()}, on_policy=on_policy)
     wanted = "memory.adaptors.first is undone by last, which .*; memory.adaptors.last=null keeps"
     assert bool(re.search(wanted, caplog.text)) == undone == bool(caplog.records)

@@ -25,7 +25,7 @@ class Sum(nn.Module):
         self.rows.append(len(observation))
         return observation.sum(-1)
 
-    def judge(self, observation, action):
+    def evaluate_actions(self, observation, action):
         class Found:
             value = observation.sum(-1)
             log_prob = -action.float()
@@ -55,9 +55,9 @@ def batch():
 
 def test_values_of_what_followed_are_those_of_next_observation(batch):
     adapted = Advantages(Sum(), discount=0.9, lambda_=0.8)(batch, None)
-    ended = batch["terminated"] | batch["truncated"]
+    episode_end = batch["terminated"] | batch["truncated"]
     value, following = batch["observation"].sum(-1), batch["next_observation"].sum(-1)
-    options = {"terminated": batch["terminated"], "ended": ended, "discount": 0.9}
+    options = {"terminated": batch["terminated"], "episode_end": episode_end, "discount": 0.9}
     torch.testing.assert_close(adapted["value"], value)
     torch.testing.assert_close(adapted["log_prob"], -batch["action"].float())
     torch.testing.assert_close(adapted["advantage"], ops.gae(batch["reward"], value, following, lambda_=0.8, **options))
@@ -139,7 +139,7 @@ def test_values_are_those_that_updates_would_see(batch, monkeypatch):
     options = {"discount": 0.9, "lambda_": 0.8}
     plain, mixed = (Advantages(network, **options, **around)(batch, None) for around in ({}, {"around": low}))
     with low:
-        judged = network.judge(batch["observation"], batch["action"])
+        evaluated = network.evaluate_actions(batch["observation"], batch["action"])
     for name in ("log_prob", "value"):
-        torch.testing.assert_close(mixed[name], getattr(judged, name), atol=1e-6, rtol=0.0)
+        torch.testing.assert_close(mixed[name], getattr(evaluated, name), atol=1e-6, rtol=0.0)
         assert (plain[name] - mixed[name]).abs().max() > 1e-5

@@ -292,7 +292,7 @@ loader:
   epochs: 20
   seed: ${seeds.memory}
 callbacks:
-  fit: {_target_: my_line.Fit, network: "${networks.line}", optimiser: "${adam}"}
+  fit: {_target_: my_line.Fit, network: "${networks.line}", optimizer: "${adam}"}
 """
 CODE = """
 import numpy as np
@@ -330,9 +330,9 @@ def test_an_off_policy_algorithm_learns_from_a_stored_memory(tmp_path):
     collector.begin_training()
     collector.collect(200)
     files.store(table, tmp_path / "random.zip")
-    words = [f"dataset={tmp_path / 'random.zip'}", "stop.updates=400", "evaluation.every=200", "logger=[]"]
-    words += ["algorithm.hidden=[16]", "algorithm.lr=0.005"]
-    result = train(["algorithm=dqn", "env=bandit", "+with=offline", *words], run_dir=tmp_path / "run")
+    overrides = [f"dataset={tmp_path / 'random.zip'}", "stop.updates=400", "evaluation.every=200", "logger=[]"]
+    overrides += ["algorithm.hidden=[16]", "algorithm.lr=0.005"]
+    result = train(["algorithm=dqn", "env=bandit", "+with=offline", *overrides], run_dir=tmp_path / "run")
     assert (result.summary["env_steps"], result.summary["updates"]) == (0, 400)
     assert result.summary["evaluation"]["mean_return"] == pytest.approx(0.9)
     assert len(result.trainer.state["loader"].table) == 200

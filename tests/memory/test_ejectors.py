@@ -30,7 +30,7 @@ def episode(table: Table, rows: int, first: int, *, over: bool = True) -> None:
 
 
 def table_of(ejector: Ejector, lengths: list[int], length: int = 200) -> Table:
-    """Return a table of one lane and episodes of so many rows; episode e begins at 100 e."""
+    """Return a table of one env and episodes of so many rows; episode e begins at 100 e."""
     table = Table(length=length, columns=COLUMNS, ejector=ejector)
     for number, rows in enumerate(lengths):
         episode(table, rows, 100 * number)
@@ -85,7 +85,7 @@ def test_rows_without_the_frames_before_them_are_covered_too(name: str) -> None:
 def test_episode_of_which_nothing_can_be_served_leaves(name: str) -> None:
     columns = COLUMNS | {"observation": {"dtype": "int64", "shape": 4}}
     table = Table(length=4, num_envs=4, columns=columns, ejector=EJECTORS[name](), frame_stack=4)
-    for step in range(60):  # 2 slots a lane: whatever was there for long has lost its frames
+    for step in range(60):  # 2 slots an env: whatever was there for long has lost its frames
         table.add(None, {"observation": np.zeros((4, 4)), "reward": np.zeros(4)})
         if step % 5 == 4:
             table.close(step // 5 % 4, np.zeros((1, 4)))

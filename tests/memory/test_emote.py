@@ -86,9 +86,11 @@ def test_ranges_may_come_in_any_order(tmp_path: Path) -> None:
     assert next(iter(Stored.of(memory))).row["reward"].tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(("ended", "wanted"), [("terminated", (True, False)), ("truncated", (False, True))])
-def test_without_a_tag_one_rule_says_how_episodes_ended(tmp_path: Path, ended: Any, wanted: tuple[bool, bool]) -> None:
-    row = emote.read(example(tmp_path / "v1.zip"), ended=ended)[7].row
+@pytest.mark.parametrize(("episode_end", "wanted"), [("terminated", (True, False)), ("truncated", (False, True))])
+def test_without_a_tag_one_rule_says_how_episodes_ended(
+    tmp_path: Path, episode_end: Any, wanted: tuple[bool, bool]
+) -> None:
+    row = emote.read(example(tmp_path / "v1.zip"), episode_end=episode_end)[7].row
     assert (row["terminated"][-1], row["truncated"][-1]) == wanted
     assert not row["terminated"][:-1].any()
     assert not row["truncated"][:-1].any()
@@ -195,17 +197,19 @@ def test_what_we_write_is_read_back(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for step in range(20):
         row = {"near": rng.random((2, 2)), "far": rng.random(2)}
-        ended = np.array([step % 4 == 3, step == 8])
-        memory.add(None, {"observation": row, "action": [1, 2], "reward": [step, -step], **flags(ended, step == 8)})
-        memory.close(ended, {name: part[ended] + 1 for name, part in row.items()})
+        episode_end = np.array([step % 4 == 3, step == 8])
+        memory.add(
+            None, {"observation": row, "action": [1, 2], "reward": [step, -step], **flags(episode_end, step == 8)}
+        )
+        memory.close(episode_end, {name: part[episode_end] + 1 for name, part in row.items()})
     emote.write(memory, tmp_path / "out.zip")
     copy = Table(length=60, columns={**columns, "reward": {}, **FLAGS})
     take_in(copy, str(tmp_path / "out.zip"))
     assert [as_lists(episode) for episode in Stored.of(copy)] == [as_lists(episode) for episode in Stored.of(memory)]
 
 
-def flags(ended: Any, truncated: bool) -> dict[str, Any]:
-    return {"terminated": ended & (not truncated), "truncated": ended & truncated}
+def flags(episode_end: Any, truncated: bool) -> dict[str, Any]:
+    return {"terminated": episode_end & (not truncated), "truncated": episode_end & truncated}
 
 
 def as_lists(episode: Any) -> Any:

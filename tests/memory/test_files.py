@@ -23,7 +23,7 @@ from rlrun.memory.by_episode import Coverage, Sequential, Stratified
 from rlrun.memory.ejectors import CoverageEjector, Fifo, UniformEjector
 from rlrun.memory.episodes import Stored, cut_off
 from rlrun.memory.files import restore, store
-from rlrun.memory.prioritised import Prioritised
+from rlrun.memory.prioritized import Prioritized
 from rlrun.memory.samplers import Recent, Uniform
 
 STEP = {"reward": {}, "terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}
@@ -38,9 +38,9 @@ SAMPLERS: dict[str, Callable[[], Any]] = {
     "by episodes": lambda: Uniform(seed=1, weighting="episodes"),
     "sequential": lambda: Sequential(seed=1),
     "coverage": lambda: Coverage(seed=1),
-    "prioritised": lambda: Prioritised(seed=1),
+    "prioritized": lambda: Prioritized(seed=1),
     "recent": lambda: Recent(Uniform(seed=1), share=0.5, newest=20, seed=2),
-    "recent prioritised": lambda: Recent(Prioritised(seed=1), share=0.5, newest=20, seed=2),
+    "recent prioritized": lambda: Recent(Prioritized(seed=1), share=0.5, newest=20, seed=2),
     "stratified": lambda: Stratified(seed=1),
 }
 EJECTORS: dict[str, Callable[[], Any]] = {
@@ -58,20 +58,20 @@ class Play:
         self.table, self.rng = table, np.random.default_rng(seed)
 
     def run(self, steps: int) -> Play:
-        lanes = self.table.index.num_envs
+        envs = self.table.index.num_envs
         for _ in range(steps):
-            ended = self.rng.random(lanes) < 0.15
-            flags = {"terminated": ended, "truncated": np.zeros(lanes, bool)}
+            episode_end = self.rng.random(envs) < 0.15
+            flags = {"terminated": episode_end, "truncated": np.zeros(envs, bool)}
             self.table.add(
                 None,
-                {"observation": self.look(lanes), "action": self.rng.integers(0, 9, lanes), **flags}
-                | {"reward": self.rng.random(lanes)},
+                {"observation": self.look(envs), "action": self.rng.integers(0, 9, envs), **flags}
+                | {"reward": self.rng.random(envs)},
             )
-            if ended.any():
+            if episode_end.any():
                 self.table.close(
-                    ended,
-                    self.look(int(ended.sum())),
-                    {"skill": self.rng.random(lanes)[ended], "interrupted": np.zeros(lanes)[ended]},
+                    episode_end,
+                    self.look(int(episode_end.sum())),
+                    {"skill": self.rng.random(envs)[episode_end], "interrupted": np.zeros(envs)[episode_end]},
                 )
         return self
 
@@ -422,7 +422,7 @@ def test_a_million_rows_are_stored_in_seconds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("settings", [{}, {"min_length": 4}])
 def test_cut_off_ends_open_episodes_and_loses_nothing(ejector: str, settings: dict[str, Any]) -> None:
     columns = {**COLUMNS, "interrupted": {"tag": True}}
-    table, twin = (filled("prioritised", ejector, columns=columns, length=300, **settings) for _ in range(2))
+    table, twin = (filled("prioritized", ejector, columns=columns, length=300, **settings) for _ in range(2))
     episodes = Stored.of(twin)
     least = np.where(episodes.open, settings.get("min_length", 1), 1)
     before = [episode for episode, rows in zip(episodes, least, strict=True) if len(episode) >= rows]

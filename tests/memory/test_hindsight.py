@@ -35,22 +35,22 @@ class Reach:
         return (achieved == desired).all(-1)
 
 
-def observed(episode: int, step: int, lanes: int = 1) -> dict[str, Any]:
-    """What was achieved tells episode, step and lane; what was wanted is never reached."""
-    value = np.array([[100 * episode + step + 10_000 * lane] for lane in range(lanes)], np.float32)
-    return {"observation": value, "achieved_goal": value, "desired_goal": np.full((lanes, 1), -1.0, np.float32)}
+def observed(episode: int, step: int, envs: int = 1) -> dict[str, Any]:
+    """What was achieved tells episode, step and env; what was wanted is never reached."""
+    value = np.array([[100 * episode + step + 10_000 * env_index] for env_index in range(envs)], np.float32)
+    return {"observation": value, "achieved_goal": value, "desired_goal": np.full((envs, 1), -1.0, np.float32)}
 
 
-def fill(table: Table, *lengths: int, opened: int = 0, lanes: int = 1) -> Table:
+def fill(table: Table, *lengths: int, opened: int = 0, envs: int = 1) -> Table:
     """Store episodes of these lengths, and so many rows of one that is not over."""
     for episode, length in enumerate([*lengths, opened]):
         for step in range(length):
-            last = np.full(lanes, step == length - 1 and episode < len(lengths))
-            row = {"observation": observed(episode, step, lanes), "action": np.zeros(lanes, np.int64)}
-            reward = np.full(lanes, -1.0, np.float32)
+            last = np.full(envs, step == length - 1 and episode < len(lengths))
+            row = {"observation": observed(episode, step, envs), "action": np.zeros(envs, np.int64)}
+            reward = np.full(envs, -1.0, np.float32)
             table.add(None, row | {"reward": reward, "terminated": last & False, "truncated": last})
         if episode < len(lengths):
-            table.close(None, observed(episode, length, lanes))
+            table.close(None, observed(episode, length, envs))
     return table
 
 
@@ -101,7 +101,7 @@ def test_open_episode_gives_goals_as_far_as_it_is_stored() -> None:
 def test_goals_come_from_the_same_episode_of_the_same_lane_whatever_was_overwritten(whole: bool) -> None:
     hindsight = Hindsight(reward=Reach(), share=1.0)
     table = Table(length=60, num_envs=3, spaces=SPACES, adaptors=[hindsight], ejector=Fifo(whole=whole))
-    fill(table, *[5, 9, 2, 1, 7] * 6, opened=3, lanes=3)
+    fill(table, *[5, 9, 2, 1, 7] * 6, opened=3, envs=3)
     for step, goal in zip(*steps_and_goals(table.sample(5_000)), strict=True):
         assert goal // 100 == step // 100
         assert goal > step
@@ -270,12 +270,14 @@ def test_changed_rewards_are_the_environments_own(name: str) -> None:
     env = make(target=f"rlrun.env.goals.{name}", num_envs=4)
     table = Table(length=4_000, num_envs=4, spaces=env.spaces, adaptors=[Hindsight(reward=GoalReward(env), seed=1)])
     play(env, table, 800)
-    batch, task = table.sample(10_000), env.lanes[0].unwrapped
+    batch, task = table.sample(10_000), env.envs[0].unwrapped
     achieved, desired = (batch["next_observation"][part].numpy() for part in ("achieved_goal", "desired_goal"))
     rewards = [task.compute_reward(state, goal, {}) for state, goal in zip(achieved, desired, strict=True)]
-    ended = [bool(task.compute_terminated(state, goal, {})) for state, goal in zip(achieved, desired, strict=True)]
+    episode_end = [
+        bool(task.compute_terminated(state, goal, {})) for state, goal in zip(achieved, desired, strict=True)
+    ]
     assert batch["reward"].tolist() == rewards
-    assert batch["terminated"].tolist() == ended
+    assert batch["terminated"].tolist() == episode_end
     assert -0.9 < batch["reward"].mean() < -0.1
 
 
@@ -288,17 +290,17 @@ def play(env: Any, table: Table, steps: int) -> None:
         step = env.step(action)
         row = {"observation": observation, "action": action, "reward": step.reward}
         table.add(None, row | {"terminated": step.terminated, "truncated": step.truncated})
-        ended = step.terminated | step.truncated
-        if ended.any():
-            table.close(ended, {part: value[ended] for part, value in step.observation.items()})
-        observation = env.restart(ended)
+        episode_end = step.terminated | step.truncated
+        if episode_end.any():
+            table.close(episode_end, {part: value[episode_end] for part, value in step.observation.items()})
+        observation = env.restart(episode_end)
 
 
-@pytest.mark.parametrize("words", [["algorithm=dqn", "env=bitflip"], ["algorithm=sac", "env=pointreach"]])
-def test_one_word_adds_it_to_an_algorithm(words: list[str], tmp_path: Any) -> None:
+@pytest.mark.parametrize("overrides", [["algorithm=dqn", "env=bitflip"], ["algorithm=sac", "env=pointreach"]])
+def test_one_word_adds_it_to_an_algorithm(overrides: list[str], tmp_path: Any) -> None:
     small = ["algorithm.hidden=[8]", "algorithm.warmup_steps=60", "algorithm.n_step=3", "evaluation.every=0"]
     budget = ["stop.updates=20", "stop.env_steps=null", "logger=[]"]
-    result = train([*words, "+with=hindsight", *small, *budget], run_dir=tmp_path / "run")
+    result = train([*overrides, "+with=hindsight", *small, *budget], run_dir=tmp_path / "run")
     assert result.summary["updates"] == 20
     adaptors = result.trainer.callbacks["collector"].table.adaptors  # type: ignore[attr-defined]
     assert [type(adaptor).__name__ for adaptor in adaptors] == ["Hindsight", "NStep"]

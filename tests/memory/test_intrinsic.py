@@ -16,7 +16,7 @@ from rlrun.memory import (
     Hindsight,
     Intrinsic,
     NStep,
-    ObservationNormalise,
+    ObservationNormalize,
     Prefetch,
     ReplayLoader,
     Rollout,
@@ -27,7 +27,7 @@ from rlrun.memory import (
 )
 from rlrun.memory.intrinsic import Bonus
 from rlrun.memory.transforms import RewardClip, RewardFunction, RewardScale
-from rlrun.nn.normaliser import Normaliser
+from rlrun.nn.normalizer import Normalizer
 from rlrun.spaces import Box, Composite, Discrete, Spaces
 from rlrun.typing import Batch
 
@@ -84,7 +84,7 @@ def by_observation(batch: Batch, value: Tensor) -> dict[float, float]:
 
 
 def rollout(*adaptors: Any, ends: Any = (), horizon: int = 6, **settings: Any) -> RolloutLoader:
-    """Return rollouts of two lanes: lane n observes 100 n + i; after rows in `ends` 0.5 more, and then i goes on."""
+    """Return rollouts of two envs: env n observes 100 n + i; after rows in `ends` 0.5 more, and then i goes on."""
     table = Rollout(spaces=SPACES, num_envs=2)
 
     class Script:
@@ -94,11 +94,11 @@ def rollout(*adaptors: Any, ends: Any = (), horizon: int = 6, **settings: Any) -
         def collect(self, steps: int, random: bool = False) -> int:
             i = self.steps // 2
             row = {"observation": self.observation, "action": np.array([i % 3] * 2), "reward": np.float32([1, 2])}
-            ended = i in ends
-            table.add(None, row | {"terminated": [ended, False], "truncated": [False, False]})
+            episode_end = i in ends
+            table.add(None, row | {"terminated": [episode_end, False], "truncated": [False, False]})
             self.steps += 2
             self.observation = self.observation + 1
-            if ended:
+            if episode_end:
                 table.close(np.array([0]), self.observation[:1] + 0.5)
             return 2
 
@@ -198,8 +198,8 @@ def test_no_bonus_is_refused():
 @pytest.mark.parametrize("chunk", [1, 5, 4096])
 def test_rollouts_pay_for_the_last_observation_and_never_for_a_first_one(chunk):
     batch = batch_of(rollout(Intrinsic({"told": Told(chunk=chunk)}, extrinsic_weight=0.0), ends=(2,)))
-    expected = {lane + i: told(i, lane) for lane in (0, 100) for i in range(6)}
-    expected[2] += 0.5  # where lane 0 arrived, not where its next episode begins
+    expected = {env_index + i: told(i, env_index) for env_index in (0, 100) for i in range(6)}
+    expected[2] += 0.5  # where env 0 arrived, not where its next episode begins
     assert by_observation(batch, batch["reward"]) == expected
 
 
@@ -228,9 +228,9 @@ def test_goals_of_hindsight_are_seen_by_the_bonus_of_every_step():
 
 
 def test_its_loss_gets_single_transitions_whatever_others_make_of_them():
-    normalise = ObservationNormalise(Normaliser(SPACES))
+    normalize = ObservationNormalize(Normalizer(SPACES))
     table = filled(
-        Intrinsic({"told": Told()}), NStep(steps=3, discount=0.5), Scale("observation", factor=7.0), normalise
+        Intrinsic({"told": Told()}), NStep(steps=3, discount=0.5), Scale("observation", factor=7.0), normalize
     )
     view = table.sample(100)["told"]
     assert torch.equal(view["next_observation"], view["observation"] + 1)
@@ -253,13 +253,13 @@ def test_rollouts_keep_it_whatever_columns_say():
 # --- statistics
 
 
-def normalised(**settings: Any) -> tuple[Told, Normaliser, Normaliser]:
-    seen, reward_norm = Normaliser(SPACES, speed=1), Normaliser([], form="rms", speed=1)
+def normalized(**settings: Any) -> tuple[Told, Normalizer, Normalizer]:
+    seen, reward_norm = Normalizer(SPACES, speed=1), Normalizer([], form="rms", speed=1)
     return Told(observation=seen, reward=reward_norm, **settings), seen, reward_norm
 
 
 def test_statistics_move_once_a_sample_and_not_when_steps_ahead_are_looked_up():
-    bonus, seen, reward_norm = normalised()
+    bonus, seen, reward_norm = normalized()
     table = filled(Intrinsic({"told": bonus}), NStep(steps=3, discount=0.5))
     for count in range(1, 4):
         table.sample(20)
@@ -267,7 +267,7 @@ def test_statistics_move_once_a_sample_and_not_when_steps_ahead_are_looked_up():
 
 
 def test_statistics_are_those_of_next_observations_and_of_raw_bonuses():
-    bonus, seen, reward_norm = normalised()
+    bonus, seen, reward_norm = normalized()
     batch = batch_of(rollout(Intrinsic({"told": bonus}, extrinsic_weight=0.0), ends=(2,), epochs=3))
     following = batch["next_observation"][:, 0].double()
     assert following.max() == 106
@@ -279,7 +279,7 @@ def test_statistics_are_those_of_next_observations_and_of_raw_bonuses():
 
 
 def test_rows_that_fill_a_window_move_no_statistics():
-    bonus, seen, _ = normalised()
+    bonus, seen, _ = normalized()
     table = filled(Intrinsic({"told": bonus}), lengths=(2, 2), short="pad")
     batch = table.sample(64, 5)
     assert not batch["valid"].all()
@@ -288,7 +288,7 @@ def test_rows_that_fill_a_window_move_no_statistics():
 
 
 def test_looking_up_a_bonus_equals_the_bonus_of_the_sample():
-    bonus, *_ = normalised()
+    bonus, *_ = normalized()
     table = filled(Intrinsic({"told": bonus}), NStep(steps=2, discount=0.0))  # 0: only the first step's reward counts
     batch = table.sample(50)
     reward = batch["told"]["bonus"] + batch["observation"][:, 0] + 1

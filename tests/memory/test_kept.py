@@ -17,7 +17,7 @@ KINDS = pytest.mark.parametrize("whole", [False, True])
 
 
 def write(table: Table, *lengths: int, first: int = 0, tags: bool = False) -> None:
-    """Write episodes to lane 0; observation and reward count 100 e + step, the last observation included."""
+    """Write episodes to env 0; observation and reward count 100 e + step, the last observation included."""
     for episode, length in enumerate(lengths, first):
         for step in range(length):
             table.add(0, {"observation": [100 * episode + step], "reward": [100 * episode + step]})

@@ -13,23 +13,23 @@ from rlrun.memory import CollectLoader, NStep, ReplayLoader, Table
 
 
 class Counter:
-    """Makes whole rounds of its lanes; episodes of five steps."""
+    """Makes whole rounds of its envs; episodes of five steps."""
 
     def __init__(self, table: Table) -> None:
-        self.table, self.lanes = table, table.index.num_envs
+        self.table, self.envs = table, table.index.num_envs
         self.steps, self.calls, self.random_steps = 0, 0, 0
 
     def collect(self, steps: int, random: bool = False) -> int:
-        rounds = -(-steps // self.lanes)
+        rounds = -(-steps // self.envs)
         for _ in range(rounds):
-            self.steps += self.lanes
-            numbers = np.full(self.lanes, self.steps // self.lanes)
+            self.steps += self.envs
+            numbers = np.full(self.envs, self.steps // self.envs)
             self.table.add(None, {"observation": numbers, "reward": numbers})
             if numbers[0] % 5 == 0:
                 self.table.close(None, numbers)
         self.calls += 1
-        self.random_steps += rounds * self.lanes * random
-        return rounds * self.lanes
+        self.random_steps += rounds * self.envs * random
+        return rounds * self.envs
 
 
 def make(*, num_envs: int = 1, **settings: Any) -> tuple[ReplayLoader, Counter]:

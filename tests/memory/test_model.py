@@ -17,7 +17,7 @@ from rlrun.memory import Fifo, Table, Uniform
 from rlrun.memory.by_episode import Coverage, Sequential, Stratified
 from rlrun.memory.ejectors import CoverageEjector, UniformEjector
 from rlrun.memory.pool import PoolIndex
-from rlrun.memory.prioritised import Prioritised
+from rlrun.memory.prioritized import Prioritized
 from rlrun.memory.samplers import Recent
 
 COLUMNS = {"observation": "int64", "reward": "int64", "terminated": "bool", "truncated": "bool"}
@@ -26,10 +26,10 @@ SCRIPTS = 25  # for each pair
 SAMPLERS: dict[str, Callable[[int], Any]] = {
     "uniform": lambda seed: Uniform(seed=seed),
     "uniform by episodes": lambda seed: Uniform(seed=seed, weighting="episodes"),
-    "prioritised": lambda seed: Prioritised(seed=seed),
+    "prioritized": lambda seed: Prioritized(seed=seed),
     "coverage": lambda seed: Coverage(seed=seed),
     "recent": lambda seed: Recent(Uniform(seed=seed), share=0.3, newest=6, seed=seed),
-    "recent and prioritised": lambda seed: Recent(Prioritised(seed=seed), share=0.3, newest=6, seed=seed),
+    "recent and prioritized": lambda seed: Recent(Prioritized(seed=seed), share=0.3, newest=6, seed=seed),
     "stratified": lambda seed: Stratified(seed=seed),
     "sequential": lambda seed: Sequential(seed=seed),
     "sequential in order": lambda seed: Sequential(random_offset=False, seed=seed),
@@ -48,8 +48,8 @@ EJECTORS: dict[str, Callable[[int], Any]] = {
 class Episode:
     """Everything that ever happened in one episode, and how much of it is lost."""
 
-    def __init__(self, lane: int) -> None:
-        self.lane = lane
+    def __init__(self, env_index: int) -> None:
+        self.lane = env_index
         self.observations: list[int] = []  # one more than there are rows once it is over
         self.flags: list[tuple[bool, bool]] = []  # terminated, truncated
         self.lost = 0
@@ -68,24 +68,24 @@ class Model:
         self.num_envs, self.whole, self.min_length, self.frames = num_envs, whole, min_length, frames
         self.resize(length)
         self.episodes: list[Episode] = []  # those that can still be seen, and open ones
-        self.lanes: list[list[Episode]] = [[] for _ in range(num_envs)]  # the episode of each slot of a ring, in turn
-        self.open = [self._begin(lane) for lane in range(num_envs)]
+        self.envs: list[list[Episode]] = [[] for _ in range(num_envs)]  # the episode of each slot of a ring, in turn
+        self.open = [self._begin(env_index) for env_index in range(num_envs)]
         self.where: dict[int, tuple[Episode, int]] = {}  # observation -> its episode and step
         self.too_short = 0
 
     def resize(self, length: int) -> None:
         self.size = length + self.num_envs if self.whole else length // self.num_envs + 1
 
-    def _begin(self, lane: int) -> Episode:
-        self.episodes.append(Episode(lane))
+    def _begin(self, env_index: int) -> Episode:
+        self.episodes.append(Episode(env_index))
         return self.episodes[-1]
 
     def free(self) -> int:
         return self.size - sum(episode.held for episode in self.episodes)
 
-    def write(self, lane: int, observation: int, flags: tuple[bool, bool] | None) -> None:
+    def write(self, env_index: int, observation: int, flags: tuple[bool, bool] | None) -> None:
         """Store a row, or (without flags) a last observation."""
-        episode = self.open[lane]
+        episode = self.open[env_index]
         self.where[observation] = episode, len(episode.observations)
         episode.observations.append(observation)
         if flags is not None:
@@ -93,23 +93,23 @@ class Model:
         if self.whole:
             assert self.free() >= 0
             return
-        self.lanes[lane].append(episode)
-        if len(self.lanes[lane]) > self.size:
-            self.lanes[lane].pop(0).lost += 1
+        self.envs[env_index].append(episode)
+        if len(self.envs[env_index]) > self.size:
+            self.envs[env_index].pop(0).lost += 1
 
-    def end(self, lane: int, observation: int, kind: int) -> None:
-        self.write(lane, observation, None)
-        episode = self.open[lane]
+    def end(self, env_index: int, observation: int, kind: int) -> None:
+        self.write(env_index, observation, None)
+        episode = self.open[env_index]
         episode.over, episode.kind = True, kind
         if len(episode.flags) < self.min_length:
             self.too_short += 1
             self.episodes.remove(episode)
-        self.open[lane] = self._begin(lane)
+        self.open[env_index] = self._begin(env_index)
 
     def clear(self) -> None:
         self.episodes = []
-        self.lanes = [[] for _ in range(self.num_envs)]
-        self.open = [self._begin(lane) for lane in range(self.num_envs)]
+        self.envs = [[] for _ in range(self.num_envs)]
+        self.open = [self._begin(env_index) for env_index in range(self.num_envs)]
 
     def visible(self) -> list[tuple[Episode, int, int]]:
         """Return the episodes that can be sampled, with the first step that may be served and the newest one."""
@@ -200,11 +200,11 @@ class Player:
             assert all(episode in remaining for episode in self.model.open)
             return numbers
 
-        def extended(lane: int, count: int) -> Any:
-            self.lane = lane
+        def extended(env_index: int, count: int) -> Any:
+            self.lane = env_index
             for _ in range(count):
-                self.model.write(lane, *self.ahead.pop(0))
-            return extend(lane, count)
+                self.model.write(env_index, *self.ahead.pop(0))
+            return extend(env_index, count)
 
         def shortened(count: int) -> None:
             self.model.lose_front(count, index.open.tolist())
@@ -239,39 +239,39 @@ class Player:
             self.add_once()
 
     def add_once(self) -> None:
-        """One step of some lanes or of all; some of their episodes end by it."""
-        lanes = np.arange(self.model.num_envs)
+        """One step of some envs or of all; some of their episodes end by it."""
+        envs = np.arange(self.model.num_envs)
         if self.rng.random() < 0.3:
-            lanes = self.rng.permutation(lanes)[: int(self.rng.integers(1, len(lanes) + 1))]
-        ends = self.rng.choice(["terminated", "truncated", "cut", ""], len(lanes), p=self.ends)
-        seen = [next(self.count) for _ in lanes]
+            envs = self.rng.permutation(envs)[: int(self.rng.integers(1, len(envs) + 1))]
+        ends = self.rng.choice(["terminated", "truncated", "cut", ""], len(envs), p=self.ends)
+        seen = [next(self.count) for _ in envs]
         flags = [(end == "terminated", end == "truncated") for end in ends]
-        before = [self.model.open[lane].observations for lane in lanes]
-        self.wanted = len(lanes)
-        self.table.add(self.form(lanes), self.row([[*had, obs] for had, obs in zip(before, seen, strict=True)], flags))
-        for lane, obs, flag in zip(lanes, seen, flags, strict=True):
-            self.model.write(lane, obs, flag)
+        before = [self.model.open[env_index].observations for env_index in envs]
+        self.wanted = len(envs)
+        self.table.add(self.form(envs), self.row([[*had, obs] for had, obs in zip(before, seen, strict=True)], flags))
+        for env_index, obs, flag in zip(envs, seen, flags, strict=True):
+            self.model.write(env_index, obs, flag)
         if (ends != "").any():
-            self.close(lanes[ends != ""])
+            self.close(envs[ends != ""])
 
-    def close(self, lanes: Any) -> None:
-        last, kinds = [next(self.count) for _ in lanes], self.rng.integers(1, 100, len(lanes))
-        order = np.argsort(lanes) if self.rng.random() < 0.5 else None
-        chosen: Any = self.form(lanes)
-        if order is not None:  # a choice of bools gives the lanes in their order
-            lanes = lanes[order]
-            chosen = np.isin(np.arange(self.model.num_envs), lanes)
-        histories = [[*self.model.open[lane].observations, obs] for lane, obs in zip(lanes, last, strict=True)]
-        self.wanted = len(lanes)
+    def close(self, envs: Any) -> None:
+        last, kinds = [next(self.count) for _ in envs], self.rng.integers(1, 100, len(envs))
+        order = np.argsort(envs) if self.rng.random() < 0.5 else None
+        chosen: Any = self.form(envs)
+        if order is not None:  # a choice of bools gives the envs in their order
+            envs = envs[order]
+            chosen = np.isin(np.arange(self.model.num_envs), envs)
+        histories = [[*self.model.open[env_index].observations, obs] for env_index, obs in zip(envs, last, strict=True)]
+        self.wanted = len(envs)
         self.table.close(chosen, self.row(histories, [(False, False)] * len(last))["observation"], {"kind": kinds})
-        for lane, obs, kind in zip(lanes, last, kinds.tolist(), strict=True):
-            self.model.end(lane, obs, kind)
+        for env_index, obs, kind in zip(envs, last, kinds.tolist(), strict=True):
+            self.model.end(env_index, obs, kind)
 
-    def form(self, lanes: Any) -> Any:
-        """Return lanes as a number, as None for all of them, or as they are."""
-        if len(lanes) == 1 and self.rng.random() < 0.7:
-            return int(lanes[0])
-        return None if np.array_equal(lanes, np.arange(self.model.num_envs)) else lanes
+    def form(self, envs: Any) -> Any:
+        """Return envs as a number, as None for all of them, or as they are."""
+        if len(envs) == 1 and self.rng.random() < 0.7:
+            return int(envs[0])
+        return None if np.array_equal(envs, np.arange(self.model.num_envs)) else envs
 
     def row(self, histories: list[list[int]], flags: list[tuple[bool, bool]]) -> dict[str, Any]:
         """Return rows whose observations are the newest of each episode so far."""
@@ -291,7 +291,7 @@ class Player:
         begun = [bool(episode.observations) for episode in self.model.open]
         self.wanted, self.ahead = None, list(zip(seen, flags, strict=False))
         if all(begun):
-            with pytest.raises(RlrunError, match="while every lane has an open one"):
+            with pytest.raises(RlrunError, match="while every env has an open one"):
                 self.table.add_episode(row, last, {"kind": 7})
             return
         self.table.add_episode(row, last, {"kind": 7})
@@ -307,12 +307,12 @@ class Player:
     def make_used(self) -> Table:
         """Return another table of the same kind, with rows in it that no longer count once it takes back a state."""
         table = self.make(int(self.rng.integers(1 << 30)))
-        lanes = self.model.num_envs
+        envs = self.model.num_envs
         for _ in range(int(self.rng.integers(0, 15))):
-            row = self.row([[-1]] * lanes, [(False, False)] * lanes)
+            row = self.row([[-1]] * envs, [(False, False)] * envs)
             table.add(None, row)
             if self.rng.random() < 0.3:
-                table.close(None, row["observation"], {"kind": [5] * lanes})
+                table.close(None, row["observation"], {"kind": [5] * envs})
         return table
 
     def store(self) -> None:
@@ -409,7 +409,7 @@ class Player:
         bounds = zip(observations[index.at(numbers, oldest)].tolist(), oldest.tolist(), newest.tolist(), strict=True)
         assert sorted(bounds) == sorted((had.observations[first], first, last) for had, first, last in model.visible())
         assert index.too_short == model.too_short
-        free = model.free() if model.whole else model.size - min(map(len, model.lanes))
+        free = model.free() if model.whole else model.size - min(map(len, model.envs))
         assert table.full() == (free == 0)
 
     def check_reach(self) -> None:

@@ -25,7 +25,7 @@ COLUMNS = {"observation": {}, "reward": {}}
 
 
 class Walker:
-    """Observes its step and the newest update, as a policy that learns would; two lanes, episodes of seven."""
+    """Observes its step and the newest update, as a policy that learns would; two envs, episodes of seven."""
 
     def __init__(self, table: Table) -> None:
         self.table, self.steps, self.update = table, 0, 0

@@ -26,4 +26,4 @@ def test_memory_of_the_chain_holds_all_sequences_of_actions(chain):
 @pytest.mark.parametrize("seed", range(5))
 def test_priorities_need_at_most_half_of_the_updates(chain, seed):
     needed = {name: chain.updates_needed(7, make(seed), seed) for name, make in chain.SAMPLERS.items()}
-    assert needed["prioritised"] <= 0.5 * needed["uniform"]
+    assert needed["prioritized"] <= 0.5 * needed["uniform"]

@@ -17,7 +17,7 @@ from rlrun.errors import ConfigError
 from rlrun.memory import Advantages, Rollout, RolloutLoader, Table
 from rlrun.nn import ActorCritic
 
-LANES, HORIZON = 3, 12
+ENVS, HORIZON = 3, 12
 KINDS = ("gru", "lstm")
 TOYS = (
     "DictObservation",
@@ -58,7 +58,7 @@ def parts(env, kind="gru", *, unroll=4, shared=False, discount=0.9, lambda_=0.8,
 
 
 def toy(name, **options):
-    return make(target=f"rlrun.env.toys.{name}", num_envs=LANES, **options)
+    return make(target=f"rlrun.env.toys.{name}", num_envs=ENVS, **options)
 
 
 def batches(loader, count):
@@ -70,21 +70,25 @@ def batches(loader, count):
 def test_actions_are_as_probable_as_when_they_were_taken(name, kind):
     loader, network = parts(toy(name), kind)
     for batch in batches(loader, 9):  # three rollouts: episodes go on from one to the next
-        judged = network.judge(batch["observation"], batch["action"], batch["state"], batch["ended"])
+        evaluated = network.evaluate_actions(
+            batch["observation"], batch["action"], batch["state"], batch["episode_end"]
+        )
         torch.testing.assert_close(batch["log_prob"], batch["acted"], atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(judged.log_prob, batch["log_prob"], atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(judged.value, batch["value"], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(evaluated.log_prob, batch["log_prob"], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(evaluated.value, batch["value"], atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("vectorization", ["native", "sync"])
 def test_void_rows_of_lanes_that_reset_themselves_are_no_memories(vectorization):
-    env = make(id="CartPole-v1", num_envs=LANES, vectorization=vectorization)
+    env = make(id="CartPole-v1", num_envs=ENVS, vectorization=vectorization)
     loader, network = parts(env, horizon=60, unroll=20, minibatch=60)
     void = ends = 0
     for batch in batches(loader, 9):
         valid = batch["valid"]
-        judged = network.judge(batch["observation"], batch["action"], batch["state"], batch["ended"])
-        torch.testing.assert_close(judged.log_prob[valid], batch["acted"][valid], atol=1e-4, rtol=1e-4)
+        evaluated = network.evaluate_actions(
+            batch["observation"], batch["action"], batch["state"], batch["episode_end"]
+        )
+        torch.testing.assert_close(evaluated.log_prob[valid], batch["acted"][valid], atol=1e-4, rtol=1e-4)
         void, ends = void + int((~valid).sum()), ends + int((batch["terminated"] & valid)[:, :-1].sum())
     assert (void > 0) is (vectorization == "native")
     assert ends > 3  # within windows
@@ -92,15 +96,15 @@ def test_void_rows_of_lanes_that_reset_themselves_are_no_memories(vectorization)
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_values_and_advantages_are_those_of_going_step_by_step(shared):
-    loader, network = parts(toy("DiscreteStart"), "lstm", shared=shared, minibatch=LANES * HORIZON, unroll=HORIZON)
-    loader.collector.collect(7 * LANES)  # so that rollouts begin amidst episodes, which are cut off after 10 steps
+    loader, network = parts(toy("DiscreteStart"), "lstm", shared=shared, minibatch=ENVS * HORIZON, unroll=HORIZON)
+    loader.collector.collect(7 * ENVS)  # so that rollouts begin amidst episodes, which are cut off after 10 steps
     loader.table.clear()
     (batch,) = batches(loader, 1)
-    assert batch["truncated"].sum() == LANES
+    assert batch["truncated"].sum() == ENVS
     with torch.no_grad():
-        for lane in range(LANES):
-            rows = {name: batch[name][lane] for name in ("observation", "next_observation", "reward", "truncated")}
-            value, following, state = [], [], batch["state"][lane : lane + 1]
+        for env_index in range(ENVS):
+            rows = {name: batch[name][env_index] for name in ("observation", "next_observation", "reward", "truncated")}
+            value, following, state = [], [], batch["state"][env_index : env_index + 1]
             for t in range(HORIZON):
                 seen, then = (rows[name][t : t + 1] for name in ("observation", "next_observation"))
                 value.append(network.value(seen, state))
@@ -108,25 +112,25 @@ def test_values_and_advantages_are_those_of_going_step_by_step(shared):
                 following.append(network.value(then, state))
                 if rows["truncated"][t]:
                     state = network.initial_state(1)
-            torch.testing.assert_close(batch["value"][lane], torch.cat(value), atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(batch["value"][env_index], torch.cat(value), atol=1e-5, rtol=1e-4)
             advantage = torch.zeros(())
             for t in reversed(range(HORIZON)):
                 error = rows["reward"][t] + 0.9 * following[t][0] - value[t][0]
                 advantage = error + 0.9 * 0.8 * (0.0 if rows["truncated"][t] else advantage)
-                torch.testing.assert_close(batch["advantage"][lane, t], advantage, atol=1e-4, rtol=1e-4)
+                torch.testing.assert_close(batch["advantage"][env_index, t], advantage, atol=1e-4, rtol=1e-4)
 
 
 def test_windows_cut_through_episodes():
     loader, _ = parts(toy("Recall", kwargs={"gap": 4}))
     windows = batches(loader, 6)
-    inner = [batch["ended"][:, :-1].any() for batch in windows]
+    inner = [batch["episode_end"][:, :-1].any() for batch in windows]
     going = [(batch["state"].abs().sum(-1) > 0).any() for batch in windows]
     assert any(inner)
     assert any(going)
     for batch in windows:
         assert batch["state"].shape == (3, 10)
         assert batch["observation"].shape == (3, 4, 1)
-        assert torch.equal(batch["ended"], batch["terminated"] | batch["truncated"])
+        assert torch.equal(batch["episode_end"], batch["terminated"] | batch["truncated"])
         begins = batch["observation"][:, 0, 0] != 0.0  # the sign, at the first step only
         assert torch.equal(batch["state"].abs().sum(-1) == 0.0, begins)
 
@@ -134,21 +138,21 @@ def test_windows_cut_through_episodes():
 def test_single_rows_have_their_own_state():
     loader, network = parts(toy("Recall"), unroll=1, minibatch=6)
     for batch in batches(loader, 6):
-        assert "ended" not in batch
-        log_prob = network.judge(batch["observation"], batch["action"], batch["state"]).log_prob
+        assert "episode_end" not in batch
+        log_prob = network.evaluate_actions(batch["observation"], batch["action"], batch["state"]).log_prob
         torch.testing.assert_close(log_prob, batch["acted"], atol=1e-4, rtol=1e-4)
 
 
 def test_what_a_recurrent_loss_needs_is_served_whatever_columns_say():
     loader, _ = parts(toy("Recall"), columns=["observation", "advantage"])
-    assert loader.names() == {"default": ("observation", "advantage", "state", "ended", "valid")}
+    assert loader.names() == {"default": ("observation", "advantage", "state", "episode_end", "valid")}
     (batch,) = batches(loader, 1)
     assert set(batch) == set(loader.names()["default"])
 
 
 def test_without_a_state_the_length_counts():
     env = toy("Recall")
-    table = Rollout(spaces=env.spaces, num_envs=LANES, columns={"state": {"shape": 0}})
+    table = Rollout(spaces=env.spaces, num_envs=ENVS, columns={"state": {"shape": 0}})
     loader = RolloutLoader(table=table, collector=None, horizon=HORIZON, unroll=5, columns=["observation"])
     assert (loader.length, loader.names()) == (1, {"default": ("observation",)})
 
@@ -162,7 +166,7 @@ def test_gradients_go_back_by_a_divisor_of_the_horizon(unroll):
 def test_a_memory_that_keeps_no_state_is_refused():
     env = toy("Recall")
     network = ActorCritic(env.spaces, core="gru")
-    table = Rollout(spaces=env.spaces, num_envs=LANES)
+    table = Rollout(spaces=env.spaces, num_envs=ENVS)
     with pytest.raises(ConfigError, match="Advantages reads 'state'; there are observation"):
         RolloutLoader(
             table=table,
@@ -194,12 +198,12 @@ def test_a_state_amidst_an_epoch_comes_back():
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 @pytest.mark.parametrize("recurrent", [None, *KINDS])
 def test_one_key_makes_an_algorithm_recurrent(algorithm, recurrent):
-    words = [f"algorithm={algorithm}", "env=recall", f"algorithm.recurrent={recurrent or 'null'}"]
-    config = compose([*words, "algorithm.core_size=6", "device=cpu"]).config
+    overrides = [f"algorithm={algorithm}", "env=recall", f"algorithm.recurrent={recurrent or 'null'}"]
+    config = compose([*overrides, "algorithm.core_size=6", "device=cpu"]).config
     loader = build(config, "loader")
     names = set(loader.names()["default"])
     size = {None: 0, "gru": 12, "lstm": 24}[recurrent]
     assert build(config, "networks.actor_critic").state_size == size
-    assert names >= {"state", "ended", "valid"} if recurrent else not names & {"state", "ended", "valid"}
+    assert names >= {"state", "episode_end", "valid"} if recurrent else not names & {"state", "episode_end", "valid"}
     assert loader.length == (1 if recurrent is None else config.algorithm.unroll)
     assert np.size(build(config, "agent").initial_state(3)) == 3 * size or recurrent is None

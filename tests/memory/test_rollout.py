@@ -16,10 +16,10 @@ from rlrun.collect import Collector, PolicyAgent, RandomAgent
 from rlrun.env import make as make_env
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory import ReplayLoader, Table
-from rlrun.memory.normalise import ReturnNormalise
+from rlrun.memory.normalize import ReturnNormalize
 from rlrun.memory.rollout import Epochs, PhasicLoader, RolloutLoader
 from rlrun.memory.rollout_table import Rollout
-from rlrun.nn import ReturnNormaliser
+from rlrun.nn import ReturnNormalizer
 from rlrun.trainer import Trainer
 
 COLUMNS = {"observation": {}, "reward": {}, "terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}
@@ -28,7 +28,7 @@ COLUMNS = {"observation": {}, "reward": {}, "terminated": {"dtype": "bool"}, "tr
 class Script:
     """Lane n observes 100 n + its number of steps, counted through; a last observation has .5 added.
 
-    `ends` maps (round, lane) to "terminated" or "truncated"; `asleep` holds those (round, lane) that make no step.
+    `ends` maps (round, env) to "terminated" or "truncated"; `asleep` holds those (round, env) that make no step.
     """
 
     def __init__(self, table: Rollout, ends: dict[Any, str] | None = None, asleep: Any = ()) -> None:
@@ -43,16 +43,16 @@ class Script:
         return self.steps - before
 
     def _round(self) -> None:
-        lanes = [lane for lane in range(self.table.num_envs) if (self.rounds, lane) not in self.asleep]
-        ending = {lane: self.ends.get((self.rounds, lane)) for lane in lanes}
-        row = {"observation": self.observation[lanes], "reward": self.observation[lanes] % 100}
-        row |= {kind: [ending[lane] == kind for lane in lanes] for kind in ("terminated", "truncated")}
-        everybody = len(lanes) == self.table.num_envs
-        self.table.add(None if everybody else np.array(lanes), row)
-        self.rounds, self.steps = self.rounds + 1, self.steps + len(lanes)
+        envs = [env_index for env_index in range(self.table.num_envs) if (self.rounds, env_index) not in self.asleep]
+        ending = {env_index: self.ends.get((self.rounds, env_index)) for env_index in envs}
+        row = {"observation": self.observation[envs], "reward": self.observation[envs] % 100}
+        row |= {kind: [ending[env_index] == kind for env_index in envs] for kind in ("terminated", "truncated")}
+        everybody = len(envs) == self.table.num_envs
+        self.table.add(None if everybody else np.array(envs), row)
+        self.rounds, self.steps = self.rounds + 1, self.steps + len(envs)
         self.observation = self.observation + 1  # an environment may reuse its array; the rollout must not
-        if ended := [lane for lane in lanes if ending[lane]]:
-            self.table.close(np.array(ended), self.observation[ended] + 0.5)
+        if episode_end := [env_index for env_index in envs if ending[env_index]]:
+            self.table.close(np.array(episode_end), self.observation[episode_end] + 0.5)
 
 
 def make(*, num_envs: int = 2, ends: Any = None, asleep: Any = (), **settings: Any) -> tuple[RolloutLoader, Script]:
@@ -152,8 +152,8 @@ def test_rows_that_a_lane_did_not_make_are_left_out():
 def test_sequences_tell_which_rows_are_none():
     loader, _ = make(length=4, minibatch=8, asleep=[(2, 0)])
     batch = next(iter(loader))["default"]
-    lanes = {row[0]: valid for row, valid in zip(batch["observation"].tolist(), batch["valid"].tolist(), strict=True)}
-    assert lanes == {0: [True, True, False, True], 100: [True] * 4}
+    envs = {row[0]: valid for row, valid in zip(batch["observation"].tolist(), batch["valid"].tolist(), strict=True)}
+    assert envs == {0: [True, True, False, True], 100: [True] * 4}
 
 
 def test_a_round_in_which_nobody_makes_a_step_leaves_no_row():
@@ -163,7 +163,7 @@ def test_a_round_in_which_nobody_makes_a_step_leaves_no_row():
 
 
 class Sum:
-    """Adds the reward summed over the lane, and takes the rewards out."""
+    """Adds the reward summed over the env, and takes the rewards out."""
 
     provides, removes, replaces = ("total",), ("reward",), ()
 
@@ -321,8 +321,8 @@ def test_lanes_of_an_environment_follow_one_another(vectorization):
     loader = RolloutLoader(table=table, collector=collector, horizon=120, length=120, minibatch=360)
     collector.begin_training()
     batch = next(iter(loader))["default"]
-    valid, ended = batch["valid"], batch["terminated"] | batch["truncated"]
-    inner = (valid & ~ended)[:, :-1]
+    valid, episode_end = batch["valid"], batch["terminated"] | batch["truncated"]
+    inner = (valid & ~episode_end)[:, :-1]
     assert torch.equal(batch["next_observation"][:, :-1][inner], batch["observation"][:, 1:][inner])
     assert batch["terminated"].sum() >= 6
     fallen = batch["next_observation"][batch["terminated"]]
@@ -394,7 +394,7 @@ def test_a_phase_serves_all_rows_since_the_last_one():
     batches = groups(loader, 2 * (8 + 12))
     assert [group for group, _ in batches] == 2 * (8 * ["default"] + 12 * ["auxiliary"])
     for phase in (0, 1):
-        wanted = [lane + step for lane in (0, 100) for step in range(8 * phase, 8 * phase + 8)]
+        wanted = [env_index + step for env_index in (0, 100) for step in range(8 * phase, 8 * phase + 8)]
         for epoch in range(3):
             first = phase * 20 + 8 + epoch * 4
             assert sorted(rows([served for _, served in batches[first : first + 4]])) == wanted
@@ -447,7 +447,7 @@ def test_a_loader_with_phases_goes_on_amidst_anything(left):
 
 def test_returns_of_a_phase_are_in_the_unit_of_its_newest_rollout():
     """Rewards 0 to 3, then 4 to 7 are divided by the deviation of all so far: √1.25, then √5.25."""
-    adaptor = ReturnNormalise(ReturnNormaliser(discount=0.0, num_envs=2, clip=None))
+    adaptor = ReturnNormalize(ReturnNormalizer(discount=0.0, num_envs=2, clip=None))
     loader, _ = make_phasic(phase_columns=["observation", "reward"], adaptors=[adaptor])
     phase = [batch["auxiliary"] for batch in itertools.islice(loader, 20) if "auxiliary" in batch]
     assert len(phase) == 12

@@ -13,7 +13,7 @@ import torch
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory import Fifo, Table, Uniform
 from rlrun.memory.by_episode import Coverage, Sequential, Stratified
-from rlrun.memory.prioritised import Prioritised
+from rlrun.memory.prioritized import Prioritized
 from rlrun.memory.samplers import Recent, Sampler
 
 COLUMNS = {"observation": {"dtype": "int64"}, "reward": {"dtype": "int64"}}
@@ -27,7 +27,7 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "sequential windows in order": lambda: Sequential(per_episode=False, random_offset=False),
     "recent": lambda: Recent(Uniform(), share=0.4, newest=7),
     "recent and coverage": lambda: Recent(Coverage(), share=0.4, newest=7),
-    "recent and prioritised": lambda: Recent(Prioritised(), share=0.4, newest=7),
+    "recent and prioritized": lambda: Recent(Prioritized(), share=0.4, newest=7),
     "stratified": Stratified,
 }
 KINDS = {"rows": Fifo, "episodes": lambda: Fifo(whole=True)}
@@ -43,16 +43,16 @@ def kind(request: pytest.FixtureRequest) -> Callable[[], Any]:
     return KINDS[request.param]
 
 
-def episode(table: Table, rows: int, first: int, lane: int = 0, *, over: bool = True) -> None:
+def episode(table: Table, rows: int, first: int, env_index: int = 0, *, over: bool = True) -> None:
     """Add an episode whose observations are first, first + 1, …"""
     for number in range(first, first + rows):
-        table.add(lane, {"observation": [number], "reward": [number]})
+        table.add(env_index, {"observation": [number], "reward": [number]})
     if over:
-        table.close(lane, [first + rows])
+        table.close(env_index, [first + rows])
 
 
 def table_of(sampler: Sampler, lengths: list[int], *, num_envs: int = 1, **settings: Any) -> Table:
-    """Return a table of episodes of so many rows; episode e is in lane e % num_envs and begins at 100 e."""
+    """Return a table of episodes of so many rows; episode e is in env e % num_envs and begins at 100 e."""
     table = Table(length=200 * num_envs, num_envs=num_envs, columns=COLUMNS, sampler=sampler, **settings)
     for number, rows in enumerate(lengths):
         episode(table, rows, 100 * number, number % num_envs)
@@ -359,12 +359,12 @@ def test_slot_used_again_stands_for_one_row() -> None:
 
 
 def test_new_rows_count_fully_beside_weighted_ones() -> None:
-    table = table_of(Recent(Prioritised(), share=0.25, newest=4), [40, 40])
+    table = table_of(Recent(Prioritized(), share=0.25, newest=4), [40, 40])
     assert "weight" in table.names()
     table.sample(32)
     table.feedback(torch.rand(32) + 0.1)
     assert (table.sample(32)["weight"][:8] == 1).all()
-    alone = table_of(Recent(Prioritised(), share=1.0, newest=4), [40, 40])
+    alone = table_of(Recent(Prioritized(), share=1.0, newest=4), [40, 40])
     assert alone.sample(6)["weight"].tolist() == [1.0] * 6
 
 
@@ -397,7 +397,7 @@ def test_rows_that_left_before_a_move_are_not_taken_for_others() -> None:
 
     original, restored = table(), table()
     episode(original, 4, 0)
-    episode(original, 2, 100, lane=1)  # too short: dropped
+    episode(original, 2, 100, env_index=1)  # too short: dropped
     for memory in (original, restored):
         memory.resize(40)
     restored.load_state_dict(copy.deepcopy(original.state_dict()))
@@ -435,7 +435,7 @@ def test_leftover_windows_go_to_any_lane() -> None:
 
 
 def test_each_stratum_gives_one_window(kind: Callable[[], Any]) -> None:
-    table = table_of(Stratified(), [10, 10, 20], ejector=kind())  # one lane of 40 windows
+    table = table_of(Stratified(), [10, 10, 20], ejector=kind())  # one env of 40 windows
     positions = {100 * e + k: 10 * e + k for e, rows in enumerate([10, 10, 20]) for k in range(rows)}
     for _ in range(20):
         drawn = sorted(positions[first] for first in firsts(table, 8).tolist())
@@ -445,11 +445,11 @@ def test_each_stratum_gives_one_window(kind: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("length", [1, 3])
 def test_windows_of_a_lane_are_equally_likely(seed: int, length: int, kind: Callable[[], Any]) -> None:
-    lengths = [4, 9, 3, 12]  # lanes 0 and 1 in turn
+    lengths = [4, 9, 3, 12]  # envs 0 and 1 in turn
     table = table_of(Stratified(seed=seed), lengths, num_envs=2, ejector=kind())
     counts = sum(window_counts(table, 3, length, lengths) for _ in range(4000))
-    lane = np.repeat([0, 1, 0, 1], [rows - length + 1 for rows in lengths])
-    assert_as_expected(counts, 6000.0 / np.bincount(lane)[lane])
+    env_index = np.repeat([0, 1, 0, 1], [rows - length + 1 for rows in lengths])
+    assert_as_expected(counts, 6000.0 / np.bincount(env_index)[env_index])
 
 
 # -- settings -----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ COLUMNS = {"observation": {"dtype": "int64"}, "reward": {"dtype": "int64"}}
 
 
 class Slow:
-    """One lane: every slot ever written as (episode, observation, is a row), the newest ones kept."""
+    """One env: every slot ever written as (episode, observation, is a row), the newest ones kept."""
 
     def __init__(self, slots: int) -> None:
         self.slots, self.entries, self.episode = slots, [], 0
@@ -40,18 +40,18 @@ def play(seed: int, *, num_envs: int, length: int, steps: int, end: float) -> tu
     """Write random episodes to a table and to lists; each observation is a number of its own."""
     rng = np.random.default_rng(seed)
     table = Table(length=length, num_envs=num_envs, columns=COLUMNS)
-    lanes = [Slow(length // num_envs + 1) for _ in range(num_envs)]
+    envs = [Slow(length // num_envs + 1) for _ in range(num_envs)]
     for step in range(steps):
         numbers = np.arange(num_envs) + 2 * num_envs * step
         table.add(None, {"observation": numbers, "reward": numbers})
-        ended = rng.random(num_envs) < end
-        if ended.any():
-            table.close(ended, numbers[ended] + num_envs)
-        for lane, number, is_end in zip(lanes, numbers.tolist(), ended, strict=True):
-            lane.write(number, row=True)
+        episode_end = rng.random(num_envs) < end
+        if episode_end.any():
+            table.close(episode_end, numbers[episode_end] + num_envs)
+        for env, number, is_end in zip(envs, numbers.tolist(), episode_end, strict=True):
+            env.write(number, row=True)
             if is_end:
-                lane.write(number + num_envs, row=False)
-    return table, lanes
+                env.write(number + num_envs, row=False)
+    return table, envs
 
 
 def stored(table: Table, length: int) -> list[tuple[int, ...]]:
@@ -73,8 +73,8 @@ def stored(table: Table, length: int) -> list[tuple[int, ...]]:
 def test_windows_are_those_of_the_list(
     seed: int, num_envs: int, share: int, steps: int, end: float, length: int
 ) -> None:
-    table, lanes = play(seed, num_envs=num_envs, length=share * num_envs, steps=steps, end=end)
-    wanted = set().union(*(lane.windows(length) for lane in lanes))
+    table, envs = play(seed, num_envs=num_envs, length=share * num_envs, steps=steps, end=end)
+    wanted = set().union(*(env.windows(length) for env in envs))
     actual = stored(table, length)
     assert sorted(actual) == sorted(wanted)
     assert table.windows(length) == len(wanted)
@@ -88,8 +88,8 @@ def test_windows_are_those_of_the_list(
 @pytest.mark.parametrize("length", [1, 2, 5])
 @pytest.mark.parametrize(("num_envs", "end"), [(1, 0.1), (5, 0.02), (1, 0.25), (5, 0.25)])
 def test_every_window_is_equally_likely(num_envs: int, end: float, length: int) -> None:
-    table, lanes = play(3, num_envs=num_envs, length=60, steps=400, end=end)
-    windows = sum(len(lane.windows(length)) for lane in lanes)
+    table, envs = play(3, num_envs=num_envs, length=60, steps=400, end=end)
+    windows = sum(len(env.windows(length)) for env in envs)
     draws = 400 * windows
     first = table.sample(draws, length)["observation"].reshape(draws, -1)[:, 0]
     counts = torch.unique(first, return_counts=True)[1].double()
@@ -99,8 +99,8 @@ def test_every_window_is_equally_likely(num_envs: int, end: float, length: int) 
 
 
 def test_counting_windows_is_even_too() -> None:
-    table, lanes = play(5, num_envs=2, length=40, steps=300, end=0.2)
-    windows = sum(len(lane.windows(2)) for lane in lanes)
+    table, envs = play(5, num_envs=2, length=40, steps=300, end=0.2)
+    windows = sum(len(env.windows(2)) for env in envs)
     starts = table.sampler._enumerate(500 * windows, 0, 2)
     counts = np.unique(starts, return_counts=True)[1]
     assert len(counts) == windows
@@ -249,7 +249,7 @@ def test_saved_table_goes_on_bit_for_bit(num_envs: int) -> None:
 
 def test_saved_table_of_another_size_is_refused() -> None:
     state = Table(length=5, columns=COLUMNS).state_dict()
-    with pytest.raises(RlrunError, match="has 1 lanes and room for 5 transitions; this one has 1 and room for 6"):
+    with pytest.raises(RlrunError, match="has 1 envs and room for 5 transitions; this one has 1 and room for 6"):
         Table(length=6, columns=COLUMNS).load_state_dict(state)
 
 

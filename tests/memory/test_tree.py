@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlrun.memory.prioritised import SumTree
+from rlrun.memory.prioritized import SumTree
 
 RANDOM_OPERATIONS = 10_000
 SIZES = (1, 15, 16, 17, 255, 256, 257, 3000)

@@ -14,7 +14,7 @@ from rlrun.memory import NStep, Table
 from rlrun.memory.adaptors import TerminalOverride
 from rlrun.memory.virtual import (
     Continues,
-    Ended,
+    EpisodeEnd,
     LastOfWindow,
     Next,
     NextN,
@@ -150,13 +150,13 @@ def test_last_of_a_padded_window_is_its_last_real_row() -> None:
 
 @pytest.mark.parametrize(("end", "continues"), [("terminated", [1, 1, 1, 0]), ("truncated", [1, 1, 1, 1])])
 def test_ended_holds_for_both_ends_and_continues_tells_them_apart(end: str, continues: Sequence[int]) -> None:
-    batch = table_of({"ended": Ended(), "continues": Continues()}, end).sample(200)
+    batch = table_of({"ended": EpisodeEnd(), "continues": Continues()}, end).sample(200)
     assert by_start(batch, "ended") == [False, False, False, True]
     assert by_start(batch, "continues") == list(continues)
 
 
 def test_ended_can_be_numbers() -> None:
-    batch = table_of({"ended": Ended(dtype="float32")}, "truncated").sample(100, 2)
+    batch = table_of({"ended": EpisodeEnd(dtype="float32")}, "truncated").sample(100, 2)
     assert batch["ended"].dtype == torch.float32
     assert by_start(batch, "ended", count=3) == [[0, 0], [0, 0], [0, 1]]
 
@@ -167,7 +167,7 @@ def test_tag_of_interruption_overrides_a_column_that_counts_every_end(end: str, 
         requires = ("terminated", "truncated")
 
         def __call__(self, rows: Any) -> torch.Tensor:
-            return 1.0 - Ended(dtype="float32")(rows)
+            return 1.0 - EpisodeEnd(dtype="float32")(rows)
 
     columns = {"running": Running(), "interrupted": {"tag": True}}
     table = table_of(columns, end, adaptors=[TerminalOverride("running", tag="interrupted")])
@@ -176,10 +176,10 @@ def test_tag_of_interruption_overrides_a_column_that_counts_every_end(end: str, 
 
 def test_return_of_several_steps_stops_with_the_episode() -> None:
     columns = {"gain": NStepReturn(steps=3, discount=0.5), "counts": NStepDiscount(steps=3, discount=0.5)}
-    ended = table_of(columns, "terminated", "truncated").sample(300)
-    assert by_start(ended, "gain") == [3.0, 6.0, 8.0, 8.0]  # 1+2/2+4/4, 2+4/2+8/4, 4+8/2, 8
-    assert by_start(ended, "counts") == [0.125, 0.0, 0.0, 0.0]
-    assert by_start(ended, "counts", first=100) == [0.125, 0.125, 0.25, 0.5]
+    episode_end = table_of(columns, "terminated", "truncated").sample(300)
+    assert by_start(episode_end, "gain") == [3.0, 6.0, 8.0, 8.0]  # 1+2/2+4/4, 2+4/2+8/4, 4+8/2, 8
+    assert by_start(episode_end, "counts") == [0.125, 0.0, 0.0, 0.0]
+    assert by_start(episode_end, "counts", first=100) == [0.125, 0.125, 0.25, 0.5]
 
 
 def test_return_of_windows_and_rewards_of_several_dimensions() -> None:

@@ -60,11 +60,11 @@ def test_one_encoder_serves_all_members():
 
 def test_doubled_values_are_those_of_double_precision():
     observation, _ = OBSERVATIONS["camera and speed"]
-    network = critics(box(2), observation, layer_norm=True, tells=Bins(11, least=-1.0, largest=1.0))
+    network = critics(box(2), observation, layer_norm=True, value_head=Bins(11, least=-1.0, largest=1.0))
     seen, c = draw(observation, 5), torch.rand(5, 2)
     layers = copy.deepcopy(network.layers).double()
     logits = layers(torch.cat((network.encoder(seen), c), -1).double())  # [2, 5, 11]
-    torch.testing.assert_close(network.doubled(seen, c), network.tells.mean(logits), atol=1e-12, rtol=0.0)
+    torch.testing.assert_close(network.doubled(seen, c), network.value_head.mean(logits), atol=1e-12, rtol=0.0)
     torch.testing.assert_close(network.doubled(seen, c), network(seen, c).double(), atol=1e-5, rtol=0.0)
 
 

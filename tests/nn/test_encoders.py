@@ -34,7 +34,7 @@ def test_choices_become_one_hot_counted_from_zero():
 def test_observations_of_an_environment_are_counted_from_zero_once():
     env = make(target="rlrun.env.toys.DiscreteStart", num_envs=8)
     encoded = Encoder(env.spaces)(torch.from_numpy(env.reset(0)))
-    observations = [lane.unwrapped.observation for lane in env.lanes]  # -1, 0, 1 or 2
+    observations = [single_env.unwrapped.observation for single_env in env.envs]  # -1, 0, 1 or 2
     assert encoded.argmax(-1).tolist() == [number + 1 for number in observations]
     assert encoded.sum(-1).tolist() == [1.0] * 8
 

@@ -41,14 +41,14 @@ def test_orthogonal_weights_keep_right_angles():
     torch.testing.assert_close(weight @ weight.T, 2.0 * torch.eye(4))
 
 
-def test_initialisers_know_convolutions():
+def test_initializers_know_convolutions():
     for layer in (nn.Conv1d(2, 4, 3), nn.Conv2d(2, 4, 3)):
         orthogonal_(layer, 1.0)
         torch.testing.assert_close(layer.weight.flatten(1) @ layer.weight.flatten(1).T, torch.eye(4))
         assert not layer.bias.any()
 
 
-def test_initialiser_may_be_a_function():
+def test_initializer_may_be_a_function():
     network = MLP(100, 2, hidden=(100,), init=normal_)
     assert 0.009 < network[0].weight.detach().std() < 0.011
 

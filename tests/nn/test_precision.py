@@ -38,9 +38,9 @@ def stacked(shared):
 
 def recurrent(kind):
     network, features = Core(kind, 32, WIDE), torch.randn(4, 5, 32)
-    ended = torch.zeros(4, 5, dtype=torch.bool)
-    ended[1, 2] = True
-    return network, lambda: network(features, torch.zeros(4, network.state_size), ended)
+    episode_end = torch.zeros(4, 5, dtype=torch.bool)
+    episode_end[1, 2] = True
+    return network, lambda: network(features, torch.zeros(4, network.state_size), episode_end)
 
 
 def cell(kind):
@@ -67,7 +67,7 @@ def networks():
         "dueling": of(Critics(choices, dueling=True), seen),
         "quantiles by fractions": of(ImplicitCritics(spaces), seen, c),
         "images": of(ImageEncoder(image(40, 36, 3)), pixels),
-        "actor and critic": (actor_critic, lambda: torch.cat(actor_critic.judge(seen, action)[:2], -1)),
+        "actor and critic": (actor_critic, lambda: torch.cat(actor_critic.evaluate_actions(seen, action)[:2], -1)),
         "gaussian": (gaussian, lambda: gaussian(seen, torch.ones(16, 2))[1]),
         "gru": recurrent("gru"),
         "lstm": recurrent("lstm"),

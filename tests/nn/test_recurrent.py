@@ -25,10 +25,10 @@ ENDS = {
 
 
 def ended_at(places):
-    ended = torch.zeros(B, T, dtype=torch.bool)
+    episode_end = torch.zeros(B, T, dtype=torch.bool)
     for place in places:
-        ended[place] = True
-    return ended
+        episode_end[place] = True
+    return episode_end
 
 
 def core_of(kind, inputs=F):
@@ -36,13 +36,13 @@ def core_of(kind, inputs=F):
     return Core(kind, inputs, H)
 
 
-def step_by_step(core, features, state, ended):
+def step_by_step(core, features, state, episode_end):
     """Go through windows as an agent does: the state is that of an episode that begins behind each end."""
     outputs = []
     for t in range(features.shape[1]):
         output, state = core.step(features[:, t], state)
         outputs.append(output)
-        state = torch.where(ended[:, t, None], torch.zeros_like(state), state)
+        state = torch.where(episode_end[:, t, None], torch.zeros_like(state), state)
     return torch.stack(outputs, 1)
 
 
@@ -54,10 +54,10 @@ def gradients(core, output, *beside):
 @pytest.mark.parametrize("places", ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_window_is_its_steps(kind, places):
-    core, ended = core_of(kind), ended_at(places)
+    core, episode_end = core_of(kind), ended_at(places)
     features = torch.randn(B, T, F, requires_grad=True)
     state = torch.randn(B, core.state_size, requires_grad=True)  # a window that begins amidst an episode
-    wanted, output = step_by_step(core, features, state, ended), core(features, state, ended)
+    wanted, output = step_by_step(core, features, state, episode_end), core(features, state, episode_end)
     torch.testing.assert_close(output, wanted, atol=1e-6, rtol=1e-5)
     pairs = zip(gradients(core, output, features, state), gradients(core, wanted, features, state), strict=True)
     for actual, expected in pairs:
@@ -66,9 +66,9 @@ def test_a_window_is_its_steps(kind, places):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_remembered_beyond_an_end(kind):
-    core, ended = core_of(kind), ended_at([(1, 3)])
+    core, episode_end = core_of(kind), ended_at([(1, 3)])
     features = torch.randn(B, T, F, requires_grad=True)
-    core(features, torch.zeros(B, core.state_size), ended)[1, 4:].sum().backward()
+    core(features, torch.zeros(B, core.state_size), episode_end)[1, 4:].sum().backward()
     reached = features.grad.abs().sum(-1) > 0
     assert reached.nonzero().tolist() == [[1, 4], [1, 5], [1, 6]]
 
@@ -133,15 +133,15 @@ def network_of(kind, spaces=None, **options):
     return ActorCritic(spaces, hidden=(8,), core=kind, core_size=H, output_gain=1.0, **options)
 
 
-def judged_by_steps(network, observation, action, state, ended, pick):
+def judged_by_steps(network, observation, action, state, episode_end, pick):
     steps = []
     for t in range(T):
         at = pick(t)
-        judged = network.judge(at(observation), at(action), state)
-        torch.testing.assert_close(network.value(at(observation), state), judged.value)
-        steps.append((judged.log_prob, judged.value))
+        evaluated = network.evaluate_actions(at(observation), at(action), state)
+        torch.testing.assert_close(network.value(at(observation), state), evaluated.value)
+        steps.append((evaluated.log_prob, evaluated.value))
         state = network.after(at(observation), state)
-        state = torch.where(ended[:, t, None], network.initial_state(B), state)
+        state = torch.where(episode_end[:, t, None], network.initial_state(B), state)
     return [torch.stack(column, 1) for column in zip(*steps, strict=True)]
 
 
@@ -161,12 +161,12 @@ def test_a_recurrent_network_judges_windows_as_their_steps_in_every_space(seen, 
     spaces = Spaces(OBSERVATIONS[seen][0], ACTIONS[acted])
     network = network_of("lstm", spaces, shared=shared)
     observation, action = draw(spaces.observation, B, T), draw(spaces.action, B, T)
-    state, ended = torch.randn(B, network.state_size), ended_at(ENDS["here and there"])
-    judged = network.judge(observation, action, state, ended)
-    log_prob, value = judged_by_steps(network, observation, action, state, ended, rows_at)
-    torch.testing.assert_close(judged.log_prob, log_prob, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(judged.value, value, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(network.value(observation, state, ended), value, atol=1e-5, rtol=1e-4)
+    state, episode_end = torch.randn(B, network.state_size), ended_at(ENDS["here and there"])
+    evaluated = network.evaluate_actions(observation, action, state, episode_end)
+    log_prob, value = judged_by_steps(network, observation, action, state, episode_end, rows_at)
+    torch.testing.assert_close(evaluated.log_prob, log_prob, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(evaluated.value, value, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(network.value(observation, state, episode_end), value, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -183,10 +183,10 @@ def test_a_watched_layer_is_called(way):
 @pytest.mark.parametrize("part", ["trunk", "trunk.layers", "head", "value_trunk"])
 def test_a_watched_part_of_a_policy_is_called(part):
     network, seen, x = ActorCritic(Spaces(box(3), box(2)), hidden=(8,)), [], torch.randn(6, 3)
-    expected = network.judge(x, torch.zeros(6, 2))
+    expected = network.evaluate_actions(x, torch.zeros(6, 2))
     network.get_submodule(part).register_forward_hook(lambda module, inputs, output: seen.append(part))
-    judged = network.judge(x, torch.zeros(6, 2))
-    assert_alike(judged[:2], expected[:2])
+    evaluated = network.evaluate_actions(x, torch.zeros(6, 2))
+    assert_alike(evaluated[:2], expected[:2])
     assert seen == [part]
     network.heads(x)
     assert seen == [part] * (1 if part == "value_trunk" else 2)
@@ -353,11 +353,11 @@ class Other(nn.Module):
         return 2.0 * value + 1.0
 
 
-def parametrised(network):
+def parametrized(network):
     parametrize.register_parametrization(network[2], "bias", Other())
 
 
-def no_longer_parametrised(network):
+def no_longer_parametrized(network):
     parametrize.register_parametrization(network[0], "weight", Other())
     parametrize.remove_parametrizations(network[0], "weight")  # now the bias is the first of its parameters
 
@@ -372,7 +372,7 @@ def narrower(network):
     network[2].weight.data = network[2].weight.data[:, :4]
 
 
-@pytest.mark.parametrize("change", [parametrised, no_longer_parametrised, with_a_parameter_more, narrower])
+@pytest.mark.parametrize("change", [parametrized, no_longer_parametrized, with_a_parameter_more, narrower])
 def test_layers_whose_parameters_are_told_otherwise_compute_with_them(change, way):
     network, x = MLP(3, 2, hidden=(8,)), torch.randn(4, 3)
     network(x)
@@ -384,11 +384,11 @@ def replaced_layer(network):
     network.layers[-1] = Ensemble(3, 2, hidden=(8,)).layers[-1]
 
 
-def parametrised_layer(network):
+def parametrized_layer(network):
     parametrize.register_parametrization(network.layers[-1], "bias", Other())
 
 
-@pytest.mark.parametrize("change", [replaced_layer, parametrised_layer])
+@pytest.mark.parametrize("change", [replaced_layer, parametrized_layer])
 def test_members_compute_with_the_layers_of_now(change, way):
     network, x = Ensemble(3, 2, hidden=(8,)), torch.randn(4, 3)
     network(x)
@@ -519,9 +519,9 @@ def test_a_layer_of_the_users_own_may_take_the_place_of_one(part):
     network, x = ActorCritic(Spaces(box(3), box(2)), hidden=(8,), output_gain=1.0), torch.randn(6, 3)
     place, _, name = part.rpartition(".")
     setattr(network.get_submodule(place), name, Doubled(network.get_submodule(part)))
-    judged = network.judge(x, torch.zeros(6, 2))
-    assert_alike([judged.heads.mean], [network.head(network.trunk(x)).mean])
-    assert_alike([judged.value], [network.value_head(network.value_trunk(x)).squeeze(-1)])
+    evaluated = network.evaluate_actions(x, torch.zeros(6, 2))
+    assert_alike([evaluated.heads.mean], [network.head(network.trunk(x)).mean])
+    assert_alike([evaluated.value], [network.value_head(network.value_trunk(x)).squeeze(-1)])
 
 
 def test_the_outputs_of_a_closed_stack_must_not_change_before_its_gradient_is_taken(way):

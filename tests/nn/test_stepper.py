@@ -1,4 +1,4 @@
-"""Steps of optimisers that go around torch's own way to them."""
+"""Steps of optimizers that go around torch's own way to them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def walk(network, step, seeds, *, unused=()):
     return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
 
 
-def kept(optimiser):
-    """Return the numbers that an optimiser keeps."""
-    states = optimiser.state_dict()["state"].values()
+def kept(optimizer):
+    """Return the numbers that an optimizer keeps."""
+    states = optimizer.state_dict()["state"].values()
     return [[value.tolist() for value in state.values() if value is not None] for state in states]
 
 
@@ -48,63 +48,63 @@ RULES = [
 
 
 @pytest.mark.parametrize(("rule", "options"), RULES)
-def test_parameters_and_state_are_those_of_the_optimiser_itself(rule, options):
+def test_parameters_and_state_are_those_of_the_optimizer_itself(rule, options):
     ours, theirs = network(), network()
-    optimiser, plain = (rule(model.parameters(), lr=0.1, **options) for model in (ours, theirs))
-    step = Stepper(optimiser)
+    optimizer, plain = (rule(model.parameters(), lr=0.1, **options) for model in (ours, theirs))
+    step = Stepper(optimizer)
     assert torch.equal(walk(ours, step, range(5)), walk(theirs, plain.step, range(5)))
-    assert kept(optimiser) == kept(plain)
+    assert kept(optimizer) == kept(plain)
 
 
 def test_a_learning_rate_that_changes_is_heeded():
     ours, theirs = network(), network()
-    optimiser, plain = (torch.optim.Adam(model.parameters(), fused=True) for model in (ours, theirs))
-    step = Stepper(optimiser)
+    optimizer, plain = (torch.optim.Adam(model.parameters(), fused=True) for model in (ours, theirs))
+    step = Stepper(optimizer)
     for seed, rate in enumerate((0.1, 0.2, 0.05)):
-        optimiser.param_groups[0]["lr"] = plain.param_groups[0]["lr"] = rate
+        optimizer.param_groups[0]["lr"] = plain.param_groups[0]["lr"] = rate
         assert torch.equal(walk(ours, step, [seed]), walk(theirs, plain.step, [seed]))
 
 
 def test_parameters_without_gradients_stay_as_they_are():
     ours, theirs = network(), network()
-    optimiser, plain = (torch.optim.Adam(model.parameters(), lr=0.1, fused=True) for model in (ours, theirs))
-    step = Stepper(optimiser)
+    optimizer, plain = (torch.optim.Adam(model.parameters(), lr=0.1, fused=True) for model in (ours, theirs))
+    step = Stepper(optimizer)
     for unused in ((), ("2.bias",), ("0.weight",), ()):
         assert torch.equal(walk(ours, step, range(3), unused=unused), walk(theirs, plain.step, range(3), unused=unused))
 
 
 def test_one_that_has_a_first_gradient_late_joins():
     ours, theirs = network(), network()
-    optimiser, plain = (torch.optim.Adam(model.parameters(), lr=0.1, fused=True) for model in (ours, theirs))
-    step = Stepper(optimiser)
+    optimizer, plain = (torch.optim.Adam(model.parameters(), lr=0.1, fused=True) for model in (ours, theirs))
+    step = Stepper(optimizer)
     for unused in (("2.bias",), ()):
         assert torch.equal(walk(ours, step, range(3), unused=unused), walk(theirs, plain.step, range(3), unused=unused))
 
 
 def test_a_state_that_was_loaded_is_gone_on_from():
     ours = network()
-    optimiser = torch.optim.Adam(ours.parameters(), lr=0.1, fused=True)
-    step = Stepper(optimiser)
+    optimizer = torch.optim.Adam(ours.parameters(), lr=0.1, fused=True)
+    step = Stepper(optimizer)
     walk(ours, step, range(3))
-    saved, weights = copy.deepcopy(optimiser.state_dict()), copy.deepcopy(ours.state_dict())
+    saved, weights = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(ours.state_dict())
     wanted = walk(ours, step, range(3, 6))
-    optimiser.load_state_dict(saved)
+    optimizer.load_state_dict(saved)
     ours.load_state_dict(weights)
     assert torch.equal(walk(ours, step, range(3, 6)), wanted)
-    assert [float(state["step"]) for state in optimiser.state.values()] == [6.0] * 4
+    assert [float(state["step"]) for state in optimizer.state.values()] == [6.0] * 4
 
 
-def test_hooks_of_the_optimiser_are_called():
+def test_hooks_of_the_optimizer_are_called():
     ours = network()
-    optimiser = torch.optim.Adam(ours.parameters(), lr=0.1, fused=True)
-    step, calls = Stepper(optimiser), []
+    optimizer = torch.optim.Adam(ours.parameters(), lr=0.1, fused=True)
+    step, calls = Stepper(optimizer), []
     walk(ours, step, range(2))
-    optimiser.register_step_post_hook(lambda *args: calls.append(args))
+    optimizer.register_step_post_hook(lambda *args: calls.append(args))
     walk(ours, step, range(2))
     assert len(calls) == 2
 
 
-def test_hooks_of_all_optimisers_are_called():
+def test_hooks_of_all_optimizers_are_called():
     ours = network()
     step, calls = Stepper(torch.optim.Adam(ours.parameters(), lr=0.1, fused=True)), []
     walk(ours, step, range(2))
@@ -116,46 +116,46 @@ def test_hooks_of_all_optimisers_are_called():
     assert len(calls) == 2
 
 
-def forget(optimiser, network):
-    optimiser.state.clear()
+def forget(optimizer, network):
+    optimizer.state.clear()
 
 
-def turn(optimiser, network):
-    optimiser.param_groups[0]["maximize"] = True
+def turn(optimizer, network):
+    optimizer.param_groups[0]["maximize"] = True
 
 
-def unfuse(optimiser, network):
-    optimiser.param_groups[0]["fused"] = False
+def unfuse(optimizer, network):
+    optimizer.param_groups[0]["fused"] = False
 
 
-def grow(optimiser, network):
+def grow(optimizer, network):
     network.append(torch.nn.Linear(2, 2))
-    optimiser.add_param_group({"params": network[-1].parameters(), "lr": 0.2})
+    optimizer.add_param_group({"params": network[-1].parameters(), "lr": 0.2})
 
 
 @pytest.mark.parametrize("change", [forget, turn, unfuse, grow])
-def test_an_optimiser_that_is_changed_between_two_steps_is_heeded(change):
+def test_an_optimizer_that_is_changed_between_two_steps_is_heeded(change):
     ours, theirs = network(), network()
-    optimiser, plain = (torch.optim.Adam(model.parameters(), lr=0.1, fused=True) for model in (ours, theirs))
-    step = Stepper(optimiser)
+    optimizer, plain = (torch.optim.Adam(model.parameters(), lr=0.1, fused=True) for model in (ours, theirs))
+    step = Stepper(optimizer)
     walk(ours, step, range(3))
     walk(theirs, plain.step, range(3))
-    for adam, of in ((optimiser, ours), (plain, theirs)):
+    for adam, of in ((optimizer, ours), (plain, theirs)):
         torch.manual_seed(1)
         change(adam, of)
     assert torch.equal(walk(ours, step, range(3, 6)), walk(theirs, plain.step, range(3, 6)))
-    assert kept(optimiser) == kept(plain)
+    assert kept(optimizer) == kept(plain)
 
 
 def test_what_is_counted_is_of_the_type_that_torch_counts_in():
     torch.set_default_dtype(torch.float64)
     try:
         ours, theirs = network(), network()
-        optimiser, plain = (torch.optim.Adam(model.parameters(), fused=True) for model in (ours, theirs))
-        assert torch.equal(walk(ours, Stepper(optimiser), range(3)), walk(theirs, plain.step, range(3)))
+        optimizer, plain = (torch.optim.Adam(model.parameters(), fused=True) for model in (ours, theirs))
+        assert torch.equal(walk(ours, Stepper(optimizer), range(3)), walk(theirs, plain.step, range(3)))
     finally:
         torch.set_default_dtype(torch.float32)
-    dtypes = [{state["step"].dtype for state in adam.state.values()} for adam in (optimiser, plain)]
+    dtypes = [{state["step"].dtype for state in adam.state.values()} for adam in (optimizer, plain)]
     assert dtypes[0] == dtypes[1] == {torch.float32}
 
 
@@ -172,11 +172,11 @@ from rlrun.callbacks import LossCallback
 from rlrun.nn import Stepper, ways
 ways.fastest()
 network = torch.nn.Linear(3, 4)
-optimiser = torch.optim.Adam(network.parameters(), fused=True)
-optimiser.zero_grad()
+optimizer = torch.optim.Adam(network.parameters(), fused=True)
+optimizer.zero_grad()
 network(torch.ones(3)).sum().backward()
-Stepper(optimiser)()
-optimiser.load_state_dict(optimiser.state_dict())
+Stepper(optimizer)()
+optimizer.load_state_dict(optimizer.state_dict())
 class Given(LossCallback):
     def loss(self, x):
         return network(x).sum(-1)
@@ -184,7 +184,7 @@ Given(network, lambda parameters: torch.optim.Adam(parameters, fused=True)).back
 assert not {"torch._dynamo", "sympy"} & set(sys.modules)
 compiled = torch.compile(network, backend="eager")
 compiled(torch.ones(3)).sum().backward()
-Stepper(optimiser)()
+Stepper(optimizer)()
 """
 
 

@@ -20,35 +20,35 @@ def at(*steps: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("terminated", "ended", "expected"),
+    ("terminated", "episode_end", "expected"),
     [
         (GOING, GOING, [7.5341, 6.149, 4.61, 2.9]),
         (GOING, at(1), [4.61, 2.9, 4.61, 2.9]),  # cut off by time: its last value counts
         (at(1), at(1), [3.8, 2.0, 4.61, 2.9]),  # really over
     ],
 )
-def test_discounted_returns_by_hand(terminated, ended, expected):
-    returns = ops.discounted_return(TWOS, ONES, terminated=terminated, ended=ended, discount=0.9)
+def test_discounted_returns_by_hand(terminated, episode_end, expected):
+    returns = ops.discounted_return(TWOS, ONES, terminated=terminated, episode_end=episode_end, discount=0.9)
     torch.testing.assert_close(returns, torch.tensor([expected]), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(
-    ("terminated", "ended", "expected"),
+    ("terminated", "episode_end", "expected"),
     [
         (GOING, GOING, [6.0928, 5.488, 4.48, 2.8]),
         (GOING, at(1), [4.48, 2.8, 4.48, 2.8]),
         (at(1), at(1), [3.4, 1.0, 4.48, 2.8]),  # 2.8 + 0.6 * 1.0
     ],
 )
-def test_advantages_by_hand(terminated, ended, expected):
-    options = {"terminated": terminated, "ended": ended, "discount": 0.9, "lambda_": 2 / 3}
+def test_advantages_by_hand(terminated, episode_end, expected):
+    options = {"terminated": terminated, "episode_end": episode_end, "discount": 0.9, "lambda_": 2 / 3}
     advantages = ops.gae(3 * ONES, TWOS, TWOS, **options)
     torch.testing.assert_close(advantages, torch.tensor([expected]), atol=1e-5, rtol=0)
     torch.testing.assert_close(ops.lambda_return(3 * ONES, TWOS, TWOS, **options), advantages + 2.0)
 
 
 def test_more_reward_dimensions_are_summed_one_by_one():
-    options = {"terminated": at(1), "ended": at(1), "lambda_": 2 / 3}
+    options = {"terminated": at(1), "episode_end": at(1), "lambda_": 2 / 3}
     advantage = ops.gae(3 * ONES, TWOS, TWOS, discount=0.9, **options)
     reward, value = (torch.stack((column, 2 * column), -1) for column in (3 * ONES, TWOS))
     both = ops.gae(reward, value, value, discount=0.9, **options)
@@ -61,7 +61,7 @@ def test_more_reward_dimensions_are_summed_one_by_one():
 def test_a_target_looks_through_steps_on_which_two_policies_go_on_alike():
     """Golden number 6: switches at the second and third of the observations that steps led to."""
     value = torch.tensor([[6.0, 7.0, 8.0, 9.0]])
-    options = {"terminated": GOING, "ended": GOING, "discount": 0.9}
+    options = {"terminated": GOING, "episode_end": GOING, "discount": 0.9}
     targets = ops.compare_through(ONES, value, switched=at(1, 2), **options)
     torch.testing.assert_close(targets, torch.tensor([[7.57, 7.3, 8.2, 9.1]]), atol=1e-5, rtol=0)
 
@@ -72,7 +72,7 @@ def test_targets_of_every_pattern_of_switches_are_those_of_the_definition():
     reward, value = torch.randn(2, 32, 5).double()
     for terminated in range(6):  # 5: nowhere
         over = torch.arange(5).expand(32, 5) == terminated
-        targets = ops.compare_through(reward, value, switched=patterns, terminated=over, ended=over, discount=0.9)
+        targets = ops.compare_through(reward, value, switched=patterns, terminated=over, episode_end=over, discount=0.9)
         for b, t in itertools.product(range(32), range(5)):
             expected, power, n = 0.0, 1.0, t
             while True:
@@ -92,19 +92,19 @@ def windows(seed: int = 0):
     draw = torch.Generator().manual_seed(seed)
     reward, value, final_value, log_ratio = (torch.randn(5, 9, generator=draw) for _ in range(4))
     terminated = torch.rand(5, 9, generator=draw) < 0.15
-    ended = terminated | (torch.rand(5, 9, generator=draw) < 0.15)
-    last = ended.clone()
+    episode_end = terminated | (torch.rand(5, 9, generator=draw) < 0.15)
+    last = episode_end.clone()
     last[:, -1] = True
     next_value = torch.where(last, final_value, value.roll(-1, 1))
-    return reward, value, next_value, terminated, ended, log_ratio
+    return reward, value, next_value, terminated, episode_end, log_ratio
 
 
-def by_definition(reward, next_value, terminated, ended, t, *, discount, steps):
+def by_definition(reward, next_value, terminated, episode_end, t, *, discount, steps):
     """Return the sum of up to `steps` rewards from step t of one window on, bootstrapped behind the last of them."""
     total = 0.0
     for ahead in range(steps):
         total += discount**ahead * float(reward[t + ahead])
-        if ended[t + ahead] or t + ahead == len(reward) - 1 or ahead == steps - 1:
+        if episode_end[t + ahead] or t + ahead == len(reward) - 1 or ahead == steps - 1:
             bootstrap = 0.0 if terminated[t + ahead] else float(next_value[t + ahead])
             return total + discount ** (ahead + 1) * bootstrap
     raise AssertionError
@@ -112,17 +112,19 @@ def by_definition(reward, next_value, terminated, ended, t, *, discount, steps):
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 20])
 def test_n_step_returns_are_the_definition(steps):
-    reward, _, next_value, terminated, ended, _ = windows()
-    returns = ops.n_step_return(reward, next_value, terminated=terminated, ended=ended, discount=0.9, steps=steps)
+    reward, _, next_value, terminated, episode_end, _ = windows()
+    returns = ops.n_step_return(
+        reward, next_value, terminated=terminated, episode_end=episode_end, discount=0.9, steps=steps
+    )
     for window in range(5):
-        rows = (reward[window], next_value[window], terminated[window], ended[window])
+        rows = (reward[window], next_value[window], terminated[window], episode_end[window])
         expected = [by_definition(*rows, t, discount=0.9, steps=steps) for t in range(9)]
         torch.testing.assert_close(returns[window], torch.tensor(expected), atol=1e-5, rtol=0)
 
 
 def test_the_longest_n_step_return_is_the_discounted_one_and_that_of_lambda_one():
-    reward, value, next_value, terminated, ended, _ = windows(1)
-    options = {"terminated": terminated, "ended": ended, "discount": 0.9}
+    reward, value, next_value, terminated, episode_end, _ = windows(1)
+    options = {"terminated": terminated, "episode_end": episode_end, "discount": 0.9}
     longest = ops.n_step_return(reward, next_value, steps=9, **options)
     torch.testing.assert_close(ops.discounted_return(reward, next_value, **options), longest)
     torch.testing.assert_close(ops.lambda_return(reward, value, next_value, lambda_=1.0, **options), longest)
@@ -131,8 +133,8 @@ def test_the_longest_n_step_return_is_the_discounted_one_and_that_of_lambda_one(
 
 
 def test_lambda_returns_are_the_mixture_of_n_step_returns():
-    reward, value, next_value, terminated, ended, _ = windows(2)
-    options = {"terminated": terminated, "ended": ended, "discount": 0.9}
+    reward, value, next_value, terminated, episode_end, _ = windows(2)
+    options = {"terminated": terminated, "episode_end": episode_end, "discount": 0.9}
     mixture = torch.zeros(5, 9)
     for steps in range(1, 60):
         n_step = ops.n_step_return(reward, next_value, steps=steps, **options)
@@ -143,8 +145,8 @@ def test_lambda_returns_are_the_mixture_of_n_step_returns():
 
 
 def test_v_trace_of_the_same_policy_is_the_lambda_return():
-    reward, value, next_value, terminated, ended, _ = windows(3)
-    options = {"terminated": terminated, "ended": ended, "discount": 0.9}
+    reward, value, next_value, terminated, episode_end, _ = windows(3)
+    options = {"terminated": terminated, "episode_end": episode_end, "discount": 0.9}
     target, advantage = ops.v_trace(reward, value, next_value, torch.zeros(5, 9), **options)
     whole = ops.discounted_return(reward, next_value, **options)
     torch.testing.assert_close(target, whole)
@@ -152,8 +154,8 @@ def test_v_trace_of_the_same_policy_is_the_lambda_return():
 
 
 def test_v_trace_is_equation_1_of_its_paper():
-    reward, value, next_value, terminated, ended, log_ratio = windows(4)
-    options = {"terminated": terminated, "ended": ended, "discount": 0.9}
+    reward, value, next_value, terminated, episode_end, log_ratio = windows(4)
+    options = {"terminated": terminated, "episode_end": episode_end, "discount": 0.9}
     target, advantage = ops.v_trace(
         reward, value, next_value, log_ratio, **options, lambda_=0.8, rho_limit=1.5, c_limit=0.9
     )
@@ -164,18 +166,18 @@ def test_v_trace_is_equation_1_of_its_paper():
             expected, factor = float(value[window, t]), 1.0
             for later in range(t, 9):
                 expected += factor * float(error[window, later])
-                if ended[window, later]:
+                if episode_end[window, later]:
                     break
                 factor *= 0.9 * float(c[window, later])
             assert float(target[window, t]) == pytest.approx(expected, abs=1e-4)
-    following = torch.where(ended, next_value, torch.cat((target[:, 1:], next_value[:, -1:]), 1))
+    following = torch.where(episode_end, next_value, torch.cat((target[:, 1:], next_value[:, -1:]), 1))
     torch.testing.assert_close(advantage, rho * (reward + 0.9 * following * ~terminated - value))
 
 
 def test_a_value_of_infinity_behind_the_end_does_no_harm():
-    reward, value, next_value, terminated, ended, log_ratio = windows(5)
+    reward, value, next_value, terminated, episode_end, log_ratio = windows(5)
     next_value = next_value.masked_fill(terminated, float("inf"))
-    options = {"terminated": terminated, "ended": ended, "discount": 0.9}
+    options = {"terminated": terminated, "episode_end": episode_end, "discount": 0.9}
     for estimate in (
         ops.gae(reward, value, next_value, lambda_=0.9, **options),
         ops.discounted_return(reward, next_value, **options),
@@ -186,6 +188,6 @@ def test_a_value_of_infinity_behind_the_end_does_no_harm():
 
 
 def test_nothing_carries_gradients():
-    reward, value, next_value, terminated, ended, _ = windows(6)
-    options = {"terminated": terminated, "ended": ended, "discount": 0.9, "lambda_": 0.9}
+    reward, value, next_value, terminated, episode_end, _ = windows(6)
+    options = {"terminated": terminated, "episode_end": episode_end, "discount": 0.9, "lambda_": 0.9}
     assert not ops.gae(reward, value.requires_grad_(), next_value, **options).requires_grad

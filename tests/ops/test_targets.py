@@ -32,7 +32,7 @@ def test_each_row_may_have_its_discount():
 
 
 @pytest.mark.parametrize(("choices", "entropy"), [(2, 0.325083), (3, 0.394398), (4, 0.434944), (9, 0.533027), (1, 0.0)])
-def test_entropy_of_a_favourite_choice(choices, entropy):
+def test_entropy_of_a_favorite_choice(choices, entropy):
     assert math.isclose(choice_entropy([choices]), entropy, abs_tol=1e-5)
 
 
@@ -41,7 +41,7 @@ def test_entropy_of_a_share_of_a_range():
     assert math.isclose(range_entropy(2.0, min_prob=0.184), -0.99967, abs_tol=1e-5)
 
 
-def test_target_entropy_is_of_normalised_actions():
+def test_target_entropy_is_of_normalized_actions():
     assert target_entropy(BOX4) == pytest.approx((-6.437752, 0.0), abs=1e-5)
 
 

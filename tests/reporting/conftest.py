@@ -33,7 +33,7 @@ def make(tmp_path: Path) -> Callable[..., RunDir]:
         values: Sequence[Any] = (),
         *,
         seed: int = 0,
-        words: Sequence[str] = ("algorithm=ppo",),
+        overrides: Sequence[str] = ("algorithm=ppo",),
         task: str = "CartPole-v1",
         status: str = "completed",
         settings: str = "algorithm:\n  lr: 0.001\n",
@@ -43,7 +43,7 @@ def make(tmp_path: Path) -> Callable[..., RunDir]:
         run = RunDir.claim(tmp_path / name)
         config = f"seed: {seed}\n{settings}env:\n  id: {json.dumps(task)}\n"
         run.start(
-            config=config, overrides=[*words, f"seed={seed}"], manifest={**ABOUT, "seed": seed, "created": created}
+            config=config, overrides=[*overrides, f"seed={seed}"], manifest={**ABOUT, "seed": seed, "created": created}
         )
         run.write_status(status)
         steps = [1_000 * (place + 1) for place in range(len(values))]

@@ -35,7 +35,7 @@ def views_of(page, folder, browser):
     frames = "".join(f'<iframe style="{style}" srcdoc="{html.escape(page)}"></iframe>' for style in styles)
     stage = folder / "stage.html"
     stage.write_text(f'<!doctype html><meta charset="utf-8"><script>{MEASURE}</script>{frames}<pre id="found"></pre>')
-    ended = subprocess.run(
+    episode_end = subprocess.run(
         [
             browser,
             *QUIET,
@@ -49,8 +49,8 @@ def views_of(page, folder, browser):
         timeout=120,
         check=True,
     )
-    text = re.search(r'<pre id="found">(.*?)</pre>', ended.stdout, re.DOTALL).group(1)
-    complaints = [line for line in ended.stderr.splitlines() if "CONSOLE" in line]
+    text = re.search(r'<pre id="found">(.*?)</pre>', episode_end.stdout, re.DOTALL).group(1)
+    complaints = [line for line in episode_end.stderr.splitlines() if "CONSOLE" in line]
     return dict(zip(VIEWS, json.loads(html.unescape(text)), strict=True)), complaints
 
 
@@ -61,7 +61,7 @@ def test_the_page_is_legible_everywhere_and_loads_nothing(make, tmp_path, browse
         for seed in range(6):
             curve = np.cumsum(random.normal(10.0, 3.0, 12 - seed * (name == "a2c")))
             status = "failed" if (name, seed) == ("ppo", 5) else "completed"
-            make(f"{place}-{seed}", curve.tolist(), seed=seed, words=[f"algorithm={name}"], status=status)
+            make(f"{place}-{seed}", curve.tolist(), seed=seed, overrides=[f"algorithm={name}"], status=status)
     report = rlrun.report(tmp_path, resamples=200)
     assert report.path.stat().st_size < 3_000_000
     views, complaints = views_of(report.path.read_text(), tmp_path, browser)
@@ -73,8 +73,8 @@ def test_the_page_is_legible_everywhere_and_loads_nothing(make, tmp_path, browse
         assert min(view["texts"], view["lines"]) > 10
         assert view["text"] >= 4.5, f"{name}: a text is too faint"
         assert view["line"] >= 3.0, f"{name}: a line is too faint"
-        assert view["outside"] == [], f"{name}: words are cut off"
-        assert view["letter"] >= 9.0, f"{name}: words in figures are too small"
+        assert view["outside"] == [], f"{name}: overrides are cut off"
+        assert view["letter"] >= 9.0, f"{name}: overrides in figures are too small"
         assert (view["scripts"], view["loaded"], view["unnamed"]) == (0, [], 0)
         assert "not distinguishable" in view["said"]
         assert "<b onclick=alert(1)>" in view["said"]

@@ -17,7 +17,8 @@ def assert_alike(found, shown):
     """Compare texts; numbers may differ in their last digit, as they may between processors."""
     assert NUMBER.sub("#", found) == NUMBER.sub("#", shown)
     read = [
-        [float(word.replace("−", "-").replace(",", "")) for word in NUMBER.findall(text)] for text in (found, shown)
+        [float(override.replace("−", "-").replace(",", "")) for override in NUMBER.findall(text)]
+        for text in (found, shown)
     ]
     assert read[0] == pytest.approx(read[1], abs=0.11)
 

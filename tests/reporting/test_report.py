@@ -39,18 +39,18 @@ def text_of(made):
     return html.unescape(re.sub(r"<[^>]+>", " ", made.path.read_text()))
 
 
-def arm(make, name, finals, **options):
+def group(make, name, finals, **options):
     for seed, value in enumerate(finals):
-        make(f"{name}{seed}", [1.0, value], seed=seed, words=[f"algorithm={name}"], **options)
+        make(f"{name}{seed}", [1.0, value], seed=seed, overrides=[f"algorithm={name}"], **options)
 
 
 def test_runs_of_the_same_words_are_an_arm_whatever_their_seed_task_and_budget(make, tmp_path):
     for seed in range(2):
-        make(f"a{seed}", LEARNING, seed=seed, words=["algorithm=ppo", "env=cartpole", "stop.env_steps=3_000"])
-        make(f"b{seed}", LEARNING, seed=seed, words=["env=acrobot", "algorithm=ppo"], task="Acrobot-v1")
-        make(f"c{seed}", LEARNING, seed=seed, words=["algorithm=ppo", "+with=rnd", "env=cartpole"])
+        make(f"a{seed}", LEARNING, seed=seed, overrides=["algorithm=ppo", "env=cartpole", "stop.env_steps=3_000"])
+        make(f"b{seed}", LEARNING, seed=seed, overrides=["env=acrobot", "algorithm=ppo"], task="Acrobot-v1")
+        make(f"c{seed}", LEARNING, seed=seed, overrides=["algorithm=ppo", "+with=rnd", "env=cartpole"])
     report = rlrun.report(tmp_path, **QUICK)
-    labels = {result.arm.label: len(result.arm.fates) for result in report.findings.results}
+    labels = {result.group.label: len(result.group.fates) for result in report.findings.results}
     assert labels == {"algorithm=ppo": 4, "algorithm=ppo +with=rnd": 2}
     assert report.findings.common == ["CartPole-v1"]
     assert "leave out Acrobot-v1" in told(report)
@@ -65,7 +65,7 @@ def test_the_page_goes_where_the_user_stands(make, tmp_path, monkeypatch):
 
 
 def test_the_score_is_the_last_value_and_the_interval_that_of_the_statistics(make, tmp_path):
-    arm(make, "ppo", [3.0, 9.0, 5.0, 4.0])
+    group(make, "ppo", [3.0, 9.0, 5.0, 4.0])
     report = rlrun.report(tmp_path, seed=5, **QUICK)
     expected = estimate({"iqm": iqm}, Scores.of([[3.0, 9.0, 5.0, 4.0]]), resamples=200, seed=5)["iqm"]
     assert report.findings.results[0].aggregates["iqm"] == pytest.approx(expected)
@@ -74,7 +74,7 @@ def test_the_score_is_the_last_value_and_the_interval_that_of_the_statistics(mak
 
 @pytest.mark.parametrize("status", ["failed", "stopped", "running", "interrupted"])
 def test_a_run_that_is_not_completed_is_shown_and_does_not_count(status, make, tmp_path):
-    arm(make, "ppo", [1.0, 2.0])
+    group(make, "ppo", [1.0, 2.0])
     run = make("ppo9", [50.0, 60.0], seed=9, status="running" if status == "interrupted" else status)
     run.log.write_text("2026-11-22T09:00:00+00:00 failed\nDataError: the reward is NaN\n")
     if status == "interrupted":
@@ -103,19 +103,19 @@ def test_curves_end_where_runs_end(make, tmp_path):
 
 
 def test_jobs_of_a_sweep_that_have_no_run_are_missing_and_the_book_says_why_others_failed(make, tmp_path):
-    words = ["algorithm=ppo", "env=cartpole"]
-    make("sweep/jobs/aa", [1.0, 2.0], seed=0, words=words)
-    make("sweep/jobs/bb", [1.0], seed=1, words=words, status="failed")
+    overrides = ["algorithm=ppo", "env=cartpole"]
+    make("sweep/jobs/aa", [1.0, 2.0], seed=0, overrides=overrides)
+    make("sweep/jobs/bb", [1.0], seed=1, overrides=overrides, status="failed")
     write_json(tmp_path / "sweep" / "sweep.json", {})
-    with sqlite3.connect(tmp_path / "sweep" / "jobs.sqlite") as book:
-        book.execute("CREATE TABLE jobs (key, words, state, error)")
+    with sqlite3.connect(tmp_path / "sweep" / "jobs.sqlite") as job_store:
+        job_store.execute("CREATE TABLE jobs (key, overrides, state, error)")
         for key, seed, state, error in (("aa", 0, "completed", None), ("bb", 1, "failed", "killed: no memory")):
-            book.execute(
-                "INSERT INTO jobs VALUES (?, ?, ?, ?)", (key, json.dumps([*words, f"seed={seed}"]), state, error)
+            job_store.execute(
+                "INSERT INTO jobs VALUES (?, ?, ?, ?)", (key, json.dumps([*overrides, f"seed={seed}"]), state, error)
             )
-        book.execute("INSERT INTO jobs VALUES ('cc', ?, 'pending', NULL)", (json.dumps([*words, "seed=2"]),))
-        book.execute("INSERT INTO jobs VALUES (?, '[]', 'pending', NULL)", ("no\0key",))
-    book.close()
+        job_store.execute("INSERT INTO jobs VALUES ('cc', ?, 'pending', NULL)", (json.dumps([*overrides, "seed=2"]),))
+        job_store.execute("INSERT INTO jobs VALUES (?, '[]', 'pending', NULL)", ("no\0key",))
+    job_store.close()
     (tmp_path / "again").symlink_to(tmp_path / "sweep")
     report = rlrun.report(tmp_path / "sweep", tmp_path / "again", **QUICK)
     rows = {line["seed"]: (line["status"], line["why_not"], line["task"]) for line in lines(report)}
@@ -151,18 +151,18 @@ def test_the_same_seed_twice_counts_once_the_newest_one(make, tmp_path):
     make("new", [1.0, 7.0], seed=3, created="2026-11-23T09:00:00+00:00")
     make("later", [9.0], seed=3, created="2026-11-24T09:00:00+00:00", status="stopped")
     report = rlrun.report(tmp_path, **QUICK)
-    assert report.findings.results[0].arm.scores("CartPole-v1") == [7.0]
+    assert report.findings.results[0].group.scores("CartPole-v1") == [7.0]
     assert "another run of seed 3 counts" in report.csv
     assert "2 there twice" in told(report)
 
 
 def test_an_arm_of_which_nothing_counts_hinders_no_comparison_of_the_others(make, tmp_path):
-    arm(make, "ppo", [1.0, 2.0])
-    arm(make, "a2c", [1.0, 2.0])
-    arm(make, "sac", [1.0, 2.0], status="failed")
+    group(make, "ppo", [1.0, 2.0])
+    group(make, "a2c", [1.0, 2.0])
+    group(make, "sac", [1.0, 2.0], status="failed")
     report = rlrun.report(tmp_path, svg=tmp_path / "svg", **QUICK)
     assert [(pair.one, pair.other) for pair in report.findings.comparisons] == [("algorithm=a2c", "algorithm=ppo")]
-    assert "for the one pair of arms" in re.sub(r"\s+", " ", text_of(report))
+    assert "for the one pair of groups" in re.sub(r"\s+", " ", text_of(report))
     assert "| algorithm=sac | 0 of 2 (2 failed) | — |" in report.markdown
     assert "leave out" not in told(report)
 
@@ -186,7 +186,7 @@ FEW = ("could be told from chance", "Few seeds: algorithm=ppo (3 runs), algorith
 )
 def test_arms_are_told_apart_if_they_differ_and_there_are_enough_seeds(finals, verdict, apart, texts, make, tmp_path):
     for name, values in finals.items():
-        arm(make, name, values)
+        group(make, name, values)
     report = rlrun.report(tmp_path, **QUICK)
     (comparison,) = report.findings.comparisons
     assert comparison.verdict == verdict
@@ -205,22 +205,22 @@ def test_arms_are_told_apart_if_they_differ_and_there_are_enough_seeds(finals, v
 def test_the_verdict_tells_runs_without_a_score_from_arms_without_a_common_task(make, tmp_path):
     make("a", [1.0], task="Acrobot-v1", status="failed")
     assert rlrun.report(tmp_path, **QUICK).verdict == "no run has a score"
-    make("b", [1.0], words=["algorithm=ppo"])
-    make("c", [1.0], words=["algorithm=dqn"], task="Pendulum-v1")
+    make("b", [1.0], overrides=["algorithm=ppo"])
+    make("c", [1.0], overrides=["algorithm=dqn"], task="Pendulum-v1")
     report = rlrun.report(tmp_path, **QUICK)
-    assert report.verdict == "no task is common to all arms: nothing is compared"
-    assert "no task on which every arm has a run that counts" in told(report)
+    assert report.verdict == "no task is common to all groups: nothing is compared"
+    assert "no task on which every group has a run that counts" in told(report)
 
 
 def test_p_is_corrected_for_all_pairs_of_arms(make, tmp_path):
     for name, base in (("a", 0.0), ("b", 50.0), ("c", 100.0)):
-        arm(make, name, [base + offset for offset in range(4)])
+        group(make, name, [base + offset for offset in range(4)])
     corrected = rlrun.report(tmp_path, **QUICK).findings.comparisons
     assert [pair.least for pair in corrected] == [pytest.approx(3 * 2 / 70)] * 3
     assert {pair.verdict for pair in corrected} == {"not distinguishable"}  # 2/70 alone would be below 0.05
 
 
-def test_scores_of_several_tasks_are_normalised_by_what_was_measured_or_as_asked_for(make, tmp_path):
+def test_scores_of_several_tasks_are_normalized_by_what_was_measured_or_as_asked_for(make, tmp_path):
     for seed in range(2):
         make(f"x{seed}", [0.0, 400.0 + 100.0 * seed], seed=seed)
         make(f"y{seed}", [-200.0, -100.0], seed=seed, task="Acrobot-v1")
@@ -236,17 +236,17 @@ def test_arms_by_a_key_or_by_folder(make, tmp_path):
     for seed in range(2):
         make(f"one/a{seed}", LEARNING, seed=seed, settings="algorithm:\n  lr: 0.1\n")
         make(f"two/b{seed}", LEARNING, seed=seed, settings="algorithm:\n  lr: 0.2\n")
-    labels = {result.arm.label for result in rlrun.report(tmp_path, by=["algorithm.lr"], **QUICK).findings.results}
+    labels = {result.group.label for result in rlrun.report(tmp_path, by=["algorithm.lr"], **QUICK).findings.results}
     assert labels == {"algorithm.lr=0.1", "algorithm.lr=0.2"}
     folders = rlrun.report(tmp_path / "one", tmp_path / "two", by=["folder"], **QUICK).findings
-    assert {result.arm.label for result in folders.results} == {"folder=one", "folder=two"}
+    assert {result.group.label for result in folders.results} == {"folder=one", "folder=two"}
     assert folders.differing == {"algorithm.lr": ["0.1", "0.2"]}
 
 
 def test_values_that_differ_far_behind_are_different(make, tmp_path):
     long = "x" * 100
     for end in "ab":
-        make(end, LEARNING, words=["algorithm=ppo", f"name={long}{end}"], settings=f"name: {long}{end}\n")
+        make(end, LEARNING, overrides=["algorithm=ppo", f"name={long}{end}"], settings=f"name: {long}{end}\n")
     findings = rlrun.report(tmp_path, by=["name"], **QUICK).findings
     assert len(findings.results) == 2
     assert list(findings.differing) == ["name"]
@@ -255,7 +255,7 @@ def test_values_that_differ_far_behind_are_different(make, tmp_path):
 def test_seeds_that_others_have_and_runs_of_an_arm_that_are_not_alike_are_told(make, tmp_path):
     make("a", LEARNING, seed=0)
     make("b", [*LEARNING, 40.0, 50.0], seed=1, settings="algorithm:\n  lr: 0.5\n")
-    arm(make, "a2c", [1.0, 2.0, 3.0, 4.0])
+    group(make, "a2c", [1.0, 2.0, 3.0, 4.0])
     text = told(rlrun.report(tmp_path, **QUICK))
     assert "algorithm=ppo has no run on CartPole-v1 of seed 2, 3, which others have" in text
     assert "different configs: algorithm.lr: 0.001 | 0.5" in text
@@ -277,9 +277,9 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 def test_whatever_stands_in_files_is_text(make, tmp_path):
     run = make(
-        "a", LEARNING, words=[f"algorithm={HOSTILE}", "+x=\x1b[31m\u202e"], task=f"{HOSTILE}|`*[a](javascript:b)"
+        "a", LEARNING, overrides=[f"algorithm={HOSTILE}", "+x=\x1b[31m\u202e"], task=f"{HOSTILE}|`*[a](javascript:b)"
     )
-    make("b", LEARNING, words=["algorithm=ppo", "=cmd|' /C calc'!A0"], seed=1, settings=f"x: '{HOSTILE}'\n")
+    make("b", LEARNING, overrides=["algorithm=ppo", "=cmd|' /C calc'!A0"], seed=1, settings=f"x: '{HOSTILE}'\n")
     run.videos.mkdir()
     (run.videos / 'javascript:"><b>.mp4').write_text("")
     report = rlrun.report(tmp_path, title=f"</title>{HOSTILE}", svg=tmp_path / "svg", **QUICK)
@@ -325,7 +325,7 @@ def test_a_line_that_was_cut_off_does_not_hide_those_before(make, tmp_path):
     with open(run.metrics, "a") as file:
         file.write('{"env_steps": 4000, "evaluation/mean_ret')
     findings = rlrun.report(tmp_path, **QUICK).findings
-    assert findings.results[0].arm.scores("CartPole-v1") == [30.0]
+    assert findings.results[0].group.scores("CartPole-v1") == [30.0]
     assert findings.curves["CartPole-v1"].axis == "environment steps"
 
 
@@ -339,27 +339,27 @@ def test_damaged_configs_are_told(make, tmp_path):
 
 def test_many_arms_make_no_large_page(make, tmp_path):
     for number in range(30):
-        make(f"r{number}", LEARNING, words=["algorithm=ppo", f"algorithm.lr={number}e-4"])
+        make(f"r{number}", LEARNING, overrides=["algorithm=ppo", f"algorithm.lr={number}e-4"])
     report = rlrun.report(tmp_path, **QUICK)
     assert len(report.findings.comparisons) == 8 * 7 // 2
     assert "Of 28 pairs none can be told apart" in text_of(report)
-    assert "the best 8 of 30 arms" in told(report)
+    assert "the best 8 of 30 groups" in told(report)
     assert report.path.stat().st_size < 200_000
 
 
 def test_the_same_runs_give_the_same_page(make, tmp_path):
-    arm(make, "ppo", [1.0, 2.0])
+    group(make, "ppo", [1.0, 2.0])
     first = rlrun.report(tmp_path, **QUICK).path.read_bytes()
     assert rlrun.report(tmp_path, **QUICK).path.read_bytes() == first
     assert rlrun.report(tmp_path, seed=1, **QUICK).path.read_bytes() != first
 
 
 def test_the_command_writes_what_was_asked_for(make, tmp_path, capsys):
-    arm(make, "ppo", [1.0, 2.0, 3.0])
+    group(make, "ppo", [1.0, 2.0, 3.0])
     files = [tmp_path / "out" / name for name in ("page.html", "runs.csv", "tables.md")]
     options = ["--out", files[0], "--csv", files[1], "--markdown", files[2], "--svg", tmp_path / "svg"]
-    words = ["report", tmp_path, *options, "--resamples", 200, "--bounds", "CartPole-v1=0,10"]
-    assert main._run(list(map(str, words)), debug=False) == 0
+    overrides = ["report", tmp_path, *options, "--resamples", 200, "--bounds", "CartPole-v1=0,10"]
+    assert main._run(list(map(str, overrides)), debug=False) == 0
     verdict = "algorithm=ppo: interquartile mean 0.200 [0.100, 0.300]\n"
     assert capsys.readouterr() == (f"{files[0]}\n", verdict)
     assert all(path.stat().st_size for path in files)
@@ -373,7 +373,7 @@ def test_the_command_writes_what_was_asked_for(make, tmp_path, capsys):
     assert captured.out.startswith("**Final scores**")
     verdict = "algorithm=ppo: interquartile mean 2.00 [1.00, 3.00]\n"  # without bounds
     assert captured.err == f"{verdict}{tmp_path / 'report.html'}\n"
-    arm(make, "dqn", [11.0, 12.0, 13.0])
+    group(make, "dqn", [11.0, 12.0, 13.0])
     assert main._run(["report", str(tmp_path), "--resamples", "200"], debug=False) == 0
     best, apart = capsys.readouterr().err.split("; ")
     assert best.startswith("algorithm=dqn: interquartile mean 12.0")
@@ -381,7 +381,7 @@ def test_the_command_writes_what_was_asked_for(make, tmp_path, capsys):
 
 
 def test_pictures_are_drawn_by_the_same_svg(make, tmp_path):
-    arm(make, "ppo", [1.0, 2.0, 3.0])
+    group(make, "ppo", [1.0, 2.0, 3.0])
     try:
         figures.renderer()
     except MissingExtra:  # it comes with the tests

@@ -24,18 +24,18 @@ def assert_equal(found, expected):
         )
 
 
-@pytest.mark.parametrize("arm", ARMS)
-def test_aggregates_and_their_intervals_are_those_of_rliable(arm):
-    expected = ORACLE["aggregates"][arm]
-    estimates = statistics.estimate({name: getattr(statistics, name) for name in expected}, ARMS[arm], **DRAWN)
+@pytest.mark.parametrize("group", ARMS)
+def test_aggregates_and_their_intervals_are_those_of_rliable(group):
+    expected = ORACLE["aggregates"][group]
+    estimates = statistics.estimate({name: getattr(statistics, name) for name in expected}, ARMS[group], **DRAWN)
     for name in ("iqm", "mean", "median", "optimality_gap"):
         assert_equal(estimates[name], expected[name])
 
 
-@pytest.mark.parametrize("arm", ARMS)
-def test_performance_profiles_are_those_of_rliable(arm):
+@pytest.mark.parametrize("group", ARMS)
+def test_performance_profiles_are_those_of_rliable(group):
     shares = statistics.shares(np.array(ORACLE["thresholds"]))
-    assert_equal(statistics.estimate({"": shares}, ARMS[arm], **DRAWN)[""], ORACLE["profiles"][arm])
+    assert_equal(statistics.estimate({"": shares}, ARMS[group], **DRAWN)[""], ORACLE["profiles"][group])
 
 
 @pytest.mark.parametrize("pair", ORACLE["improvement"])

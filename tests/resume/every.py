@@ -40,9 +40,9 @@ FILES: list[str] = [
 FULL = {"memory.length": 56, "stop.updates": 60}  # so that rows leave the memory
 
 
-def small(file: str, *, lanes: int) -> Composed:
+def small(file: str, *, envs: int) -> Composed:
     """Return what a command composes that uses a file, with small numbers for the keys that there are."""
-    _every.provide(_every.words_of(file))
-    composed = compose(_every.words_of(file))
+    _every.provide(_every.overrides_of(file))
+    composed = compose(_every.overrides_of(file))
     full = FULL if file.startswith("memory/") else {}
-    return shrink(composed, {**RESUMED, **full, "num_envs": lanes})
+    return shrink(composed, {**RESUMED, **full, "num_envs": envs})

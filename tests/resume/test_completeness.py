@@ -23,7 +23,7 @@ from .twins import leave, records, twins, walk
 CONF = Path(__file__).parents[2] / "conf"
 ALGORITHMS = [file for file in FILES if file.startswith("algorithm/")]
 DERIVED = [file for file in ALGORITHMS if "\ndefaults:" in (CONF / f"{file}.yaml").read_text()]
-# what one lane may do otherwise; who starts from another algorithm does it as that one
+# what one env may do otherwise; who starts from another algorithm does it as that one
 ALONE = [file for file in FILES if file.startswith(("algorithm/", "memory/")) and file not in DERIVED]
 
 
@@ -32,16 +32,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exporter: None) -> N
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(("file", "lanes"), [*((file, 3) for file in FILES), *((file, 1) for file in ALONE)])
-def test_a_resumed_run_is_the_one_that_never_stopped(file, lanes, tmp_path):
-    whole, resumed = twins(small(file, lanes=lanes), tmp_path, at=AT)
+@pytest.mark.parametrize(("file", "envs"), [*((file, 3) for file in FILES), *((file, 1) for file in ALONE)])
+def test_a_resumed_run_is_the_one_that_never_stopped(file, envs, tmp_path):
+    whole, resumed = twins(small(file, envs=envs), tmp_path, at=AT)
     lines = differences(whole, resumed)
     assert not lines, "\n".join(lines)
     assert records(tmp_path / "resumed") == records(tmp_path / "whole")
 
 
 def test_a_temperature_of_each_action_is_resumed(tmp_path):
-    composed = small("algorithm/doac", lanes=3)
+    composed = small("algorithm/doac", envs=3)
     composed.config.algorithm.temperature.epistemic = 0.04
     lines = differences(*twins(composed, tmp_path, at=AT))
     assert not lines, "\n".join(lines)
@@ -92,15 +92,15 @@ FORGOTTEN = {  # how it begins, and what every update does with it
     "numpy_generator": (lambda: np.random.default_rng(0), lambda generator: generator.random()),
     "torch_generator": (lambda: torch.Generator(), lambda generator: torch.rand(1, generator=generator)),
     "python_generator": (lambda: random.Random(0), lambda generator: generator.random()),
-    "optimiser": (rated, lambda optimiser: optimiser.step()),
+    "optimizer": (rated, lambda optimizer: optimizer.step()),
     "slots": (Slotted, lambda slots: setattr(slots, "count", slots.count + 1)),
     "closure": (counter, lambda closure: closure()),
     "locals": (stepping, next),
 }
 
 
-def words():
-    return small("memory/replay", lanes=3)
+def overrides():
+    return small("memory/replay", envs=3)
 
 
 def test_whatever_a_part_forgets_is_found(tmp_path, monkeypatch):
@@ -117,14 +117,14 @@ def test_whatever_a_part_forgets_is_found(tmp_path, monkeypatch):
 
     monkeypatch.setattr(TargetCallback, "__init__", init)
     monkeypatch.setattr(TargetCallback, "end_batch", end_batch)
-    lines = differences(*twins(words(), tmp_path, at=AT))
+    lines = differences(*twins(overrides(), tmp_path, at=AT))
     assert {line.partition(".forgotten['")[2].partition("']")[0] for line in lines} == set(FORGOTTEN)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
-    return folder, walk(rlrun.train(words(), run_dir=folder / "whole").trainer)
+    return folder, walk(rlrun.train(overrides(), run_dir=folder / "whole").trainer)
 
 
 def without_count(load, self, state, **which):
@@ -134,7 +134,7 @@ def without_count(load, self, state, **which):
 
 def without_moments(load, self, state, **which):
     load(self, state, **which)
-    for slots in self.optimiser.state.values() if self.optimiser else ():
+    for slots in self.optimizer.state.values() if self.optimizer else ():
         slots["exp_avg"].zero_()
 
 
@@ -167,5 +167,5 @@ def test_what_nobody_can_look_into_is_refused():
 
 
 def test_twins_that_never_stopped_are_the_same(whole, tmp_path):
-    again = walk(rlrun.train(words(), run_dir=tmp_path / "run").trainer)
+    again = walk(rlrun.train(overrides(), run_dir=tmp_path / "run").trainer)
     assert differences(whole[1], again) == []

@@ -31,7 +31,7 @@ SHORT = (
 )
 REPLAY = ("memory.length=120", "algorithm.warmup_steps=40", "algorithm.batch_size=8")
 CELLS = [
-    *(f"{pair}-{lanes}" for pair in ("dqn-cartpole", "sac-pendulum") for lanes in ("1-sync", "4-sync", "4-async")),
+    *(f"{pair}-{envs}" for pair in ("dqn-cartpole", "sac-pendulum") for envs in ("1-sync", "4-sync", "4-async")),
     *("dqn-images-1-sync", "dqn-images-4-async", "sac-images-4-sync"),
     *("ppo-cartpole-1-sync", "ppo-pendulum-4-async", "ppo-images-4-sync", "a2c-cartpole-4-sync"),
 ]
@@ -49,8 +49,8 @@ def resilience():
 
 
 @pytest.fixture
-def words(resilience):
-    """Return the words of a short run of a cell."""
+def overrides(resilience):
+    """Return the overrides of a short run of a cell."""
     replay = {cell: REPLAY if cell.startswith(resilience.REPLAYING) else () for cell in resilience.CELLS}
     return lambda cell: [*resilience.CELLS[cell], *SHORT, *replay[cell]]
 
@@ -83,8 +83,8 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_a_run_killed_between_two_checkpoints_ends_as_the_other(cell, whole, words, assert_same, tmp_path):
-    run = whole(cell, words(cell))
+def test_a_run_killed_between_two_checkpoints_ends_as_the_other(cell, whole, overrides, assert_same, tmp_path):
+    run = whole(cell, overrides(cell))
     steps = [checkpoint_key(path)[0] for path in RunDir(run).checkpoint_dirs()]
     leave(run, tmp_path / "run", at=random.Random(cell).choice(steps[:-1]))
     rlrun.resume(tmp_path / "run")
@@ -94,10 +94,10 @@ def test_a_run_killed_between_two_checkpoints_ends_as_the_other(cell, whole, wor
 
 @pytest.mark.parametrize("cell", ["dqn-cartpole-1-sync", "sac-pendulum-4-async"])
 def test_a_run_killed_at_random_moments_ends_as_the_other(
-    cell, resilience, forked, whole, words, assert_same, tmp_path
+    cell, resilience, forked, whole, overrides, assert_same, tmp_path
 ):
     """One kill of three comes amidst a write; `python -m benchmarks resilience` kills each cell 20 times."""
-    request, dice = [*words(cell), "stop.env_steps=400"], random.Random(1)
+    request, dice = [*overrides(cell), "stop.env_steps=400"], random.Random(1)
     story = resilience.torment(request, tmp_path / "run", forked, kills=3, delay=0.05, dice=dice)
     assert (story.kills, story.resumes, story.damaged) == (3, 3, [])
     assert_same(whole(f"{cell} longer", request), tmp_path / "run")
@@ -131,20 +131,20 @@ MOMENTS = {  # what is called for the n-th time when the signal comes
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("cell", ["sac-pendulum-4-sync"])
-def test_a_signal_at_any_moment_leaves_in_order(cell, moment, whole, words, assert_same, tmp_path, monkeypatch):
+def test_a_signal_at_any_moment_leaves_in_order(cell, moment, whole, overrides, assert_same, tmp_path, monkeypatch):
     remaining = signal_at(monkeypatch, *MOMENTS[moment])
     begun = time.monotonic()
-    code = code_of("train", *words(cell), "--run-dir", tmp_path / "run")
+    code = code_of("train", *overrides(cell), "--run-dir", tmp_path / "run")
     assert remaining[0] <= 0
     assert time.monotonic() - begun < 10
     assert code == 75
     assert code_of("resume", tmp_path / "run") == 0
-    assert_same(whole(cell, words(cell)), tmp_path / "run")
+    assert_same(whole(cell, overrides(cell)), tmp_path / "run")
 
 
 def rollouts():
-    """Return a run that learns twice from each rollout of 6 steps of 3 lanes, in minibatches of 4."""
-    composed = small("algorithm/ppo", lanes=3)
+    """Return a run that learns twice from each rollout of 6 steps of 3 envs, in minibatches of 4."""
+    composed = small("algorithm/ppo", envs=3)
     composed.config.stop.updates = 40
     return composed
 
@@ -165,9 +165,9 @@ def test_a_signal_amidst_a_rollout_or_its_epochs_loses_none_of_it(
 
 @pytest.mark.parametrize(("kind", "count"), [(Collector, 25), (Collector, 41), (LossCallback, 9)])
 def test_a_signal_amidst_steps_or_updates_that_follow_one_another_loses_none(
-    kind, count, whole, words, assert_same, tmp_path, monkeypatch
+    kind, count, whole, overrides, assert_same, tmp_path, monkeypatch
 ):
-    request = [*words("dqn-cartpole-4-sync"), "algorithm.collect_steps=48"]
+    request = [*overrides("dqn-cartpole-4-sync"), "algorithm.collect_steps=48"]
     expected = whole("several at a time", request)
     signal_at(monkeypatch, kind, "_step", count)
     assert rlrun.train(request, run_dir=tmp_path / "run").summary["status"] == "stopped"
@@ -180,25 +180,25 @@ def test_a_signal_amidst_steps_or_updates_that_follow_one_another_loses_none(
 
 @pytest.mark.parametrize("watching", [["evaluation.every=0"], ["evaluation.every=30", "evaluation.video=true"]])
 @pytest.mark.parametrize("cell", ["dqn-cartpole-4-sync"])
-def test_evaluation_and_video_change_no_bit_of_training(cell, watching, whole, words, assert_same, tmp_path):
-    run_dir = rlrun.train([*words(cell), *watching], run_dir=tmp_path / "run").run_dir
-    assert_same(whole(cell, words(cell)), run_dir, watched=False)
+def test_evaluation_and_video_change_no_bit_of_training(cell, watching, whole, overrides, assert_same, tmp_path):
+    run_dir = rlrun.train([*overrides(cell), *watching], run_dir=tmp_path / "run").run_dir
+    assert_same(whole(cell, overrides(cell)), run_dir, watched=False)
     assert len(list((run_dir / "videos").glob("*.mp4"))) == (7 if len(watching) > 1 else 0)
 
 
 @pytest.mark.parametrize("cell", ["dqn-cartpole-4-sync", "sac-pendulum-1-sync"])
 @pytest.mark.parametrize("length", ["120", "null"])
-def test_a_run_that_is_extended_is_the_longer_run(cell, length, words, assert_same, tmp_path):
-    request = [*words(cell), f"memory.length={length}", "evaluation.every=0", "preset=null"]
+def test_a_run_that_is_extended_is_the_longer_run(cell, length, overrides, assert_same, tmp_path):
+    request = [*overrides(cell), f"memory.length={length}", "evaluation.every=0", "preset=null"]
     longer = rlrun.train(request, run_dir=tmp_path / "longer").run_dir
     rlrun.train([*request, "stop.env_steps=132"], run_dir=tmp_path / "run")
     rlrun.resume(tmp_path / "run", ["stop.env_steps=200"])
     assert_same(longer, tmp_path / "run")
 
 
-def test_a_run_that_was_left_twice_is_the_same(whole, words, assert_same, tmp_path):
+def test_a_run_that_was_left_twice_is_the_same(whole, overrides, assert_same, tmp_path):
     cell = "dqn-cartpole-4-sync"
-    run = whole(cell, words(cell))
+    run = whole(cell, overrides(cell))
     leave(run, tmp_path / "once", at=60)
     rlrun.resume(tmp_path / "once")
     leave(tmp_path / "once", tmp_path / "twice", at=120)
@@ -224,9 +224,9 @@ def test_a_cell_is_killed_compared_and_shown(resilience, monkeypatch, tmp_path):
     assert "| broken | 0 of 1 |" in text
 
 
-def test_runs_that_differ_are_told_by_group(whole, words, tmp_path):
+def test_runs_that_differ_are_told_by_group(whole, overrides, tmp_path):
     identical = importlib.import_module("benchmarks.identical")
-    first = whole("sac-pendulum-1-sync", words("sac-pendulum-1-sync"))
-    second = rlrun.train([*words("sac-pendulum-1-sync"), "seed=1"], run_dir=tmp_path / "run").run_dir
+    first = whole("sac-pendulum-1-sync", overrides("sac-pendulum-1-sync"))
+    second = rlrun.train([*overrides("sac-pendulum-1-sync"), "seed=1"], run_dir=tmp_path / "run").run_dir
     assert set(identical.compare(first, second).values()) == {False}
     assert "networks.policy/gaussian.layers.0.weight" in identical.differing(first, second)

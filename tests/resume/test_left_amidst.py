@@ -21,7 +21,7 @@ from rlrun.memory.rollout_table import Rollout
 from rlrun.schedules import Linear
 
 COLUMNS = {"observation": {}, "reward": {}, "terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}
-LANES = 3
+ENVS = 3
 
 
 class Counting:
@@ -33,7 +33,7 @@ class Counting:
 
     @property
     def observation(self) -> Any:
-        return 100.0 * np.arange(LANES) + self.steps // LANES
+        return 100.0 * np.arange(ENVS) + self.steps // ENVS
 
     def collect(self, steps: int, random: bool = False) -> int:
         before = self.steps
@@ -41,9 +41,9 @@ class Counting:
             if self.until is not None and self.steps >= self.until:
                 raise Stop("a signal")
             seen = self.observation
-            self.steps += LANES
-            self.random_steps += LANES * random
-            over = np.full(LANES, self.steps // LANES % self.length == 0)
+            self.steps += ENVS
+            self.random_steps += ENVS * random
+            over = np.full(ENVS, self.steps // ENVS % self.length == 0)
             self.table.add(
                 None, {"observation": seen, "reward": seen % 7, "terminated": over, "truncated": ~over & over}
             )
@@ -60,7 +60,7 @@ class Counting:
 
 def replay(until: int | None = None, held: int = 0, **settings: Any) -> dict[str, Any]:
     """Return the parts of a run; `held`: transitions that the memory holds before it."""
-    table = Table(length=300, num_envs=LANES, columns=COLUMNS, ejector=Fifo())
+    table = Table(length=300, num_envs=ENVS, columns=COLUMNS, ejector=Fifo())
     if held:
         row = {name: np.arange(held) for name in COLUMNS}
         table.add_episode(row, np.float32(0.0))
@@ -73,7 +73,7 @@ def replay(until: int | None = None, held: int = 0, **settings: Any) -> dict[str
 
 
 def rollout(until: int | None = None) -> dict[str, Any]:
-    table = Rollout(columns=COLUMNS, num_envs=LANES)
+    table = Rollout(columns=COLUMNS, num_envs=ENVS)
     collector = Counting(table, until=until)
     loader = RolloutLoader(table=table, collector=collector, horizon=4, minibatch=4, epochs=2)
     return {"table": table, "collector": collector, "loader": loader}
@@ -131,39 +131,39 @@ def test_filling_an_empty_memory_again_is_left_and_gone_on_with():
             then["collector"].until = steps + 12
             assert batches(then, 30) == []
     batches(after, 6)
-    assert len(after["table"]) >= 21 - LANES
+    assert len(after["table"]) >= 21 - ENVS
     assert after["collector"].steps == steps + 12 + 21 + 6  # the pace goes on where it was
 
 
 def test_a_rollout_of_other_columns_is_refused():
     parts = rollout(until=6)
     batches(parts, 1)
-    table = Rollout(columns={**COLUMNS, "value": {}}, num_envs=LANES)
+    table = Rollout(columns={**COLUMNS, "value": {}}, num_envs=ENVS)
     table.reserve(4)
     with pytest.raises(RlrunError, match=r"the saved rollout has 2 steps of observation \[3\]"):
         table.load_state_dict(parts["table"].state_dict())
 
 
 def test_a_lane_that_does_not_come_back_is_cut_off_in_a_rollout():
-    table = Rollout(columns=COLUMNS, num_envs=LANES)
+    table = Rollout(columns=COLUMNS, num_envs=ENVS)
     collector = Counting(table, length=2)
     RolloutLoader(table=table, collector=collector, horizon=4, minibatch=4)
-    collector.collect(3 * LANES)
+    collector.collect(3 * ENVS)
     table.cut_off(np.array([0, 2]), np.array([7.0, 9.0]))
     collector.length = 99
-    collector.collect(LANES)
+    collector.collect(ENVS)
     steps, _ = table.steps(collector.observation)
     assert steps["truncated"].tolist() == [[False] * 3, [False] * 3, [True, False, True], [False] * 3]
     assert steps["next_observation"][2].tolist() == [7.0, 103.0, 9.0]
 
 
 def test_a_lane_that_begins_an_episode_has_nothing_to_cut_off():
-    table = Rollout(columns=COLUMNS, num_envs=LANES)
+    table = Rollout(columns=COLUMNS, num_envs=ENVS)
     collector = Counting(table, length=2)
     RolloutLoader(table=table, collector=collector, horizon=4, minibatch=4)
-    table.cut_off(np.arange(LANES), np.zeros(LANES))
-    collector.collect(2 * LANES)
-    table.cut_off(np.arange(LANES), np.zeros(LANES))
+    table.cut_off(np.arange(ENVS), np.zeros(ENVS))
+    collector.collect(2 * ENVS)
+    table.cut_off(np.arange(ENVS), np.zeros(ENVS))
     steps, _ = table.steps(collector.observation)
     assert not steps["truncated"].any()
     assert steps["next_observation"][1].tolist() == [2.5, 102.5, 202.5]

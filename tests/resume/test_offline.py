@@ -27,8 +27,8 @@ def folder(tmp_path_factory) -> Iterator[Path]:
         yield path
 
 
-def words():
-    composed = small("with/offline_then_online", lanes=1)
+def overrides():
+    composed = small("with/offline_then_online", envs=1)
     composed.config.offline.updates, composed.config.stop.updates = OFFLINE, UPDATES
     composed.config.evaluation.every = 3
     return composed
@@ -37,7 +37,7 @@ def words():
 @pytest.fixture(scope="module")
 def whole(folder):
     """Train without a stop, once for all tests; return the folder, all that the trainer reaches, and the result."""
-    result = rlrun.train(words(), run_dir=folder / "run")
+    result = rlrun.train(overrides(), run_dir=folder / "run")
     return result.run_dir, walk(result.trainer), result
 
 
@@ -55,7 +55,7 @@ def test_no_step_is_made_before_its_time_and_the_memory_goes_on(whole):
 def test_a_signal_at_any_point_changes_nothing(update, whole, tmp_path, monkeypatch):
     run, expected, _ = whole
     signal_at(monkeypatch, QLoss, "_step", update)
-    assert rlrun.train(words(), run_dir=tmp_path / "run").summary["status"] == "stopped"
+    assert rlrun.train(overrides(), run_dir=tmp_path / "run").summary["status"] == "stopped"
     lines = differences(expected, walk(rlrun.resume(tmp_path / "run").trainer))
     lines = [line for line in lines if "._chain." not in line]  # which checkpoint wrote which rows
     assert not lines, "\n".join(lines)

@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def phasic():
     """Return a run with a phase after every other rollout of 6 steps of 3 lanes."""
-    composed = small("algorithm/ppg", lanes=3)
+    composed = small("algorithm/ppg", envs=3)
     composed.config.algorithm.auxiliary.interval = 2
     composed.config.algorithm.auxiliary.epochs = 2
     composed.config.stop.updates = UPDATES

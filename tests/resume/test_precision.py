@@ -103,8 +103,8 @@ def test_parameters_losses_and_targets_stay_float32(name, seen, tmp_path):
 
 @pytest.mark.parametrize("algorithm", EXACT)
 def test_a_run_that_was_left_is_the_one_that_never_stopped(algorithm, tmp_path):
-    words = [*EXACT[algorithm], "preset=null", "algorithm.hidden=[8,8]", *LEFT]
-    whole, resumed = twins(words, tmp_path, at=30)
+    overrides = [*EXACT[algorithm], "preset=null", "algorithm.hidden=[8,8]", *LEFT]
+    whole, resumed = twins(overrides, tmp_path, at=30)
     lines = differences(whole, resumed)
     assert not lines, "\n".join(lines)
     assert records(tmp_path / "resumed") == records(tmp_path / "whole")
@@ -115,10 +115,10 @@ def test_a_run_that_was_left_is_the_one_that_never_stopped(algorithm, tmp_path):
 
 
 def test_a_run_is_evaluated_where_it_could_not_be_trained(tmp_path, monkeypatch):
-    words = [*EXACT["sac"], "preset=null", "algorithm.hidden=[8,8]", *LEFT, "stop.updates=3"]
-    rlrun.train(words, run_dir=tmp_path / "run")
+    overrides = [*EXACT["sac"], "preset=null", "algorithm.hidden=[8,8]", *LEFT, "stop.updates=3"]
+    rlrun.train(overrides, run_dir=tmp_path / "run")
     monkeypatch.setattr(precision, "has_bfloat16", lambda device: False)
     assert rlrun.evaluate(tmp_path / "run", episodes=1)
     with pytest.raises(RequestError, match="no bfloat16 instructions"):
-        rlrun.train(words, run_dir=tmp_path / "other")
+        rlrun.train(overrides, run_dir=tmp_path / "other")
     assert not (tmp_path / "other").exists()

@@ -34,7 +34,7 @@ SMALL = (
 )
 
 
-def words(algorithm="ppo", recurrent="lstm"):
+def overrides(algorithm="ppo", recurrent="lstm"):
     return [*WORDS[algorithm], *SMALL, f"algorithm.recurrent={recurrent}"]
 
 
@@ -47,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """Train without a stop, once for all tests."""
-    return rlrun.train(words(), run_dir=tmp_path_factory.mktemp("whole") / "run")
+    return rlrun.train(overrides(), run_dir=tmp_path_factory.mktemp("whole") / "run")
 
 
 def assert_same(one: Path, other: Path) -> None:
@@ -59,7 +59,7 @@ def assert_same(one: Path, other: Path) -> None:
 @pytest.mark.parametrize("recurrent", ["gru", "lstm"])
 @pytest.mark.parametrize("algorithm", WORDS)
 def test_a_run_killed_amidst_an_epoch_is_the_one_that_never_stopped(algorithm, recurrent, tmp_path):
-    whole, resumed = twins(words(algorithm, recurrent), tmp_path, at=60)
+    whole, resumed = twins(overrides(algorithm, recurrent), tmp_path, at=60)
     lines = differences(whole, resumed)
     assert not lines, "\n".join(lines)
     assert records(tmp_path / "resumed") == records(tmp_path / "whole")
@@ -70,7 +70,7 @@ def test_a_run_killed_amidst_an_epoch_is_the_one_that_never_stopped(algorithm, r
 )
 def test_a_signal_amidst_a_rollout_or_an_epoch_loses_no_state(kind, name, count, whole, tmp_path, monkeypatch):
     signal_at(monkeypatch, kind, name, count)
-    stopped = rlrun.train(words(), run_dir=tmp_path / "run")
+    stopped = rlrun.train(overrides(), run_dir=tmp_path / "run")
     assert stopped.summary["status"] == "stopped"
     assert np.abs(stopped.trainer.callbacks["collector"].state).max() > 0
     assert rlrun.resume(tmp_path / "run").summary["status"] == "completed"

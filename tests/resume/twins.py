@@ -17,9 +17,9 @@ from rlrun.conformance.small import leave, records
 __all__ = ["leave", "records", "signal_at", "twins", "walk"]
 
 
-def twins(words: list[str] | Composed, folder: Path, *, at: int) -> tuple[Leaves, Leaves]:
+def twins(overrides: list[str] | Composed, folder: Path, *, at: int) -> tuple[Leaves, Leaves]:
     """Train without a stop; then again from the first checkpoint at or after some steps. Return what both reach."""
-    whole = walk(rlrun.train(words, run_dir=folder / "whole").trainer)
+    whole = walk(rlrun.train(overrides, run_dir=folder / "whole").trainer)
     leave(folder / "whole", folder / "resumed", at=at)
     return whole, walk(rlrun.resume(folder / "resumed").trainer)
 

@@ -24,14 +24,14 @@ def make(whole, num_envs=1, length=60, **options):
 
 
 def play(table, random, steps, *, end=0.1):
-    """Make random steps in every lane; some end their episodes."""
-    lanes = table.index.num_envs
+    """Make random steps in every env; some end their episodes."""
+    envs = table.index.num_envs
     for _ in range(steps):
-        image = np.full((lanes, 2000), random.integers(256), np.uint8)
-        row = {"observation": random.normal(size=(lanes, 3)), "reward": random.normal(size=lanes), "image": image}
+        image = np.full((envs, 2000), random.integers(256), np.uint8)
+        row = {"observation": random.normal(size=(envs, 3)), "reward": random.normal(size=envs), "image": image}
         table.add(None, row)
-        for lane in np.flatnonzero(random.random(lanes) < end):
-            table.close(int(lane), random.normal(size=(1, 3)))
+        for env_index in np.flatnonzero(random.random(envs) < end):
+            table.close(int(env_index), random.normal(size=(1, 3)))
 
 
 def keep(table, where):

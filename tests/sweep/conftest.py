@@ -10,7 +10,7 @@ import pytest
 from rlrun.cli import main
 
 
-class Ended(NamedTuple):
+class EpisodeEnd(NamedTuple):
     """What a command came to."""
 
     returncode: int
@@ -28,10 +28,10 @@ def project(tmp_path, monkeypatch):
 def rlrun(capfd):
     """Run a command in this process; its jobs are processes of their own, and begin at once."""
 
-    def run(*words):
+    def run(*overrides):
         capfd.readouterr()
-        code = main._run(list(words), debug=False)
-        return Ended(code, *capfd.readouterr())
+        code = main._run(list(overrides), debug=False)
+        return EpisodeEnd(code, *capfd.readouterr())
 
     return run
 

@@ -7,23 +7,25 @@ import json
 from pathlib import Path
 
 from rlrun.rundir import RunDir
-from rlrun.sweep.book import Book
 from rlrun.sweep.coordinator import Coordinator, Limits
 from rlrun.sweep.expansion import Job
+from rlrun.sweep.job_store import JobStore
 from rlrun.sweep.search import Optuna, Plan, Search
 
 LOG = "x=tag(log,interval(1e-5,1e-1))"
 
 
 class Cheap(Plan):
-    """A plan whose words are those of no config."""
+    """A plan whose overrides are those of no config."""
 
     start = {}
     evaluations = 4
 
     def jobs(self, values, seeds):
-        words = [[*self.fixed, *self.words_of(values), f"seed={seed}"] for seed in seeds]
-        return [Job(hashlib.sha256(" ".join(line).encode()).hexdigest()[:12], tuple(line), line[-2]) for line in words]
+        overrides = [[*self.fixed, *self.overrides_of(values), f"seed={seed}"] for seed in seeds]
+        return [
+            Job(hashlib.sha256(" ".join(line).encode()).hexdigest()[:12], tuple(line), line[-2]) for line in overrides
+        ]
 
 
 class Run:
@@ -67,7 +69,7 @@ class Launcher:
         self.folder, self.come_to, self.started = folder, come_to, []
 
     def start(self, entry, slot):
-        values = dict(word.split("=") for word in entry.words)
+        values = dict(override.split("=") for override in entry.overrides)
         self.started.append(entry.key)
         args = self.come_to({name: _read(value) for name, value in values.items()})
         run = Run(self.folder, entry.key, **args) if isinstance(args, dict) else Run(self.folder, entry.key, args)
@@ -86,19 +88,19 @@ def _read(text):
 class Sought:
     """A search that ran, with all that came of it."""
 
-    def __init__(self, folder, words, come_to, *, workers=1, limits=None, **settings):
+    def __init__(self, folder, overrides, come_to, *, workers=1, limits=None, **settings):
         self.folder = Path(folder)
         for name in ("jobs", "logs"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
-        self.plan = Cheap(words, Optuna(**settings))
+        self.plan = Cheap(overrides, Optuna(**settings))
         self.plan.save(self.folder)
-        self.book = Book(self.folder / "jobs.sqlite")
-        self.said = []
+        self.job_store = JobStore(self.folder / "jobs.sqlite")
+        self.describe_error = []
         self.launcher = Launcher(self.folder, come_to)
-        self.search = Search(self.plan, self.folder, self.book, None, self.said.append)
+        self.search = Search(self.plan, self.folder, self.job_store, None, self.describe_error.append)
         self.coordinator = Coordinator(
             self.folder,
-            self.book,
+            self.job_store,
             self.launcher,
             workers=workers,
             limits=limits or Limits(),

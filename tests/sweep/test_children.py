@@ -108,11 +108,12 @@ def test_one_that_is_killed_takes_along_what_it_forked(tmp_path, doing):
 
 
 @pytest.mark.parametrize(
-    ("said", "seen", "code"), [(struct.pack("q", 255), None, 255), (b"", None, 75), (b"", 255, 75), (b"", 2, 2)]
+    ("describe_error", "seen", "code"),
+    [(struct.pack("q", 255), None, 255), (b"", None, 75), (b"", 255, 75), (b"", 2, 2)],
 )
-def test_of_one_whose_end_nobody_can_tell_its_files_tell(said, seen, code):
+def test_of_one_whose_end_nobody_can_tell_its_files_tell(describe_error, seen, code):
     pipe, writer = os.pipe()
-    os.write(writer, said)
+    os.write(writer, describe_error)
     os.close(writer)
     begun = object.__new__(children.Child)
     begun._process, begun._code = SimpleNamespace(sentinel=pipe, _popen=SimpleNamespace(returncode=seen)), None

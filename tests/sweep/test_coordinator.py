@@ -10,15 +10,15 @@ import pytest
 
 from rlrun import signals
 from rlrun.sweep import coordinator
-from rlrun.sweep.book import Book
 from rlrun.sweep.coordinator import Coordinator, Limits
 from rlrun.sweep.expansion import Job
+from rlrun.sweep.job_store import JobStore
 
 
 @pytest.fixture(autouse=True)
 def believed(monkeypatch):
     """Let jobs that are none be completed where they say so."""
-    monkeypatch.setattr(coordinator, "is_completed", lambda run, words: True)
+    monkeypatch.setattr(coordinator, "is_completed", lambda run, overrides: True)
 
 
 class Asked:
@@ -58,10 +58,10 @@ def coordinate(tmp_path):
     """Return the exit code, and how often each job was asked to leave."""
 
     def run(during, *, jobs=4, source=None):
-        launcher, book = Launcher(during), Book(tmp_path / "jobs.sqlite")
-        book.add([Job(f"key{number}", (), "") for number in range(jobs)])
+        launcher, job_store = Launcher(during), JobStore(tmp_path / "jobs.sqlite")
+        job_store.add([Job(f"key{number}", (), "") for number in range(jobs)])
         options = {"workers": jobs, "limits": Limits(), "show": lambda entries: None, "source": source}
-        return Coordinator(tmp_path, book, launcher, **options).run(), [job.asked for job in launcher.jobs]
+        return Coordinator(tmp_path, job_store, launcher, **options).run(), [job.asked for job in launcher.jobs]
 
     return run
 
@@ -78,20 +78,20 @@ class Short:
 
 
 def test_a_job_that_cannot_be_started_fails_alone(tmp_path):
-    book = Book(tmp_path / "jobs.sqlite")
-    book.add([Job(f"key{number}", (), "") for number in range(3)])
-    runner = Coordinator(tmp_path, book, Short(), workers=2, limits=Limits(), show=lambda entries: None)
+    job_store = JobStore(tmp_path / "jobs.sqlite")
+    job_store.add([Job(f"key{number}", (), "") for number in range(3)])
+    runner = Coordinator(tmp_path, job_store, Short(), workers=2, limits=Limits(), show=lambda entries: None)
     assert runner.run() == 1
-    assert [entry.state for entry in book.entries()] == ["failed", "completed", "completed"]
-    assert book.entries()[0].error.startswith("it cannot be started: ")
+    assert [entry.state for entry in job_store.entries()] == ["failed", "completed", "completed"]
+    assert job_store.entries()[0].error.startswith("it cannot be started: ")
 
 
 def test_a_place_that_is_free_asks_for_jobs_now_and_then(tmp_path, monkeypatch):
-    book, claims, claim = Book(tmp_path / "jobs.sqlite"), [], Book.claim
-    monkeypatch.setattr(Book, "claim", lambda book, owner: claims.append(owner) or claim(book, owner))
-    book.add([Job("key0", (), "")])
+    job_store, claims, claim = JobStore(tmp_path / "jobs.sqlite"), [], JobStore.claim
+    monkeypatch.setattr(JobStore, "claim", lambda job_store, owner: claims.append(owner) or claim(job_store, owner))
+    job_store.add([Job("key0", (), "")])
     launcher = Launcher(lambda count: None)
-    runner = Coordinator(tmp_path, book, launcher, workers=2, limits=Limits(), show=lambda entries: None)
+    runner = Coordinator(tmp_path, job_store, launcher, workers=2, limits=Limits(), show=lambda entries: None)
     end = time.monotonic() + 0.3
     launcher.during = lambda count: setattr(launcher.jobs[0], "poll", lambda: 0 if time.monotonic() > end else None)
     assert runner.run() == 0
@@ -123,7 +123,7 @@ def test_a_job_that_is_left_is_told_once(coordinate, tmp_path, monkeypatch):
         """A search that has pruned what it has."""
 
         def look(self, *, news):
-            return {entry.key for entry in Book(tmp_path / "jobs.sqlite").entries() if entry.state == "pruned"}
+            return {entry.key for entry in JobStore(tmp_path / "jobs.sqlite").entries() if entry.state == "pruned"}
 
         def offer(self):
             return False
@@ -131,5 +131,5 @@ def test_a_job_that_is_left_is_told_once(coordinate, tmp_path, monkeypatch):
         def over(self):
             return True
 
-    prune = Book(tmp_path / "jobs.sqlite").prune
+    prune = JobStore(tmp_path / "jobs.sqlite").prune
     assert coordinate(lambda count: prune(["key0"]), jobs=1, source=Source()) == (0, [1])

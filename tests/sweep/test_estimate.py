@@ -63,8 +63,8 @@ PROBED = Measured(
 )
 
 
-def jobs(*words):
-    return [Job(str(number), tuple(line), " ".join(line)) for number, line in enumerate(words)]
+def jobs(*overrides):
+    return [Job(str(number), tuple(line), " ".join(line)) for number, line in enumerate(overrides)]
 
 
 @pytest.fixture
@@ -74,8 +74,8 @@ def project(tmp_path, monkeypatch):
 
 
 def test_jobs_of_one_shape_differ_in_what_costs_nothing():
-    words = [("a=1", f"seed={seed}", f"algorithm.lr={lr}") for seed in (0, 1) for lr in (0.1, 0.2)]
-    groups = shapes(jobs(*words, ("a=2", "seed=0"), ("seed=0", "a=1", "algorithm.updates_per_step=0.5")))
+    overrides = [("a=1", f"seed={seed}", f"algorithm.lr={lr}") for seed in (0, 1) for lr in (0.1, 0.2)]
+    groups = shapes(jobs(*overrides, ("a=2", "seed=0"), ("seed=0", "a=1", "algorithm.updates_per_step=0.5")))
     assert [len(shape.jobs) for shape in groups] == [4, 1, 1]
     assert [shape.label for shape in groups] == ["a=1", "a=2", "a=1 algorithm.updates_per_step=0.5"]
 
@@ -138,9 +138,9 @@ def test_disk_holds_the_checkpoints_that_stay_and_the_rows_that_fit(changes, siz
 def test_a_bill_adds_up():
     job_list = jobs(("a=1", "seed=0"), ("a=2", "seed=0"), ("a=1", "seed=1"))
     costs = zip(shapes(job_list), [Cost(100.0, 10_000), Cost(7_200.0, 500, 0.01, at_most=True)], strict=True)
-    bill = CostEstimate(tuple(job_list), tuple(costs), workers=2, launch=5.0, free=2_000, price=3.0)
-    assert (bill.seconds, bill.work, bill.bytes) == (7_205.0, 7_400.0, 20_500)
-    text = bill.describe()
+    cost_estimate = CostEstimate(tuple(job_list), tuple(costs), workers=2, launch=5.0, free=2_000, hourly_price=3.0)
+    assert (cost_estimate.seconds, cost_estimate.work, cost_estimate.bytes) == (7_205.0, 7_400.0, 20_500)
+    text = cost_estimate.describe()
     assert re.search(r"^1 +100 +2 h +500 B +a=2$", text, re.MULTILINE)
     assert re.search(r"^time   2 h, until .*; 3 jobs, 2 at a time, together 2 h 3 min$", text, re.MULTILINE)
     assert "at most: a mean return may end runs before" in text
@@ -149,15 +149,15 @@ def test_a_bill_adds_up():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "overrides"),
     [(0.4, "0 s"), (59, "59 s"), (60, "1 min"), (95, "1 min 35 s"), (7_260, "2 h 1 min"), (90_000, "1 d 1 h")],
 )
-def test_durations_are_said_in_two_units(seconds, words):
-    assert duration(seconds) == words
+def test_durations_are_said_in_two_units(seconds, overrides):
+    assert duration(seconds) == overrides
 
 
 def test_runs_of_before_with_the_same_words_are_known(project):
-    for number, (words, status, seconds) in enumerate(
+    for number, (overrides, status, seconds) in enumerate(
         [("a=1 seed=7", "completed", 10.0), ("seed=3 a=1", "completed", 20.0), ("a=1", "failed", 99.0)]
     ):
         run = project / "runs" / "x" / str(number)
@@ -166,7 +166,7 @@ def test_runs_of_before_with_the_same_words_are_known(project):
         (run / "manifest.json").write_text(json.dumps({"created": f"2026-01-0{number + 1}"}))
         (run / "status.json").write_text(json.dumps({"status": status, "host": "x", "pid": 1, "heartbeat": ""}))
         (run / "summary.json").write_text(json.dumps({"seconds": seconds}))
-        (run / "overrides.txt").write_text("\n".join(words.split()) + "\n")
+        (run / "overrides.txt").write_text("\n".join(overrides.split()) + "\n")
     first, second = known_costs(shapes(jobs(("a=1", "seed=0"), ("a=2", "seed=0"))))
     assert first.seconds == 15.0
     assert second is None
@@ -193,8 +193,8 @@ def test_the_pace_is_that_of_the_newest_half_without_evaluations():
 
 
 def test_a_probe_is_the_beginning_of_its_run(project):
-    words = [*TINY, "evaluation.max_steps=100", "algorithm.epsilon.steps=10", "memory.export.path=elsewhere.zip"]
-    measured = probe.measure([*words, "logger=[terminal]"], None, 0.2, project / "run")
+    overrides = [*TINY, "evaluation.max_steps=100", "algorithm.epsilon.steps=10", "memory.export.path=elsewhere.zip"]
+    measured = probe.measure([*overrides, "logger=[terminal]"], None, 0.2, project / "run")
     assert not measured.complete
     assert (measured.end, measured.evaluate_every, measured.grows) == (100_000, 200, True)
     assert measured.stored <= measured.axis
@@ -250,14 +250,14 @@ def test_a_probe_that_fails_says_why(project):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "told"),
     [
         (("--probe", "5"), "--probe goes with --estimate"),
         (("--price", "5"), "--price goes with --estimate"),
         (("--estimate", "--from", "somewhere"), "--estimate is of runs that begin anew"),
     ],
 )
-def test_what_does_not_go_together_is_refused(words, told, project, capfd):
-    assert main._run(["train", *TINY[:-1], *words], debug=False) == 2
+def test_what_does_not_go_together_is_refused(overrides, told, project, capfd):
+    assert main._run(["train", *TINY[:-1], *overrides], debug=False) == 2
     assert told in capfd.readouterr().err
     assert list(project.iterdir()) == []

@@ -1,4 +1,4 @@
-"""From words with several values to jobs."""
+"""From overrides with several values to jobs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rlrun.sweep.expansion import expand, identity
 SMALL = ("algorithm=dqn", "env=cartpole")
 
 
-def labels(*words):
-    return [job.label for job in expand([*SMALL, *words])]
+def labels(*overrides):
+    return [job.label for job in expand([*SMALL, *overrides])]
 
 
 @pytest.mark.parametrize(
-    ("word", "expected"),
+    ("override", "expected"),
     [
         ("seed=3,1", ["seed=3", "seed=1"]),
         ("seed=range(3)", ["seed=0", "seed=1", "seed=2"]),
@@ -26,11 +26,11 @@ def labels(*words):
         ("algorithm.hidden=[16,16],[32]", ["algorithm.hidden=[16,16]", "algorithm.hidden=[32]"]),
         ("memory=glob(re*)", ["memory=recent", "memory=replay"]),
         ("algorithm.lr=1e-3,3.0e-4", ["algorithm.lr=0.001", "algorithm.lr=0.0003"]),
-        ("+with=prioritised,reward_clip", ["+with=prioritised", "+with=reward_clip"]),
+        ("+with=prioritized,reward_clip", ["+with=prioritized", "+with=reward_clip"]),
     ],
 )
-def test_each_way_to_name_several_values(word, expected):
-    assert labels(word) == expected
+def test_each_way_to_name_several_values(override, expected):
+    assert labels(override) == expected
 
 
 def test_the_last_word_changes_fastest():
@@ -44,19 +44,19 @@ def test_the_last_word_changes_fastest():
 
 def test_groups_are_swept_with_their_own_numbers():
     jobs = expand(["algorithm=sac,dqn", "env=cartpole"])
-    assert [compose(job.words).choices["algorithm"] for job in jobs] == ["sac", "dqn"]
+    assert [compose(job.overrides).choices["algorithm"] for job in jobs] == ["sac", "dqn"]
     assert len({job.key for job in jobs}) == 2
 
 
 def test_a_quoted_comma_is_one_value():
     (job,) = expand([*SMALL, "memory.export.path='a,b.zip'"])
     assert job.label == ""
-    assert compose(job.words).config.memory.export.path == "a,b.zip"
+    assert compose(job.overrides).config.memory.export.path == "a,b.zip"
 
 
 def test_a_job_is_known_by_what_training_depends_on():
-    def key(*words):
-        (job,) = expand([*SMALL, *words])
+    def key(*overrides):
+        (job,) = expand([*SMALL, *overrides])
         return job.key
 
     same = {key(), key("stop.env_steps=7"), key("evaluation.every=9"), key("checkpoint.every=3"), key("log.every=5")}
@@ -73,20 +73,20 @@ def test_a_job_is_known_by_what_training_depends_on():
 
 
 @pytest.mark.parametrize(
-    ("word", "jobs", "left"),
+    ("override", "jobs", "left"),
     [
         ("algorithm.lr=0.001,1.0e-3", 1, "algorithm.lr=0.001"),
         ("seed=0,1,0,1", 2, "seed=0, seed=1"),
     ],
 )
-def test_the_same_config_by_other_words_is_one_job_and_told(word, jobs, left, caplog):
-    assert len(expand([*SMALL, word])) == jobs
+def test_the_same_config_by_other_words_is_one_job_and_told(override, jobs, left, caplog):
+    assert len(expand([*SMALL, override])) == jobs
     assert caplog.messages == [f"left out, since an earlier combination has the same config: {left}"]
     assert identity(compose(SMALL).config) == expand([*SMALL])[0].key
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("override", "message"),
     [
         ("algorithm.lr=interval(0,1)", "an interval has no end of values"),
         ("sede=1,2", r"sede=1: sede: no such key or group \(did you mean 'seed'"),
@@ -102,6 +102,6 @@ def test_the_same_config_by_other_words_is_one_job_and_told(word, jobs, left, ca
         ("logger=[],[tensorboard]", "only in logger, "),
     ],
 )
-def test_what_is_wrong_is_told_with_the_combination(word, message):
+def test_what_is_wrong_is_told_with_the_combination(override, message):
     with pytest.raises(ConfigError, match=message):
-        expand([*SMALL, word])
+        expand([*SMALL, override])

@@ -24,15 +24,15 @@ from rlrun.config import compose
 from rlrun.errors import ConfigError, RequestError, installing
 from rlrun.rundir import RunDir
 from rlrun.sweep import children, coordinator, remote
-from rlrun.sweep.book import Book, Entry
 from rlrun.sweep.coordinator import Coordinator, Elsewhere, Limits
 from rlrun.sweep.expansion import Job
+from rlrun.sweep.job_store import Entry, JobStore
 from rlrun.sweep.local import Tasks
 from rlrun.sweep.remote import LATE, LEFT, Keeper, clear
 from rlrun.sweep.slurm import Slurm
 from rlrun.sweep.sweeping import Means, apart, recalled
 
-from .conftest import Ended
+from .conftest import EpisodeEnd
 from .test_sweeps import FAILS, TINY, entries, start, until
 
 SLOW = (*TINY, "env.target=fails.Fails", "+env.kwargs.pause=0.01", "seed=0", "--sweep-dir", "s")
@@ -41,8 +41,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text()
 RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="no Ray")
 
 
-def entry(key, words=()):
-    return Entry(key, f"seed={key}", tuple(words), "running", None, 0, None, None)
+def entry(key, overrides=()):
+    return Entry(key, f"seed={key}", tuple(overrides), "running", None, 0, None, None)
 
 
 def only_run():
@@ -65,8 +65,8 @@ def begun(project):
     (project / "fails.py").write_text(FAILS)
     started = []
 
-    def begin(*words):
-        started.append(start("train", "-m", *SLOW, *words))
+    def begin(*overrides):
+        started.append(start("train", "-m", *SLOW, *overrides))
         until(saved)
         return started[-1]
 
@@ -121,16 +121,16 @@ def test_a_ray_of_this_machine_is_one_whatever_the_variables_say(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "told"),
     [
         (["launcher=slurm"], "needs the commands sbatch, srun, scancel, and this machine lacks them"),
         pytest.param(["launcher=ray", "launcher.address=127.0.0.1:1"], "nobody answers there", marks=RAY),
         (["launcher=slurm", "launcher.cluster=lokal"], "one of slurm, local, got 'lokal' (did you mean 'local'?)"),
     ],
 )
-def test_where_jobs_cannot_be_submitted_nothing_is_made(words, told, project, rlrun, monkeypatch):
+def test_where_jobs_cannot_be_submitted_nothing_is_made(overrides, told, project, rlrun, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    outcome = rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s", *words)
+    outcome = rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s", *overrides)
     assert (outcome.returncode, outcome.stderr.count("\n")) == (2, 1)
     assert told in outcome.stderr
     assert list(project.iterdir()) == []
@@ -141,7 +141,7 @@ def test_a_missing_package_is_named_before_anything_is_made(launcher, package, e
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find(name))
     outcome = rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s", f"launcher={launcher}")
-    assert outcome == Ended(
+    assert outcome == EpisodeEnd(
         2,
         "",
         f"rlrun: launcher={launcher} needs the package '{package}', which is not installed: {installing(extra)}\n",
@@ -230,13 +230,13 @@ def test_what_waits_is_cancelled_and_what_works_is_asked_to_leave(played):
 
 
 @pytest.mark.parametrize(
-    ("words", "state", "code"),
+    ("overrides", "state", "code"),
     [([], "CANCELLED by 0", 1), (["begun"], "NODE_FAIL", 1), (["again"], "TIMEOUT", 75), (["begun"], "RUNNING", None)],
 )
-def test_a_job_that_slurm_has_no_more_ended_unless_it_was_saved(words, state, code, played, monkeypatch):
+def test_a_job_that_slurm_has_no_more_ended_unless_it_was_saved(overrides, state, code, played, monkeypatch):
     _, (job, _), look = submitted(played)
-    for word in words:
-        job.keeper.note(word).touch()
+    for override in overrides:
+        job.keeper.note(override).touch()
     (played / "states").write_text(f"JobID|State|NodeList\n7_0|{state}|n\n7_1|PENDING|n\n")
     job.handle.watcher.clear()  # ask Slurm, whenever it was asked last
     now = time.monotonic()
@@ -279,23 +279,23 @@ def test_a_job_that_saves_is_not_asked_again_when_its_machine_is_taken_away(keep
     assert calls == ["once"]
 
 
-@pytest.mark.parametrize("word", ["leave", "kill"])
-def test_a_keeper_that_comes_too_late_starts_nothing(word, keeper, project, monkeypatch):
+@pytest.mark.parametrize("override", ["leave", "kill"])
+def test_a_keeper_that_comes_too_late_starts_nothing(override, keeper, project, monkeypatch):
     monkeypatch.setattr(children, "start", None)
-    keeper.note(word).touch()
+    keeper.note(override).touch()
     assert keeper() == 75
-    assert {path.name for path in project.iterdir()} == {f"a-1.{word}", "a-1.ended.75"}
+    assert {path.name for path in project.iterdir()} == {f"a-1.{override}", "a-1.ended.75"}
 
 
 @pytest.fixture
 def launch(tmp_path):
     """Return a function that makes the folder of a launch, and one that tells whether it is there after tidying up."""
-    folder, book = tmp_path / "launches" / "one", Book(tmp_path / "jobs.sqlite")
-    book.add([Job("a", (), "")])
-    book.claim("me")
+    folder, job_store = tmp_path / "launches" / "one", JobStore(tmp_path / "jobs.sqlite")
+    job_store.add([Job("a", (), "")])
+    job_store.claim("me")
 
     def make(*names, old=False, state="completed"):
-        book.end("me", "a", state, code=0)
+        job_store.end("me", "a", state, code=0)
         (folder / "notes").mkdir(parents=True)
         for name in names:
             (folder / name).touch()
@@ -304,7 +304,7 @@ def launch(tmp_path):
         return folder
 
     def stays(launcher=None):
-        clear(folder.parent, book, launcher)
+        clear(folder.parent, job_store, launcher)
         return folder.exists()
 
     return make, stays
@@ -390,12 +390,17 @@ class Queue:
 
 def test_a_job_that_waits_is_not_hung_and_shown_as_queued(tmp_path, monkeypatch):
     monkeypatch.setattr(watching, "SILENT", 0.2)
-    monkeypatch.setattr(coordinator, "is_completed", lambda run, words: time.monotonic() > end)
+    monkeypatch.setattr(coordinator, "is_completed", lambda run, overrides: time.monotonic() > end)
     end = time.monotonic() + 3.0  # its files may take a moment more than its exit code
-    shown, book = [], Book(tmp_path / "jobs.sqlite")
-    book.add([Job("a", (), "")])
+    shown, job_store = [], JobStore(tmp_path / "jobs.sqlite")
+    job_store.add([Job("a", (), "")])
     queue = Coordinator(
-        tmp_path, book, Queue(1.5), workers=1, limits=Limits(stall=0.2), show=lambda jobs: shown.append(jobs[0].state)
+        tmp_path,
+        job_store,
+        Queue(1.5),
+        workers=1,
+        limits=Limits(stall=0.2),
+        show=lambda jobs: shown.append(jobs[0].state),
     )
     assert queue.run() == 0
     assert shown[0] == "queued"
@@ -403,7 +408,7 @@ def test_a_job_that_waits_is_not_hung_and_shown_as_queued(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("status", "words", "code"),
+    ("status", "overrides", "code"),
     [
         ("running", ["stop.env_steps=300"], None),
         ("stopped", ["stop.env_steps=300"], 75),
@@ -412,13 +417,13 @@ def test_a_job_that_waits_is_not_hung_and_shown_as_queued(tmp_path, monkeypatch)
         ("failed", [], 75),
     ],
 )
-def test_work_of_another_process_is_followed_unless_it_shall_be_left(status, words, code, tmp_path):
+def test_work_of_another_process_is_followed_unless_it_shall_be_left(status, overrides, code, tmp_path):
     run = RunDir(tmp_path)
     run.write_status(status)
     about = json.loads(run.status.read_text())
     run.status.write_text(json.dumps({**about, "host": "elsewhere"}))
     run.overrides.write_text("algorithm=dqn\nstop.env_steps=300\n")
-    followed = Elsewhere(entry("a", ["algorithm=dqn", *words]), run)
+    followed = Elsewhere(entry("a", ["algorithm=dqn", *overrides]), run)
     assert followed.poll() == code
     followed.terminate()
     assert followed.poll() == 75
@@ -440,21 +445,21 @@ def test_the_launcher_is_remembered_unless_another_is_named(noted, given, expect
 
 
 @pytest.mark.parametrize(
-    "word",
+    "override",
     [
         *("launcher.setup=[reboot]", "launcher.python=sh", "launcher.srun=[x]", "launcher.sbatch={wrap: x}"),
         *("launcher.partition=a\nreboot", "launcher._target_=os.system", "launcher.address=evil:1", "+launcher.x=1"),
         *("algorithm=sac", 3),
     ],
 )
-def test_what_is_code_or_a_place_has_to_be_typed_again(word, tmp_path):
-    (tmp_path / "sweep.json").write_text(json.dumps({"launcher": ["launcher=slurm", word]}))
-    with pytest.raises(ConfigError, match="type all words of the launcher again, or launcher=local"):
+def test_what_is_code_or_a_place_has_to_be_typed_again(override, tmp_path):
+    (tmp_path / "sweep.json").write_text(json.dumps({"launcher": ["launcher=slurm", override]}))
+    with pytest.raises(ConfigError, match="type all overrides of the launcher again, or launcher=local"):
         recalled([], tmp_path / "sweep.json")
 
 
 @pytest.mark.parametrize("line", re.findall(r"^    rlrun train -m (.*launcher=.*)$", PAGE, re.MULTILINE))
 def test_commands_in_the_page_name_what_there_is(line, project):
-    words, own = apart(shlex.split(line))
+    overrides, own = apart(shlex.split(line))
     assert callable(Means(own).launcher())
-    assert compose([word for word in words if not word.startswith("seed=")]).config.seed >= 0
+    assert compose([override for override in overrides if not override.startswith("seed=")]).config.seed >= 0

@@ -1,4 +1,4 @@
-"""What a sweep is made with: every file of `launcher` and `sweep`, and words that are wrong."""
+"""What a sweep is made with: every file of `launcher` and `sweep`, and overrides that are wrong."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ from rlrun.sweep.sweeping import Means, apart
 
 
 def test_words_of_the_sweep_itself_are_no_words_of_jobs():
-    words = ["algorithm=sac", "launcher=local", "+sweep.trials=3", "~launcher.x", "+with=rnd", "env.kwargs.launcher=1"]
-    assert apart(words) == (
+    overrides = [
+        "algorithm=sac",
+        "launcher=local",
+        "+sweep.trials=3",
+        "~launcher.x",
+        "+with=rnd",
+        "env.kwargs.launcher=1",
+    ]
+    assert apart(overrides) == (
         ["algorithm=sac", "+with=rnd", "env.kwargs.launcher=1"],
         ["launcher=local", "+sweep.trials=3", "~launcher.x"],
     )
@@ -37,7 +44,7 @@ def test_every_sweep_composes_and_there_is_none_by_itself(name):
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("override", "told"),
     [
         ("launcher=locl", "did you mean 'local'"),
         ("launcher.speed=3", "launcher.speed: no such key"),
@@ -46,9 +53,9 @@ def test_every_sweep_composes_and_there_is_none_by_itself(name):
         ("sweep=optna", "did you mean 'optuna'"),
     ],
 )
-def test_a_wrong_word_is_named(word, told):
+def test_a_wrong_word_is_named(override, told):
     with pytest.raises(RlrunError, match=told):
-        Means([word]).launcher()
+        Means([override]).launcher()
 
 
 def test_a_single_run_refuses_them():

@@ -17,9 +17,9 @@ from benchmarks.sweeps import below
 from rlrun.errors import ConfigError, RlrunError, RunDirError
 from rlrun.rundir import RunDir
 from rlrun.sweep import coordinator
-from rlrun.sweep.book import Book
 from rlrun.sweep.coordinator import Limits
 from rlrun.sweep.expansion import Job, expand
+from rlrun.sweep.job_store import JobStore
 from rlrun.sweep.search import Optuna, Plan, search, study
 from rlrun.sweep.search.space import Dimension, divide
 from rlrun.sweep.search.study import Study
@@ -48,7 +48,7 @@ def quadratic(values):
 
 
 @pytest.mark.parametrize(
-    ("word", "expected"),
+    ("override", "expected"),
     [
         ("a.b=interval(1,5)", Dimension("a.b", low=1.0, high=5.0)),
         ("a=int(interval(1,5))", Dimension("a", low=1, high=5)),
@@ -61,8 +61,8 @@ def quadratic(values):
         ("memory=glob(re*)", Dimension("memory", choices=("recent", "replay"))),
     ],
 )
-def test_a_word_with_several_values_is_a_dimension(word, expected):
-    assert divide(["algorithm=dqn", word], {}) == (["algorithm=dqn"], [expected])
+def test_a_word_with_several_values_is_a_dimension(override, expected):
+    assert divide(["algorithm=dqn", override], {}) == (["algorithm=dqn"], [expected])
 
 
 def test_dimensions_may_stand_in_a_file(tmp_path):
@@ -83,18 +83,18 @@ def test_dimensions_may_stand_in_a_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "settings", "message"),
+    ("overrides", "settings", "message"),
     [
         (["seed=0,1"], {}, r"every trial has those of sweep.seeds=\[0,1,2\]"),
         (["stop.env_steps=interval(1,9)"], {}, "stop.env_steps may differ within one run"),
-        (["algorithm.lr=0.1"], {}, "a search needs a word that stands for many values"),
+        (["algorithm.lr=0.1"], {}, "a search needs an override that stands for many values"),
         (["a=interval(5,1)"], {}, "two numbers in order"),
         (["a=tag(log,interval(0,1))"], {}, "begin above 0"),
         (["a=range(3,1)"], {}, "stands for no value"),
         (["a=interval(0,1)"], {"sampler": "grid"}, "a has no end of values"),
         (["a=1,2"], {"sampler": "cma"}, r"one of tpe, cmaes, grid, random, nsga2, got 'cma' \(did you mean 'cmaes'"),
         (["a=1,2"], {"objective": ["x", "y"], "pruner": "median"}, "of several objectives none says which"),
-        (["a=1,2"], {"objective": ["x", "y"], "direction": ["minimise"]}, "2 objectives have one direction each"),
+        (["a=1,2"], {"objective": ["x", "y"], "direction": ["minimize"]}, "2 objectives have one direction each"),
         (["a=1,2"], {"sampler": "nsga2"}, "it is for several objectives"),
         (["a=1,2"], {"seeds": [1, 1]}, "a list of different seeds"),
         (["a=1,2"], {"trials": 0}, "sweep.trials: wanted a whole number from 1, got 0"),
@@ -103,18 +103,18 @@ def test_dimensions_may_stand_in_a_file(tmp_path):
         (["algorithm.lr=1,2", "evaluation.every=0"], {}, "evaluation.every=0 leaves no evaluation/mean_return"),
         (["algorithm.double=true,false"], {"sampler": "cmaes"}, "it chooses numbers"),
         (["a=1,2"], {"seeds": 10**12}, "sweep.seeds: wanted a whole number from 1, or a list of different seeds"),
-        (["a=1,2"], {"direction": "max"}, "sweep.direction: wanted one of maximise, minimise, got 'max'"),
+        (["a=1,2"], {"direction": "max"}, "sweep.direction: wanted one of maximise, minimize, got 'max'"),
     ],
 )
-def test_what_cannot_be_searched_is_refused_before_anything_starts(words, settings, message):
+def test_what_cannot_be_searched_is_refused_before_anything_starts(overrides, settings, message):
     with pytest.raises(ConfigError, match=message):
-        Plan(["algorithm=dqn", "env=cartpole", *words], Optuna(**settings)).check()
+        Plan(["algorithm=dqn", "env=cartpole", *overrides], Optuna(**settings)).check()
 
 
 def test_the_first_trial_has_the_configs_own_values():
-    words = ["algorithm=dqn", "env=cartpole", "preset=null", "algorithm.lr=interval(1e-5,1e-2)", "memory=glob(re*)"]
-    words += ["algorithm.n_step=1,2", "algorithm.double=true,false", "algorithm.discount=interval(0,0.5)"]
-    plan = Plan(words, Optuna())
+    overrides = ["algorithm=dqn", "env=cartpole", "preset=null", "algorithm.lr=interval(1e-5,1e-2)", "memory=glob(re*)"]
+    overrides += ["algorithm.n_step=1,2", "algorithm.double=true,false", "algorithm.discount=interval(0,0.5)"]
+    plan = Plan(overrides, Optuna())
     expected = {"algorithm.lr": 5e-4, "algorithm.n_step": "1", "algorithm.double": "True", "memory": "replay"}
     assert plan.start == expected  # a discount of 0.99 is none to choose from
 
@@ -125,7 +125,7 @@ def test_jobs_of_a_trial_are_those_of_its_words():
     )
     jobs = plan.jobs({"algorithm.lr": 0.00123456}, plan.seeds)
     assert [job.label for job in jobs] == ["algorithm.lr=0.001235 seed=5", "algorithm.lr=0.001235 seed=6"]
-    assert [job.key for job in jobs] == [expand(job.words)[0].key for job in jobs]
+    assert [job.key for job in jobs] == [expand(job.overrides)[0].key for job in jobs]
     assert plan.fresh == [7]
 
 
@@ -157,7 +157,7 @@ def test_hopeless_trials_are_left_and_the_others_go_on(tmp_path):
     assert pruned
     assert len(pruned) + len(whole) == 12
     assert not set(pruned) & {0, 1, 2}  # nobody to compare with
-    states = {entry.key: entry.state for entry in sought.book.entries()}
+    states = {entry.key: entry.state for entry in sought.job_store.entries()}
     for trial in sought.trials:
         outcomes = {states[job.key] for job in sought.plan.jobs(trial.values, sought.plan.seeds)}
         assert outcomes == {"completed"} if trial.state == "complete" else outcomes <= {"pruned", "completed"}
@@ -174,7 +174,7 @@ def test_evaluations_between_two_looks_count_and_the_last_one_leaves_nobody(tmp_
     sought.run()
     assert sought.states == ["complete"] * 6
     for trial, known in zip(sought.trials, sought.search._study._frozen(), strict=True):
-        values = rising({"x": float(sought.plan.words_of(trial.values)[0].split("=")[1])})
+        values = rising({"x": float(sought.plan.overrides_of(trial.values)[0].split("=")[1])})
         means = [statistics.fmean(values[: step + 1]) for step in range(4)]
         assert list(known.intermediate_values) == [1, 2, 3, 4]
         assert list(known.intermediate_values.values()) == pytest.approx(means)
@@ -202,16 +202,16 @@ def test_a_trial_that_is_no_number_or_fails_ends_no_search(tmp_path):
             return [math.nan] * 2
         return {"evaluations": [0.1], "fails": True} if values["x"] > 0.8 and values["seed"] == 1 else [values["x"]]
 
-    words = ["x=0.1,0.5,0.6,0.9"]
+    overrides = ["x=0.1,0.5,0.6,0.9"]
     sought = Sought(
-        tmp_path, words, come_to, sampler="grid", seeds=2, fresh_seeds=2, top=1, limits=Limits(retries=1)
+        tmp_path, overrides, come_to, sampler="grid", seeds=2, fresh_seeds=2, top=1, limits=Limits(retries=1)
     ).run()
     assert sought.states == ["failed", "complete", "complete", "failed"]
     assert sought.answer["best"]["words"] == ["x=0.6"]
     assert sought.code == 1  # jobs failed
-    failed = next(entry for entry in sought.book.entries() if entry.state == "failed")
+    failed = next(entry for entry in sought.job_store.entries() if entry.state == "failed")
     assert (failed.attempts, failed.error) == (2, "the arm broke")
-    assert "trial 3 x=0.9: failed: the arm broke" in sought.said
+    assert "trial 3 x=0.9: failed: the arm broke" in sought.describe_error
 
 
 def test_an_objective_that_no_run_has_is_told_at_the_first(tmp_path):
@@ -236,7 +236,7 @@ def test_failed_trials_are_tried_again_on_request(tmp_path):
     ]
     broken[0] = False
     again = Sought(tmp_path, ["x=1,2,3"], come_to, sampler="grid", top=1)
-    assert again.book.retry() == 1
+    assert again.job_store.retry() == 1
     assert again.run().states == ["complete", "failed", "complete", "complete"]
     assert again.trials[3].values == {"x": "2"}
     assert Sought(tmp_path, ["x=1,2,3"], come_to, sampler="grid", top=1).run().launcher.started == []
@@ -246,7 +246,7 @@ def test_failed_trials_are_tried_again_while_the_search_is_at_work(tmp_path):
     broken = [True]
 
     def come_to(values):
-        if values["x"] == 3 and broken.pop() and Book(tmp_path / "jobs.sqlite").retry() == 1:
+        if values["x"] == 3 and broken.pop() and JobStore(tmp_path / "jobs.sqlite").retry() == 1:
             return [3, 3]
         return {"evaluations": [], "fails": True} if values["x"] == 2 and broken else [values["x"]]
 
@@ -257,7 +257,7 @@ def test_failed_trials_are_tried_again_while_the_search_is_at_work(tmp_path):
 
 def test_a_grid_comes_to_its_end_in_order(tmp_path):
     sought = Sought(tmp_path, ["x=3,1", "y=range(2)"], lambda values: [values["x"]], sampler="grid", top=0).run()
-    assert [sought.plan.words_of(trial.values) for trial in sought.trials] == [
+    assert [sought.plan.overrides_of(trial.values) for trial in sought.trials] == [
         ["x=3", "y=0"],
         ["x=3", "y=1"],
         ["x=1", "y=0"],
@@ -275,9 +275,9 @@ def test_several_objectives_have_no_single_best(tmp_path):
     def come_to(values):
         return {"evaluations": [values["x"]], "seconds": values["x"] ** 2 + values["y"]}
 
-    settings = {"objective": ["evaluation/mean_return", "seconds"], "direction": ["maximise", "minimise"]}
-    words = ["x=interval(0,1)", "y=interval(0,1)"]
-    sought = Sought(tmp_path, words, come_to, sampler="nsga2", trials=40, top=4, fresh_seeds=2, **settings).run()
+    settings = {"objective": ["evaluation/mean_return", "seconds"], "direction": ["maximise", "minimize"]}
+    overrides = ["x=interval(0,1)", "y=interval(0,1)"]
+    sought = Sought(tmp_path, overrides, come_to, sampler="nsga2", trials=40, top=4, fresh_seeds=2, **settings).run()
     points = [candidate["mean"] for candidate in sought.answer["candidates"]]
     assert len(points) == 4
     for point in points:
@@ -317,7 +317,7 @@ def test_a_study_goes_on_as_if_it_had_not_been_left(tmp_path, monkeypatch):
 
     monkeypatch.setattr(JournalFileBackend, "append_logs", dying(JournalFileBackend.append_logs))
     for name in ("add", "end", "prune"):
-        monkeypatch.setattr(search.Book, name, dying(getattr(search.Book, name)))
+        monkeypatch.setattr(search.JobStore, name, dying(getattr(search.JobStore, name)))
     died = 0
     while True:
         try:
@@ -368,7 +368,7 @@ def test_the_same_search_on_files_of_the_users_own_goes_on(tmp_path):
 
 
 def test_a_sweep_is_no_search(tmp_path):
-    Book(tmp_path / "jobs.sqlite").add([Job("a", (), "")])
+    JobStore(tmp_path / "jobs.sqlite").add([Job("a", (), "")])
     (tmp_path / "sweep.json").write_text("{}")
     with pytest.raises(RunDirError, match="holds a sweep that is no search"):
         sweep(plan=Cheap([LOG], Optuna()), folder=tmp_path)
@@ -402,8 +402,8 @@ def test_runs_are_scored_by_all_their_evaluations(tmp_path):
     run.summary.write_text('{"seconds": 3.5, "evaluation": {"mean_return": 2.0}}')
     by_score = {score: study.of_run(run, Optuna(score=score), 0) for score in ("mean", "last", "best")}
     assert by_score == {"mean": 4.0, "last": 2.0, "best": 9.0}
-    assert study.of_run(run, Optuna(score="best", direction="minimise"), 0) == 1.0
-    assert study.of_run(run, Optuna(objective="seconds", direction="minimise"), 0) == 3.5
+    assert study.of_run(run, Optuna(score="best", direction="minimize"), 0) == 1.0
+    assert study.of_run(run, Optuna(objective="seconds", direction="minimize"), 0) == 3.5
     assert math.isnan(study.of_run(run, Optuna(objective="nothing"), 0))
 
 
@@ -415,7 +415,7 @@ def test_a_trial_is_scored_by_all_its_seeds(values, how, expected):
     assert study.over_seeds(values, Optuna(over_seeds=how), 0) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("direction", "expected"), [("maximise", 2.0), ("minimise", 100.0)])
+@pytest.mark.parametrize(("direction", "expected"), [("maximise", 2.0), ("minimize", 100.0)])
 def test_the_worst_seed_is_the_farthest_from_what_is_wanted(direction, expected):
     assert study.over_seeds([4.0, 100.0, 2.0], Optuna(over_seeds="worst", direction=direction), 0) == expected
 
@@ -450,8 +450,15 @@ def test_a_dry_run_tells_the_space_and_the_jobs(project, rlrun):
 
 
 def test_killed_and_resumed_a_search_is_continued(project, rlrun):
-    words = [*SEARCH, "stop.env_steps=500", "sweep.trials=4", "sweep.startup=1", "sweep.top=1", "sweep.fresh_seeds=1"]
-    process = start("train", "-m", *words, "--sweep-dir", "s", "--workers", "1")
+    overrides = [
+        *SEARCH,
+        "stop.env_steps=500",
+        "sweep.trials=4",
+        "sweep.startup=1",
+        "sweep.top=1",
+        "sweep.fresh_seeds=1",
+    ]
+    process = start("train", "-m", *overrides, "--sweep-dir", "s", "--workers", "1")
     until(lambda: len(below(process.pid)) > 1 and len(list(Path("s/jobs").glob("*/summary.json"))) >= 1)
     until(lambda: any(entry.state == "running" for entry in entries("s")))
     kill_all(process)
@@ -476,9 +483,9 @@ def test_words_that_came_with_a_search_run_no_foreign_code(foreign, rlrun):
     for name in ("jobs", "logs"):
         (foreign / name).mkdir()
 
-    def resumed(*words, **settings):
+    def resumed(*overrides, **settings):
         about = {
-            "words": [*TINY, "evaluation.every=100", *words, "algorithm.lr=0.1,0.2"],
+            "words": [*TINY, "evaluation.every=100", *overrides, "algorithm.lr=0.1,0.2"],
             "sweep": {"trials": 1, **settings},
         }
         Path("s/search.json").write_text(json.dumps(about))
@@ -532,10 +539,14 @@ def test_the_recipe_of_wandb_sweeps_runs_as_their_agent_does(project, forked):
     drawn = {"algorithm.lr": 3.2e-05, "algorithm.n_step": 3, "seed": 2}
     assert set(recipe["parameters"]) == set(drawn)
     filled = {**utils.create_sweep_command_args({"args": {name: {"value": value} for name, value in drawn.items()}})}
-    words = [part for word in utils.create_sweep_command(recipe["command"]) for part in filled.get(word[2:-1], [word])]
+    overrides = [
+        part
+        for override in utils.create_sweep_command(recipe["command"])
+        for part in filled.get(override[2:-1], [override])
+    ]
     small = ["algorithm.hidden=[8]", "algorithm.batch_size=8", "algorithm.warmup_steps=50", "stop.env_steps=60"]
-    assert words[0] == "rlrun"
-    process = forked([*words[1:], *small, "evaluation.every=30", "evaluation.episodes=1", "--run-dir", "r"])
+    assert overrides[0] == "rlrun"
+    process = forked([*overrides[1:], *small, "evaluation.every=30", "evaluation.episodes=1", "--run-dir", "r"])
     assert process.wait(120) == 0, process.communicate()
     assert list(Path("r/wandb/wandb").glob("offline-run-*/*.wandb")) or list(Path("r/wandb").glob("**/*.wandb"))
     records = [json.loads(line) for line in Path("r/metrics.jsonl").read_text().splitlines()]

@@ -8,14 +8,14 @@ from dataclasses import replace
 from rich.console import Console
 
 from rlrun.rundir import RunDir
-from rlrun.sweep.book import Entry
+from rlrun.sweep.job_store import Entry
 from rlrun.sweep.local import threads
 from rlrun.sweep.showing import Show, rows, summary
 from rlrun.watching import progress
 
 
-def entry(key, state="pending", error=None, words=()):
-    return Entry(key, f"seed={key}", tuple(words), state, None, 1, None, error)
+def entry(key, state="pending", error=None, overrides=()):
+    return Entry(key, f"seed={key}", tuple(overrides), state, None, 1, None, error)
 
 
 ENTRIES = [entry("a", "running"), entry("b", "failed", "the arm broke"), entry("c"), entry("d", "completed")]
@@ -74,7 +74,7 @@ def test_a_job_that_ends_is_told_with_its_return_and_the_time_to_go(tmp_path, mo
 
 def test_the_last_table_has_overrides_return_and_state(tmp_path):
     begun(tmp_path, '{"env_steps": 1000, "episode/return": 5.0}')
-    jobs = [entry("a", "completed"), entry("b", "failed", "the arm \x1b broke"), entry("c", words=["x=1", "y=2"])]
+    jobs = [entry("a", "completed"), entry("b", "failed", "the arm \x1b broke"), entry("c", overrides=["x=1", "y=2"])]
     assert rows(tmp_path, [*jobs[:2], replace(jobs[2], label="")]) == [
         ("job", "overrides", "state", "steps", "return", "why"),
         ("a", "seed=a", "completed", "1,000", "5.00", ""),
@@ -104,6 +104,6 @@ def test_a_long_table_shows_those_that_matter(tmp_path):
 
 
 def test_jobs_that_use_several_threads_are_fewer_at_a_time():
-    assert threads([entry("a"), entry("b", words=["threads=4"]), entry("c", words=["threads=2"])]) == 4
+    assert threads([entry("a"), entry("b", overrides=["threads=4"]), entry("c", overrides=["threads=2"])]) == 4
     assert threads([entry("a")]) == 1
-    assert threads([entry("a", words=["threads=2", "learners=3"]), entry("b", words=["threads=4"])]) == 6
+    assert threads([entry("a", overrides=["threads=2", "learners=3"]), entry("b", overrides=["threads=4"])]) == 6

@@ -17,8 +17,8 @@ from benchmarks.sweeps import kill_all
 from rlrun.config import compose
 from rlrun.rundir import RunDir
 from rlrun.sweep import coordinator, sweeping
-from rlrun.sweep.book import Book
 from rlrun.sweep.expansion import Job, identity
+from rlrun.sweep.job_store import JobStore
 from rlrun.sweep.sweeping import is_sweep, sweep
 
 TINY = (
@@ -58,14 +58,14 @@ class Fails(Bandit):
 """
 
 
-def start(*words, **options):
+def start(*overrides, **options):
     """Run a command in a process of its own, which says nothing unless it is asked to."""
     streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **options}
-    return subprocess.Popen([sys.executable, "-m", "rlrun", *words], text=True, **streams)
+    return subprocess.Popen([sys.executable, "-m", "rlrun", *overrides], text=True, **streams)
 
 
 def entries(folder):
-    return Book(Path(folder) / "jobs.sqlite").entries()
+    return JobStore(Path(folder) / "jobs.sqlite").entries()
 
 
 def states(folder):
@@ -117,8 +117,8 @@ def test_jobs_are_what_single_runs_are_and_more_values_and_budget_are_added(proj
 def test_a_job_that_leaves_with_0_before_its_end_has_failed(project, rlrun, monkeypatch):
     (project / "fails.py").write_text(FAILS)
     monkeypatch.setattr(coordinator, "LATE", 0.2)
-    words = (*TINY, "env.target=fails.Fails", "env.kwargs.how=exits,leaves,'leaves from C'", "--workers", "3")
-    for request in (("train", "-m", *words, "--sweep-dir", "s"), ("resume", "s", "--retry-failed")):
+    overrides = (*TINY, "env.target=fails.Fails", "env.kwargs.how=exits,leaves,'leaves from C'", "--workers", "3")
+    for request in (("train", "-m", *overrides, "--sweep-dir", "s"), ("resume", "s", "--retry-failed")):
         done = rlrun(*request)
         assert (done.returncode, set(states("s").values())) == (1, {"failed"}), done
         errors = sorted(entry.error.partition("fails.py:")[2][3:] or entry.error for entry in entries("s"))
@@ -130,8 +130,10 @@ def test_a_job_that_leaves_with_0_before_its_end_has_failed(project, rlrun, monk
 
 
 def test_a_sweep_names_its_preset_and_each_jobs_return(project, rlrun):
-    words = [word for word in TINY if not word.startswith(("env.", "algorithm.hidden", "logger", "evaluation"))]
-    done = rlrun("train", "-m", *words, "env=cartpole", "evaluation.every=300", "evaluation.episodes=1", "seed=0,1")
+    overrides = [
+        override for override in TINY if not override.startswith(("env.", "algorithm.hidden", "logger", "evaluation"))
+    ]
+    done = rlrun("train", "-m", *overrides, "env=cartpole", "evaluation.every=300", "evaluation.episodes=1", "seed=0,1")
     assert done.returncode == 0, done.stderr
     preset, *lines = done.stderr.splitlines()
     assert preset == "preset: dqn_cartpole (tuned for this algorithm and environment; preset=null for none)"
@@ -144,9 +146,9 @@ def test_a_sweep_names_its_preset_and_each_jobs_return(project, rlrun):
 
 
 def test_killed_twice_every_job_ends_once_and_as_if_it_had_not_been(project, rlrun):
-    words = [*TINY, "stop.env_steps=1_000", "seed=range(4)", "--workers", "2"]
-    assert rlrun("train", "-m", *words, "--sweep-dir", "whole").returncode == 0
-    process = start("train", "-m", *words, "--sweep-dir", "killed")
+    overrides = [*TINY, "stop.env_steps=1_000", "seed=range(4)", "--workers", "2"]
+    assert rlrun("train", "-m", *overrides, "--sweep-dir", "whole").returncode == 0
+    process = start("train", "-m", *overrides, "--sweep-dir", "killed")
     for begun in (1, 3):
         until(lambda begun=begun: [_newest(run) > 0 for run in _runs("killed")].count(True) >= begun)
         kill_all(process)
@@ -170,8 +172,8 @@ def _newest(run):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGKILL, -signal.SIGKILL)])
 def test_jobs_leave_in_order_with_their_coordinator(number, code, project):
-    words = [*TINY, "stop.env_steps=1_000_000", "seed=0,1", "--workers", "2", "--sweep-dir", "s"]
-    process = start("train", "-m", *words, stdout=subprocess.PIPE)
+    overrides = [*TINY, "stop.env_steps=1_000_000", "seed=0,1", "--workers", "2", "--sweep-dir", "s"]
+    process = start("train", "-m", *overrides, stdout=subprocess.PIPE)
     until(lambda: len([run for run in _runs("s") if _newest(run) > 0]) == 2)
     process.send_signal(number)
     assert process.wait(20) == code
@@ -185,9 +187,15 @@ def test_jobs_leave_in_order_with_their_coordinator(number, code, project):
 def test_failures_are_shown_at_once_with_their_last_line_and_the_rest_goes_on(project, rlrun):
     (project / "fails.py").write_text(FAILS)
     how = "'raises','runs out','is killed','hangs','not'"
-    words = [*TINY, "env.target=fails.Fails", f"+env.kwargs.how={how}", "checkpoint.every=50", "env.vectorization=sync"]
+    overrides = [
+        *TINY,
+        "env.target=fails.Fails",
+        f"+env.kwargs.how={how}",
+        "checkpoint.every=50",
+        "env.vectorization=sync",
+    ]
     options = ["--sweep-dir", "s", "--workers", "5", "--stall", "10"]
-    process = start("train", "-m", *words, *options, stderr=subprocess.PIPE)
+    process = start("train", "-m", *overrides, *options, stderr=subprocess.PIPE)
     stderr = process.communicate(timeout=150)[1]
     assert process.returncode == 1
     errors = {entry.label.split("=")[1].strip("'"): entry.error for entry in entries("s")}
@@ -210,15 +218,15 @@ def test_failures_are_shown_at_once_with_their_last_line_and_the_rest_goes_on(pr
 @pytest.mark.parametrize(("option", "pending"), [(["--fail-fast"], 3), (["--max-failures", "2"], 2)])
 def test_a_sweep_gives_up_after_so_many_failures(option, pending, project, rlrun):
     (project / "fails.py").write_text(FAILS)
-    words = [*TINY, "env.target=fails.Fails", "+env.kwargs.how=raises", "seed=range(4)"]
-    done = rlrun("train", "-m", *words, "--sweep-dir", "s", "--workers", "1", *option)
+    overrides = [*TINY, "env.target=fails.Fails", "+env.kwargs.how=raises", "seed=range(4)"]
+    done = rlrun("train", "-m", *overrides, "--sweep-dir", "s", "--workers", "1", *option)
     assert done.returncode == 1
     assert [entry.state for entry in entries("s")].count("pending") == pending
 
 
 def test_two_coordinators_share_the_jobs(project):
-    words = [*TINY, "seed=range(6)", "--sweep-dir", "s", "--workers", "1"]
-    both = [start("train", "-m", *words, stderr=subprocess.PIPE) for _ in range(2)]
+    overrides = [*TINY, "seed=range(6)", "--sweep-dir", "s", "--workers", "1"]
+    both = [start("train", "-m", *overrides, stderr=subprocess.PIPE) for _ in range(2)]
     outputs = [process.communicate(timeout=150)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     until(lambda: set(states("s").values()) == {"completed"})
@@ -228,7 +236,7 @@ def test_two_coordinators_share_the_jobs(project):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (["train", "-m", "algorithm=dqn", "env=cartpole", "--run-dir", "r"], "--sweep-dir names the folder of a sweep"),
         (["train", "-m", "algorithm=dqn", "env=cartpole", "--from", "r"], "--from is of a single run"),
@@ -241,10 +249,10 @@ def test_two_coordinators_share_the_jobs(project):
         (["resume", "full", "--retry-failed"], "--retry-failed is of a sweep, and full is none"),
     ],
 )
-def test_wrong_requests_make_nothing(words, message, project, rlrun):
+def test_wrong_requests_make_nothing(overrides, message, project, rlrun):
     (project / "full").mkdir()
     (project / "full" / "file").touch()
-    done = rlrun(*words)
+    done = rlrun(*overrides)
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
@@ -252,11 +260,11 @@ def test_wrong_requests_make_nothing(words, message, project, rlrun):
 
 
 def test_a_sweep_that_was_cut_off_before_it_had_its_jobs_is_none(project, monkeypatch):
-    def cut(book, jobs):
+    def cut(job_store, jobs):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Book, "add", cut)
+        patch.setattr(JobStore, "add", cut)
         with pytest.raises(KeyboardInterrupt):
             sweep([Job("a", (), "")], folder=Path("s"))
     assert not is_sweep(Path("s"))
@@ -270,9 +278,9 @@ def test_of_two_sweeps_that_begin_at_once_each_has_its_folder(project, monkeypat
     assert not sweeping._make(project / "s")
 
 
-def insert(key, words, label="seed=1"):
-    with sqlite3.connect("s/jobs.sqlite") as book:
-        book.execute("INSERT INTO jobs (key, label, words) VALUES (?, ?, ?)", (key, label, words))
+def insert(key, overrides, label="seed=1"):
+    with sqlite3.connect("s/jobs.sqlite") as job_store:
+        job_store.execute("INSERT INTO jobs (key, label, overrides) VALUES (?, ?, ?)", (key, label, overrides))
 
 
 @pytest.mark.parametrize(
@@ -280,8 +288,8 @@ def insert(key, words, label="seed=1"):
 )
 def test_words_that_came_with_a_sweep_run_no_foreign_code(request_, project, rlrun):
     assert rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s").returncode == 0
-    words = [*TINY, "env.target=fractions.Fraction"]  # which the user may name, and nobody else
-    insert(identity(compose(words).config), json.dumps(words))
+    overrides = [*TINY, "env.target=fractions.Fraction"]  # which the user may name, and nobody else
+    insert(identity(compose(overrides).config), json.dumps(overrides))
     outcome = rlrun(*request_)
     assert (outcome.returncode, outcome.stdout.splitlines()[0]) == (1, "2 jobs: 1 failed, 1 completed")
     assert "fractions.Fraction comes with the run and is not trusted" in entries("s")[-1].error
@@ -291,17 +299,17 @@ def test_a_job_whose_config_is_another_by_now_is_not_run(project, rlrun):
     assert rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s").returncode == 0
     insert("0123456789ab", json.dumps([*TINY, "seed=1"]))
     assert rlrun("resume", "s").returncode == 1
-    assert entries("s")[-1].error.startswith("these words make another config than when the sweep was begun")
+    assert entries("s")[-1].error.startswith("these overrides make another config than when the sweep began")
     assert not Path("s/jobs/0123456789ab").exists()
 
 
 @pytest.mark.parametrize(
-    ("key", "words", "label"),
+    ("key", "overrides", "label"),
     [("../../out", "[]", "x"), ("a", "no list", "x"), ("a", "[1]", "x"), ("a", "[]", b"\x00"), ("", "[]", "x")],
 )
-def test_rows_that_no_coordinator_wrote_are_refused(key, words, label, foreign, rlrun):
-    Book(foreign / "jobs.sqlite")
-    insert(key, words, label)
+def test_rows_that_no_coordinator_wrote_are_refused(key, overrides, label, foreign, rlrun):
+    JobStore(foreign / "jobs.sqlite")
+    insert(key, overrides, label)
     outcome = rlrun("resume", "s")
     assert outcome.returncode == 2
     assert "jobs.sqlite is damaged: it lists a job that is none" in outcome.stderr
@@ -323,6 +331,6 @@ def test_a_sweep_in_which_something_leads_out_of_it_is_refused(place, project, f
 
 
 def test_what_is_printed_of_a_foreign_sweep_steers_no_terminal(foreign, rlrun):
-    Book(foreign / "jobs.sqlite")
+    JobStore(foreign / "jobs.sqlite")
     insert("a", json.dumps(["algorithm=dqn", "env=cartpole"]), "\x1b[2Jseed=1")
     assert "\x1b" not in rlrun("resume", "s").stderr

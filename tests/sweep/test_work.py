@@ -12,9 +12,9 @@ import pytest
 
 from rlrun.rundir import is_run
 from rlrun.sweep import work
-from rlrun.sweep.book import Book, Entry
 from rlrun.sweep.children import STOPPED
 from rlrun.sweep.expansion import composed_of, expand
+from rlrun.sweep.job_store import Entry, JobStore
 from rlrun.sweep.local import Task, Tasks
 from rlrun.sweep.work import carry_out
 
@@ -28,10 +28,10 @@ WORDS = [
 def claimed(tmp_path):
     """A job that a coordinator has claimed, and the task that it would hand to a process."""
     (tmp_path / "logs").mkdir()
-    book, (job,) = Book(tmp_path / "jobs.sqlite"), expand(WORDS)
-    book.add([job])
-    entry = book.claim("here:1:a")
-    return book, Task(tmp_path / "jobs" / job.key, entry.words, composed=job.composed, owner=entry.owner)
+    job_store, (job,) = JobStore(tmp_path / "jobs.sqlite"), expand(WORDS)
+    job_store.add([job])
+    entry = job_store.claim("here:1:a")
+    return job_store, Task(tmp_path / "jobs" / job.key, entry.overrides, composed=job.composed, owner=entry.owner)
 
 
 def test_sweeps_can_be_imported_where_there_is_no_fcntl():
@@ -46,10 +46,10 @@ def test_the_claimed_job_is_done(claimed):
 
 
 def test_a_process_that_waited_too_long_does_nothing(claimed):
-    book, task = claimed
-    book.free(lambda owner: True)
+    job_store, task = claimed
+    job_store.free(lambda owner: True)
     assert carry_out(task) == STOPPED
-    book.claim("elsewhere:2:b")
+    job_store.claim("elsewhere:2:b")
     assert carry_out(task) == STOPPED
     assert not task.run.exists()
 
@@ -89,10 +89,10 @@ def test_two_processes_never_do_one_job(claimed):
 
 def test_a_lane_that_outlives_its_job_keeps_nobody_from_it(claimed):
     _, task = claimed
-    pid, lane = other(lambda: b"%d" % (work._is_claimed(task) and other(lambda: b"here")[0]))
+    pid, env_index = other(lambda: b"%d" % (work._is_claimed(task) and other(lambda: b"here")[0]))
     end(pid)
     assert work._is_claimed(task)
-    end(int(lane), ours=False)
+    end(int(env_index), ours=False)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_a_lane_that_outlives_its_job_keeps_nobody_from_it(claimed):
 def test_words_that_were_not_typed_are_not_those_that_were(news, steps, tmp_path):
     (job,) = expand(WORDS)
     tasks = Tasks(tmp_path, typed={job.key: job})
-    words = [word for word in WORDS if not news or word.partition("=")[0] != news[0].partition("=")[0]]
-    composed = tasks.task(Entry(job.key, "", (*words, *news), "running", None, 0, None, None)).composed
+    overrides = [override for override in WORDS if not news or override.partition("=")[0] != news[0].partition("=")[0]]
+    composed = tasks.task(Entry(job.key, "", (*overrides, *news), "running", None, 0, None, None)).composed
     assert (composed and composed_of(composed).config.stop.env_steps) == steps
 
 

@@ -28,14 +28,14 @@ def test_values_are_those_of_long_sums(states, ending):
 
 def test_episodes_end_as_often_as_they_should():
     env = values.Known(ending="both")
-    steps = ended = cut = 0
+    steps = episode_end = cut = 0
     for _ in range(values.EPISODES):
         env.reset()
         terminated = truncated = False
         while not (terminated or truncated):
             _, _, terminated, truncated, _ = env.step(0)
-            steps, ended, cut = steps + 1, ended + terminated, cut + truncated
-    assert ended / steps == pytest.approx(values.ENDS, abs=0.003)
+            steps, episode_end, cut = steps + 1, episode_end + terminated, cut + truncated
+    assert episode_end / steps == pytest.approx(values.ENDS, abs=0.003)
     assert cut == pytest.approx(100 * 0.8**5, abs=1.0)
 
 

@@ -20,7 +20,7 @@ SAME = {"td3": "ddpg"}  # of another name, with other numbers
 
 def train(work: Work) -> None:
     """Go on for ever: the meter ends it, not the clock of the loop."""
-    config = configuration.compose(work.words).config
+    config = configuration.compose(work.overrides).config
     prepare_process(config)
     torch.manual_seed(0)
     loop = LOOPS[SAME.get(work.algorithm, work.algorithm)]

@@ -22,7 +22,7 @@ class Beginning(Meter):
         self.told({"seconds": self.first_step})
 
 
-def main(begun: str, env: str, module: str, *words: str) -> None:
+def main(begun: str, env: str, module: str, *overrides: str) -> None:
     """Run a module as `python -m` does."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -32,7 +32,7 @@ def main(begun: str, env: str, module: str, *words: str) -> None:
         _exit(0)
 
     Beginning(first=1, last=1, begun=float(begun), told=report).watch(env)
-    sys.argv = [module, *words]
+    sys.argv = [module, *overrides]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

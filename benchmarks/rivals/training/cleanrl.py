@@ -1,7 +1,7 @@
 """Loops in the way of CleanRL, which is scripts and no package: written anew here, with the numbers of a run of rlrun.
 
 One flat loop an algorithm, as a reader of its scripts knows them: Gymnasium's vector of environments that record their
-episodes, a network and an Adam (not fused) for whatever is learned, two critics apart from one another, slow copies
+episodes, a network and an Adam (not fused) for whatever is learned, two critics apart from one another, target networks
 parameter by parameter, figures for a log read by `.item()`. Its DQN has a squared loss and clips no gradients. Left
 out: the log itself, and the running statistics of PPO's continuous script, which no other side keeps. It has no A2C,
 and says that this is PPO with one epoch of one minibatch that is not clipped: so it is here.
@@ -43,8 +43,12 @@ def vector(env: str, count: int, *, clipped: bool) -> SyncVectorEnv:
     """Return environments as the scripts make them; clipped: they take any number as an action."""
 
     def make() -> gymnasium.Env[Any, Any]:
-        lane: gymnasium.Env[Any, Any] = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make(env))
-        return gymnasium.wrappers.ClipAction(lane) if clipped and isinstance(lane.action_space, Box) else lane
+        single_env: gymnasium.Env[Any, Any] = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make(env))
+        return (
+            gymnasium.wrappers.ClipAction(single_env)
+            if clipped and isinstance(single_env.action_space, Box)
+            else single_env
+        )
 
     return SyncVectorEnv([make] * count, autoreset_mode=AutoresetMode.SAME_STEP)
 
@@ -82,8 +86,8 @@ def stored(buffer: Buffer, envs: SyncVectorEnv, observation: Any, actions: Any) 
     """Step the environment, store what came of it, and return the next observation."""
     following, rewards, terminations, truncations, infos = envs.step(actions)
     real = following.copy()
-    for index, ended in enumerate(terminations | truncations):
-        if ended:
+    for index, episode_end in enumerate(terminations | truncations):
+        if episode_end:
             real[index] = infos["final_obs"][index]
     buffer.add(observation[0], real[0], actions[0], rewards[0], terminations[0])
     return following
@@ -117,7 +121,7 @@ class Scaled(nn.Module):
         super().__init__()
         space = envs.single_action_space
         self.register_buffer("scale", torch.tensor((space.high - space.low) / 2.0, dtype=torch.float32))
-        self.register_buffer("centre", torch.tensor((space.high + space.low) / 2.0, dtype=torch.float32))
+        self.register_buffer("center", torch.tensor((space.high + space.low) / 2.0, dtype=torch.float32))
 
 
 class SacActor(Scaled):
@@ -136,7 +140,7 @@ class SacActor(Scaled):
         raw = normal.rsample()
         squashed = torch.tanh(raw)
         log_prob = normal.log_prob(raw) - torch.log(self.scale * (1 - squashed.pow(2)) + 1e-6)
-        return squashed * self.scale + self.centre, log_prob.sum(1, keepdim=True)
+        return squashed * self.scale + self.center, log_prob.sum(1, keepdim=True)
 
 
 class Actor(Scaled):
@@ -148,12 +152,12 @@ class Actor(Scaled):
         self.layers = layers([*sizes, int(np.prod(envs.single_action_space.shape))])
 
     def forward(self, observation: Tensor) -> Tensor:
-        action: Tensor = torch.tanh(self.layers(observation)) * self.scale + self.centre
+        action: Tensor = torch.tanh(self.layers(observation)) * self.scale + self.center
         return action
 
 
 class Pair:
-    """Two critics, their slow copies, and one optimiser for both."""
+    """Two critics, their target networks, and one optimizer for both."""
 
     def __init__(self, envs: SyncVectorEnv, numbers: Numbers) -> None:
         self.one, self.two, self.slow_one, self.slow_two = (Critic(envs, list(numbers["hidden"])) for _ in range(4))
@@ -169,7 +173,7 @@ class Pair:
         return loss
 
     def follow(self, rate: float) -> None:
-        """Move the slow copies."""
+        """Move the target networks."""
         follow(self.slow_one, self.one, rate)
         follow(self.slow_two, self.two, rate)
 
@@ -182,7 +186,7 @@ def stepped(optimizer: Adam, loss: Tensor) -> None:
 
 
 def follow(slow: nn.Module, fast: nn.Module, rate: float) -> None:
-    """Move a slow copy, parameter by parameter."""
+    """Move a target network, parameter by parameter."""
     for own, source in zip(slow.parameters(), fast.parameters(), strict=True):
         own.data.copy_(rate * source.data + (1 - rate) * own.data)
 
@@ -221,7 +225,7 @@ def sac(envs: SyncVectorEnv, numbers: Numbers) -> None:
                     _, log_prob = actor(seen)
                 stepped(alpha_optimizer, (-log_alpha.exp() * (log_prob + target_entropy)).mean())
                 alpha = log_alpha.exp().item()
-        critics.follow(numbers["target_rate"])
+        critics.follow(numbers["tau"])
         if step % LOG_EVERY == 0:
             loss.item()
 
@@ -257,8 +261,8 @@ def td3(envs: SyncVectorEnv, numbers: Numbers) -> None:
         loss = critics.update(seen, taken, target)
         if step % numbers["policy_every"] == 0:
             stepped(actor_optimizer, -critics.one(seen, actor(seen)).mean())
-            follow(slow, actor, numbers["target_rate"])
-            critics.follow(numbers["target_rate"])
+            follow(slow, actor, numbers["tau"])
+            critics.follow(numbers["tau"])
         if step % LOG_EVERY == 0:
             loss.item()
 
@@ -289,7 +293,7 @@ def dqn(envs: SyncVectorEnv, numbers: Numbers) -> None:
         if step % LOG_EVERY == 0:
             loss.item()
         if step % (every * numbers["target_every"]) == 0:
-            follow(slow, network, numbers["target_rate"])
+            follow(slow, network, numbers["tau"])
 
 
 def orthogonal(network: nn.Sequential, last: float) -> nn.Sequential:
@@ -367,7 +371,7 @@ class Rollouts:
 
 
 def ppo(envs: SyncVectorEnv, numbers: Numbers) -> None:
-    """Proximal policy optimisation with its clipped value loss."""
+    """Proximal policy optimization with its clipped value loss."""
     agent = Agent(envs, list(numbers["hidden"]))
     optimizer, rollouts = Adam(agent.parameters(), lr=numbers["lr"], eps=1e-5), Rollouts(envs, agent, numbers)
     rows, batch, clip = np.arange(numbers["horizon"] * envs.num_envs), numbers["batch_size"], numbers["clip"]
@@ -383,7 +387,7 @@ def ppo(envs: SyncVectorEnv, numbers: Numbers) -> None:
                 with torch.no_grad():
                     ((ratio - 1) - log_ratio).mean()
                     shares.append(((ratio - 1.0).abs() > clip).float().mean().item())
-                if numbers["normalise"]:
+                if numbers["normalize"]:
                     advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
                 policy_loss = torch.max(-advantage * ratio, -advantage * ratio.clamp(1 - clip, 1 + clip)).mean()
                 new_value = new_value.view(-1)

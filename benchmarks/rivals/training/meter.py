@@ -30,24 +30,24 @@ class Meter:
         self.clock = Clock(first=first, last=last)
         self.begun, self.told = begun, told
         self.steps, self.first_step = 0, 0.0
-        self.optimisers: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self.optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
 
     def watch(self, env: str) -> None:
-        """Have every environment of an id counted, in lanes or as the vector environment that comes with it.
+        """Have every environment of an id counted, in envs or as the vector environment that comes with it.
 
-        Optimisers are noted as they are made; they count their steps themselves.
+        Optimizers are noted as they are made; they count their steps themselves.
         """
-        self._note_optimisers()
+        self._note_optimizers()
         spec = gymnasium.spec(env)
         for entry in filter(None, (spec.entry_point, spec.vector_entry_point)):
             self._patch(load_env_creator(entry))
 
-    def _note_optimisers(self) -> None:
-        optimisers, begin = self.optimisers, torch.optim.Optimizer.__init__
+    def _note_optimizers(self) -> None:
+        optimizers, begin = self.optimizers, torch.optim.Optimizer.__init__
 
-        def noted(optimiser: torch.optim.Optimizer, *args: Any, **named: Any) -> None:
-            optimisers.add(optimiser)
-            begin(optimiser, *args, **named)
+        def noted(optimizer: torch.optim.Optimizer, *args: Any, **named: Any) -> None:
+            optimizers.add(optimizer)
+            begin(optimizer, *args, **named)
 
         torch.optim.Optimizer.__init__ = noted  # type: ignore[method-assign]
 
@@ -68,7 +68,7 @@ class Meter:
             self.first_step = time.time() - self.begun
             return
         if not self.clock.marks:
-            self.clock.watch(optimiser for optimiser in self.optimisers if optimiser.state)
+            self.clock.watch(optimizer for optimizer in self.optimizers if optimizer.state)
         if self.clock.note(self.steps):
             self.told({**self.clock.report(), "first_step": self.first_step, "megabytes": peak()})
 

@@ -14,4 +14,4 @@ PACKAGES = ("rlrun",)
 def train(work: Work) -> None:
     """Train on, past any budget of the config, in a process as the command sets it up."""
     keep_freed_memory()
-    rlrun.train([*work.words, f"stop.env_steps={10 * work.last}"], run_dir=Path("run"))
+    rlrun.train([*work.overrides, f"stop.env_steps={10 * work.last}"], run_dir=Path("run"))

@@ -24,9 +24,9 @@ Numbers = dict[str, Any]
 def train(work: Work) -> None:
     """Go on past the window."""
     numbers = work.numbers
-    words = [f"exp={work.algorithm}", f"env.id={work.env}", f"env.num_envs={numbers['num_envs']}"]
-    words += [f"algo.gamma={numbers['discount']}", f"algo.total_steps={10 * work.last}", *QUIET]
-    sys.argv[1:] = [*words, *(sac if work.algorithm == "sac" else on_policy)(numbers)]
+    overrides = [f"exp={work.algorithm}", f"env.id={work.env}", f"env.num_envs={numbers['num_envs']}"]
+    overrides += [f"algo.gamma={numbers['discount']}", f"algo.total_steps={10 * work.last}", *QUIET]
+    sys.argv[1:] = [*overrides, *(sac if work.algorithm == "sac" else on_policy)(numbers)]
     run()
 
 
@@ -36,7 +36,7 @@ def sac(numbers: Numbers) -> list[str]:
     return [
         *rates,
         f"algo.hidden_size={numbers['hidden'][0]}",
-        f"algo.tau={numbers['target_rate']}",
+        f"algo.tau={numbers['tau']}",
         f"algo.learning_starts={numbers['warmup_steps']}",
         f"algo.per_rank_batch_size={numbers['batch_size']}",
         f"algo.alpha.alpha={numbers['temperature']['initial']}",
@@ -47,7 +47,7 @@ def sac(numbers: Numbers) -> list[str]:
 def on_policy(numbers: Numbers) -> list[str]:
     """Return those of PPO, and of A2C, whose minibatch is the rollout, with Adam."""
     rows = numbers["horizon"] * numbers["num_envs"]
-    words = [
+    overrides = [
         f"algo.rollout_steps={numbers['horizon']}",
         f"algo.dense_units={numbers['hidden'][0]}",
         f"algo.per_rank_batch_size={numbers.get('batch_size', rows)}",
@@ -58,6 +58,6 @@ def on_policy(numbers: Numbers) -> list[str]:
         f"algo.optimizer.lr={numbers['lr']}",
     ]
     if "epochs" not in numbers:
-        return ["optim@algo.optimizer=adam", "algo.loss_reduction=mean", *words]
+        return ["optim@algo.optimizer=adam", "algo.loss_reduction=mean", *overrides]
     clipped = [f"algo.update_epochs={numbers['epochs']}", f"algo.clip_coef={numbers['clip']}"]
-    return [*words, *clipped, f"algo.normalize_advantages={numbers['normalise']}"]
+    return [*overrides, *clipped, f"algo.normalize_advantages={numbers['normalize']}"]

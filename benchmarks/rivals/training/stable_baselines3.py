@@ -40,7 +40,7 @@ def on_policy(numbers: Numbers) -> dict[str, Any]:
         "ent_coef": numbers["entropy_weight"],
         "vf_coef": numbers["value_weight"],
         "max_grad_norm": numbers["max_grad_norm"],
-        "normalize_advantage": numbers["normalise"],
+        "normalize_advantage": numbers["normalize"],
         "policy_kwargs": {"net_arch": list(numbers["hidden"])},
     }
 
@@ -62,7 +62,7 @@ def replay(numbers: Numbers) -> dict[str, Any]:
         "buffer_size": numbers["length"],
         "learning_starts": numbers["warmup_steps"],
         "batch_size": numbers["batch_size"],
-        "tau": numbers["target_rate"],
+        "tau": numbers["tau"],
     }
 
 
@@ -91,7 +91,7 @@ def td3(numbers: Numbers, shared: dict[str, Any]) -> TD3:
 
 
 def dqn(numbers: Numbers, shared: dict[str, Any]) -> DQN:
-    """Return DQN, whose updates come in lots; its slow copy moves after as many updates as rlrun's."""
+    """Return DQN, whose updates come in lots; its target network moves after as many updates as rlrun's."""
     updates = round(BURST * numbers["updates_per_step"])
     return DQN(
         **shared,

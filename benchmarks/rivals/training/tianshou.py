@@ -1,6 +1,6 @@
 """tianshou, by its algorithms, collectors and trainers, with the numbers of a run of rlrun; it tests nothing.
 
-It has no option to clip the gradients of DQN, nor to normalise the advantages of A2C.
+It has no option to clip the gradients of DQN, nor to normalize the advantages of A2C.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Numbers = dict[str, Any]
 
 
 class Networks:
-    """Networks and optimisers of the sizes and rates of a run."""
+    """Networks and optimizers of the sizes and rates of a run."""
 
     def __init__(self, env: str, numbers: Numbers) -> None:
         environment = gymnasium.make(env)
@@ -54,7 +54,7 @@ class Networks:
         return ContinuousCritic(preprocess_net=self.below(action_shape=self.action, concat=True))
 
     def adam(self) -> AdamOptimizerFactory:
-        """Return what makes an optimiser."""
+        """Return what makes an optimizer."""
         return AdamOptimizerFactory(lr=self.numbers["lr"])
 
 
@@ -71,7 +71,7 @@ def sac(networks: Networks, numbers: Numbers) -> SAC:
         critic_optim=networks.adam(),
         critic2=networks.critic(),
         critic2_optim=networks.adam(),
-        tau=numbers["target_rate"],
+        tau=numbers["tau"],
         gamma=numbers["discount"],
         alpha=AutoAlpha(-float(np.prod(networks.action)), log_alpha, networks.adam()),
     )
@@ -91,7 +91,7 @@ def td3(networks: Networks, numbers: Numbers) -> TD3:
         critic_optim=networks.adam(),
         critic2=networks.critic(),
         critic2_optim=networks.adam(),
-        tau=numbers["target_rate"],
+        tau=numbers["tau"],
         gamma=numbers["discount"],
         policy_noise=noise["target"],
         noise_clip=noise["target_limit"],
@@ -145,8 +145,8 @@ def normal(parameters: tuple[Tensor, Tensor]) -> Distribution:
 
 
 def ppo(networks: Networks, numbers: Numbers) -> PPO:
-    """Return proximal policy optimisation."""
-    own = {"eps_clip": numbers["clip"], "advantage_normalization": numbers["normalise"]}
+    """Return proximal policy optimization."""
+    own = {"eps_clip": numbers["clip"], "advantage_normalization": numbers["normalize"]}
     return PPO(**actor_critic(networks, numbers), **own)
 
 
@@ -160,15 +160,15 @@ MADE = {"sac": sac, "td3": td3, "dqn": dqn, "ppo": ppo, "a2c": a2c}
 
 def train(work: Work) -> None:
     """Go on past the window."""
-    numbers, lanes = work.numbers, work.numbers["num_envs"]
+    numbers, num_envs = work.numbers, work.numbers["num_envs"]
     torch.manual_seed(0)
     algorithm: Algorithm[Any, Any] = MADE[work.algorithm](Networks(work.env, numbers), numbers)
-    envs = DummyVectorEnv([lambda: gymnasium.make(work.env)] * lanes)
-    rollout = numbers.get("horizon", 0) * lanes
+    envs = DummyVectorEnv([lambda: gymnasium.make(work.env)] * num_envs)
+    rollout = numbers.get("horizon", 0) * num_envs
     collector: Any = Collector(
         algorithm,
         envs,
-        VectorReplayBuffer(rollout or numbers["length"], lanes),
+        VectorReplayBuffer(rollout or numbers["length"], num_envs),
         exploration_noise=work.algorithm in ("td3", "dqn"),
     )
     collector.reset()

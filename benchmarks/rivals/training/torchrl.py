@@ -92,7 +92,7 @@ def prepared(work: Work, function: Any) -> Any:
 
 
 def adams(numbers: Numbers, *groups: Iterable[Any]) -> Any:
-    """Return an optimiser of all groups."""
+    """Return an optimizer of all groups."""
     return group_optimizers(*(Adam(list(group), lr=numbers["lr"]) for group in groups))
 
 
@@ -146,7 +146,7 @@ def sac(env: EnvBase, numbers: Numbers) -> tuple[Any, Update]:
     initial = numbers["temperature"]["initial"]
     losses = SACLoss(actor_network=actor, qvalue_network=value, num_qvalue_nets=2, alpha_init=initial)
     losses.make_value_estimator(gamma=numbers["discount"])
-    slow = SoftUpdate(losses, eps=1 - numbers["target_rate"])
+    slow = SoftUpdate(losses, eps=1 - numbers["tau"])
     networks = (losses.actor_network_params, losses.qvalue_network_params)
     optimizer = adams(numbers, *(weights.flatten_keys().values() for weights in networks), [losses.log_alpha])
 
@@ -182,7 +182,7 @@ def td3(env: EnvBase, numbers: Numbers) -> tuple[Any, Update]:
         noise_clip=noise["target_limit"],
     )
     losses.make_value_estimator(gamma=numbers["discount"])
-    slow = SoftUpdate(losses, eps=1 - numbers["target_rate"])
+    slow = SoftUpdate(losses, eps=1 - numbers["tau"])
     for_critics, for_actor = (
         Adam(list(weights.flatten_keys().values()), lr=numbers["lr"])
         for weights in (losses.qvalue_network_params, losses.actor_network_params)
@@ -257,7 +257,7 @@ def on_policy(work: Work, env: EnvBase) -> None:
     built(env, actor, value)
     shared: dict[str, Any] = {"actor_network": actor, "critic_network": value}
     shared |= {"entropy_coeff": numbers["entropy_weight"], "critic_coeff": numbers["value_weight"]}
-    own = {"clip_epsilon": numbers["clip"], "normalize_advantage": numbers["normalise"]} if clipped else {}
+    own = {"clip_epsilon": numbers["clip"], "normalize_advantage": numbers["normalize"]} if clipped else {}
     losses = (ClipPPOLoss if clipped else A2CLoss)(**shared, **own, loss_critic_type="l2")
     eager = not work.compiled
     advantages = prepared(

@@ -24,7 +24,7 @@ class Tuned(NamedTuple):
     """What the zoo has for an algorithm."""
 
     kind: type[BaseAlgorithm]
-    lanes: int
+    envs: int
     settings: dict[str, Any]
 
 
@@ -77,10 +77,10 @@ def main(given: str) -> None:
         make_vec_env(ENV, n_envs=1, seed=seed + 1_000),
         callback_on_new_best=StopTrainingOnRewardThreshold(task["return"]),
         n_eval_episodes=task["episodes"],
-        eval_freq=task["every"] // tuned.lanes,
+        eval_freq=task["every"] // tuned.envs,
         verbose=0,
     )
-    envs = make_vec_env(ENV, n_envs=tuned.lanes, seed=seed)
+    envs = make_vec_env(ENV, n_envs=tuned.envs, seed=seed)
     learner = tuned.kind("MlpPolicy", envs, seed=seed, device="cpu", **tuned.settings)
     learner.learn(task["budget"], callback=watch)
     reached = bool(watch.best_mean_reward >= task["return"])

@@ -10,8 +10,8 @@ class Work(NamedTuple):
 
     algorithm: str
     env: str  # a registered id
-    words: list[str]  # that rlrun composes
-    numbers: dict[str, Any]  # what they compose to: the block `algorithm`, length of the memory, lanes
+    overrides: list[str]  # that rlrun composes
+    numbers: dict[str, Any]  # what they compose to: the block `algorithm`, length of the memory, envs
     first: int  # environment steps, between which is measured
     last: int
     compiled: bool  # by torch's compiler

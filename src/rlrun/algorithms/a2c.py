@@ -1,6 +1,6 @@
 """Advantage actor-critic (Mnih et al. 2016, arXiv 1602.01783), its synchronous form.
 
-Each rollout gives one gradient step. Advantages are generalised ones (arXiv 1506.02438); with λ = 1 they are the
+Each rollout gives one gradient step. Advantages are generalized ones (arXiv 1506.02438); with λ = 1 they are the
 paper's, returns as far as the rollout goes minus values.
 
     L = -log π(a | s) A + w_V (V(s) - R)² - w_H H(π(· | s))
@@ -26,10 +26,10 @@ class A2CLoss(ActorCriticLoss):
         return_: Tensor,
         entropy_weight: float | Tensor | None = None,
         state: Tensor | None = None,
-        ended: Tensor | None = None,
+        episode_end: Tensor | None = None,
         valid: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        judged = self.judge(observation, action, state, ended)
-        objective = judged.log_prob * self.prepared(advantage, valid)
-        distance = ops.distance(judged.value, return_, huber=self.huber)
-        return self.total(judged, objective, distance, return_, entropy_weight, valid)
+        evaluated = self.evaluate_actions(observation, action, state, episode_end)
+        objective = evaluated.log_prob * self.prepared(advantage, valid)
+        distance = ops.distance(evaluated.value, return_, huber=self.huber)
+        return self.total(evaluated, objective, distance, return_, entropy_weight, valid)

@@ -8,7 +8,8 @@ choice beside whatever the environment wants.
 
 Memory has a row a step, with how many steps its action lasts from there on. Every row is learned from, those amidst a
 repeat, too: to do a for the steps that are left is what could have been decided there. Where an episode was cut off
-amidst a repeat, or is stored no further, the sum ends after the steps that were made, and V̄ stands for the rest. Such a
+amidst a repeat, or is stored no further, the sum ends after the steps that were made, and V̄ stands for the rest. Such
+a
 row counts as the decision that was taken. As one of fewer steps it would make those look better than they are: it is
 none of the rows of which a terminal state came first.
 
@@ -49,9 +50,9 @@ def decisions(spaces: Spaces, *, most: int) -> Spaces:
 
 
 def follow(decision: Tree, state: Tree) -> tuple[Tree, Any]:
-    """Return what lanes do, and for how many steps from now on [N]; all arrays, or all tensors.
+    """Return what envs do, and for how many steps from now on [N]; all arrays, or all tensors.
 
-    decision: of lanes that have nothing left to do. state: what was done, and for how many steps it still is.
+    decision: of envs that have nothing left to do. state: what was done, and for how many steps it still is.
     """
     free = state["left"] == 0
     action = where(free, decision["action"], state["action"])

@@ -1,4 +1,4 @@
-"""Behaviour cloning (Pomerleau 1991, doi 10.1162/neco.1991.3.1.88): act as the data do, by supervised learning.
+"""Behavior cloning (Pomerleau 1991, doi 10.1162/neco.1991.3.1.88): act as the data do, by supervised learning.
 
 Works on every action space. The continuous part of a stored action may lie on its bounds, where no squashed normal
 comes to: for the likelihood it is read as a little inside of them.
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.errors import require_one_of
 from rlrun.nn import Policy
 from rlrun.typing import Tree
@@ -39,14 +39,14 @@ class BCLoss(LossCallback):
     def __init__(
         self,
         network: Policy,
-        optimiser: Optimiser,
+        optimizer: Optimizer,
         *,
         objective: Objective = "likelihood",
         edge: float = 0.01,
         **options: Any,
     ) -> None:
         require_one_of("objective", objective, OBJECTIVES)
-        super().__init__(network, optimiser, **options)
+        super().__init__(network, optimizer, **options)
         self.policy = network
         self.objective = objective
         self.edge = edge

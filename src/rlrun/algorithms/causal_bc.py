@@ -1,4 +1,4 @@
-"""Causal behaviour cloning, ResiduIL (Swamy et al. 2022, arXiv 2202.01312): clone experts whose noise goes on in time.
+"""Causal behavior cloning, ResiduIL (Swamy et al. 2022, arXiv 2202.01312): clone experts whose noise goes on in time.
 
 Noise of an expert's earlier action moves the state in which it acts now. Where it is a part of the noise of now as
 well, state and noise go together, and plain cloning takes the noise for the policy. What was observed before the noise
@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.errors import ConfigError
 from rlrun.memory.episodes import map_tree
 from rlrun.nn import MLP, ActionCodec, DeterministicPolicy, Encoder
@@ -60,13 +60,13 @@ class PolicyLoss(LossCallback):
     def __init__(
         self,
         network: DeterministicPolicy,
-        optimiser: Optimiser,
+        optimizer: Optimizer,
         *,
         residual: Residual,
         bc_weight: float = 0.05,
         **options: Any,
     ) -> None:
-        super().__init__(network, optimiser, **options)
+        super().__init__(network, optimizer, **options)
         self.policy = network
         self.residual = residual
         self.bc_weight = bc_weight
@@ -95,8 +95,8 @@ class ResidualLoss(LossCallback):
         penalty: on the root mean square of what is foretold.
     """
 
-    def __init__(self, network: Residual, optimiser: Optimiser, *, penalty: float = 0.001, **options: Any) -> None:
-        super().__init__(network, optimiser, **options)
+    def __init__(self, network: Residual, optimizer: Optimizer, *, penalty: float = 0.001, **options: Any) -> None:
+        super().__init__(network, optimizer, **options)
         self.penalty = penalty
 
     def loss(self, observation: Tree, residual: Tensor) -> Tensor:

@@ -7,7 +7,8 @@
 
 With one critic and σ = 0 that is the paper. The three additions of TD3 (Fujimoto et al. 2018, arXiv 1802.09477) are
 options: several critics of which the smallest counts in y (section 4), noise σ around the target's action (eq. 14),
-and a policy that learns, and slow copies that move, at every second update only (section 5.2). The policy follows the
+and a policy that learns, and target networks that move, at every second update only (section 5.2). The policy follows
+the
 first critic, as there, the smallest, or the mean.
 
 Difference from the papers: the random actions of the warm-up are uniform with the exploration noise around them, as
@@ -24,20 +25,20 @@ from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
-from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.callbacks.target import TargetCallback
 from rlrun.errors import require_one_of
-from rlrun.nn import Critics, DeterministicPolicy, told_by
+from rlrun.nn import Critics, DeterministicPolicy, value_head_of
 from rlrun.typing import Tree
 
 
 class QTarget(TargetCallback):
-    """Bellman target from slow copies of critics and policy.
+    """Bellman target from target networks of critics and policy.
 
     Args:
         noise: deviation of the noise around the copy's action, σ; 0 = none.
         noise_limit: how large it is at most.
-        drawn: members of the critics, drawn at random for each target, of which the smallest value counts; None = all.
+        target_subset: critics drawn at random for each target, of which the smallest value counts; None = all.
 
     Raises:
         ConfigError: there are fewer members than shall be drawn.
@@ -50,15 +51,15 @@ class QTarget(TargetCallback):
         *,
         noise: float = 0.0,
         noise_limit: float = 0.5,
-        drawn: int | None = None,
+        target_subset: int | None = None,
         discount: float = 0.99,
-        rate: float = 0.005,
+        tau: float = 0.005,
         every: int = 1,
         data_group: str = "default",
     ) -> None:
         both = nn.ModuleDict({"critics": critics, "policy": policy})
-        super().__init__(both, discount=discount, rate=rate, every=every, data_group=data_group)
-        self.draw_from(critics, drawn)
+        super().__init__(both, discount=discount, tau=tau, every=every, data_group=data_group)
+        self.draw_from(critics, target_subset)
         self.followed = (critics, policy)
         self.noise = noise
         self.noise_limit = noise_limit
@@ -67,9 +68,9 @@ class QTarget(TargetCallback):
     def begin_batch(
         self, next_observation: Tree, reward: Tensor, terminated: Tensor, discount: Tensor | None = None
     ) -> dict[str, Tensor]:
-        slow_critics, slow_policy = (self.target.get_submodule(name) for name in ("critics", "policy"))
-        c = ops.smoothed(slow_policy(next_observation), self.noise, self.noise_limit)  # [B, A]
-        value = self.smallest(slow_critics(next_observation, c))  # [M, B] -> [B]
+        target_critics, target_policy = (self.target.get_submodule(name) for name in ("critics", "policy"))
+        c = ops.smoothed(target_policy(next_observation), self.noise, self.noise_limit)  # [B, A]
+        value = self.smallest(target_critics(next_observation, c))  # [M, B] -> [B]
         return self.bootstrap(reward, terminated, value, discount)
 
     def note(self, path_of: Callable[[object], str]) -> str:
@@ -85,29 +86,29 @@ class PolicyLoss(LossCallback):
 
     Args:
         critics: who values it.
-        guide: whose value it is: the first critic's, the smallest, or the mean.
+        actor_q: whose value it is: the first critic's, the smallest, or the mean.
         action_weight: of the squared size of actions, which keeps them off the bounds.
 
     Raises:
-        ConfigError: there is no such guide.
+        ConfigError: there is no such actor_q.
     """
 
     def __init__(
         self,
         network: DeterministicPolicy,
-        optimiser: Optimiser,
+        optimizer: Optimizer,
         *,
         critics: Critics,
-        guide: ops.Guide = "first",
+        actor_q: ops.ActorQ = "first",
         action_weight: float = 0.0,
         **options: Any,
     ) -> None:
-        require_one_of("guide", guide, ops.GUIDES)
-        super().__init__(network, optimiser, **options)
+        require_one_of("actor_q", actor_q, ops.ACTOR_Q)
+        super().__init__(network, optimizer, **options)
         self.policy = network
         self.critics = critics
-        self.guide = guide
-        _, self.tells = told_by(critics)
+        self.actor_q = actor_q
+        _, self.value_head = value_head_of(critics)
         self.action_weight = action_weight
         self._c: Tensor | None = None  # of the newest update
 
@@ -115,7 +116,7 @@ class PolicyLoss(LossCallback):
         c = self.policy(observation)  # [B, A]
         value = self.critics(observation, c)  # [M, B]
         self._c = c.detach()
-        loss: Tensor = -self.tells.guiding(value, self.guide)
+        loss: Tensor = -self.value_head.guiding(value, self.actor_q)
         return loss if not self.action_weight else loss + self.action_weight * c.square().sum(-1)
 
     @property

@@ -24,7 +24,7 @@ from rlrun.callbacks.loss import BonusLoss
 from rlrun.errors import SpaceError
 from rlrun.memory import Bonus
 from rlrun.nn import MLP, Encoder
-from rlrun.nn.init import Initialiser
+from rlrun.nn.init import Initializer
 from rlrun.nn.mlp import Activation
 from rlrun.spaces import Box, Composite, Discrete, Spaces, describe
 from rlrun.typing import Batch, Tree
@@ -49,7 +49,7 @@ class Discriminator(nn.Module):
         skill: str = "goal",
         hidden: Sequence[int] = (64, 64),
         activation: Activation = "relu",
-        init: str | Initialiser = "orthogonal",
+        init: str | Initializer = "orthogonal",
     ) -> None:
         super().__init__()
         parts = spaces.observation.parts if isinstance(spaces.observation, Composite) else {}
@@ -84,7 +84,7 @@ class Discriminator(nn.Module):
         log_probs: Tensor = self.layers(self.encoder(observation)).log_softmax(-1)
         return log_probs
 
-    def judge(self, observation: Tree, skill: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate_actions(self, observation: Tree, skill: Tensor) -> tuple[Tensor, Tensor]:
         """Return log q(z | s) [...] of skills, up to a constant for numbers, and where they were told [...].
 
         Numbers are told as far as that the mean lies nearer to them than 0 does.
@@ -112,7 +112,7 @@ class Diversity(Bonus):
         return {"observation": rest, "skill": step["observation"][self.network.skill]}
 
     def measure(self, view: Batch) -> Tensor:
-        return self.network.judge(view["observation"], view["skill"])[0] + self.network.known
+        return self.network.evaluate_actions(view["observation"], view["skill"])[0] + self.network.known
 
 
 class DiscriminatorLoss(BonusLoss):
@@ -121,5 +121,5 @@ class DiscriminatorLoss(BonusLoss):
     network: Discriminator
 
     def loss(self, diayn: Batch, valid: Tensor | None = None) -> Tensor:
-        log_prob, right = self.network.judge(diayn["observation"], diayn["skill"])
+        log_prob, right = self.network.evaluate_actions(diayn["observation"], diayn["skill"])
         return self.counted(-log_prob, valid, bonus=diayn["bonus"], right=right)

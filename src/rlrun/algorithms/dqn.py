@@ -7,7 +7,7 @@ values add up over decisions. With more than one critic the smallest value count
     a* = argmax_a min_i Q_i(s', a)
     y  = r + γ (1 - terminated) min_i Q̄_i(s', a*)
     L  = Σ_i h(Q_i(s, a) - y),  h the square, or the Huber loss
-    Q̄  ← Q̄ + rate (Q - Q̄)
+    Q̄  ← Q̄ + tau (Q - Q̄)
 
 Differences from the papers: the target network may follow slowly instead of by jumps, and the
 reward may come from several steps (then the batch holds their `discount`).
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.target import TargetCallback
 from rlrun.errors import ConfigError
-from rlrun.nn import ActionCodec, Critics, told_by
+from rlrun.nn import ActionCodec, Critics, value_head_of
 from rlrun.spaces import Spaces, require_discrete
 from rlrun.typing import Tree
 
@@ -61,7 +61,7 @@ class QNetwork(Critics):
 
     def act(self, observation: Tree, explore: bool = False) -> Tree:
         """Return the action of the largest value, the smallest of the members' counting."""
-        return self.codec.join(None, self.codec.best(self.tells.guiding(self(observation))))
+        return self.codec.join(None, self.codec.best(self.value_head.guiding(self(observation))))
 
 
 class _OneMember(nn.Sequential):
@@ -71,11 +71,11 @@ class _OneMember(nn.Sequential):
 
 
 class QTarget(TargetCallback):
-    """Bellman target from a slow copy of the network.
+    """Bellman target from a target network of the network.
 
     Args:
-        double: the network chooses the next action and the slow copy values it (1509.06461 eq. 4).
-        drawn: members of the network, drawn at random for each target, of which the smallest value counts; None = all.
+        double: the network chooses the next action and the target network values it (1509.06461 eq. 4).
+        target_subset: networks drawn at random for each target, of which the smallest value counts; None = all.
         options: of `TargetCallback`.
 
     Raises:
@@ -87,23 +87,25 @@ class QTarget(TargetCallback):
         network: QNetwork,
         *,
         double: bool = True,
-        drawn: int | None = None,
+        target_subset: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(network, **options)
         self.codec = network.codec
         self.double = double
-        self.draw_from(network, drawn)
-        self.told, self.tells = told_by(self.target)
+        self.draw_from(network, target_subset)
+        self.told, self.value_head = value_head_of(self.target)
 
     @torch.no_grad()
     def begin_batch(
         self, next_observation: Tree, reward: Tensor, terminated: Tensor, discount: Tensor | None = None
     ) -> dict[str, Tensor]:
         values = self.told(next_observation)  # [M, B, K], or [M, B, K, N]
-        chooser = self.network(next_observation) if self.double else self.tells.mean(values)
-        best = self.codec.best(self.tells.guiding(chooser))  # [M, B, K] -> [B, D]
-        value = self.smallest(self.tells.outcomes(self.tells.select(values, best, self.codec)))  # -> [B], or [B, N]
+        chooser = self.network(next_observation) if self.double else self.value_head.mean(values)
+        best = self.codec.best(self.value_head.guiding(chooser))  # [M, B, K] -> [B, D]
+        value = self.smallest(
+            self.value_head.outcomes(self.value_head.select(values, best, self.codec))
+        )  # -> [B], or [B, N]
         return self.bootstrap(reward, terminated, value, discount)
 
 

@@ -8,7 +8,8 @@ The critics are asked for quantiles of fractions that are drawn anew each time. 
     L_Z  = Σ_i mean_j Σ_k Δ'_k |τ̂_j - 1[u < 0]| h(u),  u = y_k - Z_i(s, c; τ̂_j),  h the Huber loss
     L_π  = α log π(c | s) - Σ_j Δ''_j least_i Z_i(s, c; τ̂''_j),  c ~ π(· | s)
 
-τ̂, τ̂' and τ̂'' are independent draws, or all the middles of equal shares. `least` is the smallest of each quantile, all
+τ̂, τ̂' and τ̂'' are independent draws, or all the middles of equal shares. `least` is the smallest of each quantile,
+all
 quantiles of the critic with the smallest mean, or of each quantile the critics' mean less their deviation.
 
 With an epistemic temperature ε nothing holds the entropy. Each action's has a price of its own, which falls as critics
@@ -29,11 +30,11 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
-from rlrun.callbacks.loss import Optimiser
+from rlrun.callbacks.loss import Optimizer
 from rlrun.callbacks.policy import SoftPolicyLoss
 from rlrun.callbacks.target import QuantileTarget
 from rlrun.errors import ConfigError, require_one_of
-from rlrun.nn import ImplicitCritics, SoftPolicy, Temperature, told_by
+from rlrun.nn import ImplicitCritics, SoftPolicy, Temperature, value_head_of
 from rlrun.typing import Tree
 
 
@@ -81,14 +82,14 @@ class QLoss(CriticLoss):
     def __init__(
         self,
         network: ImplicitCritics,
-        optimiser: Optimiser,
+        optimizer: Optimizer,
         *,
         fractions: int = 32,
         fixed: bool = False,
         huber: float | None = 1.0,
         **options: Any,
     ) -> None:
-        super().__init__(network, optimiser, huber=huber, **options)
+        super().__init__(network, optimizer, huber=huber, **options)
         self.fractions = fractions
         self.fixed = fixed
 
@@ -124,7 +125,7 @@ class PolicyLoss(SoftPolicyLoss):
     def __init__(
         self,
         network: SoftPolicy,
-        optimiser: Optimiser,
+        optimizer: Optimizer,
         *,
         critics: ImplicitCritics,
         temperature: Temperature,
@@ -139,8 +140,8 @@ class PolicyLoss(SoftPolicyLoss):
                 "algorithm.temperature.epistemic: the price of entropy is how far critics lie apart; "
                 f"give algorithm.ensemble at least 2, not {critics.members}"
             )
-        super().__init__(network, optimiser, critics=critics, temperature=temperature, **options)
-        self.told, _ = told_by(critics)
+        super().__init__(network, optimizer, critics=critics, temperature=temperature, **options)
+        self.told, _ = value_head_of(critics)
         self.fractions = fractions
         self.fixed = fixed
         self.least = least
@@ -152,12 +153,12 @@ class PolicyLoss(SoftPolicyLoss):
         quantiles = self.told(observation, c, points)  # [M, B, N]
         if self.temperature.epistemic is not None:
             self._price = self.temperature.of_each((quantiles * widths).sum(-1))
-        if self.guide == "smallest":
+        if self.actor_q == "min":
             quantiles = ops.least_of(quantiles, by=self.least, widths=widths).unsqueeze(0)
         return (quantiles * widths).sum(-1)
 
-    def price(self) -> Tensor:
-        return super().price() if self._price is None else self._price
+    def hourly_price(self) -> Tensor:
+        return super().hourly_price() if self._price is None else self._price
 
     @property
     def metrics(self) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
-from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.callbacks.target import TargetCallback
 from rlrun.errors import ConfigError
 from rlrun.nn import Critics, Policy, Value
@@ -31,10 +31,10 @@ from rlrun.typing import Tree
 
 
 class QTarget(TargetCallback):
-    """Bellman target from the value of the next state (eq. 6), and what slow critics say of the action taken.
+    """Bellman target from the value of the next state (eq. 6), and what target critics say of the action taken.
 
     Args:
-        critics: followed by slow copies.
+        critics: followed by target networks.
         value: V.
     """
 
@@ -46,11 +46,11 @@ class QTarget(TargetCallback):
         value: Value,
         *,
         discount: float = 0.99,
-        rate: float = 0.005,
+        tau: float = 0.005,
         every: int = 1,
         data_group: str = "default",
     ) -> None:
-        super().__init__(critics, discount=discount, rate=rate, every=every, data_group=data_group)
+        super().__init__(critics, discount=discount, tau=tau, every=every, data_group=data_group)
         self.codec = critics.codec
         self.value = value
 
@@ -89,10 +89,10 @@ class ValueLoss(LossCallback):
 
     provides = ("advantage",)
 
-    def __init__(self, network: Value, optimiser: Optimiser, *, expectile: float = 0.8, **options: Any) -> None:
+    def __init__(self, network: Value, optimizer: Optimizer, *, expectile: float = 0.8, **options: Any) -> None:
         if not 0.0 < expectile < 1.0:
             raise ConfigError(f"expectile: wanted a number between 0 and 1, got {expectile}")
-        super().__init__(network, optimiser, **options)
+        super().__init__(network, optimizer, **options)
         self.expectile = expectile
 
     def loss(self, observation: Tree, action_value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -116,7 +116,7 @@ class PolicyLoss(LossCallback):
     def __init__(
         self,
         network: Policy,
-        optimiser: Optimiser,
+        optimizer: Optimizer,
         *,
         temperature: float = 1.0,
         limit: float = 100.0,
@@ -125,7 +125,7 @@ class PolicyLoss(LossCallback):
     ) -> None:
         if not temperature > 0.0:
             raise ConfigError(f"temperature: wanted a number above 0, got {temperature}")
-        super().__init__(network, optimiser, **options)
+        super().__init__(network, optimizer, **options)
         self.policy = network
         self.temperature = temperature
         self.limit = limit

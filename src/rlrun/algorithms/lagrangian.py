@@ -23,7 +23,7 @@ from torch.nn.functional import softplus
 
 from rlrun import learners
 from rlrun.callback import Callback
-from rlrun.callbacks.loss import Optimiser
+from rlrun.callbacks.loss import Optimizer
 from rlrun.errors import ConfigError, SpaceError
 from rlrun.spaces import Spaces
 from rlrun.typing import Array
@@ -42,7 +42,7 @@ class RewardWeights(nn.Module):
     Args:
         spaces: of the environment.
         initial: weights to begin with, one for all or one each.
-        normalise: give weights that sum to 1.
+        normalize: give weights that sum to 1.
         largest: upper bound on each, before they are made to sum to 1; None = free.
 
     Raises:
@@ -55,7 +55,7 @@ class RewardWeights(nn.Module):
         spaces: Spaces,
         *,
         initial: float | Sequence[float] = 1.0,
-        normalise: bool = True,
+        normalize: bool = True,
         largest: float | None = None,
     ) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class RewardWeights(nn.Module):
         first = torch.full((spaces.rewards,), 1.0) * torch.as_tensor(_numbers(initial, spaces.rewards, "initial"))
         if not bool((first > 0).all()):
             raise ConfigError(f"lagrangian.initial: weights are above 0, not {initial}")
-        self.normalise = normalise
+        self.normalize = normalize
         self.bound = None if largest is None else float(_inverse(torch.tensor(float(largest))))
         self.raw = nn.Parameter(_inverse(first))  # [R], λ
 
@@ -78,7 +78,7 @@ class RewardWeights(nn.Module):
     def forward(self) -> Tensor:
         """Return the weights [R] by which rewards are summed."""
         weights = self.positive()
-        return weights / weights.sum() if self.normalise else weights
+        return weights / weights.sum() if self.normalize else weights
 
     @torch.no_grad()
     def limit(self) -> None:
@@ -92,7 +92,7 @@ class LagrangianWeights(Callback):
 
     Args:
         network: the weights.
-        optimiser: a partial, completed with λ.
+        optimizer: a partial, completed with λ.
         thresholds: least mean a step of each reward [R]; None = its weight is not learned.
         paid: whose rewards the means are of. Those of a collector are of the policy as it acts, those of an evaluator
             of the policy at its best.
@@ -110,7 +110,7 @@ class LagrangianWeights(Callback):
     def __init__(
         self,
         network: RewardWeights,
-        optimiser: Optimiser,
+        optimizer: Optimizer,
         *,
         thresholds: Sequence[float | None],
         paid: Any,
@@ -129,7 +129,7 @@ class LagrangianWeights(Callback):
         if getattr(paid, "every", None) == 0:
             raise ConfigError("lagrangian: weights follow evaluations, and evaluation.every=0 makes none")
         self.network = network
-        self.optimiser = optimiser([network.raw])
+        self.optimizer = optimizer([network.raw])
         self.thresholds = np.array([np.nan if threshold is None else float(threshold) for threshold in thresholds])
         self.paid: Paid = getattr(paid, "tally", paid)
         self.shared = hasattr(paid, "tally")  # each learner has rewards of its own; evaluations are told to all
@@ -168,9 +168,9 @@ class LagrangianWeights(Callback):
         self._newest = mean
         room = torch.from_numpy(np.nan_to_num(mean - self.thresholds)).to(self.network.raw)  # NaN: not constrained
         loss = (room * self.network.positive()).sum()
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        self.optimiser.step()
+        self.optimizer.step()
         self.network.limit()
 
     @property
@@ -188,7 +188,7 @@ class LagrangianWeights(Callback):
     def state_dict(self) -> dict[str, Any]:
         newest = None if self._newest is None else self._newest.tolist()
         return {
-            "optimiser": self.optimiser.state_dict(),
+            "optimiser": self.optimizer.state_dict(),
             "mean": self.mean,
             "read": {"sum": self._read[0], "steps": self._read[1]},
             "made": self._updated_at,
@@ -196,10 +196,10 @@ class LagrangianWeights(Callback):
         }
 
     def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+        self, state: dict[str, Any], *, weights: bool = True, optimizer: bool = True, numbers: bool = True
     ) -> None:
-        if optimiser:
-            self.optimiser.load_state_dict(state["optimiser"])
+        if optimizer:
+            self.optimizer.load_state_dict(state["optimiser"])
         if numbers:
             self.mean, self._updated_at = np.array(state["mean"]), state["made"]
             self._read = (np.array(state["read"]["sum"]), state["read"]["steps"])

@@ -26,11 +26,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.callbacks.target import TargetCallback
 from rlrun.errors import ConfigError
 from rlrun.nn import MLP, ActionCodec, Critics, Encoder
-from rlrun.nn.init import Initialiser
+from rlrun.nn.init import Initializer
 from rlrun.nn.mlp import Activation
 from rlrun.nn.policy import require_bounded
 from rlrun.ops import gumbel_argmax
@@ -63,7 +63,7 @@ class BinPolicy(nn.Module):
         hidden: Sequence[int] = (256, 256),
         activation: Activation = "relu",
         layer_norm: bool = False,
-        init: str | Initialiser = "default",
+        init: str | Initializer = "default",
     ) -> None:
         super().__init__()
         require_continuous(spaces.action, "BinPolicy")
@@ -133,7 +133,7 @@ class BinPolicy(nn.Module):
 
 
 class QTarget(TargetCallback):
-    """Soft Bellman target from the policy's own next action and slow critics."""
+    """Soft Bellman target from the policy's own next action and target critics."""
 
     def __init__(
         self,
@@ -141,11 +141,11 @@ class QTarget(TargetCallback):
         policy: BinPolicy,
         *,
         discount: float = 0.99,
-        rate: float = 0.005,
+        tau: float = 0.005,
         every: int = 1,
         data_group: str = "default",
     ) -> None:
-        super().__init__(critics, discount=discount, rate=rate, every=every, data_group=data_group)
+        super().__init__(critics, discount=discount, tau=tau, every=every, data_group=data_group)
         self.policy = policy
 
     @torch.no_grad()
@@ -153,17 +153,17 @@ class QTarget(TargetCallback):
         self, next_observation: Tree, reward: Tensor, terminated: Tensor, discount: Tensor | None = None
     ) -> dict[str, Tensor]:
         c, log_prob = self.policy.sample(next_observation)  # [B, A], [B]
-        value = self.judged(next_observation, c) - self.policy.alpha * (log_prob - self.policy.even)
+        value = self.evaluated(next_observation, c) - self.policy.alpha * (log_prob - self.policy.even)
         return self.bootstrap(reward, terminated, value, discount)
 
-    def judged(self, observation: Tree, c: Tensor) -> Tensor:
-        """Return the smallest value [B] that slow critics give to actions c [B, A]."""
+    def evaluated(self, observation: Tree, c: Tensor) -> Tensor:
+        """Return the smallest value [B] that target critics give to actions c [B, A]."""
         value: Tensor = self.target(observation, c).amin(0)
         return value
 
 
 class PolicyLoss(LossCallback):
-    """Squared distance of what the policy makes of its own actions, with noise, to the slow critics' smallest value.
+    """Squared distance of what the policy makes of its own actions, with noise, to the target critics' smallest value.
 
     Args:
         slow: whose critics count.
@@ -173,9 +173,9 @@ class PolicyLoss(LossCallback):
     provides = ("policy_entropy",)
 
     def __init__(
-        self, network: BinPolicy, optimiser: Optimiser, *, slow: QTarget, noise: float = 0.01, **options: object
+        self, network: BinPolicy, optimizer: Optimizer, *, slow: QTarget, noise: float = 0.01, **options: object
     ) -> None:
-        super().__init__(network, optimiser, **options)  # type: ignore[arg-type]
+        super().__init__(network, optimizer, **options)  # type: ignore[arg-type]
         self.policy = network
         self.slow = slow
         self.noise = noise
@@ -184,6 +184,6 @@ class PolicyLoss(LossCallback):
         with torch.no_grad():
             c, log_prob = self.policy.sample(observation)  # [B, A], [B]
             c = (c + self.noise * torch.randn_like(c)).clamp(-1.0, 1.0)
-            value = self.slow.judged(observation, c)
+            value = self.slow.evaluated(observation, c)
         entropy = -log_prob + self.policy.even + self.policy.size * math.log(2.0)  # of the density that bins are
         return (self.policy(observation, c) - value).square(), {"policy_entropy": entropy.unsqueeze(-1)}  # [B], [B, 1]

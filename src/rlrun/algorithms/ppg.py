@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossCallback, Optimiser
-from rlrun.nn import ActorCritic, Follow, Heads, Judged, frozen_copy
+from rlrun.callbacks.loss import LossCallback, Optimizer
+from rlrun.nn import ActorCritic, Evaluated, Follow, Heads, frozen_copy
 from rlrun.nn.init import orthogonal_
 from rlrun.spaces import Spaces
 from rlrun.typing import Tree
@@ -49,23 +49,23 @@ class PhasicActorCritic(ActorCritic):
         self.auxiliary_head = nn.Linear(self.trunk.size, 1)
         orthogonal_(self.auxiliary_head, 1.0)
 
-    def judge(
-        self, observation: Tree, action: Tree, state: Tensor | None = None, ended: Tensor | None = None
-    ) -> Judged:
+    def evaluate_actions(
+        self, observation: Tree, action: Tree, state: Tensor | None = None, episode_end: Tensor | None = None
+    ) -> Evaluated:
         own, valued = self._parts(state)
-        features = self.trunk(observation, own, ended)
+        features = self.trunk(observation, own, episode_end)
         heads = self.head(features)
-        return self._judged(heads, action, self._value(features, observation, valued, ended))
+        return self._evaluated(heads, action, self._value(features, observation, valued, episode_end))
 
-    def review(self, observation: Tree, state: Tensor | None = None, ended: Tensor | None = None) -> Reviewed:
-        """Return the policy and both values by one pass through the network; state and ended as in `judge`."""
+    def review(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Reviewed:
+        """Return the policy and both values by one pass; state and episode_end as in `evaluate_actions`."""
         own, valued = self._parts(state)
-        features = self.trunk(observation, own, ended)
+        features = self.trunk(observation, own, episode_end)
         auxiliary = self.auxiliary_head(features).squeeze(-1)
-        return Reviewed(self.head(features), self._value(features, observation, valued, ended), auxiliary)
+        return Reviewed(self.head(features), self._value(features, observation, valued, episode_end), auxiliary)
 
-    def _value(self, features: Tensor, observation: Tree, state: Tensor | None, ended: Tensor | None) -> Tensor:
-        below = features.detach() if self.value_trunk is None else self.value_trunk(observation, state, ended)
+    def _value(self, features: Tensor, observation: Tree, state: Tensor | None, episode_end: Tensor | None) -> Tensor:
+        below = features.detach() if self.value_trunk is None else self.value_trunk(observation, state, episode_end)
         value: Tensor = self.value_head(below)
         return value.squeeze(-1)
 
@@ -86,7 +86,7 @@ class AuxiliaryLoss(LossCallback):
     """Distances of both values to the return, and the divergence from the policy as the phase began (eqs. 3 and 4).
 
     Args:
-        network: acts and judges; this optimiser is another one than that of the policy phase.
+        network: acts and judges; this optimizer is another one than that of the policy phase.
         loader: tells when a phase begins.
         value_weight: of the distances.
         kl_weight: of the divergence, β of the paper.
@@ -96,7 +96,7 @@ class AuxiliaryLoss(LossCallback):
     def __init__(
         self,
         network: PhasicActorCritic,
-        optimiser: Optimiser,
+        optimizer: Optimizer,
         *,
         loader: Phases,
         value_weight: float = 0.5,
@@ -105,7 +105,7 @@ class AuxiliaryLoss(LossCallback):
         data_group: str = "auxiliary",
         **options: Any,
     ) -> None:
-        super().__init__(network, optimiser, data_group=data_group, **options)
+        super().__init__(network, optimizer, data_group=data_group, **options)
         self.actor_critic = network
         self.before = frozen_copy(network)
         self.loader = loader
@@ -124,12 +124,12 @@ class AuxiliaryLoss(LossCallback):
         observation: Tree,
         return_: Tensor,
         state: Tensor | None = None,
-        ended: Tensor | None = None,
+        episode_end: Tensor | None = None,
         valid: Tensor | None = None,
     ) -> Tensor:
-        reviewed = self.actor_critic.review(observation, state, ended)
+        reviewed = self.actor_critic.review(observation, state, episode_end)
         with torch.no_grad():
-            before = self.before.heads(observation, state, ended)
+            before = self.before.heads(observation, state, episode_end)
         divergence = self.actor_critic.head.divergence(before, reviewed.heads)
         auxiliary = ops.distance(reviewed.auxiliary, return_, huber=self.huber)
         distance = auxiliary + ops.distance(reviewed.value, return_, huber=self.huber)

@@ -1,8 +1,8 @@
-"""Proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347).
+"""Proximal policy optimization (Schulman et al. 2017, arXiv 1707.06347).
 
 Each rollout is learned from in several epochs of minibatches, whose probability ratios are clipped. Around that:
 a penalty on the divergence from the policy that acted, with a weight of its own (section 4), and an early end of
-the epochs where it has become too large. Advantages are normalised in each minibatch.
+the epochs where it has become too large. Advantages are normalized in each minibatch.
 
     ρ = π(a | s) / π_then(a | s)
     L = -min(ρ A, clip(ρ, 1 - ε, 1 + ε) A) + w_V (V(s) - R)² - w_H H(π(· | s)) + w_KL (ρ - 1 - log ρ)
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rlrun import learners, ops
 from rlrun.callback import Callback, Hook
-from rlrun.callbacks.loss import Optimiser
+from rlrun.callbacks.loss import Optimizer
 from rlrun.callbacks.policy import ActorCriticLoss
 from rlrun.nn import ActorCritic
 from rlrun.typing import Tree
@@ -47,14 +47,14 @@ class PPOLoss(ActorCriticLoss):
     def __init__(
         self,
         network: ActorCritic,
-        optimiser: Optimiser,
+        optimizer: Optimizer,
         *,
         clip: float = 0.2,
         value_clip: float | None = None,
         kl_weight: float = 0.0,
         **options: Any,
     ) -> None:
-        super().__init__(network, optimiser, **options)
+        super().__init__(network, optimizer, **options)
         self.clip = clip
         self.value_clip = value_clip
         self.kl_weight = kl_weight
@@ -75,11 +75,11 @@ class PPOLoss(ActorCriticLoss):
         kl_weight: float | None = None,
         entropy_weight: float | Tensor | None = None,
         state: Tensor | None = None,
-        ended: Tensor | None = None,
+        episode_end: Tensor | None = None,
         valid: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        judged = self.judge(observation, action, state, ended)
-        log_ratio = judged.log_prob - log_prob
+        evaluated = self.evaluate_actions(observation, action, state, episode_end)
+        log_ratio = evaluated.log_prob - log_prob
         if valid is not None:  # of what is no step the ratio may be anything, and infinity times nothing is no number
             log_ratio = log_ratio * valid
         clip = self.clip if clip is None else clip
@@ -87,8 +87,8 @@ class PPOLoss(ActorCriticLoss):
         weight = self.kl_weight if kl_weight is None else kl_weight
         if weight != 0.0:
             objective = objective - weight * _divergence(log_ratio)
-        distance = self._distance(judged.value, value, return_)
-        loss, named = self.total(judged, objective, distance, return_, entropy_weight, valid)
+        distance = self._distance(evaluated.value, value, return_)
+        loss, named = self.total(evaluated, objective, distance, return_, entropy_weight, valid)
         self._ratio = (log_ratio.detach(), clip, valid)
         if self.asked_for("approx_kl"):
             divergence = _divergence(log_ratio.detach())

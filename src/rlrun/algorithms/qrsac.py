@@ -22,11 +22,11 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
-from rlrun.callbacks.loss import Optimiser
+from rlrun.callbacks.loss import Optimizer
 from rlrun.callbacks.policy import SoftPolicyLoss
 from rlrun.callbacks.target import QuantileTarget
 from rlrun.errors import ConfigError, require_one_of
-from rlrun.nn import Critics, Quantiles, SoftPolicy, Temperature, told_by
+from rlrun.nn import Critics, Quantiles, SoftPolicy, Temperature, value_head_of
 from rlrun.spaces import require_continuous
 from rlrun.typing import Tree
 
@@ -62,7 +62,7 @@ class PolicyLoss(SoftPolicyLoss):
     def __init__(
         self,
         network: SoftPolicy,
-        optimiser: Optimiser,
+        optimizer: Optimizer,
         *,
         critics: Critics,
         temperature: Temperature,
@@ -71,17 +71,17 @@ class PolicyLoss(SoftPolicyLoss):
     ) -> None:
         _require_quantiles(critics)
         require_one_of("least", least, ops.LEAST)
-        super().__init__(network, optimiser, critics=critics, temperature=temperature, **options)
-        self.told, _ = told_by(critics)
+        super().__init__(network, optimizer, critics=critics, temperature=temperature, **options)
+        self.told, _ = value_head_of(critics)
         self.least = least
 
     def values(self, observation: Tree, c: Tensor | None) -> Tensor:
         quantiles = self.told(observation, c)  # [M, B, N]
-        if self.guide == "smallest":
+        if self.actor_q == "min":
             quantiles = ops.least_of(quantiles, by=self.least).unsqueeze(0)
         return quantiles.mean(-1)
 
 
 def _require_quantiles(critics: Critics) -> None:
-    if not isinstance(critics.tells, Quantiles):
+    if not isinstance(critics.value_head, Quantiles):
         raise ConfigError("QRSAC wants critics that tell quantiles: give algorithm.quantiles a number")

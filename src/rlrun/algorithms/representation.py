@@ -2,7 +2,7 @@
 
 Features are those from which the action between two observations can be told (Pathak et al. 2017, arXiv 1705.05363,
 section 2.2): what the agent neither moves nor is moved by need not be in them. The learner sees stored observations;
-everybody else, the acting policy, critics, bonuses and their slow copies, sees features, through which no gradient
+everybody else, the acting policy, critics, bonuses and their target networks, sees features, through which no gradient
 flows. What is stored stays as the environment gave it, so features are those of now whenever a sample was made.
 
     L = -log p(a | φ(s), φ(s'))
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.env import Env, spaces_of
 from rlrun.memory.adaptors import REPRESENTATIONS, PerStep
 from rlrun.memory.episodes import map_tree
@@ -63,8 +63,8 @@ class RepresentationLoss(LossCallback):
 
     network: InverseModel
 
-    def __init__(self, network: InverseModel, optimiser: Optimiser, **options: Any) -> None:
-        super().__init__(network, optimiser, **options)
+    def __init__(self, network: InverseModel, optimizer: Optimizer, **options: Any) -> None:
+        super().__init__(network, optimizer, **options)
         self._inverse: Tensor | None = None
 
     def loss(self, untransformed: Batch, valid: Tensor | None = None) -> Tensor:

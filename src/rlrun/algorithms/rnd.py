@@ -21,7 +21,7 @@ from rlrun.callbacks.loss import BonusLoss
 from rlrun.errors import SpaceError
 from rlrun.memory import Bonus
 from rlrun.nn import MLP, Encoder
-from rlrun.nn.init import Initialiser
+from rlrun.nn.init import Initializer
 from rlrun.nn.mlp import Activation
 from rlrun.spaces import Box, Composite, Space, Spaces, describe, leaves
 from rlrun.typing import Batch, Tree
@@ -50,7 +50,7 @@ class Distillation(nn.Module):
         features: int = 64,
         frames: int | None = None,
         activation: Activation = "relu",
-        init: str | Initialiser = "orthogonal",
+        init: str | Initializer = "orthogonal",
     ) -> None:
         super().__init__()
         self.space, self.frames = spaces.observation, frames

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
-from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.callbacks.policy import SoftPolicyLoss
 from rlrun.callbacks.target import TargetCallback
 from rlrun.nn import ActionCodec, Critics, Ensemble, SoftPolicy, Temperature
@@ -38,7 +38,7 @@ class QTarget(TargetCallback):
     """Soft Bellman target from slowly moving critics (eqs. 2 and 3).
 
     Args:
-        drawn: members of the critics, drawn at random for each target, of which the smallest value counts; None = all.
+        target_subset: critics drawn at random for each target, of which the smallest value counts; None = all.
         dropout: whether the target critics leave hidden units out, too (Hiraoka et al. 2021, arXiv 2110.02034).
 
     Raises:
@@ -51,15 +51,15 @@ class QTarget(TargetCallback):
         policy: SoftPolicy,
         temperature: Temperature,
         *,
-        drawn: int | None = None,
+        target_subset: int | None = None,
         dropout: bool = False,
         discount: float = 0.99,
-        rate: float = 0.005,
+        tau: float = 0.005,
         every: int = 1,
         data_group: str = "default",
     ) -> None:
-        super().__init__(critics, discount=discount, rate=rate, every=every, data_group=data_group)
-        self.draw_from(critics, drawn)
+        super().__init__(critics, discount=discount, tau=tau, every=every, data_group=data_group)
+        self.draw_from(critics, target_subset)
         for part in self.target.modules():
             if isinstance(part, Ensemble):
                 part.drops_always = dropout
@@ -109,7 +109,7 @@ class TemperatureLoss(LossCallback):
     def __init__(
         self,
         network: Temperature,
-        optimiser: Optimiser,
+        optimizer: Optimizer,
         *,
         spaces: Spaces,
         target: Mapping[str, float | None] | None = None,
@@ -117,7 +117,7 @@ class TemperatureLoss(LossCallback):
         divergence: float | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(network, optimiser, **options)
+        super().__init__(network, optimizer, **options)
         self.temperature = network
         targets = dict(target or {})
         if divergence is not None:

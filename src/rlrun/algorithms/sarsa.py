@@ -2,7 +2,7 @@
 
 What is learned is the value of the policy as it acts now, without a bonus for entropy in it:
 
-    a'  ~ π(· | s')                                   the policy itself, not a slow copy
+    a'  ~ π(· | s')                                   the policy itself, not a target network
     y   = r + γ (1 - terminated) min_i Q̄_i(s', a')
     L_Q = Σ_i (Q_i(s, a) - y)²
 
@@ -110,13 +110,13 @@ class RecurrentCritics(nn.Module):
         activation: Activation = "relu",
         layer_norm: bool = False,
         dropout: float = 0.0,
-        tells: None = None,
+        value_head: None = None,
     ) -> None:
         super().__init__()
         self.codec = ActionCodec(spaces)
         self.members = members
-        if tells is not None:
-            raise ConfigError("critics that remember learn the mean of a return; leave algorithm.tells away")
+        if value_head is not None:
+            raise ConfigError("critics that remember learn the mean of a return; leave algorithm.value_head away")
         if not hidden:
             raise ConfigError("hidden: wanted at least one layer behind the memory")
         *before, last = hidden
@@ -139,7 +139,7 @@ class RecurrentCritics(nn.Module):
 
 
 class QTarget(TargetCallback):
-    """Bellman target from the policy's own next action and slow critics.
+    """Bellman target from the policy's own next action and target critics.
 
     Args:
         critics: what is followed.
@@ -148,7 +148,7 @@ class QTarget(TargetCallback):
         entropy_reward: whether the next action is paid for its entropy.
         noise: deviation of the noise around a next action that is sure; 0 = none.
         noise_limit: how large it is at most.
-        drawn: members of the critics, drawn at random for each target, of which the smallest value counts; None = all.
+        target_subset: critics drawn at random for each target, of which the smallest value counts; None = all.
 
     Raises:
         SpaceError: part of the action is a choice.
@@ -164,15 +164,15 @@ class QTarget(TargetCallback):
         entropy_reward: bool = False,
         noise: float = 0.0,
         noise_limit: float = 0.5,
-        drawn: int | None = None,
+        target_subset: int | None = None,
         discount: float = 0.99,
-        rate: float = 0.005,
+        tau: float = 0.005,
         every: int = 1,
         data_group: str = "default",
     ) -> None:
         require_continuous(critics.codec.space, "Sarsa")
-        super().__init__(critics, discount=discount, rate=rate, every=every, data_group=data_group)
-        self.draw_from(critics, drawn)
+        super().__init__(critics, discount=discount, tau=tau, every=every, data_group=data_group)
+        self.draw_from(critics, target_subset)
         self.policy = policy
         self.temperature = temperature
         self.entropy_reward = entropy_reward

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
-from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.callbacks.target import TargetCallback
 from rlrun.errors import SpaceError, require_one_of
 from rlrun.nn import Critics, Rewards, SquashedGaussian
@@ -61,7 +61,7 @@ class Apart(Rewards):
 
 
 class QTarget(TargetCallback):
-    """Bellman targets of both rewards, at edited actions, from slow copies of both critics."""
+    """Bellman targets of both rewards, at edited actions, from target networks of both critics."""
 
     provides = ("q_target", "cost_target")
 
@@ -72,12 +72,12 @@ class QTarget(TargetCallback):
         policy: EditedPolicy,
         *,
         discount: float = 0.99,
-        rate: float = 0.005,
+        tau: float = 0.005,
         every: int = 1,
         data_group: str = "default",
     ) -> None:
         both = nn.ModuleDict({"utility": utility, "cost": cost})
-        super().__init__(both, discount=discount, rate=rate, every=every, data_group=data_group)
+        super().__init__(both, discount=discount, tau=tau, every=every, data_group=data_group)
         self.followed = (utility, cost)
         self.policy = policy
 
@@ -136,14 +136,14 @@ class UtilityLoss(LossCallback):
     def __init__(
         self,
         network: SquashedGaussian,
-        optimiser: Optimiser,
+        optimizer: Optimizer,
         *,
         editor: Editor,
         critics: Critics,
         temperature: Temperatures,
         **options: Any,
     ) -> None:
-        super().__init__(network, optimiser, **options)
+        super().__init__(network, optimizer, **options)
         self.utility = network
         self.editor = editor
         self.critics = critics
@@ -174,7 +174,7 @@ class EditorLoss(LossCallback):
     def __init__(
         self,
         network: Editor,
-        optimiser: Optimiser,
+        optimizer: Optimizer,
         *,
         utility: SquashedGaussian,
         utility_critics: Critics,
@@ -185,7 +185,7 @@ class EditorLoss(LossCallback):
         **options: Any,
     ) -> None:
         require_one_of("algorithm.change", change, CHANGES)
-        super().__init__(network, optimiser, **options)
+        super().__init__(network, optimizer, **options)
         self.editor = network
         self.utility = utility
         self.critics = (utility_critics, cost_critics)
@@ -228,9 +228,9 @@ class TemperaturesLoss(LossCallback):
     """
 
     def __init__(
-        self, network: Temperatures, optimiser: Optimiser, *, spaces: Spaces, share: float = 0.184, **options: Any
+        self, network: Temperatures, optimizer: Optimizer, *, spaces: Spaces, share: float = 0.184, **options: Any
     ) -> None:
-        super().__init__(network, optimiser, **options)
+        super().__init__(network, optimizer, **options)
         self.temperatures = network
         self.target = ops.target_entropy(spaces.action, min_prob=share).continuous
         self._entropy: Tensor | None = None  # [2], of the newest update

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
-from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.callbacks.target import TargetCallback
 from rlrun.errors import ConfigError
 from rlrun.nn import Critics, SquashedGaussian
@@ -177,11 +177,11 @@ class QTarget(TargetCallback):
         policy: SwitchingPolicy,
         *,
         discount: float = 0.99,
-        rate: float = 0.005,
+        tau: float = 0.005,
         every: int = 1,
         data_group: str = "default",
     ) -> None:
-        super().__init__(critics, discount=discount, rate=rate, every=every, data_group=data_group)
+        super().__init__(critics, discount=discount, tau=tau, every=every, data_group=data_group)
         self.policy = policy
 
     @torch.no_grad()
@@ -202,11 +202,11 @@ class QTarget(TargetCallback):
         self._reward = reward
         switched = ops.gumbel_argmax(choice) == 1
         switched[:, :-1] |= next_state[:, 1:, -1] == 0.0  # what the stored policy did at the next row
-        ended = terminated | truncated
+        episode_end = terminated | truncated
         if valid is not None:
-            ended[:, :-1] |= ~valid[:, 1:]
+            episode_end[:, :-1] |= ~valid[:, 1:]
         target = ops.compare_through(
-            reward, value, switched=switched, terminated=terminated, ended=ended, discount=self.discount
+            reward, value, switched=switched, terminated=terminated, episode_end=episode_end, discount=self.discount
         )
         return {"q_target": target}
 
@@ -226,13 +226,13 @@ class PolicyLoss(LossCallback):
     def __init__(
         self,
         network: SwitchingPolicy,
-        optimiser: Optimiser,
+        optimizer: Optimizer,
         *,
         critics: TrajectoryCritics,
         temperature: Temperatures,
         **options: object,
     ) -> None:
-        super().__init__(network, optimiser, **options)  # type: ignore[arg-type]
+        super().__init__(network, optimizer, **options)  # type: ignore[arg-type]
         self.policy = network
         self.critics = critics
         self.temperature = temperature

@@ -75,8 +75,8 @@ class TrustRegion(Callback):
         self._seen: tuple[Tree, ...] = ()  # of this batch: observation, and what a recurrent network wants beside it
         self._heads: Heads | None = None
 
-    def begin_batch(self, observation: Tree, state: Tensor | None = None, ended: Tensor | None = None) -> None:
-        self._seen = (observation,) if state is None and ended is None else (observation, state, ended)
+    def begin_batch(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> None:
+        self._seen = (observation,) if state is None and episode_end is None else (observation, state, episode_end)
         if not self._actor:
             self._actor = [parameter.data for parameter in self._trained()]
             self._before = [torch.empty_like(parameter) for parameter in self._actor]

@@ -113,7 +113,7 @@ class Checkpointer(Callback):
     def end_cycle(self, update: int, step: int | None = None) -> None:
         self._hear(self._background.check)
         axis = update if step is None else step
-        late = self.seconds and learners.told_number(time.monotonic() >= self._deadline)
+        late = self.seconds and learners.to_number(time.monotonic() >= self._deadline)
         if axis >= self._due or late or due_offline(update, self.every, self.offline):
             self._save(axis, update)
 

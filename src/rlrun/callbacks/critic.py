@@ -9,10 +9,10 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.callback import Callback
-from rlrun.callbacks.loss import LossCallback, Optimiser, plain
+from rlrun.callbacks.loss import LossCallback, Optimizer, plain
 from rlrun.errors import ConfigError, RlrunError, WiringError, did_you_mean
-from rlrun.nn import Bins, Critics, ImplicitCritics, Numbers, Rewards, told_by
-from rlrun.nn.normaliser import Statistics
+from rlrun.nn import Bins, Critics, ImplicitCritics, Numbers, Rewards, value_head_of
+from rlrun.nn.normalizer import Statistics
 from rlrun.typing import Tree
 
 
@@ -25,12 +25,12 @@ class CriticLoss(LossCallback):
     """
 
     def __init__(
-        self, network: Critics | ImplicitCritics, optimiser: Optimiser, *, huber: float | None = None, **options: Any
+        self, network: Critics | ImplicitCritics, optimizer: Optimizer, *, huber: float | None = None, **options: Any
     ) -> None:
-        super().__init__(network, optimiser, **options)
+        super().__init__(network, optimizer, **options)
         self.critics = network
         self.codec = network.codec
-        self._told, self.tells = told_by(network)
+        self._told, self.value_head = value_head_of(network)
         self.huber = huber
         self.scale: Tensor | None = None  # of differences, where somebody sets it: `TargetScale`
         self._newest: Tensor | None = None  # told of the newest update's actions, [M, B], [M, B, N] or [M, R, B]
@@ -40,17 +40,17 @@ class CriticLoss(LossCallback):
         c, k = self.codec.split(action)
         values = self.told(observation, c)
         if k is not None:
-            values = self.tells.select(values, k, self.codec)  # without the axis of choices
+            values = self.value_head.select(values, k, self.codec)  # without the axis of choices
         self._newest, self._target = values.detach(), q_target
         values, q_target = self.scaled(values, q_target)
-        return self.tells.distance(values, q_target, huber=self.huber).sum(0)
+        return self.value_head.distance(values, q_target, huber=self.huber).sum(0)
 
     def scaled(self, values: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Return both as they are compared."""
         return (values, target) if self.scale is None else (values * self.scale, target * self.scale)
 
     def told(self, observation: Tree, c: Tensor | None) -> Tensor:
-        """Return what members tell: [M, B], or [M, B, K] of each choice; as `tells` says, of several numbers."""
+        """Return what members tell: [M, B], or [M, B, K] of each choice; as `value_head` says, of several numbers."""
         return self._told(observation, c)
 
     def error(self, elements: Tensor) -> Tensor:
@@ -60,17 +60,17 @@ class CriticLoss(LossCallback):
         """
         if self._newest is None or self._target is None:
             return ops.error_size(elements, huber=self.huber)
-        if isinstance(self.tells, Numbers):
+        if isinstance(self.value_head, Numbers):
             error = ops.error_size(elements / len(self._newest), huber=self.huber)
             return error if self.scale is None else error / self.scale
         target = self._target if self._target.dim() == elements.dim() else self._target.mean(-1)
-        return (self.tells.mean(self._newest) - target).abs().mean(0)
+        return (self.value_head.mean(self._newest) - target).abs().mean(0)
 
     @property
     def metrics(self) -> Mapping[str, Any]:
         if self._newest is None or self._target is None:
             return super().metrics
-        summary = {**self.tells.means(self.tells.mean(self._newest)), **self.tells.metrics(self._target)}
+        summary = {**self.value_head.means(self.value_head.mean(self._newest)), **self.value_head.metrics(self._target)}
         return {**super().metrics, **summary}
 
 
@@ -94,9 +94,9 @@ class TargetScale(Callback):
     def __init__(self, loss: CriticLoss, *, speed: float = 8.0, data_group: str = "default") -> None:
         if not isinstance(loss, CriticLoss):
             raise ConfigError(f"target_scale: wanted the loss of critics, got a {type(loss).__name__}")
-        if isinstance(loss.tells, Bins):
+        if isinstance(loss.value_head, Bins):
             raise ConfigError("target_scale: bins are learned by classification, which has no scale; leave one away")
-        if isinstance(loss.tells, Rewards):
+        if isinstance(loss.value_head, Rewards):
             raise ConfigError(
                 "target_scale: critics of several rewards (+with=reward_critics) have no common deviation"
             )

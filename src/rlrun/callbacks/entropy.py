@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rlrun import learners, ops
 from rlrun.callback import Callback
-from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.errors import ConfigError, WiringError, did_you_mean
 from rlrun.nn import ActionCodec
 from rlrun.schedules import Schedule, as_schedule
@@ -162,7 +162,7 @@ class SGDEntropyTarget(LossCallback):
     def __init__(
         self,
         network: EntropyWeight,
-        optimiser: Optimiser,
+        optimizer: Optimizer,
         *,
         spaces: Spaces,
         target: Given = None,
@@ -170,7 +170,7 @@ class SGDEntropyTarget(LossCallback):
         window: int = 1,
         **options: Any,
     ) -> None:
-        super().__init__(network, optimiser, **options)
+        super().__init__(network, optimizer, **options)
         self.weight = network
         self.targets = Targets(spaces, target, min_prob=min_prob)
         self.average = Average(window, len(network.kinds))

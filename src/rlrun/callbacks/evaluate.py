@@ -43,7 +43,7 @@ class Evaluator(Callback):
     Every evaluation plays the same episodes, started by `seed`, `seed + 1`, … Of several learners the first one plays.
 
     Args:
-        env: what to copy; training's own lanes are never touched.
+        env: what to copy; training's own envs are never touched.
         agent: what acts, at its best.
         every: environment steps (updates, where there is no collector); 0 or None = never, not even at the end.
         episodes: an evaluation.
@@ -91,7 +91,7 @@ class Evaluator(Callback):
         self._evaluated: tuple[int | None, int] | None = None
         self.reward_sum: Any = np.zeros(getattr(getattr(env, "spaces", None), "rewards", 0))  # of all evaluations: [R]
         self.reward_steps = 0
-        self._lanes: Env | None = None
+        self._envs: Env | None = None
         self._due = self._newest()  # as of the newest evaluation that was due
         self._run: RunDir | None = None
         self._warned = False  # that a video could not be made
@@ -131,8 +131,8 @@ class Evaluator(Callback):
             if self.every and ended_well and (self.last is None or self._evaluated != self._now):
                 self._evaluate(step, update, final=True)
         finally:
-            if self._lanes is not None:
-                self._lanes.close()
+            if self._envs is not None:
+                self._envs.close()
 
     def _evaluate(self, step: int | None, update: int, *, final: bool = False) -> Evaluation:
         clock = update if step is None else step
@@ -178,9 +178,9 @@ class Evaluator(Callback):
 
     def _played(self, step: int | None, update: int) -> Evaluation:
         with undisturbed():
-            if self._lanes is None:
-                self._lanes = stage(self.env, self.episodes)
-            result = self._play(self._lanes, episodes=self.episodes)
+            if self._envs is None:
+                self._envs = stage(self.env, self.episodes)
+            result = self._play(self._envs, episodes=self.episodes)
             if math.isnan(result.mean_return) and self._run is not None:
                 clock = f"update {update:,}" if step is None else f"step {step:,}"
                 message = f"the evaluation at {clock} has a mean return of nan: it is never the best"
@@ -191,9 +191,9 @@ class Evaluator(Callback):
                 self._film(self._run, f"{clock}_offline_{update:010d}.mp4" if offline else f"{clock}.mp4")
         return result
 
-    def _play(self, lanes: Env, *, episodes: int, watch: Watcher | None = None) -> Evaluation:
+    def _play(self, envs: Env, *, episodes: int, watch: Watcher | None = None) -> Evaluation:
         return evaluate(
-            lanes,
+            envs,
             self.agent,
             episodes=episodes,
             seed=self.seed,
@@ -208,9 +208,9 @@ class Evaluator(Callback):
     def _film(self, run: RunDir, name: str) -> None:
         """Play the first episode once more, where pictures are drawn; what goes wrong there is told once."""
         try:
-            lane = videos.screen("evaluation.video", self.env)
-            with closing(lane), videos.Recorder(lane, lambda now: run.videos / name) as watch:
-                self._play(lane, episodes=1, watch=watch)
+            env_index = videos.screen("evaluation.video", self.env)
+            with closing(env_index), videos.Recorder(env_index, lambda now: run.videos / name) as watch:
+                self._play(env_index, episodes=1, watch=watch)
         except Stop:
             raise
         except Exception as error:

@@ -1,7 +1,7 @@
 """The one place where gradients are taken, and how a network takes its training.
 
 The latter is read off what the newest update left behind, only when metrics are read: nothing there runs a network
-or draws a number, as gradients and the optimiser's averages lie there anyway.
+or draws a number, as gradients and the optimizer's averages lie there anyway.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from rlrun.nn.ensemble import Ensemble, StackedLinear
 from rlrun.schedules import Schedule
 
 LOOKED_AT = 256  # losses of so many updates are looked at together, if nobody asks for metrics before
-Optimiser = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 DENSE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 BETWEEN = (nn.Dropout, nn.LayerNorm)  # may stand between a layer and its activation
 ADAMS = (torch.optim.Adam, torch.optim.AdamW)
 
 
 class LossCallback(Callback):
-    """Step one optimiser on one network, by the loss that a subclass defines.
+    """Step one optimizer on one network, by the loss that a subclass defines.
 
     A subclass writes `loss`, whose arguments are looked up by name; it returns the loss of
     each element, or that and a dict of named tensors for later callbacks (declared in
@@ -42,7 +42,7 @@ class LossCallback(Callback):
 
     Args:
         network: what is trained; one without parameters is only evaluated.
-        optimiser: a partial, completed with the network's parameters.
+        optimizer: a partial, completed with the network's parameters.
         max_grad_norm: clip gradients to this; None = never.
         grad_clip: what must not be larger: the norm of all gradients together (global), that of each parameter's
             (parameter), each number (value), or each parameter's norm as a share of the parameter's own (adaptive);
@@ -62,7 +62,7 @@ class LossCallback(Callback):
     def __init__(
         self,
         network: nn.Module,
-        optimiser: Optimiser,
+        optimizer: Optimizer,
         *,
         max_grad_norm: float | None = None,
         grad_clip: ops.Clip = "global",
@@ -75,12 +75,12 @@ class LossCallback(Callback):
         trained = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
         self.parameters = list(trained.values())
         self.names = list(trained)
-        self.optimiser = optimiser(self.parameters) if self.parameters else None
+        self.optimizer = optimizer(self.parameters) if self.parameters else None
         self._gradients = Gradients(self.parameters)
         self._hidden = hidden_layers(network)
         # What is left of an update of this loss is changed by the next one of another, sooner or later than it is read.
         self.by_turns = getattr(network, "by_turns", False)
-        self._stepper = None if self.optimiser is None else Stepper(self.optimiser)
+        self._stepper = None if self.optimizer is None else Stepper(self.optimizer)
         require_one_of("grad_clip", grad_clip, ops.CLIPS)
         if max_grad_norm is None and grad_clip not in ("global", "none"):
             raise ConfigError(f"grad_clip '{grad_clip}' wants a limit: max_grad_norm")
@@ -113,7 +113,7 @@ class LossCallback(Callback):
     def backward(
         self, *values: Any, weight: Tensor | None = None, learning_rate: float | None = None, **optional: Any
     ) -> dict[str, Tensor] | None:
-        """Evaluate the loss and step the optimiser on this network's parameters only."""
+        """Evaluate the loss and step the optimizer on this network's parameters only."""
         due = self.due()
         self.passed()
         if not due:
@@ -144,7 +144,7 @@ class LossCallback(Callback):
                 # random numbers are drawn as ever, so that no more than roundings change
                 self._compiled = torch.compile(of, options={"fallback_random": True})
             of = self._compiled
-        if self.optimiser is None:
+        if self.optimizer is None:
             with torch.no_grad():
                 result = of(*values, **optional)
         else:
@@ -174,7 +174,7 @@ class LossCallback(Callback):
         self.stepped()
 
     def stepped(self) -> None:
-        """Count a step of the optimiser.
+        """Count a step of the optimizer.
 
         Raises:
             DataError: the loss of one of the newest updates was not finite.
@@ -203,10 +203,10 @@ class LossCallback(Callback):
         losses.zero_()
 
     def set_rate(self, rate: float | None) -> None:
-        """Let the optimiser step with the learning rate of the schedule, or else with the one that is given."""
+        """Let the optimizer step with the learning rate of the schedule, or else with the one that is given."""
         self._rate = rate if self.schedule is None else self.schedule(self.updates)
-        if self._rate is not None and self.optimiser is not None:
-            for group in self.optimiser.param_groups:
+        if self._rate is not None and self.optimizer is not None:
+            for group in self.optimizer.param_groups:
                 group["lr"] = self._rate
 
     def limit_gradients(self, flat: Tensor | None = None) -> None:
@@ -228,7 +228,7 @@ class LossCallback(Callback):
         if self._last is None:
             return self._before
         self._require_finite()  # before a checkpoint as well: its state has the metrics
-        if self.optimiser is None:
+        if self.optimizer is None:
             return {}
         metrics: dict[str, Any] = {f"loss/{self.name}": self._last}
         if self._norm is not None:
@@ -237,14 +237,14 @@ class LossCallback(Callback):
             metrics[f"learning_rate/{self.name}"] = self._rate
         if self.by_turns:
             return metrics
-        vitals = {"update_ratio": update_ratio(self.optimiser), "dead_units": dead_units(self._hidden)}
+        vitals = {"update_ratio": update_ratio(self.optimizer), "dead_units": dead_units(self._hidden)}
         return metrics | {f"{name}/{self.name}": value for name, value in vitals.items() if value is not None}
 
     def note(self, path_of: Callable[[object], str]) -> str:
-        if self.optimiser is None:
+        if self.optimizer is None:
             return f"evaluates {path_of(self.network)}"
         count = sum(parameter.numel() for parameter in self.parameters)
-        return f"trains {path_of(self.network)} ({type(self.optimiser).__name__.lower()}, {count:,} parameters)"
+        return f"trains {path_of(self.network)} ({type(self.optimizer).__name__.lower()}, {count:,} parameters)"
 
     def hook(self, event: str) -> Hook | None:
         hook = super().hook(event)
@@ -255,15 +255,15 @@ class LossCallback(Callback):
         return Hook(self.backward, {**own, **loss.arguments}, "loss")
 
     def state_dict(self) -> dict[str, Any]:
-        optimiser = self.optimiser.state_dict() if self.optimiser is not None else {}
+        optimizer = self.optimizer.state_dict() if self.optimizer is not None else {}
         counted = {"updates": self.updates, "turns": self.turns, "metrics": plain(self.metrics)}
-        return {"optimiser": optimiser, "names": self.names, **counted}
+        return {"optimiser": optimizer, "names": self.names, **counted}
 
     def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+        self, state: dict[str, Any], *, weights: bool = True, optimizer: bool = True, numbers: bool = True
     ) -> None:
-        if optimiser and self.optimiser is not None:
-            self.optimiser.load_state_dict(state["optimiser"])
+        if optimizer and self.optimizer is not None:
+            self.optimizer.load_state_dict(state["optimiser"])
         super().load_state_dict(state, numbers=numbers)
 
     def load_numbers(self, state: dict[str, Any]) -> None:
@@ -298,8 +298,8 @@ class BonusLoss(LossCallback):
     A subclass writes `loss`, which asks for the view of its bonus by name, and ends it with `counted`.
     """
 
-    def __init__(self, network: nn.Module, optimiser: Optimiser, **options: Any) -> None:
-        super().__init__(network, optimiser, **options)
+    def __init__(self, network: nn.Module, optimizer: Optimizer, **options: Any) -> None:
+        super().__init__(network, optimizer, **options)
         self._tensors: dict[str, Tensor] = {}  # of the newest update, by the name of the metric
 
     def counted(self, elements: Tensor, valid: Tensor | None, **tensors: Tensor) -> Tensor:
@@ -314,18 +314,18 @@ class BonusLoss(LossCallback):
 
 
 @torch.no_grad()
-def update_ratio(optimiser: torch.optim.Optimizer) -> Tensor | None:
+def update_ratio(optimizer: torch.optim.Optimizer) -> Tensor | None:
     """Return the size of the newest step of Adam as a share of the size of what it moves, both as Euclidean norms.
 
-    None for other optimisers, before the first step, and where only single numbers are trained.
+    None for other optimizers, before the first step, and where only single numbers are trained.
     """
-    if not isinstance(optimiser, ADAMS):
+    if not isinstance(optimizer, ADAMS):
         return None
     steps, weights = [], []
-    for group in optimiser.param_groups:
+    for group in optimizer.param_groups:
         first, second = group["betas"]
         for parameter in group["params"]:
-            state = optimiser.state.get(parameter)
+            state = optimizer.state.get(parameter)
             if not state or parameter.dim() < 2:
                 continue
             count = state["step"]

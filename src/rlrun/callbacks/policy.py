@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossCallback, Optimiser
+from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.errors import require_one_of
 from rlrun.nn import (
     ActionHead,
     ActorCritic,
     Critics,
+    Evaluated,
     ImplicitCritics,
-    Judged,
     SoftPolicy,
     SquashedGaussian,
     Temperature,
-    told_by,
+    value_head_of,
 )
 from rlrun.typing import Tree
 
@@ -32,10 +32,10 @@ class SoftPolicyLoss(LossCallback):
         network: the policy.
         critics: who values its actions.
         temperature: α.
-        guide: whose value counts: the first one's, the smallest, or the mean.
+        actor_q: whose value counts: the first one's, the smallest, or the mean.
 
     Raises:
-        ConfigError: there is no such guide.
+        ConfigError: there is no such actor_q.
     """
 
     provides = ("policy_entropy",)
@@ -43,20 +43,20 @@ class SoftPolicyLoss(LossCallback):
     def __init__(
         self,
         network: SoftPolicy,
-        optimiser: Optimiser,
+        optimizer: Optimizer,
         *,
         critics: Critics | ImplicitCritics,
         temperature: Temperature,
-        guide: ops.Guide = "smallest",
+        actor_q: ops.ActorQ = "min",
         **options: Any,
     ) -> None:
-        require_one_of("guide", guide, ops.GUIDES)
-        super().__init__(network, optimiser, **options)
+        require_one_of("actor_q", actor_q, ops.ACTOR_Q)
+        super().__init__(network, optimizer, **options)
         self.policy = network
         self.critics = critics
         self.temperature = temperature
-        self.guide = guide
-        _, self.tells = told_by(critics)
+        self.actor_q = actor_q
+        _, self.value_head = value_head_of(critics)
         self._observation: Tree = None  # of the newest update
 
     def loss(self, observation: Tree, previous: Tree | None = None) -> tuple[Tensor, dict[str, Tensor]]:
@@ -64,12 +64,12 @@ class SoftPolicyLoss(LossCallback):
         c, log_prob = self.policy.continuous(observation, previous)  # [B, A], [B]
         value = self.values(observation, c)
         entropies = [] if log_prob is None else [-log_prob.detach()]
-        guiding = self.tells.guiding(value, self.guide)
+        guiding = self.value_head.guiding(value, self.actor_q)
         if self.policy.codec.discrete:
             choices = self.policy.choices(value.detach())
             entropies.append(-self.policy.codec.expect(choices.exp(), choices))
             guiding = self.policy.codec.expect(choices.exp(), guiding)  # [B, K] -> [B]
-        loss = -guiding if log_prob is None else self.price() * log_prob - guiding
+        loss = -guiding if log_prob is None else self.hourly_price() * log_prob - guiding
         return loss, {"policy_entropy": torch.stack(entropies, -1)}  # [B, parts]
 
     def values(self, observation: Tree, c: Tensor | None) -> Tensor:
@@ -77,7 +77,7 @@ class SoftPolicyLoss(LossCallback):
         values: Tensor = self.critics(observation, c)
         return values
 
-    def price(self) -> Tensor:
+    def hourly_price(self) -> Tensor:
         """Return α of the continuous part: one number, or [B] for the actions that were valued last."""
         return self.temperature.of("continuous")
 
@@ -99,7 +99,7 @@ class ActorCriticNetwork(Protocol):
     def act(self, observation: Tree, explore: bool) -> Tree:
         """Return an action for observations [B, …]."""
 
-    def judge(self, observation: Tree, action: Tree) -> Judged:
+    def evaluate_actions(self, observation: Tree, action: Tree) -> Evaluated:
         """Return log_prob [B] of actions, value [B], and the distributions there."""
 
     def value(self, observation: Tree) -> Tensor:
@@ -117,7 +117,7 @@ class ActorCriticLoss(LossCallback):
         network: acts and judges.
         value_weight: of the distance between value and return.
         entropy_weight: of the entropy; 0 = no bonus.
-        normalise: give the advantages of each minibatch mean 0 and standard deviation 1.
+        normalize: give the advantages of each minibatch mean 0 and standard deviation 1.
         advantage_clip: then clamp them to ± this; None = never.
         huber: from this distance on the value loss grows linearly; None = squared.
     """
@@ -127,42 +127,42 @@ class ActorCriticLoss(LossCallback):
     def __init__(
         self,
         network: ActorCritic,
-        optimiser: Optimiser,
+        optimizer: Optimizer,
         *,
         value_weight: float = 0.5,
         entropy_weight: float = 0.0,
-        normalise: bool = False,
+        normalize: bool = False,
         advantage_clip: float | None = None,
         huber: float | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(network, optimiser, **options)
+        super().__init__(network, optimizer, **options)
         self.actor_critic = network
         self.value_weight = value_weight
         self.entropy_weight = entropy_weight
-        self.normalise = normalise
+        self.normalize = normalize
         self.advantage_clip = advantage_clip
         self.huber = huber
         # of the newest update, with returns, and which entries count
-        self._newest: tuple[Judged, Tensor, Tensor | None] | None = None
+        self._newest: tuple[Evaluated, Tensor, Tensor | None] | None = None
 
-    def judge(
-        self, observation: Tree, action: Tree, state: Tensor | None = None, ended: Tensor | None = None
-    ) -> Judged:
+    def evaluate_actions(
+        self, observation: Tree, action: Tree, state: Tensor | None = None, episode_end: Tensor | None = None
+    ) -> Evaluated:
         """Let the network judge rows [B, …] or windows [B, T, …]; state [B, S] before them, ended [B, T] within."""
-        if state is None and ended is None:
-            return self.actor_critic.judge(observation, action)
-        return self.actor_critic.judge(observation, action, state, ended)
+        if state is None and episode_end is None:
+            return self.actor_critic.evaluate_actions(observation, action)
+        return self.actor_critic.evaluate_actions(observation, action, state, episode_end)
 
     def prepared(self, advantage: Tensor, valid: Tensor | None = None) -> Tensor:
         """Return advantages as the objective takes them."""
-        if self.normalise:
-            advantage = ops.normalised(advantage, valid)
+        if self.normalize:
+            advantage = ops.normalized(advantage, valid)
         return advantage if self.advantage_clip is None else advantage.clamp(-self.advantage_clip, self.advantage_clip)
 
     def total(
         self,
-        judged: Judged,
+        evaluated: Evaluated,
         objective: Tensor,
         distance: Tensor,
         return_: Tensor,
@@ -173,11 +173,11 @@ class ActorCriticLoss(LossCallback):
 
         valid: [B, T] where a row is a transition; the others weigh nothing, and the mean is that of the rest.
         """
-        self._newest = (judged, return_, valid)
+        self._newest = (evaluated, return_, valid)
         loss = self.value_weight * distance - objective
         weight = self.entropy_weight if entropy_weight is None else entropy_weight
         weighs = isinstance(weight, Tensor) or weight != 0.0
-        entropy = judged.entropy if weighs or self.asked_for("policy_entropy") else None
+        entropy = evaluated.entropy if weighs or self.asked_for("policy_entropy") else None
         if entropy is not None and weighs:
             loss = loss - (weight * entropy).sum(-1)
         if valid is not None:
@@ -189,12 +189,12 @@ class ActorCriticLoss(LossCallback):
     def metrics(self) -> Mapping[str, Any]:
         metrics = dict(super().metrics)
         if self._newest is not None:
-            judged, return_, valid = self._newest
-            shown = (judged.entropy, judged.value, return_)
+            evaluated, return_, valid = self._newest
+            shown = (evaluated.entropy, evaluated.value, return_)
             entropy, value, return_ = shown if valid is None else (tensor[valid] for tensor in shown)
             for index, part in enumerate(self.actor_critic.head.parts):
                 metrics[f"entropy/{part}"] = entropy[..., index].mean()
-            mean = judged.heads.mean
+            mean = evaluated.heads.mean
             if mean is not None:
                 metrics["action/saturated"] = ops.saturated((mean if valid is None else mean[valid]).tanh())
             metrics["value/mean"] = value.mean()

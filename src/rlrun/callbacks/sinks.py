@@ -186,7 +186,7 @@ class Wandb:
         run.wandb.mkdir(exist_ok=True)
         known = _identity(run.wandb / "id")
         overrides = run.overrides.read_text(encoding="utf-8").splitlines() if run.overrides.is_file() else []
-        group = " ".join(word for word in overrides if not word.startswith(("seed=", "logger=")))
+        group = " ".join(override for override in overrides if not override.startswith(("seed=", "logger=")))
         self._session = self._wandb.init(
             **self._arguments,
             name=self._name or (f"{group[: NAME_LETTERS - 10]} s{config.get('seed')}" if group else run.path.name),

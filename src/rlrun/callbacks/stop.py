@@ -27,7 +27,7 @@ class Budget(Callback):
     """End training at the first update at or after whichever limit comes first.
 
     Args:
-        env_steps: environment steps, all lanes together.
+        env_steps: environment steps, all envs together.
         updates: gradient updates.
         seconds: of training, those before a resume included.
         mean_return: of an evaluation.
@@ -72,7 +72,7 @@ class Budget(Callback):
         """
         if step >= self.env_steps:
             raise Stop(f"{step} of {self.env_steps} environment steps")
-        if self.seconds < float("inf") and learners.told_number(self.elapsed >= self.seconds):
+        if self.seconds < float("inf") and learners.to_number(self.elapsed >= self.seconds):
             raise Stop(f"{self.seconds} seconds")
         return int(min(wanted, self.env_steps - step))
 
@@ -117,7 +117,7 @@ class Interrupt(Callback):
 
     def restore_state(self) -> None:  # the first hook of all: resetting environments may take long
         if not signals.received:
-            signals.begin_anew()
+            signals.restart()
         main = threading.current_thread() is threading.main_thread()  # python allows handlers nowhere else
         if main and learners.rank() == 0:
             self._previous = {number: signal.signal(number, self._hear) for number in SIGNALS}
@@ -164,7 +164,7 @@ class Interrupt(Callback):
         Raises:
             Interrupted: a signal came to the first one.
         """
-        number = learners.told_number(0 if self.requested is None else signal.Signals[self.requested])
+        number = learners.to_number(0 if self.requested is None else signal.Signals[self.requested])
         if number:  # not of one that came meanwhile, which the others hear of where they meet again
             self.requested = signal.Signals(number).name
             self.abandon()

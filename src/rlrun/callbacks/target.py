@@ -20,10 +20,10 @@ from rlrun.nn import (
     Numbers,
     Rewards,
     SoftPolicy,
-    Tells,
     Temperature,
+    ValueHead,
     frozen_copy,
-    told_by,
+    value_head_of,
 )
 from rlrun.typing import Tree
 
@@ -35,13 +35,13 @@ class Members(Protocol):
 
 
 class TargetCallback(Callback):
-    """Keep a slow copy of a network, and bootstrap from it; a subclass writes `begin_batch`.
+    """Keep a target network of a network, and bootstrap from it; a subclass writes `begin_batch`.
 
     Args:
         network: what is followed.
         discount: γ a step; a batch that holds `discount` (n-step returns) goes before it.
-        rate: share of the way by which the slow copy moves each time.
-        every: updates of the data group between two moves; with `rate` 1 the copy jumps.
+        tau: share of the way by which the target network moves each time.
+        every: updates of the data group between two moves; with `tau` 1 the copy jumps.
     """
 
     data_group: str | None = "default"
@@ -52,18 +52,18 @@ class TargetCallback(Callback):
         network: nn.Module,
         *,
         discount: float = 0.99,
-        rate: float = 0.005,
+        tau: float = 0.005,
         every: int = 1,
         data_group: str = "default",
     ) -> None:
         self.network = network
         self.target = frozen_copy(network)
         self.discount = discount
-        self.rate = rate
+        self.tau = tau
         self.every = every
         self.turns = 0  # updates of the data group so far
-        self.drawn: int | None = None
-        self.tells: Tells = Numbers()
+        self.target_subset: int | None = None
+        self.value_head: ValueHead = Numbers()
         self.data_group = data_group
         self._reward: Tensor | None = None
         self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
@@ -81,10 +81,10 @@ class TargetCallback(Callback):
         """
         self._reward = reward
         apart = reward.dim() > terminated.dim()
-        if apart is not isinstance(self.tells, Rewards):
+        if apart is not isinstance(self.value_head, Rewards):
             there, learned = ("several", "one") if apart else ("one", "each of several")
             raise ConfigError(
-                f"algorithm.tells: a step has {there} of rewards, and critics learn the value of {learned}; "
+                f"algorithm.value_head: a step has {there} of rewards, and critics learn the value of {learned}; "
                 "+with=reward_critics sees to both"
             )
         factor = self.discount if discount is None else discount
@@ -95,29 +95,31 @@ class TargetCallback(Callback):
             factor = factor.unsqueeze(-1) if isinstance(factor, Tensor) else factor
         return {"q_target": ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)}
 
-    def draw_from(self, critics: Members, drawn: int | None) -> None:
+    def draw_from(self, critics: Members, target_subset: int | None) -> None:
         """Have so many members of these critics, drawn anew for each target, count; None = all.
 
         Raises:
             ConfigError: there are fewer.
         """
-        if drawn is not None and not 1 <= drawn <= critics.members:
-            raise ConfigError(f"drawn: wanted a number from 1 to {critics.members}, of critics, got {drawn}")
-        self.drawn = drawn
-        _, self.tells = told_by(critics)
+        if target_subset is not None and not 1 <= target_subset <= critics.members:
+            raise ConfigError(
+                f"target_subset: wanted a number from 1 to {critics.members}, of critics, got {target_subset}"
+            )
+        self.target_subset = target_subset
+        _, self.value_head = value_head_of(critics)
 
     def smallest(self, value: Tensor) -> Tensor:
         """Return the smallest value of the members that count, [M, …] -> […]; of several rewards each one's least."""
-        return self.tells.smallest(self.counting(value))
+        return self.value_head.smallest(self.counting(value))
 
     def counting(self, values: Tensor) -> Tensor:
         """Return what the members tell that count this time, drawn at random (Chen et al. 2021, arXiv 2101.05982)."""
-        if self.drawn is None:
+        if self.target_subset is None:
             return values
-        return values[learners.first_(torch.randperm(len(values), device=values.device))[: self.drawn]]
+        return values[learners.first_(torch.randperm(len(values), device=values.device))[: self.target_subset]]
 
     def catch_up(self) -> None:
-        """Make the slow copy equal to the network, as it is at the start."""
+        """Make the target network equal to the network, as it is at the start."""
         self._follow.move()
 
     def due(self) -> bool:
@@ -128,25 +130,25 @@ class TargetCallback(Callback):
 
     def end_batch(self) -> None:
         if self.due():
-            self._follow.move(self.rate)
+            self._follow.move(self.tau)
         self.passed()
 
     @property
     def metrics(self) -> Mapping[str, Any]:
         if self._reward is None:
             return self._before
-        reward = self.tells.weighed(self._reward, axis=-1).mean()
+        reward = self.value_head.weighed(self._reward, axis=-1).mean()
         return {"batch/reward": reward, f"target_distance/{self.name}": self._follow.distance()}
 
     def note(self, path_of: Callable[[object], str]) -> str:
         pace = "each update" if self.every == 1 else f"every {self.every} updates"
-        return f"slow copy of {path_of(self.network)}, moved by {self.rate} {pace}"
+        return f"target network of {path_of(self.network)}, moved by {self.tau} {pace}"
 
     def state_dict(self) -> dict[str, Any]:
         return {"target": self.target.state_dict(), "metrics": plain(self.metrics), "turns": self.turns}
 
     def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimiser: bool = True, numbers: bool = True
+        self, state: dict[str, Any], *, weights: bool = True, optimizer: bool = True, numbers: bool = True
     ) -> None:
         if weights:
             self.target.load_state_dict(state["target"])
@@ -157,12 +159,12 @@ class TargetCallback(Callback):
 
 
 class QuantileTarget(TargetCallback, ABC):
-    """Quantiles of the return [B, N] from slow critics, at an action of a soft policy; a subclass writes `outcomes`.
+    """Quantiles of the return [B, N] from target critics, at an action of a soft policy; a subclass writes `outcomes`.
 
     Args:
         least: of critics: the smallest of each quantile, all of the member with the smallest mean, or of each
             quantile the mean of members less their deviation.
-        drawn: members of the critics, drawn at random for each target, of which the least counts; None = all.
+        target_subset: members of the critics, drawn at random for each target, of which the least counts; None = all.
         entropy_reward: whether the entropy of the action at the state that was reached counts.
 
     Raises:
@@ -176,17 +178,17 @@ class QuantileTarget(TargetCallback, ABC):
         temperature: Temperature,
         *,
         least: ops.Least = "quantile",
-        drawn: int | None = None,
+        target_subset: int | None = None,
         entropy_reward: bool = False,
         discount: float = 0.99,
-        rate: float = 0.005,
+        tau: float = 0.005,
         every: int = 1,
         data_group: str = "default",
     ) -> None:
         require_one_of("least", least, ops.LEAST)
-        super().__init__(critics, discount=discount, rate=rate, every=every, data_group=data_group)
-        self.draw_from(critics, drawn)
-        self.told, _ = told_by(self.target)
+        super().__init__(critics, discount=discount, tau=tau, every=every, data_group=data_group)
+        self.draw_from(critics, target_subset)
+        self.told, _ = value_head_of(self.target)
         self.policy = policy
         self.temperature = temperature
         self.least = least
@@ -209,7 +211,7 @@ class QuantileTarget(TargetCallback, ABC):
 
     @abstractmethod
     def outcomes(self, observation: Tree, c: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the least quantiles of the slow critics, [B, N], and what else the loss is to know of them."""
+        """Return the least quantiles of the target critics, [B, N], and what else the loss is to know of them."""
 
 
 class LambdaReturn(Callback):
@@ -255,13 +257,13 @@ class LambdaReturn(Callback):
             raise ConfigError("td_lambda mixes means of returns, and these critics tell more: leave one of both away")
         if terminated.dim() < 2:
             raise ConfigError("td_lambda: batches hold single steps; td_lambda.length must be at least 2")
-        ended = terminated | truncated
+        episode_end = terminated | truncated
         if valid is not None:  # a repeated row follows the episode's last one
-            ended = ended | ~torch.cat((valid[:, 1:], valid[:, -1:]), 1)
+            episode_end = episode_end | ~torch.cat((valid[:, 1:], valid[:, -1:]), 1)
         factor = self.discount if discount is None else discount
         if isinstance(factor, Tensor):  # [B, T], and rewards may have dimensions
             factor = factor.reshape(factor.shape + (1,) * (reward.dim() - factor.dim()))
-        target = ops.lengthened(q_target, reward, ended=ended, discount=factor, lambda_=self.lambda_)
+        target = ops.lengthened(q_target, reward, episode_end=episode_end, discount=factor, lambda_=self.lambda_)
         self._change = (target - q_target).abs().mean()
         return {"q_target": target}
 

@@ -34,10 +34,10 @@ class ValueBias(Callback):
     critics the smallest, minus the discounted sum of the rewards that follow. Where an episode is cut off, the value of
     its last step stands for what is missing, so that step tells nothing. Critics that learn soft values hold the
     entropy of the policy, too; such a bias is to be compared between runs, not with zero. Rewards are counted as they
-    are learned from: scaled, clipped, normalised by what the table holds for that.
+    are learned from: scaled, clipped, normalized by what the table holds for that.
 
     Args:
-        env: what to copy; training's own lanes are never touched.
+        env: what to copy; training's own envs are never touched.
         agent: what acts, at its best.
         table: whose adaptors change rewards.
         discount: γ.
@@ -85,7 +85,7 @@ class ValueBias(Callback):
         self._next = every
         self._newest = 0  # environment step, or update, of the newest comparison
         self._abandon: Callable[[], None] | None = None
-        self._lanes: Env | None = None
+        self._envs: Env | None = None
         self._loss: CriticLoss | None = None
 
     def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
@@ -113,24 +113,24 @@ class ValueBias(Callback):
             self.logger.write(step, update, self.measure(), counted=True)
 
     def end_training(self, error: BaseException | None) -> None:
-        if self._lanes is not None:
-            self._lanes.close()
+        if self._envs is not None:
+            self._envs.close()
 
     def measure(self) -> dict[str, float]:
         """Return the mean value, the mean return and the mean of their difference, over all steps of the episodes."""
         assert self._loss is not None
-        judged, tally = _Judged(self.agent, self._loss), _Tally(self.discount, self._learned)
+        evaluated, tally = _Evaluated(self.agent, self._loss), _Tally(self.discount, self._learned)
         with undisturbed():
-            if self._lanes is None:
-                self._lanes = stage(self.env, self.episodes)
+            if self._envs is None:
+                self._envs = stage(self.env, self.episodes)
             evaluate(
-                self._lanes,
-                judged,
+                self._envs,
+                evaluated,
                 episodes=self.episodes,
                 seed=self.seed,
                 max_steps=self.max_steps,
                 abandon=self._abandon,
-                watch=lambda moment: tally.add(moment, judged.values),
+                watch=lambda moment: tally.add(moment, evaluated.values),
             )
         value, following = tally.means()
         return {"value_bias/value": value, "value_bias/return": following, "value_bias/mean": value - following}
@@ -148,7 +148,7 @@ class ValueBias(Callback):
         self._newest, self._next = state["made"], following(state["made"], self.every)  # `every` may be another one
 
 
-class _Judged(Agent):
+class _Evaluated(Agent):
     """An agent whose actions are valued as it acts: `values` [N] of the newest ones."""
 
     def __init__(self, agent: Agent, loss: CriticLoss) -> None:
@@ -188,7 +188,7 @@ class _Tally:
         if not moment.step:
             return
         steps = self._open.setdefault(moment.episode, [])
-        steps.append((float(values[moment.lane]), moment.reward))
+        steps.append((float(values[moment.env_index]), moment.reward))
         if moment.ending is None:
             return
         following = 0.0

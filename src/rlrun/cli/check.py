@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import typer
 
+from rlrun.cli.overrides import ConfigDir, Overrides
 from rlrun.cli.telling import tell_presets
-from rlrun.cli.words import ConfigDir, Words
 
 
-def check(words: Words = None, config_dir: ConfigDir = None) -> None:
+def check(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     """Check everything that can be known without training: keys, targets, wiring, spaces, memory, disk."""
     from rlrun.config import compose
 
-    composed = compose(words or [], config_dir=config_dir)
+    composed = compose(overrides or [], config_dir=config_dir)
     from rlrun import checking
 
     for line in checking.check(composed):

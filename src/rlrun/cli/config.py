@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.words import ConfigDir, Words
+from rlrun.cli.overrides import ConfigDir, Overrides
 
 
 def config(
-    words: Words = None,
+    overrides: Overrides = None,
     resolve: Annotated[bool, typer.Option("--resolve", help="Replace interpolations by their values.")] = False,
     package: Annotated[str | None, typer.Option(help="Only this part, such as algorithm.", show_default=False)] = None,
     provenance: Annotated[bool, typer.Option("--provenance", help="Print each key = value   # file.")] = False,
@@ -24,7 +24,7 @@ def config(
 
     if cfg != "job":
         raise ConfigError(f"--cfg {cfg}: only 'job' is understood")
-    composed = configuration.compose(words or [], config_dir=config_dir)
+    composed = configuration.compose(overrides or [], config_dir=config_dir)
     if provenance:
         from rlrun.config.tree import dotted, leaves, plain
 

@@ -51,31 +51,31 @@ def estimate_request(*, estimate: bool, probe: float | None, price: float | None
     return None
 
 
-def print_bill(
+def print_estimate(
     jobs: Sequence[Job], request: EstimateRequest, *, folder: Path | None, config_dir: Path | None, workers: int | None
 ) -> None:
     """Print what jobs take."""
     from rlrun import estimate as estimates
 
-    bill = estimates.estimate(
+    cost_estimate = estimates.estimate(
         jobs,
         folder=folder,
         config_dir=config_dir,
         workers=workers,
         seconds=estimates.PROBE if request.probe is None else request.probe,
-        price=request.price,
+        hourly_price=request.price,
         tell=lambda line: typer.echo(line, err=True),
     )
-    typer.echo(bill.describe())
+    typer.echo(cost_estimate.describe())
 
 
-def print_bill_of_one(
-    words: list[str], request: EstimateRequest, *, start: str | None, run_dir: Path | None, config_dir: Path | None
+def print_estimate_of_one(
+    overrides: list[str], request: EstimateRequest, *, start: str | None, run_dir: Path | None, config_dir: Path | None
 ) -> None:
     """Print what one run takes.
 
     Raises:
-        ConfigError: a word is wrong, or it would start from another run.
+        ConfigError: an override is wrong, or it would start from another run.
     """
     from rlrun.config import compose
     from rlrun.errors import ConfigError
@@ -83,9 +83,9 @@ def print_bill_of_one(
 
     if start is not None:
         raise ConfigError("--estimate is of runs that begin anew, and --from starts from another")
-    composed = compose(words, config_dir=config_dir)
-    job = Job(identity(composed.config), tuple(composed.words), "")
-    print_bill([job], request, folder=run_dir, config_dir=config_dir, workers=1)
+    composed = compose(overrides, config_dir=config_dir)
+    job = Job(identity(composed.config), tuple(composed.overrides), "")
+    print_estimate([job], request, folder=run_dir, config_dir=config_dir, workers=1)
 
 
 def list_jobs(jobs: Sequence[Job], workers: int | None) -> None:
@@ -108,8 +108,8 @@ def _known(jobs: Sequence[Job], workers: int | None) -> str:
     from rlrun.sweep.local import room
 
     shapes = costing.shapes(jobs)
-    costs = dict(zip((shape.words for shape in shapes), costing.known_costs(shapes), strict=True))
-    of_jobs = [cost for job in jobs if (cost := costs[costing.shape_of(job.words)]) is not None]
+    costs = dict(zip((shape.overrides for shape in shapes), costing.known_costs(shapes), strict=True))
+    of_jobs = [cost for job in jobs if (cost := costs[costing.shape_of(job.overrides)]) is not None]
     if not of_jobs:
         return "time and disk: unknown, as there is no completed run like these; --estimate measures them"
     seconds = costing.makespan((cost.seconds for cost in of_jobs), workers or room(jobs))

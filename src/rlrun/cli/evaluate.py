@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlrun.cli.words import EnvWords, FirstSeed, Trust
+from rlrun.cli.overrides import EnvOverrides, FirstSeed, Trust
 
 if TYPE_CHECKING:
     from rlrun.evaluation import EvaluationReport
@@ -29,7 +29,7 @@ Checkpoints = Annotated[
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run directory, or an exported FILE.onnx.", show_default=False)],
-    words: EnvWords = None,
+    overrides: EnvOverrides = None,
     episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 20,
     seed: FirstSeed = 0,
     checkpoint: Checkpoints = None,
@@ -55,7 +55,7 @@ def evaluate(
     from rlrun.files import counted
     from rlrun.watching import printable
 
-    names = [word for text in checkpoint or ["latest"] for word in text.split(",")]
+    names = [override for text in checkpoint or ["latest"] for override in text.split(",")]
     single = len(names) == 1 and names != [evaluation.ALL]
     options: evaluation.Options = {
         "episodes": episodes,
@@ -65,7 +65,7 @@ def evaluate(
         "videos": videos,
         "form": form,
         "trust": trust or [],
-        "words": words or [],
+        "overrides": overrides or [],
     }
     if single:
         reports = [evaluation.evaluate(run, checkpoint=names[0], **options)]
@@ -117,9 +117,9 @@ def _row(report: EvaluationReport) -> tuple[str, ...]:
 
 def _episodes(report: EvaluationReport) -> list[tuple[str, ...]]:
     columns = (report.seeds, report.returns, report.lengths, report.endings, report.successes)
-    words = {True: "yes", False: "no", None: "-"}
+    overrides = {True: "yes", False: "no", None: "-"}
     return [
-        (str(seed), f"{value:.2f}", str(length), ENDED.get(ending, ending), words[success])
+        (str(seed), f"{value:.2f}", str(length), ENDED.get(ending, ending), overrides[success])
         for seed, value, length, ending, success in zip(*columns, strict=True)
     ]
 

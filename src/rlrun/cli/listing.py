@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.words import ConfigDir
+from rlrun.cli.overrides import ConfigDir
 
 KINDS = {
     "algorithms": "algorithm",

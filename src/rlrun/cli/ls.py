@@ -22,13 +22,13 @@ def ls(
     match: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="TEXT", help="Only runs whose path or words hold this; may be repeated.", show_default=False
+            metavar="TEXT", help="Only runs whose path or overrides hold this; may be repeated.", show_default=False
         ),
     ] = None,
     sort: Annotated[str, typer.Option(help="path, created, status, steps, return or seconds.")] = "path",
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
 ) -> None:
-    """List runs: status, steps, return, and the words that they were started with."""
+    """List runs: status, steps, return, and the overrides that they were started with."""
     from rlrun.files import counted
     from rlrun.lineup import ls as find
 

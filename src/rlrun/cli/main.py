@@ -86,13 +86,13 @@ def root(
 
 def main() -> None:
     """Run a command; every failure is one line and an exit code (0 done, 1 failed, 2 wrong request, 75 resumable)."""
-    words = sys.argv[1:]
-    debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
+    overrides = sys.argv[1:]
+    debug = "--debug" in overrides
+    overrides = [override for override in overrides if override != "--debug"]
     if not debug:
         warnings.simplefilter("ignore")
     signals.listen()
-    sys.exit(_run(words, debug))
+    sys.exit(_run(overrides, debug))
 
 
 @functools.cache
@@ -101,12 +101,12 @@ def _command() -> Any:
     return typer.main.get_command(app)
 
 
-def _run(words: list[str], debug: bool) -> int:
+def _run(overrides: list[str], debug: bool) -> int:
     try:
         with nullcontext() if "_RLRUN_COMPLETE" in os.environ else exits.refused():  # a shell's completion does exit
-            result = _command().main(words, prog_name="rlrun", standalone_mode=False)
+            result = _command().main(overrides, prog_name="rlrun", standalone_mode=False)
         if result == INTERRUPTED:
-            return _stopped(words)
+            return _stopped(overrides)
         return _code(result)
     except RlrunError as error:
         return _fail(str(error), error.exit_code, debug)
@@ -115,17 +115,17 @@ def _run(words: list[str], debug: bool) -> int:
     except (KeyboardInterrupt, typer.Abort) as error:
         if isinstance(error.__cause__, EOFError) and not signals.received:  # of which typer makes an Abort
             return _fail("EOFError: there is no more input (--debug shows where)", 1, debug)
-        return _stopped(words)
+        return _stopped(overrides)
     except Exception as error:
         if hasattr(error, "format_message"):  # a usage error of typer's: unknown option, missing value
-            return _fail(usage.explain(error, words), 2, debug)
-        return _fail(f"{exits.said(error)} (--debug shows where)", 1, debug)
+            return _fail(usage.explain(error, overrides), 2, debug)
+        return _fail(f"{exits.describe_error(error)} (--debug shows where)", 1, debug)
 
 
-def _stopped(words: list[str]) -> int:
+def _stopped(overrides: list[str]) -> int:
     """Tell of a signal before there was a run that could keep anything; one that is resumed stays as it was."""
     number = signals.received[-1] if signals.received else signal.SIGINT
-    command = words[0] if words else ""
+    command = overrides[0] if overrides else ""
     after = {"train": "; nothing was begun", "resume": "; the run is as it was"}.get(command, "")
     code = 75 if command == "resume" else 128 + number
     return _fail(f"stopped by {signal.Signals(number).name}{after}", code, debug=False)

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.words import EnvWords, FirstSeed, Trust
+from rlrun.cli.overrides import EnvOverrides, FirstSeed, Trust
 
 
 def play(
     run: Annotated[Path, typer.Argument(help="A run directory, or an exported FILE.onnx.", show_default=False)],
-    words: EnvWords = None,
+    overrides: EnvOverrides = None,
     episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 5,
     seed: FirstSeed = 0,
     checkpoint: Annotated[str, typer.Option(help="latest, best or a number of steps.")] = "latest",
@@ -36,6 +36,6 @@ def play(
         text=text,
         fps=fps,
         trust=trust or [],
-        words=words or [],
+        overrides=overrides or [],
         say=typer.echo,
     )

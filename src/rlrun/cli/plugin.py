@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlrun.cli.words import ConfigDir, Words
+from rlrun.cli.overrides import ConfigDir, Overrides
 
 if TYPE_CHECKING:
     from rlrun.conformance import Examined
@@ -44,14 +44,16 @@ def listing(as_json: AsJson = False) -> None:
 @app.command("test")
 def conformance(
     name: Annotated[str, typer.Argument(help="Of the plugin: rlrun plugin list.", show_default=False)],
-    words: Words = None,
+    overrides: Overrides = None,
     as_json: AsJson = False,
     config_dir: ConfigDir = None,
 ) -> None:
     """Try what a plugin brings: seeds, checkpoints, exact resume, ends of episodes; exit code 1 where one fails."""
     from rlrun.conformance import plugin_test
 
-    report = plugin_test(name, words or [], config_dir=config_dir, tell=(lambda command: None) if as_json else _show)
+    report = plugin_test(
+        name, overrides or [], config_dir=config_dir, tell=(lambda command: None) if as_json else _show
+    )
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2))
     raise typer.Exit(0 if report.passed else 1)
@@ -60,6 +62,6 @@ def conformance(
 def _show(command: Examined) -> None:
     from rlrun.watching import printable
 
-    typer.echo(printable(" ".join(command.words)))
+    typer.echo(printable(" ".join(command.overrides)))
     for verdict in command.verdicts:
         typer.echo(printable(f"  {verdict.outcome:<7}  {verdict.check:<12}  {verdict.text}".rstrip()))

@@ -23,8 +23,8 @@ def report(
         list[str] | None,
         typer.Option(
             metavar="KEY",
-            help="Runs with the same value of this key are an arm; folder: those of the same DIR; may be repeated "
-            "(default: all words but seed and environment).",
+            help="Runs with the same value of this key are an group; folder: those of the same DIR; may be repeated "
+            "(default: all overrides but seed and environment).",
         ),
     ] = None,
     bounds: Annotated[

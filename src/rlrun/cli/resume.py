@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rlrun.cli.overrides import Trust
 from rlrun.cli.sweeping import (
     FailFast,
     Launcher,
@@ -20,17 +21,16 @@ from rlrun.cli.sweeping import (
     with_launcher,
 )
 from rlrun.cli.telling import show
-from rlrun.cli.words import Trust
 
 
 def resume(
     run: Annotated[Path, typer.Argument(help="A run directory, or that of a sweep.", show_default=False)],
-    words: Annotated[
+    overrides: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[OVERRIDE]...",
             help="stop.env_steps=200_000 extends the budget; evaluation, checkpoint, logger, log, memory.export, "
-            "device, threads, matmul and env.vectorization can change, too.",
+            "device, threads, matmul_backend and env.vectorization can change, too.",
             show_default=False,
         ),
     ] = None,
@@ -55,7 +55,7 @@ def resume(
         raise typer.Exit(
             resume_sweep(
                 run,
-                with_launcher(words or [], launcher),
+                with_launcher(overrides or [], launcher),
                 retry_failed=retry_failed,
                 config_dir=config_dir,
                 workers=workers,
@@ -72,10 +72,10 @@ def resume(
         launcher=launcher,
         **options,
     )
-    _go_on(run, words or [], trust or [])
+    _go_on(run, overrides or [], trust or [])
 
 
-def _go_on(run: Path, words: list[str], trust: list[str]) -> None:
+def _go_on(run: Path, overrides: list[str], trust: list[str]) -> None:
     from rlrun import resuming
     from rlrun.assembly import keep_freed_memory
     from rlrun.errors import Left
@@ -84,7 +84,7 @@ def _go_on(run: Path, words: list[str], trust: list[str]) -> None:
 
     show("rlrun.told")
     try:
-        result = resuming.resume(run, words, trust=trust)
+        result = resuming.resume(run, overrides, trust=trust)
     except Left as error:
         raise typer.Exit(75) from error
     typer.echo(result.describe())

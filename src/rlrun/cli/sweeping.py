@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlrun.cli.estimating import EstimateRequest, list_jobs, print_bill
+from rlrun.cli.estimating import EstimateRequest, list_jobs, print_estimate
 from rlrun.cli.telling import tell_presets
 from rlrun.files import aligned
 
@@ -42,9 +42,9 @@ def limits_of(*, fail_fast: bool, max_failures: int | None, retries: int, stall:
     return Limits(failures=1 if fail_fast else max_failures, retries=retries, stall=stall)
 
 
-def with_launcher(words: list[str], launcher: str | None) -> list[str]:
-    """Return words with the launcher that an option names."""
-    return words if launcher is None else [f"launcher={launcher}", *words]
+def with_launcher(overrides: list[str], launcher: str | None) -> list[str]:
+    """Return overrides with the launcher that an option names."""
+    return overrides if launcher is None else [f"launcher={launcher}", *overrides]
 
 
 def refuse_with_multirun(**options: Any) -> None:
@@ -78,7 +78,7 @@ def refuse_without_sweep(way: str, **options: Any) -> None:
 
 
 def sweep(
-    words: list[str],
+    overrides: list[str],
     *,
     folder: Path | None,
     config_dir: Path | None,
@@ -90,17 +90,17 @@ def sweep(
     """Run a sweep, or only list its jobs, or say what they take; return the exit code."""
     from rlrun.sweep import children
 
-    if not dry_run and not any("launcher" in word.partition("=")[0] for word in words):
+    if not dry_run and not any("launcher" in override.partition("=")[0] for override in overrides):
         children.prepare()  # beside all that this process has to import and to compose first
     from rlrun.errors import ConfigError
     from rlrun.sweep import sweeping as sweeps
     from rlrun.sweep.expansion import expand
     from rlrun.sweep.search import Plan
 
-    words, own = sweeps.apart(words)
+    overrides, own = sweeps.apart(overrides)
     means = sweeps.Means(own, config_dir)
     settings = means.search()
-    plan = None if settings is None else Plan(words, settings, config_dir)
+    plan = None if settings is None else Plan(overrides, settings, config_dir)
     if plan is not None:
         if estimate is not None:
             raise ConfigError("--estimate is of jobs that are known, and a search chooses them as it goes")
@@ -109,22 +109,22 @@ def sweep(
             typer.echo(plan.describe())
             tell_presets(plan.preset)
             return 0
-    jobs = [] if plan is not None else expand(words, config_dir)
+    jobs = [] if plan is not None else expand(overrides, config_dir)
     if dry_run:
         list_jobs(jobs, workers)
     if estimate is not None:
-        print_bill(jobs, estimate, folder=folder, config_dir=config_dir, workers=workers)
+        print_estimate(jobs, estimate, folder=folder, config_dir=config_dir, workers=workers)
     if dry_run or estimate is not None:
         return 0
     outcome = sweeps.sweep(
         jobs, folder=folder, config_dir=config_dir, workers=workers, limits=limits, means=means, plan=plan
     )
-    return _ended(outcome)
+    return _episode_end(outcome)
 
 
 def resume_sweep(
     folder: Path,
-    words: list[str],
+    overrides: list[str],
     *,
     retry_failed: bool,
     config_dir: Path | None,
@@ -136,10 +136,10 @@ def resume_sweep(
     from rlrun.errors import ConfigError
     from rlrun.sweep import sweeping as sweeps
 
-    words, own = sweeps.apart(words)
-    if words:
+    overrides, own = sweeps.apart(overrides)
+    if overrides:
         raise ConfigError(
-            f"'{words[0]}': a sweep is resumed with the words of its jobs; "
+            f"'{overrides[0]}': a sweep is resumed with the overrides of its jobs; "
             f"values are added, and budgets raised, by rlrun train -m … --sweep-dir {folder}"
         )
     means = sweeps.Means(sweeps.recalled(own, folder / "sweep.json"), config_dir)
@@ -157,10 +157,10 @@ def resume_sweep(
         trust=trust,
         means=means,
     )
-    return _ended(outcome)
+    return _episode_end(outcome)
 
 
-def _ended(outcome: Outcome) -> int:
+def _episode_end(outcome: Outcome) -> int:
     """Print what came of a sweep: its jobs on standard error, its result on standard output; return the exit code."""
     for line in aligned(outcome.table(), left=("job", "overrides", "state", "why")):
         typer.echo(line, err=True)

@@ -19,7 +19,7 @@ def show(*names: str) -> None:
 
 def tell_presets(*names: str | None) -> None:
     """Name the presets that apply, if any does."""
-    from rlrun.config.layering import told_presets
+    from rlrun.config.layering import describe_presets
 
-    if line := told_presets(names):
+    if line := describe_presets(names):
         typer.echo(line, err=True)

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.estimating import Estimate, Price, Probe, estimate_request, print_bill_of_one
+from rlrun.cli.estimating import Estimate, Price, Probe, estimate_request, print_estimate_of_one
+from rlrun.cli.overrides import ConfigDir, Overrides, Trust
 from rlrun.cli.sweeping import (
     FailFast,
     Launcher,
@@ -23,11 +24,10 @@ from rlrun.cli.sweeping import (
     with_launcher,
 )
 from rlrun.cli.telling import show, tell_presets
-from rlrun.cli.words import ConfigDir, Trust, Words
 
 
 def train(
-    words: Words = None,
+    overrides: Overrides = None,
     run_dir: Annotated[
         Path | None, typer.Option(help="Where the run goes (default: runs/<algorithm>-<env>/…).", show_default=False)
     ] = None,
@@ -36,7 +36,7 @@ def train(
         typer.Option(
             "--from",
             metavar="RUN[@STEP|@best]",
-            help="Start from another run: its words, then yours, and its parts as far as init.* says; "
+            help="Start from another run: its overrides, then yours, and its parts as far as init.* says; "
             "a checkpoint's folder and FILE.safetensors will do, too.",
             show_default=False,
         ),
@@ -51,7 +51,9 @@ def train(
     config_dir: ConfigDir = None,
     multirun: Annotated[
         bool,
-        typer.Option("--multirun", "-m", help="A sweep: words take several values, seed=range(5) algorithm=sac,dqn."),
+        typer.Option(
+            "--multirun", "-m", help="A sweep: overrides take several values, seed=range(5) algorithm=sac,dqn."
+        ),
     ] = False,
     sweep_dir: Annotated[
         Path | None, typer.Option(help="Where the sweep goes, or is added to (default: sweeps/…).", show_default=False)
@@ -70,7 +72,7 @@ def train(
         limits = limits_of(fail_fast=fail_fast, max_failures=max_failures, retries=retries, stall=stall)
         where = {"folder": sweep_dir, "config_dir": config_dir}
         code = sweep(
-            with_launcher(words or [], launcher),
+            with_launcher(overrides or [], launcher),
             **where,
             workers=workers,
             limits=limits,
@@ -83,13 +85,13 @@ def train(
         " of several runs: rlrun train -m …", sweep_dir=sweep_dir, workers=workers, launcher=launcher, **options
     )
     if request is not None:
-        print_bill_of_one(words or [], request, start=start, run_dir=run_dir, config_dir=config_dir)
+        print_estimate_of_one(overrides or [], request, start=start, run_dir=run_dir, config_dir=config_dir)
         return
-    _run_one(words or [], start=start, run_dir=run_dir, trust=trust or [], dry_run=dry_run, config_dir=config_dir)
+    _run_one(overrides or [], start=start, run_dir=run_dir, trust=trust or [], dry_run=dry_run, config_dir=config_dir)
 
 
 def _run_one(
-    words: list[str],
+    overrides: list[str],
     *,
     start: str | None,
     run_dir: Path | None,
@@ -105,10 +107,10 @@ def _run_one(
         raise ConfigError("--trust goes with --from; what you type yourself is trusted")
     with ExitStack() as stack:
         if start is not None:
-            composed = stack.enter_context(started(words, start, config_dir, trust))
+            composed = stack.enter_context(started(overrides, start, config_dir, trust))
         else:
-            composed = compose(words, config_dir=config_dir)
-        # what is wrong with a word was told before torch is loaded
+            composed = compose(overrides, config_dir=config_dir)
+        # what is wrong with an override was told before torch is loaded
         from rlrun import experiment
         from rlrun.assembly import keep_freed_memory
 

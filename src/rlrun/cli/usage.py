@@ -8,10 +8,10 @@ from typing import Any
 from rlrun.errors import did_you_mean
 
 
-def explain(error: Any, words: Sequence[str] = ()) -> str:
+def explain(error: Any, overrides: Sequence[str] = ()) -> str:
     """Return a usage error of typer's as one line: the command, what is wrong, the nearest match.
 
-    words: the command line, of which options that other libraries have are written as overrides.
+    overrides: the command line, of which options that other libraries have are written as overrides.
 
     Told apart by what they carry: the module these classes live in differs between versions of typer.
     """
@@ -22,7 +22,9 @@ def explain(error: Any, words: Sequence[str] = ()) -> str:
     if hasattr(error, "possibilities") and hasattr(error, "option_name"):
         flag = error.option_name
         known = [name for option in context.command.params for name in option.opts if name.startswith("--")]
-        overrides = _overrides(words, known) if any(item.name == "words" for item in context.command.params) else ""
+        overrides = (
+            _overrides(overrides, known) if any(item.name == "overrides" for item in context.command.params) else ""
+        )
         near = overrides or did_you_mean(flag, known) or f"; there are {_list(known)}"
         return f"{place}there is no option {flag}{near}"
     return f"{place}{error.format_message()} ({path} --help)"
@@ -32,15 +34,15 @@ def _list(names: list[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def _overrides(words: Sequence[str], known: list[str]) -> str:
-    """Return a hint with the overrides that unknown options such as `--algo ppo` stand for."""
+def _overrides(overrides: Sequence[str], known: list[str]) -> str:
+    """Return a hint with the hints that unknown options such as `--algo ppo` stand for."""
     from rlrun.config.peers import override_of
 
-    overrides = []
-    pairs = [word.partition("=") for word in words]
+    hints = []
+    pairs = [text.partition("=") for text in overrides]
     algorithm = next((value for name, _, value in pairs if name == "algorithm"), None)
-    for (name, equals, value), after in zip(pairs, (*words[1:], ""), strict=True):
+    for (name, equals, value), after in zip(pairs, (*overrides[1:], ""), strict=True):
         value = value if equals else "" if after.startswith("-") or "=" in after else after
-        if name.startswith("--") and name not in known and (override := override_of(name, value, algorithm)):
-            overrides.append(override)
-    return f": overrides have no dashes (did you mean '{' '.join(overrides)}'?)" if overrides else ""
+        if name.startswith("--") and name not in known and (hint := override_of(name, value, algorithm)):
+            hints.append(hint)
+    return f": overrides have no dashes (did you mean '{' '.join(hints)}'?)" if hints else ""

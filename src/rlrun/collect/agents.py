@@ -52,7 +52,7 @@ class Agent(Protocol):
     """Maps observations to responses; also what is evaluated and exported.
 
     A recurrent one gets the state before acting and answers with the one after it, as `state`: trees of arrays
-    [N, …]. Whoever calls it keeps the state of each lane, and begins with `initial_state` where an episode does.
+    [N, …]. Whoever calls it keeps the state of each env, and begins with `initial_state` where an episode does.
     A class that derives from this one has no state and uniform random actions, unless it says otherwise.
     """
 
@@ -120,9 +120,9 @@ def initial_state(agent: Agent, count: int) -> Tree | None:
     return None if make is None else make(count)
 
 
-def begun_anew(state: Tree, initial: Tree, lanes: Array) -> Tree:
-    """Return the state [N, …] of all lanes with that of fresh episodes in a choice [N] of them."""
-    return state if state is None else where(lanes, initial, state)
+def restarted(state: Tree, initial: Tree, envs: Array) -> Tree:
+    """Return the state [N, …] of all envs with that of fresh episodes in a choice [N] of them."""
+    return state if state is None else where(envs, initial, state)
 
 
 class PolicyAgent(Agent):
@@ -131,7 +131,7 @@ class PolicyAgent(Agent):
     Args:
         policy: the network.
         device: where the policy lives.
-        preprocess: what the memory does to observations, too, one function or several by name: normalisation.
+        preprocess: what the memory does to observations, too, one function or several by name: normalization.
         log_prob: whether responses say how likely the policy was to act so.
     """
 
@@ -151,7 +151,7 @@ class PolicyAgent(Agent):
         self.recurrent = bool(getattr(policy, "state_size", 0))
         self.outputs = ("action", "state") if self.recurrent else ("action",)
         self._act = acting(cast(Remembering, policy).advance if self.recurrent else policy.act, self.preprocess)
-        self._tells = False
+        self._value_head = False
         if log_prob:
             self.tell_log_prob()
 
@@ -161,10 +161,12 @@ class PolicyAgent(Agent):
         Raises:
             ConfigError: the policy cannot tell.
         """
-        if not hasattr(self.policy, "judge"):
-            raise ConfigError(f"agent.log_prob: a {type(self.policy).__name__} has no judge(observation, action)")
-        if not self._tells:
-            self.outputs, self._tells = (*self.outputs, "log_prob"), True
+        if not hasattr(self.policy, "evaluate_actions"):
+            raise ConfigError(
+                f"agent.log_prob: a {type(self.policy).__name__} has no evaluate_actions(observation, action)"
+            )
+        if not self._value_head:
+            self.outputs, self._value_head = (*self.outputs, "log_prob"), True
 
     def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, Tree | None]:
         """Return an action and the state after it, all trees of tensors; what an export consists of."""
@@ -186,9 +188,9 @@ class PolicyAgent(Agent):
         else:
             action = self._act(seen, explore)
             response = {"action": to_arrays(action)}
-        if self._tells and explore:
+        if self._value_head and explore:
             policy: Any = self.policy
-            log_prob = policy.judge(prepared(seen, self.preprocess), action, *before).log_prob
+            log_prob = policy.evaluate_actions(prepared(seen, self.preprocess), action, *before).log_prob
             response["log_prob"] = to_arrays(log_prob)
         return response
 
@@ -206,7 +208,7 @@ class RandomAgent(Agent):
         self.rng = np.random.default_rng(seed)
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
-        return self.draw(lanes_of(observation))
+        return self.draw(envs_of(observation))
 
     def draw(self, count: int) -> Response:
         """Draw actions for `count` lanes."""
@@ -265,12 +267,12 @@ def require_actions(agent: Agent, spaces: Spaces, place: str) -> None:
         raise BuildError(f"{place}: acting on 2 observations: {type(error).__name__}: {error}") from error
 
 
-def lanes_of(observation: Tree) -> int:
-    """Return the number of lanes N of a tree [N, …]."""
+def envs_of(observation: Tree) -> int:
+    """Return the number of envs N of a tree [N, …]."""
     while isinstance(observation, dict):
         observation = next(iter(observation.values()))
-    lanes: int = observation.shape[0]  # which int() would fix, where an export leaves it open
-    return lanes
+    envs: int = observation.shape[0]  # which int() would fix, where an export leaves it open
+    return envs
 
 
 def where(condition: Any, chosen: Tree, default: Tree) -> Tree:
@@ -286,11 +288,11 @@ class EpsilonGreedy(Agent):
 
     Args:
         policy: the network.
-        epsilon: a number or a schedule over environment steps, all lanes together.
+        epsilon: a number or a schedule over environment steps, all envs together.
         spaces: of the environment.
         seed: of the coin and of the random actions.
         device: where the policy lives.
-        preprocess: what the memory does to observations, too, one function or several by name: normalisation.
+        preprocess: what the memory does to observations, too, one function or several by name: normalization.
     """
 
     outputs = ("action",)
@@ -317,13 +319,13 @@ class EpsilonGreedy(Agent):
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         if not explore:
             return {"action": self._greedy(observation)}
-        lanes = lanes_of(observation)
+        envs = envs_of(observation)
         epsilon = self.epsilon(self.steps)
-        self.steps += lanes * learners.count()
-        if lanes == 1:  # a coin costs a tenth of an array of one
+        self.steps += envs * learners.count()
+        if envs == 1:  # a coin costs a tenth of an array of one
             random = self.uniform.rng.random() < epsilon
             return self.uniform(observation) if random else {"action": self._greedy(observation)}
-        drawn = self.uniform.rng.random(lanes) < epsilon
+        drawn = self.uniform.rng.random(envs) < epsilon
         if drawn.all():
             return self.uniform(observation)
         if not drawn.any():
@@ -347,10 +349,10 @@ class EpsilonGreedy(Agent):
         if not explore:
             return greedy, None
         epsilon = torch.tensor(self.epsilon(self.steps))
-        lanes = lanes_of(observation)
-        odds = torch.stack((1.0 - epsilon, epsilon)).log().expand(lanes, 2)
+        envs = envs_of(observation)
+        odds = torch.stack((1.0 - epsilon, epsilon)).log().expand(envs, 2)
         codec = ActionCodec(self.uniform.space, joint_limit=0)
-        random = codec.join(None, codec.sample(torch.zeros(lanes, codec.width)))
+        random = codec.join(None, codec.sample(torch.zeros(envs, codec.width)))
         return where(gumbel_argmax(odds) == 1, random, greedy), None
 
     @property

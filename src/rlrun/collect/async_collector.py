@@ -40,7 +40,7 @@ class AsyncCollector(Collector):
 
     Args:
         kind: thread, process, or ray (an actor).
-        queue: environment steps that the worker may be ahead, all lanes together.
+        queue: environment steps that the worker may be ahead, all envs together.
         refresh: updates between two copies of the agent; 0 = only at the start and by `push`.
         interval: seconds from the beginning of a step to that of the next one, at least.
         max_unroll: most environment steps that `take` stores at once; None = all that are there.
@@ -99,7 +99,7 @@ class AsyncCollector(Collector):
         self._update = self._acted = update
         if self.observation is not None:
             self.approximate = (
-                f"every lane: its environment ran ahead, beside learning ({self.kind}); new episodes begin"
+                f"every env: its environment ran ahead, beside learning ({self.kind}); new episodes begin"
             )
             _messages.warning("resume: approximate: %s", self.approximate)
             self._break_off(np.arange(self.env.num_envs))
@@ -194,7 +194,7 @@ class AsyncCollector(Collector):
         while (message := link.rows.get(POLL)) is None:
             self._signals.check()
             if link.rows.closed or not link.alive():
-                if (message := link.rows.get(GRACE)) is not None:  # its last words may still be on their way
+                if (message := link.rows.get(GRACE)) is not None:  # its last overrides may still be on their way
                     return message
                 raise WorkerError(f"collector: its {self._worker} is gone: {link.cause()}")
         return message
@@ -213,7 +213,7 @@ class AsyncCollector(Collector):
         if message.random is not None:
             self.random.load_state_dict(message.random)
 
-    def _restart(self, ended: Array) -> Tree:
+    def _restart(self, episode_end: Array) -> Tree:
         return self._following
 
     @property

@@ -52,7 +52,7 @@ class AgentProxy:
 
     def __init__(self, agent: Agent, spaces: Spaces) -> None:
         if agent.initial_state(1) is not None:
-            raise RequestError("agents by id: a recurrent agent needs lanes; take one without a state")
+            raise RequestError("agents by id: a recurrent agent needs envs; take one without a state")
         self.agent = agent
         self.space = spaces.observation
 

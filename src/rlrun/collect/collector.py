@@ -11,7 +11,7 @@ import numpy as np
 
 from rlrun import learners
 from rlrun.callback import Callback
-from rlrun.collect.agents import Agent, Response, begun_anew, initial_state, random_agent
+from rlrun.collect.agents import Agent, Response, initial_state, random_agent, restarted
 from rlrun.collect.leaving import Budgeted, Quiet, Signals, branch_seed, rows_equal, told
 from rlrun.collect.statistics import Tally, observed
 from rlrun.env import Env, Rejoined, Step
@@ -26,21 +26,21 @@ TAGS = ("episode_return", "episode_length", "interrupted")  # what memory can ke
 
 
 class Collector(Budgeted, Callback):
-    """Step all lanes of an environment with an agent, and store what happened.
+    """Step all envs of an environment with an agent, and store what happened.
 
-    Provides `step`, the number of environment steps made by all lanes together, those of other learners too: all of
-    them make theirs at the same pace. In a resumed run the lanes
-    go on with the episodes that were open; where one cannot, a new one begins in its lane and the open one
-    ends in memory where it was left, not truncated. `approximate` tells of such lanes; None: all came back.
+    Provides `step`, the number of environment steps made by all envs together, those of other learners too: all of
+    them make theirs at the same pace. In a resumed run the envs
+    go on with the episodes that were open; where one cannot, a new one begins in its env and the open one
+    ends in memory where it was left, not truncated. `approximate` tells of such envs; None: all came back.
 
     Of a recurrent agent it keeps the state of each lane. A memory that has a column `state` gets the one before
-    acting. After an end, and after a row that is no step, a lane has the state of an episode that begins.
+    acting. After an end, and after a row that is no step, an env has the state of an episode that begins.
 
     Args:
         env: the lanes.
         agent: what acts.
         table: where rows go.
-        seed: lane i is first reset with `seed + i`.
+        seed: env i is first reset with `seed + i`.
         warm_up_seed: of the uniformly random actions before learning starts.
         window: how many of the newest episodes the logged return and length are means of.
 
@@ -102,12 +102,12 @@ class Collector(Budgeted, Callback):
 
     @property
     def _round(self) -> int:
-        """Environment steps that are made when every lane makes one, those of all learners."""
+        """Environment steps that are made when every env makes one, those of all learners."""
         return self.env.num_envs * learners.count()
 
     def _rejoin(self) -> Tree:
-        """Bring the lanes back to where the run was left, begin new episodes in those that cannot."""
-        rejoined = self.env.rejoin(self._signals.check)
+        """Bring the envs back to where the run was left, begin new episodes in those that cannot."""
+        rejoined = self.env.resume_episodes(self._signals.check)
         if rejoined is None:
             why = f"{self.env.name} ({self.env.vectorization}) has no record of its open episodes"
             lost = dict.fromkeys(range(self.env.num_envs), why)
@@ -117,39 +117,39 @@ class Collector(Budgeted, Callback):
                 return rejoined.observation
         self.approximate = told(lost, self.env.num_envs)
         _messages.warning("resume: approximate: %s; new episodes begin there", self.approximate)
-        lanes = np.array(sorted(lost))
-        self._break_off(lanes)
+        envs = np.array(sorted(lost))
+        self._break_off(envs)
         seed = branch_seed(self.seed, self.steps)
-        if len(lanes) == self.env.num_envs:
+        if len(envs) == self.env.num_envs:
             return self.env.reset(seed)
-        chosen = np.isin(np.arange(self.env.num_envs), lanes)
-        return self.env.reset_lanes(chosen, [seed + lane for lane in lanes.tolist()])
+        chosen = np.isin(np.arange(self.env.num_envs), envs)
+        return self.env.reset_envs(chosen, [seed + env_index for env_index in envs.tolist()])
 
     def _astray(self, rejoined: Rejoined) -> dict[int, str]:
-        """Compare lanes with what was saved of them; return those that differ."""
+        """Compare envs with what was saved of them; return those that differ."""
         played = rejoined.length >= 0
         equal = rows_equal(rejoined.observation, self.observation)
         equal &= ~played | self.tally.agrees(rejoined.episode_return, rejoined.length)
         return dict.fromkeys(np.flatnonzero(~equal).tolist(), "the environment went another way after the restart")
 
-    def _break_off(self, lanes: Array) -> None:
-        """End in memory the episodes of lanes [n] that were open when the run was left."""
+    def _break_off(self, envs: Array) -> None:
+        """End in memory the episodes of envs [n] that were open when the run was left."""
         cut_off, index = (getattr(self.table, name, None) for name in ("cut_off", "index"))
         if cut_off is not None:  # a rollout, of which episodes cannot be left out: to learners they are truncated
-            self._forget_returns(cut_off(lanes, take_rows(self.observation, lanes)))
+            self._forget_returns(cut_off(envs, take_rows(self.observation, envs)))
         elif index is not None:
-            stored_lanes = lanes[index.newest()[index.open[lanes]] >= 0]  # whose open episode has rows in memory
-            if len(stored_lanes):
-                self._close(stored_lanes, self.observation, interrupted=np.ones(len(stored_lanes), np.bool_))
-            self._forget_returns(lanes)
-        self.tally.drop(lanes)
-        self.state = begun_anew(self.state, self._initial, np.isin(np.arange(self.env.num_envs), lanes))
+            stored_envs = envs[index.newest()[index.open[envs]] >= 0]  # whose open episode has rows in memory
+            if len(stored_envs):
+                self._close(stored_envs, self.observation, interrupted=np.ones(len(stored_envs), np.bool_))
+            self._forget_returns(envs)
+        self.tally.drop(envs)
+        self.state = restarted(self.state, self._initial, np.isin(np.arange(self.env.num_envs), envs))
 
-    def _forget_returns(self, lanes: Array) -> None:
-        """Let adaptors know that episodes of lanes [n] have ended with rows that they have seen already."""
+    def _forget_returns(self, envs: Array) -> None:
+        """Let adaptors know that episodes of envs [n] have ended with rows that they have seen already."""
         for adaptor in getattr(self.table, "adaptors", ()):
             if hasattr(adaptor, "break_off"):
-                adaptor.break_off(lanes)
+                adaptor.break_off(envs)
 
     def begin_batch(self) -> dict[str, int]:
         return {"step": self.steps}
@@ -162,7 +162,7 @@ class Collector(Budgeted, Callback):
         """Make at least `steps` environment steps, a multiple of the number of lanes.
 
         Args:
-            steps: wanted, all lanes together.
+            steps: wanted, all envs together.
             random: act uniformly at random in place of the agent.
 
         Returns:
@@ -233,39 +233,39 @@ class Collector(Budgeted, Callback):
         self._store(row, step)
 
     def _store(self, row: dict[str, Tree], step: Step) -> None:
-        """Add a row of every lane that really stepped, and begin new episodes where one ended."""
+        """Add a row of every env that really stepped, and begin new episodes where one ended."""
         if step.valid is None:
             self.table.add(None, row)
             self.steps += self._round
         else:
-            lanes = np.flatnonzero(step.valid)
-            self.table.add(lanes, take_rows(row, lanes))
-            self.steps += len(lanes)
-            self.state = begun_anew(self.state, self._initial, ~step.valid)
+            envs = np.flatnonzero(step.valid)
+            self.table.add(envs, take_rows(row, envs))
+            self.steps += len(envs)
+            self.state = restarted(self.state, self._initial, ~step.valid)
         self.tally.add(step.reward, step.valid)
-        ended = step.terminated | step.truncated
-        if np.count_nonzero(ended):  # a tenth of the time of any()
-            lanes = np.flatnonzero(ended)
-            interrupted = (step.truncated & ~step.terminated)[lanes]
-            self._close(lanes, step.observation, interrupted=interrupted)
-            self.tally.end(lanes, interrupted)
-            self.observation = self._restart(ended)
-            self.state = begun_anew(self.state, self._initial, ended)
+        episode_end = step.terminated | step.truncated
+        if np.count_nonzero(episode_end):  # a tenth of the time of any()
+            envs = np.flatnonzero(episode_end)
+            interrupted = (step.truncated & ~step.terminated)[envs]
+            self._close(envs, step.observation, interrupted=interrupted)
+            self.tally.end(envs, interrupted)
+            self.observation = self._restart(episode_end)
+            self.state = restarted(self.state, self._initial, episode_end)
             require_finite(self.observation, "observation", self.steps)
         else:
             self.observation = step.observation
 
-    def _restart(self, ended: Array) -> Tree:
-        return self.env.restart(ended)
+    def _restart(self, episode_end: Array) -> Tree:
+        return self.env.restart(episode_end)
 
-    def _close(self, lanes: Array, observation: Tree, *, interrupted: Array) -> None:
-        """End the episodes of lanes [n] in memory, with those tags that it asks for."""
-        last = take_rows(observation, lanes)
+    def _close(self, envs: Array, observation: Tree, *, interrupted: Array) -> None:
+        """End the episodes of envs [n] in memory, with those tags that it asks for."""
+        last = take_rows(observation, envs)
         if not self._tagged:
-            self.table.close(lanes, last)
+            self.table.close(envs, last)
             return
-        tags = (self.tally.returns(lanes), self.tally.length[lanes], interrupted)
-        self.table.close(lanes, last, dict(zip(TAGS, tags, strict=True)))
+        tags = (self.tally.returns(envs), self.tally.length[envs], interrupted)
+        self.table.close(envs, last, dict(zip(TAGS, tags, strict=True)))
 
     @property
     def metrics(self) -> Mapping[str, Any]:
@@ -296,14 +296,14 @@ def require_finite(tree: Tree, name: str, step: int, source: str = "the environm
     """Refuse NaN and infinity before they enter memory.
 
     Raises:
-        DataError: with source, lane, step and value.
+        DataError: with source, env, step and value.
     """
     if isinstance(tree, dict):
         for key, part in tree.items():
             require_finite(part, f"{name}.{key}", step, source)
     elif tree.dtype.kind == "f" and not math.isfinite(np.vdot(tree, tree)) and not np.isfinite(tree).all():
-        lane, *rest = np.argwhere(~np.isfinite(tree))[0].tolist()
+        env_index, *rest = np.argwhere(~np.isfinite(tree))[0].tolist()
         place = f"{name}{rest}" if rest else name
-        value = tree[(lane, *rest)]
+        value = tree[(env_index, *rest)]
         largest = f"; {tree.dtype} holds numbers up to {np.finfo(tree.dtype).max:.2g}" if np.isinf(value) else ""
-        raise DataError(f"{source} gave {place} = {value} in lane {lane} after {step} environment steps{largest}")
+        raise DataError(f"{source} gave {place} = {value} in env {env_index} after {step} environment steps{largest}")

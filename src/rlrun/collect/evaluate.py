@@ -11,23 +11,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rlrun.collect.agents import Agent, begun_anew, initial_state
+from rlrun.collect.agents import Agent, initial_state, restarted
 from rlrun.env import Env, Step
 from rlrun.ops.student import mean_interval
 from rlrun.typing import Array
 
-LANES = 16  # episodes side by side; enough to make acting cheap
+ENVS = 16  # episodes side by side; enough to make acting cheap
 SUCCESS = "is_success"  # what an environment's info says at the last step of an episode, where it says so
 
 
 class Moment(NamedTuple):
     """An episode as it stands, for who looks on.
 
-    lane, episode: counted from 0; seed: that it was started by; step: how many were made; reward: of the newest one, or
+    env, episode: counted from 0; seed: that it was started by; step: how many were made; reward: of the newest one, or
     0; total: the return so far; ending: how it ended, at its last moment.
     """
 
-    lane: int
+    env_index: int
     episode: int
     seed: int
     step: int
@@ -75,12 +75,12 @@ class Evaluation:
 
 
 def stage(env: Env, episodes: int) -> Env:
-    """Return lanes like a run's, separate from it, for so many episodes side by side."""
-    lanes = env.copy(num_envs=min(episodes, LANES))
-    if lanes.lanes or lanes.num_envs == 1:
-        return lanes
-    lanes.close()
-    return env.copy(num_envs=1)  # an engine of its own that cannot seed one lane alone
+    """Return envs like a run's, separate from it, for so many episodes side by side."""
+    envs = env.copy(num_envs=min(episodes, ENVS))
+    if envs.envs or envs.num_envs == 1:
+        return envs
+    envs.close()
+    return env.copy(num_envs=1)  # an engine of its own that cannot seed one env alone
 
 
 def evaluate(
@@ -96,30 +96,30 @@ def evaluate(
 ) -> Evaluation:
     """Play exactly `episodes` episodes, each counted whichever ends first.
 
-    The lanes begin as they were before the first evaluation on them: wrappers that gather statistics, and
+    The envs begin as they were before the first evaluation on them: wrappers that gather statistics, and
     environments that grow harder, carry nothing over from one to the next.
 
     Args:
-        env: separate from training; its lanes play episodes side by side.
+        env: separate from training; its envs play episodes side by side.
         agent: what acts.
         episodes: how many; episode i starts with `reset(seed=seed + i)`, whatever the number of lanes.
         seed: of the first episode.
         max_steps: end an episode after so many steps.
         explore: act as in training rather than at best.
-        watch: called when an episode begins and after each of its steps, before the lane is reset.
+        watch: called when an episode begins and after each of its steps, before the env is reset.
         abandon: called at each step; may raise to give up.
 
     Returns:
         What came out, in the order of the episodes.
     """
-    lanes = env.num_envs
-    playing = np.arange(lanes)  # lane -> episode
-    pending = lanes
+    envs = env.num_envs
+    playing = np.arange(envs)  # env -> episode
+    pending = envs
     tally = _Tally(episodes, env.spaces.rewards, seed)
     active = playing < episodes
     env.renew()
     observation = env.reset([seed + int(episode) for episode in playing])
-    state = initial = initial_state(agent, lanes)
+    state = initial = initial_state(agent, envs)
     tally.show(watch, playing, active)
     with still(agent):
         while active.any():
@@ -127,19 +127,21 @@ def evaluate(
                 abandon()
             response = agent(observation, state, explore=explore)
             step = env.step(response["action"])
-            ended = tally.add(step, playing, active, max_steps)
+            episode_end = tally.add(step, playing, active, max_steps)
             tally.show(watch, playing, active)
             observation = step.observation
             state = None if initial is None else response["state"]
-            if ended.any():
-                over = np.flatnonzero(ended & active)
-                playing[over] = pending + np.arange(len(over))  # past the last episode a lane is idle
+            if episode_end.any():
+                over = np.flatnonzero(episode_end & active)
+                playing[over] = pending + np.arange(len(over))  # past the last episode an env is idle
                 pending += len(over)
                 active = playing < episodes
-                seeds = [seed + int(playing[lane]) for lane in np.flatnonzero(ended)]  # idle lanes play on, uncounted
-                observation = env.reset_lanes(ended, seeds)
-                state = begun_anew(state, initial, ended)
-                tally.show(watch, playing, ended & active)
+                seeds = [
+                    seed + int(playing[env_index]) for env_index in np.flatnonzero(episode_end)
+                ]  # idle envs play on, uncounted
+                observation = env.reset_envs(episode_end, seeds)
+                state = restarted(state, initial, episode_end)
+                tally.show(watch, playing, episode_end & active)
     return tally.evaluation()
 
 
@@ -155,29 +157,31 @@ class _Tally:
         self.successes: list[bool | None] = [None] * episodes
 
     def add(self, step: Step, playing: Array, active: Array, max_steps: int | None) -> Array:
-        """Add a step of the active lanes [N]; return the lanes [N] whose episode is over, idle ones among them."""
+        """Add a step of the active envs [N]; return the envs [N] whose episode is over, idle ones among them."""
         episodes = playing[active]
         self.newest[episodes] = step.reward[active]
         self.totals[episodes] += step.reward[active]
         self.lengths[episodes] += 1
-        ended: Array = step.terminated | step.truncated
+        episode_end: Array = step.terminated | step.truncated
         if max_steps is not None:
-            ended = ended | (active & (self.lengths[np.minimum(playing, len(self.lengths) - 1)] >= max_steps))
-        for lane in np.flatnonzero(ended & active).tolist():
-            ending = "terminated" if step.terminated[lane] else "truncated" if step.truncated[lane] else "cut"
-            self.endings[playing[lane]] = ending
-            self.successes[playing[lane]] = _success(step.info.get(lane))
-        return ended
+            episode_end = episode_end | (
+                active & (self.lengths[np.minimum(playing, len(self.lengths) - 1)] >= max_steps)
+            )
+        for env_index in np.flatnonzero(episode_end & active).tolist():
+            ending = "terminated" if step.terminated[env_index] else "truncated" if step.truncated[env_index] else "cut"
+            self.endings[playing[env_index]] = ending
+            self.successes[playing[env_index]] = _success(step.info.get(env_index))
+        return episode_end
 
-    def show(self, watch: Watcher | None, playing: Array, lanes: Array) -> None:
-        """Show the episodes in some lanes [N] to who looks on."""
+    def show(self, watch: Watcher | None, playing: Array, envs: Array) -> None:
+        """Show the episodes in some envs [N] to who looks on."""
         if watch is None:
             return
         returns, rewards = self._first(self.totals), self._first(self.newest)
-        for lane in np.flatnonzero(lanes).tolist():
-            i = int(playing[lane])
+        for env_index in np.flatnonzero(envs).tolist():
+            i = int(playing[env_index])
             length, ending = int(self.lengths[i]), self.endings[i]
-            watch(Moment(lane, i, self.seed + i, length, float(rewards[i]), float(returns[i]), ending))
+            watch(Moment(env_index, i, self.seed + i, length, float(rewards[i]), float(returns[i]), ending))
 
     def evaluation(self) -> Evaluation:
         several = self.totals.ndim > 1

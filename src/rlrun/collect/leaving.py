@@ -68,12 +68,12 @@ def rows_equal(first: Tree, second: Tree) -> Array:
 
 
 def told(lost: dict[int, str], count: int) -> str:
-    """Say of lanes why they were lost, those with one reason together."""
-    lanes: dict[str, list[int]] = {}
-    for lane, why in sorted(lost.items()):
-        lanes.setdefault(why, []).append(lane)
-    if list(map(len, lanes.values())) == [count]:
-        return f"every lane: {next(iter(lanes))}"
+    """Say of envs why they were lost, those with one reason together."""
+    envs: dict[str, list[int]] = {}
+    for env_index, why in sorted(lost.items()):
+        envs.setdefault(why, []).append(env_index)
+    if list(map(len, envs.values())) == [count]:
+        return f"every env: {next(iter(envs))}"
     return "; ".join(
-        f"{'lane' if len(group) == 1 else 'lanes'} {', '.join(map(str, group))}: {why}" for why, group in lanes.items()
+        f"{'env' if len(group) == 1 else 'envs'} {', '.join(map(str, group))}: {why}" for why, group in envs.items()
     )

@@ -22,8 +22,8 @@ from rlrun.collect.agents import (
     RandomAgent,
     Remembering,
     Response,
+    envs_of,
     initial_state,
-    lanes_of,
     prepared,
     to_arrays,
     to_tensors,
@@ -31,7 +31,7 @@ from rlrun.collect.agents import (
 from rlrun.errors import ConfigError, SpaceError
 from rlrun.generators import put_back
 from rlrun.memory.episodes import flat, map_tree
-from rlrun.nn import Critics, ImplicitCritics, SquashedGaussian, told_by
+from rlrun.nn import Critics, ImplicitCritics, SquashedGaussian, value_head_of
 from rlrun.ops.gaussian import squashed_action
 from rlrun.ops.noise import Kind, drawn, given, is_given, normal_like
 from rlrun.schedules import Schedule, as_schedule
@@ -45,18 +45,18 @@ class Noisy(PolicyAgent):
     """Add noise to what a policy does, and keep within the bounds.
 
     Noise is that of Ornstein and Uhlenbeck, as in arXiv 1509.02971: each step's is `1 - damping` of the one before in
-    its lane and a draw from a normal distribution. With damping 1 each step's is its own. It goes on over the ends of
+    its env and a draw from a normal distribution. With damping 1 each step's is its own. It goes on over the ends of
     episodes, and lies around the random actions of a warm-up, too.
 
     Args:
         policy: the network.
         deviation: of the normal distribution, where actions reach from -1 to 1; a number or a schedule over
-            environment steps, all lanes together.
+            environment steps, all envs together.
         damping: share of the noise that is lost from step to step, above 0.
         spaces: of the environment.
         seed: of the noise.
         device: where the policy lives.
-        preprocess: what the memory does to observations, too, one function or several by name: normalisation.
+        preprocess: what the memory does to observations, too, one function or several by name: normalization.
 
     Raises:
         SpaceError: part of the action is a choice.
@@ -89,7 +89,7 @@ class Noisy(PolicyAgent):
         response = super().__call__(observation, state, explore=False)
         if explore:
             response["action"] = self.blurred(response["action"])
-            self.steps += lanes_of(response["action"]) * learners.count()
+            self.steps += envs_of(response["action"]) * learners.count()
         return response
 
     def blurred(self, action: Tree) -> Tree:
@@ -285,7 +285,7 @@ class Optimistic(PolicyAgent, ABC):
         shift: δ, how far the mean moves, in standard deviations.
         optimism: β, deviations of the critics that count on top of their mean.
         device: where the networks live.
-        preprocess: what the memory does to observations, too, one function or several by name: normalisation.
+        preprocess: what the memory does to observations, too, one function or several by name: normalization.
 
     Raises:
         SpaceError: part of the action is a choice.
@@ -308,7 +308,7 @@ class Optimistic(PolicyAgent, ABC):
         super().__init__(policy, device=device, preprocess=preprocess)
         self.gaussian = gaussian
         self.critics = critics
-        _, self.tells = told_by(critics)
+        _, self.value_head = value_head_of(critics)
         self.shift = shift
         self.optimism = optimism
 
@@ -338,7 +338,7 @@ class Optimistic(PolicyAgent, ABC):
         self.critics.eval()  # nothing is left out of what is judged
         with torch.enable_grad():
             point = mean.detach().requires_grad_()
-            upper = self.upper(self.tells.weighed(self.critics(observation, point.tanh())))
+            upper = self.upper(self.value_head.weighed(self.critics(observation, point.tanh())))
             slope = torch.autograd.grad(upper.sum(), point)[0]  # rows do not depend on each other
         self.critics.train(training)
         return slope

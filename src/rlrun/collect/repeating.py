@@ -22,7 +22,7 @@ class Share:
         self.mean, self.mass = 0.0, 0.0  # over steps, and how much of it is data
 
     def count(self, chosen: Array) -> None:
-        """Add a step of lanes [N], of which some chose anew."""
+        """Add a step of envs [N], of which some chose anew."""
         self.mean += RATE * (float(chosen.mean()) - self.mean)
         self.mass += RATE * (1.0 - self.mass)
 
@@ -43,7 +43,7 @@ class Keeping(Protocol):
     """How actions follow from what is kept to; its state [N, S] ends with how often that was repeated."""
 
     def follow(self, state: Tensor, action: Tree, switch: Tensor) -> tuple[Tree, Tensor]:
-        """Return the actions, and the state after them, where lanes switch [N] to an action or go on as before."""
+        """Return the actions, and the state after them, where envs switch [N] to an action or go on as before."""
 
 
 class RepeatingPolicy(Remembering, Protocol):

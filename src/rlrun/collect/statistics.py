@@ -1,4 +1,4 @@
-"""What collection tells of itself: episodes of lanes, step by step, and the size of observations."""
+"""What collection tells of itself: episodes of envs, step by step, and the size of observations."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 import torch
 
 from rlrun.collect.agents import to_arrays, to_tensors
-from rlrun.nn import Normaliser
+from rlrun.nn import Normalizer
 from rlrun.spaces import Box, Composite, Space
 from rlrun.typing import Array, Tree
 
 
 class Tally:
-    """Add up rewards and steps of N lanes, and keep the newest episodes.
+    """Add up rewards and steps of N envs, and keep the newest episodes.
 
     Where a reward has several numbers, the return of an episode is the sum of the first ones, and the sums of the
     others are kept beside it.
 
     Args:
-        lanes: N.
+        envs: N.
         rewards: numbers in a reward; 0 = it is a plain number.
         window: how many of the newest episodes means are made of.
 
@@ -31,10 +31,10 @@ class Tally:
         reward_sum, reward_steps: of everything that was ever added: [R], where rewards have several numbers, and steps.
     """
 
-    def __init__(self, lanes: int, rewards: int, *, window: int) -> None:
+    def __init__(self, envs: int, rewards: int, *, window: int) -> None:
         self.rewards = rewards
-        self.total = np.zeros((lanes, rewards) if rewards else lanes)
-        self.length = np.zeros(lanes, dtype=np.int64)
+        self.total = np.zeros((envs, rewards) if rewards else envs)
+        self.length = np.zeros(envs, dtype=np.int64)
         self.episodes = 0
         self.reward_sum, self.reward_steps = np.zeros(rewards), 0
         self._returns: deque[float] = deque(maxlen=window)
@@ -43,7 +43,7 @@ class Tally:
         self._totals: deque[list[float]] = deque(maxlen=window)  # [R] of an episode
 
     def add(self, reward: Array, valid: Array | None) -> None:
-        """Add the rewards [N] or [N, R] of a step that every lane made, or those where `valid` [N] holds."""
+        """Add the rewards [N] or [N, R] of a step that every env made, or those where `valid` [N] holds."""
         if valid is None:
             self.total += reward
             self.length += 1
@@ -55,32 +55,32 @@ class Tally:
             self.reward_sum += reward.sum(0, dtype=np.float64)
             self.reward_steps += len(reward) if valid is None else int(valid.sum())
 
-    def returns(self, lanes: Array) -> Array:
+    def returns(self, envs: Array) -> Array:
         """Return the returns of open episodes [n] so far."""
-        total: Array = self.total[lanes]
+        total: Array = self.total[envs]
         return total[:, 0] if self.rewards else total
 
-    def end(self, lanes: Array, truncated: Array | None = None) -> None:
-        """Count the open episodes of lanes [n] as complete, and begin new ones.
+    def end(self, envs: Array, truncated: Array | None = None) -> None:
+        """Count the open episodes of envs [n] as complete, and begin new ones.
 
         truncated: [n], whether each was cut off, as far as that is known.
         """
-        self.episodes += len(lanes)
+        self.episodes += len(envs)
         if truncated is not None:
             self._truncated.extend(truncated.tolist())
-        self._returns.extend(self.returns(lanes).tolist())
-        self._lengths.extend(self.length[lanes].tolist())
+        self._returns.extend(self.returns(envs).tolist())
+        self._lengths.extend(self.length[envs].tolist())
         if self.rewards:
-            self._totals.extend(self.total[lanes].tolist())
-        self.drop(lanes)
+            self._totals.extend(self.total[envs].tolist())
+        self.drop(envs)
 
-    def drop(self, lanes: Array) -> None:
-        """Begin new episodes in lanes [n]; those that were open count nowhere."""
-        self.total[lanes] = 0.0
-        self.length[lanes] = 0
+    def drop(self, envs: Array) -> None:
+        """Begin new episodes in envs [n]; those that were open count nowhere."""
+        self.total[envs] = 0.0
+        self.length[envs] = 0
 
     def agrees(self, total: Array, length: Array) -> Array:
-        """Tell of each lane [N] whether its open episode came to these rewards and steps."""
+        """Tell of each env [N] whether its open episode came to these rewards and steps."""
         same = total == self.total
         agreed: Array = (same.all(-1) if self.rewards else same) & (length == self.length)
         return agreed
@@ -130,17 +130,17 @@ def by_reward(prefix: str, totals: list[list[float]]) -> dict[str, float]:
 
 @torch.no_grad()
 def observed(tree: Tree, space: Space, preprocess: Sequence[Any] = ()) -> dict[str, float]:
-    """Return the root mean square of observations [N, …] as a metric, after normalisers and before any network.
+    """Return the root mean square of observations [N, …] as a metric, after normalizers and before any network.
 
     Images and choices do not count. Nothing is said where there is nothing else, or where something beside
-    normalisers is done to observations first.
+    normalizers is done to observations first.
     """
-    if not all(isinstance(function, Normaliser) for function in preprocess):
+    if not all(isinstance(function, Normalizer) for function in preprocess):
         return {}
     if preprocess:
         seen = to_tensors(tree, _device(preprocess[0]))
-        for normaliser in preprocess:
-            seen = normaliser(seen)
+        for normalizer in preprocess:
+            seen = normalizer(seen)
         tree = to_arrays(seen)
     parts = _numbers(tree, space)
     count = sum(part.size for part in parts)
@@ -156,5 +156,5 @@ def _numbers(tree: Tree, space: Space) -> list[Array]:
     return [tree] if isinstance(space, Box) and not space.image else []
 
 
-def _device(normaliser: Normaliser) -> torch.device:
-    return next((buffer.device for buffer in normaliser.buffers()), torch.device("cpu"))
+def _device(normalizer: Normalizer) -> torch.device:
+    return next((buffer.device for buffer in normalizer.buffers()), torch.device("cpu"))

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.collect.agents import Agent, RandomAgent, Response, begun_anew, initial_state
+from rlrun.collect.agents import Agent, RandomAgent, Response, initial_state, restarted
 from rlrun.env import Env, Step
 from rlrun.errors import ConfigError
-from rlrun.exits import said
+from rlrun.exits import describe_error
 from rlrun.memory.episodes import map_tree
 from rlrun.typing import Stateful, Tree
 
@@ -29,8 +29,8 @@ class Recipe(NamedTuple):
 
     make: Callable[[], Env]
     random: RandomAgent
-    seed: int  # lane i is first reset with seed + i
-    steps: int  # environment steps made before, over all lanes
+    seed: int  # env i is first reset with seed + i
+    steps: int  # environment steps made before, over all envs
     interval: float  # seconds from the beginning of a step to that of the next one, at least
     threads: int  # of torch
     own: bool  # whether the generators of its process are the worker's own
@@ -55,13 +55,13 @@ class Leave(NamedTuple):
 
 
 class Began(NamedTuple):
-    """The lanes were reset."""
+    """The envs were reset."""
 
     observation: Tree
 
 
 class Made(NamedTuple):
-    """One step of all lanes, and the states of the two agents after it."""
+    """One step of all envs, and the states of the two agents after it."""
 
     response: Response
     step: Step
@@ -104,7 +104,7 @@ def unroll(recipe: Recipe, jobs: Inbox, give: Give) -> None:
 
 def failure(error: BaseException) -> Failed:
     """Tell in a line what went wrong."""
-    return Failed(said(error), traceback.format_exc())
+    return Failed(describe_error(error), traceback.format_exc())
 
 
 class _Unroller:
@@ -112,7 +112,7 @@ class _Unroller:
         self.env = env
         self.agent: Agent | None = None
         self.initial: Tree = None  # of a recurrent agent: the state of fresh episodes
-        self.state: Tree = None  # and of each lane
+        self.state: Tree = None  # and of each env
         self.random = recipe.random
         self.seed, self.interval = recipe.seed, recipe.interval
         self.jobs = jobs
@@ -157,11 +157,11 @@ class _Unroller:
         assert self.agent is not None
         response = (self.random if self.acting_randomly else self.agent)(observation, self.state)
         step = self.env.step(response["action"])
-        ended = step.terminated | step.truncated
+        episode_end = step.terminated | step.truncated
         if self.initial is not None:  # of a recurrent agent, which remembers nothing where an episode begins
-            fresh = ended if step.valid is None else ended | ~step.valid
-            self.state = begun_anew(response.get("state", self.state), self.initial, fresh)
-        following = self.env.restart(ended) if ended.any() else None
+            fresh = episode_end if step.valid is None else episode_end | ~step.valid
+            self.state = restarted(response.get("state", self.state), self.initial, fresh)
+        following = self.env.restart(episode_end) if episode_end.any() else None
         self.steps += self.env.num_envs if step.valid is None else int(np.count_nonzero(step.valid))
         random_state = self.random.state_dict() if self.acting_randomly else None
         self.give(Made(response, step._replace(info={}), following, counted(self.agent), random_state, self.update))

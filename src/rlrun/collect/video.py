@@ -1,4 +1,4 @@
-"""Videos of episodes, written without a screen and without a system ffmpeg, and the lanes that are filmed."""
+"""Videos of episodes, written without a screen and without a system ffmpeg, and the envs that are filmed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rlrun.typing import Array
 FALLBACK_FPS = 30.0  # for environments that do not state theirs
 GIF_FPS = 50.0  # gif counts hundredths of a second, and viewers slow down what is shown for one of them
 HEADLESS = {"MUJOCO_GL": "egl", "SDL_VIDEODRIVER": "dummy"}  # read when pictures are first drawn
-PALETTE = "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"  # its 256 colours for each picture
+PALETTE = "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"  # its 256 colors for each picture
 MUJOCO = "; without a screen MuJoCo draws by MUJOCO_GL=egl (libEGL and a driver) or MUJOCO_GL=osmesa (libOSMesa)"
 PATIENCE = 5.0  # seconds, with an encoder that failed
 PREFIX = re.compile(r"^\[[^]]*\] ")  # which part of ffmpeg says a line
@@ -72,12 +72,12 @@ def uncover() -> None:
 
 
 def screen(place: str, env: Env) -> Env:
-    """Return one lane like an environment's, separate from it, that draws pictures: it has drawn one.
+    """Return one env like an environment's, separate from it, that draws pictures: it has drawn one.
 
     Raises:
         RequestError: it draws none, or cannot here; what is missing is named.
     """
-    modes = env.lanes[0].metadata.get("render_modes") or () if env.lanes else ("rgb_array",)
+    modes = env.envs[0].metadata.get("render_modes") or () if env.envs else ("rgb_array",)
     if "rgb_array" not in modes:
         drawn = f"only {', '.join(map(str, modes))}" if modes else "nothing"
         raise RequestError(f"{place}: environment '{env.name}' draws no pictures (rgb_array), it renders {drawn}")
@@ -87,7 +87,7 @@ def screen(place: str, env: Env) -> Env:
 def rehearsed(
     env: Env, render_mode: str, look: Callable[[Env], object], *, refusal: str, fps: float | None = None
 ) -> Env:
-    """Return one lane like an environment's, separate from it, that renders: it was reset once, and looked at.
+    """Return one single_env like an environment's, separate from it, that renders: it was reset once, and looked at.
 
     Args:
         env: what to copy.
@@ -99,23 +99,23 @@ def rehearsed(
     Raises:
         RequestError: it cannot be made, or cannot be seen.
     """
-    lane = None
+    single_env = None
     try:
         with undisturbed():
-            lane = env.copy(num_envs=1, render_mode=render_mode)
-            for inner in lane.lanes if fps is not None else ():
+            single_env = env.copy(num_envs=1, render_mode=render_mode)
+            for inner in single_env.envs if fps is not None else ():
                 inner.unwrapped.metadata = {**inner.metadata, "render_fps": fps}
-            lane.renew()  # the episode of this look counts for nothing that is played later
-            lane.reset(0)
-            look(lane)
+            single_env.renew()  # the episode of this look counts for nothing that is played later
+            single_env.reset(0)
+            look(single_env)
     except Exception as error:
-        if lane is not None:
-            lane.close()
+        if single_env is not None:
+            single_env.close()
         if isinstance(error, Stop):
             raise
         mujoco = render_mode == "rgb_array" and "mujoco" in sys.modules
         raise RequestError(f"{refusal}: {_message(error)}{MUJOCO if mujoco else ''}") from error
-    return lane
+    return single_env
 
 
 def _message(error: Exception) -> str:
@@ -126,7 +126,7 @@ def _message(error: Exception) -> str:
 
 
 def picture_of(env: Env) -> Array:
-    """Return the current picture of the first lane: [H, W, 3] uint8.
+    """Return the current picture of the first env: [H, W, 3] uint8.
 
     Raises:
         RlrunError: there is none.
@@ -144,7 +144,7 @@ class Recorder:
     Each has the picture of the reset and one a step. The file of an episode that did not end is not kept.
 
     Args:
-        env: one lane that draws pictures.
+        env: one env that draws pictures.
         name: episode -> file, whose ending says the format.
 
     Attributes:
@@ -277,7 +277,7 @@ class Encoder:
 
 def fps_of(env: Env) -> float:
     """Return how many pictures a second an environment says that it draws."""
-    metadata: dict[str, Any] = env.lanes[0].metadata if env.lanes else {}
+    metadata: dict[str, Any] = env.envs[0].metadata if env.envs else {}
     try:
         fps = float(metadata.get("render_fps") or FALLBACK_FPS)
     except (TypeError, ValueError):
@@ -308,7 +308,7 @@ class Stage:
     """Lanes on which any number of agents play the same episodes; made once, to be closed.
 
     Args:
-        env: what to copy; its own lanes are never touched.
+        env: what to copy; its own envs are never touched.
         episodes: how many an agent plays; episode i starts with `reset(seed=seed + i)`.
         seed: of the first episode, and of what agents draw.
         max_steps: of an episode.
@@ -337,15 +337,15 @@ class Stage:
         self._rest = episodes - self._filmed
         self._closing = ExitStack()
         self._screen: Env | None = None
-        self._lanes: Env | None = None
+        self._envs: Env | None = None
         with self._closing:
             if film is not None and self._filmed:
                 _make(film.folder)
                 self._screen = screen("--video", env)
                 self._closing.callback(self._screen.close)
             if self._rest:
-                self._lanes = stage(env, self._rest)
-                self._closing.callback(self._lanes.close)
+                self._envs = stage(env, self._rest)
+                self._closing.callback(self._envs.close)
             self._closing = self._closing.pop_all()
 
     def play(self, agent: Agent, folder: str = "") -> tuple[Evaluation, list[Path]]:
@@ -367,8 +367,8 @@ class Stage:
             videos: list[Path] = []
             if self._screen is not None and self.film is not None:
                 evaluation, videos = self._filming(agent, self._screen, self.film, folder)
-            if self._lanes is not None:
-                rest = self._play(self._lanes, agent, episodes=self._rest, seed=self.seed + self._filmed)
+            if self._envs is not None:
+                rest = self._play(self._envs, agent, episodes=self._rest, seed=self.seed + self._filmed)
                 evaluation = evaluation.then(rest)
         return evaluation, videos
 

@@ -1,4 +1,4 @@
-"""Compose a run's config: words, the user's files and the packaged ones."""
+"""Compose a run's config: overrides, the user's files and the packaged ones."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rlrun.config.library import library
 from rlrun.config.likeness import check_likeness
 from rlrun.config.merging import apply
 from rlrun.config.origins import WORD, Layer, origins
+from rlrun.config.overrides import ADDITIONS, Override, parse
 from rlrun.config.peers import hint
 from rlrun.config.plugged import readable_places
 from rlrun.config.sources import TUNED, Repository, one_line
 from rlrun.config.tree import Path as Keys
 from rlrun.config.tree import dotted, leaves, plain, split
-from rlrun.config.words import ADDITIONS, Word, parse
 from rlrun.errors import ConfigError, did_you_mean
 
 PRIMARY = "train"
@@ -36,9 +36,9 @@ class Composed:
     """A composed config and how it came about."""
 
     config: DictConfig  # unresolved; its keys are closed
-    words: list[str]  # of the command line, each key once
+    overrides: list[str]  # of the command line, each key once
     choices: dict[str, Any]  # group -> option, list of options, or None
-    layers: list[Layer]  # what each file and the words put in, in order
+    layers: list[Layer]  # what each file and the overrides put in, in order
     project: Path  # the user's folder, on sys.path
 
     @property
@@ -49,7 +49,7 @@ class Composed:
 
 
 def compose(
-    words: Sequence[str] = (),
+    overrides: Sequence[str] = (),
     config_dir: str | Path | None = None,
     *,
     packaged: Path | None = None,
@@ -57,7 +57,7 @@ def compose(
     check: bool = True,
     primary: str = PRIMARY,
 ) -> Composed:
-    """Compose `train.yaml` with the words of a command line, and check the result.
+    """Compose `train.yaml` with the overrides of a command line, and check the result.
 
     Precedence: packaged files < the tuned preset < the user's files < words. Nothing is built and no
     class imported. `packaged` stands in for the folder that comes with rlrun; `roots` are the keys
@@ -65,7 +65,7 @@ def compose(
 
     Raises: ConfigError, in one line, for whatever is wrong.
     """
-    return Composer(config_dir, packaged=packaged, primary=primary).compose(words, roots=roots, check=check)
+    return Composer(config_dir, packaged=packaged, primary=primary).compose(overrides, roots=roots, check=check)
 
 
 class Composer:
@@ -81,72 +81,80 @@ class Composer:
         places.add_to_path(self._project)
 
     def compose(
-        self, words: Sequence[str] = (), *, roots: Sequence[str] = reading.ROOTS, check: bool = True
+        self, overrides: Sequence[str] = (), *, roots: Sequence[str] = reading.ROOTS, check: bool = True
     ) -> Composed:
         """Return what `compose` returns.
 
         Raises: ConfigError, in one line, for whatever is wrong.
         """
         with hydra_as_of_now():
-            composed = self._compose(parse(words))
+            composed = self._compose(parse(overrides))
         if check:
             validate(composed, roots)
         return composed
 
-    def _compose(self, words: list[Word]) -> Composed:
+    def _compose(self, overrides: list[Override]) -> Composed:
         if self._primary == PRIMARY:
-            _refuse_sweeps(words)
+            _refuse_sweeps(overrides)
         repository, listed = self._library.repository, self._library.listed
-        is_group = {word.key: _is_group(repository, word) for word in words}
-        settings = [word for word in words if not is_group[word.key]]
-        chosen = self._settled([word for word in words if is_group[word.key]])
+        is_group = {override.key: _is_group(repository, override) for override in overrides}
+        settings = [override for override in overrides if not is_group[override.key]]
+        chosen = self._settled([override for override in overrides if is_group[override.key]])
         try:
             choices = self._library.files(chosen).choices
         except ConfigError as error:
             raise ConfigError(mistyped_group(settings, listed) or str(error)) from error
-        preset = tuned_preset(repository, words, choices)
-        naming = [word for word in settings if word.key in ("env", *NAMES_OF_ENV)]  # others may set keys of the preset
+        preset = tuned_preset(repository, overrides, choices)
+        naming = [
+            override for override in settings if override.key in ("env", *NAMES_OF_ENV)
+        ]  # others may set keys of the preset
         if preset is not None and not _env_changed(*self._assemble(chosen, naming)):
-            chosen = [*chosen, Word(f"{TUNED}={preset}", "" if TUNED in listed else "+", TUNED, preset)]
+            chosen = [*chosen, Override(f"{TUNED}={preset}", "" if TUNED in listed else "+", TUNED, preset)]
             choices = self._library.files(chosen).choices
         config, layers = self._assemble(chosen, settings)
-        return Composed(config, [word.text for word in words], choices, layers, self._project)
+        return Composed(config, [override.text for override in overrides], choices, layers, self._project)
 
-    def _settled(self, words: list[Word]) -> list[Word]:
-        """Return the words that choose from groups as Hydra wants them; what they choose may list further groups."""
+    def _settled(self, overrides: list[Override]) -> list[Override]:
+        """Return overrides that choose from groups as Hydra wants them; what they choose may list further groups."""
         repository, listed = self._library.repository, dict(self._library.listed)
-        settled = {word.key: settle(repository, [word], listed) for word in words if word.key in listed}
-        waiting = [word for word in words if word.key not in listed]
-        waiting.sort(key=lambda word: (word.key != ADDITIONS, word.sign != "+"))  # what adds may list groups, too
+        settled = {
+            override.key: settle(repository, [override], listed) for override in overrides if override.key in listed
+        }
+        waiting = [override for override in overrides if override.key not in listed]
+        waiting.sort(
+            key=lambda override: (override.key != ADDITIONS, override.sign != "+")
+        )  # what adds may list groups, too
         while waiting:
-            with suppress(ConfigError):  # what is wrong is told once all words are there
+            with suppress(ConfigError):  # what is wrong is told once all overrides are there
                 listed |= self._library.files([*chain.from_iterable(settled.values())]).choices
-            word = next((word for word in waiting if word.key in listed), waiting[0])
-            waiting.remove(word)
-            settled[word.key] = settle(repository, [word], listed)
-        return [*chain.from_iterable(settled[word.key] for word in words)]
+            override = next((override for override in waiting if override.key in listed), waiting[0])
+            waiting.remove(override)
+            settled[override.key] = settle(repository, [override], listed)
+        return [*chain.from_iterable(settled[override.key] for override in overrides)]
 
-    def _assemble(self, chosen: Sequence[Word], settings: Sequence[Word]) -> tuple[DictConfig, list[Layer]]:
+    def _assemble(self, chosen: Sequence[Override], settings: Sequence[Override]) -> tuple[DictConfig, list[Layer]]:
         config, layers = self._library.merged(chosen)
         content: dict[str, Any] = {}
-        for word in settings:
-            if word.sign != "~":
-                content |= {word.key: word.value}
-            apply(config, word, self._library.groups)
+        for override in settings:
+            if override.sign != "~":
+                content |= {override.key: override.value}
+            apply(config, override, self._library.groups)
         spread = OmegaConf.create()
         for name, value in content.items():
             OmegaConf.update(spread, name, value, force_add=True)
         return config, [*layers, Layer(WORD, "", False, plain(spread))]
 
 
-def _refuse_sweeps(words: list[Word]) -> None:
-    for word in words:
-        if word.key.split(".")[0] in OF_SWEEPS:
-            raise ConfigError(f"{word.text}: this is of a sweep: rlrun train -m …")
+def _refuse_sweeps(overrides: list[Override]) -> None:
+    for override in overrides:
+        if override.key.split(".")[0] in OF_SWEEPS:
+            raise ConfigError(f"{override.text}: this is of a sweep: rlrun train -m …")
 
 
-def _is_group(repository: Repository, word: Word) -> bool:
-    return not isinstance(word.value, dict) and "." not in word.group and repository.group_exists(word.group)
+def _is_group(repository: Repository, override: Override) -> bool:
+    return (
+        not isinstance(override.value, dict) and "." not in override.group and repository.group_exists(override.group)
+    )
 
 
 def _env_changed(config: DictConfig, layers: list[Layer]) -> bool:
@@ -188,7 +196,7 @@ def _check_env(composed: Composed) -> None:
 
 
 def _check_unread(composed: Composed, read: Mapping[Keys, Any]) -> None:
-    """Refuse what a word or a user's file set and nobody reads.
+    """Refuse what an override or a user's file set and nobody reads.
 
     A packaged file may hold a number that stays unread once `~callbacks.x` took its reader out.
     """

@@ -1,4 +1,4 @@
-"""From words to the ordered list of files that make up a config; Hydra decides, nothing is merged yet."""
+"""From overrides to the ordered list of files that make up a config; Hydra decides, nothing is merged yet."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+from rlrun.config.overrides import Override, hydra_overrides
 from rlrun.config.peers import GYM_ID
 from rlrun.config.sources import PRESETS, TUNED, Repository, one_line
-from rlrun.config.words import Word, hydra_words
 from rlrun.errors import ConfigError, did_you_mean, nearest
 
 
@@ -33,7 +33,7 @@ def hydra_as_of_now() -> Iterator[None]:
 
     Nothing else of Hydra's global state is touched, so a user's own Hydra application may be active.
     """
-    if not hasattr(version, "base_at_least"):  # 1.4 has one behaviour only
+    if not hasattr(version, "base_at_least"):  # 1.4 has one behavior only
         yield
         return
     base = version.VersionBase.instance()
@@ -65,8 +65,8 @@ def places(repository: Repository) -> str:
     return ", ".join(str(place.path) for place in repository.places)
 
 
-def settle(repository: Repository, words: Sequence[Word], listed: dict[str, Any]) -> list[Word]:
-    """Write the words that choose from a group as Hydra wants them.
+def settle(repository: Repository, overrides: Sequence[Override], listed: dict[str, Any]) -> list[Override]:
+    """Write the overrides that choose from a group as Hydra wants them.
 
     Whether `+` is needed follows from the defaults list, so both `with=rnd` and `+with=rnd` work;
     `group=null` takes the group out.
@@ -74,19 +74,23 @@ def settle(repository: Repository, words: Sequence[Word], listed: dict[str, Any]
     Raises: ConfigError if an option does not exist.
     """
     settled = []
-    for word in words:
-        if word.sign == "~" or word.value is None:
-            if word.key in listed:
-                settled.append(word._replace(sign="~"))
-            elif word.sign == "~":
-                raise ConfigError(f"~{word.key}: nothing was chosen for it")
+    for override in overrides:
+        if override.sign == "~" or override.value is None:
+            if override.key in listed:
+                settled.append(override._replace(sign="~"))
+            elif override.sign == "~":
+                raise ConfigError(f"~{override.key}: nothing was chosen for it")
             continue
-        if not isinstance(word.value, str | list):  # a name that reads as a number, nan say
-            word = word._replace(value=word.text.partition("=")[2])
-        for option in word.value if isinstance(word.value, list) else [word.value]:
-            if not isinstance(option, str) or "${" in option or not repository.config_exists(f"{word.group}/{option}"):
-                raise ConfigError(f"{word.key}: {unknown_option(repository, word.group, str(option))}")
-        settled.append(word._replace(sign="" if word.key in listed else "+"))
+        if not isinstance(override.value, str | list):  # a name that reads as a number, nan say
+            override = override._replace(value=override.text.partition("=")[2])
+        for option in override.value if isinstance(override.value, list) else [override.value]:
+            if (
+                not isinstance(option, str)
+                or "${" in option
+                or not repository.config_exists(f"{override.group}/{option}")
+            ):
+                raise ConfigError(f"{override.key}: {unknown_option(repository, override.group, str(option))}")
+        settled.append(override._replace(sign="" if override.key in listed else "+"))
     return settled
 
 
@@ -99,8 +103,8 @@ def unknown_option(repository: Repository, group: str, option: str) -> str:
     return f"there is no '{option}'" + (near or f"; there are {', '.join(options) or 'none'}")
 
 
-def list_files(repository: Repository, words: Sequence[Word], *, primary: str) -> Files:
-    """Return the files that the settled words ask for.
+def list_files(repository: Repository, overrides: Sequence[Override], *, primary: str) -> Files:
+    """Return the files that the settled overrides ask for.
 
     Raises: ConfigError for whatever Hydra refuses.
     """
@@ -108,7 +112,7 @@ def list_files(repository: Repository, words: Sequence[Word], *, primary: str) -
         defaults_list = create_defaults_list(
             repo=repository,
             config_name=primary,
-            overrides_list=hydra_words(words),
+            overrides_list=hydra_overrides(overrides),
             prepend_hydra=False,
             skip_missing=False,
         )
@@ -116,7 +120,7 @@ def list_files(repository: Repository, words: Sequence[Word], *, primary: str) -
         raise ConfigError(f"the defaults lists of {places(repository)} include each other in a circle") from error
     except (HydraException, OmegaConfBaseException, ValueError, AssertionError) as error:
         raise ConfigError(_rewritten(repository, error)) from error
-    chosen = {word.key: word.value for word in words if isinstance(word.value, list)}
+    chosen = {override.key: override.value for override in overrides if isinstance(override.value, list)}
     return Files(defaults_list.defaults, {**defaults_list.overrides.known_choices, **chosen})
 
 
@@ -151,28 +155,28 @@ def _label(repository: Repository, config_path: str) -> str:
     return result.path if result else config_path
 
 
-def mistyped_group(words: Sequence[Word], listed: dict[str, Any]) -> str | None:
-    """Return a message if a word looks like a choice from a group whose name is misspelt."""
-    for word in words:
-        near = nearest(word.key, listed)
-        if "." not in word.key and near is not None and near != word.key:
-            return f"{word.key}: no such key or group (did you mean '{near}'?)"
+def mistyped_group(overrides: Sequence[Override], listed: dict[str, Any]) -> str | None:
+    """Return a message if an override looks like a choice from a group whose name is misspelt."""
+    for override in overrides:
+        near = nearest(override.key, listed)
+        if "." not in override.key and near is not None and near != override.key:
+            return f"{override.key}: no such key or group (did you mean '{near}'?)"
     return None
 
 
-def told_presets(names: Iterable[str | None]) -> str:
+def describe_presets(names: Iterable[str | None]) -> str:
     """Return one line that names the presets that apply, and the way to do without; nothing where none does."""
     applied = ", ".join(dict.fromkeys(name for name in names if name is not None))
     return f"preset: {applied} (tuned for this algorithm and environment; preset=null for none)" if applied else ""
 
 
-def tuned_preset(repository: Repository, words: Sequence[Word], choices: dict[str, Any]) -> str | None:
+def tuned_preset(repository: Repository, overrides: Sequence[Override], choices: dict[str, Any]) -> str | None:
     """Return the name of the packaged preset for the chosen algorithm and environment, if it may apply.
 
     It may not if a preset is named, or none (`preset=null`), or either file is the user's own.
     """
     algorithm, env = choices.get("algorithm"), choices.get("env")
-    named = choices.get(PRESETS) is not None or any(word.key == PRESETS for word in words)
+    named = choices.get(PRESETS) is not None or any(override.key == PRESETS for override in overrides)
     if named or not isinstance(algorithm, str) or not isinstance(env, str):
         return None
     name = f"{algorithm}_{env}"

@@ -15,15 +15,15 @@ from omegaconf import DictConfig
 from rlrun.config.layering import Files, hydra_as_of_now, list_files, listed_groups
 from rlrun.config.merging import merge
 from rlrun.config.origins import Layer
+from rlrun.config.overrides import Override
 from rlrun.config.places import Place
 from rlrun.config.sources import Repository
-from rlrun.config.words import Word
 
 Stamp: TypeAlias = tuple[tuple[str, int, int, int], ...]
 
 
 class Library:
-    """What the files of a search path come to, by the words that choose from groups."""
+    """What the files of a search path come to, by the overrides that choose from groups."""
 
     def __init__(self, places: Sequence[Place], primary: str) -> None:
         self.repository = Repository(places)
@@ -34,8 +34,8 @@ class Library:
             self.listed = listed_groups(self.repository, primary)
         self.groups = self.repository.get_group_options("", ObjectType.GROUP)
 
-    def files(self, chosen: Sequence[Word]) -> Files:
-        """Return the files that settled words ask for.
+    def files(self, chosen: Sequence[Override]) -> Files:
+        """Return the files that settled overrides ask for.
 
         Raises: ConfigError for whatever Hydra refuses.
         """
@@ -45,7 +45,7 @@ class Library:
         files = self._files[key]
         return files._replace(choices=dict(files.choices))
 
-    def merged(self, chosen: Sequence[Word]) -> tuple[DictConfig, list[Layer]]:
+    def merged(self, chosen: Sequence[Override]) -> tuple[DictConfig, list[Layer]]:
         """Return the files merged, and what each of them put in: copies, which are the caller's to change.
 
         Raises: ConfigError for whatever Hydra refuses, and if a file does not fit what came before it.
@@ -80,5 +80,5 @@ def _stamp(folder: Path) -> Stamp:
     return tuple((path, about.st_ino, about.st_size, about.st_mtime_ns) for path, about in entries)
 
 
-def _names(chosen: Sequence[Word]) -> tuple[str, ...]:
-    return tuple(f"{word.sign}{word.key}={word.value}" for word in chosen)
+def _names(chosen: Sequence[Override]) -> tuple[str, ...]:
+    return tuple(f"{override.sign}{override.key}={override.value}" for override in chosen)

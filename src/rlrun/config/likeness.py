@@ -1,4 +1,4 @@
-"""A word that takes the place of a number, or of true or false, has to be one, too."""
+"""An override that takes the place of a number, or of true or false, has to be one, too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlrun.errors import ConfigError
 
 
 def check_likeness(config: Any, layers: Sequence[Layer]) -> dict[str, Any]:
-    """Compare what words set with the values that files have there; return whole numbers written as `1e3`.
+    """Compare what overrides set with the values that files have there; return whole numbers written as `1e3`.
 
     Null, interpolations and whole blocks may stand anywhere. In a packaged file `1` means a whole number and
     `1.0` any; a user's file is read more freely.
@@ -35,7 +35,7 @@ def check_likeness(config: Any, layers: Sequence[Layer]) -> dict[str, Any]:
         try:
             converted = kind.convert(value)
         except (ValueError, OverflowError):
-            raise ConfigError(f"{key}: wanted {kind.words}, got {shown(value)}") from None
+            raise ConfigError(f"{key}: wanted {kind.overrides}, got {shown(value)}") from None
         if type(converted) is not type(value):
             changed[key] = converted
     return changed

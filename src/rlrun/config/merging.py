@@ -9,12 +9,12 @@ from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config.origins import Layer
+from rlrun.config.overrides import Override
 from rlrun.config.peers import hint
 from rlrun.config.resolvers import admit_all_resolvers
 from rlrun.config.schema import CLOSED, OPEN, instead
 from rlrun.config.sources import TUNED, Repository, one_line
 from rlrun.config.tree import children, dotted, leaves, plain, split
-from rlrun.config.words import Word
 from rlrun.errors import ConfigError, did_you_mean
 
 
@@ -64,66 +64,68 @@ def _yield_to_own(tuned: Layer, layers: Sequence[Layer]) -> Layer:
     return tuned._replace(content=content)
 
 
-def apply(config: DictConfig, word: Word, groups: Sequence[str]) -> None:
-    """Change, add or delete what a word says.
+def apply(config: DictConfig, override: Override, groups: Sequence[str]) -> None:
+    """Change, add or delete what an override says.
 
     Raises: ConfigError if the key does not exist, or cannot take the value, or a resolver is not trusted.
     """
-    admit_all_resolvers({word.key: word.value})
-    if "@" in word.key or "/" in word.key:
-        raise ConfigError(f"{word.key}: no such group{did_you_mean(word.group, groups)}")
-    is_open = any(word.key.startswith(f"{key}.") for key in OPEN)
-    if word.sign == "~" or not (word.sign or is_open):
-        _find(config, word, groups)
+    admit_all_resolvers({override.key: override.value})
+    if "@" in override.key or "/" in override.key:
+        raise ConfigError(f"{override.key}: no such group{did_you_mean(override.group, groups)}")
+    is_open = any(override.key.startswith(f"{key}.") for key in OPEN)
+    if override.sign == "~" or not (override.sign or is_open):
+        _find(config, override, groups)
     try:
-        if word.sign == "~":
-            _delete(config, word)
-        elif word.value is None or not isinstance(word.value, (dict, list)):
-            OmegaConf.update(config, word.key, word.value, merge=False, force_add=bool(word.sign or is_open))
+        if override.sign == "~":
+            _delete(config, override)
+        elif override.value is None or not isinstance(override.value, (dict, list)):
+            OmegaConf.update(
+                config, override.key, override.value, merge=False, force_add=bool(override.sign or is_open)
+            )
         else:
-            OmegaConf.update(config, word.key, word.value, merge=True, force_add=bool(word.sign or is_open))
+            OmegaConf.update(config, override.key, override.value, merge=True, force_add=bool(override.sign or is_open))
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{word.key}: {_inner(config, word) or one_line(error)}") from error
+        raise ConfigError(f"{override.key}: {_inner(config, override) or one_line(error)}") from error
 
 
-def _find(config: DictConfig, word: Word, groups: Sequence[str]) -> None:
+def _find(config: DictConfig, override: Override, groups: Sequence[str]) -> None:
     """Raise ConfigError, with the nearest match, unless the word's key exists."""
     node = plain(config)
-    path = split(word.key)
+    path = split(override.key)
     for index, key in enumerate(path):
         names = dict(children(node))
         if key not in names:
             if isinstance(node, str) and node.startswith("${"):
-                raise ConfigError(f"{word.key}: '{dotted(path[:index])}' is a link to {node}: change that instead")
+                raise ConfigError(f"{override.key}: '{dotted(path[:index])}' is a link to {node}: change that instead")
             prefix = "".join(f"{part}." for part in path[:index])
             near = did_you_mean(key, [*names, *(groups if not index else ())], prefix)
             what = "no such key" if index or len(path) > 1 else "no such key or group"
             if index == 1 and path[0] in CLOSED:
-                raise ConfigError(f"{word.key}: {what}{instead(path[0], key)}")
+                raise ConfigError(f"{override.key}: {what}{instead(path[0], key)}")
             part = isinstance(node, dict) and ("_target_" in node or path[:index] == ("callbacks",))
-            near = near or (f"; +{word.key}=… adds one" if part else f"; there are {', '.join(names) or 'none'}")
-            raise ConfigError(f"{word.key}: {what}{hint(path, plain(config), near, word.value)}")
+            near = near or (f"; +{override.key}=… adds one" if part else f"; there are {', '.join(names) or 'none'}")
+            raise ConfigError(f"{override.key}: {what}{hint(path, plain(config), near, override.value)}")
         node = names[key]
 
 
-def _delete(config: DictConfig, word: Word) -> None:
-    *parents, last = split(word.key)
+def _delete(config: DictConfig, override: Override) -> None:
+    *parents, last = split(override.key)
     parent = OmegaConf.select(config, dotted(tuple(parents))) if parents else config
-    if word.conditional and parent[last] != word.value:
-        raise ConfigError(f"~{word.key}: its value is {parent[last]}, not {word.value}")
+    if override.conditional and parent[last] != override.value:
+        raise ConfigError(f"~{override.key}: its value is {parent[last]}, not {override.value}")
     if not isinstance(parent, DictConfig):
-        raise ConfigError(f"~{word.key}: an entry of a list cannot be deleted; give the whole list")
+        raise ConfigError(f"~{override.key}: an entry of a list cannot be deleted; give the whole list")
     with open_dict(parent):
         del parent[last]
 
 
-def _inner(config: DictConfig, word: Word) -> str:
-    """Say so where a dict that a word gives holds a key that does not exist."""
-    node = OmegaConf.select(config, word.key, throw_on_resolution_failure=False)
-    if not isinstance(node, DictConfig) or not isinstance(word.value, dict):
+def _inner(config: DictConfig, override: Override) -> str:
+    """Say so where a dict that an override gives holds a key that does not exist."""
+    node = OmegaConf.select(config, override.key, throw_on_resolution_failure=False)
+    if not isinstance(node, DictConfig) or not isinstance(override.value, dict):
         return ""
-    for key in word.value:
+    for key in override.value:
         if key not in node:
-            near = instead(word.key, str(key)) if word.key in CLOSED else did_you_mean(str(key), map(str, node))
+            near = instead(override.key, str(key)) if override.key in CLOSED else did_you_mean(str(key), map(str, node))
             return f"no such key '{key}'{near}"
     return ""

@@ -1,4 +1,4 @@
-"""Which file, or which word, set each key."""
+"""Which file, or which override, set each key."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ WORD = "word"
 
 
 class Layer(NamedTuple):
-    """What one file or one word put into the config, in the order of merging."""
+    """What one file or one override put into the config, in the order of merging."""
 
     label: str
-    config_path: str  # "" for a word
+    config_path: str  # "" for an override
     packaged: bool
     content: Any  # a plain tree from the top
 
 
 def provenance(composed: Composed) -> dict[str, str]:
-    """Return for each key of the composed config the file that set it last, or `word`."""
+    """Return for each key of the composed config the file that set it last, or `override`."""
     return {dotted(path): layer.label for path, layer in origins(composed.config, composed.layers).items()}
 
 

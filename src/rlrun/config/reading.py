@@ -22,7 +22,7 @@ ROOTS = (
     "device",
     "threads",
     "precision",
-    "matmul",
+    "matmul_backend",
     "compile",
     "expect",
     "init",

@@ -21,7 +21,7 @@ _OWN = ("env.kwargs", "env.reset_options")  # what a user's environment calls it
 
 @cache
 def _advise(place: str, before: str, now: str) -> None:
-    LOGGER.warning("%s: %s is called %s now", place, before, now)
+    LOGGER.warning("%s%s is called %s now", f"{place}: " if place else "", before, now)
 
 
 def override(text: str) -> str:
@@ -31,10 +31,10 @@ def override(text: str) -> str:
         return text
     sign, name, package, _, value = match.groups()
     path = key(split(name))
-    now = group(name) if "." not in name else dotted(path) if path != split(name) else name
+    now = group(name) if group(name) != name else dotted(path) if path != split(name) else name
     renamed = f"{sign}{now}{package}" + ("" if value is None else f"={_choice(now, path[-1:], value)}")
     if renamed != text:
-        _advise(text, f"{name}{'' if now != name else f'={value}'}", renamed)
+        _advise("", text, renamed)
     return renamed
 
 

@@ -15,7 +15,7 @@ OPEN = ("env.kwargs", "env.reset_options", "init.parts", "init.rename")  # keys 
 # What may change when a run is resumed: nothing that training depends on, but the machine, and a budget that is read.
 CHANGEABLE = (
     *("stop", "evaluation", "checkpoint", "logger", "log", "memory.export"),
-    *("device", "threads", "matmul", "env.vectorization"),
+    *("device", "threads", "matmul_backend", "env.vectorization"),
 )
 SETTINGS = ("stop", "evaluation", "checkpoint", "log")  # blocks in which only known keys have a meaning
 
@@ -24,7 +24,7 @@ SETTINGS = ("stop", "evaluation", "checkpoint", "log")  # blocks in which only k
 class Kind:
     """What a value may be: `convert` returns it, or raises ValueError."""
 
-    words: str  # "a whole number from 0"
+    overrides: str  # "a whole number from 0"
     convert: Callable[[Any], Any]
 
 
@@ -51,11 +51,11 @@ def number(least: float | None = None, most: float | None = None, *, above: bool
             raise ValueError
         return value
 
-    words = "a number" + ("" if least is None else f" above {least}" if above else f" from {least}")
-    return Kind(words + ("" if most is None else f" to {most}"), convert)
+    overrides = "a number" + ("" if least is None else f" above {least}" if above else f" from {least}")
+    return Kind(overrides + ("" if most is None else f" to {most}"), convert)
 
 
-def of_type(words: str, *types: type) -> Kind:
+def of_type(overrides: str, *types: type) -> Kind:
     """A value of some type."""
 
     def convert(value: Any) -> Any:
@@ -63,7 +63,7 @@ def of_type(words: str, *types: type) -> Kind:
             raise ValueError
         return value
 
-    return Kind(words, convert)
+    return Kind(overrides, convert)
 
 
 def one_of(*names: str) -> Kind:
@@ -88,7 +88,7 @@ def either(*kinds: Kind) -> Kind:
                 continue
         raise ValueError
 
-    return Kind(" or ".join(kind.words for kind in kinds), convert)
+    return Kind(" or ".join(kind.overrides for kind in kinds), convert)
 
 
 def each(kind: Kind) -> Kind:
@@ -101,10 +101,12 @@ def each(kind: Kind) -> Kind:
             try:
                 kind.convert(entry)
             except ValueError:
-                raise ConfigError(f"'{name}': wanted {kind.words}, got {shown(entry)}{_near(entry, kind)}") from None
+                raise ConfigError(
+                    f"'{name}': wanted {kind.overrides}, got {shown(entry)}{_near(entry, kind)}"
+                ) from None
         return {str(name): kind.convert(entry) for name, entry in value.items()}
 
-    return Kind(f"names, each with {kind.words}", convert)
+    return Kind(f"names, each with {kind.overrides}", convert)
 
 
 def _list_of_names(value: Any) -> Any:
@@ -168,19 +170,19 @@ KINDS: dict[str, Kind] = {
     "logger": Kind("a list of loggers", _list_of_names),
     "device": Kind("one of auto, cpu, cuda, cuda:1, mps, xpu", _device),
     "threads": either(whole(1), Kind("auto", one_of("auto").convert)),
-    "matmul": one_of("auto", "torch", "onednn", "numpy"),
+    "matmul_backend": one_of("auto", "torch", "onednn", "numpy"),
     "precision": one_of("highest", "high", "medium", "bf16"),
     "compile": TRUTH,
     "init.from": either(TEXT, NULL),
     "init.weights": TAKEN,
-    "init.optimisers": TAKEN,
+    "init.optimizers": TAKEN,
     "init.numbers": TAKEN,
     "init.memory": TAKEN,
     "init.parts": each(TAKEN),
     "init.rename": each(TEXT),
     "init.mismatch": one_of("refuse", "skip", "reinit"),
     "load.weights": either(TRUTH, NULL),
-    "load.optimisers": either(TRUTH, NULL),
+    "load.optimizers": either(TRUTH, NULL),
     "load.numbers": either(TRUTH, NULL),
     "env.id": either(TEXT, NULL),
     "env.target": either(TEXT, NULL),
@@ -196,7 +198,7 @@ KINDS: dict[str, Kind] = {
     "algorithm.hidden": Kind("a list of whole numbers from 1", _widths),
     "algorithm.ensemble": whole(1),
     "algorithm.n_step": whole(1),
-    "algorithm.target_rate": number(0, 1),
+    "algorithm.tau": number(0, 1),
     "algorithm.policy_every": whole(1),
     "algorithm.target_every": whole(1),
     "algorithm.max_grad_norm": either(number(0, above=True), NULL),
@@ -234,7 +236,7 @@ def check_kinds(config: Any, kinds: Mapping[str, Kind] = KINDS) -> dict[str, Any
         try:
             converted = kind.convert(value)
         except (ValueError, OverflowError):
-            raise ConfigError(f"{key}: wanted {kind.words}, got {shown(value)}{_near(value, kind)}") from None
+            raise ConfigError(f"{key}: wanted {kind.overrides}, got {shown(value)}{_near(value, kind)}") from None
         except ConfigError as error:  # of an entry
             raise ConfigError(f"{key}: {error}") from None
         if type(converted) is not type(value):
@@ -243,7 +245,7 @@ def check_kinds(config: Any, kinds: Mapping[str, Kind] = KINDS) -> dict[str, Any
 
 
 def _near(value: Any, kind: Kind) -> str:
-    return did_you_mean(value, kind.words.removeprefix("one of ").split(", ")) if isinstance(value, str) else ""
+    return did_you_mean(value, kind.overrides.removeprefix("one of ").split(", ")) if isinstance(value, str) else ""
 
 
 def _check_closed(tree: Any) -> None:

@@ -199,5 +199,5 @@ def _chooses(item: Any, groups: tuple[str, ...]) -> bool:
     """Say whether a line of a defaults list is `override /GROUP: …` for one of the groups."""
     if isinstance(item, str):
         return False
-    words = str(next(iter(item))).split()
-    return "override" in words and words[-1].lstrip("/").split("@")[0] in groups
+    overrides = str(next(iter(item))).split()
+    return "override" in overrides and overrides[-1].lstrip("/").split("@")[0] in groups

@@ -104,15 +104,15 @@ def _parameters(target: Any) -> list[inspect.Parameter]:
 
 def _refused(refused: list[str], known: list[str], text: str, place: str) -> str:
     listed = f"; it takes {', '.join(known) or 'none'}"
-    words = " ".join(f"~{place}.{name}" for name in refused)
+    overrides = " ".join(f"~{place}.{name}" for name in refused)
     ours = text.split(".")[0] == "rlrun"  # else a file of ours may give what another class need not take
     if len(refused) > 1:
         message = f"{place}: {text} takes no arguments {', '.join(map(repr, refused))}{listed}"
-        return message if ours else f"{message}; {words} leaves them out"
+        return message if ours else f"{message}; {overrides} leaves them out"
     message = (
         f"{place}.{refused[0]}: {text} takes no argument '{refused[0]}'{did_you_mean(refused[0], known) or listed}"
     )
-    return message if ours else f"{message}; {words} leaves it out"
+    return message if ours else f"{message}; {overrides} leaves it out"
 
 
 def lacks(part: Any, protocol: Any) -> str:

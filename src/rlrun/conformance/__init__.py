@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rlrun import checking, plugins
+from rlrun.config.overrides import parse
 from rlrun.config.plugged import brought, fault
-from rlrun.config.words import parse
 from rlrun.conformance.checks import Examined, Report, Verdict, examine
 from rlrun.conformance.small import BESIDE
 from rlrun.errors import ConfigError, RequestError, SpaceError
@@ -23,7 +23,7 @@ ENVS = ("env=cartpole", "env=pendulum")  # choices, and numbers
 
 def plugin_test(
     name: str,
-    words: Sequence[str] = (),
+    overrides: Sequence[str] = (),
     *,
     config_dir: Path | None = None,
     tell: Callable[[Examined], None] = lambda examined: None,
@@ -32,7 +32,7 @@ def plugin_test(
 
     Args:
         name: of the plugin.
-        words: that each command gets beside the file; they go before what would stand there, and files of a group
+        overrides: that each command gets beside the file; they go before what would stand there, and files of a group
             from which they choose another one are left out.
         config_dir: the user's own conf folder.
         tell: is told what came of each command.
@@ -49,7 +49,7 @@ def plugin_test(
     files = [file for file in brought(plugin.folder) if file.partition("/")[0] in GROUPS]
     commands: dict[frozenset[str], tuple[str, list[str]]] = {}
     for file in files:
-        command = command_of(plugin.folder, file, words)
+        command = command_of(plugin.folder, file, overrides)
         if command is not None:
             commands.setdefault(frozenset(command), (file, command))  # of an algorithm, before its environment's
     if not commands:
@@ -58,27 +58,27 @@ def plugin_test(
     for file, command in commands.values():
         with tempfile.TemporaryDirectory(prefix="rlrun-") as folder:
             of_environment = file.startswith("env/")
-            fitting = command if set(ENVS) & set(words) else _fitting(command, config_dir)
-            result = examine(fitting, Path(folder), config_dir=config_dir, own=words, of_environment=of_environment)
+            fitting = command if set(ENVS) & set(overrides) else _fitting(command, config_dir)
+            result = examine(fitting, Path(folder), config_dir=config_dir, own=overrides, of_environment=of_environment)
         examined.append(result)
         tell(result)
     return Report(name, examined)
 
 
-def command_of(folder: Path, file: str, words: Sequence[str]) -> list[str] | None:
-    """Return the words of a command that uses a config file, or None where the words choose another one."""
+def command_of(folder: Path, file: str, overrides: Sequence[str]) -> list[str] | None:
+    """Return the overrides of a command that uses a config file, or None where the overrides choose another one."""
     group, _, option = file.partition("/")
-    settings = {word.key: word.value for word in parse(words)}
+    settings = {override.key: override.value for override in parse(overrides)}
     if group != "with" and settings.get(group, option) != option:
         return None
     choice = f"+with={option}" if group == "with" else f"{group}={option}"
     wanted = [choice, *(_example(folder / f"{file}.yaml") or BESIDE[group])]
-    beside = [word for word in wanted if word == choice or parse([word])[0].key not in settings]
-    return list(dict.fromkeys([*beside, *words]))
+    beside = [override for override in wanted if override == choice or parse([override])[0].key not in settings]
+    return list(dict.fromkeys([*beside, *overrides]))
 
 
 def _example(path: Path) -> list[str]:
-    """Return the words of the command that stands among the comments at the head of a config file.
+    """Return the overrides of the command that stands among the comments at the head of a config file.
 
     Raises:
         ConfigError: a shell would not take it.
@@ -97,7 +97,7 @@ def _example(path: Path) -> list[str]:
 def _fitting(command: list[str], config_dir: Path | None) -> list[str]:
     """Return a command with an environment that what learns in it can handle."""
     for env in sorted(ENVS, key=lambda env: env not in command):
-        candidate = [env if word in ENVS else word for word in command]
+        candidate = [env if override in ENVS else override for override in command]
         try:
             checking.check(candidate, config_dir=config_dir)
         except SpaceError:

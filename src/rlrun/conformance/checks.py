@@ -13,8 +13,8 @@ import torch
 
 from rlrun import inspection, projects, typed
 from rlrun.config import Composed, compose
+from rlrun.config.overrides import parse
 from rlrun.config.targets import explain
-from rlrun.config.words import parse
 from rlrun.conformance.reach import Leaves, differences, walk
 from rlrun.conformance.small import AT, RESUMED, SMALL, leave, records, shrink
 from rlrun.errors import MissingExtra, RequestError, SpaceError
@@ -48,7 +48,7 @@ class Verdict:
 class Examined:
     """All checks of one command."""
 
-    words: list[str]
+    overrides: list[str]
     verdicts: list[Verdict]
 
     @property
@@ -73,7 +73,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Ended:
+class FinishedRun:
     """A run that ended, and all that it held then."""
 
     run: Path
@@ -82,7 +82,7 @@ class Ended:
     unknown: list[str]
 
     @classmethod
-    def of(cls, result: Result) -> Ended:
+    def of(cls, result: Result) -> FinishedRun:
         """Look at a run at once, before another changes what the process shares."""
         unknown: list[str] = []
         return cls(result.run_dir, result.summary["updates"], walk(result.trainer, unknown), unknown)
@@ -105,7 +105,7 @@ def examine(
         own: those among the overrides that the user typed; their numbers are not made small.
         of_environment: it is an environment that is tried, not what learns in it.
     """
-    settings = {word.key: word.value for word in parse(own)}
+    settings = {override.key: override.value for override in parse(own)}
     numbers = {key: value for key, value in {"num_envs": ENVS, **RESUMED}.items() if key not in settings}
 
     def small(seed: int) -> Composed:
@@ -120,7 +120,7 @@ def examine(
             return [Verdict(name, "failed", explain(error))]
 
     try:
-        baseline = Ended.of(train(small(0), run_dir=folder / "one"))
+        baseline = FinishedRun.of(train(small(0), run_dir=folder / "one"))
     except Exception as error:
         return Examined([*overrides], [Verdict("training", "failed", explain(error))])
     verdicts = [Verdict("training", "ok", f"{baseline.updates} updates")]
@@ -132,9 +132,9 @@ def examine(
     return Examined([*overrides], verdicts)
 
 
-def seeding(baseline: Ended, small: Callable[[int], Composed], folder: Path) -> Verdict:
+def seeding(baseline: FinishedRun, small: Callable[[int], Composed], folder: Path) -> Verdict:
     """Train again with the same seed, and with another one."""
-    same = Ended.of(train(small(0), run_dir=folder / "same"))
+    same = FinishedRun.of(train(small(0), run_dir=folder / "same"))
     mismatches = differences(baseline.leaves, same.leaves)
     if mismatches or records(baseline.run) != records(same.run):
         text = f"the same seed gives another run: {_several(mismatches) or 'its metrics differ'}"
@@ -144,10 +144,10 @@ def seeding(baseline: Ended, small: Callable[[int], Composed], folder: Path) -> 
     return Verdict("seeding", "ok", "the same seed gives the same run, another one another")
 
 
-def resumed(baseline: Ended, copy: Path, *, trust: Sequence[str]) -> list[Verdict]:
+def resumed(baseline: FinishedRun, copy: Path, *, trust: Sequence[str]) -> list[Verdict]:
     """Go on from a checkpoint on the way, as after a kill, and compare with the run that never stopped."""
     leave(baseline.run, copy, at=AT)
-    again = Ended.of(resume(copy, trust=trust))
+    again = FinishedRun.of(resume(copy, trust=trust))
     about = json.loads((copy / "manifest.json").read_text())
     expected, actual = _digests(baseline.run), _digests(again.run)
     parts = [path for path in expected if expected[path] != actual.get(path)]

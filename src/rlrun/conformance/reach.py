@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.env.recorded import Tape
+from rlrun.env.recorded import ActionLog
 from rlrun.generators import Generators
 from rlrun.memory import Recent, Table
 from rlrun.memory.index import EpisodeIndex
@@ -60,11 +60,11 @@ LEFT_OUT = {  # (class, attribute): why it may differ
     ("Table", "samples"): "says which samples are timed",
     ("Jsonl", "_path"): "where files lie",
     ("Checkpointer", "_first"): "where this process began",
-    ("Evaluator", "_lanes"): "reset with the same seeds by every evaluation",
+    ("Evaluator", "_envs"): "reset with the same seeds by every evaluation",
     ("SyncEnv", "_sets"): "filled before they are handed out",
     ("SyncEnv", "_turn"): "which of them is next",
     ("Recorded", "_remembered"): "what a resume began with",
-    ("Tape", "begun"): "counted from where the tape begins; VIEWS has lengths",
+    ("ActionLog", "begun"): "counted from where the tape begins; VIEWS has lengths",
     ("_Leaf", "steps"): "counted from where the tape begins; the log is compared",
     ("_Watched", "_opened"): LOOKS_AGAIN,
     ("_Watched", "_left_out"): LOOKS_AGAIN,
@@ -87,8 +87,8 @@ LEFT_OUT = {  # (class, attribute): why it may differ
     ("Gradients", "_flat"): "cleared before each update",
     ("Gradients", "_parts"): "cleared before each update",
     ("Gradients", "_before"): "counted from there",
-    ("Stepper", "_ready"): "the tensors of the optimiser",
-    ("Stepper", "_state"): "the state of the optimiser",
+    ("Stepper", "_ready"): "the tensors of the optimizer",
+    ("Stepper", "_state"): "the state of the optimizer",
     ("Epochs", "_whole"): "taken again when it is served",
     ("Recent", "number"): "numbers that the log has passed mean nothing; VIEWS has the others",
 }
@@ -98,7 +98,7 @@ VIEWS = {
     },
     EpisodeIndex: lambda index: {"completed": index.complete[:-1].copy()},
     Rollout: lambda rollout: {"rows": rollout.state_dict()["rows"]},
-    Tape: lambda tape: {"lengths": [tape.steps - begun for begun in tape.begun]},
+    ActionLog: lambda action_log: {"lengths": [action_log.steps - begun for begun in action_log.begun]},
     Recent: lambda sampler: {"numbers": sampler.number * (sampler.number >= sampler.clock - sampler.newest)},
 }
 
@@ -238,7 +238,7 @@ def _inside(value: Any) -> Parts | None:
         cells = _numbered(map(_content, value.__closure__ or ()), ".cell[{}]")
         return [*cells, (".defaults", value.__defaults__), (".keywords", value.__kwdefaults__)]
     if isinstance(value, types.GeneratorType):
-        return [(".locals", dict(value.gi_frame.f_locals) if value.gi_frame is not None else "ended")]
+        return [(".locals", dict(value.gi_frame.f_locals) if value.gi_frame is not None else "episode_end")]
     return None
 
 

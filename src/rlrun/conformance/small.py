@@ -42,7 +42,7 @@ RESUMED = {  # of a run that is left there
     **SMALL,
     "algorithm.warmup_steps": 12,
     "memory.length": 100,
-    "algorithm.horizon": 6,  # so that a rollout of three lanes ends with the checkpoint
+    "algorithm.horizon": 6,  # so that a rollout of three envs ends with the checkpoint
     "algorithm.epochs": 2,
     "offline.updates": 4,
     "stop.env_steps": None,

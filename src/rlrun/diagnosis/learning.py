@@ -8,8 +8,8 @@ from rlrun.diagnosis.facts import ENOUGH, Facts, Setting, Unknown, median_of_new
 from rlrun.diagnosis.rules import NotApplicable, Sign, ceiling, horizon, override, rewards_are_changed, rule, shown
 
 TOO_LARGE, CLIP_LIMIT = 1_000.0, 1e-3  # times the limit that a gradient is clipped to; limits that starve
-LARGE, SMALL, DRIFTED = 100.0, 1e-3, 3.0  # root mean squares of observations; the last one of normalised ones
-NORMALISE = "normalise them: +with=observation_norm"
+LARGE, SMALL, DRIFTED = 100.0, 1e-3, 3.0  # root mean squares of observations; the last one of normalized ones
+NORMALISE = "normalize them: +with=observation_norm"
 NATS = 1.0
 WORTH, WORTH_BOUNDED = 1e-5, 1e-3  # a temperature beside a reward; the latter where a bound keeps it down
 BONUS = 0.5  # weight of entropy beside advantages of size 1
@@ -28,9 +28,9 @@ FALLEN, LASTING = 0.5, 0.1  # share of the rise to the peak that is lost; of the
 
 @rule(
     "scale of observations",
-    f"their root mean square is above {LARGE:g} or below {SMALL:g}; normalised ones: above {DRIFTED:g}, the "
-    "normaliser has drifted",
-    "`+with=observation_norm`; `normalisers.observation.mode=em`",
+    f"their root mean square is above {LARGE:g} or below {SMALL:g}; normalized ones: above {DRIFTED:g}, the "
+    "normalizer has drifted",
+    "`+with=observation_norm`; `normalizers.observation.mode=em`",
 )
 def observations(facts: Facts) -> Sign | None:
     size = facts.late("observation/size")
@@ -38,8 +38,8 @@ def observations(facts: Facts) -> Sign | None:
     if facts.setting("agent.preprocess.observation_norm") is not None:
         if size <= DRIFTED:
             return None
-        reason = f"normalised {about} in place of 1: the normaliser has drifted from what comes"
-        remedy = "statistics that follow: normalisers.observation.mode=em +normalisers.observation.rate=1.0e-3"
+        reason = f"normalized {about} in place of 1: the normalizer has drifted from what comes"
+        remedy = "statistics that follow: normalizers.observation.mode=em +normalizers.observation.rate=1.0e-3"
         return reason, evidence, remedy
     if 0 < size < SMALL:
         return f"{about}: a network hardly sees them", evidence, NORMALISE
@@ -123,7 +123,7 @@ def rate_high(facts: Facts) -> Sign | None:
             return reason, {"env_steps": since}, _rate_override(facts, loss, 0.1)
     ratios = _update_ratios(facts, 1, "update_ratio")
     name = max(ratios, key=lambda key: ratios[key])
-    rate = facts.number(f"callbacks.{name}.optimiser.lr")
+    rate = facts.number(f"callbacks.{name}.optimizer.lr")
     if ratios[name] < FAST and (rate is None or rate < RATE):
         return None
     reason = f"single updates of {name} change up to {100 * ratios[name]:.2g} % of its weights"
@@ -152,7 +152,7 @@ def _update_ratios(facts: Facts, least: int, lack: str) -> dict[str, float]:
 
 
 def _of_rate(facts: Facts, reason: str, name: str, ratio: float, factor: float) -> Sign:
-    rate, evidence = facts.number(f"callbacks.{name}.optimiser.lr"), {"update_ratio": ratio}
+    rate, evidence = facts.number(f"callbacks.{name}.optimizer.lr"), {"update_ratio": ratio}
     if rate is not None:
         reason, evidence = f"{reason}, at a learning rate of {shown(rate)}", evidence | {"learning_rate": rate}
     return reason, evidence, _rate_override(facts, name, factor)
@@ -160,7 +160,7 @@ def _of_rate(facts: Facts, reason: str, name: str, ratio: float, factor: float) 
 
 def _rate_override(facts: Facts, name: str, factor: float) -> str:
     """Return the override that sets a loss's learning rate to so many times what it is, at most to a usual one."""
-    rate = facts.figure(f"callbacks.{name}.optimiser.lr")
+    rate = facts.figure(f"callbacks.{name}.optimizer.lr")
     if rate is None:
         return f"another learning rate of {name}"
     wanted = min(rate.value * factor, USUAL) if rate.value > 0 else USUAL
@@ -225,7 +225,7 @@ def _improved(facts: Facts) -> bool:
 @rule(
     "values over-estimated",
     "they lie far beyond what the rewards of the best episodes add up to",
-    "`algorithm.target_rate=…`, `algorithm.ensemble=2`",
+    "`algorithm.tau=…`, `algorithm.ensemble=2`",
 )
 def overestimation(facts: Facts) -> Sign | None:
     discount = facts.number("algorithm.discount")

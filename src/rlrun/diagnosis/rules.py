@@ -153,7 +153,7 @@ def no_reward(facts: Facts) -> Sign | None:
 
 @rule(
     "episodes never end",
-    f"no episode ended within twice the time limit, or {ENDLESS:,} steps a lane where none is known",
+    f"no episode ended within twice the time limit, or {ENDLESS:,} steps an env where none is known",
     "a `TimeLimit` in `env.wrappers`",
 )
 def no_end(facts: Facts) -> Sign | None:
@@ -165,7 +165,7 @@ def no_end(facts: Facts) -> Sign | None:
     if steps < least:
         raise Unknown(f"{least:,} steps a lane")
     known = f" although its time limit is {limit:,} steps" if limit is not None else ""
-    reason = f"no episode ended in {shown(steps)} steps of each lane{known}"
+    reason = f"no episode ended in {shown(steps)} steps of each env{known}"
     wrapper = "'env.wrappers=[{_target_: gymnasium.wrappers.TimeLimit, _partial_: true, max_episode_steps: 1000}]'"
     evidence = {"env_steps": facts.env_steps, "lanes": envs, "episodes": 0.0}
     return reason, evidence, f"give it a time limit: {wrapper}"
@@ -173,8 +173,8 @@ def no_end(facts: Facts) -> Sign | None:
 
 @rule(
     "target network stands still",
-    "the slow copy needs more updates to follow its network than were made",
-    "`algorithm.target_rate=…`, `algorithm.target_every=…`",
+    "the target network needs more updates to follow its network than were made",
+    "`algorithm.tau=…`, `algorithm.target_every=…`",
 )
 def stuck_target(facts: Facts) -> Sign | None:
     rates = {name: facts.figure(f"callbacks.{name}.rate") for name in facts.under("target_distance")}
@@ -191,7 +191,7 @@ def stuck_target(facts: Facts) -> Sign | None:
         distance = facts.series[f"target_distance/{name}"][-1].value
         pace = "moves in no update" if math.isinf(time) else f"needs {shown(time)} updates to follow"
         reason = (
-            f"the slow copy of callbacks.{name} {pace}, {shown(facts.updates)} were made; "
+            f"the target network of callbacks.{name} {pace}, {shown(facts.updates)} were made; "
             f"it lies {distance:.0%} of the network's size away"
         )
         evidence = {"rate": rate.value, "every": every.value, "updates": facts.updates, "distance": distance}

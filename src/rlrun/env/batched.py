@@ -16,14 +16,14 @@ from rlrun.env.spaces import (
     batch_reader,
     explained,
     from_gymnasium,
-    lane_writer,
     rewards,
     rewards_of,
+    row_writer,
 )
-from rlrun.env.sync import lane_seeds
+from rlrun.env.sync import env_seeds
 from rlrun.env.vector import Env, Seed, Step, close_softly
 from rlrun.errors import DataError, RlrunError
-from rlrun.exits import said
+from rlrun.exits import describe_error
 from rlrun.interpreter import describe_exit
 from rlrun.spaces import Spaces, put_rows, take_rows
 from rlrun.typing import Array, Tree
@@ -35,41 +35,41 @@ class WorkerFailure(Exception):
     """What an environment in a process of its own raised, in words; they begin with `env 3: `."""
 
 
-class LaneInfos(Mapping[int, dict[str, Any]]):
-    """What a vector environment said beside, by lane; taken apart only where somebody looks."""
+class EnvInfos(Mapping[int, dict[str, Any]]):
+    """What a vector environment said beside, by env; taken apart only where somebody looks."""
 
     def __init__(self, columns: dict[str, Any], count: int) -> None:
         self._columns = columns
         self._count = count
 
-    def __getitem__(self, lane: int) -> dict[str, Any]:
-        if not 0 <= lane < self._count:
-            raise KeyError(lane)
-        row = _row(self._columns, lane)
+    def __getitem__(self, env_index: int) -> dict[str, Any]:
+        if not 0 <= env_index < self._count:
+            raise KeyError(env_index)
+        row = _row(self._columns, env_index)
         final: dict[str, Any] | None = row.get("final_info")
-        return row if final is None else final  # where a lane reset within the step, the rest is of the next episode
+        return row if final is None else final  # where an env reset within the step, the rest is of the next episode
 
     def __iter__(self) -> Iterator[int]:
-        return (lane for lane in range(self._count) if self[lane])
+        return (env_index for env_index in range(self._count) if self[env_index])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
-def _row(columns: dict[str, Any], lane: int) -> dict[str, Any]:
+def _row(columns: dict[str, Any], env_index: int) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name, column in columns.items():
         present = columns.get(f"_{name}")
-        if (name.startswith("_") and name[1:] in columns) or (present is not None and not present[lane]):
+        if (name.startswith("_") and name[1:] in columns) or (present is not None and not present[env_index]):
             continue
-        row[name] = _row(column, lane) if isinstance(column, dict) else column[lane]
+        row[name] = _row(column, env_index) if isinstance(column, dict) else column[env_index]
     return row
 
 
 class BatchedEnv(Env):
     """Make any of the three ways in which vector environments reset look the same.
 
-    DISABLED: ended lanes are reset by a mask. NEXT_STEP: the row after an end is the reset itself, so it
+    DISABLED: ended envs are reset by a mask. NEXT_STEP: the row after an end is the reset itself, so it
     is marked invalid. SAME_STEP: the true successor is taken from `final_obs` of the info.
 
     vector: the environment, or `remake` makes it from a seed where that is the only way to seed it.
@@ -95,11 +95,11 @@ class BatchedEnv(Env):
         self.outer = theirs, actions
         self._rewards_shape = rewards(self.num_envs, self.spaces.rewards).shape
         self._read = batch_reader(theirs)
-        self._write = lane_writer(theirs)
+        self._write = row_writer(theirs)
         self._to_env = action_writer(actions, self.num_envs)
         self._mode = AutoresetMode((vector.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self.resets_itself = self._mode is AutoresetMode.NEXT_STEP
-        self._ended = np.zeros(self.num_envs, np.bool_)  # by the last step
+        self._episode_end = np.zeros(self.num_envs, np.bool_)  # by the last step
         self._next: Tree = None  # what to act on next
         self._closed = False
 
@@ -107,22 +107,22 @@ class BatchedEnv(Env):
         return rewards_of(self.vector, self._place)
 
     def reset(self, seed: Seed = None) -> Tree:
-        seeds = lane_seeds(seed, self.num_envs)
+        seeds = env_seeds(seed, self.num_envs)
         if self._remake is not None and seed is not None:
             self.vector.close()
-            self.vector = self._remake([lane_seed or 0 for lane_seed in seeds])
+            self.vector = self._remake([env_seed or 0 for env_seed in seeds])
         options = dict(self._options) if self._options else None
         return self._reset(self._seed_argument(seed, seeds), options)
 
     def _seed_argument(self, seed: Seed, seeds: list[int | None]) -> Any:
-        """One generator for all lanes takes one integer; one a lane takes a list."""
+        """One generator for all envs takes one integer; one an env takes a list."""
         if seed is None or self._remake is not None:
             return None
         return seeds if isinstance(self.vector.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) else seeds[0]
 
     def _reset(self, seed: Any, options: dict[str, Any] | None) -> Tree:
         observation, _ = self._call("reset", lambda: self.vector.reset(seed=seed, options=options))
-        self._ended[:] = False
+        self._episode_end[:] = False
         self._next = self._read(observation)
         return self._next
 
@@ -134,17 +134,17 @@ class BatchedEnv(Env):
         reward = np.array(reward, np.float32)
         if reward.shape != self._rewards_shape:
             raise DataError(
-                f"{self._place}: step gave rewards of shape {list(reward.shape)} for {self.num_envs} lanes; "
+                f"{self._place}: step gave rewards of shape {list(reward.shape)} for {self.num_envs} envs; "
                 f"wanted {list(self._rewards_shape)} by its reward_space"
             )
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
-        before, self._ended = self._ended, terminated | truncated
+        before, self._episode_end = self._episode_end, terminated | truncated
         valid = None
         if self._mode is AutoresetMode.NEXT_STEP and before.any():
             valid = ~before
-        elif self._mode is AutoresetMode.SAME_STEP and self._ended.any():
+        elif self._mode is AutoresetMode.SAME_STEP and self._episode_end.any():
             observation = self._successor(observation, info)
-        return Step(observation, reward, terminated, truncated, valid, LaneInfos(info, self.num_envs) if info else {})
+        return Step(observation, reward, terminated, truncated, valid, EnvInfos(info, self.num_envs) if info else {})
 
     def _successor(self, observation: Tree, info: dict[str, Any]) -> Tree:
         """Return the observations with the last ones of ended episodes put back."""
@@ -153,30 +153,30 @@ class BatchedEnv(Env):
             raise RlrunError(f"{self._place} resets within a step but gives no 'final_obs' in its info")
         successor = take_rows(observation, np.arange(self.num_envs))
         if isinstance(final, np.ndarray) and final.dtype == object:
-            for lane in np.flatnonzero(self._ended).tolist():
-                self._write(successor, lane, final[lane])
+            for env_index in np.flatnonzero(self._episode_end).tolist():
+                self._write(successor, env_index, final[env_index])
         else:
-            put_rows(successor, self._ended, take_rows(self._read(final), self._ended))
+            put_rows(successor, self._episode_end, take_rows(self._read(final), self._episode_end))
         return successor
 
-    def restart(self, ended: Array) -> Tree:
-        if not ended.any():
+    def restart(self, episode_end: Array) -> Tree:
+        if not episode_end.any():
             return self._next
         if self._mode is AutoresetMode.DISABLED:
-            return self._reset(None, {**(self._options or {}), "reset_mask": np.array(ended, np.bool_)})
-        if (ended & ~self._ended).any():
-            raise RlrunError(f"{self._place} resets its lanes by itself; an episode cannot be cut short from outside")
+            return self._reset(None, {**(self._options or {}), "reset_mask": np.array(episode_end, np.bool_)})
+        if (episode_end & ~self._episode_end).any():
+            raise RlrunError(f"{self._place} resets its envs by itself; an episode cannot be cut short from outside")
         return self._next
 
-    def reset_lanes(self, lanes: Array, seeds: Sequence[int | None]) -> Tree:
-        if lanes.all():
+    def reset_envs(self, envs: Array, seeds: Sequence[int | None]) -> Tree:
+        if envs.all():
             return self.reset(list(seeds))
         if self._mode is not AutoresetMode.DISABLED:
-            raise RlrunError(f"{self._place} resets its lanes by itself; chosen lanes cannot be seeded")
+            raise RlrunError(f"{self._place} resets its envs by itself; chosen envs cannot be seeded")
         all_seeds: list[int | None] = [None] * self.num_envs
-        for lane, seed in zip(np.flatnonzero(lanes).tolist(), seeds, strict=True):
-            all_seeds[lane] = seed
-        return self._reset(all_seeds, {**(self._options or {}), "reset_mask": np.array(lanes, np.bool_)})
+        for env_index, seed in zip(np.flatnonzero(envs).tolist(), seeds, strict=True):
+            all_seeds[env_index] = seed
+        return self._reset(all_seeds, {**(self._options or {}), "reset_mask": np.array(envs, np.bool_)})
 
     def render(self) -> Any:
         frames = self.vector.render()
@@ -200,14 +200,16 @@ class BatchedEnv(Env):
             if not isinstance(self.vector, AsyncVectorEnv):
                 if isinstance(error, Stop | RlrunError):
                     raise
-                raise RlrunError(f"{self._place}: {what} failed: {said(error)}") from error
+                raise RlrunError(f"{self._place}: {what} failed: {describe_error(error)}") from error
             if not hasattr(self.vector, "processes"):  # not all could be started
                 raise
             self._closed = True
             if isinstance(error, WorkerFailure):
                 raise RlrunError(f"{self._place}: {what} failed in {explained(what, str(error))}") from error
             gone = self._gone(self.vector) if isinstance(error, EOFError | OSError) else None
-            raise RlrunError(f"{self._place}: {what} failed: {gone or f'a worker failed: {said(error)}'}") from error
+            raise RlrunError(
+                f"{self._place}: {what} failed: {gone or f'a worker failed: {describe_error(error)}'}"
+            ) from error
         finally:
             if self._closed and isinstance(self.vector, AsyncVectorEnv):
                 end_workers(self.vector)
@@ -216,11 +218,11 @@ class BatchedEnv(Env):
         """Tell which worker has ended, or is about to, and how; None where all are at work."""
         started = [process for process in vector.processes if process.pid is not None]
         ready = wait([process.sentinel for process in started], timeout=DYING)
-        ended = [process for process in started if process.sentinel in ready]
-        for process in ended:
+        episode_end = [process for process in started if process.sentinel in ready]
+        for process in episode_end:
             process.join(DYING)  # it has closed its files, which is not quite its end
-        ended.sort(key=lambda process: process.exitcode == 0)  # it may have left because another one was gone
-        for process in ended:
+        episode_end.sort(key=lambda process: process.exitcode == 0)  # it may have left because another one was gone
+        for process in episode_end:
             return f"the process of env {vector.processes.index(process)} is gone: {describe_exit(process.exitcode)}"
         return None
 

@@ -95,7 +95,9 @@ def find_target(target: str) -> Callable[..., Any]:
     module = _import(module_name, place)
     factory = getattr(module, name, None)
     if not callable(factory):
-        hint = did_you_mean(name, [word for word in vars(module) if not word.startswith("_")], f"{module_name}.")
+        hint = did_you_mean(
+            name, [override for override in vars(module) if not override.startswith("_")], f"{module_name}."
+        )
         what = "has no" if factory is None else "has no class or function"
         raise BuildError(f"{place}: module '{module_name}' {what} '{name}'{hint}")
     trust.admit_object(factory, target, "env.target")

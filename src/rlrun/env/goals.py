@@ -133,7 +133,7 @@ class GoalReward:
     `terminated` asks its `compute_terminated` likewise, [..., G] -> [...] bool; None where it has none.
 
     Args:
-        env: the lanes; the function is found through wrappers. Of lanes in other processes a copy is asked.
+        env: the envs; the function is found through wrappers. Of envs in other processes a copy is asked.
         achieved: name of the part of the observation that is a goal reached.
         terminate: whether to ask for `terminated` at all.
 
@@ -142,38 +142,40 @@ class GoalReward:
     """
 
     def __init__(self, env: Env, *, achieved: str = "achieved_goal", terminate: bool = True) -> None:
-        lane = _single(env)
+        single_env = _single(env)
         place = f"environment '{env.name}'"
-        function = _own(lane, "compute_reward")
+        function = _own(single_env, "compute_reward")
         if function is None:
             raise ConfigError(
                 f"{place} has no compute_reward(achieved_goal, desired_goal, info): hindsight needs an environment "
                 "with goals, whose observation is a Dict of observation, achieved_goal and desired_goal "
                 "(env=bitflip, env=pointreach)"
             )
-        space = _part(lane.observation_space, achieved)
+        space = _part(single_env.observation_space, achieved)
         self._reward = _Batched(function, space, np.float32, f"{place}: compute_reward")
-        ended = _own(lane, "compute_terminated") if terminate else None
-        self.terminated = None if ended is None else _Batched(ended, space, np.bool_, f"{place}: compute_terminated")
+        episode_end = _own(single_env, "compute_terminated") if terminate else None
+        self.terminated = (
+            None if episode_end is None else _Batched(episode_end, space, np.bool_, f"{place}: compute_terminated")
+        )
 
     def __call__(self, achieved: Array, desired: Array) -> Array:
         return self._reward(achieved, desired)
 
 
 def _single(env: Env) -> gymnasium.Env[Any, Any]:
-    lanes = env.lanes or env.copy(num_envs=1).lanes
-    if not lanes:
+    envs = env.envs or env.copy(num_envs=1).envs
+    if not envs:
         raise ConfigError(
             f"env.vectorization: hindsight asks an environment in this process for its reward function, and "
             f"'{env.name}' ({env.vectorization}) has none there: env.vectorization=sync"
         )
-    return lanes[0]
+    return envs[0]
 
 
-def _own(lane: gymnasium.Env[Any, Any], name: str) -> Any:
+def _own(env: gymnasium.Env[Any, Any], name: str) -> Any:
     """Return a method of the outermost wrapper that has it, or of the environment itself; None where none has."""
     try:
-        return lane.get_wrapper_attr(name)
+        return env.get_wrapper_attr(name)
     except AttributeError:
         return None
 

@@ -1,4 +1,4 @@
-"""From an environment's name in the config to lanes that are ready to be reset."""
+"""From an environment's name in the config to envs that are ready to be reset."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Recipe:
     @property
     def name(self) -> str:
         """A short name for run directories: `ALE/Pong-v5` is `pong`, `my_pkg.MyEnv` is `myenv`."""
-        words = re.split(r"[/:.]", self.id) if self.target is None and self.id else (self.target or "").split(".")
-        return re.sub(r"-v\d+$", "", re.sub(r"[^\w-]", "", words[-1])).lower() or "env"
+        overrides = re.split(r"[/:.]", self.id) if self.target is None and self.id else (self.target or "").split(".")
+        return re.sub(r"-v\d+$", "", re.sub(r"[^\w-]", "", overrides[-1])).lower() or "env"
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def make(
     vectorization: str = "auto",
     num_envs: int = 1,
 ) -> Env:
-    """Make `num_envs` lanes of a registered environment, or of one named by its import path.
+    """Make `num_envs` envs of a registered environment, or of one named by its import path.
 
     id: a registered id, `module:Id` too; target: a class or a function that makes one environment;
     wrappers: callables that take an environment and return one, the innermost first;
@@ -122,7 +122,7 @@ def _assemble(recipe: Recipe, num_envs: int) -> Env:
 
 
 def _copy(recipe: Recipe, spaces: Spaces, num_envs: int, render_mode: str | None) -> Env:
-    """Make lanes in this process; keep a native engine where the single environment is another one."""
+    """Make envs in this process; keep a native engine where the single environment is another one."""
     again = replace(recipe, render_mode=render_mode or recipe.render_mode)
     plain = replace(again, vectorization="sync")
     if recipe.vectorization in ("sync", "async"):

@@ -67,10 +67,10 @@ class _Leaf:
         self.log.extend(row.tobytes() for row in actions)
 
 
-class Tape:
+class ActionLog:
     """A log of whole batches of policy actions [N, …], and where in it each lane's episode began.
 
-    What no lane needs any more is dropped, and so is what is older than `LIMIT` steps.
+    What no env needs any more is dropped, and so is what is older than `LIMIT` steps.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -97,18 +97,18 @@ class Tape:
         for leaf, part in _pairs(self._tree, action):
             leaf.note(part)
 
-    def begin(self, lanes: Iterable[int]) -> None:
+    def begin(self, envs: Iterable[int]) -> None:
         """Note that new episodes begin in some lanes."""
         steps = self.steps
-        for lane in lanes:
-            self.begun[lane] = steps
+        for env_index in envs:
+            self.begun[env_index] = steps
         needed = steps - min(self.begun)
         for leaf in self._leaves:
             for _ in range(len(leaf.log) - needed):
                 leaf.log.popleft()
 
     def long(self) -> list[bool]:
-        """Tell of which lanes the open episode has more than `LIMIT` steps."""
+        """Tell of which envs the open episode has more than `LIMIT` steps."""
         return [self.steps - begun > LIMIT for begun in self.begun]
 
     def __iter__(self) -> Iterator[Tree]:
@@ -240,13 +240,13 @@ def finish(replay: Generator[None, None, Outcome], abandon: Callable[[], None] |
 
 
 class Recorded(Env):
-    """What such lanes have in common, be they in this process or in workers."""
+    """What such envs have in common, be they in this process or in workers."""
 
-    _tape: Tape | None = None
+    _action_log: ActionLog | None = None
     _remembered: dict[str, Any] | None = None
     _write: Write  # of what an environment gave into a row of observations
     _to_env: Convert | None  # from policy actions to the environment's
-    _split: Callable[[Any], Iterator[Any]] | None  # and these lane by lane, where they are no array
+    _split: Callable[[Any], Iterator[Any]] | None  # and these env by env, where they are no array
 
     @property
     @abstractmethod
@@ -259,22 +259,22 @@ class Recorded(Env):
 
     @abstractmethod
     def _replay(self, episodes: list[Episode | None], abandon: Callable[[], None] | None) -> list[Outcome]:
-        """Play an episode again in each lane that has one."""
+        """Play an episode again in each env that has one."""
 
     def record(self) -> None:
-        if self._tape is None:
-            self._tape = Tape(self.num_envs)
+        if self._action_log is None:
+            self._action_log = ActionLog(self.num_envs)
 
     def state_dict(self) -> dict[str, Any]:
-        if self._tape is None:
+        if self._action_log is None:
             return self._remembered or {}
-        state = self._tape.state_dict()
+        state = self._action_log.state_dict()
         long = [begun < 0 for begun in state["begun"]]
-        lanes = self._written(long)
-        for lane in np.flatnonzero(long).tolist():
-            if (origin := lanes[lane]) is not None:
-                origin["observation"] = take_rows(self._now, np.array([lane]))
-        return {**state, "lanes": lanes}
+        envs = self._written(long)
+        for env_index in np.flatnonzero(long).tolist():
+            if (origin := envs[env_index]) is not None:
+                origin["observation"] = take_rows(self._now, np.array([env_index]))
+        return {**state, "lanes": envs}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state:
@@ -282,40 +282,40 @@ class Recorded(Env):
             try:
                 if state["actions"] is not None:
                     rows = self._rows(map_tree(lambda array: array[0], state["actions"]))
-                    _ = [rows[lane] for lane in range(self.num_envs)]
+                    _ = [rows[env_index] for env_index in range(self.num_envs)]
             except Exception as error:
                 raise RlrunError(f"its actions are none of this environment ({type(error).__name__})") from error
         self._remembered = state or None
 
-    def rejoin(self, abandon: Callable[[], None] | None = None) -> Rejoined | None:
+    def resume_episodes(self, abandon: Callable[[], None] | None = None) -> Rejoined | None:
         state, self._remembered = self._remembered, None
         if state is None:
             return None
         self.record()
-        assert self._tape is not None
-        self._tape.load_state_dict(state)
-        rows = [self._rows(action) for action in self._tape]
+        assert self._action_log is not None
+        self._action_log.load_state_dict(state)
+        rows = [self._rows(action) for action in self._action_log]
         episodes = [
-            None if origin is None else Episode(origin, [row[lane] for row in rows[begun:]] if begun >= 0 else [])
-            for lane, (origin, begun) in enumerate(zip(state["lanes"], state["begun"], strict=True))
+            None if origin is None else Episode(origin, [row[env_index] for row in rows[begun:]] if begun >= 0 else [])
+            for env_index, (origin, begun) in enumerate(zip(state["lanes"], state["begun"], strict=True))
         ]
         outcomes = self._replay(episodes, abandon)
         lost = {}
-        for lane, (episode, outcome) in enumerate(zip(episodes, outcomes, strict=True)):
+        for env_index, (episode, outcome) in enumerate(zip(episodes, outcomes, strict=True)):
             if episode is None:
-                lost[lane] = f"its episode has more than {LIMIT:,} steps"
+                lost[env_index] = f"its episode has more than {LIMIT:,} steps"
             elif outcome.lost is not None:
-                lost[lane] = outcome.lost
+                lost[env_index] = outcome.lost
             elif "whole" in episode.origin:
-                put_rows(self._now, np.array([lane]), episode.origin["observation"])
+                put_rows(self._now, np.array([env_index]), episode.origin["observation"])
             else:
-                self._write(self._now, lane, outcome.observation)
+                self._write(self._now, env_index, outcome.observation)
         shape = (self.spaces.rewards,) if self.spaces.rewards else ()
         totals = np.array([np.broadcast_to(outcome.total, shape) for outcome in outcomes])
         return Rejoined(self._now, totals, np.array([outcome.length for outcome in outcomes]), lost)
 
     def _rows(self, action: Tree) -> Sequence[Any]:
-        """Return a batch of policy actions as the environments of all lanes take them."""
+        """Return a batch of policy actions as the environments of all envs take them."""
         if self._to_env is not None:
             action = self._to_env(action)
         rows: Sequence[Any] = action if self._split is None else list(self._split(action))
@@ -323,16 +323,16 @@ class Recorded(Env):
 
 
 def _require_episodes(state: dict[str, Any], num_envs: int) -> None:
-    """Refuse what no lanes have written down, before anything is done with it.
+    """Refuse what no envs have written down, before anything is done with it.
 
     Raises:
-        RlrunError: it is of another number of lanes, or an entry is none.
+        RlrunError: it is of another number of envs, or an entry is none.
     """
-    lanes, begun, actions = (state.get(name) for name in ("lanes", "begun", "actions"))
-    if not isinstance(lanes, list) or not all(lane is None or _is_origin(lane) for lane in lanes):
-        raise RlrunError("its lanes are no episodes")
-    if len(lanes) != num_envs:
-        raise RlrunError(f"it is of {len(lanes)} lanes, and this environment has {num_envs}")
+    envs, begun, actions = (state.get(name) for name in ("lanes", "begun", "actions"))
+    if not isinstance(envs, list) or not all(env_index is None or _is_origin(env_index) for env_index in envs):
+        raise RlrunError("its envs are no episodes")
+    if len(envs) != num_envs:
+        raise RlrunError(f"it is of {len(envs)} envs, and this environment has {num_envs}")
     shapes: list[tuple[int, ...]] = []
     if actions is not None:
         map_tree(lambda array: shapes.append(array.shape if isinstance(array, np.ndarray) else ()), actions)
@@ -341,16 +341,20 @@ def _require_episodes(state: dict[str, Any], num_envs: int) -> None:
         raise RlrunError(f"its actions are none of {num_envs} lanes")
     if not isinstance(begun, list) or len(begun) != num_envs:
         raise RlrunError("it does not say when each episode began")
-    for lane, at in zip(lanes, begun, strict=True):
-        if type(at) is not int or not -1 <= at <= steps or (at < 0 and lane is not None and "whole" not in lane):
+    for env_index, at in zip(envs, begun, strict=True):
+        if (
+            type(at) is not int
+            or not -1 <= at <= steps
+            or (at < 0 and env_index is not None and "whole" not in env_index)
+        ):
             raise RlrunError(f"{str(at)[:40]} is no step at which an episode of {steps} steps began")
-    require_sound(lanes)
+    require_sound(envs)
 
 
-def _is_origin(lane: Any) -> bool:
-    if not isinstance(lane, dict) or not isinstance(lane.get("layers"), list):
+def _is_origin(env: Any) -> bool:
+    if not isinstance(env, dict) or not isinstance(env.get("layers"), list):
         return False
-    known = "whole" in lane if "seed" not in lane else lane["seed"] is None or type(lane["seed"]) is int
-    names = [layer["attributes"] for layer in lane["layers"] if isinstance(layer, dict) and "attributes" in layer]
+    known = "whole" in env if "seed" not in env else env["seed"] is None or type(env["seed"]) is int
+    names = [layer["attributes"] for layer in env["layers"] if isinstance(layer, dict) and "attributes" in layer]
     named = all(isinstance(attrs, dict) and not any(name.startswith("__") for name in attrs) for attrs in names)
-    return known and named and len(names) == len(lane["layers"])
+    return known and named and len(names) == len(env["layers"])

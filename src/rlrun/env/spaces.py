@@ -19,7 +19,7 @@ from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Space
 from rlrun.typing import Array, Tree
 
 _messages = logging.getLogger("rlrun")
-Write = Callable[[Tree, int, Any], None]  # (buffer tree [N, …], lane, one lane's observation)
+Write = Callable[[Tree, int, Any], None]  # (buffer tree [N, …], env, one lane's observation)
 Convert = Callable[[Any], Any]
 
 # Dtypes that torch lacks or that no network wants, and what holds their numbers.
@@ -79,7 +79,7 @@ def rewards_of(env: Any, place: str) -> int:
 
 
 def rewards(count: int, numbers: int) -> Array:
-    """Return zeros for the rewards of `count` lanes: [N], or [N, R] where they have several numbers."""
+    """Return zeros for the rewards of `count` envs: [N], or [N, R] where they have several numbers."""
     return np.zeros((count, numbers) if numbers else count, np.float32)
 
 
@@ -98,28 +98,28 @@ def _key(space: gymnasium.Space[Any], name: str) -> str | int:
 
 
 def empty(space: Space, count: int) -> Tree:
-    """Return zeros for `count` lanes: [N, …]."""
+    """Return zeros for `count` envs: [N, …]."""
     if isinstance(space, Composite):
         return {name: empty(part, count) for name, part in space.parts.items()}
     return np.zeros((count, *space.shape), dtype=space.dtype)
 
 
-def lane_writer(space: gymnasium.Space[Any]) -> Write:
+def row_writer(space: gymnasium.Space[Any]) -> Write:
     """Return what writes one lane's observation into a buffer made by `empty`."""
     if parts := _parts(space):
-        writers = [(name, _key(space, name), lane_writer(part)) for name, part in parts.items()]
+        writers = [(name, _key(space, name), row_writer(part)) for name, part in parts.items()]
 
-        def write_parts(buffer: Tree, lane: int, value: Any) -> None:
+        def write_parts(buffer: Tree, env_index: int, value: Any) -> None:
             for name, key, write in writers:
-                write(buffer[name], lane, value[key])
+                write(buffer[name], env_index, value[key])
 
         return write_parts
     start = _start(space)
     if start is None:
         return operator.setitem
 
-    def write_shifted(buffer: Tree, lane: int, value: Any) -> None:
-        buffer[lane] = value - start
+    def write_shifted(buffer: Tree, env_index: int, value: Any) -> None:
+        buffer[env_index] = value - start
 
     return write_shifted
 
@@ -176,7 +176,7 @@ def _box_writer(space: gymnasium.spaces.Box, count: int) -> Convert:
     def write_unit(action: Array) -> Array:
         return bound(np.asarray(action, dtype))
 
-    def write_centred(action: Array) -> Array:
+    def write_centered(action: Array) -> Array:
         return bound(np.asarray(action, dtype) * half)
 
     def write_scaled(action: Array) -> Array:
@@ -184,7 +184,7 @@ def _box_writer(space: gymnasium.spaces.Box, count: int) -> Convert:
 
     if (low == -1.0).all() and (high == 1.0).all():
         return write_unit
-    return write_scaled if middle.any() else write_centred
+    return write_scaled if middle.any() else write_centered
 
 
 def _whole_number_writer(space: gymnasium.spaces.Box) -> Convert:
@@ -197,12 +197,12 @@ def _identity(value: Any) -> Any:
     return value
 
 
-def lane_splitter(space: gymnasium.Space[Any]) -> Callable[[Any], Iterator[Any]] | None:
-    """Return what walks a batch of environment actions lane by lane; None: the batch is an array, walk it itself."""
+def row_splitter(space: gymnasium.Space[Any]) -> Callable[[Any], Iterator[Any]] | None:
+    """Return what walks a batch of environment actions env by env; None: the batch is an array, walk it itself."""
     parts = _parts(space)
     if not parts:
         return None
-    splitters = [(_key(space, name), lane_splitter(part) or iter) for name, part in parts.items()]
+    splitters = [(_key(space, name), row_splitter(part) or iter) for name, part in parts.items()]
     if isinstance(space, gymnasium.spaces.Tuple):
         return lambda batch: zip(*(split(batch[key]) for key, split in splitters), strict=True)
     names = [key for key, _ in splitters]

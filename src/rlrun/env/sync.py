@@ -21,16 +21,16 @@ from rlrun.env.spaces import (
     empty,
     explained,
     from_gymnasium,
-    lane_splitter,
-    lane_writer,
     rewards,
     rewards_of,
+    row_splitter,
+    row_writer,
     warn,
 )
 from rlrun.env.vector import Seed, Step, close_softly
 from rlrun.env.wrappers import frames_of
 from rlrun.errors import DataError, RlrunError
-from rlrun.exits import said
+from rlrun.exits import describe_error
 from rlrun.spaces import Spaces, put_rows
 from rlrun.typing import Array, Tree
 
@@ -42,19 +42,19 @@ _NO_INFO: dict[int, dict[str, Any]] = {}
 class SyncEnv(Recorded):
     """Step gymnasium environments in a loop, writing into buffers made once.
 
-    lanes: single environments with equal spaces; place: what messages call the environment.
+    envs: single environments with equal spaces; place: what messages call the environment.
     """
 
     def __init__(
         self,
-        lanes: Sequence[gymnasium.Env[Any, Any]],
+        envs: Sequence[gymnasium.Env[Any, Any]],
         *,
         reset_options: dict[str, Any] | None = None,
         place: str = "environment",
     ) -> None:
-        first = lanes[0]
-        self.lanes = list(lanes)
-        self.num_envs = len(self.lanes)
+        first = envs[0]
+        self.envs = list(envs)
+        self.num_envs = len(self.envs)
         self.spaces = Spaces(
             observation=from_gymnasium(first.observation_space, f"{place}: the observation space"),
             action=from_gymnasium(first.action_space, f"{place}: the action space", action=True),
@@ -64,15 +64,15 @@ class SyncEnv(Recorded):
         self.frame_stack = frames_of(first)
         self._place = place
         self._options = reset_options or None
-        self._recorders = [Recorder(lane) for lane in self.lanes]
-        self._outputs = [Outputs(first.observation_space, self.spaces.rewards) for _ in self.lanes]
+        self._recorders = [Recorder(env) for env in self.envs]
+        self._outputs = [Outputs(first.observation_space, self.spaces.rewards) for _ in self.envs]
         self.remarked = set()
-        self._step_lanes: list[Callable[[Any], Any]] = [
+        self._step_functions: list[Callable[[Any], Any]] = [
             partial(self._first_step, number) for number in range(self.num_envs)
         ]
-        self._write = lane_writer(first.observation_space)
+        self._write = row_writer(first.observation_space)
         self._to_env = action_writer(first.action_space, self.num_envs)
-        self._split = lane_splitter(first.action_space)
+        self._split = row_splitter(first.action_space)
         self._sets = [self._buffers() for _ in range(_SETS)]
         self._turn = 0
         self._closed = False
@@ -84,40 +84,40 @@ class SyncEnv(Recorded):
         return Step(observation, rewards(count, self.spaces.rewards), flags[0], flags[1], None, _NO_INFO)
 
     def reset(self, seed: Seed = None) -> Tree:
-        seeds = lane_seeds(seed, self.num_envs)
+        seeds = env_seeds(seed, self.num_envs)
         observation = self._sets[self._turn].observation
-        for lane, lane_seed in enumerate(seeds):
-            self._begin(lane, lane_seed, observation)
-        if self._tape is not None:
-            self._tape.begin(range(self.num_envs))
+        for env_index, env_seed in enumerate(seeds):
+            self._begin(env_index, env_seed, observation)
+        if self._action_log is not None:
+            self._action_log.begin(range(self.num_envs))
         return observation
 
-    def _begin(self, lane: int, seed: int | None, observation: Tree) -> None:
-        """Reset a lane, and write what it gives into its row of the observations."""
-        if self._tape is not None:
-            self._recorders[lane].begin(seed)
-        outputs = self._outputs[lane]
+    def _begin(self, env_index: int, seed: int | None, observation: Tree) -> None:
+        """Reset an env, and write what it gives into its row of the observations."""
+        if self._action_log is not None:
+            self._recorders[env_index].begin(seed)
+        outputs = self._outputs[env_index]
         try:
-            result = self.lanes[lane].reset(seed=seed, options=self._options)
+            result = self.envs[env_index].reset(seed=seed, options=self._options)
             value, _ = result
             if not outputs.begun:
                 outputs.reset(result)
                 warn(self._place, outputs.remarks, self.remarked)
-            self._write(observation, lane, value)
+            self._write(observation, env_index, value)
         except (Exception, SystemExit) as error:
-            self._fail(error, "reset", lane)
+            self._fail(error, "reset", env_index)
 
-    def _first_step(self, lane: int, action: Any) -> Any:
-        """Step a lane and look at what it gives; later steps are its own."""
-        outputs, self._step_lanes[lane] = self._outputs[lane], self.lanes[lane].step
-        result = self._step_lanes[lane](action)
+    def _first_step(self, env_index: int, action: Any) -> Any:
+        """Step an env and look at what it gives; later steps are its own."""
+        outputs, self._step_functions[env_index] = self._outputs[env_index], self.envs[env_index].step
+        result = self._step_functions[env_index](action)
         outputs.step(result)
         warn(self._place, outputs.remarks, self.remarked)
         return result
 
     def step(self, action: Tree) -> Step:
-        if self._tape is not None:
-            self._tape.note(action)
+        if self._action_log is not None:
+            self._action_log.note(action)
         self._turn = turn = (self._turn + 1) % _SETS
         step = self._sets[turn]
         observation, reward, terminated, truncated, _, _ = step
@@ -126,44 +126,48 @@ class SyncEnv(Recorded):
         if self._split is not None:
             action = list(self._split(action))
         write, infos = self._write, None
-        lane = 0
+        env_index = 0
         try:
-            for lane, step_lane in enumerate(self._step_lanes):
+            for env_index, step_env in enumerate(self._step_functions):
                 # Rows by index: iterating an array costs eight times as much where there is one lane.
-                value, reward[lane], terminated[lane], truncated[lane], info = step_lane(action[lane])
-                write(observation, lane, value)
+                value, reward[env_index], terminated[env_index], truncated[env_index], info = step_env(
+                    action[env_index]
+                )
+                write(observation, env_index, value)
                 if info:
                     infos = infos or {}
-                    infos[lane] = info
+                    infos[env_index] = info
         except (Exception, SystemExit) as error:
-            self._fail(error, "step", lane)
+            self._fail(error, "step", env_index)
         return step if infos is None else Step(observation, reward, terminated, truncated, None, infos)
 
-    def _fail(self, error: BaseException, event: str, lane: int) -> NoReturn:
+    def _fail(self, error: BaseException, event: str, env_index: int) -> NoReturn:
         """Raise an error that names environment, event and number; a signal's, or an explained one, stays as it is."""
         if isinstance(error, Stop | RlrunError) and not isinstance(error, DataError):
             raise error
-        raise RlrunError(f"{self._place}: {event} failed in env {lane}: {explained(event, said(error))}") from error
+        raise RlrunError(
+            f"{self._place}: {event} failed in env {env_index}: {explained(event, describe_error(error))}"
+        ) from error
 
-    def restart(self, ended: Array) -> Tree:
-        if not np.count_nonzero(ended):
+    def restart(self, episode_end: Array) -> Tree:
+        if not np.count_nonzero(episode_end):
             return self._sets[self._turn].observation
-        lanes = ended.nonzero()[0].tolist()
-        return self._restart(lanes, (None,) * len(lanes))
+        envs = episode_end.nonzero()[0].tolist()
+        return self._restart(envs, (None,) * len(envs))
 
-    def reset_lanes(self, lanes: Array, seeds: Sequence[int | None]) -> Tree:
-        return self._restart(np.flatnonzero(lanes).tolist(), seeds)
+    def reset_envs(self, envs: Array, seeds: Sequence[int | None]) -> Tree:
+        return self._restart(np.flatnonzero(envs).tolist(), seeds)
 
-    def _restart(self, lanes: list[int], seeds: Sequence[int | None]) -> Tree:
+    def _restart(self, envs: list[int], seeds: Sequence[int | None]) -> Tree:
         last = self._sets[self._turn].observation
         self._turn = (self._turn + 1) % _SETS
         observation = self._sets[self._turn].observation
-        if len(lanes) < self.num_envs:
+        if len(envs) < self.num_envs:
             put_rows(observation, slice(None), last)
-        for lane, seed in zip(lanes, seeds, strict=True):
-            self._begin(lane, seed, observation)
-        if self._tape is not None:
-            self._tape.begin(lanes)
+        for env_index, seed in zip(envs, seeds, strict=True):
+            self._begin(env_index, seed, observation)
+        if self._action_log is not None:
+            self._action_log.begin(envs)
         return observation
 
     def take_own_actions(self) -> None:
@@ -188,19 +192,19 @@ class SyncEnv(Recorded):
         ]
 
     def render(self) -> Any:
-        return self.lanes[0].render()
+        return self.envs[0].render()
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            for lane in self.lanes:
-                close_softly(self._place, lane.close)
+            for env in self.envs:
+                close_softly(self._place, env.close)
 
 
-def lane_seeds(seed: Seed, count: int) -> list[int | None]:
-    """Return one seed a lane: s, s + 1, … for an integer, the list itself, or None for all."""
+def env_seeds(seed: Seed, count: int) -> list[int | None]:
+    """Return one seed an env: s, s + 1, … for an integer, the list itself, or None for all."""
     if seed is None:
         return [None] * count
     if isinstance(seed, (int, np.integer)):
-        return [int(seed) + lane for lane in range(count)]
-    return [None if lane_seed is None else int(lane_seed) for lane_seed in seed]
+        return [int(seed) + env_index for env_index in range(count)]
+    return [None if env_seed is None else int(env_seed) for env_seed in seed]

@@ -1,4 +1,4 @@
-"""What the rest of `rlrun` sees of an environment: lanes that step together and restart one by one."""
+"""What the rest of `rlrun` sees of an environment: envs that step together and restart one by one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import gymnasium
 
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.exits import said
+from rlrun.exits import describe_error
 from rlrun.spaces import Spaces
 from rlrun.typing import Array, Tree
 
@@ -21,10 +21,10 @@ Seed = int | Sequence[int | None] | None
 class Step(NamedTuple):
     """One step of every lane.
 
-    observation: tree [N, …], the true successor, also of a lane whose episode ended; reward: [N] float32, or [N, R];
+    observation: tree [N, …], the true successor, also of an env whose episode ended; reward: [N] float32, or [N, R];
     terminated, truncated: [N] bool; valid: [N] bool, False where the row is no transition of the task
     (a vector environment's own reset) and must not be stored, or None where all rows are real;
-    info: lane -> what the environment said beside, for lanes where it said something.
+    info: env -> what the environment said beside, for envs where it said something.
     """
 
     observation: Tree
@@ -39,8 +39,8 @@ class Rejoined(NamedTuple):
     """Lanes that stand again where they were left, as far as they came.
 
     observation: tree [N, …] to act on; episode_return: [N] or [N, R] float64, the float32 rewards added up one by one;
-    length: [N]; of a lane that was set directly, not played again, these are NaN and -1;
-    lost: lane -> why it did not come back; it has to be reset.
+    length: [N]; of an env that was set directly, not played again, these are NaN and -1;
+    lost: env -> why it did not come back; it has to be reset.
     """
 
     observation: Tree
@@ -50,46 +50,46 @@ class Rejoined(NamedTuple):
 
 
 class Env(ABC):
-    """N lanes of one environment.
+    """N envs of one environment.
 
     Arrays that `reset`, `step` and `restart` return may be buffers: they stay as they are through
     the next `step` and the `restart` after it, then they are written again.
     """
 
     spaces: Spaces
-    outer: tuple[gymnasium.Space[Any], gymnasium.Space[Any]]  # observation and action, one lane, as its own clients see
+    outer: tuple[gymnasium.Space[Any], gymnasium.Space[Any]]  # observation and action, one env, as its own clients see
     num_envs: int
     name: str = "env"
     vectorization: str = "sync"
     resets_itself: bool = False  # in a step of its own, whose row is no transition
     frame_stack: int = 1  # frames in an observation, where it is known that it is a stack of the newest ones
-    lanes: Sequence[gymnasium.Env[Any, Any]] = ()  # the environments themselves, where they live in this process
+    envs: Sequence[gymnasium.Env[Any, Any]] = ()  # the environments themselves, where they live in this process
     remarked: set[str]  # kinds of outputs that were warned of, by copies too
     copier: Callable[[int, str | None], Env] | None = None  # set by `make`
-    maker: Callable[[], Env] | None = None  # makes just these lanes again, in another process, too; set by `make`
+    maker: Callable[[], Env] | None = None  # makes just these envs again, in another process, too; set by `make`
 
     @abstractmethod
     def reset(self, seed: Seed = None) -> Tree:
-        """Start an episode in every lane; with an integer `s` lane i gets seed s + i. Returns observation [N, …]."""
+        """Start an episode in every env; with an integer `s` env i gets seed s + i. Returns observation [N, …]."""
 
     @abstractmethod
     def step(self, action: Tree) -> Step:
-        """Step every lane with policy actions [N, …] (Box in [-1, 1], Discrete from 0)."""
+        """Step every env with policy actions [N, …] (Box in [-1, 1], Discrete from 0)."""
 
     @abstractmethod
-    def restart(self, ended: Array) -> Tree:
-        """Begin new episodes in the lanes where `ended` [N] is True; return the observations [N, …] to act on."""
+    def restart(self, episode_end: Array) -> Tree:
+        """Begin new episodes in the envs where `ended` [N] is True; return the observations [N, …] to act on."""
 
     @abstractmethod
-    def reset_lanes(self, lanes: Array, seeds: Sequence[int | None]) -> Tree:
-        """Start episodes in chosen lanes, each with a seed of its own; return the observations of all lanes.
+    def reset_envs(self, envs: Array, seeds: Sequence[int | None]) -> Tree:
+        """Start episodes in chosen envs, each with a seed of its own; return the observations of all lanes.
 
-        lanes: [N] bool; seeds: one for each chosen lane, in order; each lane is called with `reset(seed=…)`.
+        envs: [N] bool; seeds: one for each chosen env, in order; each env is called with `reset(seed=…)`.
         """
 
     @abstractmethod
     def render(self) -> Any:
-        """Return a frame of the first lane: [H, W, 3] uint8."""
+        """Return a frame of the first env: [H, W, 3] uint8."""
 
     @abstractmethod
     def close(self) -> None:
@@ -99,7 +99,7 @@ class Env(ABC):
         """Write down from the next reset on what fixes the open episodes; evaluation does without."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what fixes the open episode of each lane; nothing where nothing is recorded."""
+        """Return what fixes the open episode of each env; nothing where nothing is recorded."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -109,14 +109,14 @@ class Env(ABC):
             RlrunError: it is of another number of lanes.
         """
 
-    def rejoin(self, abandon: Callable[[], None] | None = None) -> Rejoined | None:
-        """Bring every lane back to where its state was taken, by playing its open episode again.
+    def resume_episodes(self, abandon: Callable[[], None] | None = None) -> Rejoined | None:
+        """Bring every env back to where its state was taken, by playing its open episode again.
 
         Args:
             abandon: called now and then; may raise to give up.
 
         Returns:
-            None where there is no state, or such lanes have none.
+            None where there is no state, or such envs have none.
         """
         return None
 
@@ -135,7 +135,7 @@ def close_softly(place: str, close: Callable[[], object]) -> None:
     try:
         close()
     except (Exception, SystemExit) as error:
-        _messages.warning("%s: close failed: %s", place, said(error))
+        _messages.warning("%s: close failed: %s", place, describe_error(error))
 
 
 def spaces_of(env: Env | None) -> Spaces:

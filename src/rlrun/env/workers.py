@@ -20,10 +20,10 @@ from gymnasium.vector.async_vector_env import _async_worker
 
 from rlrun.env.batched import BatchedEnv, WorkerFailure
 from rlrun.env.recorded import Episode, Outcome, Recorded, Recorder
-from rlrun.env.spaces import Outputs, empty, lane_splitter, rewards_of, warn
+from rlrun.env.spaces import Outputs, empty, rewards_of, row_splitter, warn
 from rlrun.env.vector import Step, close_softly
 from rlrun.errors import RlrunError
-from rlrun.exits import leave, refused, said
+from rlrun.exits import describe_error, leave, refused
 from rlrun.interpreter import end_with_parent
 from rlrun.spaces import put_rows, take_rows
 from rlrun.typing import Tree
@@ -31,7 +31,7 @@ from rlrun.typing import Tree
 Build = Callable[[], gymnasium.Env[Any, Any]]
 
 
-class Lane(gymnasium.Wrapper[Any, Any, Any, Any]):
+class WorkerWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Writes down the environment of a worker before each reset, once told to; the main process calls it by name.
 
     Args:
@@ -66,21 +66,21 @@ class Lane(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     @cached_property
     def outputs(self) -> Outputs:
-        return Outputs(self.env.observation_space, self.lane_rewards())
+        return Outputs(self.env.observation_space, self.env_rewards())
 
-    def lane_remarks(self) -> dict[str, str]:
+    def env_remarks(self) -> dict[str, str]:
         """Return what the environment gave that is stored as something else."""
         return self.outputs.remarks
 
-    def lane_rewards(self) -> int:
+    def env_rewards(self) -> int:
         """Return how many numbers a reward has; 0 = it is a plain number."""
         return rewards_of(self.env, "environment")
 
-    def lane_written(self, long: list[bool]) -> dict[str, Any] | None:
+    def env_written(self, long: list[bool]) -> dict[str, Any] | None:
         """Return what fixes the open episode, besides its actions."""
         return self.recorder.written(long[self.number])
 
-    def lane_replay(self) -> Outcome | None:
+    def env_replay(self) -> Outcome | None:
         """Play a portion of the episode again; return what came of it once it is over."""
         if self.episode is None:
             return Outcome()
@@ -102,7 +102,7 @@ class Lane(gymnasium.Wrapper[Any, Any, Any, Any]):
                 leave(1)
 
 
-def _lane(build: Build, number: int, parent: int, in_main_thread: bool) -> gymnasium.Env[Any, Any]:
+def _worker(build: Build, number: int, parent: int, in_main_thread: bool) -> gymnasium.Env[Any, Any]:
     """Build an environment in a worker, which leaves signals to the process that started it.
 
     parent: id of that process; in_main_thread: whether its main thread started the worker.
@@ -114,7 +114,7 @@ def _lane(build: Build, number: int, parent: int, in_main_thread: bool) -> gymna
         os.setpgid(0, 0)  # a signal to the whole group, from a terminal or a scheduler, is the parent's to obey
         if in_main_thread:
             end_with_parent()
-    return Lane(build(), number, apart=apart)
+    return WorkerWrapper(build(), number, apart=apart)
 
 
 def _work(index: int, build: Any, pipe: Any, parent_pipe: Any, memory: Any, errors: Any, *rest: Any) -> None:
@@ -122,7 +122,7 @@ def _work(index: int, build: Any, pipe: Any, parent_pipe: Any, memory: Any, erro
 
     def put(failure: tuple[int, Any, BaseException, str]) -> None:
         _, _, error, trace = failure
-        errors.put((index, WorkerFailure, f"env {index}: {said(error)}", trace))
+        errors.put((index, WorkerFailure, f"env {index}: {describe_error(error)}", trace))
 
     in_words: Any = SimpleNamespace(put=put)
     try:
@@ -136,7 +136,7 @@ def _work(index: int, build: Any, pipe: Any, parent_pipe: Any, memory: Any, erro
 class WorkerEnv(Recorded, BatchedEnv):
     """Step gymnasium environments in worker processes.
 
-    build: makes one environment; count: lanes; place: what messages call the environment.
+    build: makes one environment; count: envs; place: what messages call the environment.
     """
 
     vector: AsyncVectorEnv
@@ -145,33 +145,33 @@ class WorkerEnv(Recorded, BatchedEnv):
         self, build: Build, count: int, *, reset_options: dict[str, Any] | None = None, place: str = "environment"
     ) -> None:
         started_by = os.getpid(), threading.current_thread() is threading.main_thread()
-        workers = [partial(_lane, build, lane, *started_by) for lane in range(count)]
+        workers = [partial(_worker, build, env_index, *started_by) for env_index in range(count)]
         self._place, self._closed, self.vector = place, False, AsyncVectorEnv.__new__(AsyncVectorEnv)
         # `copy=False`: the reader copies anyway, and once is enough.
         begin = partial(AsyncVectorEnv.__init__, copy=False, autoreset_mode=AutoresetMode.DISABLED, worker=_work)
         self._call("start", lambda: begin(self.vector, workers))
         super().__init__(self.vector, reset_options=reset_options, place=place)
         self.remarked, self._stepped = set(), False
-        self._split = lane_splitter(self.vector.single_action_space)
+        self._split = row_splitter(self.vector.single_action_space)
         self._last_written: list[dict[str, Any] | None] = [None] * count  # when the workers were closed
         self._rejoined = False  # and not stepped since
 
     def _rewards(self) -> int:
-        return int(self._call("start", lambda: self.vector.call("lane_rewards"))[0])
+        return int(self._call("start", lambda: self.vector.call("env_rewards"))[0])
 
     def record(self) -> None:
-        if self._tape is None:
+        if self._action_log is None:
             self._call("record", lambda: self.vector.set_attr("recording", True))
         super().record()
 
     def step(self, action: Tree) -> Step:
-        if self._tape is not None:
-            self._tape.note(action)
+        if self._action_log is not None:
+            self._action_log.note(action)
         self._rejoined = False
         step = super().step(action)
         if not self._stepped:
             self._stepped = True
-            for remarks in self._call("step", lambda: self.vector.call("lane_remarks")):
+            for remarks in self._call("step", lambda: self.vector.call("env_remarks")):
                 warn(self._place, remarks, self.remarked)
         return step
 
@@ -182,14 +182,14 @@ class WorkerEnv(Recorded, BatchedEnv):
         observation = super()._reset(seed, options)
         if self._rejoined:  # the workers' shared memory has not seen what others came back to
             put_rows(observation, ~chosen, take_rows(before, ~chosen))
-        if self._tape is not None:
-            self._tape.begin(np.flatnonzero(chosen).tolist())
+        if self._action_log is not None:
+            self._action_log.begin(np.flatnonzero(chosen).tolist())
         return observation
 
     def close(self) -> None:
-        if not self._closed and self._tape is not None:
+        if not self._closed and self._action_log is not None:
             with suppress(RlrunError):  # a checkpoint may still be made; a worker that died leaves none
-                self._last_written = self._written(self._tape.long())
+                self._last_written = self._written(self._action_log.long())
         super().close()
 
     @property
@@ -199,7 +199,7 @@ class WorkerEnv(Recorded, BatchedEnv):
     def _written(self, long: list[bool]) -> list[dict[str, Any] | None]:
         if self._closed:
             return self._last_written
-        return list(self._call("state_dict", lambda: self.vector.call("lane_written", long)))
+        return list(self._call("state_dict", lambda: self.vector.call("env_written", long)))
 
     def _replay(self, episodes: list[Episode | None], abandon: Callable[[], None] | None) -> list[Outcome]:
         self._next = empty(self.spaces.observation, self.num_envs)
@@ -210,6 +210,6 @@ class WorkerEnv(Recorded, BatchedEnv):
         while any(outcome is None for outcome in outcomes):
             if abandon is not None:
                 abandon()
-            news = self._call("rejoin", lambda: self.vector.call("lane_replay"))
+            news = self._call("rejoin", lambda: self.vector.call("env_replay"))
             outcomes = [old or new for old, new in zip(outcomes, news, strict=True)]
         return [outcome for outcome in outcomes if outcome is not None]

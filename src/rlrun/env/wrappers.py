@@ -2,7 +2,7 @@
 
     env:
       wrappers:
-        - {_target_: rlrun.env.wrappers.ResizeGrey, _partial_: true, size: 84}
+        - {_target_: rlrun.env.wrappers.ResizeGray, _partial_: true, size: 84}
         - {_target_: rlrun.env.wrappers.FrameStack, _partial_: true, count: 4}
 
 Any other callable that takes an environment and returns one does as well, `gymnasium.wrappers.…` among them.
@@ -29,7 +29,7 @@ __all__ = [
     "FrameStack",
     "PreviousAction",
     "RandomGoal",
-    "ResizeGrey",
+    "ResizeGray",
     "TimeLimit",
 ]
 
@@ -55,7 +55,7 @@ def _at_least_one(count: int, wrapper: str) -> int:
 class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Observe the last `count` observations, the oldest first; an episode starts with its first one repeated.
 
-    Vectors [D] and grey images [H, W] become [count, …]; images with channels are joined along these:
+    Vectors [D] and gray images [H, W] become [count, …]; images with channels are joined along these:
     [H, W, C] becomes [H, W, count * C] and [C, H, W] becomes [count * C, H, W].
     """
 
@@ -98,23 +98,23 @@ def frames_of(env: AnyEnv) -> int:
     return int(count) if size > _LARGE else 1
 
 
-class ResizeGrey(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Shrink images [H, W, 3] or [H, W] to `size` by averaging areas, and to grey unless told otherwise.
+class ResizeGray(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Shrink images [H, W, 3] or [H, W] to `size` by averaging areas, and to gray unless told otherwise.
 
-    The result is uint8: [size, size], or [size, size, 3] with `grey=False`.
+    The result is uint8: [size, size], or [size, size, 3] with `gray=False`.
     """
 
-    def __init__(self, env: AnyEnv, size: int | tuple[int, int] = 84, grey: bool = True) -> None:
+    def __init__(self, env: AnyEnv, size: int | tuple[int, int] = 84, gray: bool = True) -> None:
         super().__init__(env)
-        space = _box(env, "ResizeGrey")
-        coloured = len(space.shape) == 3 and space.shape[-1] == 3
-        if space.dtype != np.uint8 or not (coloured or len(space.shape) == 2):
+        space = _box(env, "ResizeGray")
+        colored = len(space.shape) == 3 and space.shape[-1] == 3
+        if space.dtype != np.uint8 or not (colored or len(space.shape) == 2):
             raise SpaceError(
-                f"ResizeGrey wants uint8 images [H, W, 3] or [H, W], got {list(space.shape)} {space.dtype}"
+                f"ResizeGray wants uint8 images [H, W, 3] or [H, W], got {list(space.shape)} {space.dtype}"
             )
         self.size = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
-        self.grey = grey and coloured
-        shape = self.size if grey or not coloured else (*self.size, 3)
+        self.gray = gray and colored
+        shape = self.size if gray or not colored else (*self.size, 3)
         self.observation_space = Box(0, 255, shape, np.uint8)
 
     def observation(self, observation: Array) -> Array:
@@ -122,7 +122,7 @@ class ResizeGrey(gymnasium.ObservationWrapper[Any, Any, Any]):
         from torch.nn.functional import interpolate
 
         pixels = observation.astype(np.float32)
-        if self.grey:
+        if self.gray:
             pixels = pixels @ _LUMINANCE
         channels = torch.from_numpy(pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0).copy())
         small = interpolate(channels[None], size=self.size, mode="area")[0].round().to(torch.uint8).numpy()  # [C, h, w]

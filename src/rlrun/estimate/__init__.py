@@ -38,7 +38,7 @@ class _Probe:
     begun: float
     took: float | None = None
 
-    def ended(self) -> bool:
+    def episode_end(self) -> bool:
         """Return True if its process has ended.
 
         Raises:
@@ -76,7 +76,7 @@ def estimate(
     config_dir: Path | None = None,
     workers: int | None = None,
     seconds: float = PROBE,
-    price: float | None = None,
+    hourly_price: float | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> CostEstimate:
     """Return what jobs take on this machine, by running one of each shape for some seconds.
@@ -89,7 +89,7 @@ def estimate(
         config_dir: the user's own conf folder.
         workers: jobs at a time; None = as many as there are cores.
         seconds: of each probe, from its first update on.
-        price: of an hour of this machine.
+        hourly_price: of an hour of this machine.
         tell: called with what is going to be done.
 
     Raises:
@@ -125,14 +125,14 @@ def estimate(
             label = f"{shape.label}: " if shape.label else ""
             raise RequestError(f"{label}no limit of steps, updates or seconds ends this run: stop.env_steps=…")
     free = shutil.disk_usage(home).free
-    return CostEstimate(tuple(jobs), tuple(zip(groups, costs, strict=True)), count, launch, free, price)
+    return CostEstimate(tuple(jobs), tuple(zip(groups, costs, strict=True)), count, launch, free, hourly_price)
 
 
-def begin(words: tuple[str, ...], config_dir: Path | None, seconds: float, folder: Path) -> int:
+def begin(overrides: tuple[str, ...], config_dir: Path | None, seconds: float, folder: Path) -> int:
     """Do a probe; return the exit code of its process. Only there torch is imported."""
     from rlrun.estimate.probe import carry_out
 
-    return carry_out(words, config_dir, seconds, folder)
+    return carry_out(overrides, config_dir, seconds, folder)
 
 
 def ready() -> int:
@@ -157,10 +157,10 @@ def _probe(jobs: Sequence[Job], config_dir: Path | None, seconds: float, scratch
     try:
         for slot, job in enumerate(jobs):
             folder, begun = Path(tempfile.mkdtemp(dir=scratch)), time.perf_counter()
-            arguments, log = (job.words, config_dir, seconds, folder), folder / "log.txt"
+            arguments, log = (job.overrides, config_dir, seconds, folder), folder / "log.txt"
             child = children.start(begin, *arguments, log=log, variables=share(slot))
             probes.append(_Probe(job, folder, child, begun))
-        while sum(probe.ended() for probe in probes) < len(probes):
+        while sum(probe.episode_end() for probe in probes) < len(probes):
             time.sleep(PAUSE)
         return [probe.measured() for probe in probes]
     finally:

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import fmean
 
-from rlrun.config.words import parse
+from rlrun.config.overrides import parse
 from rlrun.errors import ConfigError
 from rlrun.files import aligned, sized
 from rlrun.lineup import ls
@@ -28,7 +28,7 @@ PLACES = ("runs", "sweeps")
 NEWEST = 5  # runs of a shape
 # Last parts of keys whose number changes what is learned, not what a step takes.
 IDLE = frozenset(
-    "seed lr discount lambda clip target_rate per_dim value_weight entropy_weight kl_weight".split()  # noqa: SIM905
+    "seed lr discount lambda clip tau per_dim value_weight entropy_weight kl_weight".split()  # noqa: SIM905
 )
 
 
@@ -173,25 +173,25 @@ class Shape:
     """Jobs that cost the same.
 
     Attributes:
-        words: the overrides that they have in common, without those that cost nothing.
+        overrides: the overrides that they have in common, without those that cost nothing.
         label: of these the ones that not all shapes have.
         jobs: in the order of the sweep.
     """
 
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     label: str
     jobs: tuple[Job, ...]
 
 
-def shape_of(words: Iterable[str]) -> tuple[str, ...]:
+def shape_of(overrides: Iterable[str]) -> tuple[str, ...]:
     """Return the overrides that tell what a run costs, in an order of their own.
 
     Two runs of different overrides may cost the same; two of the same do, as long as conf/ stays as it is.
     """
     kept = (
-        word.text
-        for word in parse(words)
-        if word.key.rpartition(".")[2] not in IDLE or type(word.value) not in (int, float)
+        override.text
+        for override in parse(overrides)
+        if override.key.rpartition(".")[2] not in IDLE or type(override.value) not in (int, float)
     )
     return tuple(sorted(kept))
 
@@ -200,14 +200,17 @@ def shapes(jobs: Iterable[Job]) -> list[Shape]:
     """Return jobs by what they cost, in the order in which they come."""
     kinds: dict[tuple[str, ...], list[Job]] = {}
     for job in jobs:
-        kinds.setdefault(shape_of(job.words), []).append(job)
+        kinds.setdefault(shape_of(job.overrides), []).append(job)
     common = set.intersection(*map(set, kinds)) if kinds else set()
-    return [Shape(words, " ".join(word for word in words if word not in common), (*of,)) for words, of in kinds.items()]
+    return [
+        Shape(overrides, " ".join(override for override in overrides if override not in common), (*of,))
+        for overrides, of in kinds.items()
+    ]
 
 
 def differing(jobs: Sequence[Job]) -> tuple[list[str], list[list[str]]]:
     """Return the keys whose overrides are not the same in all jobs, and the value of each job for each of them."""
-    rows = [{word.key: word.text for word in parse(job.words)} for job in jobs]
+    rows = [{override.key: override.text for override in parse(job.overrides)} for job in jobs]
     keys = [key for key in dict.fromkeys(key for row in rows for key in row) if len({row.get(key) for row in rows}) > 1]
     texts = [[row.get(key, "") for key in keys] for row in rows]
     return keys, [[text.partition("=")[2] if "=" in text else text for text in row] for row in texts]
@@ -220,7 +223,7 @@ def known_costs(shapes: Sequence[Shape], places: Iterable[Path | str] = PLACES) 
 
     places: folders beneath which to look; those that do not exist have none.
     """
-    wanted = {shape.words: list[Cost]() for shape in shapes}
+    wanted = {shape.overrides: list[Cost]() for shape in shapes}
     runs = [run for place in map(Path, places) if place.is_dir() for run in ls(place, status="completed")]
     for run in sorted(runs, key=lambda run: run["created"] or "", reverse=True):
         with suppress(ConfigError):  # a file of overrides that nobody typed
@@ -228,7 +231,7 @@ def known_costs(shapes: Sequence[Shape], places: Iterable[Path | str] = PLACES) 
             seconds = math.nan if run["seconds"] is None else float(run["seconds"])
             if costs is not None and len(costs) < NEWEST and math.isfinite(seconds):
                 costs.append(Cost(seconds, size_of(Path(run["path"]))))
-    return [Cost.mean(costs) if (costs := wanted[shape.words]) else None for shape in shapes]
+    return [Cost.mean(costs) if (costs := wanted[shape.overrides]) else None for shape in shapes]
 
 
 def size_of(path: Path) -> int:
@@ -247,7 +250,7 @@ class CostEstimate:
         workers: jobs at a time.
         launch: seconds until the first job begins.
         free: bytes that the disk has.
-        price: of an hour of this machine, whatever runs on it, or None.
+        hourly_price: of an hour of this machine, whatever runs on it, or None.
     """
 
     jobs: tuple[Job, ...]
@@ -255,7 +258,7 @@ class CostEstimate:
     workers: int
     launch: float
     free: int
-    price: float | None = None
+    hourly_price: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -282,8 +285,9 @@ class CostEstimate:
             lines.append("       at most: a mean return may end runs before")
         warning = ": NOT ENOUGH" if self.bytes > self.free else ""
         lines.append(f"disk   up to {sized(self.bytes)} of {sized(self.free)} that are free{warning}")
-        if self.price is not None:
-            lines.append(f"price  {self.price * self.seconds / 3600:.2f}, at {self.price:g} an hour of this machine")
+        if self.hourly_price is not None:
+            price = self.hourly_price * self.seconds / 3600
+            lines.append(f"price  {price:.2f}, at {self.hourly_price:g} an hour of this machine")
         return "\n".join(lines)
 
     @property

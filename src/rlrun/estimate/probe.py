@@ -124,12 +124,12 @@ class Probe(Callback):
         return (last[0] - begin[0]) / max(last[1] - begin[1], 1)
 
 
-def carry_out(words: tuple[str, ...], config_dir: Path | None, seconds: float, folder: Path) -> int:
+def carry_out(overrides: tuple[str, ...], config_dir: Path | None, seconds: float, folder: Path) -> int:
     """Probe a run in a folder and write `probe.json` beside it; return the exit code of the process."""
     signals.listen()
     keep_freed_memory()
     try:
-        write_json(folder / "probe.json", asdict(measure(words, config_dir, seconds, folder / "run")))
+        write_json(folder / "probe.json", asdict(measure(overrides, config_dir, seconds, folder / "run")))
     except KeyboardInterrupt:
         return STOPPED
     except RlrunError as error:
@@ -142,7 +142,7 @@ def carry_out(words: tuple[str, ...], config_dir: Path | None, seconds: float, f
 
 
 def measure(
-    words: Sequence[str],
+    overrides: Sequence[str],
     config_dir: Path | None,
     seconds: float,
     path: Path,
@@ -152,7 +152,7 @@ def measure(
 
     What its process takes around training (`around`) is left to who sees that from outside.
     """
-    composed = configuration.compose(words, config_dir=config_dir)
+    composed = configuration.compose(overrides, config_dir=config_dir)
     if (learners := count_of(composed.config)) > 1:
         raise ConfigError(f"learners={learners}: a probe measures one learner; learners=1")
     _keep_within(composed.config)
@@ -229,7 +229,7 @@ def _evaluations(probe: Probe) -> tuple[float, float | None]:
     usual = probe.evaluations[1:] or probe.evaluations  # the first one builds environments
     pace = sum(seconds for seconds, _ in usual) / sum(rounds for _, rounds in usual)
     with closing(stage(evaluator.env, evaluator.episodes)) as envs:
-        spec = getattr(envs.lanes[0], "spec", None) if envs.lanes else None
+        spec = getattr(envs.envs[0], "spec", None) if envs.envs else None
         limit = getattr(spec, "max_episode_steps", None)
         waves = math.ceil(evaluator.episodes / envs.num_envs)
     longest = None if limit is None else pace * waves * min(limit, evaluator.max_steps or limit)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rlrun.collect.agents import Agent, Response, lanes_of
+from rlrun.collect.agents import Agent, Response, envs_of
 from rlrun.errors import RequestError, RlrunError, SpaceError
 from rlrun.export.checking import columns
 from rlrun.export.graph import Outer, Port, actions, observations
@@ -24,7 +24,7 @@ BOUNDS = ("low", "high")  # … and of actions, too: the file scales to them
 
 
 class Slot(NamedTuple):
-    """An input or output of a file, as the file says; its shape has the number of lanes in front."""
+    """An input or output of a file, as the file says; its shape has the number of envs in front."""
 
     name: str
     dtype: str
@@ -45,7 +45,7 @@ class FileAgent(Agent):
 
     Raises:
         SpaceError: the file takes or gives something else than the environment.
-        RequestError: the file takes what nobody can give, or one number of lanes only.
+        RequestError: the file takes what nobody can give, or one number of envs only.
     """
 
     outputs: tuple[str, ...] = ("action",)
@@ -80,11 +80,11 @@ class FileAgent(Agent):
         Raises:
             RlrunError: it fails.
         """
-        lanes = lanes_of(observation)
+        envs = envs_of(observation)
         own = columns([port for port, _ in self._read], observation)
         inputs = {slot.name: own[port.name].astype(slot.dtype) for port, slot in self._read}
-        outputs = self._run({**inputs, **(state or {})}, lanes)
-        action = {port.name: self._own(port, outputs[slot.name], lanes) for port, slot in self._written}
+        outputs = self._run({**inputs, **(state or {})}, envs)
+        action = {port.name: self._own(port, outputs[slot.name], envs) for port, slot in self._written}
         response: Response = {"action": nested(self._containers, action, "action")}
         if self._initial:
             response["state"] = {name: outputs[f"next_{name}"] for name in self._initial}
@@ -95,16 +95,16 @@ class FileAgent(Agent):
         begun = {name: np.broadcast_to(value, (count, *value.shape)) for name, value in self._initial.items()}
         return begun or None
 
-    def _run(self, inputs: dict[str, Array], lanes: int) -> dict[str, Array]:
+    def _run(self, inputs: dict[str, Array], envs: int) -> dict[str, Array]:
         try:
-            noise = {name: NOISE[name](torch.zeros(lanes, width)).numpy() for name, width in self._noise.items()}
+            noise = {name: NOISE[name](torch.zeros(envs, width)).numpy() for name, width in self._noise.items()}
             return dict(zip(self._names, self.session.run(self._names, inputs | noise), strict=True))
         except Exception as error:
             raise RlrunError(f"{self.place} cannot act: {cause(error)}") from error
 
-    def _own(self, port: Port, value: Array, lanes: int) -> Array:
-        if value.shape != (lanes, *port.shape):
-            raise RlrunError(f"{self.place}: '{port.name}' is {list(value.shape)}, wanted {[lanes, *port.shape]}")
+    def _own(self, port: Port, value: Array, envs: int) -> Array:
+        if value.shape != (envs, *port.shape):
+            raise RlrunError(f"{self.place}: '{port.name}' is {list(value.shape)}, wanted {[envs, *port.shape]}")
         return value.astype(port.space["env_dtype"])
 
 
@@ -167,7 +167,7 @@ def _require_fit(port: Port, slot: Slot, entry: Mapping[str, Any], place: str) -
         SpaceError: with what both are.
     """
     if not slot.shape or isinstance(slot.shape[0], int):
-        made_for = f"for {slot.shape[0]} lanes only" if slot.shape else slot
+        made_for = f"for {slot.shape[0]} envs only" if slot.shape else slot
         raise RequestError(f"{place}: '{slot.name}' is {made_for}; its first axis has to be open, for lanes")
     fits = len(slot.shape) == 1 + len(port.shape) and all(
         not isinstance(size, int) or size == wanted for size, wanted in zip(slot.shape[1:], port.shape, strict=True)

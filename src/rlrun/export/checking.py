@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.collect.agents import Agent, begun_anew, initial_state, to_arrays, to_tensors
+from rlrun.collect.agents import Agent, initial_state, restarted, to_arrays, to_tensors
 from rlrun.collect.evaluate import undisturbed
 from rlrun.env import Env
 from rlrun.env.spaces import action_writer, batch_reader
@@ -62,11 +62,11 @@ class Reference:
 
     def __call__(self, inputs: Columns) -> Columns:
         """Return the outputs for inputs."""
-        lanes = len(next(iter(inputs.values())))
+        envs = len(next(iter(inputs.values())))
         observation = self._read(play_onnx.nested(containers(self.outer.observation), inputs, "observation"))
         state = nested([name.partition(".")[2] for name in self._states], [inputs[name] for name in self._states])
         action, after = self._act(observation, state, inputs)
-        convert = action_writer(self.outer.action, lanes)
+        convert = action_writer(self.outer.action, envs)
         taken = action if convert is None else convert(action)
         outputs = {name: np.asarray(value) for name, value in play_onnx.parts("action", taken)}
         return outputs | {named("next_state", path): value for path, value in flat(after)}
@@ -218,9 +218,9 @@ def recorded(env: Env, agent: Agent, graph: Graph, *, count: int, seed: int) -> 
             rows += _rows(graph, observation, state)
             response = agent(observation, state, explore=True)
             step = env.step(response["action"])
-            ended = step.terminated | step.truncated
-            observation = env.restart(ended) if ended.any() else step.observation
-            state = None if initial is None else begun_anew(response["state"], initial, ended)
+            episode_end = step.terminated | step.truncated
+            observation = env.restart(episode_end) if episode_end.any() else step.observation
+            state = None if initial is None else restarted(response["state"], initial, episode_end)
     return rows[:count]
 
 
@@ -232,13 +232,13 @@ def columns(inputs: Sequence[Port], observation: Tree) -> Columns:
 
 
 def _rows(graph: Graph, observation: Tree, state: Tree) -> list[Columns]:
-    """Return the lanes of a tree of ours as rows of what the environment gave."""
+    """Return the envs of a tree of ours as rows of what the environment gave."""
     taken = [port for port in graph.inputs if port.role == "observation"]
     states = {named("state", path): value for path, value in flat(state)}
     whole = states | columns(taken, observation)
-    lanes = range(len(next(iter(whole.values()))))
+    envs = range(len(next(iter(whole.values()))))
     typed = {port.name: whole[port.name].astype(port.dtype) for port in graph.inputs if port.name in whole}
-    return [{name: value[[lane]] for name, value in typed.items()} for lane in lanes]
+    return [{name: value[[env_index]] for name, value in typed.items()} for env_index in envs]
 
 
 def played(data: bytes, reference: Reference, env: Env, about: Mapping[str, Any], count: int) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def played(data: bytes, reference: Reference, env: Env, about: Mapping[str, Any]
     with undisturbed():
         env.renew()
         results = [
-            play_onnx.episode(watch, env.lanes[0], seed + index, limits["max_steps"], limits["reset_options"])
+            play_onnx.episode(watch, env.envs[0], seed + index, limits["max_steps"], limits["reset_options"])
             for index in range(count)
         ]
     return {

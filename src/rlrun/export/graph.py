@@ -35,7 +35,7 @@ class Port:
     Attributes:
         name: in the file; the part of a composite space follows a dot.
         role: what it stands for.
-        shape: of one lane; the file has the number of lanes in front.
+        shape: of one env; the file has the number of envs in front.
         dtype: as numpy names it.
         space: what is known of the numbers: kind, bounds, number of choices, where counting starts.
     """
@@ -52,7 +52,7 @@ class Port:
 
 
 class Outer(NamedTuple):
-    """The spaces of an environment, one lane, as its own clients see them."""
+    """The spaces of an environment, one env, as its own clients see them."""
 
     observation: gymnasium.Space[Any]
     action: gymnasium.Space[Any]
@@ -113,11 +113,11 @@ class Graph(nn.Module):
         written = [write(value) for write, value in zip(self._writers, leaves, strict=True)]
         return (*written, *(value for _, value in flat(after)))
 
-    def blank(self, lanes: int) -> list[Tensor]:
+    def blank(self, envs: int) -> list[Tensor]:
         """Return inputs of zeros; choices are at their first."""
         inputs = []
         for port in self.inputs:
-            value = torch.zeros((lanes, *port.shape), dtype=getattr(torch, port.dtype))
+            value = torch.zeros((envs, *port.shape), dtype=getattr(torch, port.dtype))
             inputs.append(value + torch.as_tensor(port.space.get("start", 0)).to(value.dtype))
         return inputs
 

@@ -171,7 +171,7 @@ def _proven(data: bytes, reference: Reference, env: Env, about: Mapping[str, Any
             "largest_at_edges": edge.largest,
         }
     }
-    if about["format"] == "onnx" and env.lanes:
+    if about["format"] == "onnx" and env.envs:
         results["episodes"] = played(data, reference, env, about, episodes)
     return {"episodes": None, **results}
 

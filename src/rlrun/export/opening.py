@@ -14,8 +14,8 @@ from rlrun import config as configuration
 from rlrun import trust
 from rlrun.build import Builder
 from rlrun.config.merging import apply
+from rlrun.config.overrides import Override, listed, parse
 from rlrun.config.schema import check_kinds
-from rlrun.config.words import Word, listed, parse
 from rlrun.env import Env
 from rlrun.env.sync import SyncEnv
 from rlrun.errors import RequestError, RunDirError
@@ -29,7 +29,7 @@ from rlrun.rundir import CHECKPOINT
 SUFFIXES = (".onnx", ".pt2")
 LARGEST = 1 << 31  # bytes: protobuf has no larger messages
 NEWER = ("opset version", "IR version")  # what onnxruntime says of files that it is too old for
-PRIMARY = "episodes"  # the config of episodes in an environment that words name
+PRIMARY = "episodes"  # the config of episodes in an environment that overrides name
 NAMING = ("env", "env.id", "env.target")
 LIMIT = "evaluation.max_steps"
 ENV = ("id", "target", "kwargs", "reset_options", "wrappers", "vectorization")  # what FILE.json tells of one
@@ -49,7 +49,7 @@ class Exported:
         path: of the file.
         about: what FILE.json says; nothing where there is none.
         agent: what acts.
-        env: what lanes are copied from; it takes the environment's own actions.
+        env: what envs are copied from; it takes the environment's own actions.
         max_steps: of an episode, or None.
     """
 
@@ -57,7 +57,7 @@ class Exported:
         session = _session(path, data)
         self.path, self.about = path, about
         self.max_steps: int | None = config.evaluation.max_steps
-        self.env: Env = _lane(config)
+        self.env: Env = _worker(config)
         try:
             self.agent = FileAgent(session, about, Outer(*self.env.outer), path.name)
         except BaseException:
@@ -95,47 +95,51 @@ def is_export(path: Path | str) -> bool:
     return (place := place_of(path)).suffix in SUFFIXES and not place.is_dir()
 
 
-def refuse_words(words: Iterable[str]) -> None:
-    """Refuse words beside a run directory with a RequestError."""
-    for word in _settings(words):
-        raise RequestError(f"{word}: a run plays in its own environment; words go with an exported policy, FILE.onnx")
+def refuse_overrides(overrides: Iterable[str]) -> None:
+    """Refuse overrides beside a run directory with a RequestError."""
+    for override in _settings(overrides):
+        raise RequestError(
+            f"{override}: a run plays in its own environment; overrides go with an exported policy, FILE.onnx"
+        )
 
 
-def _settings(words: Iterable[str]) -> list[str]:
+def _settings(overrides: Iterable[str]) -> list[str]:
     """Return overrides as a list, or refuse a second run or file among them."""
-    for word in (overrides := listed(words)):
-        if "=" not in word and not word.startswith("~"):
-            raise RequestError(f"{word}: one run or exported policy plays at a time; rlrun ls and report take several")
+    for override in (overrides := listed(overrides)):
+        if "=" not in override and not override.startswith("~"):
+            raise RequestError(
+                f"{override}: one run or exported policy plays at a time; rlrun ls and report take several"
+            )
     return overrides
 
 
 @contextlib.contextmanager
-def exported(path: Path | str, words: Iterable[str] = (), packages: Iterable[str] = ()) -> Iterator[Exported]:
+def exported(path: Path | str, overrides: Iterable[str] = (), packages: Iterable[str] = ()) -> Iterator[Exported]:
     """Open an exported policy; in the end its environment is closed.
 
     As long as the `with` block lasts, an environment that FILE.json names imports only what `rlrun.trust` admits.
 
     Args:
         path: of the file; what it says of itself stands in `path` + `.json`.
-        words: of a command line: another environment, or changes to the one that the file names.
+        overrides: of a command line: another environment, or changes to the one that the file names.
         packages: what its environment may import beyond what any run may.
 
     Raises:
         RequestError: the file cannot be read or acts in another environment, this cannot be made, or a package is
             missing.
     """
-    path, packages, parsed = place_of(path), list(packages), parse(_settings(words))
+    path, packages, parsed = place_of(path), list(packages), parse(_settings(overrides))
     if path.suffix != ".onnx":
         raise RequestError(f"{path}: a file of torch.export is not played; make another: rlrun export-onnx RUN")
     require("a policy that is an .onnx file", "onnxruntime")
     trust.require_of_use(packages)
-    for word in parsed:
-        if word.key.partition(".")[0] != "env" and word.key != LIMIT:
-            raise RequestError(f"{word.text}: beside a file there are env=NAME, env.KEY=VALUE and {LIMIT}=NUMBER")
+    for override in parsed:
+        if override.key.partition(".")[0] != "env" and override.key != LIMIT:
+            raise RequestError(f"{override.text}: beside a file there are env=NAME, env.KEY=VALUE and {LIMIT}=NUMBER")
     data = read_bytes(path, most=LARGEST, follow=True)
     about = _about(path.with_name(f"{path.name}.json"))
-    own = any(word.key in NAMING for word in parsed)  # then nothing is imported that the file names
-    limits = trust.limited(packages, run=path, typed={word.key: word.value for word in parsed})
+    own = any(override.key in NAMING for override in parsed)  # then nothing is imported that the file names
+    limits = trust.limited(packages, run=path, typed={override.key: override.value for override in parsed})
     with contextlib.nullcontext() if own else limits:
         try:
             policy = Exported(path, data, about, (_chosen if own else _config)(path, about, parsed))
@@ -154,7 +158,7 @@ def _session(path: Path, data: bytes) -> Any:
         return play_onnx.session(data)
     except Exception as error:
         message = cause(error)
-        if any(word in message for word in NEWER):
+        if any(override in message for override in NEWER):
             version = onnxruntime.__version__
             raise RequestError(
                 f"{path} is for a newer onnxruntime than {version}: pip install -U onnxruntime"
@@ -171,8 +175,8 @@ def _about(path: Path) -> dict[str, Any]:
     return about
 
 
-def _config(path: Path, about: Mapping[str, Any], words: Sequence[Word]) -> DictConfig:
-    """Return what the environment is built from, as the file tells and words change it.
+def _config(path: Path, about: Mapping[str, Any], overrides: Sequence[Override]) -> DictConfig:
+    """Return what the environment is built from, as the file tells and overrides change it.
 
     Raises:
         RequestError: nobody names an environment, or something is wrong with how it is named.
@@ -184,29 +188,29 @@ def _config(path: Path, about: Mapping[str, Any], words: Sequence[Word]) -> Dict
         raise RunDirError(f"{path}.json is damaged: what it says of its environment is no plain value")
     env = {key: value for key, value in section.items() if key in ENV and value is not None}
     config = OmegaConf.create({"env": BLANK | env, "evaluation": {"max_steps": section.get("max_steps")}})
-    for word in words:
-        apply(config, word, ())
+    for override in overrides:
+        apply(config, override, ())
     check_kinds(config)
     return config
 
 
-def _chosen(path: Path, about: Mapping[str, Any], words: Sequence[Word]) -> DictConfig:
-    """Return what the environment is built from that words name.
+def _chosen(path: Path, about: Mapping[str, Any], overrides: Sequence[Override]) -> DictConfig:
+    """Return what the environment is built from that overrides name.
 
     Raises:
         ConfigError: something is wrong with them.
     """
     roots = ("num_envs", "env", "evaluation")
-    config = configuration.compose([word.text for word in words], primary=PRIMARY, roots=roots).config
+    config = configuration.compose([override.text for override in overrides], primary=PRIMARY, roots=roots).config
     limit = about.get("env", {}).get("max_steps")
-    if isinstance(limit, int) and not any(word.key == LIMIT for word in words):
+    if isinstance(limit, int) and not any(override.key == LIMIT for override in overrides):
         config.evaluation.max_steps = limit
         check_kinds(config)
     return config
 
 
-def _lane(config: DictConfig) -> Env:
-    """Return one lane that takes the environment's own actions, and whose copies do."""
+def _worker(config: DictConfig) -> Env:
+    """Return one env that takes the environment's own actions, and whose copies do."""
     env = Builder(config).get("env")
     if not isinstance(env, Env):
         raise RequestError(f"env: wanted an environment, got a {type(env).__name__}")
@@ -219,7 +223,7 @@ def _lane(config: DictConfig) -> Env:
 def _direct(env: Env) -> Env:
     if not isinstance(env, SyncEnv):
         env.close()
-        raise RequestError(f"env.vectorization={env.vectorization}: a file acts on lanes of this process; say sync")
+        raise RequestError(f"env.vectorization={env.vectorization}: a file acts on envs of this process; say sync")
     env.take_own_actions()
     copy = env.copier
     assert copy is not None

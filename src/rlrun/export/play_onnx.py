@@ -34,10 +34,10 @@ class Policy:
         self.noise = np.random.default_rng(seed)
         self.reset()
 
-    def reset(self, lanes: int = 1) -> None:
+    def reset(self, envs: int = 1) -> None:
         """Begin episodes in so many lanes."""
         self.state = {
-            port["name"]: np.broadcast_to(np.asarray(port["initial"], port["dtype"]), (lanes, *port["shape"]))
+            port["name"]: np.broadcast_to(np.asarray(port["initial"], port["dtype"]), (envs, *port["shape"]))
             for port in self.inputs["state"]
         }
 
@@ -51,11 +51,11 @@ class Policy:
         """Return the outputs for observations [N, ...] by name, and keep the state after them."""
         ports = self.inputs["observation"]
         inputs = {port["name"]: np.asarray(observations[port["name"]]).astype(port["dtype"]) for port in ports}
-        lanes = len(next(iter(inputs.values())))
+        envs = len(next(iter(inputs.values())))
         for port in self.inputs["epsilon"]:
-            inputs[port["name"]] = self.noise.standard_normal((lanes, *port["shape"]), dtype=np.float32)
+            inputs[port["name"]] = self.noise.standard_normal((envs, *port["shape"]), dtype=np.float32)
         for port in self.inputs["gumbel"]:
-            inputs[port["name"]] = self.noise.gumbel(size=(lanes, *port["shape"])).astype(np.float32)
+            inputs[port["name"]] = self.noise.gumbel(size=(envs, *port["shape"])).astype(np.float32)
         outputs = dict(zip(self.outputs, self.session.run(self.outputs, {**inputs, **self.state}), strict=True))
         self.state = {name: outputs["next_" + name] for name in self.state}
         return outputs
@@ -96,10 +96,10 @@ def episode(policy: Any, env: Any, seed: int, max_steps: int | None = None, opti
     """Play one episode; return its rewards added up, and its steps."""
     observation, _ = env.reset(seed=seed, options=options)
     policy.reset()
-    total, steps, ended = 0.0, 0, False
-    while not ended and (max_steps is None or steps < max_steps):
+    total, steps, episode_end = 0.0, 0, False
+    while not episode_end and (max_steps is None or steps < max_steps):
         observation, reward, terminated, truncated, _ = env.step(policy.act(observation))
-        total, steps, ended = total + np.float32(reward).reshape(-1)[0], steps + 1, terminated or truncated
+        total, steps, episode_end = total + np.float32(reward).reshape(-1)[0], steps + 1, terminated or truncated
     return float(total), steps
 
 

@@ -17,8 +17,8 @@ from omegaconf import OmegaConf
 from rlrun.errors import MissingExtra, RequestError
 from rlrun.export.graph import Graph
 
-TRACED = 3  # lanes of the inputs that are traced; any number is taken in the end
-LANES = "lanes"  # what the number of them is called
+TRACED = 3  # envs of the inputs that are traced; any number is taken in the end
+ENVS = "lanes"  # what the number of them is called
 DOMAIN = "rlrun"
 OPSET = 18
 
@@ -55,8 +55,8 @@ def traced(graph: Graph) -> torch.export.ExportedProgram:
     Raises:
         RequestError: some part of it cannot be traced.
     """
-    lanes = torch.export.Dim(LANES)
-    shapes = (tuple({0: lanes} for _ in graph.inputs),)
+    envs = torch.export.Dim(ENVS)
+    shapes = (tuple({0: envs} for _ in graph.inputs),)
     try:
         with _quiet(), torch.no_grad():
             return torch.export.export(graph, tuple(graph.blank(TRACED)), dynamic_shapes=shapes, strict=False)
@@ -98,7 +98,7 @@ def onnx_bytes(
     proto = onnx_program.model_proto
     proto.producer_name, proto.producer_version, proto.domain = DOMAIN, __version__, DOMAIN
     proto.model_version, proto.doc_string = version, text
-    _name_lanes(proto.graph)
+    _name_envs(proto.graph)
     del proto.metadata_props[:]
     for key, value in about.items():
         if value is not None:
@@ -107,13 +107,13 @@ def onnx_bytes(
     return serialized
 
 
-def _name_lanes(graph: Any) -> None:
-    """Give the number of lanes its name, which does not survive the exporter."""
+def _name_envs(graph: Any) -> None:
+    """Give the number of envs its name, which does not survive the exporter."""
     symbol = graph.input[0].type.tensor_type.shape.dim[0].dim_param
     for value in (*graph.input, *graph.output, *graph.value_info):
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param == symbol != "":
-                dim.dim_param = LANES
+                dim.dim_param = ENVS
 
 
 def program_bytes(program: torch.export.ExportedProgram, *, about: Mapping[str, Any]) -> bytes:

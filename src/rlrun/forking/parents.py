@@ -1,4 +1,4 @@
-"""Where a new run starts from, the words that it begins with, and what `init:` of its config says."""
+"""Where a new run starts from, the overrides that it begins with, and what `init:` of its config says."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rlrun import config as configuration
 from rlrun import trust
 from rlrun.config import Composed
 from rlrun.config.origins import WORD, Layer, origins
+from rlrun.config.overrides import listed, parse
 from rlrun.config.places import own_dirs
 from rlrun.config.tree import plain
-from rlrun.config.words import listed, parse
 from rlrun.errors import ConfigError, RunDirError, did_you_mean
 from rlrun.files import open_regular, read_json
 from rlrun.projects import in_a_run
@@ -28,8 +28,8 @@ BLOCKS = ("init", "load")  # what a run itself was started from is no business o
 PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")  # what Hydra's grammar takes without quotes
 NAME = re.compile(r"[^:\s]+")
 MARK = 8  # bytes before the header of a safetensors file
-KINDS = ("weights", "optimisers", "numbers", "memory")
-LOAD = "load"  # the other two words, skip and reinit, both mean: as built anew
+KINDS = ("weights", "optimizers", "numbers", "memory")
+LOAD = "load"  # the other two overrides, skip and reinit, both mean: as built anew
 
 
 @dataclass(frozen=True)
@@ -80,39 +80,39 @@ def _require_safetensors(path: Path) -> None:
 
 @contextmanager
 def started(
-    words: Iterable[str] | Composed, start: str, config_dir: Path | None = None, packages: Iterable[str] = ()
+    overrides: Iterable[str] | Composed, start: str, config_dir: Path | None = None, packages: Iterable[str] = ()
 ) -> Iterator[Composed]:
-    """Compose the config of a run that starts from another: the parent's words first, then these.
+    """Compose the config of a run that starts from another: the parent's overrides first, then these.
 
-    The parent can be somebody else's, so what its words import is limited for as long as the block lasts
-    (`rlrun.trust`); what the user's words and files name is free.
+    The parent can be somebody else's, so what its overrides import is limited for as long as the block lasts
+    (`rlrun.trust`); what the user's overrides and files name is free.
 
     Args:
-        words: of the new run; the last of the same key wins.
+        overrides: of the new run; the last of the same key wins.
         start: RUN, RUN@STEP, RUN@best, a checkpoint's folder or a .safetensors file.
         config_dir: the user's own conf folder.
-        packages: what the parent's words may import beyond what any run may.
+        packages: what the parent's overrides may import beyond what any run may.
 
     Raises:
-        RunDirError: there is nothing to start from, or the file of the parent's words cannot be read.
-        ConfigError: the words do not compose, alone or behind those of the parent.
+        RunDirError: there is nothing to start from, or the file of the parent's overrides cannot be read.
+        ConfigError: the overrides do not compose, alone or behind those of the parent.
     """
     packages = list(packages)
     trust.require_of_use(packages)
-    parent, words = find(start), words.words if isinstance(words, Composed) else listed(words)
-    overrides = [*words, f"init.from={_quoted(str(parent.path))}"]
-    typed = {word.key: word.value for word in parse(words)}
+    parent, overrides = find(start), overrides.overrides if isinstance(overrides, Composed) else listed(overrides)
+    all_overrides = [*overrides, f"init.from={_quoted(str(parent.path))}"]
+    typed = {override.key: override.value for override in parse(overrides)}
     if "init.from" in typed:
         raise ConfigError("--from and init.from both say where the run starts from; leave one away")
     with _limits(parent, packages, typed):
         lines = parse([] if parent.run is None else parent.run.read_overrides())
-        before = [word.text for word in lines if not _in_blocks(word.key)]
+        before = [override.text for override in lines if not _in_blocks(override.key)]
         try:
-            composed = configuration.compose([*before, *overrides], config_dir=config_dir)
+            composed = configuration.compose([*before, *all_overrides], config_dir=config_dir)
         except ConfigError as error:
             if parent.run is None or not before:
                 raise
-            raise ConfigError(_whose(error, before, overrides, parent.run, config_dir)) from error
+            raise ConfigError(_whose(error, before, all_overrides, parent.run, config_dir)) from error
     folders = own_dirs(config_dir)
     own = [layer.content for layer in composed.layers if _is_own(layer, folders, parent)]
     with _limits(parent, packages, typed, own):
@@ -136,9 +136,9 @@ def _in_blocks(key: str) -> bool:
 def _limits(
     parent: Parent, packages: Iterable[str], typed: Mapping[str, Any], own: Iterable[Mapping[str, Any]] = ()
 ) -> AbstractContextManager[None]:
-    """Limit what the words of the parent import; what the user's words and files hold names parts but under `init`.
+    """Limit what the parent's overrides import; the user's overrides and files name parts but under `init`.
 
-    The user's words stand above those of the parent, the files below: only the words speak for their keys.
+    The user's overrides stand above those of the parent, the files below: only the overrides speak for their keys.
     """
     if parent.run is None:
         return nullcontext()
@@ -148,8 +148,8 @@ def _limits(
     return trust.limited(packages, run=parent.run.path, project=project, typed={**overrides, "": files})
 
 
-def _whose(error: ConfigError, before: list[str], words: list[str], run: RunDir, config_dir: Path | None) -> str:
-    """Tell whether the words of the parent, those given now, or both together are wrong."""
+def _whose(error: ConfigError, before: list[str], overrides: list[str], run: RunDir, config_dir: Path | None) -> str:
+    """Tell whether the overrides of the parent, those given now, or both together are wrong."""
 
     def fails(alone: list[str]) -> str | None:
         try:
@@ -158,20 +158,20 @@ def _whose(error: ConfigError, before: list[str], words: list[str], run: RunDir,
             return str(error)
         return None
 
-    way_out = f"without them: {shlex.join(['rlrun', 'train', *words])}"
+    way_out = f"without them: {shlex.join(['rlrun', 'train', *overrides])}"
     if fails(before):
-        return f"the words of {run.path} do not compose any more: {error}; {way_out}"
+        return f"the overrides of {run.path} do not compose any more: {error}; {way_out}"
     place = f"{(NAME.match(str(error)) or [''])[0]}."  # every such error begins with the key that it is about
-    if any(f"{word.key}.".startswith(place) for word in parse(words)) or fails(words) == str(error):
+    if any(f"{override.key}.".startswith(place) for override in parse(overrides)) or fails(overrides) == str(error):
         return str(error)
-    return f"{error}; the words of {run.path} come before these; {way_out}"
+    return f"{error}; the overrides of {run.path} come before these; {way_out}"
 
 
 def pin(composed: Composed, place: Path) -> None:
-    """Let a config and its words name the very checkpoint that was taken."""
+    """Let a config and its overrides name the very checkpoint that was taken."""
     composed.config.init["from"] = str(place)
-    words = [word for word in composed.words if parse([word])[0].key != "init.from"]
-    composed.words[:] = [*words, f"init.from={_quoted(str(place))}"]
+    overrides = [override for override in composed.overrides if parse([override])[0].key != "init.from"]
+    composed.overrides[:] = [*overrides, f"init.from={_quoted(str(place))}"]
 
 
 def _quoted(text: str) -> str:
@@ -237,11 +237,11 @@ class Settings:
         return {name: new_names.get(name, name) for name in names if name in new_names or name not in taken}
 
     def as_config(self) -> dict[str, Any]:
-        """Return them in the words of the config, short forms spelt out."""
-        word = {True: LOAD, False: "skip"}
+        """Return them in the overrides of the config, short forms spelt out."""
+        override = {True: LOAD, False: "skip"}
         return {
-            **{kind: word[loads] for kind, loads in self.kinds.items()},
-            "parts": {pattern: word[loads] for pattern, loads in self.parts.items()},
+            **{kind: override[loads] for kind, loads in self.kinds.items()},
+            "parts": {pattern: override[loads] for pattern, loads in self.parts.items()},
             "rename": dict(self.rename),
             "mismatch": "skip" if self.lenient else "refuse",
         }
@@ -265,12 +265,12 @@ def settings_of(composed: Composed) -> Settings | None:
         if wanted is None or wanted == kinds[kind]:
             continue
         setter = setters.get(("init", kind))
-        if wanted or (setter is not None and not setter.packaged):  # the packaged word may give way
+        if wanted or (setter is not None and not setter.packaged):  # the packaged override may give way
             raise ConfigError(
                 f"load.{kind}={str(wanted).lower()} and init.{kind}={init[kind]} contradict each other; leave one away"
             )
         kinds[kind] = wanted
-    parts = {pattern: word == LOAD for pattern, word in init["parts"].items()}
+    parts = {pattern: override == LOAD for pattern, override in init["parts"].items()}
     return Settings(init["from"], kinds, parts, init["rename"], init["mismatch"] != "refuse")
 
 

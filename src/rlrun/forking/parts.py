@@ -27,7 +27,7 @@ from rlrun.callbacks import (
 from rlrun.collect import ByIdCollector, Collector
 from rlrun.env import Env
 from rlrun.errors import RunDirError
-from rlrun.forking.sources import is_optimiser
+from rlrun.forking.sources import is_optimizer
 from rlrun.generators import Generators
 from rlrun.memory import Fifo, JointLoader, Mix, Prefetch, ReplayLoader, Rollout, RolloutLoader, Table, Uniform
 from rlrun.memory.episodes import Stored, add_all, cut_off
@@ -49,7 +49,7 @@ INHERITED: dict[type[Any], tuple[str, ...]] = {
     **dict.fromkeys((Prefetch, JointLoader, Mix, MemoryProxy, Rollout, RolloutLoader), ()),
     **dict.fromkeys((Env, Generators), ()),
 }
-MOMENTS = "optimiser."
+MOMENTS = "optimizer."
 
 
 class Part:
@@ -79,7 +79,7 @@ class Part:
 def part_of(part: Stateful) -> Part:
     """Return what a part of a run can take over."""
     takers: dict[type[Any], type[Part]] = {nn.Module: Network, Table: Memory, ReplayLoader: Pace}
-    takers |= {LossCallback: Loss, TargetCallback: SlowCopy}
+    takers |= {LossCallback: Loss, TargetCallback: TargetNetwork}
     return next((taker for kind, taker in takers.items() if isinstance(part, kind)), Counters)(part)
 
 
@@ -117,17 +117,17 @@ class Memory(Part):
     how = ""  # what became of the rows, where they are not as they were
 
     def take(self, values: Mapping[str, Any]) -> None:
-        """Take over a state; into a table of another length, number of lanes or kind go its episodes, as new ones.
+        """Take over a state; into a table of another length, number of envs or kind go its episodes, as new ones.
 
         Raises:
             RlrunError: the columns differ.
         """
         table, state = self.part, values[""]
-        pooled = "vacant" in state["index"]  # lanes shared the rows
-        size, lanes = int(state["index"]["size"]), len(state["index"]["open"])
+        pooled = "vacant" in state["index"]  # envs shared the rows
+        size, envs = int(state["index"]["size"]), len(state["index"]["open"])
         parts: dict[str, Stateful] = {"sampler": table.sampler, "ejector": table.ejector}
         kind = all(state[name].keys() == part.state_dict().keys() for name, part in parts.items())
-        same = pooled == isinstance(table.index, PoolIndex) and (size, lanes) == (
+        same = pooled == isinstance(table.index, PoolIndex) and (size, envs) == (
             table.index.size,
             table.index.num_envs,
         )
@@ -136,11 +136,11 @@ class Memory(Part):
             cut_off(table)
             return
         if table.frames is not None:
-            raise RunDirError("its length, its lanes or its kind differ, and frames are stacked")
+            raise RunDirError("its length, its envs or its kind differ, and frames are stacked")
         before = Recorder(  # of the old shape, with the new columns
             [*table.storage.columns.values(), *table.tags.columns.values()],
-            length=size - lanes,
-            num_envs=lanes,
+            length=size - envs,
+            num_envs=envs,
             sampler=Uniform(),
             ejector=Fifo(whole=pooled),
             frame_stack=1,
@@ -157,8 +157,8 @@ class Memory(Part):
 class Counters(Part):
     """Any other part: the entries of its state, generators left out.
 
-    What a callback counts as weights, optimiser or numbers is its own affair; here tensors of
-    floating point are weights, states of optimisers are optimisers, and all else is numbers.
+    What a callback counts as weights, optimizer or numbers is its own affair; here tensors of
+    floating point are weights, states of optimizers are optimizers, and all else is numbers.
     """
 
     apart: tuple[str, ...] = ("metrics",)  # entries that a subclass looks after, or on which nothing hangs
@@ -180,8 +180,8 @@ class Counters(Part):
 
     def misfit(self, name: str, value: Any) -> str | None:
         current = reduce(getitem, self.paths[name], self.state)
-        if is_optimiser(current):
-            return None if is_optimiser(value) and _sizes(value) == _sizes(current) else "optimises other parameters"
+        if is_optimizer(current):
+            return None if is_optimizer(value) and _sizes(value) == _sizes(current) else "optimizes other parameters"
         return _difference(current, value) if isinstance(current, Tensor) else None
 
     def take(self, values: Mapping[str, Any]) -> None:
@@ -189,11 +189,11 @@ class Counters(Part):
         for name, value in values.items():
             *above, last = self.paths[name]
             node = reduce(getitem, above, state)
-            node[last] = {**value, "param_groups": node[last]["param_groups"]} if is_optimiser(value) else value
+            node[last] = {**value, "param_groups": node[last]["param_groups"]} if is_optimizer(value) else value
         flags = {}
         if isinstance(self.part, Callback):  # one of a user's own may do without some of the keywords
             kinds = {kind for name, kind in self.kinds.items() if name in values}
-            flags = {"weights": "weights" in kinds, "optimiser": "optimisers" in kinds, "numbers": "numbers" in kinds}
+            flags = {"weights": "weights" in kinds, "optimiser": "optimizers" in kinds, "numbers": "numbers" in kinds}
             parameters = inspect.signature(self.part.load_state_dict).parameters
             if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
                 flags = {name: wanted for name, wanted in flags.items() if name in parameters}
@@ -201,18 +201,18 @@ class Counters(Part):
 
 
 class Loss(Counters):
-    """A loss: its counters, and what its optimiser has gathered for each parameter.
+    """A loss: its counters, and what its optimizer has gathered for each parameter.
 
-    Learning rates and other settings of the optimiser stay those of the new run's config.
+    Learning rates and other settings of the optimizer stay those of the new run's config.
     """
 
     apart = ("metrics", "optimiser", "names")
 
     def __init__(self, part: LossCallback) -> None:
         super().__init__(part)
-        self.optimiser = part.optimiser
+        self.optimizer = part.optimizer
         self.parameters = dict(zip((f"{MOMENTS}{name}" for name in part.names), part.parameters, strict=True))
-        self.kinds = {**self.kinds, **dict.fromkeys(self.parameters, "optimisers")}
+        self.kinds = {**self.kinds, **dict.fromkeys(self.parameters, "optimizers")}
 
     def follows(self, name: str) -> Tensor | None:
         return self.parameters.get(name)
@@ -220,21 +220,21 @@ class Loss(Counters):
     def misfit(self, name: str, value: Any) -> str | None:
         if name not in self.parameters:
             return super().misfit(name, value)
-        assert self.optimiser is not None
-        wanted, stored = _shapes(kept(self.optimiser, self.parameters[name])), _shapes(value)
+        assert self.optimizer is not None
+        wanted, stored = _shapes(kept(self.optimizer, self.parameters[name])), _shapes(value)
         return None if wanted == stored else f"{_list(stored)} there, {_list(wanted)} here"
 
     def take(self, values: Mapping[str, Any]) -> None:
-        if self.optimiser is not None:
-            moments = self.optimiser.state_dict()
+        if self.optimizer is not None:
+            moments = self.optimizer.state_dict()
             moments["state"] |= {place: values[name] for place, name in enumerate(self.parameters) if name in values}
-            self.optimiser.load_state_dict(moments)
+            self.optimizer.load_state_dict(moments)
             self.state = self.part.state_dict()
         super().take({name: value for name, value in values.items() if name in self.paths})
 
 
-class SlowCopy(Counters):
-    """A slow copy of a network; where it has no source it equals the network as that was taken over."""
+class TargetNetwork(Counters):
+    """A target network of a network; where it has no source it equals the network as that was taken over."""
 
     def __init__(self, part: TargetCallback) -> None:
         super().__init__(part)
@@ -250,12 +250,12 @@ class SlowCopy(Counters):
         super().take(values)
 
 
-def kept(optimiser: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any]:
-    """Return what an optimiser keeps for a parameter after its first step, found by a step on another one like it."""
-    group = next(group for group in optimiser.param_groups if any(member is parameter for member in group["params"]))
+def kept(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any]:
+    """Return what an optimizer keeps for a parameter after its first step, found by a step on another one like it."""
+    group = next(group for group in optimizer.param_groups if any(member is parameter for member in group["params"]))
     twin = nn.Parameter(torch.zeros_like(parameter))
     twin.grad = torch.zeros_like(parameter)
-    trial = copy.copy(optimiser)
+    trial = copy.copy(optimizer)
     trial.param_groups = [{**group, "params": [twin]}]
     trial.state = defaultdict(dict)
     trial.step()
@@ -277,15 +277,15 @@ def _difference(current: Any, value: Any) -> str | None:
 def _leaves(state: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Yield the path of every entry of a state that can be taken over by itself; generators cannot."""
     for key, value in state.items():
-        if isinstance(value, Mapping) and value and not is_optimiser(value):
+        if isinstance(value, Mapping) and value and not is_optimizer(value):
             yield from _leaves(value, (*above, key)) if "bit_generator" not in value else ()
         else:
             yield (*above, key)
 
 
 def _kind(value: Any) -> str:
-    if is_optimiser(value):
-        return "optimisers"
+    if is_optimizer(value):
+        return "optimizers"
     return "weights" if isinstance(value, Tensor) and value.is_floating_point() else "numbers"
 
 
@@ -298,7 +298,7 @@ def _sizes(state: Mapping[str, Any]) -> list[int]:
 
 
 def _shapes(state: Mapping[str, Any]) -> dict[str, list[int] | None]:
-    """Return the shape of each tensor that an optimiser keeps, None of a number."""
+    """Return the shape of each tensor that an optimizer keeps, None of a number."""
     return {
         name: list(value.shape) if isinstance(value, Tensor) else None
         for name, value in state.items()

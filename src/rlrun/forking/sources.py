@@ -30,7 +30,7 @@ class Source:
     """A checkpoint or a weights file that was read."""
 
     place: Path  # where it lies
-    # Whatever has a name: tensors, numbers, the nests that they lie in, and moments of optimisers by the name of their
+    # Whatever has a name: tensors, numbers, the nests that they lie in, and moments of optimizers by the name of their
     # parameter:
     nodes: Mapping[str, Any]
     about: Mapping[str, Any]  # `env_steps`, `updates` and `digest`, as far as they are known
@@ -88,22 +88,22 @@ def _digest(path: Path) -> str:
 
 
 def _named(name: str, state: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a state and everything nested in it by dotted name; a table and an optimiser are wholes."""
+    """Yield a state and everything nested in it by dotted name; a table and an optimizer are wholes."""
     yield name, state
     is_table = isinstance(state, Mapping) and {"columns", "index", "sampler", "ejector"} <= state.keys()
-    if not isinstance(state, Mapping) or is_optimiser(state) or is_table:
+    if not isinstance(state, Mapping) or is_optimizer(state) or is_table:
         return
     for key, value in state.items():
         yield from _named(f"{name}.{key}", value)
-    if is_optimiser(state.get("optimiser")) and isinstance(state.get("names"), list):
+    if is_optimizer(state.get("optimiser")) and isinstance(state.get("names"), list):
         moments = state["optimiser"]["state"]
         for number, parameter in enumerate(state["names"]):
             if number in moments:
-                yield f"{name}.optimiser.{parameter}", moments[number]
+                yield f"{name}.optimizer.{parameter}", moments[number]
 
 
-def is_optimiser(state: Any) -> bool:
-    """Tell whether a state is that of a torch optimiser."""
+def is_optimizer(state: Any) -> bool:
+    """Tell whether a state is that of a torch optimizer."""
     return isinstance(state, Mapping) and state.keys() == {"state", "param_groups"}
 
 

@@ -19,7 +19,7 @@ from rlrun.config.targets import explain
 from rlrun.errors import ConfigError, RunDirError
 from rlrun.files import write_text
 from rlrun.forking.parents import Settings, find, matches, pin, settings_of
-from rlrun.forking.parts import Memory, Network, Pace, Part, SlowCopy, part_of
+from rlrun.forking.parts import Memory, Network, Pace, Part, TargetNetwork, part_of
 from rlrun.forking.sources import Source, names_differ, read, some
 from rlrun.memory import Table
 from rlrun.rundir import RunDir, checkpoint_name
@@ -117,7 +117,7 @@ def take(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer, *,
     All is decided before anything is changed, and nothing is written.
 
     Args:
-        composed: of the new run; its words are made to name the very checkpoint that was taken.
+        composed: of the new run; its overrides are made to name the very checkpoint that was taken.
         parts: of the new run, by config path.
         trainer: of the new run.
         dry: nothing will come of it: every name is told, also where the budget would refuse the run.
@@ -238,7 +238,7 @@ class _Taker:
             return "skipped", ""
         leader = part.follows(name)
         if leader is not None and id(leader) not in self.leaders:
-            if kind == "optimisers":
+            if kind == "optimizers":
                 return "skipped", "its parameter begins anew"
             if self.settings.explicit(full) is None:
                 return "skipped", "what it follows begins anew"
@@ -289,14 +289,14 @@ class _Taker:
             part.load_state_dict(part.state_dict() | {"taken_in": True})
 
     def load(self) -> None:
-        """Take over what was decided: networks first, for slow copies look at them; memories last.
+        """Take over what was decided: networks first, for target networks look at them; memories last.
 
         Raises:
             RunDirError: a part does not take it.
         """
         rank: dict[type[Part], int] = {Network: 0, Memory: 2}
         for path, part in sorted(self.parts.items(), key=lambda item: rank.get(type(item[1]), 1)):
-            if path not in self.values and not isinstance(part, SlowCopy):
+            if path not in self.values and not isinstance(part, TargetNetwork):
                 continue
             try:
                 part.take(self.values.get(path, {}))

@@ -16,21 +16,21 @@ class Moments:
     """What Adam keeps of parameters (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1), and its settings.
 
     Args:
-        optimiser: a plain one; parameters that never had a gradient begin with zeros, as at their first one.
+        optimizer: a plain one; parameters that never had a gradient begin with zeros, as at their first one.
     """
 
-    def __init__(self, optimiser: torch.optim.Optimizer) -> None:
-        (self.group,) = optimiser.param_groups
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        (self.group,) = optimizer.param_groups
         self.parameters: list[Tensor] = self.group["params"]
-        self._state = optimiser.state
-        self._begun = [parameter for parameter in self.parameters if not optimiser.state.get(parameter)]
+        self._state = optimizer.state
+        self._begun = [parameter for parameter in self.parameters if not optimizer.state.get(parameter)]
         for parameter in self._begun:
-            optimiser.state[parameter] = {
+            optimizer.state[parameter] = {
                 "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
-        states = [optimiser.state[parameter] for parameter in self.parameters]
+        states = [optimizer.state[parameter] for parameter in self.parameters]
         self.counts, self.means, self.squares = (
             [state[name] for state in states] for name in ("step", "exp_avg", "exp_avg_sq")
         )
@@ -54,13 +54,13 @@ class Moments:
         entries = [self._state[self.parameters[number]] for number in self._moved]
         self._used = [(entry, *moments) for entry, moments in zip(entries, tensors, strict=True)]
 
-    def fits(self, optimiser: torch.optim.Optimizer) -> bool:
-        """Tell whether the optimiser still keeps these very tensors, and has the same settings."""
-        if optimiser.state is not self._state or optimiser.param_groups[0] is not self.group:
+    def fits(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Tell whether the optimizer still keeps these very tensors, and has the same settings."""
+        if optimizer.state is not self._state or optimizer.param_groups[0] is not self.group:
             return False
-        if not is_plain(optimiser):
+        if not is_plain(optimizer):
             return False
-        states = optimiser.state.values()  # to find a parameter by its hash takes longer
+        states = optimizer.state.values()  # to find a parameter by its hash takes longer
         if len(states) != len(self._states) or not all(map(is_, states, self._states)):
             return False
         for entry, mean, square, count in self._used:
@@ -91,11 +91,11 @@ class Moments:
         return tuple(self.group["betas"]), self.group["eps"], self.group["weight_decay"]
 
 
-def is_plain(optimiser: torch.optim.Optimizer | None) -> bool:
-    """Tell whether an optimiser is Adam by the rule that `Moments` follows."""
-    if type(optimiser) is not torch.optim.Adam or len(optimiser.param_groups) != 1:
+def is_plain(optimizer: torch.optim.Optimizer | None) -> bool:
+    """Tell whether an optimizer is Adam by the rule that `Moments` follows."""
+    if type(optimizer) is not torch.optim.Adam or len(optimizer.param_groups) != 1:
         return False
-    group = optimiser.param_groups[0]
+    group = optimizer.param_groups[0]
     variants = ("amsgrad", "maximize", "differentiable", "decoupled_weight_decay")
     fixed = isinstance(group["lr"], torch.Tensor)
-    return not (any(group[name] for name in variants) or fixed or hooked(optimiser))
+    return not (any(group[name] for name in variants) or fixed or hooked(optimizer))

@@ -36,7 +36,7 @@ class Inputs(NamedTuple):
 class Wanted:
     """The names that hooks ask for, and that none of them has made.
 
-    Not among them are the learning rate, which is the optimiser's, and what slow copies ask for when they move.
+    Not among them are the learning rate, which is the optimizer's, and what target networks ask for when they move.
     """
 
     def __init__(self, steps: Sequence[Step]) -> None:

@@ -23,8 +23,8 @@ class Traced(NamedTuple):
 
     tensors: Mapping[int, Tensor]  # by the identity of the tensor that each stands for
     rates: Mapping[int, Tensor]  # of learning, by the identity of the loss
-    moments: Mapping[int, Moments]  # of the optimiser, by the identity of the loss
-    due: Mapping[int, bool]  # whether a loss is learned from or a slow copy moves in this update, by whose it is
+    moments: Mapping[int, Moments]  # of the optimizer, by the identity of the loss
+    due: Mapping[int, bool]  # whether a loss is learned from or a target network moves in this update, by whose it is
 
     def of(self, tensor: Tensor) -> Tensor:
         return self.tensors[id(tensor)]
@@ -41,7 +41,7 @@ def fits(step: Step) -> bool:
     if isinstance(callback, LossCallback):
         own = all(getattr(type(callback), name) is getattr(LossCallback, name) for name in _OWN)
         seen = any(map(is_hooked, callback.parameters))
-        steps = callback.optimiser is None or (is_plain(callback.optimiser) and _in_order(callback))
+        steps = callback.optimizer is None or (is_plain(callback.optimizer) and _in_order(callback))
         return step.event == "backward" and own and steps and not seen and callback.veto is None
     if isinstance(callback, TargetCallback):
         return step.event == "begin_batch" or (
@@ -51,9 +51,9 @@ def fits(step: Step) -> bool:
 
 
 def _in_order(callback: LossCallback) -> bool:
-    """Tell whether the optimiser has the parameters as the loss has them."""
-    assert callback.optimiser is not None
-    stepped = callback.optimiser.param_groups[0]["params"]
+    """Tell whether the optimizer has the parameters as the loss has them."""
+    assert callback.optimizer is not None
+    stepped = callback.optimizer.param_groups[0]["params"]
     return len(stepped) == len(callback.parameters) and all(map(is_, stepped, callback.parameters))
 
 
@@ -83,9 +83,9 @@ def call(step: Step, inputs: Mapping[str, Any], traced: Traced) -> dict[str, Any
 def _learn(callback: LossCallback, step: Step, inputs: Mapping[str, Any], traced: Traced) -> dict[str, Any] | None:
     values = [inputs[name] for name in step.required]
     optional = {name: inputs[name] for name in step.optional if name != "learning_rate"}
-    with torch.set_grad_enabled(callback.optimiser is not None):
+    with torch.set_grad_enabled(callback.optimizer is not None):
         loss, named = callback.evaluate(*values, **optional)
-    if callback.optimiser is not None:
+    if callback.optimizer is not None:
         gradients = torch.autograd.grad(loss, callback.parameters, allow_unused=True)
         with torch.no_grad():
             for parameter, gradient in zip(callback.parameters, _apart(gradients), strict=True):
@@ -108,6 +108,6 @@ def _apart(gradients: Iterable[Tensor | None]) -> Iterator[Tensor | None]:
 @torch.no_grad()
 def _move(callback: TargetCallback) -> None:
     for slow, fast in zip(callback.target.parameters(), callback.network.parameters(), strict=True):
-        slow.lerp_(fast, callback.rate) if callback.rate < 1.0 else slow.copy_(fast)
+        slow.lerp_(fast, callback.tau) if callback.tau < 1.0 else slow.copy_(fast)
     for followed, leading in zip(callback.target.buffers(), callback.network.buffers(), strict=True):
         followed.copy_(leading)

@@ -32,7 +32,8 @@ class Piece:
         asked: what they ask for.
         given: what they are given now.
         groups: of this update.
-        due: whether losses are learned from and slow copies move in such an update, by the identity of whose they are.
+        due: whether losses are learned from and target networks move in such an update, by the identity of whose they
+            are.
         device: of networks.
         varying: dimensions of each tensor that is given which may have another size the next time; None = none.
 
@@ -52,9 +53,9 @@ class Piece:
     ) -> None:
         callbacks = list({id(step.callback): step.callback for step in steps}.values())
         self.learning = [
-            Learning(callback, callback.optimiser, Moments(callback.optimiser), torch.zeros(()))
+            Learning(callback, callback.optimizer, Moments(callback.optimizer), torch.zeros(()))
             for callback in callbacks
-            if isinstance(callback, LossCallback) and callback.optimiser is not None and due[id(callback)]
+            if isinstance(callback, LossCallback) and callback.optimizer is not None and due[id(callback)]
         ]
         moved = {id(step.callback) for step in steps if step.event == "end_batch"}
         self._turned = [turned for turned in callbacks if isinstance(turned, LossCallback) or id(turned) in moved]
@@ -169,7 +170,7 @@ class Piece:
             return False
         if not self._follow(tensors) or any(map(hooks.is_hooked, self._parameters)):
             return False
-        return all(loss.moments.fits(loss.optimiser) for loss in self.learning)
+        return all(loss.moments.fits(loss.optimizer) for loss in self.learning)
 
     def _follow(self, now: list[Any]) -> bool:
         """Take others of the same kind where tensors have been replaced; tell whether that was possible."""
@@ -217,7 +218,7 @@ def _equal(now: Any, before: Any) -> bool:
 
 
 def _alike(now: Any, before: Tensor) -> bool:
-    """Tell whether a tensor may take the place of another; a parameter may not, as its optimiser knows it."""
+    """Tell whether a tensor may take the place of another; a parameter may not, as its optimizer knows it."""
     if not isinstance(now, Tensor) or isinstance(before, nn.Parameter):
         return False
     return _lies_alike(now, before)

@@ -26,15 +26,15 @@ _PLAIN_OF_TORCH = (torch.dtype, torch.device, torch.Size)
 
 
 class Learning(NamedTuple):
-    """A loss whose optimiser steps in the graph.
+    """A loss whose optimizer steps in the graph.
 
     Attributes:
-        moments: what the optimiser keeps.
+        moments: what the optimizer keeps.
         rate: of learning, a number as a tensor.
     """
 
     callback: LossCallback
-    optimiser: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer
     moments: Moments
     rate: Tensor
 
@@ -81,8 +81,8 @@ class Trace:
     Args:
         steps: the hooks.
         scope: of their callbacks.
-        learning: losses among them that step an optimiser.
-        due: whether losses are learned from and slow copies move, by the identity of whose they are.
+        learning: losses among them that step an optimizer.
+        due: whether losses are learned from and target networks move, by the identity of whose they are.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The hooks of an update, those of targets, losses and slow copies as graphs."""
+"""The hooks of an update, those of targets, losses and target networks as graphs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ LIMIT = 16  # graphs of the same hooks; what changes more often is no constant
 
 
 class FusedUpdate:
-    """Make one function of the hooks of an update: targets, losses, their optimisers and slow copies in one graph.
+    """Make one function of the hooks of an update: targets, losses, their optimizers and target networks in one graph.
 
     Hooks that follow one another are one graph, and what no graph can be made of is called as ever between them: hooks
-    of other callbacks, optimisers other than plain Adam, losses that look at the numbers they compute. Results are the
+    of other callbacks, optimizers other than plain Adam, losses that look at the numbers they compute. Results are the
     same but for rounding.
 
     Args:
@@ -90,7 +90,7 @@ class _Run:
         self._shapes: dict[Any, list[list[torch.Size]]] = {}  # that were seen
         self._count = 0  # of graphs
         self._calls = [step.call() for step in steps]
-        # alone, a slow copy is one call anyway
+        # alone, a target network is one call anyway
         self._apart: list[Call] | None = None if any(step.event != "end_batch" for step in steps) else self._calls
 
     def __call__(self, groups: Groups, state: State) -> None:
@@ -115,7 +115,7 @@ class _Run:
         except Untraceable as error:
             self._leave_out(error)
             return None
-        except (TypeError, ValueError) as error:  # what is given is no key, or an optimiser has several groups by now
+        except (TypeError, ValueError) as error:  # what is given is no key, or an optimizer has several groups by now
             self._leave_out(Untraceable(None, first_line(error)))
             return None
         return piece
@@ -130,7 +130,7 @@ class _Run:
             raise Untraceable(None, f"{LIMIT} graphs of them were not enough")
         for number, step in enumerate(self.steps):
             if not hooks.fits(step):
-                raise Untraceable(number, "its optimiser or its parameters are not what they were")
+                raise Untraceable(number, "its optimizer or its parameters are not what they were")
         if any(tensor.requires_grad for tensor in inputs.tensors):
             raise Untraceable(None, "what they are given has a gradient, which ends where a graph does")
         self._count += 1

@@ -1,11 +1,11 @@
-"""Learners: the processes that make one run together, each with its share of the lanes and of every batch.
+"""Learners: the processes that make one run together, each with its share of the envs and of every batch.
 
 Each holds all networks. What is computed over a batch and has a part in training is made of all shares, by the
 functions here; so every learner takes the same step, which is that of one process on the whole batch. They are called
 by all learners in the same order, and in a process that learns alone they do nothing.
 
 Gradients are averaged by `torch.distributed.all_reduce`, not by its DistributedDataParallel. That wraps a module and
-hears of what goes through its `forward`, whereas a loss here asks networks by other methods (`act`, `judge`, `heads`).
+hears of what goes through its `forward`, whereas a loss here asks networks by other methods (`act`, `heads`, …).
 Around a whole loss it gives the same gradients, but in buckets of its own, where here they lie in one tensor already;
 for two layers of 64 it was not faster than the one call that averages this. What it can do beyond, send the first
 gradients while the last are computed, is for networks of another size.
@@ -167,7 +167,7 @@ def first_(value: Tensor, learner: int = 0) -> Tensor:
     return value
 
 
-def told_number(number: int) -> int:
+def to_number(number: int) -> int:
     """Return the number that the first learner has: what is asked for in each update goes in one message."""
     if _count == 1:
         return number

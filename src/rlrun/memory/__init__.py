@@ -11,9 +11,9 @@ from rlrun.memory.index import EpisodeIndex
 from rlrun.memory.intrinsic import Bonus, Intrinsic
 from rlrun.memory.joint import JointLoader, Mix, MixLoader
 from rlrun.memory.loaders import CollectLoader, ReplayLoader
-from rlrun.memory.normalise import ObservationNormalise, ReturnNormalise, RewardNormalise
+from rlrun.memory.normalize import ObservationNormalize, ReturnNormalize, RewardNormalize
 from rlrun.memory.prefetch import Prefetch
-from rlrun.memory.prioritised import Prioritised
+from rlrun.memory.prioritized import Prioritized
 from rlrun.memory.proxy import DictObservation, DictResponse, EpisodeState, MemoryProxy, MetaData
 from rlrun.memory.rollout import PhasicLoader, RolloutLoader
 from rlrun.memory.rollout_table import Rollout
@@ -29,16 +29,16 @@ from rlrun.memory.transforms import (
     RewardShift,
     WeighRewards,
 )
-from rlrun.memory.virtual import Continues, Ended, LastOfWindow, Next, NextN, NStepDiscount, NStepReturn, Previous
+from rlrun.memory.virtual import Continues, EpisodeEnd, LastOfWindow, Next, NextN, NStepDiscount, NStepReturn, Previous
 
 __all__ = ["Adaptor", "Advantages", "Bonus", "Cast", "Hindsight", "ImageScale", "Intrinsic", "NStep"]
-__all__ += ["ObservationNormalise", "PerStep", "Rename", "ReturnNormalise", "RewardClip", "RewardFunction"]
-__all__ += ["RewardNormalise", "RewardScale", "RewardShift", "Scale", "Select", "TerminalOverride", "Untransformed"]
+__all__ += ["ObservationNormalize", "PerStep", "Rename", "ReturnNormalize", "RewardClip", "RewardFunction"]
+__all__ += ["RewardNormalize", "RewardScale", "RewardShift", "Scale", "Select", "TerminalOverride", "Untransformed"]
 __all__ += ["WeighRewards"]
-__all__ += ["Coverage", "CoverageEjector", "Ejector", "Fifo", "Prioritised", "Recent", "Rows", "Sampler", "Sequential"]
+__all__ += ["Coverage", "CoverageEjector", "Ejector", "Fifo", "Prioritized", "Recent", "Rows", "Sampler", "Sequential"]
 __all__ += ["Stratified", "Uniform", "UniformEjector"]
 __all__ += ["CollectLoader", "DatasetLoader", "JointLoader", "Lazy", "Mix", "MixLoader", "PhasicLoader", "Prefetch"]
 __all__ += ["ReplayLoader", "Rollout", "RolloutLoader"]
-__all__ += ["Column", "Continues", "Ended", "EpisodeIndex", "LastOfWindow", "NStepDiscount", "NStepReturn", "Next"]
+__all__ += ["Column", "Continues", "EpisodeEnd", "EpisodeIndex", "LastOfWindow", "NStepDiscount", "NStepReturn", "Next"]
 __all__ += ["NextN", "Previous", "Table", "spaces_in"]
 __all__ += ["DictObservation", "DictResponse", "EpisodeState", "MemoryProxy", "MetaData"]

@@ -10,7 +10,7 @@ are clipped before they are summed over steps, wherever in the config that stand
     REWARDS    each step's reward
     RETURNS    rewards by the size of their returns
     AHEAD      several steps joined: n-step returns
-    VALUES     everything else one step at a time: cast, scale, normalise; also adaptors without a tier
+    VALUES     everything else one step at a time: cast, scale, normalize; also adaptors without a tier
     JUDGES     what networks say of the whole window: advantages
     SHAPE      which parts there are: selection, one value a window
     NAMES      what they are called
@@ -32,7 +32,7 @@ from rlrun.memory.samplers import Rows
 from rlrun.memory.storage import leaf_of
 from rlrun.typing import Array, Batch, Tree
 
-COPIES, RELABEL, WEIGHTS, REPRESENTATIONS, REWARDS, RETURNS, AHEAD, VALUES, JUDGES, SHAPE, NAMES = range(11)
+COPIES, RELABEL, WEIGHTS, REPRESENTATIONS, REWARDS, RETURNS, AHEAD, VALUES, EVALUATES_ACTIONS, SHAPE, NAMES = range(11)
 SINGLE = (RELABEL, WEIGHTS, REPRESENTATIONS, RETURNS, AHEAD)  # two of them would undo one another
 PRESETS = {
     # the plural names that Emote's losses ask for; its `dones` and `masks` are virtual columns

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.memory.adaptors import JUDGES
+from rlrun.memory.adaptors import EVALUATES_ACTIONS
 from rlrun.memory.episodes import flat, map_tree
 from rlrun.memory.samplers import Rows
 from rlrun.typing import Batch, Tree
@@ -22,13 +22,13 @@ class Advantages:
 
     A loader of rollouts calls it once a rollout, before anything is learned from it, so one pass over all rows gives
     what acting would have had to store at each step. A column log_prob that the memory holds stays as it is: then
-    the actions may be those of an older network. A recurrent network goes through each lane once, from the state
+    the actions may be those of an older network. A recurrent network goes through each env once, from the state
     that the memory has of its first row, as when it acted.
 
     Args:
         network: whose values and probabilities they are; it answers as `rlrun.nn` asks of on-policy networks.
         discount: γ.
-        lambda_: of generalised advantages (arXiv 1506.02438); 1 = returns as far as the window goes, minus values.
+        lambda_: of generalized advantages (arXiv 1506.02438); 1 = returns as far as the window goes, minus values.
         return_lambda: of the returns that values learn; None = the same.
         log_prob: whether anybody asks for it.
         v_trace: weigh by how likely the network is now to act as an older one did, whose log_prob is in the memory
@@ -37,7 +37,7 @@ class Advantages:
         around: entered for passes through the network; what updates are made in, so that ratios begin at 1.
     """
 
-    tier = JUDGES
+    tier = EVALUATES_ACTIONS
     removes: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
 
@@ -69,13 +69,13 @@ class Advantages:
     @torch.no_grad()
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         reward, terminated = batch["reward"], batch["terminated"]
-        ended = terminated | batch["truncated"]
+        episode_end = terminated | batch["truncated"]
         stored = batch.get("log_prob")
         seen = (batch["observation"], batch["action"])
         before: tuple[Tensor, ...] = ()
         if self.recurrent:
-            void = ~batch["valid"] if "valid" in batch else torch.zeros_like(ended)
-            before = (batch["state"][:, 0], ended | void)
+            void = ~batch["valid"] if "valid" in batch else torch.zeros_like(episode_end)
+            before = (batch["state"][:, 0], episode_end | void)
         over = self._over_windows if self.recurrent else self._over_rows
         if self.v_trace or (self.log_prob and stored is None):
             value, log_prob = over(self._both, reward, *seen, *before)
@@ -83,8 +83,8 @@ class Advantages:
         else:
             value = over(self._value, reward, seen[0], *before)[0]
             entries = {"value": value}
-        following = self._following(value, ended, batch)
-        options = {"terminated": terminated, "ended": ended, "discount": self.discount}
+        following = self._following(value, episode_end, batch)
+        options = {"terminated": terminated, "episode_end": episode_end, "discount": self.discount}
         if self.v_trace:
             log_ratio = torch.zeros_like(value) if stored is None else entries["log_prob"] - stored
             targets = ops.v_trace(reward, value, following, log_ratio, lambda_=self.lambda_, **options)
@@ -97,9 +97,9 @@ class Advantages:
             entries["return_"] = ops.lambda_return(reward, value, following, lambda_=self.return_lambda, **options)
         return batch | entries
 
-    def _following(self, value: Tensor, ended: Tensor, batch: Batch) -> Tensor:
+    def _following(self, value: Tensor, episode_end: Tensor, batch: Batch) -> Tensor:
         """Return the value of each next observation: a step later's, but at ends, where nothing stands a step later."""
-        last, following = ended.clone(), value.roll(-1, 1)
+        last, following = episode_end.clone(), value.roll(-1, 1)
         last[:, -1] = True
         names = ("next_observation", "observation", "state") if self.recurrent else ("next_observation",)
         seen = [map_tree(lambda tensor: tensor[last], batch[name]) for name in names]
@@ -116,8 +116,8 @@ class Advantages:
         return (self.network.value(next_observation, self.network.after(observation, state)),)  # type: ignore[attr-defined]
 
     def _both(self, observation: Tree, action: Tree, *before: Tensor) -> tuple[Tensor, Tensor]:
-        judged = self.network.judge(observation, action, *before)
-        return judged.value, judged.log_prob
+        evaluated = self.network.evaluate_actions(observation, action, *before)
+        return evaluated.value, evaluated.log_prob
 
     def _over_windows(self, function: Callable[..., tuple[Tensor, ...]], like: Tensor, *trees: Tree) -> list[Tensor]:
         """Call a function of windows [b, T, …], or rows [b, …] before them; return what it gives as [B, T]."""

@@ -190,10 +190,10 @@ class Sequential(Seeded, Sampler):
 
 
 class Stratified(Seeded, Sampler):
-    """The same number of windows from every lane that has any, each lane's spread evenly over its windows.
+    """The same number of windows from every env that has any, each lane's spread evenly over its windows.
 
-    What is left over goes to lanes drawn at random. A lane's n windows are drawn one from each n-th of all it has,
-    so every window of a lane is equally likely, and a batch never bunches.
+    What is left over goes to envs drawn at random. A lane's n windows are drawn one from each n-th of all it has,
+    so every window of an env is equally likely, and a batch never bunches.
     """
 
     def __init__(self, *, seed: int = 0) -> None:
@@ -204,21 +204,21 @@ class Stratified(Seeded, Sampler):
         present = np.flatnonzero(windows)
         if not len(present):
             raise self.none(count, length)
-        # episodes lane by lane; the windows of a lane are numbers that follow one another
-        lanes = index.lane[present]
-        order = present[np.argsort(lanes, kind="stable")]
+        # episodes env by env; the windows of an env are numbers that follow one another
+        envs = index.lane[present]
+        order = present[np.argsort(envs, kind="stable")]
         behind = windows[order].cumsum()
-        total = np.bincount(lanes, windows[present], index.num_envs).astype(np.int64)
-        lane, part = self._parts(np.flatnonzero(total), count)
-        number = (total.cumsum() - total)[lane] + (part * total[lane]).astype(np.int64)
+        total = np.bincount(envs, windows[present], index.num_envs).astype(np.int64)
+        env_index, part = self._parts(np.flatnonzero(total), count)
+        number = (total.cumsum() - total)[env_index] + (part * total[env_index]).astype(np.int64)
         chosen = np.searchsorted(behind, number, side="right")
         episode = order[chosen]
         return self.rows(index.window(episode, number - behind[chosen] + windows[episode]), length)
 
-    def _parts(self, lanes: Array, count: int) -> tuple[Array, Array]:
-        """Return the lane of each window, and how far through the lane's windows it lies, 0 … 1: [count]."""
-        shares = np.full(len(lanes), count // len(lanes))
-        shares[self.generator.permutation(len(lanes))[: count % len(lanes)]] += 1
+    def _parts(self, envs: Array, count: int) -> tuple[Array, Array]:
+        """Return the env of each window, and how far through the lane's windows it lies, 0 … 1: [count]."""
+        shares = np.full(len(envs), count // len(envs))
+        shares[self.generator.permutation(len(envs))[: count % len(envs)]] += 1
         within = np.arange(count) - np.repeat(shares.cumsum() - shares, shares)
         part = (within + self.generator.random(count)) / np.repeat(shares, shares)
-        return np.repeat(lanes, shares), np.minimum(part, np.nextafter(1.0, 0.0))
+        return np.repeat(envs, shares), np.minimum(part, np.nextafter(1.0, 0.0))

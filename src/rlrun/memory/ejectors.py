@@ -18,7 +18,7 @@ from rlrun.typing import Array
 class Ejector(ABC):
     """Decides which closed episodes are dropped when there is no slot for a row.
 
-    A table with an ejector keeps its rows in one pool for all lanes (`PoolIndex`), and whole
+    A table with an ejector keeps its rows in one pool for all envs (`PoolIndex`), and whole
     episodes leave. Only where all closed episodes are gone do open ones lose their oldest rows.
     """
 
@@ -60,30 +60,30 @@ class Fifo(Ejector):
 
     def __init__(self, *, whole: bool = False) -> None:
         self.by_row = not whole
-        self._ended: list[int] = []  # closed episodes, oldest first
+        self._episode_end: list[int] = []  # closed episodes, oldest first
 
     def track(self, episodes: Array) -> None:
         if not self.by_row:
-            self._ended += episodes.tolist()
+            self._episode_end += episodes.tolist()
 
     def forget(self, episodes: Array) -> None:
         if not self.by_row:
             gone = set(episodes.tolist())
-            if set(self._ended[: len(gone)]) == gone:  # the usual case
-                del self._ended[: len(gone)]
+            if set(self._episode_end[: len(gone)]) == gone:  # the usual case
+                del self._episode_end[: len(gone)]
             else:
-                self._ended = [episode for episode in self._ended if episode not in gone]
+                self._episode_end = [episode for episode in self._episode_end if episode not in gone]
 
     def pick(self, count: int) -> Array:
-        ended = np.array(self._ended[:count], np.int64)  # each has a slot at least
-        rows = np.cumsum(self.index.held(ended))
-        return ended[: int(np.searchsorted(rows, count)) + 1]
+        episode_end = np.array(self._episode_end[:count], np.int64)  # each has a slot at least
+        rows = np.cumsum(self.index.held(episode_end))
+        return episode_end[: int(np.searchsorted(rows, count)) + 1]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"ended": list(self._ended)}
+        return {"ended": list(self._episode_end)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._ended = list(state["ended"])
+        self._episode_end = list(state["ended"])
 
 
 class UniformEjector(Seeded, Ejector):

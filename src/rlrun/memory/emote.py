@@ -44,7 +44,7 @@ def read(
     path: Path | str,
     *,
     names: Mapping[str, str] | None = None,
-    ended: Literal["terminated", "truncated"] = "terminated",
+    episode_end: Literal["terminated", "truncated"] = "terminated",
 ) -> list[Episode]:
     """Return the episodes of a memory that Emote stored as V1, in the order in which they came.
 
@@ -62,7 +62,7 @@ def read(
     with archive.read(path, sealed=False) as file:
         about = _configuration(file, path)
         parts = {key: _part(file, key, about["ids"], path) for key in about["part_keys"]}
-    return list(_episodes(about, parts, {**NAMES, **(names or {})}, ended, path))
+    return list(_episodes(about, parts, {**NAMES, **(names or {})}, episode_end, path))
 
 
 def is_v1(path: Path) -> bool:
@@ -114,7 +114,7 @@ def _part(file: ZipFile, key: str, ids: list[int], path: Path) -> Part:
 
 
 def _episodes(
-    about: Mapping[str, Any], parts: Mapping[str, Part], names: Mapping[str, str], ended: str, path: Path
+    about: Mapping[str, Any], parts: Mapping[str, Part], names: Mapping[str, str], episode_end: str, path: Path
 ) -> Iterator[Episode]:
     rows = parts[about["length_key"]].length
     tag_keys = {entry[0] for entry in about["columns"] if entry[1:2] == ["TagColumn"]}
@@ -126,15 +126,15 @@ def _episodes(
         row = {names.get(key, key): values[key] for key, rest in more.items() if rest == 0}
         observed = {names.get(key, f"observation.{key}"): values[key] for key, rest in more.items() if rest == 1}
         tags = {names.get(key, key): values[key][0] for key, rest in more.items() if rest is None}
-        row = _with_flags(row, tags, length, ended) | {name: leaf[:-1] for name, leaf in observed.items()}
+        row = _with_flags(row, tags, length, episode_end) | {name: leaf[:-1] for name, leaf in observed.items()}
         last = nest({name: leaf[-1] for name, leaf in observed.items()}).get("observation")
         yield Episode(nest(row), last, tags)
 
 
-def _with_flags(row: dict[str, Array], tags: dict[str, Any], length: int, ended: str) -> dict[str, Array]:
+def _with_flags(row: dict[str, Array], tags: dict[str, Any], length: int, episode_end: str) -> dict[str, Array]:
     """Return a row with how the episode ended, in place of what Emote tells of it."""
     over = np.arange(length) == length - 1
-    cut_off = over & (ended == "truncated")
+    cut_off = over & (episode_end == "truncated")
     if "masks" in row:  # 0 where the episode ended by itself
         cut_off = over & (row.pop("masks").reshape(length) != 0)
         row.pop("dones", None)

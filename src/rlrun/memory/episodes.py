@@ -153,18 +153,18 @@ def cut_off(table: Table) -> None:
     """
     index = table.index
     newest = index.newest()[index.open]
-    lanes = np.flatnonzero(newest > 0)
-    episodes, slots = index.open[lanes], index.at(index.open[lanes], newest[lanes])
+    envs = np.flatnonzero(newest > 0)
+    episodes, slots = index.open[envs], index.at(index.open[envs], newest[envs])
     if "truncated" in table.storage.columns:
-        table.storage.put("truncated", index.at(episodes, newest[lanes] - 1), True)
-    ended = index.end(lanes, slots)
+        table.storage.put("truncated", index.at(episodes, newest[envs] - 1), True)
+    episode_end = index.end(envs, slots)
     index.abandon()  # rows without any outcome
-    ended = ended[ended >= 0]
+    episode_end = episode_end[episode_end >= 0]
     if INTERRUPTED in table.tags:
-        tags = {name: np.zeros((len(ended), *column.shape)) for name, column in table.tags.columns.items()}
-        table.tags.put(ended, {**tags, INTERRUPTED: np.ones(len(ended))})
-    table.sampler.track(ended)
-    table.ejector.track(ended)
+        tags = {name: np.zeros((len(episode_end), *column.shape)) for name, column in table.tags.columns.items()}
+        table.tags.put(episode_end, {**tags, INTERRUPTED: np.ones(len(episode_end))})
+    table.sampler.track(episode_end)
+    table.ejector.track(episode_end)
 
 
 @dataclass
@@ -224,8 +224,8 @@ class Stored:
         """Tell which episodes did not end by themselves, [E]."""
         last = self.slots[self._last() - 1]
         flags = {name: self.leaf(name, last) for name in ("terminated", "truncated") if name in self.columns}
-        ended = flags.get("terminated", np.zeros(len(self), np.bool_))
-        return ~ended & (self.open | flags.get("truncated", np.zeros(len(self), np.bool_)))
+        episode_end = flags.get("terminated", np.zeros(len(self), np.bool_))
+        return ~episode_end & (self.open | flags.get("truncated", np.zeros(len(self), np.bool_)))
 
     def leaf(self, name: str, slots: Array, *, frames: bool = False) -> Array:
         """Return a column at the slots, as an array; frames: of stacked observations the newest frame only."""

@@ -1,6 +1,6 @@
 """A table in one file, without pickle: `store` and `restore`.
 
-    table.json             what the table is: columns, lanes, length, kinds of sampler and ejector
+    table.json             what the table is: columns, envs, length, kinds of sampler and ejector
     state.safetensors      what the index, the sampler and the ejector know
     slots.npy              [R] where each stored row lay
     episodes.npy           [E, 2] rows of each episode, oldest first, and whether it is still open
@@ -65,7 +65,7 @@ def store(table: Table, path: Path | str, *, public: bool = False) -> None:
 def restore(table: Table, path: Path | str, *, append: bool = False, ignore_extra: bool = False) -> bool:
     """Take in what a file holds.
 
-    A table of the same columns, lanes, length and kinds of sampler and ejector is put into the very state that was
+    A table of the same columns, envs, length and kinds of sampler and ejector is put into the very state that was
     stored, so that it gives the same samples from here on. Into any other table the episodes are added one by one,
     with numbers of its own, as if they were new; the newest stay where it is smaller, and those that were open count
     as cut off.

@@ -8,7 +8,7 @@ slots: the last holds only the last observation, so the observation after a row 
 of its own and never stored twice. A row is complete once that next observation is stored.
 
 Episodes have numbers, which are used again once an episode is gone. Two kinds of index place them:
-`RingIndex` (each lane overwrites its oldest rows) and `PoolIndex` (whole episodes leave as an
+`RingIndex` (each env overwrites its oldest rows) and `PoolIndex` (whole episodes leave as an
 ejector decides).
 """
 
@@ -31,19 +31,19 @@ EVERY = slice(None)
 
 
 class EpisodeIndex(ABC):
-    """Open and closed episodes of `num_envs` lanes in `size` slots.
+    """Open and closed episodes of `num_envs` envs in `size` slots.
 
     Args:
-        num_envs: lanes; each has one open episode at any time.
-        size: slots, all lanes together.
+        num_envs: envs; each has one open episode at any time.
+        size: slots, all envs together.
         min_length: an episode can be sampled once it has so many rows; a shorter one is dropped when it ends.
         margin: rows before a served row that must be stored, too, unless the episode begins there.
     """
 
     # what a state holds beside slots, stamps and flags
     saved: ClassVar[tuple[str, ...]] = ("written", "open", "lane", "first", "status", "free")
-    by_lane: ClassVar[tuple[str, ...]] = ("written", "open", "_previous")
-    neighbours = False  # True: the slot after a row is the next one, and after the last comes the first
+    by_env: ClassVar[tuple[str, ...]] = ("written", "open", "_previous")
+    neighbors = False  # True: the slot after a row is the next one, and after the last comes the first
 
     def __init__(self, *, num_envs: int, size: int, min_length: int = 1, margin: int = 0) -> None:
         self.num_envs = num_envs
@@ -57,25 +57,25 @@ class EpisodeIndex(ABC):
         self._left = 0  # rounds until a step may have too many bits; 0 = not known
         # one more, that no row has: where the flag of "the row before the first" goes
         self.complete = np.zeros(size + 1, np.bool_)
-        # by lane
+        # by env
         self.written = np.zeros(num_envs, np.int64)  # slots taken since the beginning
         self.open = np.arange(num_envs, dtype=np.int64)  # number of the open episode
         # by episode number
         self.lane = np.arange(num_envs, dtype=np.int64)
-        self.first = np.zeros(num_envs, np.int64)  # what the lane had written before the first row
+        self.first = np.zeros(num_envs, np.int64)  # what the env had written before the first row
         self.status = np.full(num_envs, OPEN, np.int8)
         self.free = np.empty(0, np.int64)
-        self._settled = self.written.copy()  # by lane: what was written when a checkpoint last took the rows
+        self._settled = self.written.copy()  # by env: what was written when a checkpoint last took the rows
         self._rewritten = True  # since then stamps of all slots have changed
         self._counted: dict[int, tuple[int, Array]] = {}
 
     # -- writing -------------------------------------------------------------------------------
 
     @abstractmethod
-    def advance(self, lane: int | Array | None) -> Any:
-        """Give lanes their next slot: [n], or a slice for a single lane.
+    def advance(self, env_index: int | Array | None) -> Any:
+        """Give envs their next slot: [n], or a slice for a single lane.
 
-        lane: a number, an array of numbers, or None for all lanes.
+        env: a number, an array of numbers, or None for all lanes.
         """
 
     def _recount(self, rounds: int) -> None:
@@ -94,12 +94,12 @@ class EpisodeIndex(ABC):
         self.bits = WIDE
         self._rewritten = True
 
-    def _join(self, lanes: Any, previous: Array, slots: Array) -> None:
+    def _join(self, envs: Any, previous: Array, slots: Array) -> None:
         """Note that the rows before these slots have their next observations; previous: their slots."""
         if self.min_length == 1:
             self.complete[previous] = True
             return
-        taken = self.written[lanes] - self.first[self.open[lanes]]
+        taken = self.written[envs] - self.first[self.open[envs]]
         self.complete[previous[taken > self.min_length]] = True
         shown = slots[taken == self.min_length]  # long enough from now on: all its rows at once
         back = np.arange(1, self.min_length)
@@ -108,8 +108,8 @@ class EpisodeIndex(ABC):
         self.complete[earlier[still]] = True
 
     @abstractmethod
-    def extend(self, lane: int, count: int) -> Array:
-        """Give one lane its next `count` slots at once, at most as many as it has."""
+    def extend(self, env_index: int, count: int) -> Array:
+        """Give one env its next `count` slots at once, at most as many as it has."""
 
     @abstractmethod
     def drop(self, episodes: Array) -> None:
@@ -123,41 +123,41 @@ class EpisodeIndex(ABC):
     def resize(self, size: int) -> tuple[Array, Array]:
         """Grow to `size` slots; return the old slots that hold something, and where each lies now."""
 
-    def close(self, lanes: Array) -> tuple[Any, Array]:
-        """End the open episodes of lanes [n] and open the next.
+    def close(self, envs: Array) -> tuple[Any, Array]:
+        """End the open episodes of envs [n] and open the next.
 
         Returns the slots for their last observations, and the numbers of the ended ones [n]; -1 for
         episodes that were too short and are gone at once.
         """
-        slots = self.advance(lanes)
-        return slots, self.end(lanes, slots)
+        slots = self.advance(envs)
+        return slots, self.end(envs, slots)
 
-    def end(self, lanes: Array, slots: Any) -> Array:
-        """Do what `close` does with lanes whose newest slots hold the last observations."""
-        ended = self.open[lanes]
-        short = self.written[lanes] - self.first[ended] <= self.min_length
-        self.status[ended] = CLOSED
-        self._end(ended, slots)
-        if len(self.free) < len(lanes):
+    def end(self, envs: Array, slots: Any) -> Array:
+        """Do what `close` does with envs whose newest slots hold the last observations."""
+        episode_end = self.open[envs]
+        short = self.written[envs] - self.first[episode_end] <= self.min_length
+        self.status[episode_end] = CLOSED
+        self._end(episode_end, slots)
+        if len(self.free) < len(envs):
             self.grow()
-        fresh, self.free = self.free[: len(lanes)], self.free[len(lanes) :]
-        self._begin(fresh, lanes)
+        fresh, self.free = self.free[: len(envs)], self.free[len(envs) :]
+        self._begin(fresh, envs)
         if short.any():
             self.too_short += int(np.count_nonzero(short))
-            self.drop(ended[short])
-            ended = np.where(short, -1, ended)
-        return ended
+            self.drop(episode_end[short])
+            episode_end = np.where(short, -1, episode_end)
+        return episode_end
 
-    def _begin(self, episodes: Array, lanes: Array) -> None:
-        self.open[lanes] = episodes
-        self.lane[episodes], self.first[episodes], self.status[episodes] = lanes, self.written[lanes], OPEN
+    def _begin(self, episodes: Array, envs: Array) -> None:
+        self.open[envs] = episodes
+        self.lane[episodes], self.first[episodes], self.status[episodes] = envs, self.written[envs], OPEN
 
     @abstractmethod
     def _end(self, episodes: Array, slots: Any) -> None:
         """Note that episodes are over, their last observations being at these slots."""
 
     def grow(self) -> None:
-        """Double the numbers that episodes can have; at least as many as there are lanes become free."""
+        """Double the numbers that episodes can have; at least as many as there are envs become free."""
         size = len(self.lane)
         if 2 * size > 1 << 31 - NARROW and self.bits == NARROW:
             self._widen()
@@ -222,7 +222,7 @@ class EpisodeIndex(ABC):
         return number
 
     def age(self, slots: Array) -> Array:
-        """Return how many slots its lane has taken since each slot was written."""
+        """Return how many slots its env has taken since each slot was written."""
         episode = self.episode(slots)
         age: Array = self.written[self.lane[episode]] - 1 - self.first[episode] - self.step(slots)
         return age
@@ -310,16 +310,16 @@ class EpisodeIndex(ABC):
         Raises:
             RlrunError: names what is wrong; nothing was changed.
         """
-        lanes, size = len(state["written"]), state["size"]
-        if (lanes, size) != (self.num_envs, self.size):
+        envs, size = len(state["written"]), state["size"]
+        if (envs, size) != (self.num_envs, self.size):
             raise RlrunError(
-                f"memory: the saved table has {lanes} lanes and room for {size - lanes} transitions; "
+                f"memory: the saved table has {envs} envs and room for {size - envs} transitions; "
                 f"this one has {self.num_envs} and room for {self.size - self.num_envs}"
             )
         arrays = {name: state[name].numpy() for name in self.saved}
         for name, values in arrays.items():
             now = getattr(self, name)
-            count = lanes if name in self.by_lane else len(arrays["lane"])
+            count = envs if name in self.by_env else len(arrays["lane"])
             if values.dtype != now.dtype or values.ndim != now.ndim or (values.shape[-1] != count and name != "free"):
                 raise RlrunError(f"memory: the saved index is damaged: '{name}' is {values.dtype} {values.shape}")
         for name, most in self._bounds(arrays, state).items():
@@ -366,12 +366,12 @@ class EpisodeIndex(ABC):
         self._counted.clear()
 
 
-def lane_numbers(lane: int | Array | None, num_envs: int) -> Array:
-    """Return the numbers of lanes that are given as a number, numbers, a choice of bools, or None for all."""
-    if lane is None:
+def env_numbers(env_index: int | Array | None, num_envs: int) -> Array:
+    """Return the numbers of envs that are given as a number, numbers, a choice of bools, or None for all."""
+    if env_index is None:
         return np.arange(num_envs)
-    lanes = np.atleast_1d(np.asarray(lane))
-    return np.flatnonzero(lanes) if lanes.dtype == bool else lanes
+    envs = np.atleast_1d(np.asarray(env_index))
+    return np.flatnonzero(envs) if envs.dtype == bool else envs
 
 
 def grown(values: Array, size: int, fill: int = 0) -> Array:

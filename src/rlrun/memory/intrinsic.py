@@ -14,7 +14,7 @@ from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory.adaptors import REWARDS
 from rlrun.memory.episodes import map_tree
 from rlrun.memory.samplers import Rows
-from rlrun.nn.normaliser import Normaliser
+from rlrun.nn.normalizer import Normalizer
 from rlrun.typing import Array, Batch, Tree
 
 
@@ -27,8 +27,8 @@ class Bonus(ABC):
     Args:
         network: judges.
         weight: of this bonus in the reward.
-        observation: normalises what the network sees; None = as it is.
-        reward: normalises what it finds, one number a step; None = as it is.
+        observation: normalizes what the network sees; None = as it is.
+        reward: normalizes what it finds, one number a step; None = as it is.
         chunk: about so many rows a pass, so that images fit into memory.
     """
 
@@ -39,8 +39,8 @@ class Bonus(ABC):
         network: nn.Module,
         *,
         weight: float = 1.0,
-        observation: Normaliser | None = None,
-        reward: Normaliser | None = None,
+        observation: Normalizer | None = None,
+        reward: Normalizer | None = None,
         chunk: int = 4096,
     ) -> None:
         self.network = network

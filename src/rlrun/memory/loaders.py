@@ -31,7 +31,7 @@ class Steps(Protocol):
 
     @property
     def observation(self) -> Tree:
-        """The current observation of every lane, [N, …], on which its agent will act next."""
+        """The current observation of every env, [N, …], on which its agent will act next."""
 
     def collect(self, steps: int, random: bool = False) -> int:
         """Make at least so many environment steps; return how many were made."""
@@ -49,7 +49,7 @@ class ReplayLoader:
 
     First come `warm_up` steps with random actions, less what the table holds already (an import), and as many more as
     it takes until the table holds a window; with 0 the agent acts from the first step. `steps_per_update`, where given,
-    replaces `updates_per_step`. Steps are made in whole rounds of the lanes, so several updates may
+    replaces `updates_per_step`. Steps are made in whole rounds of the envs, so several updates may
     follow one round; none is lost. `collect_steps` are made at a time, and the updates that they make due follow
     one another: with 256 of them at half an update a step, 128. Without a collector nothing is collected: the table is
     all there is. With a collector that steps beside learning, `steps_per_update` 0 waits for none: updates take what
@@ -157,12 +157,12 @@ class ReplayLoader:
             windows = self.table.windows(self.length)
             if missing <= 0 and learners.every(windows > 0 or self.table.full()):
                 return
-            ended = getattr(collector, "episodes", 0)
-            if not warned and not windows and ended >= ENOUGH:
+            episode_end = getattr(collector, "episodes", 0)
+            if not warned and not windows and episode_end >= ENOUGH:
                 warned = True
                 _messages.warning(
                     "loader: of %s episodes none holds a window of %s transitions, so there are no updates; shorter "
-                    "windows help, or memory.short=pad, or a smaller memory.min_length", ended, self.length
+                    "windows help, or memory.short=pad, or a smaller memory.min_length", episode_end, self.length
                 )  # fmt: skip
             fill(min(max(missing, 1), CHUNK), random=random)
 
@@ -206,7 +206,7 @@ class CollectLoader:
 
     Args:
         collector: makes the steps.
-        every: environment steps of a round, all lanes together.
+        every: environment steps of a round, all envs together.
     """
 
     def __init__(self, *, collector: Steps, every: int, data_group: str = "default") -> None:

@@ -101,7 +101,7 @@ def _reader(space: Any) -> Callable[[Any], Tree]:
 
 
 def _unsigned(values: Array) -> Array:
-    """Return flags as numbers and doubles as singles, as lanes do."""
+    """Return flags as numbers and doubles as singles, as envs do."""
     kinds = {"float64": np.float32, "float16": np.float32, "bool": np.uint8}
     return values.astype(kinds.get(values.dtype.name, values.dtype), copy=False)
 

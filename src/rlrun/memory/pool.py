@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from rlrun.errors import RlrunError
-from rlrun.memory.index import CLOSED, EMPTY, EVERY, FREE, OPEN, EpisodeIndex, grown, lane_numbers
+from rlrun.memory.index import CLOSED, EMPTY, EVERY, FREE, OPEN, EpisodeIndex, env_numbers, grown
 from rlrun.typing import Array
 
 ROOM = 16  # entries that a new episode gets in the log
@@ -41,33 +41,33 @@ class PoolIndex(EpisodeIndex):
         self.vacant = size
         self._high = 0  # slots from here on were never taken
 
-    def advance(self, lane: int | Array | None) -> Any:
-        lanes = lane_numbers(lane, self.num_envs)
+    def advance(self, env_index: int | Array | None) -> Any:
+        envs = env_numbers(env_index, self.num_envs)
         self.version += 1
         self._left -= 1
         if self._left < 0:
             self._recount(1)
-        episodes = self.open[lanes]
+        episodes = self.open[envs]
         places = self.start[episodes] + self.rows[episodes]
         if (places >= self.limit[episodes]).any():
             for episode in episodes[places >= self.limit[episodes]].tolist():
                 self._reserve(episode, 1)
             places = self.start[episodes] + self.rows[episodes]
-        slots = self._take(len(lanes))
+        slots = self._take(len(envs))
         self.log[places] = slots
         self.stamp[slots] = (episodes << self.bits) + self.rows[episodes]
         self.rows[episodes] += 1
-        self.written[lanes] += 1
-        self._join(lanes, self._previous[lanes], slots)
-        self._previous[lanes] = slots
+        self.written[envs] += 1
+        self._join(envs, self._previous[envs], slots)
+        self._previous[envs] = slots
         return slots
 
-    def extend(self, lane: int, count: int) -> Array:
+    def extend(self, env_index: int, count: int) -> Array:
         self.version += 1
         self._left -= count
         if self._left < 0:
             self._recount(count)
-        episode = int(self.open[lane])
+        episode = int(self.open[env_index])
         if self.start[episode] + self.rows[episode] + count > self.limit[episode]:
             self._reserve(episode, count)
         place, row = int(self.start[episode] + self.rows[episode]), int(self.rows[episode])
@@ -75,10 +75,10 @@ class PoolIndex(EpisodeIndex):
         self.log[place : place + count] = slots
         self.stamp[slots] = (episode << self.bits) + row + np.arange(count)
         self.rows[episode] += count
-        self.written[lane] += count
-        self.complete[self._previous[lane]] = True
+        self.written[env_index] += count
+        self.complete[self._previous[env_index]] = True
         self.complete[slots[:-1]] = True
-        self._previous[lane] = slots[-1]
+        self._previous[env_index] = slots[-1]
         return slots
 
     def _take(self, count: int) -> Array:
@@ -117,8 +117,8 @@ class PoolIndex(EpisodeIndex):
     def _end(self, episodes: Array, slots: Any) -> None:
         self._previous[self.lane[episodes]] = self.size  # no row goes on from a last observation
 
-    def _begin(self, episodes: Array, lanes: Array) -> None:
-        super()._begin(episodes, lanes)
+    def _begin(self, episodes: Array, envs: Array) -> None:
+        super()._begin(episodes, envs)
         self.rows[episodes] = self.gone[episodes] = 0
         self.start[episodes] = self.limit[episodes] = 0  # no place in the log until the first row
 
@@ -208,7 +208,7 @@ class PoolIndex(EpisodeIndex):
         return used, used
 
     def _taken(self) -> Array:
-        """Episodes tell by their first row's count in their lane and the steps from there: no slot is marked."""
+        """Episodes tell by their first row's count in their env and the steps from there: no slot is marked."""
         since = self._settled[self.lane] - self.first  # the first new step of each episode
         fresh = np.flatnonzero((self.status != FREE) & (self.rows > since))
         slots = self.slots_of(fresh)

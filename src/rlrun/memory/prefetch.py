@@ -28,7 +28,7 @@ class Prefetch(Callback):
 
     A batch is drawn ahead only where its loader makes no environment step before it: all of a data
     set, of a memory the batches that follow one another on the same steps (`updates_per_step` above
-    1, or several lanes). The first batch after new steps waits for them, for they depend on the
+    1, or several envs). The first batch after new steps waits for them, for they depend on the
     newest policy. It is loader and callback in one and stands among the callbacks, so that it is at
     rest when a checkpoint is taken and ends with training. Batches drawn ahead are in the checkpoint.
 

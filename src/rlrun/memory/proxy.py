@@ -1,6 +1,6 @@
 """Agents known by an id: they come and go, and each fills an episode of its own.
 
-Environments that are not lanes (a game whose characters appear and leave) speak of agents by id. In every
+Environments that are not envs (a game whose characters appear and leave) speak of agents by id. In every
 round each agent that is there gets a `DictObservation`, and each that goes on answers with a
 `DictResponse`. A `MemoryProxy` puts the rounds together into episodes and hands them to a table.
 """

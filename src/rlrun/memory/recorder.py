@@ -13,7 +13,7 @@ from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory.columns import Column, Frames, Tags
 from rlrun.memory.ejectors import Ejector
 from rlrun.memory.episodes import flat, map_tree
-from rlrun.memory.index import CLOSED, EMPTY, EpisodeIndex, lane_numbers
+from rlrun.memory.index import CLOSED, EMPTY, EpisodeIndex, env_numbers
 from rlrun.memory.pool import PoolIndex
 from rlrun.memory.ring import RingIndex
 from rlrun.memory.samplers import Sampler
@@ -47,7 +47,7 @@ class Recorder:
         self.frames = Frames(stored, frame_stack) if frame_stack > 1 else None
         self.index = self._make_index(length, num_envs, min_length=min_length, margin=frame_stack - 1)
         self.storage = Storage(
-            self.frames.columns if self.frames else stored, self.index.size, directory, mirrored=self.index.neighbours
+            self.frames.columns if self.frames else stored, self.index.size, directory, mirrored=self.index.neighbors
         )
         self.tags = Tags([column for column in columns if column.tag], self.index)
         self._observers: Sequence[Callable[[Mapping[str, Tree]], None]] = ()
@@ -68,20 +68,20 @@ class Recorder:
                 "always in main memory"
             ) from None
 
-    def add(self, lane: int | Array | None, row: Mapping[str, Tree]) -> None:
+    def add(self, env_index: int | Array | None, row: Mapping[str, Tree]) -> None:
         """Store one step of some lanes.
 
-        lane: a number, an array of n numbers, or None for all lanes.
+        env: a number, an array of n numbers, or None for all lanes.
         row: every column, [n, …].
         """
         if self._pooled:
-            self._make_room(self.index.num_envs if lane is None else np.size(lane))
-        slots = self.index.advance(lane)
+            self._make_room(self.index.num_envs if env_index is None else np.size(env_index))
+        slots = self.index.advance(env_index)
         self.storage.write(slots, self._framed(row))
         if self._on_add is not None:
             self._on_add(slots)
         if self._observers:
-            self._show(row, lane_numbers(lane, self.index.num_envs))
+            self._show(row, env_numbers(env_index, self.index.num_envs))
 
     @property
     def observed(self) -> bool:
@@ -102,40 +102,40 @@ class Recorder:
         for observe in self._observers:
             observe({**row, "env": env})
 
-    def close(self, lane: int | Array | None, last: Tree, tags: Mapping[str, Any] | None = None) -> None:
+    def close(self, env_index: int | Array | None, last: Tree, tags: Mapping[str, Any] | None = None) -> None:
         """End the episodes of some lanes.
 
-        lane: a number, numbers [n], a choice [N] of bools, or None for all lanes.
+        env: a number, numbers [n], a choice [N] of bools, or None for all lanes.
         last: the observation after the last step, [n, …].
         tags: one value an episode, [n, …]; those that the table does not have are left out.
         """
-        lanes = lane_numbers(lane, self.index.num_envs)
+        envs = env_numbers(env_index, self.index.num_envs)
         if self._pooled:
-            self._make_room(len(lanes))
-        elif len(self.index.free) < len(lanes):
-            self._recycle(len(lanes))
+            self._make_room(len(envs))
+        elif len(self.index.free) < len(envs):
+            self._recycle(len(envs))
         self.tags.check(tags)
-        slots, episodes = self.index.close(lanes)
+        slots, episodes = self.index.close(envs)
         self.storage.write_last(slots, self.frames.newest(last) if self.frames else last)
         if tags is not None:
             self.tags.put(episodes, tags)
-        ended = episodes[episodes >= 0]
-        self.sampler.track(ended)
-        self.ejector.track(ended)
+        episode_end = episodes[episodes >= 0]
+        self.sampler.track(episode_end)
+        self.ejector.track(episode_end)
 
     def add_episode(self, row: Mapping[str, Tree], last: Tree, tags: Mapping[str, Any] | None = None) -> None:
-        """Store a whole episode in the lane that has taken the fewest rows.
+        """Store a whole episode in the env that has taken the fewest rows.
 
         row: every column, [L, …]; last: the observation after the last row; tags: one value each.
 
         Raises:
-            RlrunError: every lane has an open episode.
+            RlrunError: every env has an open episode.
         """
         index = self.index
         begun = index.written - index.first[index.open]
-        lane = int(np.argmin(np.where(begun == 0, index.written, np.iinfo(np.int64).max)))
-        if begun[lane]:
-            raise RlrunError("memory: a whole episode has no place while every lane has an open one")
+        env_index = int(np.argmin(np.where(begun == 0, index.written, np.iinfo(np.int64).max)))
+        if begun[env_index]:
+            raise RlrunError("memory: a whole episode has no place while every env has an open one")
         count = len(next(iter(flat(row).values())))
         piece = max(1, index.size // index.num_envs // 2)
         for begin in range(0, count, piece):
@@ -143,13 +143,13 @@ class Recorder:
             size = min(piece, count - begin)
             if self._pooled:
                 self._make_room(size)
-            slots = index.extend(lane, size)
+            slots = index.extend(env_index, size)
             self.storage.write(slots, self._framed(part))
             if self._on_add is not None:
                 self._on_add(slots)
-            self._show(part, np.full(size, lane))
+            self._show(part, np.full(size, env_index))
         values = {name: np.asarray(value)[None] for name, value in (tags or {}).items()}
-        self.close(lane, _part(last, None), values)
+        self.close(env_index, _part(last, None), values)
 
     def _framed(self, row: Mapping[str, Tree]) -> Mapping[str, Tree]:
         """Return a row with single frames in place of stacks, where frames are kept once."""
@@ -193,7 +193,7 @@ class Recorder:
             self.index.restart()
 
     def resize(self, length: int) -> None:
-        """Make room for `length` transitions, all lanes together; what is stored stays.
+        """Make room for `length` transitions, all envs together; what is stored stays.
 
         Raises:
             ConfigError: the table has more already.

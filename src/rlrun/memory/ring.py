@@ -1,4 +1,4 @@
-"""Rings: each lane overwrites its oldest rows."""
+"""Rings: each env overwrites its oldest rows."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ SLOT, STAMP, COUNT = range(3)
 
 
 class RingIndex(EpisodeIndex):
-    """Each lane owns `slots` neighbouring slots and writes them round and round.
+    """Each env owns `slots` neighboring slots and writes them round and round.
 
-    A lane counts what it has written; the slot of count c is `c % slots`, and the counts below
+    An env counts what it has written; the slot of count c is `c % slots`, and the counts below
     `written - slots` are overwritten. An episode leaves row by row.
     """
 
     saved: ClassVar[tuple[str, ...]] = (*EpisodeIndex.saved, "last", "_lanes", "_previous")
-    by_lane: ClassVar[tuple[str, ...]] = (*EpisodeIndex.by_lane, "_lanes")
+    by_env: ClassVar[tuple[str, ...]] = (*EpisodeIndex.by_env, "_lanes")
 
     def __init__(self, *, num_envs: int, slots: int, min_length: int = 1, margin: int = 0) -> None:
         super().__init__(num_envs=num_envs, size=num_envs * slots, min_length=min_length, margin=margin)
         self.slots = slots
-        self.neighbours = num_envs == 1
+        self.neighbors = num_envs == 1
         self.base = np.arange(num_envs, dtype=np.int64) * slots
         self.last = np.zeros(num_envs, np.int64)  # by number: the count of a closed episode's last observation
-        # next slot, next stamp and count of each lane: side by side, because all move together
+        # next slot, next stamp and count of each env: side by side, because all move together
         self._lanes = np.stack([self.base, self.open << self.bits, self.written])
         self.written = self._lanes[COUNT]
         # slot of each lane's newest row, if its episode is open
         self._previous = np.full(num_envs, self.size, np.int64)
-        self._room = slots  # rounds until the first lane begins its ring anew
+        self._room = slots  # rounds until the first env begins its ring anew
 
-    def advance(self, lane: int | Array | None) -> Any:
+    def advance(self, env_index: int | Array | None) -> Any:
         self.version += 1
         self._left -= 1
         if self._left < 0:
             self._recount(1)
-        if self.num_envs == 1 and lane is None:
-            lane = 0
-        if isinstance(lane, (int, np.integer)):
-            return self._advance_one(int(lane))
-        if lane is not None:
-            return self._advance_some(lane)
+        if self.num_envs == 1 and env_index is None:
+            env_index = 0
+        if isinstance(env_index, (int, np.integer)):
+            return self._advance_one(int(env_index))
+        if env_index is not None:
+            return self._advance_some(env_index)
         slots = self._lanes[SLOT].copy()
         self.stamp[slots] = self._lanes[STAMP]
         self.complete[slots] = False
@@ -58,30 +58,30 @@ class RingIndex(EpisodeIndex):
             self._wrap()
         return slots
 
-    def _advance_one(self, lane: int) -> Any:
+    def _advance_one(self, env_index: int) -> Any:
         """No arrays of one: half the time for a single environment."""
         if self.min_length > 1:
-            return self._advance_some(np.array([lane]))
-        lanes = self._lanes
-        slot, stamp = int(lanes[SLOT, lane]), lanes[STAMP, lane]
+            return self._advance_some(np.array([env_index]))
+        envs = self._lanes
+        slot, stamp = int(envs[SLOT, env_index]), envs[STAMP, env_index]
         self.stamp[slot] = stamp
         self.complete[slot] = False
-        self.complete[self._previous[lane]] = True
-        self._previous[lane] = slot
-        lanes[SLOT, lane] = slot + 1 if (slot + 1) % self.slots else slot + 1 - self.slots
-        lanes[STAMP, lane] = stamp + 1
-        lanes[COUNT, lane] += 1
+        self.complete[self._previous[env_index]] = True
+        self._previous[env_index] = slot
+        envs[SLOT, env_index] = slot + 1 if (slot + 1) % self.slots else slot + 1 - self.slots
+        envs[STAMP, env_index] = stamp + 1
+        envs[COUNT, env_index] += 1
         if self.num_envs > 1:
             self._room = min(self._room, self._rest())
         return slice(slot, slot + 1)
 
-    def _advance_some(self, lanes: Array) -> Array:
-        slots: Array = self._lanes[SLOT, lanes]
-        self.stamp[slots] = self._lanes[STAMP, lanes]
+    def _advance_some(self, envs: Array) -> Array:
+        slots: Array = self._lanes[SLOT, envs]
+        self.stamp[slots] = self._lanes[STAMP, envs]
         self.complete[slots] = False
-        self._lanes[:, lanes] += 1
-        self._join(lanes, self._previous[lanes], slots)
-        self._previous[lanes] = slots
+        self._lanes[:, envs] += 1
+        self._join(envs, self._previous[envs], slots)
+        self._previous[envs] = slots
         self._wrap()
         return slots
 
@@ -96,32 +96,32 @@ class RingIndex(EpisodeIndex):
     def _rest(self) -> int:
         return self.slots - int((self._lanes[SLOT] - self.base).max())
 
-    def extend(self, lane: int, count: int) -> Array:
+    def extend(self, env_index: int, count: int) -> Array:
         self.version += 1
         self._left -= count
         if self._left < 0:
             self._recount(count)
-        slot, stamp = int(self._lanes[SLOT, lane]), int(self._lanes[STAMP, lane])
-        base = int(self.base[lane])
+        slot, stamp = int(self._lanes[SLOT, env_index]), int(self._lanes[STAMP, env_index])
+        base = int(self.base[env_index])
         slots: Array = base + (slot - base + np.arange(count)) % self.slots
         self.stamp[slots] = stamp + np.arange(count)
-        self.complete[self._previous[lane]] = True
+        self.complete[self._previous[env_index]] = True
         self.complete[slots] = True
         self.complete[slots[-1]] = False
-        self._previous[lane] = slots[-1]
-        self._lanes[:, lane] += count
-        self._lanes[SLOT, lane] = base + (slot - base + count) % self.slots
+        self._previous[env_index] = slots[-1]
+        self._lanes[:, env_index] += count
+        self._lanes[SLOT, env_index] = base + (slot - base + count) % self.slots
         self._room = self._rest()
         return slots
 
     def _end(self, episodes: Array, slots: Any) -> None:
-        lanes = self.lane[episodes]
-        self.last[episodes] = self.written[lanes] - 1
-        self._previous[lanes] = self.size  # no row goes on from a last observation
+        envs = self.lane[episodes]
+        self.last[episodes] = self.written[envs] - 1
+        self._previous[envs] = self.size  # no row goes on from a last observation
 
-    def _begin(self, episodes: Array, lanes: Array) -> None:
-        super()._begin(episodes, lanes)
-        self._lanes[STAMP, lanes] = episodes << self.bits
+    def _begin(self, episodes: Array, envs: Array) -> None:
+        super()._begin(episodes, envs)
+        self._lanes[STAMP, envs] = episodes << self.bits
 
     def grow(self) -> None:
         super().grow()
@@ -135,9 +135,9 @@ class RingIndex(EpisodeIndex):
     def drop(self, episodes: Array) -> None:
         self.version += 1
         alive = episodes[self.last[episodes] >= self._oldest_counts()[self.lane[episodes]]]
-        for first, last, lane in zip(self.first[alive], self.last[alive], self.lane[alive], strict=True):
-            oldest = max(first, self.written[lane] - self.slots, 0)
-            slots = self.base[lane] + np.arange(oldest, last + 1) % self.slots
+        for first, last, env_index in zip(self.first[alive], self.last[alive], self.lane[alive], strict=True):
+            oldest = max(first, self.written[env_index] - self.slots, 0)
+            slots = self.base[env_index] + np.arange(oldest, last + 1) % self.slots
             self.stamp[slots], self.complete[slots] = EMPTY, False
         self.status[episodes] = FREE
         self.free = np.concatenate([self.free, episodes])
@@ -208,12 +208,12 @@ class RingIndex(EpisodeIndex):
 
     def resize(self, size: int) -> tuple[Array, Array]:
         old, starts = self.used(), self._oldest_counts()
-        lane = old // self.slots
-        oldest = starts[lane]
+        env_index = old // self.slots
+        oldest = starts[env_index]
         count = (old - oldest) % self.slots  # counted anew from each lane's oldest row, so that its ring begins with it
         wider = RingIndex(num_envs=self.num_envs, slots=size // self.num_envs)
         wider.stamp = wider.stamp.astype(self.stamp.dtype)
-        new = wider.base[lane] + count
+        new = wider.base[env_index] + count
         wider.stamp[new], wider.complete[new] = self.stamp[old], self.complete[old]
         inside = self._previous < self.size
         self._lanes[COUNT] -= starts
@@ -235,17 +235,20 @@ class RingIndex(EpisodeIndex):
         return starts
 
     def _taken(self) -> Array:
-        """Each lane counts what it writes: no slot is marked."""
+        """Each env counts what it writes: no slot is marked."""
         since = np.maximum(self._settled, self._oldest_counts())
-        lanes = np.flatnonzero(self.written > since)
-        runs = [self.base[lane] + np.arange(since[lane], self.written[lane]) % self.slots for lane in lanes]
+        envs = np.flatnonzero(self.written > since)
+        runs = [
+            self.base[env_index] + np.arange(since[env_index], self.written[env_index]) % self.slots
+            for env_index in envs
+        ]
         return np.concatenate([np.empty(0, np.int64), *runs])
 
     def check_state(self, state: dict[str, Any]) -> None:
         super().check_state(state)
         (slot, _, count), written = state["_lanes"].numpy(), state["written"].numpy()
         if (slot // self.slots != np.arange(self.num_envs)).any() or (count != written).any():
-            raise RlrunError("memory: the saved index is damaged: a lane goes on where it cannot")
+            raise RlrunError("memory: the saved index is damaged: an env goes on where it cannot")
         over = state["status"].numpy() == CLOSED
         if (state["last"].numpy()[over] >= written[state["lane"].numpy()[over]]).any():
             raise RlrunError("memory: the saved index is damaged: an episode ends after its lane")

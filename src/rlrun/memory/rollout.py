@@ -1,4 +1,4 @@
-"""On-policy data: a few steps of all lanes, learned from in epochs of minibatches and forgotten."""
+"""On-policy data: a few steps of all envs, learned from in epochs of minibatches and forgotten."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rlrun.generators import put_back
 from rlrun.memory.adaptors import Adaptor, adapted, arrange, check
 from rlrun.memory.episodes import joined, map_tree
 from rlrun.memory.loaders import Steps, at_least, chosen
-from rlrun.memory.normalise import Normalise
+from rlrun.memory.normalize import Normalize
 from rlrun.memory.rollout_table import Rollout
 from rlrun.typing import Array, Batch, Groups
 
 
 class RolloutLoader:
-    """Collect `horizon` steps of every lane, serve them `epochs` times in shuffled minibatches, forget them.
+    """Collect `horizon` steps of every env, serve them `epochs` times in shuffled minibatches, forget them.
 
-    Adaptors see a rollout once, as windows [N, T, …] over the lanes (in memory, lanes are neighbours:
+    Adaptors see a rollout once, as windows [N, T, …] over the envs (in memory, envs are neighbors:
     `x[:, t]` is contiguous) that may hold several episodes; `rows` is None. One that has a method `rollout` is called
     by that. A minibatch costs one take a column. Where a vector environment resets by itself, its void rows are left
     out.
@@ -39,7 +39,7 @@ class RolloutLoader:
         horizon: steps of every lane.
         minibatch: rows of one; they are made equal, so with a remainder they are a little larger; None = all.
         epochs: how often each row is served.
-        length: of windows: 1 = single rows [B, …]; the horizon = whole lanes [B, T, …]; or a divisor of it, with
+        length: of windows: 1 = single rows [B, …]; the horizon = whole envs [B, T, …]; or a divisor of it, with
             `valid` [B, T] where a row is a transition.
         unroll: takes the place of `length` where the table keeps a `state`; None = the same.
         columns: names that batches keep; None = all.
@@ -80,7 +80,7 @@ class RolloutLoader:
         self.device = torch.device(device)
         self.generator = np.random.Generator(np.random.PCG64(seed))
         names = self._names()
-        beside = [name for name in ("state", "ended", "valid") if self.stateful and name in names]
+        beside = [name for name in ("state", "episode_end", "valid") if self.stateful and name in names]
         extra = [name for adaptor in self.adaptors for name in getattr(adaptor, "keeps", ())]
         self._columns = tuple(dict.fromkeys((*chosen(columns, names), *beside, *extra)))
         self._rollout = self._epochs(minibatch, epochs)  # rows [T * N, …], those of a step side by side
@@ -104,7 +104,7 @@ class RolloutLoader:
         before = self.table.names()
         check(self.adaptors, (*before, "valid", *(column.name for column in self.table.columns)))
         names = adapted(before, self.adaptors)
-        return names if self.length == 1 else (*names, "valid", *(("ended",) if self.stateful else ()))
+        return names if self.length == 1 else (*names, "valid", *(("episode_end",) if self.stateful else ()))
 
     def names(self) -> dict[str, tuple[str, ...]]:
         """Return the names that batches will have, by data group."""
@@ -124,12 +124,12 @@ class RolloutLoader:
         while self.table.filled < self.horizon:
             self.collector.collect(1)
         steps, valid = self.table.steps(self.collector.observation)
-        batch: Batch = {name: map_tree(_lanes_first, tree) for name, tree in steps.items()}
-        batch["valid"] = _lanes_first(valid)
+        batch: Batch = {name: map_tree(_envs_first, tree) for name, tree in steps.items()}
+        batch["valid"] = _envs_first(valid)
         for adaptor in self.adaptors:
             batch = adaptor.rollout(batch) if hasattr(adaptor, "rollout") else adaptor(batch, None)
-        if "ended" in self._columns:
-            batch["ended"] = batch["terminated"] | batch["truncated"] | ~batch["valid"]
+        if "episode_end" in self._columns:
+            batch["episode_end"] = batch["terminated"] | batch["truncated"] | ~batch["valid"]
         rows = {name: map_tree(partial(self._flat, name), batch[name]) for name in self._columns}
         self._rollout.begin(rows, self._windows(valid))
         self.table.clear()
@@ -139,14 +139,14 @@ class RolloutLoader:
         wanted = (self.table.num_envs, self.horizon)
         if tuple(value.shape[:2]) != wanted:
             shape = list(value.shape)
-            raise RlrunError(f"loader.adaptors: '{name}' came back as {shape}, wanted {[*wanted, '…']} (lanes, steps)")
+            raise RlrunError(f"loader.adaptors: '{name}' came back as {shape}, wanted {[*wanted, '…']} (envs, steps)")
         return value.detach().transpose(0, 1).flatten(0, 1).to(self.device)
 
     def _windows(self, valid: Array) -> Array:
         if self.length == 1:
             return np.flatnonzero(valid)
-        lanes = self.table.num_envs
-        return (np.arange(0, self.horizon, self.length)[:, None] * lanes + np.arange(lanes)).ravel()
+        envs = self.table.num_envs
+        return (np.arange(0, self.horizon, self.length)[:, None] * envs + np.arange(envs)).ravel()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rest of the rollout and the position in it; the collector's state is its own."""
@@ -158,7 +158,7 @@ class RolloutLoader:
         put_back(self.generator, state["generator"])
 
 
-def _lanes_first(array: Array) -> Tensor:
+def _envs_first(array: Array) -> Tensor:
     """Return [T, N, …] as a tensor [N, T, …] that shares its memory."""
     return torch.from_numpy(array).transpose(0, 1)
 
@@ -296,7 +296,7 @@ class PhasicLoader(RolloutLoader):
         self.interval = interval
         self.phase_group = phase_group
         self.phase = self._epochs(phase_minibatch, phase_epochs)
-        beside = [name for name in ("state", "ended", "valid") if self.stateful and name in self._columns]
+        beside = [name for name in ("state", "episode_end", "valid") if self.stateful and name in self._columns]
         self._phase_columns = tuple(dict.fromkeys((*chosen(phase_columns, self._columns), *beside)))
         self._rollouts: list[tuple[Batch, Array]] = []  # rows and windows of each rollout since the last phase
 
@@ -313,11 +313,11 @@ class PhasicLoader(RolloutLoader):
             yield next(rollouts)
 
     def _scale(self) -> float:
-        """Return what normalisers multiply rewards by."""
+        """Return what normalizers multiply rewards by."""
         return math.prod(
-            float(adaptor.normaliser.scale)
+            float(adaptor.normalizer.scale)
             for adaptor in self.adaptors
-            if isinstance(adaptor, Normalise) and adaptor.column == "reward"
+            if isinstance(adaptor, Normalize) and adaptor.column == "reward"
         )
 
     def _collect(self) -> None:

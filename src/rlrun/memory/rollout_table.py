@@ -1,4 +1,4 @@
-"""What a collector fills and an on-policy loader empties: a few steps of all lanes, side by side."""
+"""What a collector fills and an on-policy loader empties: a few steps of all envs, side by side."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory.columns import make_columns
 from rlrun.memory.episodes import flat, map_tree, nest
-from rlrun.memory.index import lane_numbers
+from rlrun.memory.index import env_numbers
 from rlrun.spaces import Spaces, put_rows
 from rlrun.typing import Array, Batch, Tree
 
 
 class Rollout:
-    """The steps of all lanes since it was emptied, side by side; for a collector it is a table.
+    """The steps of all envs since it was emptied, side by side; for a collector it is a table.
 
-    Unlike a table it keeps lanes whole, episode ends included, and knows every next observation:
+    Unlike a table it keeps envs whole, episode ends included, and knows every next observation:
     within an episode the observation a row later, at its end the last one, at the end of the rollout
     what the collector sees. No observation is stored twice.
 
@@ -41,11 +41,11 @@ class Rollout:
         self.num_envs = num_envs
         self.adaptors: Sequence[Any] = ()  # of the loader that empties it
         self.horizon = 0
-        self.filled = 0  # steps of every lane
+        self.filled = 0  # steps of every env
         self._roots = tuple(dict.fromkeys(column.keys[0] for column in self.columns))
         self._arrays: dict[str, Any] = {}  # trees [T, N, …]; of observations [T + 1, N, …]
         self._valid = np.ones((0, num_envs), np.bool_)  # [T, N]
-        self._last: list[tuple[Any, Array, Tree]] = []  # rows, lanes and last observations of episodes that ended
+        self._last: list[tuple[Any, Array, Tree]] = []  # rows, envs and last observations of episodes that ended
 
     def widen(self, columns: Mapping[str, Any]) -> None:
         """Hold further columns, too, which the agent gives."""
@@ -55,7 +55,7 @@ class Rollout:
             self.reserve(self.horizon)
 
     def reserve(self, horizon: int) -> None:
-        """Make room for so many steps of every lane, and forget what there was."""
+        """Make room for so many steps of every env, and forget what there was."""
         self.horizon = horizon
         arrays = {}
         for column in self.columns:
@@ -68,25 +68,25 @@ class Rollout:
         """Return the names of the columns, and `next_observation`."""
         return (*self._roots, "next_observation") if "observation" in self._roots else self._roots
 
-    def add(self, lane: int | Array | None, row: Mapping[str, Tree]) -> None:
+    def add(self, env_index: int | Array | None, row: Mapping[str, Tree]) -> None:
         """Store one step.
 
-        lane: None for all lanes, or the numbers [n] of those that made a step; the others' rows are void.
+        env: None for all envs, or the numbers [n] of those that made a step; the others' rows are void.
         row: every column, [n, …].
 
         Raises:
             RlrunError: a column is missing, or the rollout is full.
         """
         at: Any = self.filled
-        if lane is not None:
-            lanes = np.atleast_1d(np.asarray(lane))
-            if not len(lanes):
+        if env_index is not None:
+            envs = np.atleast_1d(np.asarray(env_index))
+            if not len(envs):
                 return
-            at = (self.filled, lanes)
+            at = (self.filled, envs)
         if self.filled == self.horizon:
             raise RlrunError(f"memory: the rollout of {self.horizon} steps is full; a RolloutLoader empties it")
-        if lane is not None:
-            self._void(self.filled, lanes)
+        if env_index is not None:
+            self._void(self.filled, envs)
         try:
             put_rows(self._arrays, at, row)
         except KeyError as missing:
@@ -94,33 +94,33 @@ class Rollout:
             raise RlrunError(f"memory: a row lacks {missing}; wanted {wanted}; given {names}") from None
         self.filled += 1
 
-    def _void(self, row: int, lanes: Array) -> None:
-        """Leave nothing of an earlier rollout in a row that only these lanes write."""
+    def _void(self, row: int, envs: Array) -> None:
+        """Leave nothing of an earlier rollout in a row that only these envs write."""
         map_tree(lambda array: array[row].fill(0), self._arrays)
         self._valid[row] = False
-        self._valid[row, lanes] = True
+        self._valid[row, envs] = True
 
-    def close(self, lane: int | Array | None, last: Tree) -> None:
-        """Note the last observations [n, …] of lanes whose episodes ended with the newest row.
+    def close(self, env_index: int | Array | None, last: Tree) -> None:
+        """Note the last observations [n, …] of envs whose episodes ended with the newest row.
 
-        lane: numbers [n], a choice [N] of bools, or None for all lanes.
+        env: numbers [n], a choice [N] of bools, or None for all lanes.
         """
-        self._last.append((self.filled - 1, lane_numbers(lane, self.num_envs), map_tree(np.array, last)))
+        self._last.append((self.filled - 1, env_numbers(env_index, self.num_envs), map_tree(np.array, last)))
 
-    def cut_off(self, lanes: Array, last: Tree) -> Array:
-        """Truncate open episodes of lanes [n] at their newest rows; return lanes without rows.
+    def cut_off(self, envs: Array, last: Tree) -> Array:
+        """Truncate open episodes of envs [n] at their newest rows; return envs without rows.
 
         last: what they saw then, [n, …].
         """
-        valid = self._valid[: self.filled, lanes]
-        rows = self.filled - 1 - valid[::-1].argmax(0) if self.filled else np.zeros(len(lanes), np.int64)
+        valid = self._valid[: self.filled, envs]
+        rows = self.filled - 1 - valid[::-1].argmax(0) if self.filled else np.zeros(len(envs), np.int64)
         going = valid.any(0)
         for name in ("terminated", "truncated"):
-            going &= ~self._arrays[name][rows, lanes]
+            going &= ~self._arrays[name][rows, envs]
         if going.any():
-            self._arrays["truncated"][rows[going], lanes[going]] = True
-            self._last.append((rows[going], lanes[going], map_tree(lambda array: np.array(array)[going], last)))
-        return lanes[~valid.any(0)]
+            self._arrays["truncated"][rows[going], envs[going]] = True
+            self._last.append((rows[going], envs[going], map_tree(lambda array: np.array(array)[going], last)))
+        return envs[~valid.any(0)]
 
     def steps(self, observation: Tree) -> tuple[Batch, Array]:
         """Return what is stored, trees of arrays [T, N, …] that share its memory, and which rows are valid [T, N].
@@ -135,8 +135,8 @@ class Rollout:
             following = map_tree(lambda array: array[1 : count + 1], stored)
             if self._last:  # the observation a row later begins another episode
                 following = map_tree(np.array, following)
-                for row, lanes, last in self._last:
-                    put_rows(following, (row, lanes), last)
+                for row, envs, last in self._last:
+                    put_rows(following, (row, envs), last)
             batch["next_observation"] = following
         return batch, self._valid[:count]
 
@@ -150,14 +150,14 @@ class Rollout:
         """Return the steps so far: a run may be left amidst a rollout."""
         count = self.filled
         rows = {name: map_tree(lambda array: array[:count], self._arrays[name]) for name in self._arrays}
-        last = [{"row": row, "lanes": lanes, "observation": tree} for row, lanes, tree in self._last]
+        last = [{"row": row, "lanes": envs, "observation": tree} for row, envs, tree in self._last]
         return {"filled": count, "rows": rows, "valid": self._valid[:count], "last": last}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on behind the steps so far.
 
         Raises:
-            RlrunError: the rollout has other columns, lanes or a shorter horizon; nothing was changed.
+            RlrunError: the rollout has other columns, envs or a shorter horizon; nothing was changed.
         """
         count = state["filled"]
         saved, here = (

@@ -287,7 +287,7 @@ class Recent(Seeded, Sampler):
     Args:
         sampler: draws the rest. Feedback of the whole batch goes to it; where it gives weights, new rows count fully.
         share: this part of a batch, rounded up, is new.
-        newest: so many rows are new, all lanes together.
+        newest: so many rows are new, all envs together.
         seed: of the new part.
     """
 

@@ -120,7 +120,7 @@ class Storage:
         fields = fields_of(block, self.layout)
         staged = (block.view(f"V{self.layout.itemsize}").reshape(-1) if block.size else block), fields
         if count <= STAGED:
-            if len(self._staging) > 128:  # lanes that end together come in any number
+            if len(self._staging) > 128:  # envs that end together come in any number
                 self._staging.clear()
             self._staging[count] = staged
         return staged
@@ -193,7 +193,7 @@ class Storage:
             return torch.from_numpy(self.blocks[node].take(slots, axis=0, mode="clip"))
         return torch.from_numpy(rows[node])
 
-    def fetch_neighbours(self, names: Iterable[str], slots: Array) -> Batch:
+    def fetch_neighbors(self, names: Iterable[str], slots: Array) -> Batch:
         """Return top-level columns at slots [B], and `next_observation`, of a mirrored storage by a single gather."""
         rows = self._pairs[slots].view(self._pair)
         batch = self._batch(names, rows, slots)

@@ -26,15 +26,15 @@ from rlrun.typing import Array, Batch
 
 
 class Table(Recorder):
-    """Keep `length` transitions of `num_envs` lanes and serve windows of them.
+    """Keep `length` transitions of `num_envs` envs and serve windows of them.
 
     The last observation of an episode takes a slot like a transition does, so with short episodes
     fewer transitions fit. A row can be sampled once the observation after it is stored, whether or
     not its episode is over; a window never crosses the end of an episode.
 
     Args:
-        length: transitions, all lanes together. Each lane overwrites its oldest rows in an equal share of it,
-            unless an ejector drops whole episodes: then all lanes share it. None: 1,000,000, or as many as a quarter
+        length: transitions, all envs together. Each env overwrites its oldest rows in an equal share of it,
+            unless an ejector drops whole episodes: then all envs share it. None: 1,000,000, or as many as a quarter
             of main memory holds.
         learners: processes that share the length which nobody set.
         num_envs: lanes.
@@ -84,7 +84,7 @@ class Table(Recorder):
         if length is None:
             length = default_length(every, frame_stack) // learners
         if num_envs < 1 or length < num_envs:
-            raise ConfigError(f"memory.length must be at least 1 for each of {num_envs} lanes, not {length}")
+            raise ConfigError(f"memory.length must be at least 1 for each of {num_envs} envs, not {length}")
         if not 1 <= min_length <= length // num_envs:
             share = f"the {length // num_envs} transitions that memory.length leaves a lane"
             raise ConfigError(f"memory.min_length must be from 1 to {share}, not {min_length}")
@@ -129,7 +129,7 @@ class Table(Recorder):
         stacked = ("observation",) if self.frames else ()
         self._fetched = tuple(name for name in self.storage if name not in without and name not in stacked)
         self._follows = "observation" in self.storage and "next_observation" not in without
-        self._neighbours = self._follows and not self.frames and self.storage.mirrored
+        self._neighbors = self._follows and not self.frames and self.storage.mirrored
         self._beside = bool(len(self.tags) or self.virtual or self.sampler.provides)
         self._on_sample = self.ejector.on_sample if type(self.ejector).on_sample is not Ejector.on_sample else None
         hooks = (getattr(adaptor, "observe", None) for adaptor in self.adaptors)
@@ -191,8 +191,8 @@ class Table(Recorder):
     def _collect(self, rows: Rows) -> Batch:
         """Return the batch before adaptors."""
         storage = self.storage
-        if self._neighbours and rows.index.ndim == 1:
-            batch = storage.fetch_neighbours(self._fetched, rows.index)
+        if self._neighbors and rows.index.ndim == 1:
+            batch = storage.fetch_neighbors(self._fetched, rows.index)
         elif self._follows and not self.frames and rows.run is not None:
             batch = storage.fetch_run(self._fetched, rows.run)
         else:
@@ -339,7 +339,7 @@ def _contents(index: EpisodeIndex) -> dict[str, Any]:
 
 
 def _ages(index: EpisodeIndex, start: Array) -> dict[str, float]:
-    """Return how old rows are, in rows of a lane, and which share comes from each part of the table by age."""
+    """Return how old rows are, in rows of an env, and which share comes from each part of the table by age."""
     age = index.age(start[index.stamp[start] >= 0])
     if not len(age):
         return {}

@@ -12,7 +12,7 @@ from rlrun.errors import ConfigError, RlrunError
 from rlrun.files import counted
 from rlrun.memory.adaptors import AHEAD, WEIGHTS, PerStep, Scale
 from rlrun.memory.samplers import Rows
-from rlrun.nn.tells import Rewards, Tells
+from rlrun.nn.value_heads import Rewards, ValueHead
 from rlrun.typing import Array, Batch
 
 
@@ -58,7 +58,7 @@ class WeighRewards(PerStep):
         ConfigError: critics tell the value of one reward.
     """
 
-    def __init__(self, weights: Sequence[float] | Callable[[], Tensor], *, apart: Tells | None = None) -> None:
+    def __init__(self, weights: Sequence[float] | Callable[[], Tensor], *, apart: ValueHead | None = None) -> None:
         super().__init__("reward")
         if not isinstance(apart, Rewards | None):
             raise ConfigError(

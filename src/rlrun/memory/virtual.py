@@ -119,7 +119,7 @@ class LastOfWindow:
         return rows.stored(self.column, _taken(slots, np.minimum(last, 1)))
 
 
-class Ended:
+class EpisodeEnd:
     """Whether the episode ended with this row, one way or the other: bool, or of another dtype."""
 
     requires = ("terminated", "truncated")
@@ -128,8 +128,8 @@ class Ended:
         self.dtype = dtype_of("memory.columns: Ended.dtype", dtype)
 
     def __call__(self, rows: Rows) -> Tensor:
-        ended: Tensor = rows.stored("terminated", rows.index) | rows.stored("truncated", rows.index)
-        return ended.to(self.dtype)
+        episode_end: Tensor = rows.stored("terminated", rows.index) | rows.stored("truncated", rows.index)
+        return episode_end.to(self.dtype)
 
 
 class Continues:

@@ -18,9 +18,9 @@ and on the critics, and a copy of them:
 Critics whose values are means of distributions say so, as `rlrun.nn.Critics` does, and learn by all of that:
 
     critics.told(observation, c) -> told                [M, B, N], or [M, B, width, N] with choices
-    critics.tells                                       the `rlrun.nn.Tells` that gives them their meaning
+    critics.value_head                                       the `rlrun.nn.Tells` that gives them their meaning
 
-Where `tells` is `rlrun.nn.Rewards`, what is told and the values have an axis for R rewards behind that of members:
+Where `value_head` is `rlrun.nn.Rewards`, what is told and the values have an axis for R rewards behind that of members:
 [M, R, B] or [M, R, B, width].
 
 DQN calls `network(observation) -> values` [M, B, width], `network.codec`, and for acting
@@ -34,20 +34,21 @@ Optimistic actor-critic also calls `gaussian.normal(observation) -> mean, log_st
 On-policy algorithms call, on one network:
 
     network.act(observation, explore) -> action         tree
-    network.judge(observation, action)                  -> log_prob, entropy, value: each [B]; heads
+    network.evaluate_actions(observation, action) -> log_prob, entropy, value: each [B]; heads
     network.value(observation) -> value                 [B]
     network.head.divergence(heads, heads)               -> KL [B], where an algorithm holds a policy near another
     network.state_size                                  0; or the numbers S of a recurrent state, and then:
     network.initial_state(count) -> state               [count, S], of episodes that begin
     network.advance(observation, state, explore)        -> action, and the state after it; in place of `act`
     network.after(observation, state) -> state          [B, S]
-    network.judge(observation, action, state, ended)    state [B, S] before single steps or windows [B, T, …], and
-    network.value(observation, state, ended)            ended [B, T] where the state begins anew after a row
+    network.evaluate_actions(observation, action, state, episode_end)
+    network.value(observation, state, episode_end)      state [B, S] before single steps, or windows [B, T, …] of them;
+                                                        episode_end [B, T]: the state begins anew after that row
     network.heads(observation, …) -> heads              where an update is compared with the policy before it
 """
 
 from rlrun.nn.actions import ActionCodec
-from rlrun.nn.actor_critic import ActorCritic, Judged
+from rlrun.nn.actor_critic import ActorCritic, Evaluated
 from rlrun.nn.copy import Follow, frozen_copy
 from rlrun.nn.critics import Critics, Value
 from rlrun.nn.dueling import Dueling
@@ -59,14 +60,14 @@ from rlrun.nn.implicit import ImplicitCritics
 from rlrun.nn.init import normal_, orthogonal_, xavier_uniform_
 from rlrun.nn.inverse import InverseModel
 from rlrun.nn.mlp import MLP
-from rlrun.nn.normaliser import Normaliser, ReturnNormaliser
+from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
 from rlrun.nn.policy import DeterministicPolicy, Policy, SquashedGaussian
 from rlrun.nn.precision import MixedPrecision
 from rlrun.nn.recurrent import Core
 from rlrun.nn.soft import SoftPolicy, Temperature
 from rlrun.nn.stepper import Stepper
-from rlrun.nn.tells import Bins, Numbers, Quantiles, Rewards, Tells, told_by
 from rlrun.nn.trunk import Trunk
+from rlrun.nn.value_heads import Bins, Numbers, Quantiles, Rewards, ValueHead, value_head_of
 
 __all__ = [
     "MLP",
@@ -80,31 +81,31 @@ __all__ = [
     "Dueling",
     "Encoder",
     "Ensemble",
+    "Evaluated",
     "Follow",
     "Gradients",
     "Heads",
     "ImageEncoder",
     "ImplicitCritics",
     "InverseModel",
-    "Judged",
     "MixedPrecision",
-    "Normaliser",
+    "Normalizer",
     "Numbers",
     "Policy",
     "Quantiles",
-    "ReturnNormaliser",
+    "ReturnNormalizer",
     "Rewards",
     "SoftPolicy",
     "SquashedGaussian",
     "Stepper",
-    "Tells",
     "Temperature",
     "Trunk",
     "Value",
+    "ValueHead",
     "flatten",
     "frozen_copy",
     "normal_",
     "orthogonal_",
-    "told_by",
+    "value_head_of",
     "xavier_uniform_",
 ]

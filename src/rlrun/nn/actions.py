@@ -121,7 +121,7 @@ class ActionCodec:
             return scaled.log_softmax(-1)
         return self._per_branch([part.log_softmax(-1).flatten(-2) for part in self._grouped(scaled)])
 
-    def centred(self, values: Tensor) -> Tensor:
+    def centered(self, values: Tensor) -> Tensor:
         """Return values less the mean of their branch: [..., width]."""
         if len(self.branches) == 1:
             return values - values.mean(-1, keepdim=True)

@@ -19,7 +19,7 @@ from rlrun.typing import Tree
 VALUED = ("value_trunk.layers", "value_head")  # layers of a value that shares none with the policy
 
 
-class Judged(NamedTuple):
+class Evaluated(NamedTuple):
     """What a network says of observations, and of the actions taken there."""
 
     log_prob: Tensor  # [...]
@@ -73,9 +73,9 @@ class ActorCritic(Policy):
         """Numbers in a lane's recurrent state; 0 where there is none."""
         return self.trunk.state_size + (0 if self.value_trunk is None else self.value_trunk.state_size)
 
-    def heads(self, observation: Tree, state: Tensor | None = None, ended: Tensor | None = None) -> Heads:
+    def heads(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Heads:
         """Return the parameters of the distribution at each observation; see `Core` for state and ended."""
-        return super().heads(observation, self._parts(state)[0], ended)
+        return super().heads(observation, self._parts(state)[0], episode_end)
 
     def advance(self, observation: Tree, state: Tensor, explore: bool = True) -> tuple[Tree, Tensor]:
         """Return an action, and the state [B, S] after the observations from that before them."""
@@ -88,14 +88,16 @@ class ActorCritic(Policy):
         own, valued = self._parts(state)
         return self._joined(super().after(observation, own), observation, valued)
 
-    def value(self, observation: Tree, state: Tensor | None = None, ended: Tensor | None = None) -> Tensor:
+    def value(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Tensor:
         """Return V(s) [...]; see `Core` for state and ended."""
-        value: Tensor = self.value_head((self.value_trunk or self.trunk)(observation, self._parts(state)[1], ended))
+        value: Tensor = self.value_head(
+            (self.value_trunk or self.trunk)(observation, self._parts(state)[1], episode_end)
+        )
         return value.squeeze(-1)
 
-    def judge(
-        self, observation: Tree, action: Tree, state: Tensor | None = None, ended: Tensor | None = None
-    ) -> Judged:
+    def evaluate_actions(
+        self, observation: Tree, action: Tree, state: Tensor | None = None, episode_end: Tensor | None = None
+    ) -> Evaluated:
         """Judge observations and the actions taken there, by one pass through the network.
 
         state: [B, S] before single steps or windows, of a network with a core.
@@ -104,14 +106,14 @@ class ActorCritic(Policy):
         trunk, value_trunk, head = self.trunk, self.value_trunk, self.head
         outputs = across(self, observation, OWN, VALUED) if value_trunk is not None and trunk.simple else None
         if outputs is not None:
-            return self._judged(head.read(outputs[0]), action, outputs[1].squeeze(-1))
+            return self._evaluated(head.read(outputs[0]), action, outputs[1].squeeze(-1))
         own, valued = self._parts(state)
-        features = trunk(observation, own, ended)
-        below = features if value_trunk is None else value_trunk(observation, valued, ended)
-        return self._judged(head(features), action, self.value_head(below).squeeze(-1))
+        features = trunk(observation, own, episode_end)
+        below = features if value_trunk is None else value_trunk(observation, valued, episode_end)
+        return self._evaluated(head(features), action, self.value_head(below).squeeze(-1))
 
-    def _judged(self, heads: Heads, action: Tree, value: Tensor) -> Judged:
-        return Judged(self.head.log_prob(heads, action), value, heads, self.head, self.head.noise(heads))
+    def _evaluated(self, heads: Heads, action: Tree, value: Tensor) -> Evaluated:
+        return Evaluated(self.head.log_prob(heads, action), value, heads, self.head, self.head.noise(heads))
 
     def _parts(self, state: Any) -> tuple[Any, Any]:
         """Return what the policy's layers have of a state [B, S], and the value's; the same where they share them."""

@@ -1,4 +1,4 @@
-"""Slow copies of networks."""
+"""Target networks of networks."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Follow:
         slow.load_state_dict(fast.state_dict())
         self.slow = [parameter.data for parameter in slow.parameters()]  # as data: no gradient mode to enter
         self.fast = [parameter.data for parameter in fast.parameters()]
-        self.slow_buffers = list(slow.buffers())
+        self.target_buffers = list(slow.buffers())
         self.fast_buffers = list(fast.buffers())
 
     def move(self, rate: float = 1.0) -> None:
         """Go the share `rate` of the way; 1 makes a hard copy. Buffers (statistics) are always copied."""
         lerp_(self.slow, self.fast, rate=rate)
-        if self.slow_buffers:
-            lerp_(self.slow_buffers, self.fast_buffers, rate=1.0)
+        if self.target_buffers:
+            lerp_(self.target_buffers, self.fast_buffers, rate=1.0)
 
     @torch.no_grad()
     def distance(self) -> Tensor:
-        """Return how far the slow network lies from the other, as a share of the size of the other."""
+        """Return how far the target network lies from the other, as a share of the size of the other."""
         gaps = [(slow - fast).norm() for slow, fast in zip(self.slow, self.fast, strict=True)]
         sizes = [fast.norm() for fast in self.fast]
         share: Tensor = torch.stack(gaps).norm() / torch.stack(sizes).norm().clamp(min=1e-12)

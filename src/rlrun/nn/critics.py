@@ -1,4 +1,4 @@
-"""Networks that judge."""
+"""Networks that value actions, and observations."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rlrun.nn.actions import ActionCodec
 from rlrun.nn.dueling import Dueling
 from rlrun.nn.encoders import Encoder
 from rlrun.nn.ensemble import Ensemble
-from rlrun.nn.init import Initialiser
+from rlrun.nn.init import Initializer
 from rlrun.nn.mlp import MLP, Activation
-from rlrun.nn.tells import Numbers, Quantiles, Tells
+from rlrun.nn.value_heads import Numbers, Quantiles, ValueHead
 from rlrun.spaces import Spaces
 from rlrun.typing import Tree
 
@@ -30,12 +30,12 @@ class Critics(nn.Module):
 
     Args:
         tells: what is learned of the return; None = its mean.
-        quantiles: short for `tells`: so many quantiles of it.
+        quantiles: short for `value_head`: so many quantiles of it.
         dueling: the value of the observation and advantages of choices have layers of their own, see `Dueling`.
 
     Raises:
         SpaceError: values of such actions cannot be told like this, or have no advantages.
-        ConfigError: both `tells` and `quantiles` are given.
+        ConfigError: both `value_head` and `quantiles` are given.
     """
 
     def __init__(
@@ -47,17 +47,17 @@ class Critics(nn.Module):
         activation: Activation = "relu",
         layer_norm: bool = False,
         dropout: float = 0.0,
-        init: str | Initialiser = "default",
+        init: str | Initializer = "default",
         joint_limit: int = 64,
-        tells: Tells | None = None,
+        value_head: ValueHead | None = None,
         quantiles: int | None = None,
         dueling: bool = False,
     ) -> None:
         super().__init__()
         self.codec = ActionCodec(spaces, joint_limit=joint_limit)
         self.members = members
-        self.tells = _chosen(tells, quantiles)
-        self.tells.fit(self.codec)
+        self.value_head = _chosen(value_head, quantiles)
+        self.value_head.fit(self.codec)
         self.encoder = Encoder(spaces, activation=activation, init=init)
         inputs = self.encoder.size + self.codec.continuous
         options: dict[str, Any] = {
@@ -70,36 +70,36 @@ class Critics(nn.Module):
         }
         self.layers: Ensemble | Dueling
         if dueling:
-            self.layers = Dueling(inputs, self.codec, size=self.tells.size, **options)
+            self.layers = Dueling(inputs, self.codec, size=self.value_head.size, **options)
         else:
-            self.layers = Ensemble(inputs, (self.codec.width or 1) * self.tells.size, **options)
+            self.layers = Ensemble(inputs, (self.codec.width or 1) * self.value_head.size, **options)
 
     def forward(self, observation: Tree, c: Tensor | None = None) -> Tensor:
         """Return the values of an observation and the continuous part c [B, A] of an action."""
-        return self.tells.mean(self.told(observation, c))
+        return self.value_head.mean(self.told(observation, c))
 
     def told(self, observation: Tree, c: Tensor | None = None) -> Tensor:
-        """Return the numbers behind the values, which `tells` gives their meaning."""
-        return self.tells.laid_out(self.layers(self._inputs(observation, c)), self.codec)
+        """Return the numbers behind the values, which `value_head` gives their meaning."""
+        return self.value_head.laid_out(self.layers(self._inputs(observation, c)), self.codec)
 
     def doubled(self, observation: Tree, c: Tensor | None = None) -> Tensor:
         """Return the values as a call does, but by products in double precision, where close ones are compared."""
         weights = {name: value.double() for name, value in self.layers.named_parameters()}
         output = functional_call(self.layers, weights, self._inputs(observation, c).double())
-        return self.tells.mean(self.tells.laid_out(output, self.codec))
+        return self.value_head.mean(self.value_head.laid_out(output, self.codec))
 
     def _inputs(self, observation: Tree, c: Tensor | None) -> Tensor:
         value: Tensor = self.encoder(observation)
         return value if c is None else torch.cat((value, c), -1)
 
 
-def _chosen(tells: Tells | None, quantiles: int | None) -> Tells:
+def _chosen(value_head: ValueHead | None, quantiles: int | None) -> ValueHead:
     if quantiles is None:
-        return Numbers() if tells is None else tells
-    if tells is not None:
+        return Numbers() if value_head is None else value_head
+    if value_head is not None:
         raise ConfigError(
-            f"critics tell {quantiles} quantiles of a return or {type(tells).__name__.lower()}, not both: "
-            "leave algorithm.quantiles or algorithm.tells (+with=hlgauss, reward_critics) away"
+            f"critics tell {quantiles} quantiles of a return or {type(value_head).__name__.lower()}, not both: "
+            "leave algorithm.quantiles or algorithm.value_head (+with=hlgauss, reward_critics) away"
         )
     return Quantiles(quantiles)
 
@@ -114,7 +114,7 @@ class Value(nn.Module):
         hidden: Sequence[int] = (64, 64),
         activation: Activation = "tanh",
         layer_norm: bool = False,
-        init: str | Initialiser = "orthogonal",
+        init: str | Initializer = "orthogonal",
         output_gain: float | None = 1.0,
     ) -> None:
         super().__init__()

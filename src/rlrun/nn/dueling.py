@@ -43,5 +43,5 @@ class Dueling(nn.Module):
         value = self.value(features).unsqueeze(-1) / len(self.codec.branches)  # [M, B, N, 1]
         advantage = self.advantage(features)
         advantage = advantage.reshape(*advantage.shape[:-1], self.codec.width, self.size).transpose(-1, -2)
-        both: Tensor = value + self.codec.centred(advantage)  # [M, B, N, width]
+        both: Tensor = value + self.codec.centered(advantage)  # [M, B, N, width]
         return torch.flatten(both.transpose(-1, -2), -2)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rlrun.nn.init import Initialiser, initialiser
+from rlrun.nn.init import Initializer, initializer
 from rlrun.nn.mlp import Activation, activation_module
 from rlrun.nn.precision import LARGE, products
 from rlrun.ops.choices import one_hot
@@ -53,7 +53,7 @@ class Encoder(nn.Module):
         *,
         features: int | None = None,
         activation: Activation = "relu",
-        init: str | Initialiser = "default",
+        init: str | Initializer = "default",
     ) -> None:
         super().__init__()
         self.space = spaces.observation if isinstance(spaces, Spaces) else spaces
@@ -93,7 +93,7 @@ class ImageEncoder(nn.Module):
         *,
         features: int | None = None,
         activation: Activation = "relu",
-        init: str | Initialiser = "default",
+        init: str | Initializer = "default",
     ) -> None:
         super().__init__()
         self.shape = leaf.shape
@@ -106,7 +106,7 @@ class ImageEncoder(nn.Module):
         wide = self.convolutions(torch.zeros(1, channels, height, width)).shape[1]
         self.size = features or (512 if large else 128)
         self.dense = nn.Sequential(nn.Linear(wide, self.size), activation_module(activation))
-        self.apply(initialiser(init))
+        self.apply(initializer(init))
 
     def _picture(self, pixels: Tensor) -> Tensor:
         """Return pixels as [B, C, H, W]."""

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlrun.nn import products
-from rlrun.nn.init import Initialiser
+from rlrun.nn.init import Initializer
 from rlrun.nn.mlp import MLP, Activation, activation_module
 from rlrun.nn.precision import products as computed
 from rlrun.nn.precision import widest
@@ -21,7 +21,7 @@ from rlrun.nn.tandem import affine, kind_of, plain_input
 # one on a CPU. Forward and backward, two members, one thread, separate / batched: 0.9-1.0 at 256 wide and batch 256
 # (16.8 M), 0.97 or 1.06 at 4.2 M (128 wide, or batch 64), 1.2 at 2.1 M, 1.4 at 0.3 M.
 LARGE = 4_000_000
-_OWN = {"weight", "bias"}  # what a layer has itself, unless it is parametrised
+_OWN = {"weight", "bias"}  # what a layer has itself, unless it is parametrized
 
 
 class StackedLinear(nn.Module):
@@ -58,11 +58,11 @@ class StackedLinear(nn.Module):
 
 
 class Ensemble(nn.Module):
-    """M networks like `MLP`, independently initialised: [B, inputs] -> [M, B, outputs].
+    """M networks like `MLP`, independently initialized: [B, inputs] -> [M, B, outputs].
 
     Hidden units are left out by `dropout` while gradients are taken, and neither in acting nor in targets; those of a
     target network too, where `drops_always` is set.
-    The parameters are stacked, so an optimiser sees few tensors. On a CPU wide layers are evaluated
+    The parameters are stacked, so an optimizer sees few tensors. On a CPU wide layers are evaluated
     member by member, narrow ones and everything on other devices by one batched product.
     """
 
@@ -78,7 +78,7 @@ class Ensemble(nn.Module):
         activation: Activation = "relu",
         layer_norm: bool = False,
         dropout: float = 0.0,
-        init: str | Initialiser = "default",
+        init: str | Initializer = "default",
     ) -> None:
         super().__init__()
         self.members, self.outputs, self.dropout = members, outputs, dropout

@@ -47,7 +47,7 @@ class ActionHead(nn.Module):
     Args:
         spaces: of the environment.
         features: F.
-        gain: of the initial weights: small, so that actions begin near the centre and choices near uniform.
+        gain: of the initial weights: small, so that actions begin near the center and choices near uniform.
         spread: log_std by "observation", or "free": one parameter a dimension whatever is observed.
         log_std: where it begins.
         joint_limit: of `ActionCodec`.

@@ -13,10 +13,10 @@ from rlrun.errors import ConfigError
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.encoders import Encoder
 from rlrun.nn.ensemble import Ensemble
-from rlrun.nn.init import Initialiser
+from rlrun.nn.init import Initializer
 from rlrun.nn.mlp import Activation, activation_module
 from rlrun.nn.precision import products
-from rlrun.nn.tells import Tells
+from rlrun.nn.value_heads import ValueHead
 from rlrun.spaces import Spaces, require_continuous
 from rlrun.typing import Tree
 
@@ -51,13 +51,13 @@ class ImplicitCritics(nn.Module):
         activation: Activation = "relu",
         layer_norm: bool = False,
         dropout: float = 0.0,
-        init: str | Initialiser = "default",
-        tells: Tells | None = None,
+        init: str | Initializer = "default",
+        value_head: ValueHead | None = None,
     ) -> None:
         require_continuous(spaces.action, type(self).__name__)
-        if tells is not None:
+        if value_head is not None:
             raise ConfigError(
-                f"{type(self).__name__} tells quantiles; leave algorithm.tells (+with=hlgauss, reward_critics) away"
+                f"{type(self).__name__} has quantiles; leave algorithm.value_head (+with=hlgauss, reward_critics) away"
             )
         if not hidden:
             raise ConfigError("hidden: wanted at least one layer, which quantiles are told behind")

@@ -1,7 +1,7 @@
 """How the weights of a network begin.
 
-An initialiser is a function of one layer; it leaves alone what it does not know. In config it is
-a word, `default`, `orthogonal`, `xavier` or `normal`, or such a function.
+An initializer is a function of one layer; it leaves alone what it does not know. In config it is
+an override, `default`, `orthogonal`, `xavier` or `normal`, or such a function.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import nn
 from rlrun.errors import ConfigError, did_you_mean
 
 DENSE = (nn.Linear, nn.Conv1d, nn.Conv2d)
-Initialiser = Callable[[nn.Module], None]
+Initializer = Callable[[nn.Module], None]
 
 
 def orthogonal_(layer: nn.Module, gain: float = math.sqrt(2.0)) -> None:
@@ -38,7 +38,7 @@ def normal_(layer: nn.Module, std: float = 0.01) -> None:
         _zero_bias(layer)
 
 
-INITIALISERS: dict[str, Initialiser] = {
+INITIALISERS: dict[str, Initializer] = {
     "default": lambda layer: None,  # torch's own weights stay
     "orthogonal": orthogonal_,
     "xavier": xavier_uniform_,
@@ -46,17 +46,17 @@ INITIALISERS: dict[str, Initialiser] = {
 }
 
 
-def initialiser(init: str | Initialiser) -> Initialiser:
-    """Return the initialiser of that name, or the function itself.
+def initializer(init: str | Initializer) -> Initializer:
+    """Return the initializer of that name, or the function itself.
 
     Raises:
-        ConfigError: there is no initialiser of that name.
+        ConfigError: there is no initializer of that name.
     """
     if callable(init):
         return init
     if init not in INITIALISERS:
-        words = ", ".join(INITIALISERS)
-        raise ConfigError(f"init must be one of {words}, not '{init}'{did_you_mean(init, INITIALISERS)}")
+        overrides = ", ".join(INITIALISERS)
+        raise ConfigError(f"init must be one of {overrides}, not '{init}'{did_you_mean(init, INITIALISERS)}")
     return INITIALISERS[init]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.nn.actions import ActionCodec
-from rlrun.nn.init import Initialiser
+from rlrun.nn.init import Initializer
 from rlrun.nn.mlp import MLP, Activation
 from rlrun.nn.trunk import Trunk
 from rlrun.spaces import Spaces
@@ -32,7 +32,7 @@ class InverseModel(nn.Module):
         hidden: Sequence[int] = (128, 128),
         model: Sequence[int] = (256,),
         activation: Activation = "relu",
-        init: str | Initialiser = "orthogonal",
+        init: str | Initializer = "orthogonal",
     ) -> None:
         super().__init__()
         self.codec = ActionCodec(spaces)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from rlrun.errors import ConfigError, did_you_mean
-from rlrun.nn.init import Initialiser, initialiser, orthogonal_
+from rlrun.nn.init import Initializer, initializer, orthogonal_
 from rlrun.nn.tandem import across, layer_by_layer
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -32,9 +32,9 @@ def activation_module(activation: Activation) -> nn.Module:
     if callable(activation):
         return activation()
     if activation not in ACTIVATIONS:
-        words = ", ".join(ACTIVATIONS)
+        overrides = ", ".join(ACTIVATIONS)
         raise ConfigError(
-            f"activation must be one of {words}, not '{activation}'{did_you_mean(activation, ACTIVATIONS)}"
+            f"activation must be one of {overrides}, not '{activation}'{did_you_mean(activation, ACTIVATIONS)}"
         )
     return ACTIVATIONS[activation]()
 
@@ -62,10 +62,10 @@ class MLP(Dense):
         activation: Activation = "relu",
         layer_norm: bool = False,
         dropout: float = 0.0,
-        init: str | Initialiser = "default",
+        init: str | Initializer = "default",
         output_gain: float | None = None,
     ) -> None:
-        begin = initialiser(init)
+        begin = initializer(init)
         below = dense(inputs, hidden, activation=activation, layer_norm=layer_norm, dropout=dropout)
         super().__init__(*below, nn.Linear((inputs, *hidden)[-1], outputs))
         self.apply(begin)

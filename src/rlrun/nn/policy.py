@@ -11,7 +11,7 @@ from rlrun.errors import SpaceError
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.encoders import Encoder
 from rlrun.nn.heads import LOG_STD, ActionHead, Heads, Spread
-from rlrun.nn.init import Initialiser
+from rlrun.nn.init import Initializer
 from rlrun.nn.mlp import MLP, Activation
 from rlrun.nn.recurrent import Kind
 from rlrun.nn.tandem import across
@@ -41,7 +41,7 @@ class SquashedGaussian(nn.Module):
         hidden: Sequence[int] = (256, 256),
         activation: Activation = "relu",
         layer_norm: bool = False,
-        init: str | Initialiser = "default",
+        init: str | Initializer = "default",
         output_gain: float | None = None,
         log_std: tuple[float, float] = LOG_STD,
     ) -> None:
@@ -104,7 +104,7 @@ class DeterministicPolicy(nn.Module):
         hidden: Sequence[int] = (256, 256),
         activation: Activation = "relu",
         layer_norm: bool = False,
-        init: str | Initialiser = "default",
+        init: str | Initializer = "default",
         output_gain: float | None = None,
     ) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class DeterministicPolicy(nn.Module):
 class Policy(nn.Module):
     """A stochastic policy for any action space: squashed Gaussian for Box leaves, categorical for choices.
 
-    The parts of an action are drawn independently given the observation. It begins near the centre
+    The parts of an action are drawn independently given the observation. It begins near the center
     of the space and near uniform choices (`output_gain`).
 
     With a `core` it remembers its episode: `heads` wants the state before single steps or windows, and `advance` acts
@@ -161,7 +161,7 @@ class Policy(nn.Module):
         hidden: Sequence[int] = (64, 64),
         activation: Activation = "tanh",
         layer_norm: bool = False,
-        init: str | Initialiser = "orthogonal",
+        init: str | Initializer = "orthogonal",
         output_gain: float = 0.01,
         spread: Spread = "observation",
         log_std: float = 0.0,
@@ -194,13 +194,13 @@ class Policy(nn.Module):
         """Return the state [count, state_size] of episodes that begin."""
         return torch.zeros(count, self.state_size, device=self.head.layer.weight.device)
 
-    def heads(self, observation: Tree, state: Tensor | None = None, ended: Tensor | None = None) -> Heads:
+    def heads(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Heads:
         """Return the parameters of the distribution at each observation; see `Core` for state and ended."""
         trunk, head = self.trunk, self.head
         raw = across(self, observation, OWN) if trunk.simple else None
         if raw is not None:
             return head.read(raw[0])
-        heads: Heads = head(trunk(observation, state, ended))
+        heads: Heads = head(trunk(observation, state, episode_end))
         return heads
 
     def act(self, observation: Tree, explore: bool = True) -> Tree:

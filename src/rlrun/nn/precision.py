@@ -31,7 +31,7 @@ class MixedPrecision:
     """Inside of it, hidden layers of this thread's networks compute as `precision` says.
 
     With bf16, products of hidden layers, convolutions and recurrent layers take bfloat16 numbers and add them up in
-    float32. Parameters, gradients and optimisers are float32, and so is all that a network returns: its last layer
+    float32. Parameters, gradients and optimizers are float32, and so is all that a network returns: its last layer
     computes as ever, and so do distributions, losses and targets. Networks whose hidden layers are all narrower than
     256 x 128 stay float32, for they would take longer.
 

@@ -18,7 +18,7 @@ Kind = Literal["gru", "lstm"]
 class Core(nn.Module):
     """A recurrent layer, from features and the state before them to features that know what came before.
 
-    The state of a lane is one row of numbers: h of a GRU (arXiv 1406.1078), h and c of an LSTM side by side. Episodes
+    The state of an env is one row of numbers: h of a GRU (arXiv 1406.1078), h and c of an LSTM side by side. Episodes
     begin with zeros. It begins inclined to remember: the gates that keep the state are biased by 1 (Jozefowicz et
     al. 2015).
 
@@ -57,7 +57,7 @@ class Core(nn.Module):
         weights: list[nn.Parameter] = self.layer.all_weights[0]
         return weights
 
-    def forward(self, features: Tensor, state: Tensor | None, ended: Tensor | None = None) -> Tensor:
+    def forward(self, features: Tensor, state: Tensor | None, episode_end: Tensor | None = None) -> Tensor:
         """Return features that know what came before.
 
         features: [B, F] of single steps, or [B, T, F] of windows.
@@ -76,10 +76,10 @@ class Core(nn.Module):
             state = features.new_zeros(features.shape[0], self.state_size)
         if features.dim() < 3:
             return self.step(features, state)[0]
-        if ended is None or features.shape[1] == 1 or not bool(ended[:, :-1].any()):
+        if episode_end is None or features.shape[1] == 1 or not bool(episode_end[:, :-1].any()):
             output: Tensor = self._through(features, state)
             return output.to(features.dtype)
-        return self._cut(features, state, ended)
+        return self._cut(features, state, episode_end)
 
     def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return features [B, size] and the state after them, from [B, F] and the state [B, S] before them."""
@@ -102,14 +102,14 @@ class Core(nn.Module):
             return state.unsqueeze(0)
         return tuple(part.contiguous() for part in state.unsqueeze(0).chunk(2, -1))
 
-    def _cut(self, features: Tensor, state: Tensor, ended: Tensor) -> Tensor:
+    def _cut(self, features: Tensor, state: Tensor, episode_end: Tensor) -> Tensor:
         """Cut windows where episodes end, and go through all pieces side by side; each row is computed once."""
-        windows, steps = ended.shape
-        begins = torch.ones_like(ended)
-        begins[:, 1:] = ended[:, :-1]
+        windows, steps = episode_end.shape
+        begins = torch.ones_like(episode_end)
+        begins[:, 1:] = episode_end[:, :-1]
         first = begins.flatten().nonzero().squeeze(1)
         piece = begins.flatten().cumsum(0) - 1  # of each row
-        at = torch.arange(windows * steps, device=ended.device) - first[piece]  # which row of its piece it is
+        at = torch.arange(windows * steps, device=episode_end.device) - first[piece]  # which row of its piece it is
         by_length = torch.bincount(piece).argsort(descending=True, stable=True)
         rank = inverse(by_length)
         order = (at * len(first) + rank[piece]).argsort()  # the first rows of all pieces, then the second ones, …

@@ -14,7 +14,7 @@ from rlrun.nn.actions import ActionCodec
 from rlrun.nn.critics import Critics
 from rlrun.nn.heads import Heads
 from rlrun.nn.policy import SquashedGaussian
-from rlrun.nn.tells import told_by
+from rlrun.nn.value_heads import value_head_of
 from rlrun.spaces import Spaces
 from rlrun.typing import Tree
 
@@ -97,7 +97,7 @@ class SoftPolicy(nn.Module):
         if gaussian is None and self.codec.continuous:
             gaussian = SquashedGaussian(spaces, hidden=hidden, **options)
         self.gaussian = gaussian if self.codec.continuous else None
-        _, self.tells = told_by(critics)
+        _, self.value_head = value_head_of(critics)
         self._borrowed = (critics, temperature)  # in a tuple: their parameters are not this network's
 
     def train(self, mode: bool = True) -> SoftPolicy:
@@ -121,7 +121,7 @@ class SoftPolicy(nn.Module):
 
     def choices(self, values: Tensor) -> Tensor:
         """Log-probabilities of the discrete choices [B, K] from critics' values [M, B, K], or [M, R, B, K]."""
-        return self.codec.log_softmax(self.tells.guiding(values), self._borrowed[1].of("discrete"))
+        return self.codec.log_softmax(self.value_head.guiding(values), self._borrowed[1].of("discrete"))
 
     def act(self, observation: Tree, explore: bool = True) -> Tree:
         """Return an action: sampled, or the most likely one."""
@@ -132,7 +132,7 @@ class SoftPolicy(nn.Module):
         if not self.codec.discrete:
             return self.codec.join(c, None)
         values = self._borrowed[0](observation, c)
-        k = self.codec.sample(self.choices(values)) if explore else self.codec.best(self.tells.guiding(values))
+        k = self.codec.sample(self.choices(values)) if explore else self.codec.best(self.value_head.guiding(values))
         return self.codec.join(c, k)
 
     def _drawn(self, gaussian: SquashedGaussian, observation: Tree) -> Tensor:

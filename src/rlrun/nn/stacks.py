@@ -79,7 +79,7 @@ class CachedStacks:
         """Tell whether the parameters are the same, and lie where they lay."""
         try:
             now = list(chain.from_iterable(map(_WEIGHT_AND_BIAS, self._owners)))
-        except KeyError:  # a parametrised layer makes them of others
+        except KeyError:  # a parametrized layer makes them of others
             return False
         if not all(map(is_, self._parameters, now)) or list(map(Tensor.data_ptr, now)) != self._places:
             return False

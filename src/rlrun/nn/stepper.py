@@ -1,4 +1,4 @@
-"""One step of an optimiser, with little around it."""
+"""One step of an optimizer, with little around it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 
 class _Ready(NamedTuple):
-    """What the kernel takes beside gradients: the very tensors that the optimiser keeps."""
+    """What the kernel takes beside gradients: the very tensors that the optimizer keeps."""
 
     group: dict[str, Any]
     parameters: list[Tensor]  # those that had a gradient so far
@@ -19,12 +19,12 @@ class _Ready(NamedTuple):
     squares: list[Tensor]
     counts: list[Tensor]
     counter: Tensor  # [P]; `counts` are its entries, so that one call counts for all
-    states: int  # parameters of which the optimiser keeps something
+    states: int  # parameters of which the optimizer keeps something
 
-    def holds(self, optimiser: torch.optim.Optimizer) -> bool:
-        """Tell whether the optimiser is still what this was made of."""
-        groups, group = optimiser.param_groups, self.group
-        return len(groups) == 1 and groups[0] is group and len(optimiser.state) == self.states and _is_plain(group)
+    def holds(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Tell whether the optimizer is still what this was made of."""
+        groups, group = optimizer.param_groups, self.group
+        return len(groups) == 1 and groups[0] is group and len(optimizer.state) == self.states and _is_plain(group)
 
     def gradients(self) -> list[Tensor] | None:
         """Return the gradients; None where there is one too few or too many."""
@@ -34,33 +34,33 @@ class _Ready(NamedTuple):
 
 
 class Stepper:
-    """Step an optimiser as its `step()` does; torch's fused Adam by its kernel alone.
+    """Step an optimizer as its `step()` does; torch's fused Adam by its kernel alone.
 
     For small networks there is ten times as much around that kernel as in it, and the first call of `step()` imports
-    torch's compiler, which takes 2 s. The state is the optimiser's own. Whatever is not plain goes through `step()`:
+    torch's compiler, which takes 2 s. The state is the optimizer's own. Whatever is not plain goes through `step()`:
     hooks, other rules, a parameter that once had a gradient and has none now.
     """
 
-    def __init__(self, optimiser: torch.optim.Optimizer) -> None:
-        self.optimiser = optimiser
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
         self._ready: _Ready | None = None
-        self._state: Any = None  # of the optimiser when that was made; loading gives it another one
+        self._state: Any = None  # of the optimizer when that was made; loading gives it another one
 
     @torch.no_grad()
     def __call__(self) -> None:
-        optimiser = self.optimiser
-        if hooked(optimiser):
+        optimizer = self.optimizer
+        if hooked(optimizer):
             self._ready = None
-            optimiser.step()
+            optimizer.step()
             return
-        ready = self._ready if self._state is optimiser.state else None
-        gradients = ready.gradients() if ready is not None and ready.holds(optimiser) else None
+        ready = self._ready if self._state is optimizer.state else None
+        gradients = ready.gradients() if ready is not None and ready.holds(optimizer) else None
         if gradients is None:
-            self._ready = ready = _ready(optimiser)
-            self._state = optimiser.state
+            self._ready = ready = _ready(optimizer)
+            self._state = optimizer.state
             gradients = None if ready is None else ready.gradients()
         if ready is None or gradients is None:
-            optimiser.step()
+            optimizer.step()
             return
         ready.counter.add_(1.0)
         torch._fused_adam_(
@@ -80,30 +80,30 @@ class Stepper:
         )
 
 
-def _ready(optimiser: torch.optim.Optimizer) -> _Ready | None:
-    """Return what the kernel takes; None where the optimiser is no plain Adam, or lies on several devices.
+def _ready(optimizer: torch.optim.Optimizer) -> _Ready | None:
+    """Return what the kernel takes; None where the optimizer is no plain Adam, or lies on several devices.
 
     A parameter takes part from its first gradient on.
     """
-    group, *rest = optimiser.param_groups
-    if type(optimiser) is not torch.optim.Adam or rest or not _is_plain(group):
+    group, *rest = optimizer.param_groups
+    if type(optimizer) is not torch.optim.Adam or rest or not _is_plain(group):
         return None
     parameters: list[Tensor] = []
     idle: list[Tensor] = []
     for parameter in group["params"]:
-        begun = parameter.grad is not None or optimiser.state.get(parameter)
+        begun = parameter.grad is not None or optimizer.state.get(parameter)
         (parameters if begun else idle).append(parameter)
     if len({(parameter.device, parameter.dtype) for parameter in parameters}) != 1:
         return None
     if any(parameter.grad is not None and parameter.grad.is_sparse for parameter in parameters):
         return None
-    states = [optimiser.state[parameter] or _begun(optimiser, parameter) for parameter in parameters]
+    states = [optimizer.state[parameter] or _begun(optimizer, parameter) for parameter in parameters]
     counter = torch.stack([state["step"] for state in states])
     counts = list(counter.unbind())
     for state, count in zip(states, counts, strict=True):
         state["step"] = count
     means, squares = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
-    return _Ready(group, parameters, idle, means, squares, counts, counter, len(optimiser.state))
+    return _Ready(group, parameters, idle, means, squares, counts, counter, len(optimizer.state))
 
 
 def _is_plain(group: dict[str, Any]) -> bool:
@@ -112,22 +112,22 @@ def _is_plain(group: dict[str, Any]) -> bool:
     return bool(group["fused"] and not variant)
 
 
-def _begun(optimiser: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+def _begun(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
     """Give a parameter the state that Adam begins with."""
-    state: dict[str, Tensor] = optimiser.state[parameter]
+    state: dict[str, Tensor] = optimizer.state[parameter]
     state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
     state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
     return state
 
 
-def hooked(optimiser: torch.optim.Optimizer) -> bool:
+def hooked(optimizer: torch.optim.Optimizer) -> bool:
     """Tell whether somebody is called before or after a step."""
-    ours = optimiser._optimizer_step_pre_hooks or optimiser._optimizer_step_post_hooks
+    ours = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
     return bool(ours or _global_optimizer_pre_hooks or _global_optimizer_post_hooks)
 
 
 def _leave_compiler_out() -> None:
-    """Let optimisers be built, saved and loaded without torch's compiler.
+    """Let optimizers be built, saved and loaded without torch's compiler.
 
     torch marks these methods as none to compile, and imports the compiler at their first call to do so. Nothing here
     compiles them; unmarked, a run starts 2 s sooner and holds 100 MB less.

@@ -72,14 +72,14 @@ class Trajectories:
         return trajectory[..., : self.codec.continuous]
 
     def choose(self, state: Tensor, current: Tensor, new: Tensor, switch: Tensor) -> tuple[Tree, Tensor]:
-        """Return the actions and the state [N, S] after them: of new trajectories where lanes switch [N]."""
+        """Return the actions and the state [N, S] after them: of new trajectories where envs switch [N]."""
         repeats = torch.where(switch, 0.0, state[..., -1] + 1.0)
         trajectory = torch.where(switch.unsqueeze(-1), new, current)
         action = self.codec.join(self.numbers(trajectory), None)
         return action, torch.cat((trajectory, repeats.unsqueeze(-1)), -1)
 
     def follow(self, state: Tensor, action: Tree, switch: Tensor) -> tuple[Tree, Tensor]:
-        """Return what is done, and the state after it, where lanes switch [N] to an action or go on as before."""
+        """Return what is done, and the state after it, where envs switch [N] to an action or go on as before."""
         c, _ = self.codec.split(action)
         assert c is not None
         before = state[..., :-1]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from rlrun.nn.encoders import Encoder
-from rlrun.nn.init import Initialiser, initialiser
+from rlrun.nn.init import Initializer, initializer
 from rlrun.nn.mlp import Activation, dense
 from rlrun.nn.recurrent import Core, Kind
 from rlrun.spaces import Space, Spaces
@@ -27,14 +27,14 @@ class Trunk(nn.Module):
         hidden: Sequence[int] = (64, 64),
         activation: Activation = "tanh",
         layer_norm: bool = False,
-        init: str | Initialiser = "orthogonal",
+        init: str | Initializer = "orthogonal",
         core: Kind | None = None,
         core_size: int = 64,
     ) -> None:
         super().__init__()
         self.encoder = Encoder(spaces, init=init)
         self.layers = dense(self.encoder.size, hidden, activation=activation, layer_norm=layer_norm)
-        self.layers.apply(initialiser(init))
+        self.layers.apply(initializer(init))
         self.size = hidden[-1] if hidden else self.encoder.size
         self.simple = core is None and self.encoder.plain  # nothing but the layers, on observations as they are
         self.core = None if core is None else Core(core, self.size, core_size)
@@ -42,10 +42,10 @@ class Trunk(nn.Module):
         if self.core is not None:
             self.size, self.state_size = self.core.size, self.core.state_size
 
-    def forward(self, observation: Tree, state: Tensor | None = None, ended: Tensor | None = None) -> Tensor:
+    def forward(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Tensor:
         """Return features; state [B, S] and ended [B, T] are those of `Core`, of no account without one."""
         features = self._features(observation)
-        return features if self.core is None else self.core(features, state, ended)
+        return features if self.core is None else self.core(features, state, episode_end)
 
     def step(self, observation: Tree, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return features [B, size] of single steps and the state [B, S] after them."""

@@ -13,10 +13,10 @@ from rlrun.ops.gaussian import (
     tanh_log_slope,
 )
 from rlrun.ops.losses import (
+    ACTOR_Q,
     CLIPS,
-    GUIDES,
+    ActorQ,
     Clip,
-    Guide,
     clip_,
     distance,
     error_size,
@@ -24,7 +24,7 @@ from rlrun.ops.losses import (
     guiding,
     least_weighed,
     mean_of,
-    normalised,
+    normalized,
     over_valid,
     surrogate,
 )
@@ -52,12 +52,12 @@ from rlrun.ops.targets import (
 from rlrun.ops.trees import leaves_of, tree_of
 
 __all__ = [
+    "ACTOR_Q",
     "CLIPS",
-    "GUIDES",
     "LEAST",
+    "ActorQ",
     "Clip",
     "Fractions",
-    "Guide",
     "Least",
     "TargetEntropy",
     "bin_centres",
@@ -86,7 +86,7 @@ __all__ = [
     "mean_of",
     "n_step_return",
     "normal_like",
-    "normalised",
+    "normalized",
     "one_hot",
     "one_step_return",
     "over_valid",

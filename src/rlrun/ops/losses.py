@@ -12,8 +12,8 @@ from rlrun import learners
 
 Clip = Literal["global", "parameter", "value", "adaptive", "none"]
 CLIPS = ("global", "parameter", "value", "adaptive", "none")
-Guide = Literal["first", "smallest", "mean"]
-GUIDES = ("first", "smallest", "mean")
+ActorQ = Literal["first", "min", "mean"]
+ACTOR_Q = ("first", "min", "mean")
 
 
 def distance(value: Tensor, target: Tensor, *, huber: float | None = None) -> Tensor:
@@ -35,11 +35,11 @@ def expectile_distance(value: Tensor, target: Tensor, *, expectile: float) -> Te
     return torch.where(difference > 0.0, expectile, 1.0 - expectile) * difference.square()
 
 
-def guiding(value: Tensor, guide: Guide) -> Tensor:
+def guiding(value: Tensor, actor_q: ActorQ) -> Tensor:
     """Return what leads a policy of M critics' values: the first one's, the smallest, or the mean, [M, …] -> […]."""
-    if guide == "first" or len(value) == 1:  # one is all of these, and taking it costs a third of a reduction
+    if actor_q == "first" or len(value) == 1:  # one is all of these, and taking it costs a third of a reduction
         return value[0]
-    return value.amin(0) if guide == "smallest" else value.mean(0)
+    return value.amin(0) if actor_q == "min" else value.mean(0)
 
 
 def least_weighed(value: Tensor, weights: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ def _norms(tensors: list[Tensor]) -> Tensor:
     return norms
 
 
-def normalised(advantage: Tensor, valid: Tensor | None = None) -> Tensor:
+def normalized(advantage: Tensor, valid: Tensor | None = None) -> Tensor:
     """Return advantages with mean 0 and standard deviation 1 over all entries, or over those that are valid.
 
     With several learners over the entries of all of them.

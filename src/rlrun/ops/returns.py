@@ -21,16 +21,16 @@ def gae(
     next_value: Tensor,
     *,
     terminated: Tensor,
-    ended: Tensor,
+    episode_end: Tensor,
     discount: float | Tensor,
     lambda_: float,
 ) -> Tensor:
-    """Return generalised advantages [B, T] (Schulman et al. 2015, arXiv 1506.02438, eq. 16).
+    """Return generalized advantages [B, T] (Schulman et al. 2015, arXiv 1506.02438, eq. 16).
 
     discount: γ; [D] for one a reward dimension.
     """
     error = one_step_return(reward, next_value, terminated=terminated, discount=discount) - value
-    return _backwards(error, _carry(ended, error) * discount * lambda_)
+    return _backwards(error, _carry(episode_end, error) * discount * lambda_)
 
 
 @torch.no_grad()
@@ -40,18 +40,20 @@ def lambda_return(
     next_value: Tensor,
     *,
     terminated: Tensor,
-    ended: Tensor,
+    episode_end: Tensor,
     discount: float | Tensor,
     lambda_: float,
 ) -> Tensor:
     """Return TD(λ) targets [B, T]: advantages on top of values; λ = 0 one step, λ = 1 as far as the window goes."""
-    advantage = gae(reward, value, next_value, terminated=terminated, ended=ended, discount=discount, lambda_=lambda_)
+    advantage = gae(
+        reward, value, next_value, terminated=terminated, episode_end=episode_end, discount=discount, lambda_=lambda_
+    )
     return advantage + value
 
 
 @torch.no_grad()
 def lengthened(
-    target: Tensor, reward: Tensor, *, ended: Tensor, discount: float | Tensor, lambda_: float | Tensor
+    target: Tensor, reward: Tensor, *, episode_end: Tensor, discount: float | Tensor, lambda_: float | Tensor
 ) -> Tensor:
     """Return TD(λ) targets [B, T] from one-step ones, which hold the value of what each step led to.
 
@@ -59,7 +61,7 @@ def lengthened(
     window ends it stays. So whatever else is bootstrapped from (entropy, the smallest of several critics) is kept.
     discount: γ, or [B, T].
     """
-    share = _carry(ended, target) * lambda_
+    share = _carry(episode_end, target) * lambda_
     share[:, -1] = 0.0
     bootstrapped = target - reward
     return _backwards(target - share * bootstrapped, share * discount)
@@ -67,11 +69,11 @@ def lengthened(
 
 @torch.no_grad()
 def discounted_return(
-    reward: Tensor, next_value: Tensor, *, terminated: Tensor, ended: Tensor, discount: float | Tensor
+    reward: Tensor, next_value: Tensor, *, terminated: Tensor, episode_end: Tensor, discount: float | Tensor
 ) -> Tensor:
     """Return discounted sums of rewards [B, T] up to the end of episode or window, bootstrapped there if cut off."""
-    carry = _carry(ended, reward) * discount
-    last = _last(ended, reward)
+    carry = _carry(episode_end, reward) * discount
+    last = _last(episode_end, reward)
     earned = reward + last * discount * next_value.masked_fill(_like(terminated, next_value), 0.0)
     return _backwards(earned, carry)
 
@@ -83,15 +85,15 @@ def compare_through(
     *,
     switched: Tensor,
     terminated: Tensor,
-    ended: Tensor,
+    episode_end: Tensor,
     discount: float | Tensor,
 ) -> Tensor:
     """Return sums of rewards [B, T] as far as two policies go on alike, bootstrapped there (arXiv 2104.06521 eq. 6).
 
     switched: [B, T], where either of them leaves its trajectory at the observation that a step led to.
     """
-    stopped = ended | switched
-    return discounted_return(reward, next_value, terminated=terminated, ended=stopped, discount=discount)
+    stopped = episode_end | switched
+    return discounted_return(reward, next_value, terminated=terminated, episode_end=stopped, discount=discount)
 
 
 @torch.no_grad()
@@ -100,14 +102,14 @@ def n_step_return(
     next_value: Tensor,
     *,
     terminated: Tensor,
-    ended: Tensor,
+    episode_end: Tensor,
     discount: float | Tensor,
     steps: int,
 ) -> Tensor:
     """Return sums of up to `steps` rewards [B, T], fewer at the end of episode or window, bootstrapped after them."""
     returns = one_step_return(reward, next_value, terminated=terminated, discount=discount)
     one_step = returns
-    going = _carry(ended, reward)[:, :-1].bool()
+    going = _carry(episode_end, reward)[:, :-1].bool()
     for _ in range(steps - 1):  # with one reward more each time, except where nothing follows
         longer = reward[:, :-1] + discount * returns[:, 1:]
         returns = torch.cat((torch.where(going, longer, one_step[:, :-1]), one_step[:, -1:]), 1)
@@ -128,7 +130,7 @@ def v_trace(
     log_ratio: Tensor,
     *,
     terminated: Tensor,
-    ended: Tensor,
+    episode_end: Tensor,
     discount: float,
     lambda_: float = 1.0,
     rho_limit: float = 1.0,
@@ -141,10 +143,10 @@ def v_trace(
     ratio = log_ratio.exp()
     rho, c = ratio.clamp(max=rho_limit), lambda_ * ratio.clamp(max=c_limit)
     error = rho * (one_step_return(reward, next_value, terminated=terminated, discount=discount) - value)
-    correction = _backwards(error, _carry(ended, error) * discount * c)  # eq. 1, as remark 1 unrolls it
+    correction = _backwards(error, _carry(episode_end, error) * discount * c)  # eq. 1, as remark 1 unrolls it
     target = value + correction
     following = torch.cat((target[:, 1:], next_value[:, -1:]), 1)
-    following = torch.where(ended, next_value, following)
+    following = torch.where(episode_end, next_value, following)
     return target, rho * (one_step_return(reward, following, terminated=terminated, discount=discount) - value)
 
 
@@ -167,14 +169,14 @@ def _backwards(earned: Tensor, carry: Tensor) -> Tensor:
     return torch.stack(sums[::-1], 1)
 
 
-def _carry(ended: Tensor, like: Tensor) -> Tensor:
+def _carry(episode_end: Tensor, like: Tensor) -> Tensor:
     """Return 1 where the next step belongs to the same episode, 0 elsewhere."""
-    return _like(~ended, like).to(like.dtype)
+    return _like(~episode_end, like).to(like.dtype)
 
 
-def _last(ended: Tensor, like: Tensor) -> Tensor:
+def _last(episode_end: Tensor, like: Tensor) -> Tensor:
     """Return 1 at the last step of each episode and of the window."""
-    last = ended.clone()
+    last = episode_end.clone()
     last[:, -1] = True
     return _like(last, like).to(like.dtype)
 

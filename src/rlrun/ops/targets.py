@@ -61,7 +61,7 @@ def range_entropy(width: float, *, min_prob: float = 0.1) -> float:
 
 
 def choice_entropy(choices: Sequence[int], *, min_prob: float = 0.1) -> float:
-    """Return the entropy of decisions whose favourite has probability 1 - min_prob, summed."""
+    """Return the entropy of decisions whose favorite has probability 1 - min_prob, summed."""
     rest = (1.0 - min_prob) * math.log1p(-min_prob)
     return sum(min_prob * (math.log(n - 1) - math.log(min_prob)) - rest for n in choices if n > 1)
 

@@ -1,7 +1,7 @@
 """One page about many runs: what came out, how certain it is, and what is missing.
 
 runs.py          what the files of runs and sweeps say
-arms.py          which runs belong together, and what differs between them
+groups.py          which runs belong together, and what differs between them
 statistics.py    rliable's aggregates and intervals, in numpy
 findings.py      all numbers of a report
 wording.py       numbers as people read them, and what to know before using them

@@ -2,7 +2,7 @@
 
 They are written by hand. matplotlib 3.10 would save about 100 of these lines, but takes 96 MB with all that it needs
 and 0.3 s of a processor to import; the same figures are two to four times as large. What a page promises is still to be
-written into its SVG: colours that follow light and dark, ids that no other figure has, and descriptions for readers who
+written into its SVG: colors that follow light and dark, ids that no other figure has, and descriptions for readers who
 cannot see. Libraries with figures that answer to the mouse (Plotly, Altair) need scripts, which a report does without.
 """
 
@@ -18,8 +18,8 @@ import numpy as np
 
 from rlrun.errors import MissingExtra, RequestError
 from rlrun.files import counted
-from rlrun.reporting.arms import cut
 from rlrun.reporting.findings import TOGETHER, Curves, Findings
+from rlrun.reporting.groups import cut
 from rlrun.reporting.statistics import Floats, Interval
 from rlrun.reporting.wording import interval, number
 
@@ -160,13 +160,13 @@ class Figure:
 
     def line(self, xs: Sequence[float] | Floats, ys: Sequence[float] | Floats, hue: int) -> None:
         """Draw a line through places; where one is no number it is interrupted."""
-        words, pen = [], "M"
+        overrides, pen = [], "M"
         for x, y in zip(xs, ys, strict=True):
             if math.isfinite(y):
-                words.append(f"{pen}{x:.1f} {y:.1f}")
+                overrides.append(f"{pen}{x:.1f} {y:.1f}")
             pen = "L" if math.isfinite(y) else "M"
         dash = f' stroke-dasharray="{DASHES[hue]}"' if DASHES[hue] else ""
-        self.path(f"s{hue}", "".join(words), f' fill="none" stroke-width="2"{dash}')
+        self.path(f"s{hue}", "".join(overrides), f' fill="none" stroke-width="2"{dash}')
 
     def _area(self, xs: Floats, lows: Floats, highs: Floats, hue: int) -> None:
         """Fill what lies between two lines, as far as both are numbers."""
@@ -204,8 +204,8 @@ class Figure:
         return self
 
     def svg(self, *, alone: bool = False) -> str:
-        """Return the figure; alone: with its title, colours and paper, for a file."""
-        words = (
+        """Return the figure; alone: with its title, colors and paper, for a file."""
+        overrides = (
             f'<title id="{self.name}-t">{escape(self.title)}</title>'
             f'<desc id="{self.name}-d">{escape(self.description)}</desc>'
         )
@@ -218,10 +218,10 @@ class Figure:
             height += TITLE
             about += f' xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}"'
             style = re.sub(r"var\(--(\w+)\)", lambda name: COLORS[name[1]][0], STYLE)
-            words += f'<style>{style}</style><rect width="{WIDTH}" height="{height}" fill="{COLORS["paper"][0]}"/>'
+            overrides += f'<style>{style}</style><rect width="{WIDTH}" height="{height}" fill="{COLORS["paper"][0]}"/>'
             title = f'<text class="strong" x="12" y="18">{escape(cut(self.title, int(WIDTH / LETTER)))}</text>'
             content = f'{title}<g transform="translate(0 {TITLE})">{content}</g>'
-        return f'<svg class="figure" {about} viewBox="0 0 {WIDTH} {height}">{words}{content}</svg>\n'
+        return f'<svg class="figure" {about} viewBox="0 0 {WIDTH} {height}">{overrides}{content}</svg>\n'
 
 
 def draw(findings: Findings) -> Iterator[Figure]:
@@ -237,13 +237,13 @@ def draw(findings: Findings) -> Iterator[Figure]:
 
 def _curves(findings: Findings, title: str, curves: Curves, name: str) -> Figure:
     figure = Figure(name, f"{title}: {findings.options.metric}", PANEL + 2 * LINE + 4)
-    labels = [result.arm.label for result in findings.drawn]
+    labels = [result.group.label for result in findings.drawn]
     y = scale(np.ravel([*curves.bands.values()]), PANEL, TOP)
     bands = {labels.index(label): band for label, band in curves.bands.items()}
     places = figure.bands(curves.grid, bands, y, curves.axis)
     counts = np.array([*curves.runs.values()])
     few, many = int(counts.min()), int(counts.max())
-    if few < many:  # a strip below counts the runs of each arm at each point
+    if few < many:  # a strip below counts the runs of each group at each point
         top = figure.height + 8
         y = Scale(0, many, top + STRIP, top)
         for count in (0, many):
@@ -255,9 +255,9 @@ def _curves(findings: Findings, title: str, curves: Curves, name: str) -> Figure
     figure.legend(labels)
     finite = {label: band.value[np.isfinite(band.value)] for label, band in curves.bands.items()}
     last = "; ".join(f"{label}: {number(values[-1]) if len(values) else 'none'}" for label, values in finite.items())
-    unit = "normalised scores" if title == TOGETHER else "the score"
+    unit = "normalized scores" if title == TOGETHER else "the score"
     sizes = counted(many, "run") if few == many else f"{few} to {counted(many, 'run')}"
-    caption = f"Interquartile mean of {unit}, with pointwise 95 % intervals; {sizes} of an arm at a point."
+    caption = f"Interquartile mean of {unit}, with pointwise 95 % intervals; {sizes} of an group at a point."
     return figure.describe(caption, f"At its last point: {last}")
 
 
@@ -265,9 +265,9 @@ def _finals(findings: Findings) -> Figure:
     row = 2 * LINE + 14
     bottom = TOP + row * len(findings.drawn)
     figure = Figure("final-scores", "Final scores", bottom + 2 * LINE + 4)
-    rows = [(res.arm.label, res.aggregates["iqm"], res.scores) for res in findings.drawn if res.scores is not None]
+    rows = [(res.group.label, res.aggregates["iqm"], res.scores) for res in findings.drawn if res.scores is not None]
     x = scale([value for _, iqm, scores in rows for value in (*iqm, *scores.values)], MARGIN, RIGHT)
-    figure.x_axis(x, bottom, "normalised score" if findings.bounds else findings.options.metric)
+    figure.x_axis(x, bottom, "normalized score" if findings.bounds else findings.options.metric)
     for hue, (label, iqm, scores) in enumerate(rows):
         y = TOP + row * hue + LINE + 14
         figure.text(MARGIN, y - 13, cut(label, int((WIDTH - 2 * MARGIN) / LETTER)), strong=True)
@@ -280,8 +280,8 @@ def _finals(findings: Findings) -> Figure:
 
 def _profiles(findings: Findings) -> Figure:
     figure = Figure("performance-profiles", "Performance profiles", PANEL + 2 * LINE + 4)
-    what = "normalised score" if findings.bounds else "score"
-    profiles = {res.arm.label: res.profile for res in findings.drawn if res.profile is not None}
+    what = "normalized score" if findings.bounds else "score"
+    profiles = {res.group.label: res.profile for res in findings.drawn if res.profile is not None}
     bands = dict(enumerate(profiles.values()))
     figure.bands(findings.thresholds, bands, scale([0.0, 1.0], PANEL, TOP), f"{what} τ")
     figure.legend(profiles)
@@ -304,9 +304,9 @@ def _improvements(findings: Findings) -> Figure:
         y = TOP + row * place + LINE + 14
         figure.text(MARGIN, y - 12, f"{cut(pair.one, half)}  >  {cut(pair.other, half)}", strong=True)
         figure.estimate(pair.improvement, x, y, 0)
-    caption = "Probability that a run of the first arm scores higher than one of the second, with its 95 % interval."
+    caption = "Probability that a run of the first group scores higher than one of the second, with its 95 % interval."
     if len(rows) < len(pairs):
-        caption += " The best arm against the others; all pairs are in the table."
+        caption += " The best group against the others; all pairs are in the table."
     intervals = "; ".join(f"{pair.one} over {pair.other}: {interval(pair.improvement)}" for pair in rows)
     return figure.describe(caption, intervals)
 
@@ -332,4 +332,4 @@ def _fonts(draw: Callable[..., bytes]) -> dict[str, str]:
     for options in ({}, *({"sans_serif_family": family} for family in FAMILIES)):
         if draw(svg_string=PROBE.format(LETTERS), **options) != draw(svg_string=PROBE.format("")):
             return options
-    raise RequestError("--png: this machine has no fonts, so figures would have no words; use --svg")
+    raise RequestError("--png: this machine has no fonts, so figures would have no overrides; use --svg")

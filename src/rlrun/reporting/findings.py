@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from rlrun.reporting import statistics
-from rlrun.reporting.arms import Arm, Fate, differences
+from rlrun.reporting.groups import Fate, Group, differences
 from rlrun.reporting.runs import Curve
 from rlrun.reporting.statistics import Floats, Indices, Interval, Scores
 
-DRAWN = 8  # arms of a figure at most
-TOGETHER = "all tasks, normalised"
+DRAWN = 8  # groups of a figure at most
+TOGETHER = "all tasks, normalized"
 POINTS = 100  # of a curve, at most
 THRESHOLDS = 101  # of a performance profile
 BAND_RESAMPLES = 2_000  # of curves and profiles, at most
@@ -47,18 +47,18 @@ class Curves(NamedTuple):
     """Curves of one task, or of several together."""
 
     grid: Floats  # environment steps, or updates without an environment, [P]
-    # Interquartile mean and interval of each arm, [P] each; NaN where one of the tasks has no run:
+    # Interquartile mean and interval of each group, [P] each; NaN where one of the tasks has no run:
     bands: Mapping[str, Interval]
-    runs: Mapping[str, Indices]  # how many runs each arm has at each point, [P]
+    runs: Mapping[str, Indices]  # how many runs each group has at each point, [P]
     axis: str  # what the grid counts
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of an arm."""
+    """What came of an group."""
 
-    arm: Arm  # its runs
-    # Over the tasks that all arms have, normalised if `Findings.bounds` says so; None where it lacks one:
+    group: Group  # its runs
+    # Over the tasks that all groups have, normalized if `Findings.bounds` says so; None where it lacks one:
     scores: Scores | None
     aggregates: Mapping[str, Interval]  # of these, by name
     # Scores of each of its tasks as they are, with interquartile mean and mean:
@@ -68,7 +68,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two arms: the difference of their interquartile means, the probability that a run of the first scores higher."""
+    """Two groups: the difference of their interquartile means, the probability that the first scores higher."""
 
     one: str
     other: str
@@ -96,28 +96,28 @@ class Findings:
     """All that a report shows."""
 
     options: Options  # what the user chose
-    results: list[Result]  # of the arms, the best first; those without scores come last
-    words: list[str]  # that all runs have in common
+    results: list[Result]  # of the groups, the best first; those without scores come last
+    overrides: list[str]  # that all runs have in common
     tasks: list[str]  # all, by name
-    common: list[str]  # tasks on which each arm has runs that count, but for arms without any
+    common: list[str]  # tasks on which each group has runs that count, but for groups without any
     # Of each common task, which are 0 and 1 in aggregates; empty where scores stand as they are:
     bounds: Mapping[str, Bounds]
     thresholds: Floats  # of performance profiles
-    comparisons: list[Comparison]  # of each pair of drawn arms
-    pairs: int  # how many there are of all arms that have runs that count
-    curves: Mapping[str, Curves]  # of each task, and normalised of the common tasks together, by title
-    differing: Mapping[str, list[str]]  # values of each drawn arm by the keys of the config in which they differ
+    comparisons: list[Comparison]  # of each pair of drawn groups
+    pairs: int  # how many there are of all groups that have runs that count
+    curves: Mapping[str, Curves]  # of each task, and normalized of the common tasks together, by title
+    differing: Mapping[str, list[str]]  # values of each drawn group by the keys of the config in which they differ
     troubles: list[str]  # what could not be read
 
     @property
     def drawn(self) -> list[Result]:
-        """The arms of the figures."""
+        """The groups of the figures."""
         return self.results[:DRAWN]
 
     @property
     def fates(self) -> list[Fate]:
-        """What became of each run, arm by arm."""
-        return [fate for result in self.results for fate in result.arm.fates]
+        """What became of each run, group by group."""
+        return [fate for result in self.results for fate in result.group.fates]
 
     @property
     def apart(self) -> bool:
@@ -125,21 +125,21 @@ class Findings:
         return bool(self.bounds) or self.tasks != self.common
 
 
-def find(arms: Sequence[Arm], options: Options, words: list[str], troubles: list[str]) -> Findings:
+def find(groups: Sequence[Group], options: Options, overrides: list[str], troubles: list[str]) -> Findings:
     """Compute everything."""
-    tasks = sorted({fate.run.task for arm in arms for fate in arm.fates})
-    able = [arm for arm in arms if any(fate.score is not None for fate in arm.fates)]
-    common = [task for task in tasks if able and all(arm.scores(task) for arm in able)]
-    bounds = _bounds(arms, common, options)
-    joined = [_joined(arm, common, bounds) for arm in arms]
+    tasks = sorted({fate.run.task for group in groups for fate in group.fates})
+    able = [group for group in groups if any(fate.score is not None for fate in group.fates)]
+    common = [task for task in tasks if able and all(group.scores(task) for group in able)]
+    bounds = _bounds(groups, common, options)
+    joined = [_joined(group, common, bounds) for group in groups]
     values = np.concatenate([scores.values for scores in joined if scores is not None] or [np.zeros(1)])
     thresholds = np.linspace(values.min(), values.max(), THRESHOLDS)
     results = [
-        _result(arm, scores, common, thresholds, options, normalised=bool(bounds))
-        for arm, scores in zip(arms, joined, strict=True)
+        _result(group, scores, common, thresholds, options, normalized=bool(bounds))
+        for group, scores in zip(groups, joined, strict=True)
     ]
     results.sort(key=lambda result: -result.aggregates["iqm"].value if result.aggregates else math.inf)
-    drawn = [result.arm for result in results[:DRAWN]]
+    drawn = [result.group for result in results[:DRAWN]]
     titles: dict[str, Mapping[str, Bounds]] = {TOGETHER: bounds} if len(bounds) > 1 else {}
     titles |= {task: {task: AS_IT_IS} for task in tasks}
     curves = {title: _curves(drawn, task_bounds, options) for title, task_bounds in titles.items()}
@@ -147,7 +147,7 @@ def find(arms: Sequence[Arm], options: Options, words: list[str], troubles: list
     return Findings(
         options=options,
         results=results,
-        words=words,
+        overrides=overrides,
         tasks=tasks,
         common=common,
         bounds=bounds,
@@ -160,58 +160,58 @@ def find(arms: Sequence[Arm], options: Options, words: list[str], troubles: list
     )
 
 
-def _normalised(values: Any, bounds: Bounds) -> Any:
+def _normalized(values: Any, bounds: Bounds) -> Any:
     """Return values on a scale on which the bounds are 0 and 1."""
     low, high = bounds
     return (values - low) / (high - low if high > low else 1.0)
 
 
-def _bounds(arms: Iterable[Arm], common: Sequence[str], options: Options) -> dict[str, Bounds]:
+def _bounds(groups: Iterable[Group], common: Sequence[str], options: Options) -> dict[str, Bounds]:
     """Return what counts as 0 and 1 on each task: as the user says, else the extremes of all that was measured."""
     if len(common) < 2 and not set(common) & set(options.bounds):
         return {}
     bounds = {}
     for task in common:
-        fates = [fate for arm in arms for fate in arm.fates if fate.run.task == task and fate.drawn]
+        fates = [fate for group in groups for fate in group.fates if fate.run.task == task and fate.drawn]
         values = [value for fate in fates for value in fate.run.curves[options.metric].values()]
         bounds[task] = options.bounds.get(task, (min(values), max(values)))
     return bounds
 
 
-def _joined(arm: Arm, common: Sequence[str], bounds: Mapping[str, Bounds]) -> Scores | None:
-    columns = [[_normalised(score, bounds.get(task, AS_IT_IS)) for score in arm.scores(task)] for task in common]
+def _joined(group: Group, common: Sequence[str], bounds: Mapping[str, Bounds]) -> Scores | None:
+    columns = [[_normalized(score, bounds.get(task, AS_IT_IS)) for score in group.scores(task)] for task in common]
     return Scores.of(columns) if columns and all(columns) else None
 
 
 def _result(
-    arm: Arm,
+    group: Group,
     scores: Scores | None,
     common: Sequence[str],
     thresholds: Floats,
     options: Options,
     *,
-    normalised: bool,
+    normalized: bool,
 ) -> Result:
     settings: dict[str, int] = {"resamples": options.resamples, "seed": options.seed}
     aggregates: dict[str, Interval] = {}
     tasks, profile = {}, None
     if scores is not None:
-        aggregates = statistics.estimate(NORMALISED if normalised else PLAIN, scores, **settings)
+        aggregates = statistics.estimate(NORMALISED if normalized else PLAIN, scores, **settings)
         shares = {"profile": statistics.shares(thresholds)}
         few = {"resamples": options.band_resamples, "seed": options.seed}
         profile = statistics.estimate(shares, scores, **few)["profile"]
-    for task in dict.fromkeys(fate.run.task for fate in arm.fates if fate.score is not None):
-        own = Scores.of([arm.scores(task)])
-        alike = common == [task] and not normalised
+    for task in dict.fromkeys(fate.run.task for fate in group.fates if fate.score is not None):
+        own = Scores.of([group.scores(task)])
+        alike = common == [task] and not normalized
         estimates = aggregates if alike else statistics.estimate(PLAIN, own, **settings)
         tasks[task] = (own, estimates["iqm"], estimates["mean"])
-    return Result(arm, scores, aggregates, tasks, profile)
+    return Result(group, scores, aggregates, tasks, profile)
 
 
 def _compare(drawn: Sequence[Result], family: int, options: Options) -> list[Comparison]:
     """Compare each pair; p is corrected for as many as there are, also those that are not shown."""
     settings = {"resamples": options.resamples, "seed": options.seed}
-    scores = [(result.arm.label, result.scores) for result in drawn if result.scores is not None]
+    scores = [(result.group.label, result.scores) for result in drawn if result.scores is not None]
     pairs = list(combinations(scores, 2))
     chances = [statistics.permutation(left, right, **settings) for (_, left), (_, right) in pairs]
     return [
@@ -226,7 +226,7 @@ def _compare(drawn: Sequence[Result], family: int, options: Options) -> list[Com
     ]
 
 
-def _curves(arms: Sequence[Arm], tasks: Mapping[str, Bounds], options: Options) -> Curves | None:
+def _curves(groups: Sequence[Group], tasks: Mapping[str, Bounds], options: Options) -> Curves | None:
     """Return the curves of all runs that were measured, also of those that do not count in the end; None without any.
 
     Between two measurements of a run its curve is a straight line. Nothing is made up before the first one and after
@@ -234,19 +234,21 @@ def _curves(arms: Sequence[Arm], tasks: Mapping[str, Bounds], options: Options) 
 
     tasks: which, and what counts as 0 and 1 there.
     """
-    groups = {arm.label: [fate.run for fate in arm.fates if fate.drawn and fate.run.task in tasks] for arm in arms}
-    runs = [run for group in groups.values() for run in group]
+    runs_by_label = {
+        group.label: [fate.run for fate in group.fates if fate.drawn and fate.run.task in tasks] for group in groups
+    }
+    runs = [run for runs in runs_by_label.values() for run in runs]
     if not runs:
         return None
     curves = [run.curves[options.metric] for run in runs]
     first, last = min(next(iter(curve)) for curve in curves), max(next(reversed(curve)) for curve in curves)
     grid = np.linspace(first, last, min(POINTS, max(map(len, curves))) if last > first else 1)
     intervals, counts, names = {}, {}, list(tasks)
-    for label, group in groups.items():
-        if group:
-            values = np.array([_normalised(_on(grid, run.curves[options.metric]), tasks[run.task]) for run in group])
+    for label, runs in runs_by_label.items():
+        if runs:
+            values = np.array([_normalized(_on(grid, run.curves[options.metric]), tasks[run.task]) for run in runs])
             counts[label] = np.isfinite(values).sum(0)
-            intervals[label] = _bands(values, np.array([names.index(run.task) for run in group]), len(names), options)
+            intervals[label] = _bands(values, np.array([names.index(run.task) for run in runs]), len(names), options)
     return Curves(grid, intervals, counts, "environment steps" if any(run.env_steps for run in runs) else "updates")
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rlrun.errors import RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.files import counted, place_of, reason, replace
-from rlrun.reporting.arms import arms_of
 from rlrun.reporting.figures import draw, renderer
 from rlrun.reporting.findings import Findings, Options, find
+from rlrun.reporting.groups import groups_of
 from rlrun.reporting.page import page, to_csv, to_markdown
 from rlrun.reporting.runs import EVALUATED, PLAYED, Run, add_jobs, gather
 from rlrun.reporting.wording import interval, notes
@@ -41,14 +41,14 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """The highest of all arms and how many pairs can be told apart, in one line."""
+        """The highest of all groups and how many pairs can be told apart, in one line."""
         best = next((result for result in self.findings.results if result.aggregates), None)
         if best is None:
             scored = any(result.tasks for result in self.findings.results)
-            return "no task is common to all arms: nothing is compared" if scored else "no run has a score"
+            return "no task is common to all groups: nothing is compared" if scored else "no run has a score"
         pairs, mean = self.findings.comparisons, interval(best.aggregates["iqm"])
         apart = f"; {sum(pair.distinguishable for pair in pairs)} of {counted(len(pairs), 'pair')} can be told apart"
-        return printable(f"{best.arm.label}: interquartile mean {mean}") + (apart if pairs else "")
+        return printable(f"{best.group.label}: interquartile mean {mean}") + (apart if pairs else "")
 
 
 def report(
@@ -72,7 +72,7 @@ def report(
         out: the page; None = `report.html` in the working directory.
         metric: whose last value is a run's score; None = `evaluation/mean_return`, or `episode/return` where no run
             was ever evaluated.
-        by: keys of the config whose values make an arm, or `folder`; none = all words but seed and environment.
+        by: keys of the config whose values make an group, or `folder`; none = all overrides but seed and environment.
         bounds: of a task's scores, low and high, that count as 0 and 1; others take the extremes of what was measured.
         title: of the page.
         seed: of the bootstrap.
@@ -100,10 +100,10 @@ def report(
     chosen = metric or (PLAYED if not _measured(runs, EVALUATED) and _measured(runs, PLAYED) else EVALUATED)
     if metric and not _measured(runs, metric):
         raise RequestError(f"--metric {metric}: no run has a value of it{_near(metric, runs)}")
-    arms, words = arms_of(runs, chosen, list(by))
+    groups, overrides = groups_of(runs, chosen, list(by))
     name = title or ", ".join(place.name or str(place) for place in places)
     options = Options(name, chosen, resamples, seed, _bounds(bounds or {}, runs))
-    findings = find(arms, options, words, troubles)
+    findings = find(groups, options, overrides, troubles)
     figures, caveats = list(draw(findings)), notes(findings)
     path = place_of("report.html" if out is None else out)
     files = {path: _printable(page(findings, figures, caveats, path.parent)).encode()}
@@ -121,7 +121,7 @@ def report(
 
 
 def _printable(text: str) -> str:
-    """Return a text without what is no letter, but for ends of lines: names of files and words may be anything."""
+    """Return a text without what is no letter, but for ends of lines: names of files and overrides may be anything."""
     return "\n".join(map(printable, text.split("\n")))
 
 

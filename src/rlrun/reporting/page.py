@@ -1,4 +1,4 @@
-"""The words of a report: its tables, as Markdown and CSV, too, and the page.
+"""The overrides of a report: its tables, as Markdown and CSV, too, and the page.
 
 The page has no script and loads nothing from a network. It is light or dark as the reader's system is, and legible on
 a phone.
@@ -22,15 +22,15 @@ from urllib.parse import quote
 from rlrun import __version__
 from rlrun.files import counted
 from rlrun.reporting import figures
-from rlrun.reporting.arms import NONE, Arm, cut, text_of
 from rlrun.reporting.figures import Figure
 from rlrun.reporting.findings import Comparison, Findings
+from rlrun.reporting.groups import NONE, Group, cut, text_of
 from rlrun.reporting.runs import Run
 from rlrun.reporting.wording import between, chance, interval, listed, number, whole
 
 RUNS = 3_000  # rows of a table, at most
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a cell begins that a spreadsheet would compute
-COLUMNS = ("arm", "task", "seed", "status", "counts", "score", "env_steps", "updates", "seconds", "why_not", "run")
+COLUMNS = ("group", "task", "seed", "status", "counts", "score", "env_steps", "updates", "seconds", "why_not", "run")
 VERDICTS = 6  # at the top, at most
 LONG = 36  # letters from which a cell may be broken
 SAFE = "default-src 'none'; style-src 'unsafe-inline'"  # the browser itself sees to it that nothing is loaded
@@ -66,22 +66,22 @@ METHOD = """\
 failed or is missing.</p>
 <p><b>IQM</b>, the interquartile mean, is the mean of the middle half of the scores of all runs on all tasks; with
 fewer than four scores it is the mean. <b>Mean</b>: over tasks, of the mean over runs. <b>Performance profile</b>: the
-share of runs above τ. <b>Probability of improvement</b>: that a run of the one arm scores higher
+share of runs above τ. <b>Probability of improvement</b>: that a run of the one group scores higher
 than a run of the other on the same task, ties counting half, on average over tasks. All are defined as in Agarwal et
 al. (2021), “Deep Reinforcement Learning at the Edge of the Statistical Precipice”, and equal to the numbers of its
 library rliable.</p>
 <p><b>Intervals</b> hold the middle 95 % of {resamples} resamples of the stratified bootstrap ({bands} for curves and
 profiles): runs are drawn again within each task, seed {seed}. They tell how sure the number is over seeds, not over
 other tasks. Those of curves and profiles hold at each point by itself, not for the whole line.</p>
-<p><b>Verdict.</b> Two arms are told apart only if the 95 % interval of the difference of their IQMs excludes 0, and
-besides a permutation test of that difference, which shuffles runs between the two arms within each task, gives
-p &lt; 0.05 after Holm's correction for {family} of arms. Otherwise they are <b>not distinguishable</b> by these runs,
+<p><b>Verdict.</b> Two groups are told apart only if the 95 % interval of the difference of their IQMs excludes 0, and
+besides a permutation test of that difference, which shuffles runs between the two groups within each task, gives
+p &lt; 0.05 after Holm's correction for {family} of groups. Otherwise they are <b>not distinguishable</b> by these runs,
 which does not mean that they are equal. Intervals are not corrected for the number of comparisons; p is. The difference
-of IQMs is of the arms' typical runs: where one arm fails on a few seeds only, look at mean and profile.</p>
+of IQMs is of the groups' typical runs: where one group fails on a few seeds only, look at mean and profile.</p>
 <p><b>Curves</b> have the runs that were measured, also those that failed later or go on still; between measurements of
 a run they are straight, and no run is drawn beyond its last one. Where the number of runs changes, a strip below
 shows it.</p>
-<p><b>Arms</b> are runs of the same words, whatever their seed, environment, budget,
+<p><b>Arms</b> are runs of the same overrides, whatever their seed, environment, budget,
 evaluation, logging and machine.</p>
 """
 
@@ -102,38 +102,38 @@ class Table(NamedTuple):
     title: str  # what it holds
     head: list[str]  # names of the columns
     rows: Sequence[Sequence[Cell]]  # as long as the head each
-    words: int  # so many columns are words, the others numbers
+    overrides: int  # so many columns are words, the others numbers
 
 
 def finals(findings: Findings) -> Table:
-    """Return the final scores of each arm, over the common tasks."""
+    """Return the final scores of each group, over the common tasks."""
     names = {"iqm": "IQM [95 %]", "mean": "mean [95 %]", "median": "median [95 %]", "optimality_gap": "gap to 1 [95 %]"}
     wanted = [name for name in names if any(name in res.aggregates for res in findings.results)]
     rows: list[list[Cell]] = []
     for res in findings.results:
         estimates = [interval(res.aggregates[name]) if name in res.aggregates else NONE for name in wanted]
-        runs = [fate.run for fate in res.arm.fates if fate.score is not None]
+        runs = [fate.run for fate in res.group.fates if fate.score is not None]
         steps, speed = between((run.steps for run in runs), whole), _middle(run.speed for run in runs)
-        rows.append([res.arm.label, _counts(res.arm), *estimates, steps, speed])
-    head = ["arm", "runs that count", *(names[name] for name in wanted), "steps", "steps/s"]
-    return Table("Final scores" + (", normalised" if findings.bounds else ""), head, rows, 2)
+        rows.append([res.group.label, _counts(res.group), *estimates, steps, speed])
+    head = ["group", "runs that count", *(names[name] for name in wanted), "steps", "steps/s"]
+    return Table("Final scores" + (", normalized" if findings.bounds else ""), head, rows, 2)
 
 
 def by_task(findings: Findings) -> Table:
-    """Return the final scores of each arm on each task, as they are."""
+    """Return the final scores of each group on each task, as they are."""
     rows: list[list[Cell]] = []
     for task in findings.tasks:
-        for label, tasks in ((result.arm.label, result.tasks) for result in findings.results):
+        for label, tasks in ((result.group.label, result.tasks) for result in findings.results):
             if task in tasks:
                 scores, iqm, mean = tasks[task]
                 ends = [number(scores.values.min()), number(scores.values.max())]
                 rows.append([task, label, str(len(scores.values)), interval(iqm), interval(mean), *ends])
-    head = ["task", "arm", "runs", "IQM [95 %]", "mean [95 %]", "lowest", "highest"]
+    head = ["task", "group", "runs", "IQM [95 %]", "mean [95 %]", "lowest", "highest"]
     return Table("Final scores by task", head, rows, 2)
 
 
 def comparisons(findings: Findings) -> Table:
-    """Return each pair of arms, with a verdict."""
+    """Return each pair of groups, with a verdict."""
     rows = []
     for pair in findings.comparisons:
         numbers = [interval(pair.difference), interval(pair.improvement), chance(pair.chance)]
@@ -145,31 +145,31 @@ def comparisons(findings: Findings) -> Table:
 def left_out(findings: Findings) -> Table:
     """Return the runs that do not count, and why."""
     rows = [
-        [fate.arm, fate.run.task, _seed(fate.run), fate.run.status, fate.why_not, fate.run.path.name]
+        [fate.group, fate.run.task, _seed(fate.run), fate.run.status, fate.why_not, fate.run.path.name]
         for fate in findings.fates
         if fate.why_not is not None
     ]
-    return Table("Runs that do not count", ["arm", "task", "seed", "status", "why", "run"], rows[:RUNS], 6)
+    return Table("Runs that do not count", ["group", "task", "seed", "status", "why", "run"], rows[:RUNS], 6)
 
 
 def differing(findings: Findings) -> Table:
-    """Return the keys of the config by which arms differ."""
-    head = ["key", *(result.arm.label for result in findings.drawn)]
+    """Return the keys of the config by which groups differ."""
+    head = ["key", *(result.group.label for result in findings.drawn)]
     return Table("Differences of config", head, [[key, *cells] for key, cells in findings.differing.items()], len(head))
 
 
 def machines(findings: Findings) -> Table:
-    """Return on what the runs of each arm were made, and how fast they were."""
+    """Return on what the runs of each group were made, and how fast they were."""
     rows: list[list[Cell]] = []
     for result in findings.results:
-        runs = [fate.run for fate in result.arm.fates if fate.run.circumstances]
+        runs = [fate.run for fate in result.group.fates if fate.run.circumstances]
         for machine, group in groupby(sorted(runs, key=_machine), key=_machine):
             members = list(group)
             speeds = between((run.speed for run in members if run.speed is not None), number)
             rows.append(
-                [result.arm.label, *machine, str(len(members)), speeds, _middle(run.seconds for run in members)]
+                [result.group.label, *machine, str(len(members)), speeds, _middle(run.seconds for run in members)]
             )
-    head = ["arm", "host", "processor", "device", "versions", "runs", "steps/s", "seconds, median"]
+    head = ["group", "host", "processor", "device", "versions", "runs", "steps/s", "seconds, median"]
     return Table("Machines and speed", head, rows, 5)
 
 
@@ -181,8 +181,8 @@ def all_runs(findings: Findings) -> Table:
         name: Cell = (Link(run.path.name, run.path),) if run.circumstances else run.path.name
         videos = tuple(Link(path.stem, path) for path in run.videos[-3:])
         numbers = [number(fate.score), whole(run.steps), number(run.seconds)]
-        rows.append([fate.arm, run.task, _seed(run), run.status, name, videos, *numbers])
-    head = ["arm", "task", "seed", "status", "run", "videos", "score", "steps", "seconds"]
+        rows.append([fate.group, run.task, _seed(run), run.status, name, videos, *numbers])
+    head = ["group", "task", "seed", "status", "run", "videos", "score", "steps", "seconds"]
     return Table("All runs", head, rows, 6)
 
 
@@ -191,7 +191,7 @@ def to_markdown(findings: Findings, notes: Iterable[str]) -> str:
     several = [by_task(findings)] if findings.apart else []
     parts = []
     for table in (finals(findings), comparisons(findings), *several, left_out(findings)):
-        rule = ["---" if index < table.words else "---:" for index in range(len(table.head))]
+        rule = ["---" if index < table.overrides else "---:" for index in range(len(table.head))]
         rows = [f"| {' | '.join(map(_bare, row))} |" for row in (table.head, rule, *table.rows)]
         parts += ["\n".join([f"**{table.title}**\n", *rows])] if table.rows else []
     caveats = "\n".join(f"* {_bare(note)}" for note in notes)
@@ -211,18 +211,18 @@ def to_csv(findings: Findings) -> str:
     writer.writerow(COLUMNS)
     for fate in findings.fates:
         run = fate.run
-        words = [fate.arm, run.task, run.seed, run.status, fate.score is not None]
-        row = [*words, fate.score, run.env_steps, run.updates, run.seconds, fate.why_not, str(run.path)]
+        overrides = [fate.group, run.task, run.seed, run.status, fate.score is not None]
+        row = [*overrides, fate.score, run.env_steps, run.updates, run.seconds, fate.why_not, str(run.path)]
         writer.writerow([f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell for cell in row])
     return text.getvalue()
 
 
-def _counts(arm: Arm) -> str:
-    """Return how many runs of an arm count, and what became of the others."""
-    statuses = Counter(fate.run.status for fate in arm.fates if fate.score is None)
-    here = len(arm.fates) - statuses.total()
+def _counts(group: Group) -> str:
+    """Return how many runs of an group count, and what became of the others."""
+    statuses = Counter(fate.run.status for fate in group.fates if fate.score is None)
+    here = len(group.fates) - statuses.total()
     text = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
-    return f"{here} of {len(arm.fates)} ({text})" if statuses else str(here)
+    return f"{here} of {len(group.fates)} ({text})" if statuses else str(here)
 
 
 def _middle(values: Iterable[float | None]) -> str:
@@ -261,7 +261,7 @@ def page(findings: Findings, drawings: Iterable[Figure], notes: Iterable[str], f
         "Comparisons": _table(comparisons(findings), folder),
         "Final scores by task": _table(by_task(findings), folder) if findings.apart else "",
         "Runs that do not count": _table(left_out(findings), folder),
-        "What differs between the arms": _table(differing(findings), folder),
+        "What differs between the groups": _table(differing(findings), folder),
         "Machines and speed": _table(machines(findings), folder),
         "All runs": _table(all_runs(findings), folder),
         "How this was computed": _method(findings),
@@ -282,9 +282,9 @@ def page(findings: Findings, drawings: Iterable[Figure], notes: Iterable[str], f
 
 
 def _overview(findings: Findings) -> str:
-    counts = {"run": len(findings.fates), "arm": len(findings.results), "task": len(findings.tasks)}
+    counts = {"run": len(findings.fates), "group": len(findings.results), "task": len(findings.tasks)}
     sizes = ", ".join(counted(count, what) for what, count in counts.items())
-    shared = f"; all with <code>{escape(' '.join(findings.words))}</code>" if findings.words else ""
+    shared = f"; all with <code>{escape(' '.join(findings.overrides))}</code>" if findings.overrides else ""
     tasks, metric = escape(listed(findings.tasks, 12)), escape(findings.options.metric)
     return f'<p class="faint">{sizes} ({tasks}){shared}. Scores are <code>{metric}</code>.</p>\n'
 
@@ -293,7 +293,7 @@ def _verdicts(findings: Findings) -> str:
     pairs, best = findings.comparisons, findings.results[0]
     paragraphs = [_verdict(pair) for pair in pairs[:VERDICTS]]
     if not pairs and best.aggregates:
-        text = f"<b>{escape(best.arm.label)}</b>: interquartile mean {interval(best.aggregates['iqm'])}."
+        text = f"<b>{escape(best.group.label)}</b>: interquartile mean {interval(best.aggregates['iqm'])}."
         paragraphs = [f'<p class="verdict">{text}</p>\n']
     if len(pairs) > VERDICTS:
         apart = sum(pair.distinguishable for pair in pairs) or "none"
@@ -323,7 +323,7 @@ def _figures(drawings: Iterable[Figure]) -> str:
 def _table(table: Table, folder: Path) -> str:
     if not table.rows:
         return ""
-    kinds = ["" if index < table.words else ' class="n"' for index in range(len(table.head))]
+    kinds = ["" if index < table.overrides else ' class="n"' for index in range(len(table.head))]
     head = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for name, kind in zip(table.head, kinds, strict=True))
     rows = "".join(
         f"<tr>{''.join(_cell(cell, kind, folder) for cell, kind in zip(row, kinds, strict=True))}</tr>\n"

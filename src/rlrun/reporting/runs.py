@@ -22,7 +22,7 @@ from rlrun.config.tree import dotted, leaves
 from rlrun.errors import RlrunError, RunDirError
 from rlrun.files import known, read_bytes
 from rlrun.rundir import RunDir, runs_beneath
-from rlrun.sweep.book import BOOK, KEY
+from rlrun.sweep.job_store import JOB_STORE, KEY
 from rlrun.sweep.sweeping import is_sweep
 from rlrun.watching import last_line, lines_of, number_of, printable, record_of
 
@@ -47,7 +47,7 @@ class Run:
 
     path: Path  # of its folder
     source: Path  # the folder on the command line beneath which it was found
-    words: Mapping[str, str]  # of its command line, by key
+    overrides: Mapping[str, str]  # of its command line, by key
     seed: int | None  # None where nothing says it
     task: str  # the environment, as people name it
     status: str  # of the run; `missing` where there is no folder, `damaged` where it cannot be read
@@ -93,7 +93,7 @@ def add_jobs(runs: list[Run], folders: Iterable[Path]) -> tuple[list[Run], list[
         The runs, and what could not be read.
     """
     by_path, troubles = {run.path.resolve(): run for run in runs}, []
-    tasks = {_env_words(run.words): run.task for run in runs}
+    tasks = {_env_overrides(run.overrides): run.task for run in runs}
     above = [(run.path.parent.parent, run.source) for run in runs]
     sweeps = [(folder, folder) for folder in folders]
     sweeps += [(place, source) for place, source in above if place.is_relative_to(source)]
@@ -103,13 +103,13 @@ def add_jobs(runs: list[Run], folders: Iterable[Path]) -> tuple[list[Run], list[
         except RunDirError as error:
             troubles.append(str(error))
             continue
-        for key, words, state, reason in jobs:
+        for key, overrides, state, reason in jobs:
             place = folder / "jobs" / key
             run = by_path.get(place.resolve())  # one folder may be named twice
             reason = reason or REASONS.get(state)
             if run is None:
-                task = tasks.get(_env_words(words), _task_of(words))
-                by_path[place.resolve()] = _without_run(place, source, words, task, state, reason)
+                task = tasks.get(_env_overrides(overrides), _task_of(overrides))
+                by_path[place.resolve()] = _without_run(place, source, overrides, task, state, reason)
             elif run.status != "completed" and reason:
                 by_path[place.resolve()] = replace(run, reason=reason)
     return list(by_path.values()), troubles
@@ -123,14 +123,14 @@ def is_circumstance(key: str) -> bool:
 
 def _run(directory: RunDir, source: Path, metrics: tuple[str, ...]) -> Run:
     """Return what the files of a run say; one whose config cannot be read is `damaged`."""
-    about, summary, words = known(directory.manifest), known(directory.summary), dict[str, str]()
+    about, summary, overrides = known(directory.manifest), known(directory.summary), dict[str, str]()
     with suppress(RlrunError):
-        words = _by_key(_text(directory.overrides).splitlines())
+        overrides = _by_key(_text(directory.overrides).splitlines())
     status, reason = str(directory.read_status()["status"]), None
     try:
         settings, task = _settings(SEED.sub("", _text(directory.config)))
     except RlrunError as error:
-        settings, task, status, reason = {}, _task_of(words), "damaged", str(error)
+        settings, task, status, reason = {}, _task_of(overrides), "damaged", str(error)
     if status == "failed":
         reason = last_line(directory.log)
     curves, broken, last = _curves(directory.metrics, metrics)
@@ -140,7 +140,7 @@ def _run(directory: RunDir, source: Path, metrics: tuple[str, ...]) -> Run:
     return Run(
         path=directory.path,
         source=source,
-        words=words,
+        overrides=overrides,
         seed=seed if isinstance(seed, int) else None,
         task=task,
         status=status,
@@ -160,22 +160,22 @@ def _text(path: Path) -> str:
 
 
 def _by_key(lines: Iterable[str]) -> dict[str, str]:
-    """Return the words of a command line by key, the last of a key; of `+with=…` each one counts."""
-    words = {}
+    """Return the overrides of a command line by key, the last of a key; of `+with=…` each one counts."""
+    overrides = {}
     for line in filter(None, map(str.strip, lines)):
         key = line.partition("=")[0].lstrip("+~").strip()
-        words[line.lstrip("+") if key == "with" else key] = line
-    return words
+        overrides[line.lstrip("+") if key == "with" else key] = line
+    return overrides
 
 
-def _task_of(words: Mapping[str, str]) -> str:
-    """Return the task that some words name."""
-    named = [words[key].partition("=")[2] for key in ("env.id", "env.target", "env") if key in words]
+def _task_of(overrides: Mapping[str, str]) -> str:
+    """Return the task that some overrides name."""
+    named = [overrides[key].partition("=")[2] for key in ("env.id", "env.target", "env") if key in overrides]
     return named[0] if named else "as configured"
 
 
-def _env_words(words: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(sorted(text for key, text in words.items() if key.split(".")[0] in ("env", "preset")))
+def _env_overrides(overrides: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(sorted(text for key, text in overrides.items() if key.split(".")[0] in ("env", "preset")))
 
 
 def _curves(path: Path, metrics: tuple[str, ...]) -> tuple[dict[str, Curve], frozenset[str], dict[str, Any]]:
@@ -209,7 +209,7 @@ def _count(value: Any) -> float | None:
     return number if number is not None and number >= 0 else None
 
 
-@lru_cache(maxsize=32)  # runs of an arm differ by their seeds only
+@lru_cache(maxsize=32)  # runs of an group differ by their seeds only
 def _settings(text: str) -> tuple[Mapping[str, Any], str]:
     """Return a config by dotted key, without seed, task and machine; and its task."""
     tree = parse_yaml(text, "config.yaml")
@@ -221,12 +221,12 @@ def _settings(text: str) -> tuple[Mapping[str, Any], str]:
     return {key: value for key, value in flat.items() if not is_circumstance(key)}, " ".join([named, *extra])
 
 
-def _without_run(path: Path, source: Path, words: dict[str, str], task: str, state: str, reason: str | None) -> Run:
-    _, _, seed = words.get("seed", "").partition("=")
+def _without_run(path: Path, source: Path, overrides: dict[str, str], task: str, state: str, reason: str | None) -> Run:
+    _, _, seed = overrides.get("seed", "").partition("=")
     return Run(
         path=path,
         source=source,
-        words=words,
+        overrides=overrides,
         seed=int(seed) if seed.isdecimal() and len(seed) < 20 else 0 if not seed else None,
         task=task,
         status="failed" if state == "failed" else "missing",
@@ -235,17 +235,19 @@ def _without_run(path: Path, source: Path, words: dict[str, str], task: str, sta
 
 
 def _jobs(folder: Path) -> Iterator[tuple[str, dict[str, str], str, str | None]]:
-    """Yield key, words, state and error of each job in the book of a sweep."""
-    path = folder / BOOK
+    """Yield key, overrides, state and error of each job in the book of a sweep."""
+    path = folder / JOB_STORE
     try:
-        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=PATIENCE)) as book:
-            rows = book.execute("SELECT key, words, state, error FROM jobs ORDER BY rowid LIMIT ?", (JOBS,)).fetchall()
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=PATIENCE)) as job_store:
+            rows = job_store.execute(
+                "SELECT key, overrides, state, error FROM jobs ORDER BY rowid LIMIT ?", (JOBS,)
+            ).fetchall()
     except sqlite3.Error as error:
         raise RunDirError(f"{path} cannot be read: {error}") from error
     for key, text, state, reason in rows:
         if isinstance(key, str) and KEY.fullmatch(key):
-            words = None
+            overrides = None
             with suppress(TypeError, ValueError, RecursionError):
-                words = json.loads(text)
-            by_key = _by_key(map(str, words)) if isinstance(words, list) else {}
+                overrides = json.loads(text)
+            by_key = _by_key(map(str, overrides)) if isinstance(overrides, list) else {}
             yield key, by_key, str(state), None if reason is None else printable(str(reason)[:REASON])

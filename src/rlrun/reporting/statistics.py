@@ -36,7 +36,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of one arm, [C], and the task of each, [C], counted from 0."""
+    """Scores of one group, [C], and the task of each, [C], counted from 0."""
 
     values: Floats
     tasks: Indices
@@ -127,7 +127,7 @@ def compare(left: Scores, right: Scores, *, resamples: int, seed: int) -> tuple[
 def permutation(left: Scores, right: Scores, *, resamples: int, seed: int) -> float:
     """Return how often chance alone makes the interquartile means differ by as much as they do, in either direction.
 
-    If the arms were the same, any assignment of a task's runs to them would have been as likely: it is drawn anew
+    If the groups were the same, any assignment of a task's runs to them would have been as likely: it is drawn anew
     within each task. What was observed counts as one of the assignments, so the result is never 0.
     """
     both = Scores(np.concatenate([left.values, right.values]), np.concatenate([left.tasks, right.tasks]))

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rlrun.files import counted
-from rlrun.reporting.arms import NONE, cut
 from rlrun.reporting.findings import DRAWN, LEVEL, Findings
+from rlrun.reporting.groups import NONE, cut
 from rlrun.reporting.runs import PLAYED
 from rlrun.reporting.statistics import Interval
 
@@ -81,13 +81,13 @@ def _left_out(findings: Findings) -> Iterator[str]:
         kinds = ", ".join(f"{count} {kind}" for kind, count in gone.most_common())
         yield (
             f"{gone.total()} of {counted(len(findings.fates), 'run')} {'does' if gone.total() == 1 else 'do'} not "
-            f"count in scores: {kinds}. If that depends on the arm, the others flatter it."
+            f"count in scores: {kinds}. If that depends on the group, the others flatter it."
         )
     for task in findings.tasks:
-        here = [(fate.arm, fate.run.seed) for fate in findings.fates if fate.run.task == task]
+        here = [(fate.group, fate.run.seed) for fate in findings.fates if fate.run.task == task]
         seeds = {seed for _, seed in here if seed is not None}
         for label in dict.fromkeys(label for label, seed in here if seed is not None):
-            missing = sorted(seeds.difference(seed for arm, seed in here if arm == label))
+            missing = sorted(seeds.difference(seed for group, seed in here if group == label))
             if missing:
                 yield f"{label} has no run on {task} of seed {listed([*map(str, missing)], 20)}, which others have."
 
@@ -95,23 +95,23 @@ def _left_out(findings: Findings) -> Iterator[str]:
 def _tasks(findings: Findings) -> Iterator[str]:
     apart = [task for task in findings.tasks if task not in findings.common]
     if not findings.common:
-        yield "There is no task on which every arm has a run that counts: nothing is aggregated or compared."
+        yield "There is no task on which every group has a run that counts: nothing is aggregated or compared."
     elif apart:
-        yield f"Aggregates and comparisons leave out {', '.join(apart)}: not every arm has runs there that count."
-    counts = {res.arm.label: res.scores.counts for res in findings.results if res.scores is not None}
+        yield f"Aggregates and comparisons leave out {', '.join(apart)}: not every group has runs there that count."
+    counts = {res.group.label: res.scores.counts for res in findings.results if res.scores is not None}
     uneven = [label for label, runs in counts.items() if runs.min() < runs.max()]
     if uneven:
         named = listed(uneven, DRAWN)
         yield f"Fewer runs on some tasks than on others: {named}. In IQMs and profiles these tasks weigh less."
     if len(findings.results) > DRAWN:
         yield (
-            f"Figures and comparisons show the best {DRAWN} of {len(findings.results)} arms. They were chosen by the "
+            f"Figures and comparisons show the best {DRAWN} of {len(findings.results)} groups. They were chosen by the "
             "same scores that are shown, which flatters the best: repeat it with new seeds."
         )
 
 
 def _few(findings: Findings) -> Iterator[str]:
-    counts = {res.arm.label: int(res.scores.counts.min()) for res in findings.results if res.scores is not None}
+    counts = {res.group.label: int(res.scores.counts.min()) for res in findings.results if res.scores is not None}
     few = [f"{label} ({counted(count, 'run')})" for label, count in counts.items() if count < FEW]
     if few:
         yield (
@@ -128,16 +128,16 @@ def _few(findings: Findings) -> Iterator[str]:
 
 
 def _unlike(findings: Findings) -> Iterator[str]:
-    for arm in (result.arm for result in findings.results):
+    for group in (result.group for result in findings.results):
         differing = {
             key: sorted(set().union(*tasks.values()))
-            for key, tasks in arm.values().items()
+            for key, tasks in group.values().items()
             if any(len(texts) > 1 for texts in tasks.values())
         }
         if differing:
             keys = [f"{key}: {' | '.join(map(cut, texts[:4]))}" for key, texts in differing.items()]
             more = f" and {len(keys) - KEYS} more keys" if len(keys) > KEYS else ""
-            yield f"Runs of {arm.label} on the same task have different configs: {'; '.join(keys[:KEYS])}{more}."
+            yield f"Runs of {group.label} on the same task have different configs: {'; '.join(keys[:KEYS])}{more}."
     runs = [fate.run for fate in findings.fates if fate.score is not None]
     for task in findings.tasks:
         steps = [run.steps for run in runs if run.task == task]
@@ -156,4 +156,4 @@ def _scale(findings: Findings) -> Iterator[str]:
         ranges = "; ".join(f"{task}: {number(low)} to {number(high)}" for task, (low, high) in findings.bounds.items())
         chosen = all(task in findings.options.bounds for task in findings.bounds)
         how = "as was asked for" if chosen else "from the lowest to the highest value that any run shown here had"
-        yield f"Normalised scores are 0 to 1 on each task, {how}: {ranges}. Intervals take these bounds as given."
+        yield f"Normalized scores are 0 to 1 on each task, {how}: {ranges}. Intervals take these bounds as given."

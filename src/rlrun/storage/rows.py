@@ -87,7 +87,7 @@ class Live:
 
 
 def _take(block: Array, slots: Array) -> Array:
-    """Return some rows of a block; a view where they are neighbours."""
+    """Return some rows of a block; a view where they are neighbors."""
     if len(slots) and slots[-1] - slots[0] == len(slots) - 1:
         return block[slots[0] : slots[-1] + 1]
     return block.take(slots, axis=0)

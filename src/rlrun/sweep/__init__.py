@@ -2,7 +2,7 @@
 
 A sweep's folder:
 
-    sweep.json        the words of the command, where and by whom it was begun
+    sweep.json        the overrides of the command, where and by whom it was begun
     jobs.sqlite       the jobs and their states
     jobs/<key>/       the run directory of each
     logs/<key>.txt    what its process printed

@@ -147,7 +147,7 @@ def _begin(target: Callable[..., None], *args: Any) -> None:
 def _serve(
     parent: Connection, log: str, variables: Mapping[str, str], work: Callable[..., int], args: Sequence[Any]
 ) -> None:
-    # Else lanes in processes would be asked of a server of this process, and each would import everything again.
+    # Else envs in processes would be asked of a server of this process, and each would import everything again.
     multiprocessing.set_start_method("fork", force=True)
     os.setsid()
     os.environ.update(variables)

@@ -20,9 +20,9 @@ from rlrun.files import NOTE_BYTES, head, known
 from rlrun.interpreter import describe_exit
 from rlrun.rundir import RunDir
 from rlrun.signals import TWICE
-from rlrun.sweep.book import SILENT, Book, Entry, State
 from rlrun.sweep.children import STOPPED
 from rlrun.sweep.expansion import Job, changeable
+from rlrun.sweep.job_store import SILENT, Entry, JobStore, State
 from rlrun.sweep.local import BUDGET
 from rlrun.watching import last_line, quiet_for
 
@@ -66,7 +66,7 @@ class Elsewhere:
         return False
 
     def poll(self) -> int | None:
-        """Return 0 where all is done that the job's words ask for, 75 where it has to be gone on with."""
+        """Return 0 where all is done that the job's overrides ask for, 75 where it has to be gone on with."""
         if self._left:
             return STOPPED
         if time.monotonic() < self._next:
@@ -75,8 +75,8 @@ class Elsewhere:
         status = self.run.read_status()["status"]
         if status == "running":
             return None
-        try:  # words that may be news to a run that was finished, a further budget say
-            news = status != "completed" or {*changeable(self.entry.words)} - {*self.run.read_overrides()}
+        try:  # overrides that may be news to a run that was finished, a further budget say
+            news = status != "completed" or {*changeable(self.entry.overrides)} - {*self.run.read_overrides()}
         except RunDirError:
             news = True
         return STOPPED if news else 0
@@ -111,14 +111,14 @@ class Working:
     why: str | None = None
     asked: bool = False
     code: int | None = None
-    ended: float = 0.0
+    episode_end: float = 0.0
 
     def poll(self) -> int | None:
         """Return the exit code; 0 only where the run is completed, which other machines may see a moment later."""
         if self.code is None:
-            self.code, self.ended = self.process.poll(), time.monotonic()
-        if self.code == 0 and not is_completed(self.run, self.entry.words):
-            if time.monotonic() - self.ended < LATE:
+            self.code, self.episode_end = self.process.poll(), time.monotonic()
+        if self.code == 0 and not is_completed(self.run, self.entry.overrides):
+            if time.monotonic() - self.episode_end < LATE:
                 return None
             self.code, self.why = 1, "its process left with exit code 0 before the run was completed"
         return self.code
@@ -191,14 +191,14 @@ class Coordinator:
         launcher: starts them.
         workers: jobs at work at a time.
         limits: when to give up.
-        show: called with the entries of the book, whenever something changed and now and then.
-        source: adds jobs to the book while others are at work, and takes some back.
+        show: called with the entries of the job store, whenever something changed and now and then.
+        source: adds jobs to the job store while others are at work, and takes some back.
     """
 
     def __init__(
         self,
         folder: Path,
-        book: Book,
+        job_store: JobStore,
         launcher: Launcher,
         *,
         workers: int,
@@ -207,7 +207,7 @@ class Coordinator:
         source: Search | None = None,
     ) -> None:
         self.folder = folder
-        self.book = book
+        self.job_store = job_store
         self.launcher = launcher
         self.workers = workers
         self.limits = limits
@@ -229,7 +229,7 @@ class Coordinator:
         0: every job is completed, or another coordinator works on it. 1: some failed. 75: a signal came.
         """
         with self._signals():
-            self.book.free(_is_gone)
+            self.job_store.free(_is_gone)
             while True:
                 self._heed()
                 changed = self._look()
@@ -239,7 +239,7 @@ class Coordinator:
                     break
                 self._tell(changed)
                 time.sleep(PAUSE)
-        entries = self.book.entries()
+        entries = self.job_store.entries()
         self.show(entries)
         if self.left is not None:
             return STOPPED
@@ -252,7 +252,7 @@ class Coordinator:
     def _more(self) -> bool:
         """Tell whether jobs wait that could be claimed, now or soon, or may be added."""
         return (self.source is not None and not self.source.over()) or any(
-            entry.state == "pending" for entry in self.book.entries()
+            entry.state == "pending" for entry in self.job_store.entries()
         )
 
     def _fill(self) -> bool:
@@ -263,9 +263,9 @@ class Coordinator:
                 continue
             if not self._open():  # a signal came meanwhile
                 break
-            entry = self.book.claim(self.owner)
+            entry = self.job_store.claim(self.owner)
             if entry is None and self.source is not None and self.source.offer():
-                entry = self.book.claim(self.owner)
+                entry = self.job_store.claim(self.owner)
             if entry is None:
                 self._rests = time.monotonic() + REST
                 break
@@ -289,7 +289,7 @@ class Coordinator:
 
     def _look(self) -> bool:
         """Note which jobs have ended, and end those that hang; return whether any did."""
-        ended = False
+        episode_end = False
         for slot, job in list(self._working.items()):
             code = job.poll()
             if code is None:
@@ -297,20 +297,20 @@ class Coordinator:
                 continue
             del self._working[slot]
             self._note(job, code)
-            ended = True
+            episode_end = True
         keys = {job.entry.key: job for job in self._working.values()}
-        leaving = self.source.look(news=ended) if self.source is not None else set()
+        leaving = self.source.look(news=episode_end) if self.source is not None else set()
         for key in leaving & set(keys):
             keys[key].leave()
         if keys and time.monotonic() - self._beat > BEAT:
             self._beat = time.monotonic()
             self._leave_lost(keys)
-        return ended or bool(leaving)
+        return episode_end or bool(leaving)
 
     def _leave_lost(self, keys: Mapping[str, Working]) -> None:
         """Say that this works on some jobs, and end those of which it is no longer true."""
-        lost = self.book.beat(self.owner, keys)
-        pruned = {entry.key for entry in self.book.entries() if entry.state == "pruned"} if lost else set()
+        lost = self.job_store.beat(self.owner, keys)
+        pruned = {entry.key for entry in self.job_store.entries() if entry.state == "pruned"} if lost else set()
         for key in lost:
             if key in pruned:  # by its search, here or elsewhere
                 keys[key].leave()
@@ -319,16 +319,16 @@ class Coordinator:
 
     def _note(self, job: Working, code: int) -> None:
         if code == 0:
-            self.book.end(self.owner, job.entry.key, "completed", code=0, words=job.entry.words)
+            self.job_store.end(self.owner, job.entry.key, "completed", code=0, overrides=job.entry.overrides)
         elif job.why is None and (code == STOPPED or (code == -signal.SIGTERM and (job.asked or self.left))):
-            self.book.end(self.owner, job.entry.key, "pending", code=code, delay=AGAIN)
+            self.job_store.end(self.owner, job.entry.key, "pending", code=code, delay=AGAIN)
         else:
             self._note_failure(job.entry, code, job.reason(code))
 
     def _note_failure(self, entry: Entry, code: int, why: str) -> None:
         again = entry.attempts < self.limits.retries
         state: State = "pending" if again else "failed"
-        if self.book.end(self.owner, entry.key, state, code=code, error=why, counts=True) and not again:
+        if self.job_store.end(self.owner, entry.key, state, code=code, error=why, counts=True) and not again:
             self.failures += 1
             if not self._open():
                 self._ask_to_leave()
@@ -337,7 +337,7 @@ class Coordinator:
         if changed or time.monotonic() - self._shown > 1.0:
             self._shown = time.monotonic()
             queued = {job.entry.key for job in self._working.values() if job.process.waits()}
-            entries = self.book.entries()
+            entries = self.job_store.entries()
             self.show([replace(entry, state="queued") if entry.key in queued else entry for entry in entries])
 
     def _ask_to_leave(self, *, again: bool = False) -> None:
@@ -386,15 +386,15 @@ def _is_gone(owner: str) -> bool:
     return False
 
 
-def is_completed(run: RunDir, words: Sequence[str]) -> bool:
-    """Return True if a run's files say that it was completed, for the budget of these words or beyond it."""
+def is_completed(run: RunDir, overrides: Sequence[str]) -> bool:
+    """Return True if a run's files say that it was completed, for the budget of these overrides or beyond it."""
     summary = known(run.summary)
     if (summary.get("status"), run.read_status()["status"]) != ("completed", "completed"):
         return False
-    budget = [word for word in words if BUDGET.fullmatch(word)]
+    budget = [override for override in overrides if BUDGET.fullmatch(override)]
     heard = head(run.overrides, NOTE_BYTES).decode(errors="replace").splitlines()
-    if summary.get("stopped_by") is None or all(word in heard for word in budget):
+    if summary.get("stopped_by") is None or all(override in heard for override in budget):
         return True
     reached = {**summary, "mean_return": (summary.get("evaluation") or {}).get("mean_return")}
-    limits = (word.removeprefix("stop.").split("=") for word in budget)
+    limits = (override.removeprefix("stop.").split("=") for override in budget)
     return any((reached.get(name) or 0.0) >= float(limit) for name, limit in limits)

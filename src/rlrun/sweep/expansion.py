@@ -1,4 +1,4 @@
-"""From the words of a command line to jobs: `algorithm=sac,dqn seed=range(5)` are ten."""
+"""From the overrides of a command line to jobs: `algorithm=sac,dqn seed=range(5)` are ten."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from omegaconf import DictConfig
 
 from rlrun import config as configuration
 from rlrun.config import Composed, Composer
+from rlrun.config.overrides import LONGEST, parse
 from rlrun.config.schema import CHANGEABLE
 from rlrun.config.tree import dotted, leaves, plain
-from rlrun.config.words import LONGEST, parse
 from rlrun.errors import ConfigError
 
 DIGITS = 12  # of a job's key
@@ -36,32 +36,32 @@ class Job:
 
     Attributes:
         key: digest of all that training depends on; a job of another budget, or logged elsewhere, has the same.
-        words: of its own command line, one value each.
-        label: the words that are not the same in all jobs.
-        preset: the preset that its words came to, if any.
+        overrides: of its own command line, one value each.
+        label: the overrides that are not the same in all jobs.
+        preset: the preset that its overrides came to, if any.
         composed: what they were composed to, small, for the process that runs it; composing takes it longer.
     """
 
     key: str
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     label: str
     preset: str | None = field(default=None, compare=False)
     composed: bytes = field(default=b"", repr=False, compare=False)
 
 
-def expand(words: Iterable[str], config_dir: Path | None = None) -> list[Job]:
-    """Return a job for each combination of values; the last word with several changes fastest.
+def expand(overrides: Iterable[str], config_dir: Path | None = None) -> list[Job]:
+    """Return a job for each combination of values; the last override with several changes fastest.
 
     Of combinations that come to the same config the first stands; a warning names the others.
 
     Raises:
-        ConfigError: a word is malformed, the config of one combination is wrong, or two would be the same run; the
+        ConfigError: an override is malformed, the config of one combination is wrong, or two would be the same run; the
             message names it.
     """
-    alternatives = [_alternatives(text.strip(), config_dir) for text in words]
+    alternatives = [_alternatives(text.strip(), config_dir) for text in overrides]
     composer, jobs, duplicates = Composer(config_dir), dict[str, Job](), list[str]()
     for chosen in product(*alternatives):
-        label = " ".join(word for word, options in zip(chosen, alternatives, strict=True) if len(options) > 1)
+        label = " ".join(override for override, options in zip(chosen, alternatives, strict=True) if len(options) > 1)
         try:
             composed = composer.compose(chosen)
         except ConfigError as error:
@@ -84,11 +84,11 @@ def expand(words: Iterable[str], config_dir: Path | None = None) -> list[Job]:
 def job_of(composed: Composed, label: str, key: str | None = None) -> Job:
     """Return the job of a composed config, whose `identity` may be known."""
     packed = zlib.compress(pickle.dumps(composed))
-    return Job(key or identity(composed.config), tuple(composed.words), label, composed.preset, packed)
+    return Job(key or identity(composed.config), tuple(composed.overrides), label, composed.preset, packed)
 
 
 def composed_of(job: bytes) -> Composed:
-    """Return what the words of a job were composed to, by this process or the one that started it."""
+    """Return what the overrides of a job were composed to, by this process or the one that started it."""
     composed: Composed = pickle.loads(zlib.decompress(job))
     return composed
 
@@ -113,13 +113,17 @@ def _differing(first: Composed, second: Composed) -> list[str]:
     return [dotted(path) for path in before | after if before.get(path) != after.get(path)]
 
 
-def changeable(words: Sequence[str]) -> list[str]:
-    """Return those of some words that a resumed run takes."""
-    return [word.text for word in parse(words) if any(f"{word.key}.".startswith(f"{key}.") for key in CHANGEABLE)]
+def changeable(overrides: Sequence[str]) -> list[str]:
+    """Return those of some overrides that a resumed run takes."""
+    return [
+        override.text
+        for override in parse(overrides)
+        if any(f"{override.key}.".startswith(f"{key}.") for key in CHANGEABLE)
+    ]
 
 
 def read(text: str) -> Override:
-    """Return a word that may have several values, taken apart.
+    """Return an override that may have several values, taken apart.
 
     Raises:
         ConfigError: it is malformed.
@@ -134,7 +138,7 @@ def read(text: str) -> Override:
 
 
 def _alternatives(text: str, config_dir: Path | None) -> list[str]:
-    """Return a word for each value of a word that may have several."""
+    """Return an override for each value of an override that may have several."""
     override = read(text)
     if not override.is_sweep_override():
         return [text]
@@ -149,7 +153,7 @@ def _alternatives(text: str, config_dir: Path | None) -> list[str]:
 
 
 def values(override: Override, config_dir: Path | None) -> Iterator[str]:
-    """Yield what a word stands for, if that has an end.
+    """Yield what an override stands for, if that has an end.
 
     Raises:
         ConfigError: a pattern among files where there are none.

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlrun import config as configuration
-from rlrun.config.words import parse
+from rlrun.config.overrides import parse
 from rlrun.errors import ConfigError
 from rlrun.manifest import cores
 from rlrun.sweep import children
-from rlrun.sweep.book import Entry
 from rlrun.sweep.expansion import Job, job_of
+from rlrun.sweep.job_store import Entry
 
 BUDGET = re.compile(r"stop\.[a-z_]+=[0-9][0-9_.e+-]{0,31}", re.ASCII)
 VISIBLE = "CUDA_VISIBLE_DEVICES"  # names the accelerators that a process may use
@@ -27,15 +27,15 @@ class Task:
 
     Attributes:
         run: its run directory.
-        words: of its command line.
-        composed: what the user's words were composed to; None where the words came with the sweep's folder, and
+        overrides: of its command line.
+        composed: what the user's overrides were composed to; None where the overrides came with the sweep's folder, and
             what they import is limited.
         owner: the coordinator that claimed the job; None where there is none.
         trust: packages that the user trusts beyond those of any run.
     """
 
     run: Path
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     config_dir: Path | None = None
     composed: bytes | None = None
     owner: str | None = None
@@ -61,12 +61,12 @@ def work(task: Task) -> int:
 
 @dataclass(frozen=True)
 class Tasks:
-    """Turns the entries of a book into tasks.
+    """Turns the entries of a job store into tasks.
 
     Attributes:
         folder: of the sweep.
         config_dir: the user's own conf folder.
-        typed: jobs whose words the user typed, by their keys; what the others import is limited, as of any run.
+        typed: jobs whose overrides the user typed, by their keys; what the others import is limited, as of any run.
         trust: packages beyond those of any run.
     """
 
@@ -78,16 +78,16 @@ class Tasks:
     def task(self, entry: Entry) -> Task:
         """Return what the process of a job needs to know."""
         run, composed = self.folder / "jobs" / entry.key, self._composed(entry)
-        return Task(run, entry.words, self.config_dir, composed, entry.owner, self.trust)
+        return Task(run, entry.overrides, self.config_dir, composed, entry.owner, self.trust)
 
     def _composed(self, entry: Entry) -> bytes | None:
-        """Return what the words of a job come to if the user typed them, or all but a budget that was raised since."""
+        """Return what a job's overrides come to if the user typed them, or all but a budget that was raised since."""
         job = self.typed.get(entry.key)
-        if job is None or job.words == entry.words:
+        if job is None or job.overrides == entry.overrides:
             return None if job is None else job.composed
-        if all(map(BUDGET.fullmatch, {*entry.words} - {*job.words})):
+        if all(map(BUDGET.fullmatch, {*entry.overrides} - {*job.overrides})):
             with suppress(ConfigError):
-                recomposed = job_of(configuration.compose(entry.words, self.config_dir), entry.label)
+                recomposed = job_of(configuration.compose(entry.overrides, self.config_dir), entry.label)
                 return recomposed.composed if recomposed.key == entry.key else None
         return None
 
@@ -110,10 +110,10 @@ class Local:
 
 
 def threads(jobs: Iterable[Entry | Job]) -> int:
-    """Return the largest number of threads that the words of a job ask for, those of all its learners."""
+    """Return the largest number of threads that the overrides of a job ask for, those of all its learners."""
 
     def number(job: Entry | Job, key: str) -> int:
-        values = [word.value for word in parse(job.words) if word.key == key]
+        values = [override.value for override in parse(job.overrides) if override.key == key]
         return max((value for value in values if isinstance(value, int)), default=1)
 
     return max((number(job, "threads") * number(job, "learners") for job in jobs), default=1)

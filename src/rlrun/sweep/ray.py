@@ -10,8 +10,8 @@ from typing import Any
 from rlrun import cluster
 from rlrun.errors import RequestError
 from rlrun.files import reason
-from rlrun.sweep.book import Entry
 from rlrun.sweep.expansion import Job
+from rlrun.sweep.job_store import Entry
 from rlrun.sweep.local import Tasks, threads
 from rlrun.sweep.remote import Keeper, Remote
 
@@ -22,7 +22,7 @@ class Ray(Remote):
     Args:
         tasks: of the sweep.
         address: of a cluster, `auto` or `host:port`; None = one of this machine, which ends with this process.
-        cpus: cores a job; None = as many as the word `threads` says.
+        cpus: cores a job; None = as many as the override `threads` says.
         gpus: a job; may be a fraction.
         memory: GB a job; None = it is not counted.
         resources: further ones, by name.

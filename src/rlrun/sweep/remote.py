@@ -1,7 +1,7 @@
 """Jobs that a scheduler starts, on whichever machine and whenever it likes: what its launchers have in common.
 
 The scheduler starts a keeper, which starts the job's process. The sweep's folder is all that the machines share: the
-coordinator and the keepers speak by notes, empty files in the folder of a launch, named `<ticket>.<word>`. One is
+coordinator and the keepers speak by notes, empty files in the folder of a launch, named `<ticket>.<override>`. One is
 there or is not, so none can be read by halves; one listing of their folder tells of all jobs, however many there are.
 
     begun            the job's process is at work                           said by the keeper
@@ -30,9 +30,9 @@ from typing import Any
 from rlrun.errors import RunDirError
 from rlrun.files import reason
 from rlrun.sweep import children
-from rlrun.sweep.book import SILENT, Book, Entry
 from rlrun.sweep.children import STOPPED
 from rlrun.sweep.expansion import Job
+from rlrun.sweep.job_store import SILENT, Entry, JobStore
 from rlrun.sweep.local import VISIBLE, Task, Tasks, work
 from rlrun.sweep.places import open_own
 
@@ -72,9 +72,9 @@ class Keeper:
     _child: children.Child | None = field(default=None, init=False)
     _leaving: bool = field(default=False, init=False)
 
-    def note(self, word: str) -> Path:
-        """Return the file by which a word is said of this job."""
-        return self.notes / f"{self.ticket}.{word}"
+    def note(self, override: str) -> Path:
+        """Return the file by which an override is said of this job."""
+        return self.notes / f"{self.ticket}.{override}"
 
     def __call__(self) -> int:
         os.chdir(self.place)
@@ -99,8 +99,8 @@ class Keeper:
         while (code := child.poll()) is None:
             if time.monotonic() - heard > HEAR:
                 heard = time.monotonic()
-                for word in [word for word in pending if self.note(word).exists()]:
-                    pending.pop(word)()
+                for override in [override for override in pending if self.note(override).exists()]:
+                    pending.pop(override)()
             time.sleep(PAUSE)
         return code
 
@@ -147,7 +147,7 @@ class Submitted:
         self.entry = entry
         self.keeper = keeper
         self.handle: Any = None  # of the scheduler, once it was submitted
-        self.words: set[str] = set()  # of its notes, as of the last look
+        self.overrides: set[str] = set()  # of its notes, as of the last look
         self.code: int | None = None  # how it ended, by then
         self.leaving = False
         self.cancelled = False
@@ -156,7 +156,7 @@ class Submitted:
         self._missed: float | None = None  # since when the scheduler has it no more, without a word of its end
 
     def waits(self) -> bool:
-        return "begun" not in self.words
+        return "begun" not in self.overrides
 
     def terminate(self) -> None:
         self.leaving = True
@@ -171,12 +171,12 @@ class Submitted:
         return self.code
 
     def look(self) -> int | None:
-        """Return how it ended, by the words of its keeper, or for want of them."""
-        for word in self.words:
-            if word.startswith(ENDED):
-                for said in self.words:  # its keeper looks for no further word
-                    self.keeper.note(said).unlink(missing_ok=True)
-                return int(word.removeprefix(ENDED))
+        """Return how it ended, by the overrides of its keeper, or for want of them."""
+        for override in self.overrides:
+            if override.startswith(ENDED):
+                for describe_error in self.overrides:  # its keeper looks for no further word
+                    self.keeper.note(describe_error).unlink(missing_ok=True)
+                return int(override.removeprefix(ENDED))
         if self._killed is not None and time.monotonic() - self._killed > GRACE:
             self._launcher.cancel([self.handle])
             return KILLED
@@ -190,7 +190,7 @@ class Submitted:
         self._missed = self._missed or time.monotonic()
         if time.monotonic() - self._missed < LATE:
             return None
-        if self.waits() and (self.leaving or "again" in self.words):
+        if self.waits() and (self.leaving or "again" in self.overrides):
             return STOPPED
         with suppress(RunDirError), os.fdopen(open_own(self.keeper.task.log), "a", encoding="utf-8") as log:
             log.write(f"rlrun: {fate}\n")
@@ -259,12 +259,12 @@ class Remote(ABC):
         handles = self.submit([job.keeper for job in new], [job.entry for job in new]) if new else []
         for job, handle in zip(new, handles, strict=True):
             job.handle = handle
-        words: dict[str, set[str]] = defaultdict(set)
+        overrides: dict[str, set[str]] = defaultdict(set)
         for name in os.listdir(self.notes):
-            ticket, _, word = name.partition(".")
-            words[ticket].add(word)
+            ticket, _, override = name.partition(".")
+            overrides[ticket].add(override)
         for job in self._jobs:
-            job.words = words[job.keeper.ticket]
+            job.overrides = overrides[job.keeper.ticket]
         unwanted = [job for job in self._jobs if job.leaving and job.waits() and job.handle and not job.cancelled]
         if unwanted:
             self.cancel([job.handle for job in unwanted])
@@ -276,7 +276,7 @@ class Remote(ABC):
         self._next = time.monotonic() + LOOK
 
 
-def clear(launches: Path, book: Book, launcher: Remote | None) -> None:
+def clear(launches: Path, job_store: JobStore, launcher: Remote | None) -> None:
     """Remove launches that are over, once all jobs of the sweep are done; of one that failed they may tell why.
 
     Args:
@@ -290,7 +290,9 @@ def clear(launches: Path, book: Book, launcher: Remote | None) -> None:
         return
     until = time.monotonic() + LATE
     for launch in folders:
-        if not all(entry.state in ("completed", "pruned") for entry in book.entries()):  # others may be added just now
+        if not all(
+            entry.state in ("completed", "pruned") for entry in job_store.entries()
+        ):  # others may be added just now
             return
         own = launcher is not None and launch == launcher.launches
         while own and not _is_over(launch, launcher) and time.monotonic() < until:

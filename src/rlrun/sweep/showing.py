@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from rlrun.files import counted, duration
 from rlrun.rundir import RunDir
-from rlrun.sweep.book import Entry, State
+from rlrun.sweep.job_store import Entry, State
 from rlrun.watching import printable, progress
 
 ORDER: tuple[State, ...] = ("running", "failed", "queued", "pending", "completed", "pruned")
@@ -125,7 +125,10 @@ def rows(folder: Path, entries: Sequence[Entry]) -> list[tuple[str, ...]]:
     table: list[tuple[str, ...]] = [("job", "overrides", "state", "steps", "return", "why")]
     for entry in entries:
         steps, value = figures(folder, entry)
-        overrides, why = entry.label or " ".join(entry.words), "" if entry.state == "completed" else entry.error or ""
+        overrides, why = (
+            entry.label or " ".join(entry.overrides),
+            "" if entry.state == "completed" else entry.error or "",
+        )
         table.append(
             (entry.key, printable(overrides), entry.state, f"{steps:,}" if steps else "", value, printable(why))
         )

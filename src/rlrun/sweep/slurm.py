@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.errors import MissingExtra, RequestError, require_one_of
-from rlrun.sweep.book import Entry
 from rlrun.sweep.expansion import Job
+from rlrun.sweep.job_store import Entry
 from rlrun.sweep.local import Tasks, room, threads
 from rlrun.sweep.remote import Keeper, Remote
 
@@ -41,7 +41,7 @@ class Slurm(Remote):
         partition, account, qos, constraint: as of `sbatch`; None = what Slurm takes by default.
         time: minutes that a job may take; one that takes longer is saved, and starts again.
         memory: GB a job; None = what Slurm gives by default.
-        cpus: cores a job; None = as many as the word `threads` says.
+        cpus: cores a job; None = as many as the override `threads` says.
         gpus: a job.
         parallel: jobs of one array at work at a time; None = all.
         signal_delay: seconds before the end of its time in which a job saves.

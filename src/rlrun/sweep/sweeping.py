@@ -1,6 +1,6 @@
 """Begin a sweep, add to it, or go on with it; what `rlrun train -m` and `rlrun resume SWEEP` do.
 
-What a sweep is made with, beside its jobs, is told by words of its own: `launcher=slurm launcher.partition=long`,
+What a sweep is made with, beside its jobs, is told by overrides of its own: `launcher=slurm launcher.partition=long`,
 `+sweep=optuna`.
 """
 
@@ -20,13 +20,13 @@ from typing import Any
 from rlrun import config as configuration
 from rlrun.build import Builder
 from rlrun.config.composition import OF_SWEEPS
-from rlrun.config.layering import told_presets
+from rlrun.config.layering import describe_presets
 from rlrun.errors import ConfigError, RunDirError
 from rlrun.files import known, reason, write_json
 from rlrun.rundir import is_run
-from rlrun.sweep.book import BOOK, Book, Entry
 from rlrun.sweep.coordinator import Coordinator, Launcher, Limits
 from rlrun.sweep.expansion import Job
+from rlrun.sweep.job_store import JOB_STORE, Entry, JobStore
 from rlrun.sweep.local import Tasks
 from rlrun.sweep.places import require_own
 from rlrun.sweep.remote import Remote, clear
@@ -36,60 +36,60 @@ from rlrun.sweep.showing import Show, rows, summary
 
 ABOUT = "sweep.json"
 PRIMARY = "multirun"  # the file that lists the groups of a sweep's own words
-# Words that are taken from a sweep's folder, which may be somebody else's: none is code, and none names a place.
+# Overrides that are taken from a sweep's folder, which may be somebody else's: none is code, and none names a place.
 PLAIN = re.compile(
     r"launcher(\.(cluster|partition|account|qos|constraint|time|signal_delay|memory|cpus|gpus|parallel))?=[\w.-]{1,64}",
     re.ASCII,
 )
 
 
-def apart(words: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the words of the jobs, and those of the sweep itself."""
+def apart(overrides: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the overrides of the jobs, and those of the sweep itself."""
     parts: tuple[list[str], list[str]] = [], []
-    for word in words:
-        parts[_group(word) in OF_SWEEPS].append(word)
+    for override in overrides:
+        parts[_group(override) in OF_SWEEPS].append(override)
     return parts
 
 
-def _group(word: str) -> str:
+def _group(override: str) -> str:
     """Return the first part of a word's key."""
-    return word.strip().lstrip("+~").partition("=")[0].split(".")[0]
+    return override.strip().lstrip("+~").partition("=")[0].split(".")[0]
 
 
-def recalled(words: Iterable[str], about: Path) -> list[str]:
-    """Return words of a sweep that is gone on with, and the launcher's of its beginning, unless they have some.
+def recalled(overrides: Iterable[str], about: Path) -> list[str]:
+    """Return overrides of a sweep that is gone on with, and the launcher's of its beginning, unless they have some.
 
     about: the file in which these were noted.
 
     Raises:
-        ConfigError: a noted word is one that the user has to type.
+        ConfigError: a noted override is one that the user has to type.
     """
-    typed, noted = list(words), known(about).get("launcher", [])
+    typed, noted = list(overrides), known(about).get("launcher", [])
     if "launcher" in map(_group, typed) or not isinstance(noted, list):
         return typed
-    for word in noted:
-        if not isinstance(word, str) or not PLAIN.fullmatch(word):
+    for override in noted:
+        if not isinstance(override, str) or not PLAIN.fullmatch(override):
             raise ConfigError(
-                f"this sweep was begun with {str(word)[:80]!r}, which is not taken from its folder: "
-                "type all words of the launcher again, or launcher=local"
+                f"this sweep was begun with {str(override)[:80]!r}, which is not taken from its folder: "
+                "type all overrides of the launcher again, or launcher=local"
             )
     return [*noted, *typed]
 
 
 class Means:
-    """What the words of a sweep itself choose and set.
+    """What the overrides of a sweep itself choose and set.
 
     Args:
-        words: of `apart`.
+        overrides: of `apart`.
         config_dir: the user's own conf folder.
 
     Raises:
-        ConfigError: a word is wrong.
+        ConfigError: an override is wrong.
     """
 
-    def __init__(self, words: Sequence[str] = (), config_dir: Path | None = None) -> None:
-        composed = configuration.compose(words, config_dir, primary=PRIMARY, roots=OF_SWEEPS)
-        self.words = composed.words
+    def __init__(self, overrides: Sequence[str] = (), config_dir: Path | None = None) -> None:
+        composed = configuration.compose(overrides, config_dir, primary=PRIMARY, roots=OF_SWEEPS)
+        self.overrides = composed.overrides
         self.choices = composed.choices
         self._builder = Builder(composed.config)
 
@@ -162,21 +162,23 @@ def sweep(
     means = means or Means()
     launching = means.ready_launcher(endless=plan is not None and workers is None)
     folder = _sweep_folder(folder)
-    book, jobs = Book(folder / BOOK), list(jobs)
+    job_store, jobs = JobStore(folder / JOB_STORE), list(jobs)
     if plan is not None:
-        if not (folder / SEARCH).exists() and book.entries():
+        if not (folder / SEARCH).exists() and job_store.entries():
             raise RunDirError(f"{folder} holds a sweep that is no search; name another folder")
         plan.save(folder)
-    book.add(jobs)
+    job_store.add(jobs)
     if not is_sweep(folder):  # the last of its files: what is a sweep has its jobs
         about = {"command": sys.argv[1:], "created": datetime.now(UTC).isoformat(timespec="seconds")}
-        about["launcher"] = [word for word in means.words if _group(word) == "launcher"]
+        about["launcher"] = [override for override in means.overrides if _group(override) == "launcher"]
         write_json(folder / ABOUT, {**about, "host": socket.gethostname(), "project": str(Path.cwd())})
     # The folder may be somebody else's, and its other jobs with it.
     typed = {job.key: job for job in jobs}
     launcher = launching(Tasks(folder, config_dir, typed=typed))
-    preset = told_presets([job.preset for job in jobs] if plan is None else [plan.preset])
-    return _coordinate(folder, book, launcher, workers=workers, limits=limits, plan=plan, typed=typed, preset=preset)
+    preset = describe_presets([job.preset for job in jobs] if plan is None else [plan.preset])
+    return _coordinate(
+        folder, job_store, launcher, workers=workers, limits=limits, plan=plan, typed=typed, preset=preset
+    )
 
 
 def resume(
@@ -204,18 +206,18 @@ def resume(
     folder = path.absolute()
     searched = (folder / SEARCH).is_file()
     launching = (means or Means()).ready_launcher(endless=searched and workers is None)
-    require_own(folder, BOOK)
-    book = Book(folder / BOOK)
+    require_own(folder, JOB_STORE)
+    job_store = JobStore(folder / JOB_STORE)
     if retry_failed:
-        book.retry()
+        job_store.retry()
     plan = Plan.load(folder, config_dir, foreign=folder, packages=trust) if searched else None
     launcher = launching(Tasks(folder, config_dir, trust=tuple(trust)))
-    return _coordinate(folder, book, launcher, workers=workers, limits=limits, plan=plan)
+    return _coordinate(folder, job_store, launcher, workers=workers, limits=limits, plan=plan)
 
 
 def _coordinate(
     folder: Path,
-    book: Book,
+    job_store: JobStore,
     launcher: Launcher,
     *,
     workers: int | None,
@@ -227,19 +229,19 @@ def _coordinate(
     with (
         Show(folder, grows=plan is not None) as show,
         closing(launcher),
-        nullcontext() if plan is None else Search(plan, folder, book, typed, show.say) as source,
+        nullcontext() if plan is None else Search(plan, folder, job_store, typed, show.say) as source,
     ):
         if preset:
             show.say(preset)
-        places = workers or launcher.workers([*book.entries(), *([] if plan is None else plan.sample)])
+        places = workers or launcher.workers([*job_store.entries(), *([] if plan is None else plan.sample)])
         coordinator = Coordinator(
-            folder, book, launcher, workers=places, limits=limits or Limits(), show=show, source=source
+            folder, job_store, launcher, workers=places, limits=limits or Limits(), show=show, source=source
         )
         code = coordinator.run()
         if source is not None and source.fruitless:
             code = code or 1
-    clear(folder / "launches", book, launcher if isinstance(launcher, Remote) else None)
-    return Outcome(folder, book.entries(), code, None if source is None else source.result)
+    clear(folder / "launches", job_store, launcher if isinstance(launcher, Remote) else None)
+    return Outcome(folder, job_store.entries(), code, None if source is None else source.result)
 
 
 def _sweep_folder(folder: Path | None) -> Path:
@@ -254,7 +256,7 @@ def _sweep_folder(folder: Path | None) -> Path:
         ours = ("jobs", "logs", ABOUT, SEARCH)  # of a coordinator that begins the same sweep just now
         if not all(entry.name.lstrip(".").startswith(ours) for entry in folder.iterdir()):
             raise RunDirError(f"sweep directory {folder} is not empty, and no sweep")
-    require_own(folder, BOOK)
+    require_own(folder, JOB_STORE)
     _make(folder)
     return folder
 

@@ -21,7 +21,7 @@ for module in pkgutil.iter_modules(algorithms.__path__, "rlrun.algorithms."):
 for name in ("rlrun.env.toys", "rlrun.sweep.work"):
     importlib.import_module(name)
 # The grammar's tables are built by use.
-importlib.import_module("rlrun.config.words").parse(["algorithm=sac", "+with=[rnd,icm]", "algorithm.lr=3.0e-4"])
+importlib.import_module("rlrun.config.overrides").parse(["algorithm=sac", "+with=[rnd,icm]", "algorithm.lr=3.0e-4"])
 importlib.import_module("rlrun.manifest").versions()
 # torch reads its own sources at the first time; each job has its own seed.
 importlib.import_module("rlrun.seeds").Seeds(0).apply()

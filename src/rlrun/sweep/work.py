@@ -12,9 +12,9 @@ from rlrun.assembly import keep_freed_memory
 from rlrun.config.places import add_to_path
 from rlrun.errors import ConfigError, Left, RlrunError
 from rlrun.rundir import RunDir, is_run
-from rlrun.sweep.book import BOOK, Book
 from rlrun.sweep.children import STOPPED
 from rlrun.sweep.expansion import changeable, composed_of, identity
+from rlrun.sweep.job_store import JOB_STORE, JobStore
 from rlrun.sweep.local import Task
 from rlrun.sweep.places import locked
 
@@ -36,7 +36,7 @@ def carry_out(task: Task) -> int:
         print("rlrun:", " ".join(str(error).split()), file=sys.stderr)
         return error.exit_code
     except BaseException as error:
-        print("rlrun:", exits.said(error), file=sys.stderr)
+        print("rlrun:", exits.describe_error(error), file=sys.stderr)
         raise
     print(result.describe())
     return STOPPED if result.summary["status"] == "stopped" else 0
@@ -54,7 +54,7 @@ def _is_claimed(task: Task) -> bool:
         return True
     if locked(task.folder / "logs" / f"{task.run.name}.lock") is None:  # till the end
         return False
-    return Book(task.folder / BOOK).is_owner(task.owner, task.run.name)
+    return JobStore(task.folder / JOB_STORE).is_owner(task.owner, task.run.name)
 
 
 def _begun(task: Task) -> experiment.Result:
@@ -65,18 +65,18 @@ def _begun(task: Task) -> experiment.Result:
         add_to_path(composed.project)
         return experiment.train(composed, run_dir=task.run)
     with trust.limited(task.trust, run=task.folder):
-        composed = configuration.compose(task.words, config_dir=task.config_dir)
+        composed = configuration.compose(task.overrides, config_dir=task.config_dir)
         if identity(composed.config) != task.run.name:
             raise ConfigError(
-                "these words make another config than when the sweep was begun: conf/ has changed, or this is another "
+                "these overrides make another config than when the sweep began: conf/ has changed, or this is another "
                 f"folder; a job of the config of now: rlrun train -m … --sweep-dir {task.folder}"
             )
         return experiment.train(composed, run_dir=task.run)
 
 
 def _resumed(task: Task) -> experiment.Result:
-    """Go on with a run; its budget, and whatever else may change, is that of the words now."""
+    """Go on with a run; its budget, and whatever else may change, is that of the overrides now."""
     heard = RunDir(task.run).read_overrides()
-    news = [word for word in changeable(task.words) if word not in heard]
+    news = [override for override in changeable(task.overrides) if override not in heard]
     with nullcontext() if task.composed is not None else trust.limited(task.trust, run=task.folder):
         return resuming.resume(task.run, news, trust=task.trust)

@@ -2,7 +2,7 @@
 
 Beside the files of any sweep there are, in its folder:
 
-    search.json      the words and settings that it goes on with
+    search.json      the overrides and settings that it goes on with
     study.journal    trials, what they reported and what they came to; Optuna's own format
     search.lock      held by the coordinator that asks for trials; others help with the jobs
     best.json        the answer

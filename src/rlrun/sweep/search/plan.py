@@ -1,4 +1,4 @@
-"""What is searched and how: the words that stay, those that are chosen, the seeds, and the jobs of a choice.
+"""What is searched and how: the overrides that stay, those that are chosen, the seeds, and the jobs of a choice.
 
 The keys of `conf/sweep/optuna.yaml` are those of `Optuna`.
 """
@@ -18,8 +18,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlrun import config as configuration
 from rlrun import trust
+from rlrun.config.overrides import parse
 from rlrun.config.schema import BLOCK, NULL, TRUTH, Kind, either, one_of, shown, whole
-from rlrun.config.words import parse
 from rlrun.errors import ConfigError, MissingExtra, RunDirError, did_you_mean
 from rlrun.files import counted, read_json, write_json
 from rlrun.sweep.expansion import Job, job_of
@@ -52,7 +52,7 @@ def _directions(value: Any) -> Any:
     return value
 
 
-DIRECTIONS = ("maximise", "minimise")
+DIRECTIONS = ("maximise", "minimize")
 KINDS = {
     **dict.fromkeys(("trials", "compare", "fresh_seeds"), whole(1)),
     **dict.fromkeys(("startup", "seed", "top"), whole()),
@@ -103,11 +103,11 @@ class Optuna:
                 object.__setattr__(self, name, kind.convert(value))
             except (ValueError, OverflowError):
                 near = (
-                    did_you_mean(value, kind.words.removeprefix("one of ").split(", "))
+                    did_you_mean(value, kind.overrides.removeprefix("one of ").split(", "))
                     if isinstance(value, str)
                     else ""
                 )
-                raise ConfigError(f"sweep.{name}: wanted {kind.words}, got {shown(value)}{near}") from None
+                raise ConfigError(f"sweep.{name}: wanted {kind.overrides}, got {shown(value)}{near}") from None
         count = len(self.objectives)
         if len(self.directions) != count:
             raise ConfigError(f"sweep.direction: {count} objectives have one direction each, or one for all")
@@ -154,34 +154,35 @@ class Plan:
     """A search as the user asked for it.
 
     Args:
-        words: of the jobs; those with several values are searched.
+        overrides: of the jobs; those with several values are searched.
         settings: of the search.
         config_dir: the user's own conf folder.
-        foreign: the folder that the words came with, if the user did not type them: then what composing them does is
+        foreign: the folder that the overrides came with, if the user did not type them: then what composing them does
+            is
             limited, as for any run.
-        packages: beyond those that such words may name.
+        packages: beyond those that such overrides may name.
 
     Raises:
-        ConfigError: a word is wrong, or nothing is to be chosen.
+        ConfigError: an override is wrong, or nothing is to be chosen.
     """
 
     def __init__(
         self,
-        words: Iterable[str],
+        overrides: Iterable[str],
         settings: Optuna,
         config_dir: Path | None = None,
         *,
         foreign: Path | None = None,
         packages: Iterable[str] = (),
     ) -> None:
-        self.words = [word.strip() for word in words]
+        self.overrides = [override.strip() for override in overrides]
         self.settings = settings
         self.config_dir = config_dir
         self._foreign = foreign
         self._packages = tuple(packages)
-        fixed, self.dimensions = divide(self.words, settings.params, config_dir)
-        self.fixed = [word.text for word in parse(fixed) if word.key != "seed"]
-        seeds = [word.value for word in parse(fixed) if word.key == "seed"]
+        fixed, self.dimensions = divide(self.overrides, settings.params, config_dir)
+        self.fixed = [override.text for override in parse(fixed) if override.key != "seed"]
+        seeds = [override.value for override in parse(fixed) if override.key == "seed"]
         if seeds and not isinstance(seeds[0], int):
             raise ConfigError(f"seed: wanted a whole number from 0, got {seeds[0]!r}")
         first = seeds[0] if seeds else 0
@@ -197,17 +198,17 @@ class Plan:
 
     @property
     def preset(self) -> str | None:
-        """The preset that the words come to which all jobs have."""
+        """The preset that the overrides come to which all jobs have."""
         return self._base.preset
 
     @property
     def sample(self) -> list[Job]:
-        """As many jobs as a trial has, with the words that all have; they are none to be run."""
+        """As many jobs as a trial has, with the overrides that all have; they are none to be run."""
         return [Job("", tuple(self.fixed), "") for _ in self.seeds]
 
-    def words_of(self, values: Mapping[str, Any]) -> list[str]:
-        """Return the words that a choice stands for, name -> value."""
-        return [dimension.word(values[dimension.name]) for dimension in self.dimensions]
+    def overrides_of(self, values: Mapping[str, Any]) -> list[str]:
+        """Return the overrides that a choice stands for, name -> value."""
+        return [dimension.override(values[dimension.name]) for dimension in self.dimensions]
 
     def jobs(self, values: Mapping[str, Any], seeds: Sequence[int]) -> list[Job]:
         """Return a job for each seed.
@@ -215,13 +216,13 @@ class Plan:
         Raises:
             ConfigError: the values make no config.
         """
-        chosen = self.words_of(values)
-        words = [[*chosen, f"seed={seed}"] for seed in seeds]
-        return [job_of(self._compose([*self.fixed, *overrides]), " ".join(overrides)) for overrides in words]
+        chosen = self.overrides_of(values)
+        overrides = [[*chosen, f"seed={seed}"] for seed in seeds]
+        return [job_of(self._compose([*self.fixed, *chosen]), " ".join(chosen)) for chosen in overrides]
 
     def command(self, values: Mapping[str, Any]) -> str:
         """Return the command that trains with a choice."""
-        return f"rlrun train {shlex.join([*self.fixed, *self.words_of(values)])}"
+        return f"rlrun train {shlex.join([*self.fixed, *self.overrides_of(values)])}"
 
     @cached_property
     def start(self) -> dict[str, Any]:
@@ -254,7 +255,7 @@ class Plan:
         ends = [dimension.choices or (dimension.low, dimension.high) for dimension in self.dimensions]
         for at in range(max(map(len, ends))):
             values = [options[at % len(options)] for options in ends]
-            self._compose([*self.fixed, *map(Dimension.word, self.dimensions, values)])
+            self._compose([*self.fixed, *map(Dimension.override, self.dimensions, values)])
         reports = [name for name in settings.objectives if name.startswith("evaluation/")]
         if reports and not self._base.config.evaluation.every:
             raise ConfigError(f"sweep.objective: evaluation.every=0 leaves no {reports[0]} to compare")
@@ -281,16 +282,16 @@ class Plan:
         """
         path = folder / ABOUT
         if path.exists():
-            words, settings = _noted(path)
-            theirs = {"words": sorted(words), **asdict(settings)}
-            ours = {"words": sorted(self.words), **asdict(self.settings)}
+            overrides, settings = _noted(path)
+            theirs = {"words": sorted(overrides), **asdict(settings)}
+            ours = {"words": sorted(self.overrides), **asdict(self.settings)}
             name = next((name for name in ours if name not in MAY_GROW and ours[name] != theirs[name]), None)
             if name is not None:
                 grow = ", ".join(f"sweep.{key}" for key in MAY_GROW)
                 raise RunDirError(
                     f"{folder} holds a search with other {name}; only {grow} may change; name another folder"
                 )
-        write_json(path, {"words": self.words, "sweep": asdict(self.settings)})
+        write_json(path, {"words": self.overrides, "sweep": asdict(self.settings)})
 
     @classmethod
     def load(
@@ -301,9 +302,9 @@ class Plan:
         Raises:
             RunDirError: its note is missing or damaged.
         """
-        words, settings = _noted(folder / ABOUT)
+        overrides, settings = _noted(folder / ABOUT)
         try:
-            return cls(words, settings, config_dir, foreign=foreign, packages=packages)
+            return cls(overrides, settings, config_dir, foreign=foreign, packages=packages)
         except ConfigError as error:
             raise RunDirError(f"{folder / ABOUT} is damaged: {error}") from error
 
@@ -311,10 +312,10 @@ class Plan:
     def _base(self) -> configuration.Composed:
         return self._compose(self.fixed)
 
-    def _compose(self, words: Sequence[str]) -> configuration.Composed:
+    def _compose(self, overrides: Sequence[str]) -> configuration.Composed:
         limited = nullcontext() if self._foreign is None else trust.limited(self._packages, run=self._foreign)
         with limited:
-            return self._composer.compose(words)
+            return self._composer.compose(overrides)
 
     @cached_property
     def _composer(self) -> configuration.Composer:
@@ -322,17 +323,17 @@ class Plan:
 
 
 def _noted(path: Path) -> tuple[list[str], Optuna]:
-    """Return the words of a search and its settings.
+    """Return the overrides of a search and its settings.
 
     Raises:
         RunDirError: the note is missing or damaged.
     """
     note = read_json(path)
     try:
-        words, settings = [str(word) for word in note["words"]], note["sweep"]
-        if words != note["words"] or not set(settings) <= {field.name for field in fields(Optuna)}:
+        overrides, settings = [str(override) for override in note["words"]], note["sweep"]
+        if overrides != note["words"] or not set(settings) <= {field.name for field in fields(Optuna)}:
             raise ValueError
-        return words, Optuna(**settings)
+        return overrides, Optuna(**settings)
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         message = str(error) if isinstance(error, ConfigError) else "it is no note of a search"
         raise RunDirError(f"{path} is damaged: {message}") from error

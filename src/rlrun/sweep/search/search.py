@@ -15,8 +15,8 @@ from rlrun import locks
 from rlrun.errors import ConfigError, did_you_mean
 from rlrun.files import counted, write_json
 from rlrun.rundir import RunDir
-from rlrun.sweep.book import Book, Entry
 from rlrun.sweep.expansion import Job
+from rlrun.sweep.job_store import Entry, JobStore
 from rlrun.sweep.places import locked
 from rlrun.sweep.search.plan import Plan
 from rlrun.sweep.search.study import (
@@ -72,13 +72,14 @@ class Search:
     Of several coordinators on one folder the one that holds the lock asks for trials and judges them; the lock dies
     with its process. The others do jobs, until they get it.
 
-    The book is changed before the study is told, so that what a killed process left is found out from the book.
+    The job store is changed before the study is told, so that what a killed process left is found out from the job
+    store.
 
     Args:
         plan: what is searched.
         folder: of the sweep.
         book: its jobs.
-        typed: jobs whose words the user typed, by their keys; those of the trials are added, if the plan's were.
+        typed: jobs whose overrides the user typed, by their keys; those of the trials are added, if the plan's were.
         say: takes a line on each trial.
     """
 
@@ -86,13 +87,13 @@ class Search:
         self,
         plan: Plan,
         folder: Path,
-        book: Book,
+        job_store: JobStore,
         typed: dict[str, Job] | None = None,
         say: Callable[[str], None] = print,
     ) -> None:
         self.plan = plan
         self.folder = folder
-        self.book = book
+        self.job_store = job_store
         self.typed = typed
         self.say = say
         self.result: str | None = None  # the answer, in words
@@ -121,17 +122,17 @@ class Search:
         if not self._asks() or (not news and time.monotonic() - self._looked < LOOK):
             return set()
         self._looked = time.monotonic()
-        entries = {entry.key: entry for entry in self.book.entries()}
+        entries = {entry.key: entry for entry in self.job_store.entries()}
         leaving: set[str] = set()
         self._try_again(entries)
         for number in list(self._open):
-            leaving |= self._judge(self._open[number], entries)
+            leaving |= self._evaluate_actions(self._open[number], entries)
         if not self._open and not self._is_due():
             self._conclude(entries)
         return leaving
 
     def offer(self) -> bool:
-        """Add the jobs of a new trial to the book; False where there is none now."""
+        """Add the jobs of a new trial to the job store; False where there is none now."""
         if not self._asks() or not self._is_due():
             return False
         assert self._study is not None
@@ -159,7 +160,7 @@ class Search:
 
     def _go_on(self, study: Study) -> None:
         """Take up the trials of a process before this one."""
-        entries = {entry.key: entry for entry in self.book.entries()}
+        entries = {entry.key: entry for entry in self.job_store.entries()}
         for trial in study.trials:
             if trial.state == "running":
                 self._begin(study.reopen(trial.number))
@@ -177,7 +178,7 @@ class Search:
             if any(entries[key].state != "failed" for key in keys):
                 del self._failed[number]
                 self._study.try_again(trial)
-                self.book.revive(job.key for job in self.plan.jobs(trial.values, self.plan.seeds))
+                self.job_store.revive(job.key for job in self.plan.jobs(trial.values, self.plan.seeds))
                 self._candidates = None
 
     def _begin(self, trial: Trial) -> None:
@@ -195,10 +196,10 @@ class Search:
         jobs = self.plan.jobs(trial.values, seeds)
         if self.typed is not None:
             self.typed.update({job.key: job for job in jobs})
-        self.book.add(jobs)
+        self.job_store.add(jobs)
         return {job.key: RunDir(self.folder / "jobs" / job.key) for job in jobs}
 
-    def _judge(self, at_work: _Open, entries: Mapping[str, Entry]) -> set[str]:
+    def _evaluate_actions(self, at_work: _Open, entries: Mapping[str, Entry]) -> set[str]:
         """Tell the study how a trial ended, if it has; return the keys of jobs that are to leave."""
         trial, keys = at_work.trial, set(at_work.runs)
         states = {entries[key].state for key in keys if key in entries}
@@ -263,7 +264,7 @@ class Search:
             yield step, value
 
     def _leave(self, trial: Trial, keys: set[str], state: State, why: str = "") -> set[str]:
-        self.book.prune(keys)
+        self.job_store.prune(keys)
         self._end(trial, None, state, why)
         return keys
 
@@ -273,7 +274,7 @@ class Search:
         self._open.pop(trial.number, None)
         came_to = ", ".join(f"{result:.4g}" for result in results) if results else state
         about = f": {why}" if why else ""
-        self.say(f"trial {trial.number} {' '.join(self.plan.words_of(trial.values))}: {came_to}{about}")
+        self.say(f"trial {trial.number} {' '.join(self.plan.overrides_of(trial.values))}: {came_to}{about}")
 
     def _scores(self, runs: list[RunDir]) -> list[list[float]]:
         """Return what completed runs came to, a list for each objective."""
@@ -288,13 +289,13 @@ class Search:
             again = best[: self.plan.settings.top]
             self._candidates = [Candidate(trial, self._add(trial, self.plan.fresh)) for trial in again]
             self._candidates = self._candidates or [Candidate(trial, {}) for trial in best[:1]]
-            entries = {entry.key: entry for entry in self.book.entries()}
+            entries = {entry.key: entry for entry in self.job_store.entries()}
         keys = [key for candidate in self._candidates for key in candidate.runs]
         if any(entries[key].state in ("pending", "running") for key in keys):
             return
         for candidate in self._candidates:
-            ended = [run for key, run in candidate.runs.items() if entries[key].state == "completed"]
-            candidate.scores = self._scores(ended)
+            episode_end = [run for key, run in candidate.runs.items() if entries[key].state == "completed"]
+            candidate.scores = self._scores(episode_end)
         content = answer(self.plan, self._study.trials, self._candidates, self.folder / ANSWER)
         self.result, self.fruitless = told(self.plan, content), content["best"] is None
 
@@ -323,7 +324,7 @@ def _about(plan: Plan, rank: int, candidate: Candidate) -> dict[str, Any]:
         len(values) == len(candidate.runs) and not any(map(math.isnan, values)) for values in candidate.scores
     )
     return {
-        "words": plan.words_of(candidate.trial.values),
+        "words": plan.overrides_of(candidate.trial.values),
         "command": plan.command(candidate.trial.values),
         "trial": candidate.trial.number,
         "rank": rank,  # in the search

@@ -1,4 +1,4 @@
-"""Of which words a search chooses the value, and among which."""
+"""Of which overrides a search chooses the value, and among which."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
+from rlrun.config.overrides import parse
 from rlrun.config.schema import CHANGEABLE
-from rlrun.config.words import parse
 from rlrun.errors import ConfigError
 from rlrun.sweep.expansion import read, values
 
@@ -24,10 +24,10 @@ EXAMPLE = "'algorithm.lr=tag(log,interval(1e-5,1e-2))'"
 
 @dataclass(frozen=True)
 class Dimension:
-    """A word of which the search chooses the value: one of some texts, or a number within bounds.
+    """An override of which the search chooses the value: one of some texts, or a number within bounds.
 
     Attributes:
-        name: of the word, as it stands before `=`, with its sign.
+        name: of the override, as it stands before `=`, with its sign.
         choices: texts; none where it is a number.
         low: the lower bound; a whole number if all are.
         high: the upper bound, which is included.
@@ -66,8 +66,8 @@ class Dimension:
         number = isinstance(value, int if self.whole else int | float) and not isinstance(value, bool)
         return number and self.low <= value <= self.high
 
-    def word(self, value: Any) -> str:
-        """Return the word of a value, with few digits."""
+    def override(self, value: Any) -> str:
+        """Return the override of a value, with few digits."""
         if self.choices or self.whole:
             return f"{self.name}={value}"
         near = float(f"{value:.{10 if self.step else DIGITS}g}")
@@ -106,29 +106,29 @@ class Dimension:
 
 
 def divide(
-    words: Iterable[str], params: Mapping[str, Any], config_dir: Path | None = None
+    overrides: Iterable[str], params: Mapping[str, Any], config_dir: Path | None = None
 ) -> tuple[list[str], list[Dimension]]:
-    """Return the words that are the same in all trials, and the dimensions that the others stand for.
+    """Return the overrides that are the same in all trials, and the dimensions that the others stand for.
 
     Args:
-        words: of the command line.
-        params: key -> values of a file; a word of the same key stands in for it.
+        overrides: of the command line.
+        params: key -> values of a file; an override of the same key stands in for it.
 
     Raises:
-        ConfigError: a word is malformed, or its values are none that a search chooses.
+        ConfigError: an override is malformed, or its values are none that a search chooses.
     """
-    overrides = [read(text.strip()) for text in words]
-    typed = {override.get_key_element().lstrip("+") for override in overrides}
+    parsed = [read(text.strip()) for text in overrides]
+    typed = {override.get_key_element().lstrip("+") for override in parsed}
     added = [read(text) for key, text in _texts(params) if key.lstrip("+") not in typed]
     fixed, dimensions = [], {}
-    for override in (*added, *overrides):
+    for override in (*added, *parsed):
         if override.is_sweep_override():
             dimension = _dimension(override, config_dir)
             dimensions[dimension.key] = dimension
         else:
             fixed.append(str(override.input_line))
     if not dimensions:
-        raise ConfigError(f"a search needs a word that stands for many values: {EXAMPLE}")
+        raise ConfigError(f"a search needs an override that stands for many values: {EXAMPLE}")
     return fixed, list(dimensions.values())
 
 
@@ -147,7 +147,7 @@ def grid(dimensions: Sequence[Dimension]) -> list[dict[str, Any]]:
 
 
 def _texts(params: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Yield key and word of what a file says; keys may be nested or dotted."""
+    """Yield key and override of what a file says; keys may be nested or dotted."""
     for name, value in params.items():
         key = f"{above}{name}"
         if isinstance(value, Mapping):

@@ -142,10 +142,10 @@ class Study:
         ordered = sorted(
             complete, key=lambda trial: [sign * value for sign, value in zip(signs, trial.results, strict=True)]
         )
-        by_words: dict[tuple[str, ...], Trial] = {}
+        by_overrides: dict[tuple[str, ...], Trial] = {}
         for trial in ordered:  # values may have come twice
-            by_words.setdefault(tuple(self.plan.words_of(trial.values)), trial)
-        return list(by_words.values())
+            by_overrides.setdefault(tuple(self.plan.overrides_of(trial.values)), trial)
+        return list(by_overrides.values())
 
     def _opened(self) -> Any:
         storages = self._optuna.storages
@@ -231,9 +231,9 @@ class Study:
         bounds = np.array([[0.0, 1.0]] * len(numbers))
         state = CMA(mean=mean, sigma=WIDTH, bounds=bounds, seed=seed % 2**31)
         sign = self.plan.settings.signs[0]
-        ended = [trial for trial in self.trials if trial.state in ("complete", "pruned", "failed")]
+        episode_end = [trial for trial in self.trials if trial.state in ("complete", "pruned", "failed")]
         while True:
-            mine = [trial for trial in ended if notes[trial.number].get(GENERATION) == state.generation]
+            mine = [trial for trial in episode_end if notes[trial.number].get(GENERATION) == state.generation]
             if len(mine) < state.population_size:
                 break
             # Who was pruned or failed is behind all others: only the order counts.

@@ -1,4 +1,4 @@
-"""Normalising samples: where statistics come from, and what sees them."""
+"""Normalizing samples: where statistics come from, and what sees them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import torch
 from rlrun.errors import ConfigError
 from rlrun.memory import NStep, Table
 from rlrun.memory.adaptors import Adaptor
-from rlrun.memory.normalise import Normalise, ObservationNormalise, ReturnNormalise, RewardNormalise
+from rlrun.memory.normalize import Normalize, ObservationNormalize, ReturnNormalize, RewardNormalize
 from rlrun.memory.transforms import RewardScale
-from rlrun.nn.normaliser import Normaliser, ReturnNormaliser
+from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
 from rlrun.spaces import Box, Composite, Discrete, Spaces
 
 SPACES = Spaces(Box((2,), np.zeros(2), np.ones(2)), Discrete(2))
 
 
-def rms(**settings: Any) -> Normaliser:
-    return Normaliser([], form="rms", **settings)
+def rms(**settings: Any) -> Normalizer:
+    return Normalizer([], form="rms", **settings)
 
 
 def filled(*adaptors: Adaptor, rows: int = 30) -> Table:
@@ -33,9 +33,9 @@ def filled(*adaptors: Adaptor, rows: int = 30) -> Table:
     return table
 
 
-def test_both_observations_are_normalised_by_the_statistics_of_the_first() -> None:
-    normaliser = Normaliser(SPACES)
-    table = filled(ObservationNormalise(normaliser))
+def test_both_observations_are_normalized_by_the_statistics_of_the_first() -> None:
+    normalizer = Normalizer(SPACES)
+    table = filled(ObservationNormalize(normalizer))
     batch = table.sample(200)
     assert torch.allclose(batch["observation"].mean(0), torch.zeros(2), atol=1e-5)
     assert torch.allclose(batch["observation"].std(0, correction=0), torch.ones(2), atol=1e-4)
@@ -45,49 +45,49 @@ def test_both_observations_are_normalised_by_the_statistics_of_the_first() -> No
 
 
 def test_replay_learns_from_every_sample_and_from_nothing_else() -> None:
-    normaliser = Normaliser(SPACES)
-    table = filled(ObservationNormalise(normaliser, update="replay"))
-    assert normaliser.updates == 0
+    normalizer = Normalizer(SPACES)
+    table = filled(ObservationNormalize(normalizer, update="replay"))
+    assert normalizer.updates == 0
     table.sample(8)
     table.sample(8, 4)
-    assert normaliser.updates == 2
-    normaliser(torch.ones(3, 2))
-    assert normaliser.updates == 2
+    assert normalizer.updates == 2
+    normalizer(torch.ones(3, 2))
+    assert normalizer.updates == 2
 
 
 def test_rollout_learns_from_every_row_and_from_nothing_else() -> None:
-    normaliser = Normaliser(SPACES, speed=1)
-    table = filled(ObservationNormalise(normaliser, update="rollout"), rows=5)
+    normalizer = Normalizer(SPACES, speed=1)
+    table = filled(ObservationNormalize(normalizer, update="rollout"), rows=5)
     table.sample(8)
-    assert normaliser.updates == 5
-    assert normaliser(torch.tensor([2.0, -2.0])).tolist() == pytest.approx([0.0, 0.0])  # the mean of 0 … 4
+    assert normalizer.updates == 5
+    assert normalizer(torch.tensor([2.0, -2.0])).tolist() == pytest.approx([0.0, 0.0])  # the mean of 0 … 4
 
 
 def test_never_learns_nothing() -> None:
-    normaliser = Normaliser(SPACES)
-    batch = filled(ObservationNormalise(normaliser, update="never")).sample(8)
-    assert normaliser.updates == 0
+    normalizer = Normalizer(SPACES)
+    batch = filled(ObservationNormalize(normalizer, update="never")).sample(8)
+    assert normalizer.updates == 0
     assert torch.equal(batch["observation"][:, 0], -batch["observation"][:, 1])
 
 
 def test_learning_stops_at_its_limit() -> None:
-    normaliser = Normaliser(SPACES)
-    table = filled(ObservationNormalise(normaliser, limit=3))
+    normalizer = Normalizer(SPACES)
+    table = filled(ObservationNormalize(normalizer, limit=3))
     for _ in range(10):
         table.sample(4)
-    assert normaliser.updates == 3
+    assert normalizer.updates == 3
 
 
 def test_padding_does_not_count() -> None:
-    normaliser = Normaliser([2])
+    normalizer = Normalizer([2])
     batch = {"observation": torch.tensor([[[1.0, 2.0], [9.0, 9.0]]]), "valid": torch.tensor([[True, False]])}
-    adapted = ObservationNormalise(normaliser)(batch, None)
+    adapted = ObservationNormalize(normalizer)(batch, None)
     assert adapted["observation"][0, 0].tolist() == pytest.approx([0.0, 0.0])
 
 
-def test_leaves_of_a_dict_are_normalised_each_by_its_own() -> None:
+def test_leaves_of_a_dict_are_normalized_each_by_its_own() -> None:
     space = Composite({"near": Box((), np.zeros(()), np.ones(())), "far": Box((), np.zeros(()), np.ones(()))})
-    adaptor = ObservationNormalise(Normaliser(Spaces(space, Discrete(2)), leaves=["far"]))
+    adaptor = ObservationNormalize(Normalizer(Spaces(space, Discrete(2)), leaves=["far"]))
     observation = {"near": torch.tensor([1.0, 3.0]), "far": torch.tensor([100.0, 300.0])}
     batch = adaptor({"observation": observation, "next_observation": observation}, None)
     assert batch["observation"]["far"].tolist() == pytest.approx([-1.0, 1.0])
@@ -97,22 +97,22 @@ def test_leaves_of_a_dict_are_normalised_each_by_its_own() -> None:
 
 def test_rewards_are_divided_by_their_root_mean_square() -> None:
     batch = {"reward": torch.tensor([3.0, -4.0, 0.0, 5.0])}  # squares 9 + 16 + 0 + 25 = 50, mean 12.5
-    rewards = RewardNormalise(rms())(batch, None)["reward"]
+    rewards = RewardNormalize(rms())(batch, None)["reward"]
     assert torch.allclose(rewards, batch["reward"] / 12.5**0.5)
 
 
-def test_normalised_rewards_are_clipped() -> None:
-    normaliser = rms(clip=2.0)
-    adaptor = RewardNormalise(normaliser, limit=1)
+def test_normalized_rewards_are_clipped() -> None:
+    normalizer = rms(clip=2.0)
+    adaptor = RewardNormalize(normalizer, limit=1)
     adaptor({"reward": torch.ones(10)}, None)
     assert adaptor({"reward": torch.tensor([100.0, -100.0, 0.5])}, None)["reward"].tolist() == [2.0, -2.0, 0.5]
 
 
-def test_each_step_of_a_sum_is_normalised_and_clipped() -> None:
-    normaliser = rms(clip=1.0)
-    normaliser.update(torch.full((4,), 10.0))  # so a reward of 10 is 1
+def test_each_step_of_a_sum_is_normalized_and_clipped() -> None:
+    normalizer = rms(clip=1.0)
+    normalizer.update(torch.full((4,), 10.0))  # so a reward of 10 is 1
     n_step = NStep(steps=3, discount=1.0)
-    batch = filled(n_step, RewardNormalise(normaliser, update="never")).sample(200)
+    batch = filled(n_step, RewardNormalize(normalizer, update="never")).sample(200)
     start = batch["observation"][:, :1]
     steps = (start + torch.arange(1, 4)).clamp(max=30)  # rewards 1 … 30
     count = (batch["next_observation"][:, 0] - start[:, 0]).round()[:, None]
@@ -121,27 +121,27 @@ def test_each_step_of_a_sum_is_normalised_and_clipped() -> None:
 
 
 def test_statistics_are_of_single_steps_though_sums_are_served() -> None:
-    normaliser = rms(speed=1)
-    table = filled(NStep(steps=10, discount=1.0), RewardNormalise(normaliser))
+    normalizer = rms(speed=1)
+    table = filled(NStep(steps=10, discount=1.0), RewardNormalize(normalizer))
     for _ in range(100):
         table.sample(64)
-    assert float(normaliser(torch.tensor(1.0))) == pytest.approx((29 * 59 / 6) ** -0.5 * 1.0, rel=0.05)
+    assert float(normalizer(torch.tensor(1.0))) == pytest.approx((29 * 59 / 6) ** -0.5 * 1.0, rel=0.05)
 
 
 def test_rewards_are_changed_in_turn() -> None:
-    batch = filled(RewardScale(1000.0), RewardNormalise(rms())).sample(64)
+    batch = filled(RewardScale(1000.0), RewardNormalize(rms())).sample(64)
     assert float(batch["reward"].square().mean()) == pytest.approx(1.0, rel=1e-4)
 
 
-def test_any_column_can_be_normalised() -> None:
-    batch = Normalise("height", Normaliser([]))({"height": torch.tensor([1.0, 3.0])}, None)
+def test_any_column_can_be_normalized() -> None:
+    batch = Normalize("height", Normalizer([]))({"height": torch.tensor([1.0, 3.0])}, None)
     assert batch["height"].tolist() == pytest.approx([-1.0, 1.0])
 
 
 def test_given_tensors_stay_as_they_are() -> None:
     batch = {"observation": torch.randn(4, 2), "reward": torch.randn(4)}
     before = {name: value.clone() for name, value in batch.items()}
-    RewardNormalise(rms(clip=0.1))(ObservationNormalise(Normaliser([2], clip=0.1))(batch, None), None)
+    RewardNormalize(rms(clip=0.1))(ObservationNormalize(Normalizer([2], clip=0.1))(batch, None), None)
     assert all(torch.equal(batch[name], before[name]) for name in batch)
 
 
@@ -152,33 +152,33 @@ ROLLOUT = {
 
 
 @pytest.mark.parametrize("update", ["replay", "rollout"])
-def test_a_rollout_is_normalised_as_the_agent_saw_it(update: Any) -> None:
-    normaliser = Normaliser([2])
-    adaptor = ObservationNormalise(normaliser, update=update)
+def test_a_rollout_is_normalized_as_the_agent_saw_it(update: Any) -> None:
+    normalizer = Normalizer([2])
+    adaptor = ObservationNormalize(normalizer, update=update)
     batch = ROLLOUT | {"valid": torch.tensor([[True, True, False]])}
     assert torch.equal(adaptor.rollout(batch)["observation"], batch["observation"])  # nobody had learned anything
-    assert normaliser(torch.tensor([2.0, 4.0])).tolist() == pytest.approx([0.0, 0.0])  # the mean of the first two
+    assert normalizer(torch.tensor([2.0, 4.0])).tolist() == pytest.approx([0.0, 0.0])  # the mean of the first two
     later = adaptor.rollout(batch | {"observation": batch["observation"] + 4})["observation"]
     assert later[0, 0].tolist() == pytest.approx([3.0, 1.0])  # (5 - 2) / 1, (6 - 4) / 2
-    assert normaliser(torch.tensor([4.0, 6.0])).tolist() == pytest.approx([0.0, 0.0])  # each row counts alike
+    assert normalizer(torch.tensor([4.0, 6.0])).tolist() == pytest.approx([0.0, 0.0])  # each row counts alike
 
 
-def test_rewards_of_a_rollout_are_normalised_by_themselves_too() -> None:
+def test_rewards_of_a_rollout_are_normalized_by_themselves_too() -> None:
     batch = ROLLOUT | {"valid": torch.tensor([[True, True, False]])}
-    rewards = RewardNormalise(rms()).rollout(batch)["reward"]
+    rewards = RewardNormalize(rms()).rollout(batch)["reward"]
     assert torch.allclose(rewards, batch["reward"] / 12.5**0.5)  # of 9 and 16
 
 
 def test_a_rollout_teaches_nothing_where_statistics_shall_stay() -> None:
-    normaliser = Normaliser([2])
-    ObservationNormalise(normaliser, update="never").rollout(ROLLOUT | {"valid": torch.ones(1, 3, dtype=torch.bool)})
-    assert normaliser.updates == 0
+    normalizer = Normalizer([2])
+    ObservationNormalize(normalizer, update="never").rollout(ROLLOUT | {"valid": torch.ones(1, 3, dtype=torch.bool)})
+    assert normalizer.updates == 0
 
 
-def vec_normalize(reward: Any, ended: Any, discount: float) -> float:
+def vec_normalize(reward: Any, episode_end: Any, discount: float) -> float:
     """Return the deviation of running discounted returns, of rewards [T, N], step by step as VecNormalize has it."""
     returns, seen = np.zeros(reward.shape[1]), []
-    for now, over in zip(reward, ended, strict=True):
+    for now, over in zip(reward, episode_end, strict=True):
         returns = returns * discount + now
         seen.extend(returns)
         returns[over] = 0.0
@@ -189,71 +189,71 @@ RNG = np.random.default_rng(0)
 REWARD, ENDED = RNG.normal(2.0, 3.0, (40, 3)).astype(np.float32), RNG.random((40, 3)) < 0.1
 
 
-def returns_normalised(clip: float | None = 10.0) -> ReturnNormalise:
-    return ReturnNormalise(ReturnNormaliser(discount=0.9, num_envs=3, clip=clip))
+def returns_normalized(clip: float | None = 10.0) -> ReturnNormalize:
+    return ReturnNormalize(ReturnNormalizer(discount=0.9, num_envs=3, clip=clip))
 
 
 def test_rewards_are_divided_by_the_deviation_of_returns_as_they_enter_a_table() -> None:
-    adaptor = returns_normalised()
+    adaptor = returns_normalized()
     table = Table(length=200, num_envs=3, spaces=SPACES, adaptors=[adaptor])
-    for at, (reward, ended) in enumerate(zip(REWARD, ENDED, strict=True)):
+    for at, (reward, episode_end) in enumerate(zip(REWARD, ENDED, strict=True)):
         row = {"observation": np.zeros((3, 2), np.float32), "action": [0, 0, 0], "reward": reward}
-        table.add(None, row | {"terminated": ended & (at % 2 == 0), "truncated": ended & (at % 2 == 1)})
-        if ended.any():
-            table.close(ended, np.zeros((int(ended.sum()), 2), np.float32))
+        table.add(None, row | {"terminated": episode_end & (at % 2 == 0), "truncated": episode_end & (at % 2 == 1)})
+        if episode_end.any():
+            table.close(episode_end, np.zeros((int(episode_end.sum()), 2), np.float32))
     rewards = torch.tensor([1.0, -2.0, 1e9])
     wanted = rewards / vec_normalize(REWARD, ENDED, 0.9)
-    normalised = adaptor({"reward": rewards}, None)["reward"]
-    torch.testing.assert_close(normalised, wanted.clamp(-10, 10), rtol=1e-5, atol=0)
+    normalized = adaptor({"reward": rewards}, None)["reward"]
+    torch.testing.assert_close(normalized, wanted.clamp(-10, 10), rtol=1e-5, atol=0)
 
 
 def test_rewards_of_rollouts_are_divided_by_the_deviation_of_all_returns_so_far() -> None:
-    adaptor = returns_normalised(clip=None)
+    adaptor = returns_normalized(clip=None)
     for first, last in ((0, 25), (25, 40)):  # episodes go on from the one to the other
         part = {"reward": REWARD[first:last], "terminated": ENDED[first:last], "truncated": ENDED[first:last] * False}
         batch = {name: torch.from_numpy(array).transpose(0, 1) for name, array in part.items()}
         rewards = adaptor.rollout(batch | {"valid": torch.ones_like(batch["terminated"])})["reward"]
         torch.testing.assert_close(rewards, batch["reward"] / vec_normalize(REWARD[:last], ENDED[:last], 0.9))
-        twin = returns_normalised(clip=None)
-        twin.normaliser.load_state_dict(adaptor.normaliser.state_dict())
+        twin = returns_normalized(clip=None)
+        twin.normalizer.load_state_dict(adaptor.normalizer.state_dict())
         adaptor = twin
 
 
 def test_rows_that_are_no_step_and_whole_episodes_go_into_returns_in_their_order() -> None:
-    first, second = returns_normalised().normaliser, returns_normalised()
-    steps, ended = np.array([[1.0, 9.0, 2.0]]), np.zeros((1, 3), np.bool_)
-    first.advance(steps, ended, np.array([[True, False, True]]), np.array([1]))
+    first, second = returns_normalized().normalizer, returns_normalized()
+    steps, episode_end = np.array([[1.0, 9.0, 2.0]]), np.zeros((1, 3), np.bool_)
+    first.advance(steps, episode_end, np.array([[True, False, True]]), np.array([1]))
     assert first.running.tolist() == pytest.approx([0.0, 2.9, 0.0])
     table = Table(length=50, num_envs=3, spaces=SPACES, adaptors=[second])
     row = {"observation": np.zeros((2, 2), np.float32), "action": [0, 0], "reward": np.array([1.0, 2.0], np.float32)}
     table.add_episode(row | {"terminated": [False, False], "truncated": [False, True]}, np.zeros(2, np.float32))
-    assert float(second.normaliser(torch.tensor(1.0))) == pytest.approx(1 / np.std([1.0, 2.9]))
-    assert second.normaliser.running.tolist() == [0.0, 0.0, 0.0]
+    assert float(second.normalizer(torch.tensor(1.0))) == pytest.approx(1 / np.std([1.0, 2.9]))
+    assert second.normalizer.running.tolist() == [0.0, 0.0, 0.0]
 
 
 def test_what_learns_from_rows_learns_from_those_of_a_file(tmp_path: Path) -> None:
-    def table(adaptor: ReturnNormalise) -> Table:
+    def table(adaptor: ReturnNormalize) -> Table:
         return Table(length=50, num_envs=3, spaces=SPACES, adaptors=[adaptor])
 
-    first, second = returns_normalised(), returns_normalised()
+    first, second = returns_normalized(), returns_normalized()
     row = {"observation": np.zeros((2, 2), np.float32), "action": [0, 0], "reward": np.array([1.0, 2.0], np.float32)}
     stored = table(first)
     stored.add_episode(row | {"terminated": [False, False], "truncated": [False, True]}, np.zeros(2, np.float32))
     stored.store(tmp_path / "memory.zip")
     table(second).restore(tmp_path / "memory.zip")
-    assert float(second.normaliser(torch.tensor(1.0))) == pytest.approx(float(first.normaliser(torch.tensor(1.0))))
-    counted = second.normaliser.updates
+    assert float(second.normalizer(torch.tensor(1.0))) == pytest.approx(float(first.normalizer(torch.tensor(1.0))))
+    counted = second.normalizer.updates
     refilled = table(second)
     with refilled.unobserved():  # as a resumed run, whose statistics are saved, takes the file in again
         refilled.restore(tmp_path / "memory.zip")
-    assert (len(refilled), second.normaliser.updates) == (2, counted)
+    assert (len(refilled), second.normalizer.updates) == (2, counted)
 
 
 def test_unknown_place_of_learning_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"ObservationNormalise.update: wanted one of .* \(did you mean 'replay'\?\)"):
-        ObservationNormalise(Normaliser([2]), update="reply")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"ObservationNormalize.update: wanted one of .* \(did you mean 'replay'\?\)"):
+        ObservationNormalize(Normalizer([2]), update="reply")  # type: ignore[arg-type]
 
 
 def test_statistics_of_what_is_not_there_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"Normalise reads 'heigth'"):
-        filled(Normalise("heigth", Normaliser([])))
+    with pytest.raises(ConfigError, match=r"Normalize reads 'heigth'"):
+        filled(Normalize("heigth", Normalizer([])))

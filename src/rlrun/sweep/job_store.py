@@ -22,8 +22,8 @@ from rlrun.files import require_own_file
 from rlrun.sweep.expansion import Job
 from rlrun.watching import printable
 
-BOOK = "jobs.sqlite"  # of a sweep's folder
-# queued: never in a book, but shown of one that is running and waits for its scheduler
+JOB_STORE = "jobs.sqlite"  # of a sweep's folder
+# queued: never in a job store, but shown of one that is running and waits for its scheduler
 State = Literal["pending", "queued", "running", "completed", "failed", "pruned"]
 SILENT = 60.0  # seconds
 PATIENCE = 60.0  # seconds to wait for another process that writes
@@ -48,11 +48,11 @@ CREATE TABLE IF NOT EXISTS jobs (
 
 @dataclass(frozen=True)
 class Entry:
-    """What the book says of a job."""
+    """What the job store says of a job."""
 
     key: str
     label: str
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     state: State
     owner: str | None
     attempts: int  # how often it has failed, since it was to be done at last
@@ -60,7 +60,7 @@ class Entry:
     error: str | None  # its last line
 
 
-class Book:
+class JobStore:
     """Jobs and their states.
 
     Args:
@@ -75,39 +75,39 @@ class Book:
         self.path = path
         self._clock = clock
         self._require_own()
-        with self._writing() as book:
-            book.execute(LAYOUT)
+        with self._writing() as job_store:
+            job_store.execute(LAYOUT)
 
     def add(self, jobs: Iterable[Job]) -> None:
-        """Take jobs in; one that is completed is to be done again if its words changed (a budget, say)."""
-        with self._writing() as book:
+        """Take jobs in; one that is completed is to be done again if its overrides changed (a budget, say)."""
+        with self._writing() as job_store:
             for job in jobs:
-                words = json.dumps(job.words)
-                book.execute(
+                overrides = json.dumps(job.overrides)
+                job_store.execute(
                     "INSERT INTO jobs (key, label, words) VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
                     "state = CASE WHEN state = 'completed' AND words != excluded.words THEN 'pending' ELSE state END, "
                     "attempts = CASE WHEN state = 'completed' THEN 0 ELSE attempts END, "
                     "label = excluded.label, words = excluded.words",
-                    (job.key, job.label, words),
+                    (job.key, job.label, overrides),
                 )
 
     def entries(self) -> list[Entry]:
         """Return all jobs, in the order in which they came."""
-        with self._writing() as book:
-            return [_entry(row, self.path) for row in book.execute(f"SELECT {COLUMNS} FROM jobs ORDER BY rowid")]
+        with self._writing() as job_store:
+            return [_entry(row, self.path) for row in job_store.execute(f"SELECT {COLUMNS} FROM jobs ORDER BY rowid")]
 
     def claim(self, owner: str) -> Entry | None:
         """Return a job that nobody works on, and be the one who does; None where there is none now."""
         now = self._clock()
-        with self._writing() as book:
-            row = book.execute(
+        with self._writing() as job_store:
+            row = job_store.execute(
                 f"SELECT {COLUMNS} FROM jobs WHERE after <= ? AND (state = 'pending' OR "
                 "(state = 'running' AND beat < ?)) ORDER BY rowid LIMIT 1",
                 (now, now - SILENT),
             ).fetchone()
             if row is None:
                 return None
-            book.execute(
+            job_store.execute(
                 "UPDATE jobs SET state = 'running', owner = ?, beat = ? WHERE key = ?",
                 (owner, now, row[0]),
             )
@@ -115,16 +115,16 @@ class Book:
 
     def is_owner(self, owner: str, key: str) -> bool:
         """Tell whether somebody works on a job."""
-        with self._writing() as book:
-            row = book.execute("SELECT owner FROM jobs WHERE key = ? AND state = 'running'", (key,)).fetchone()
+        with self._writing() as job_store:
+            row = job_store.execute("SELECT owner FROM jobs WHERE key = ? AND state = 'running'", (key,)).fetchone()
         return bool(row == (owner,))
 
     def beat(self, owner: str, keys: Iterable[str]) -> set[str]:
         """Say that somebody works on these jobs; return those that it has lost."""
         lost = set()
-        with self._writing() as book:
+        with self._writing() as job_store:
             for key in keys:
-                changed = book.execute(
+                changed = job_store.execute(
                     "UPDATE jobs SET beat = ? WHERE key = ? AND owner = ? AND state = 'running'",
                     (self._clock(), key, owner),
                 )
@@ -142,23 +142,23 @@ class Book:
         error: str | None = None,
         delay: float = 0.0,
         counts: bool = False,
-        words: tuple[str, ...] | None = None,
+        overrides: tuple[str, ...] | None = None,
     ) -> bool:
         """Say how work on a job ended; False where it is another's by now, and nothing was noted.
 
         delay: seconds before a job that is pending again can be claimed.
         counts: whether this was an attempt that failed.
-        words: that it was done with; it is pending again, where it is completed and has others by now.
+        overrides: that it was done with; it is pending again, where it is completed and has others by now.
         """
-        with self._writing() as book:
-            row = book.execute(
+        with self._writing() as job_store:
+            row = job_store.execute(
                 f"SELECT {COLUMNS} FROM jobs WHERE key = ? AND owner = ? AND state = 'running'", (key, owner)
             ).fetchone()
             if row is None:
                 return False
-            if state == "completed" and words is not None and _entry(row, self.path).words != words:
+            if state == "completed" and overrides is not None and _entry(row, self.path).overrides != overrides:
                 state = "pending"
-            book.execute(
+            job_store.execute(
                 "UPDATE jobs SET state = ?, owner = NULL, beat = NULL, code = ?, error = ?, after = ?, "
                 "attempts = attempts + ? WHERE key = ?",
                 (state, code, error, self._clock() + delay, counts, key),
@@ -167,23 +167,25 @@ class Book:
 
     def free(self, gone: Callable[[str], bool]) -> None:
         """Let jobs be claimed whose coordinators are known to be gone, before they were silent for long."""
-        with self._writing() as book:
-            owners = [owner for (owner,) in book.execute("SELECT DISTINCT owner FROM jobs WHERE state = 'running'")]
+        with self._writing() as job_store:
+            owners = [
+                owner for (owner,) in job_store.execute("SELECT DISTINCT owner FROM jobs WHERE state = 'running'")
+            ]
             freed = [(owner,) for owner in owners if gone(owner)]
-            book.executemany(
+            job_store.executemany(
                 "UPDATE jobs SET state = 'pending', owner = NULL, beat = NULL WHERE owner = ? AND state = 'running'",
                 freed,
             )
 
     def retry(self) -> int:
         """Let jobs that failed be claimed again; return how many."""
-        with self._writing() as book:
-            return book.execute("UPDATE jobs SET state = 'pending', attempts = 0 WHERE state = 'failed'").rowcount
+        with self._writing() as job_store:
+            return job_store.execute("UPDATE jobs SET state = 'pending', attempts = 0 WHERE state = 'failed'").rowcount
 
     def prune(self, keys: Iterable[str]) -> None:
         """Let nobody work any longer on those of some jobs that are not at their end."""
-        with self._writing() as book:
-            book.executemany(
+        with self._writing() as job_store:
+            job_store.executemany(
                 "UPDATE jobs SET state = 'pruned', owner = NULL, beat = NULL "
                 "WHERE key = ? AND state IN ('pending', 'running')",
                 [(key,) for key in keys],
@@ -191,8 +193,8 @@ class Book:
 
     def revive(self, keys: Iterable[str]) -> None:
         """Let those of some jobs be claimed again that were pruned."""
-        with self._writing() as book:
-            book.executemany(
+        with self._writing() as job_store:
+            job_store.executemany(
                 "UPDATE jobs SET state = 'pending' WHERE key = ? AND state = 'pruned'", [(key,) for key in keys]
             )
 
@@ -214,14 +216,14 @@ class Book:
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """Be the only one who reads and writes; all that was written counts, or nothing."""
         try:
-            with closing(sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)) as book:
-                book.execute("BEGIN IMMEDIATE")
+            with closing(sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)) as job_store:
+                job_store.execute("BEGIN IMMEDIATE")
                 try:
-                    yield book
+                    yield job_store
                 except BaseException:
-                    book.execute("ROLLBACK")
+                    job_store.execute("ROLLBACK")
                     raise
-                book.execute("COMMIT")
+                job_store.execute("COMMIT")
         except sqlite3.Error as error:
             raise RunDirError(f"{self.path} cannot be used: {error}") from error
 
@@ -232,13 +234,13 @@ def _entry(row: tuple[Any, ...], path: Path) -> Entry:
     Raises:
         RunDirError: no coordinator has written it.
     """
-    key, label, words, state, owner, attempts, code, error = row
+    key, label, overrides, state, owner, attempts, code, error = row
     with suppress(TypeError, ValueError, RecursionError):
-        words = tuple(json.loads(words))
-        texts = (key, label, *words, *(text for text in (owner, error) if text is not None))
+        overrides = tuple(json.loads(overrides))
+        texts = (key, label, *overrides, *(text for text in (owner, error) if text is not None))
         numbers = (attempts, *(() if code is None else (code,)))
         plain = all(isinstance(text, str) for text in texts) and all(isinstance(number, int) for number in numbers)
         if plain and KEY.fullmatch(key) and state in get_args(State):
             message = None if error is None else printable(error)
-            return Entry(key, printable(label), words, state, owner, attempts, code, message)
+            return Entry(key, printable(label), overrides, state, owner, attempts, code, message)
     raise RunDirError(f"{path} is damaged: it lists a job that is none")

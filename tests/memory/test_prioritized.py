@@ -10,26 +10,26 @@ import pytest
 import torch
 
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.memory import Fifo, Prioritised, Table
-from rlrun.memory.prioritised import PENDING
+from rlrun.memory import Fifo, Prioritized, Table
+from rlrun.memory.prioritized import PENDING
 from rlrun.schedules import Linear
 
 COLUMNS = {"observation": {"dtype": "int64"}, "reward": {"dtype": "int64"}}
 KINDS = {"rows": Fifo, "episodes": lambda: Fifo(whole=True)}
 
 
-def add(table: Table, rows: int, first: int, lane: int = 0, *, over: bool = True) -> None:
+def add(table: Table, rows: int, first: int, env_index: int = 0, *, over: bool = True) -> None:
     """Add an episode whose observations are first, first + 1, …"""
     for number in range(first, first + rows):
-        table.add(lane, {"observation": [number], "reward": [number]})
+        table.add(env_index, {"observation": [number], "reward": [number]})
     if over:
-        table.close(lane, [first + rows])
+        table.close(env_index, [first + rows])
 
 
 def table_of(lengths: list[int], *, size: int = 400, kind: str = "rows", **settings: Any) -> Table:
     """Return a table of episodes of so many rows; episode e begins at 100 e."""
     options = {name: settings.pop(name) for name in ("short", "min_length", "num_envs") if name in settings}
-    sampler = Prioritised(**settings)
+    sampler = Prioritized(**settings)
     table = Table(length=size, columns=COLUMNS, sampler=sampler, ejector=KINDS[kind](), **options)
     for number, rows in enumerate(lengths):
         add(table, rows, 100 * number)
@@ -328,5 +328,5 @@ def test_saving_changes_nothing():
 
 @pytest.mark.parametrize("wrong", [{"alpha": -1.0}, {"epsilon": 0.0}, {"mix": 1.5}])
 def test_settings_out_of_range_are_refused(wrong):
-    with pytest.raises(ConfigError, match=r"memory.sampler: Prioritised"):
-        Prioritised(**wrong)
+    with pytest.raises(ConfigError, match=r"memory.sampler: Prioritized"):
+        Prioritized(**wrong)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlrun.errors import ConfigError, SpaceError
-from rlrun.nn import Bins, Critics, Quantiles, told_by
+from rlrun.nn import Bins, Critics, Quantiles, value_head_of
 from rlrun.spaces import Discrete, Spaces
 
 from .spaces_for_tests import MIXED, VECTOR, box, draw, multi
@@ -23,42 +23,44 @@ def bins(count=5, least=0.0, largest=5.0, **options):
     return Bins(count, least=least, largest=largest, **options)
 
 
-@pytest.mark.parametrize("tells", [Quantiles(5), bins()], ids=["quantiles", "bins"])
+@pytest.mark.parametrize("value_head", [Quantiles(5), bins()], ids=["quantiles", "bins"])
 @pytest.mark.parametrize(
     ("action", "width"), [(box(2), ()), (Discrete(4), (4,)), (MIXED, (24,))], ids=["box", "discrete", "mixed"]
 )
-def test_values_are_the_means_of_what_is_told(action, width, tells):
-    network = critics(action, tells=tells)
+def test_values_are_the_means_of_what_is_told(action, width, value_head):
+    network = critics(action, value_head=value_head)
     c, _ = network.codec.split(draw(action, 3))
     observation = draw(VECTOR, 3)
     outputs = network.told(observation, c)
     assert outputs.shape == (2, 3, *width, 5)
-    means = outputs.mean(-1) if isinstance(tells, Quantiles) else outputs.softmax(-1) @ torch.arange(0.5, 5.0)
+    means = outputs.mean(-1) if isinstance(value_head, Quantiles) else outputs.softmax(-1) @ torch.arange(0.5, 5.0)
     torch.testing.assert_close(network(observation, c), means)
 
 
 def test_a_network_that_says_nothing_tells_means():
     network = torch.nn.Linear(1, 2)
-    function, tells = told_by(network)
-    assert (function, tells.size) == (network, 1)
+    function, value_head = value_head_of(network)
+    assert (function, value_head.size) == (network, 1)
 
 
 @pytest.mark.parametrize("action", [Discrete(3), multi(8, 9), multi(7, 7, 7)], ids=["one", "several", "alike"])
 def test_the_mean_of_a_choice_is_its_value(action):
     network = critics(action, quantiles=6)
     observation, k = draw(VECTOR, 3), network.codec.choices(draw(action, 3))
-    quantiles = network.tells.select(network.told(observation), k, network.codec)
+    quantiles = network.value_head.select(network.told(observation), k, network.codec)
     assert quantiles.shape == (2, 3, 6)
     torch.testing.assert_close(quantiles.mean(-1), network.codec.select(network(observation), k))
 
 
 def test_distance_of_bins_is_the_cross_entropy_summed_over_what_is_spread():
-    tells = bins(count=2, least=0.0, largest=2.0, smoothing=1.0)  # deviation 1
+    value_head = bins(count=2, least=0.0, largest=2.0, smoothing=1.0)  # deviation 1
     logits = torch.tensor([[[0.0, math.log(3.0)]], [[0.0, 0.0]]])  # two members: (1/4, 3/4), (1/2, 1/2)
-    losses = tells.distance(logits, torch.tensor([1.0]), huber=None)  # from the middle both bins have a half
+    losses = value_head.distance(logits, torch.tensor([1.0]), huber=None)  # from the middle both bins have a half
     assert losses.flatten().tolist() == pytest.approx([-0.5 * math.log(3 / 16), math.log(2.0)], abs=1e-5)
     inner, outer = (0.5 * math.erf(x / math.sqrt(2.0)) for x in (1.0, 2.0))
-    losses = tells.distance(logits, torch.tensor([9.0]), huber=None)  # counts as 2: what is left of it, within 1 and 2
+    losses = value_head.distance(
+        logits, torch.tensor([9.0]), huber=None
+    )  # counts as 2: what is left of it, within 1 and 2
     wanted = -(inner * math.log(0.75) + (outer - inner) * math.log(0.25)) / outer
     assert losses.flatten().tolist() == pytest.approx([wanted, math.log(2.0)], abs=1e-5)
 
@@ -77,13 +79,13 @@ def test_bins_without_width_are_refused(wrong):
 
 def test_bins_of_values_that_add_up_are_refused():
     with pytest.raises(SpaceError, match=r"adds up over 2 \(leave \+with=hlgauss away"):
-        critics(multi(8, 9), tells=bins())
-    assert critics(multi(8, 8), tells=bins()).codec.joint
+        critics(multi(8, 9), value_head=bins())
+    assert critics(multi(8, 8), value_head=bins()).codec.joint
 
 
 def test_quantiles_and_bins_together_are_refused():
     with pytest.raises(ConfigError, match="critics tell 8 quantiles of a return or bins, not both: leave"):
-        critics(box(2), tells=bins(), quantiles=8)
+        critics(box(2), value_head=bins(), quantiles=8)
 
 
 def test_dueling_adds_advantages_less_their_mean_to_the_value():

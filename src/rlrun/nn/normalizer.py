@@ -1,7 +1,7 @@
-"""Running statistics, and normalising by them.
+"""Running statistics, and normalizing by them.
 
-Updating and normalising are two calls: whoever owns the data updates, whoever looks at it
-normalises. Everything that was learnt is in buffers, so it is saved, exported and moved like weights.
+Updating and normalizing are two calls: whoever owns the data updates, whoever looks at it
+normalizes. Everything that was learnt is in buffers, so it is saved, exported and moved like weights.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Space, Spaces,
 from rlrun.typing import Array, Tree
 
 MODES = ("adaptive", "cumulative", "em", "window")
-FORMS = ("standard", "deviation", "rms", "centred")
+FORMS = ("standard", "deviation", "rms", "centered")
 EPSILON = 1e-10  # of a variance: what never moved is divided by 1e-5, so clip where it may move later
 
 
 class Statistics(nn.Module):
-    """Mean and mean square of one array over updates, and what normalising by them takes.
+    """Mean and mean square of one array over updates, and what normalizing by them takes.
 
     Each update counts once, whatever its size, but for mode cumulative. adaptive: update k (from 0) takes the share
     speed / (speed + k), so an update at time t of T weighs as (t / T) ** (speed - 1); speed 1 is the plain
@@ -40,7 +40,7 @@ class Statistics(nn.Module):
 
     moments: Tensor  # [2, *shape] mean and mean square
     recent: Tensor  # [window, 2, *shape], or [0] where there is no window
-    shift: Tensor  # [*shape], like scale: normalised = (x - shift) * scale
+    shift: Tensor  # [*shape], like scale: normalized = (x - shift) * scale
     scale: Tensor
 
     def __init__(
@@ -83,11 +83,11 @@ class Statistics(nn.Module):
             moments.lerp_(newest, self._share(count, rollout))
         self.updates += 1
         mean, square = moments.unbind()
-        if self.form in ("standard", "centred"):
+        if self.form in ("standard", "centered"):
             self.shift.copy_(mean)
         if self.form != "rms":
             square = torch.addcmul(square, mean, mean, value=-1).clamp_min_(0)
-        if self.form != "centred":
+        if self.form != "centered":
             self.scale.copy_(square.add(EPSILON).rsqrt_())
 
     def _share(self, count: int, rollout: bool) -> float:
@@ -114,22 +114,22 @@ class Statistics(nn.Module):
         self.updates, self.elements = state if isinstance(state, list) else (int(state), 0)  # as older versions had it
 
 
-class Normaliser(nn.Module):
-    """Normalise the numbers of a tree by running statistics of each of its elements.
+class Normalizer(nn.Module):
+    """Normalize the numbers of a tree by running statistics of each of its elements.
 
-    standard: (x - mean) / deviation; deviation: x / deviation; rms: x / root mean square; centred: x - mean. Before
+    standard: (x - mean) / deviation; deviation: x / deviation; rms: x / root mean square; centered: x - mean. Before
     the first update nothing is changed. Leaves that are not chosen pass as they are.
 
     Args:
-        space: what is normalised: spaces (their observation), a space, or the shape of an array.
+        space: what is normalized: spaces (their observation), a space, or the shape of an array.
         leaves: chosen paths, as in "camera.position"; null = every Box but images.
         mode: what the statistics are a mean over: adaptive, cumulative, em or window (see `Statistics`);
             null = cumulative of rollouts, adaptive of samples.
         speed: of mode adaptive.
         rate: of mode em.
         window: updates that mode window looks back.
-        form: standard, deviation, rms or centred.
-        clip: largest size of a normalised number; null = none.
+        form: standard, deviation, rms or centered.
+        clip: largest size of a normalized number; null = none.
         needed: False: where there is nothing to choose, everything passes as it is.
 
     Raises:
@@ -152,11 +152,11 @@ class Normaliser(nn.Module):
     ) -> None:
         super().__init__()
         if mode is not None:
-            require_one_of("Normaliser.mode", mode, MODES)
-        require_one_of("Normaliser.form", form, FORMS)
+            require_one_of("Normalizer.mode", mode, MODES)
+        require_one_of("Normalizer.form", form, FORMS)
         if not (speed > 0 and 0 < rate <= 1 and window >= 1 and (clip is None or clip > 0)):
             raise ConfigError(
-                f"Normaliser: wanted speed > 0, 0 < rate <= 1, window >= 1 and clip > 0, "
+                f"Normalizer: wanted speed > 0, 0 < rate <= 1, window >= 1 and clip > 0, "
                 f"got speed={speed}, rate={rate}, window={window}, clip={clip}"
             )
         self.form = form
@@ -187,7 +187,7 @@ class Normaliser(nn.Module):
             statistics.update(value if valid is None else value[valid], rollout=rollout)
 
     def forward(self, tree: Tree, path: str = "") -> Tree:
-        """Normalise a tree of tensors [..., *shape], or the part of it that lies at `path`."""
+        """Normalize a tree of tensors [..., *shape], or the part of it that lies at `path`."""
         if isinstance(tree, dict):
             return {name: self.forward(part, f"{path}.{name}" if path else name) for name, part in tree.items()}
         statistics = self._by_path.get(path)
@@ -201,7 +201,7 @@ class Normaliser(nn.Module):
         return f"{', '.join(path or 'all' for path in self.leaves)}; form={self.form}, clip={self.clip}"
 
 
-class ReturnNormaliser(Normaliser):
+class ReturnNormalizer(Normalizer):
     """Divide rewards by the deviation of the running discounted return, as VecNormalize of stable-baselines3 does.
 
     In each environment G ← γ G + r, and 0 behind the end of an episode. Every G of the run counts alike.
@@ -209,7 +209,7 @@ class ReturnNormaliser(Normaliser):
     Args:
         discount: γ.
         num_envs: environments.
-        clip: largest size of a normalised reward; null = none.
+        clip: largest size of a normalized reward; null = none.
     """
 
     def __init__(self, *, discount: float, num_envs: int, clip: float | None = 10.0) -> None:
@@ -217,14 +217,14 @@ class ReturnNormaliser(Normaliser):
         self.discount = discount
         self.running = np.zeros(num_envs)
 
-    def advance(self, reward: Array, ended: Array, valid: Array, env: Array) -> None:
+    def advance(self, reward: Array, episode_end: Array, valid: Array, env: Array) -> None:
         """Learn from steps [n, T] of environments [n] in the order of time; valid [n, T]: those that were made."""
         running, returns = self.running[env], np.zeros(reward.shape)
         for at in range(reward.shape[1]):
             counts = valid[:, at]
             running = np.where(counts, self.discount * running + reward[:, at], running)
             returns[:, at] = running
-            running = np.where(counts & ended[:, at], 0.0, running)
+            running = np.where(counts & episode_end[:, at], 0.0, running)
         self.running[env] = running
         self.update(torch.from_numpy(returns[valid]))
 
@@ -239,7 +239,7 @@ class ReturnNormaliser(Normaliser):
 def _shapes(
     space: Spaces | Space | Sequence[int], chosen: Sequence[str] | None, needed: bool
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each leaf that is normalised, by path."""
+    """Return the shape of each leaf that is normalized, by path."""
     if isinstance(space, Spaces):
         space = space.observation
     if not isinstance(space, (Box, Discrete, MultiDiscrete, Composite)):
@@ -249,9 +249,9 @@ def _shapes(
         chosen = [path for path, leaf in there.items() if isinstance(leaf, Box) and not leaf.image]
     for path in chosen:
         if path not in there:
-            raise SpaceError(f"Normaliser: no leaf '{path}' in {describe(space)}{did_you_mean(path, there)}")
+            raise SpaceError(f"Normalizer: no leaf '{path}' in {describe(space)}{did_you_mean(path, there)}")
         if not isinstance(there[path], Box):
-            raise SpaceError(f"Normaliser: leaf '{path}' is {describe(there[path])}, wanted a Box")
+            raise SpaceError(f"Normalizer: leaf '{path}' is {describe(there[path])}, wanted a Box")
     if needed and not chosen:
-        raise SpaceError(f"Normaliser: nothing to normalise in {describe(space)}; it has no Box but images")
+        raise SpaceError(f"Normalizer: nothing to normalize in {describe(space)}; it has no Box but images")
     return {path: there[path].shape for path in chosen}

@@ -15,7 +15,7 @@ from rlrun.nn.actions import ActionCodec
 from rlrun.spaces import describe
 
 
-class Tells(ABC):
+class ValueHead(ABC):
     """N numbers for each value, which a subclass gives their meaning.
 
     What critics tell is [M, B, N], and [M, B, width, N] where actions have choices.
@@ -55,15 +55,15 @@ class Tells(ABC):
 
     def smallest(self, value: Tensor) -> Tensor:
         """Return the smallest of M values, [M, …] -> […]."""
-        return ops.guiding(value, "smallest")
+        return ops.guiding(value, "min")
 
     def weighed(self, value: Tensor, axis: int = 1) -> Tensor:
         """Return values, or rewards, with those of several rewards, which lie along the axis, made one."""
         return value
 
-    def guiding(self, value: Tensor, guide: ops.Guide = "smallest") -> Tensor:
+    def guiding(self, value: Tensor, actor_q: ops.ActorQ = "min") -> Tensor:
         """Return what leads a policy of M critics' values, [M, …] -> […]; that of several rewards is made one."""
-        return ops.guiding(value, guide)
+        return ops.guiding(value, actor_q)
 
     def means(self, value: Tensor) -> Mapping[str, Tensor]:
         """Return what there is to log of the values [M, …] of the actions of a batch."""
@@ -74,7 +74,7 @@ class Tells(ABC):
         return {}
 
 
-class Numbers(Tells):
+class Numbers(ValueHead):
     """The mean itself, by one number: what is told is [M, B], or [M, B, width] where actions have choices."""
 
     size = 1
@@ -107,7 +107,7 @@ class Rewards(Numbers):
         self.size = self.weights().numel()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Rewards:
-        return self  # slow critics go by the weights of now, too
+        return self  # target critics go by the weights of now, too
 
     @torch.no_grad()
     def weights(self) -> Tensor:
@@ -130,15 +130,15 @@ class Rewards(Numbers):
         total: Tensor = torch.tensordot(value, self.weights().to(value.device), dims=([axis], [0]))
         return total
 
-    def guiding(self, value: Tensor, guide: ops.Guide = "smallest") -> Tensor:
-        return self.weighed(self.smallest(value) if guide == "smallest" else ops.guiding(value, guide), axis=0)
+    def guiding(self, value: Tensor, actor_q: ops.ActorQ = "min") -> Tensor:
+        return self.weighed(self.smallest(value) if actor_q == "min" else ops.guiding(value, actor_q), axis=0)
 
     def means(self, value: Tensor) -> Mapping[str, Tensor]:
         means = {f"value/mean_{index}": part.mean() for index, part in enumerate(value.unbind(1))}
         return {**super().means(self.weighed(value)), **means}
 
 
-class Quantiles(Tells):
+class Quantiles(ValueHead):
     """Returns that a share (j + 1/2) / N of all fall below (Dabney et al. 2018, arXiv 1710.10044).
 
     Where values add up over branches of choices, so do quantiles, as if one fortune governed all.
@@ -170,7 +170,7 @@ class Quantiles(Tells):
         return ops.quantile_distance(estimate, target, points=points, huber=huber, summed=self.summed)
 
 
-class Bins(Tells):
+class Bins(ValueHead):
     """Logits of equal bins, which learn by cross-entropy (HL-Gauss; Farebrother et al. 2024, arXiv 2403.03950).
 
     A target is spread over them by a Gaussian, and the value is the mean of their middles.
@@ -212,6 +212,6 @@ class Bins(Tells):
         return {"target/clamped": ((target < self.least) | (target > self.largest)).float().mean()}
 
 
-def told_by(network: Any) -> tuple[Callable[..., Tensor], Tells]:
+def value_head_of(network: Any) -> tuple[Callable[..., Tensor], ValueHead]:
     """Return what gives the numbers of a network, and what these tell: means, if it says nothing of it."""
-    return getattr(network, "told", network), getattr(network, "tells", Numbers())
+    return getattr(network, "told", network), getattr(network, "value_head", Numbers())

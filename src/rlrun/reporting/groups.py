@@ -1,8 +1,9 @@
 """Which runs belong together, which of them count, and what differs between those that do not belong together.
 
-An *arm* is what is compared: runs of the same words, whatever their seed, their task (`env`) and what may change when
+An *group* is what is compared: runs of the same overrides, whatever their seed, their task (`env`) and what may change
+when
 a run is resumed. Tuned numbers differ from task to task, so that words say better than configs what was meant to be
-the same; where configs of one arm and one task differ all the same, a report says so.
+the same; where configs of one group and one task differ all the same, a report says so.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ UNFINISHED = {
 class Fate:
     """A run and what a report makes of it."""
 
-    arm: str  # the label of its arm
+    group: str  # the label of its group
     run: Run  # the run
     score: float | None  # its last value, if it counts
     why_not: str | None  # it counts not
     drawn: bool  # whether it has a part in the learning curve
-    again: bool = False  # whether another of the same arm, task and seed stands for it
+    again: bool = False  # whether another of the same group, task and seed stands for it
 
 
 @dataclass(frozen=True)
-class Arm:
+class Group:
     """Runs that belong together."""
 
     label: str
@@ -59,13 +60,13 @@ class Arm:
         return values
 
 
-def arms_of(runs: Sequence[Run], metric: str, by: Sequence[str] = ()) -> tuple[list[Arm], list[str]]:
-    """Return the arms, by label, and the words that all runs have in common.
+def groups_of(runs: Sequence[Run], metric: str, by: Sequence[str] = ()) -> tuple[list[Group], list[str]]:
+    """Return the groups, by label, and the overrides that all runs have in common.
 
     Args:
         runs: all, at least one.
         metric: of which the last value is a run's score.
-        by: keys whose values make an arm, in place of all words.
+        by: keys whose values make an group, in place of all words.
 
     Raises:
         RequestError: no run has one of the keys.
@@ -74,30 +75,30 @@ def arms_of(runs: Sequence[Run], metric: str, by: Sequence[str] = ()) -> tuple[l
     common = set.intersection(*map(set, marks))
     named = common if by else set()  # words of labels, though all runs have them
     if not by and any(set(mark) <= common for mark in marks):
-        named = {word for word in common if word.startswith(("algorithm=", "preset="))}
+        named = {override for override in common if override.startswith(("algorithm=", "preset="))}
     groups: dict[str, list[Run]] = {}
     for run, mark in zip(runs, marks, strict=True):
-        label = " ".join(word for word in mark if word in named or word not in common)
+        label = " ".join(override for override in mark if override in named or override not in common)
         groups.setdefault(label or "as configured", []).append(run)
-    tasks = ({run.words[key] for key in run.words if key in TASK or _may_change(key)} for run in runs)
+    tasks = ({run.overrides[key] for key in run.overrides if key in TASK or _may_change(key)} for run in runs)
     shared = sorted(common - named) + sorted(set.intersection(*tasks))
-    return [Arm(label, _fates(label, groups[label], metric)) for label in sorted(groups, key=_natural)], shared
+    return [Group(label, _fates(label, groups[label], metric)) for label in sorted(groups, key=_natural)], shared
 
 
-def differences(arms: Iterable[Arm]) -> dict[str, list[str]]:
-    """Return the values of each arm, as texts, of every key of the config by which arms differ on the same task.
+def differences(groups: Iterable[Group]) -> dict[str, list[str]]:
+    """Return the values of each group, as texts, of every key of the config by which groups differ on the same task.
 
     Keys that only follow others (`${algorithm.lr}`) are left out.
     """
-    by_arm = [arm.values() for arm in arms]
-    known = [values for values in by_arm if values]  # of others nothing was begun
+    by_group = [group.values() for group in groups]
+    known = [values for values in by_group if values]  # of others nothing was begun
     differing = {}
     for key in dict.fromkeys(key for values in known for key in values):
         tasks = [values.get(key, {}) for values in known]
         differs = {} in tasks or any(
             len({frozenset(texts[task]) for texts in tasks if task in texts}) > 1 for task in set().union(*tasks)
         )
-        cells = [sorted(set().union(*values.get(key, {}).values())) for values in by_arm]
+        cells = [sorted(set().union(*values.get(key, {}).values())) for values in by_group]
         if differs and not all(text.startswith("${") for cell in cells for text in cell):
             differing[key] = [" | ".join(map(cut, cell)) or NONE for cell in cells]
     return dict(sorted(differing.items(), key=lambda item: not item[0].startswith("algorithm.")))
@@ -120,9 +121,9 @@ def _natural(text: str) -> list[tuple[int, float, str]]:
 
 
 def _marks(run: Run) -> list[str]:
-    """Return the words that make a run's arm, in an order of their own."""
-    names = [key for key in run.words if key not in TASK and not is_circumstance(key) and not _may_change(key)]
-    return [run.words[key] for key in sorted(names, key=lambda key: (key not in ("algorithm", "preset"), key))]
+    """Return the overrides that make a run's group, in an order of their own."""
+    names = [key for key in run.overrides if key not in TASK and not is_circumstance(key) and not _may_change(key)]
+    return [run.overrides[key] for key in sorted(names, key=lambda key: (key not in ("algorithm", "preset"), key))]
 
 
 def _may_change(key: str) -> bool:
@@ -132,17 +133,17 @@ def _may_change(key: str) -> bool:
 def _marks_by(run: Run, by: Sequence[str], runs: Sequence[Run]) -> list[str]:
     marks, alike = [], sum(source.name == run.source.name for source in {peer.source for peer in runs})
     for key in by:
-        typed = run.words[key].partition("=")[2] if key in run.words else None
+        typed = run.overrides[key].partition("=")[2] if key in run.overrides else None
         folder = run.source.name if alike == 1 else str(run.source)
         value = folder if key == FOLDER else run.settings.get(key, typed)
-        if value is None and not any(key in peer.settings or key in peer.words for peer in runs):
-            keys = {FOLDER, *(name for peer in runs for name in (*peer.settings, *peer.words))}
+        if value is None and not any(key in peer.settings or key in peer.overrides for peer in runs):
+            keys = {FOLDER, *(name for peer in runs for name in (*peer.settings, *peer.overrides))}
             raise RequestError(f"--by {key}: no run has this key{did_you_mean(key, keys)}")
         marks.append(f"{key}={NONE if value is None else text_of(value)}")
     return marks
 
 
-def _fates(arm: str, runs: Iterable[Run], metric: str) -> list[Fate]:
+def _fates(group: str, runs: Iterable[Run], metric: str) -> list[Fate]:
     """Say of each run whether it counts; of several of one task and seed, the newest that is completed."""
     taken: set[tuple[str, int | None]] = set()
     fates = []
@@ -158,5 +159,5 @@ def _fates(arm: str, runs: Iterable[Run], metric: str) -> list[Fate]:
             why = f"{metric} {'is no finite number at the end' if metric in run.broken else 'was never measured'}"
         else:
             score = curve[next(reversed(curve))]
-        fates.append(Fate(arm, run, score, why, drawn=curve is not None and not again, again=again))
+        fates.append(Fate(group, run, score, why, drawn=curve is not None and not again, again=again))
     return sorted(fates, key=lambda fate: (fate.run.task, fate.run.seed is None, fate.run.seed or 0, fate.run.created))

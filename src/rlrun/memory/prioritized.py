@@ -1,4 +1,4 @@
-"""Prioritised experience replay (Schaul et al. 2015, arXiv 1511.05952): surprising windows come more often."""
+"""Prioritized experience replay (Schaul et al. 2015, arXiv 1511.05952): surprising windows come more often."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HIGHEST = float(np.finfo(np.float32).max)  # priority; so high that none is left
 ANNEALED = Linear(first=0.4, last=1.0, steps=100_000)
 
 
-class Prioritised(Seeded, Sampler):
+class Prioritized(Seeded, Sampler):
     """The chance of a window goes with a power of its priority, and `weight` corrects the bias.
 
     A window's priority is that of its first row. Feedback of [B] is for first rows; with feedback of [B, T] every row
@@ -57,11 +57,11 @@ class Prioritised(Seeded, Sampler):
         seed: int = 0,
     ) -> None:
         if not 0 <= alpha <= 4:
-            raise ConfigError(f"memory.sampler: Prioritised.alpha must be between 0 and 4, not {alpha}")
+            raise ConfigError(f"memory.sampler: Prioritized.alpha must be between 0 and 4, not {alpha}")
         if not 0 < epsilon < 1:
-            raise ConfigError(f"memory.sampler: Prioritised.epsilon must be above 0 and below 1, not {epsilon}")
+            raise ConfigError(f"memory.sampler: Prioritized.epsilon must be above 0 and below 1, not {epsilon}")
         if mix is not None and not 0 <= mix <= 1:
-            raise ConfigError(f"memory.sampler: Prioritised.mix must be between 0 and 1, or null, not {mix}")
+            raise ConfigError(f"memory.sampler: Prioritized.mix must be between 0 and 1, or null, not {mix}")
         super().__init__(seed)
         self.alpha = alpha
         self.beta = as_schedule(beta)

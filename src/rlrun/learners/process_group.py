@@ -100,7 +100,7 @@ class Member:
 
 
 @contextmanager
-def crew(count: int, backend: str, job: Callable[..., Job]) -> Iterator[None]:
+def process_group(count: int, backend: str, job: Callable[..., Job]) -> Iterator[None]:
     """Learn together with others, started for as long as a `with` block lasts.
 
     Args:

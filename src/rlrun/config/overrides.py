@@ -1,4 +1,4 @@
-"""The words of the command line: `algorithm=sac`, `+with=rnd`, `~callbacks.x`, `seed=3`."""
+"""The overrides of the command line: `algorithm=sac`, `+with=rnd`, `~callbacks.x`, `seed=3`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rlrun.config.tree import split
 from rlrun.errors import ConfigError
 
 _DECIMAL = re.compile(r"[-+]?0[0-9][0-9_]*")
-LONGEST = 20_000  # letters of a word; taking a longer one apart takes long
+LONGEST = 20_000  # letters of an override; taking a longer one apart takes long
 ADDITIONS = "with"  # the group of which several options can be chosen
 _CLOSING = {"[": "]", "{": "}", "(": ")"}
 
 
-class Word(NamedTuple):
-    """A word, taken apart."""
+class Override(NamedTuple):
+    """An override, taken apart."""
 
     text: str  # as typed
     sign: str  # "", "+", "++" or "~"
@@ -40,19 +40,19 @@ class Word(NamedTuple):
         return self.sign == "~" and "=" in self.text
 
 
-def parse(texts: Iterable[str]) -> list[Word]:
-    """Return the words, each key once: the last one wins; but `+with=rnd +with=scale` is `+with=[rnd,scale]`.
+def parse(texts: Iterable[str]) -> list[Override]:
+    """Return the overrides, each key once: the last one wins; but `+with=rnd +with=scale` is `+with=[rnd,scale]`.
 
-    Raises: ConfigError if a word is malformed or asks for several values, or where there is no list of texts.
+    Raises: ConfigError if an override is malformed or asks for several values, or where there is no list of texts.
     """
-    words: dict[str, Word] = {}
+    overrides: dict[str, Override] = {}
     for text in listed(texts):
-        word = _parse(text.strip())
-        before = words.pop(word.key, None)
-        if word.key == ADDITIONS and word.sign == "+" and before is not None:
-            word = _joined(before, word)
-        words[word.key] = word
-    return list(words.values())
+        override = _parse(text.strip())
+        before = overrides.pop(override.key, None)
+        if override.key == ADDITIONS and override.sign == "+" and before is not None:
+            override = _joined(before, override)
+        overrides[override.key] = override
+    return list(overrides.values())
 
 
 def listed(texts: Iterable[str]) -> list[str]:
@@ -63,22 +63,24 @@ def listed(texts: Iterable[str]) -> list[str]:
     return overrides
 
 
-def _joined(before: Word, word: Word) -> Word:
-    """Return one word that chooses what two choose."""
-    chosen = [opt for part in (before, word) for opt in (part.value if isinstance(part.value, list) else [part.value])]
+def _joined(before: Override, override: Override) -> Override:
+    """Return one override that chooses what two choose."""
+    chosen = [
+        opt for part in (before, override) for opt in (part.value if isinstance(part.value, list) else [part.value])
+    ]
     options = list(dict.fromkeys(option for option in chosen if option is not None))
-    return word._replace(value=options, text=f"+{word.key}=[{','.join(map(str, options))}]")
+    return override._replace(value=options, text=f"+{override.key}=[{','.join(map(str, options))}]")
 
 
-@functools.lru_cache(4096)  # the jobs of a sweep share most words
-def _parse(text: str) -> Word:
+@functools.lru_cache(4096)  # the jobs of a sweep share most overrides
+def _parse(text: str) -> Override:
     if len(text) <= LONGEST:
         text = renames.override(text)
     else:
-        raise ConfigError(f"'{text[:40]}…': a word has at most {LONGEST:,} letters; a file of conf/ holds more")
+        raise ConfigError(f"'{text[:40]}…': an override has at most {LONGEST:,} letters; a file of conf/ holds more")
     key = text.lstrip("+~").partition("=")[0]
     if not key or ("=" not in text and not text.startswith("~")):
-        raise ConfigError(f"'{text}': a word of the command line has the form KEY=VALUE, +KEY=VALUE or ~KEY")
+        raise ConfigError(f"'{text}': an override of the command line has the form KEY=VALUE, +KEY=VALUE or ~KEY")
     if key.split(".")[0].split("/")[0] == "hydra":
         raise ConfigError(f"{key}: Hydra's own settings play no part here; --run-dir names the run directory")
     try:
@@ -95,7 +97,7 @@ def _parse(text: str) -> Word:
     value = override.value()
     quoted = isinstance(value, str) and text.endswith(("'", '"'))
     value = renames.tree(value, key, split(key)) if isinstance(value, dict) else value
-    return Word(text, sign, key, value if quoted else decimal(value))
+    return Override(text, sign, key, value if quoted else decimal(value))
 
 
 def decimal(value: Any) -> Any:
@@ -110,7 +112,7 @@ def decimal(value: Any) -> Any:
 
 
 def _malformed(text: str, error: HydraException) -> str:
-    """Say what is wrong with a word that the grammar refuses."""
+    """Say what is wrong with an override that the grammar refuses."""
     for quote in "'\"":
         if text.count(quote) % 2:
             return f"the quote {quote} is not closed"
@@ -128,12 +130,12 @@ def _malformed(text: str, error: HydraException) -> str:
     return f"cannot be read: {one_line(error)}"
 
 
-def hydra_words(words: Sequence[Word]) -> list[Any]:
-    """Return words that choose from groups in Hydra's own form."""
+def hydra_overrides(overrides: Sequence[Override]) -> list[Any]:
+    """Return overrides that choose from groups in Hydra's own form."""
     texts = []
-    for word in words:
-        names = word.value if isinstance(word.value, list) else [word.value]
+    for override in overrides:
+        names = override.value if isinstance(override.value, list) else [override.value]
         quoted = ",".join(f"'{name}'" for name in names)  # a name such as nan reads as a number otherwise
-        value = "" if word.value is None else f"=[{quoted}]" if isinstance(word.value, list) else f"={quoted}"
-        texts.append(f"{word.sign}{word.key}{value}")
+        value = "" if override.value is None else f"=[{quoted}]" if isinstance(override.value, list) else f"={quoted}"
+        texts.append(f"{override.sign}{override.key}{value}")
     return list(OverridesParser.create().parse_overrides(texts))

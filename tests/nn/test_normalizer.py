@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlrun.errors import ConfigError, SpaceError
-from rlrun.nn.normaliser import Normaliser, Statistics
+from rlrun.nn.normalizer import Normalizer, Statistics
 from rlrun.spaces import Box, Composite, Discrete, Spaces
 
 ROBOT = Composite(
@@ -25,16 +25,16 @@ def batches(count: int, size: int = 4) -> torch.Tensor:
     return torch.randn(count, size, 3, generator=torch.Generator().manual_seed(1)) * 3 + 5
 
 
-def learnt(data: torch.Tensor, **settings: object) -> Normaliser:
-    """Return a normaliser that saw batch after batch."""
-    normaliser = Normaliser([3], **settings)
+def learnt(data: torch.Tensor, **settings: object) -> Normalizer:
+    """Return a normalizer that saw batch after batch."""
+    normalizer = Normalizer([3], **settings)
     for batch in data:
-        normaliser.update(batch)
-    return normaliser
+        normalizer.update(batch)
+    return normalizer
 
 
-def moments(normaliser: Normaliser) -> torch.Tensor:
-    statistics = normaliser.statistics[0]
+def moments(normalizer: Normalizer) -> torch.Tensor:
+    statistics = normalizer.statistics[0]
     assert isinstance(statistics, Statistics)
     return statistics.moments
 
@@ -61,23 +61,23 @@ def test_adaptive_mean_of_speed_one_is_the_plain_mean():
 @pytest.mark.parametrize(("mode", "rollout"), [("cumulative", False), (None, True)])
 def test_each_element_of_a_cumulative_mean_counts_alike(mode, rollout):
     data = batches(20).reshape(-1, 3)
-    normaliser = Normaliser([3], mode=mode)
+    normalizer = Normalizer([3], mode=mode)
     for size, part in zip((1, 5, 30, 44), data.split((1, 5, 30, 44)), strict=True):
         assert len(part) == size
-        normaliser.update(part, rollout=rollout)
-        twin = Normaliser([3], mode=mode)
-        twin.load_state_dict(normaliser.state_dict())  # as a resumed run does
-        normaliser = twin
-    assert torch.allclose(moments(normaliser), expected(data[None], torch.ones(1)))
+        normalizer.update(part, rollout=rollout)
+        twin = Normalizer([3], mode=mode)
+        twin.load_state_dict(normalizer.state_dict())  # as a resumed run does
+        normalizer = twin
+    assert torch.allclose(moments(normalizer), expected(data[None], torch.ones(1)))
 
 
 def test_statistics_of_an_earlier_version_are_not_forgotten():
-    normaliser = learnt(batches(9), mode=None)
-    before = moments(normaliser).clone()
-    for statistics in normaliser._by_path.values():
+    normalizer = learnt(batches(9), mode=None)
+    before = moments(normalizer).clone()
+    for statistics in normalizer._by_path.values():
         statistics.set_extra_state(9)  # the number of updates alone
-    normaliser.update(torch.zeros(4, 3), rollout=True)
-    assert torch.allclose(moments(normaliser), before * 9 / 10)
+    normalizer.update(torch.zeros(4, 3), rollout=True)
+    assert torch.allclose(moments(normalizer), before * 9 / 10)
 
 
 def test_samples_are_averaged_adaptively_unless_the_mode_says_otherwise():
@@ -108,14 +108,14 @@ def test_window_is_the_mean_of_the_newest_updates(count):
 
 def test_nothing_changes_before_the_first_update():
     value = torch.randn(5, 3)
-    assert torch.equal(Normaliser([3])(value), value)
+    assert torch.equal(Normalizer([3])(value), value)
 
 
-def test_normalised_numbers_have_mean_zero_and_deviation_one():
+def test_normalized_numbers_have_mean_zero_and_deviation_one():
     data = batches(1, size=1000)
-    normalised = learnt(data)(data[0])
-    assert torch.allclose(normalised.mean(0), torch.zeros(3), atol=1e-5)
-    assert torch.allclose(normalised.square().mean(0), torch.ones(3), atol=1e-5)
+    normalized = learnt(data)(data[0])
+    assert torch.allclose(normalized.mean(0), torch.zeros(3), atol=1e-5)
+    assert torch.allclose(normalized.square().mean(0), torch.ones(3), atol=1e-5)
 
 
 def test_forms_by_hand():
@@ -124,23 +124,23 @@ def test_forms_by_hand():
     assert learnt(data)(value).tolist() == pytest.approx([2.0, 0.0, 0.0])  # mean 4, deviation 1
     assert learnt(data, form="deviation")(value)[0] == 6.0
     assert learnt(data, form="rms")(value).tolist() == pytest.approx([6 / 17**0.5, 1.0, 0.0])  # (9 + 25) / 2
-    assert learnt(data, form="centred")(value).tolist() == pytest.approx([2.0, 0.0, 0.0])
+    assert learnt(data, form="centered")(value).tolist() == pytest.approx([2.0, 0.0, 0.0])
 
 
 def test_clip_bounds_what_never_moved_before():
-    normaliser = learnt(torch.zeros(1, 4, 3), clip=10.0)
-    assert normaliser(torch.tensor([1.0, -1.0, 0.0])).tolist() == [10.0, -10.0, 0.0]
+    normalizer = learnt(torch.zeros(1, 4, 3), clip=10.0)
+    assert normalizer(torch.tensor([1.0, -1.0, 0.0])).tolist() == [10.0, -10.0, 0.0]
 
 
 def test_small_variance_beside_a_large_mean_is_found():
     data = batches(50, size=64) / 3 + 1e5  # deviation 1
-    normalised = learnt(data, speed=1)(data.reshape(-1, 3))
-    assert normalised.std(0).tolist() == pytest.approx([1.0] * 3, abs=0.02)
+    normalized = learnt(data, speed=1)(data.reshape(-1, 3))
+    assert normalized.std(0).tolist() == pytest.approx([1.0] * 3, abs=0.02)
 
 
 def test_all_leading_dimensions_are_a_batch():
     data = batches(1, size=12)[0]
-    flat, deep = Normaliser([3]), Normaliser([3])
+    flat, deep = Normalizer([3]), Normalizer([3])
     flat.update(data)
     deep.update(data.reshape(2, 2, 3, 3))
     assert torch.equal(moments(flat), moments(deep))
@@ -150,62 +150,62 @@ def test_all_leading_dimensions_are_a_batch():
 def test_only_valid_rows_count():
     data = batches(1, size=6)[0].reshape(2, 3, 3)
     valid = torch.tensor([[True, True, True], [True, False, False]])
-    padded, real = Normaliser([3]), Normaliser([3])
+    padded, real = Normalizer([3]), Normalizer([3])
     padded.update(data, valid)
     real.update(data.reshape(6, 3)[:4])
     assert torch.equal(moments(padded), moments(real))
 
 
 def test_no_rows_at_all_leave_everything_as_it_is():
-    normaliser = learnt(batches(2))
-    before = copy.deepcopy(normaliser.state_dict())
-    normaliser.update(torch.zeros(0, 3))
-    assert str(normaliser.state_dict()) == str(before)
+    normalizer = learnt(batches(2))
+    before = copy.deepcopy(normalizer.state_dict())
+    normalizer.update(torch.zeros(0, 3))
+    assert str(normalizer.state_dict()) == str(before)
 
 
 def test_given_tensors_stay_as_they_are():
-    normaliser, value = learnt(batches(2), clip=1.0), torch.randn(4, 3)
+    normalizer, value = learnt(batches(2), clip=1.0), torch.randn(4, 3)
     before = value.clone()
-    normaliser.update(value)
-    normaliser(value)
+    normalizer.update(value)
+    normalizer(value)
     assert torch.equal(value, before)
 
 
-def test_boxes_of_a_dict_are_normalised_and_the_rest_passes():
+def test_boxes_of_a_dict_are_normalized_and_the_rest_passes():
     tree = {
         "arm": {"angle": torch.tensor([[1.0, 2.0], [3.0, 6.0]])},
         "camera": torch.full((2, 8, 8, 3), 9, dtype=torch.uint8),
         "tool": torch.tensor([0, 2]),
     }
-    normaliser = Normaliser(Spaces(ROBOT, Discrete(2)))
-    normaliser.update(tree)
-    normalised = normaliser(tree)
-    assert normalised["arm"]["angle"].flatten().tolist() == pytest.approx([-1.0, -1.0, 1.0, 1.0])
-    assert normalised["camera"] is tree["camera"]
-    assert normalised["tool"] is tree["tool"]
-    assert torch.equal(normaliser(tree["arm"], "arm")["angle"], normalised["arm"]["angle"])
+    normalizer = Normalizer(Spaces(ROBOT, Discrete(2)))
+    normalizer.update(tree)
+    normalized = normalizer(tree)
+    assert normalized["arm"]["angle"].flatten().tolist() == pytest.approx([-1.0, -1.0, 1.0, 1.0])
+    assert normalized["camera"] is tree["camera"]
+    assert normalized["tool"] is tree["tool"]
+    assert torch.equal(normalizer(tree["arm"], "arm")["angle"], normalized["arm"]["angle"])
 
 
-def test_images_are_normalised_where_they_are_chosen():
-    normaliser = Normaliser(ROBOT, leaves=["camera"])
+def test_images_are_normalized_where_they_are_chosen():
+    normalizer = Normalizer(ROBOT, leaves=["camera"])
     pixels = torch.randint(0, 255, (50, 8, 8, 3), dtype=torch.uint8)
     tree = {"arm": {"angle": torch.ones(50, 2)}, "camera": pixels, "tool": torch.zeros(50)}
-    normaliser.update(tree)
-    assert float(normaliser(tree)["camera"].mean()) == pytest.approx(0.0, abs=1e-4)
-    assert normaliser(tree)["arm"]["angle"] is tree["arm"]["angle"]
+    normalizer.update(tree)
+    assert float(normalizer(tree)["camera"].mean()) == pytest.approx(0.0, abs=1e-4)
+    assert normalizer(tree)["arm"]["angle"] is tree["arm"]["angle"]
 
 
 def test_what_comes_from_elsewhere_is_moved_to_the_statistics():
-    normaliser = Normaliser([3], mode="window", window=2, clip=1.0).to("meta")  # a device that only knows shapes
-    normaliser.update(torch.ones(4, 3))
-    assert normaliser(torch.ones(4, 3)).device.type == "meta"
+    normalizer = Normalizer([3], mode="window", window=2, clip=1.0).to("meta")  # a device that only knows shapes
+    normalizer.update(torch.ones(4, 3))
+    assert normalizer(torch.ones(4, 3)).device.type == "meta"
 
 
 def test_state_carries_on_exactly():
     data = batches(9)
     for mode in ("adaptive", "em", "window"):
         whole, part = learnt(data, mode=mode, window=4), learnt(data[:6], mode=mode, window=4)
-        restored = Normaliser([3], mode=mode, window=4)
+        restored = Normalizer([3], mode=mode, window=4)
         restored.load_state_dict(part.state_dict())
         for batch in data[6:]:
             restored.update(batch)
@@ -214,32 +214,32 @@ def test_state_carries_on_exactly():
 
 
 def test_a_copy_learns_by_itself():
-    normaliser = learnt(batches(3))
-    twin = copy.deepcopy(normaliser)
-    before = normaliser(torch.zeros(3))
+    normalizer = learnt(batches(3))
+    twin = copy.deepcopy(normalizer)
+    before = normalizer(torch.zeros(3))
     twin.update(torch.full((4, 3), 100.0))
-    assert torch.equal(normaliser(torch.zeros(3)), before)
+    assert torch.equal(normalizer(torch.zeros(3)), before)
     assert not torch.equal(twin(torch.zeros(3)), before)
 
 
-def test_normalising_compiles_to_one_graph():
-    normaliser = learnt(batches(3), clip=5.0)
-    exported = torch.export.export(normaliser, (torch.zeros(4, 3),))
-    assert torch.equal(exported.module()(torch.ones(4, 3)), normaliser(torch.ones(4, 3)))
+def test_normalizing_compiles_to_one_graph():
+    normalizer = learnt(batches(3), clip=5.0)
+    exported = torch.export.export(normalizer, (torch.zeros(4, 3),))
+    assert torch.equal(exported.module()(torch.ones(4, 3)), normalizer(torch.ones(4, 3)))
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mode": "adaptiv"}, "Normaliser.mode: wanted one of .* 'adaptive'"),
-        ({"form": "mean"}, "Normaliser.form: wanted one of standard, deviation, rms, centred, got 'mean'"),
+        ({"mode": "adaptiv"}, "Normalizer.mode: wanted one of .* 'adaptive'"),
+        ({"form": "mean"}, "Normalizer.form: wanted one of standard, deviation, rms, centered, got 'mean'"),
         ({"speed": 0.0}, "wanted speed > 0"),
         ({"clip": -1.0}, "clip=-1.0"),
     ],
 )
 def test_settings_without_meaning_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
-        Normaliser([3], **settings)
+        Normalizer([3], **settings)
 
 
 @pytest.mark.parametrize(
@@ -249,21 +249,21 @@ def test_settings_without_meaning_are_refused(settings, message):
         (["tool"], r"leaf 'tool' is Discrete\(3\), wanted a Box"),
     ],
 )
-def test_leaves_that_cannot_be_normalised_are_refused(leaves, message):
+def test_leaves_that_cannot_be_normalized_are_refused(leaves, message):
     with pytest.raises(SpaceError, match=message):
-        Normaliser(ROBOT, leaves=leaves)
+        Normalizer(ROBOT, leaves=leaves)
 
 
 def test_a_space_without_numbers_is_refused():
-    with pytest.raises(SpaceError, match="nothing to normalise in Discrete"):
-        Normaliser(Discrete(4))
+    with pytest.raises(SpaceError, match="nothing to normalize in Discrete"):
+        Normalizer(Discrete(4))
 
 
-def test_nothing_to_normalise_passes_where_it_is_not_needed():
+def test_nothing_to_normalize_passes_where_it_is_not_needed():
     space = Composite({"camera": ROBOT.parts["camera"], "tool": ROBOT.parts["tool"]})
-    normaliser = Normaliser(space, needed=False)
+    normalizer = Normalizer(space, needed=False)
     tree = {"camera": torch.ones(2, 8, 8, 3, dtype=torch.uint8), "tool": torch.tensor([0, 2])}
-    normaliser.update(tree)
-    passed = normaliser(tree)
+    normalizer.update(tree)
+    passed = normalizer(tree)
     assert all(passed[name] is tree[name] for name in tree)
-    assert (normaliser.leaves, normaliser.updates, normaliser.state_dict()) == ((), 0, {})
+    assert (normalizer.leaves, normalizer.updates, normalizer.state_dict()) == ((), 0, {})

@@ -21,7 +21,7 @@ def complete(incomplete: str) -> list[str]:
     return [f"{group}={name}" for name in choices(bare)] if bare in GROUPS else []
 
 
-Words = Annotated[
+Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[OVERRIDE]...",
@@ -30,7 +30,7 @@ Words = Annotated[
         show_default=False,
     ),
 ]
-EnvWords = Annotated[
+EnvOverrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[OVERRIDE]...",
